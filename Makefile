@@ -3,6 +3,8 @@
 CARGO ?= cargo
 PUMICE := ./target/release/pumice
 PREFIX ?= /usr/local
+# The only place where mount(8) looks for its helpers.
+HELPERS ?= /sbin
 
 # What `make fuzz` runs, and for how long each.
 FUZZ_TARGETS := superblock segment batch record leaf checkpoint open nbd_handshake nbd_transmission nbd_client nbd_handover fuse vhost_message vhost_request trace bench_results scan_partial
@@ -15,7 +17,7 @@ BASE := main~1
 ROUNDS := 50
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build install picture deb package-files test torture torture-night sweep crash-rounds test-mutants mutants-diff lint bench fuzz docs clean
+.PHONY: help demo build install uninstall picture deb package-files test torture torture-night sweep crash-rounds test-mutants mutants-diff lint audit advisories bench fuzz docs clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,11 +26,40 @@ demo: ## Build the release binary and let it show what it does.
 	$(CARGO) build --locked --release --package pumice
 	$(PUMICE) demo
 
-build: ## Build the release binary.
+build: ## Build the release binary, its manual pages and completions.
 	$(CARGO) build --locked --release --package pumice
+	$(MAKE) --no-print-directory package-files
 
-install: build ## Install the program in PREFIX/bin (/usr/local).
+# What is installed, from where: in PREFIX, but for the helpers of mount(8).
+INSTALLED = $(addprefix $(DESTDIR)$(PREFIX)/,bin/pumice share/man/man1/pumice*.1 \
+	share/bash-completion/completions/pumice share/zsh/site-functions/_pumice \
+	share/fish/vendor_completions.d/pumice.fish lib/systemd/system/pumice@.service \
+	lib/systemd/system/pumice@.socket lib/systemd/system/pumice-attach@.service \
+	lib/sysusers.d/pumice.conf) $(addprefix $(DESTDIR)$(HELPERS)/,mount.pumice umount.pumice)
+
+# Builds nothing: root often has no cargo, and must not own what is in target.
+install: ## Install what `make build` has built, in PREFIX (/usr/local).
+	@test -x $(PUMICE) && test -d $(PACKAGE_FILES)/man || { \
+		echo "nothing is built yet: run make build first, without sudo" >&2; exit 1; }
 	install -D -m 755 $(PUMICE) $(DESTDIR)$(PREFIX)/bin/pumice
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 $(PACKAGE_FILES)/man/*.1
+	install -D -m 644 $(PACKAGE_FILES)/pumice.bash \
+		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/pumice
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/zsh/site-functions $(PACKAGE_FILES)/_pumice
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d \
+		$(PACKAGE_FILES)/pumice.fish
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(HELPERS)
+	for unit in 'pumice@.service' 'pumice@.socket' 'pumice-attach@.service'; do \
+		sed 's,/usr/bin/pumice,$(PREFIX)/bin/pumice,' "dist/$$unit" \
+			> "$(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit"; done
+	install -D -m 644 dist/pumice.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/pumice.conf
+	for helper in mount umount; do \
+		ln -sf $(PREFIX)/bin/pumice $(DESTDIR)$(HELPERS)/$$helper.pumice; done
+	@if [ -z "$(DESTDIR)" ] && [ -d /run/systemd/system ]; then \
+		systemd-sysusers pumice.conf && systemctl daemon-reload; fi
+
+uninstall: ## Remove what `make install` has installed; drives and /etc/pumice stay.
+	rm -f $(INSTALLED)
 
 picture: build ## Record docs/picture.svg from the program (root; needs rich from PyPI).
 	docs/picture.py $(PUMICE)
@@ -37,7 +68,7 @@ picture: build ## Record docs/picture.svg from the program (root; needs rich fro
 # writes itself.
 PACKAGE_FILES := target/package
 
-deb: build package-files ## Build the Debian package, in target/debian; needs cargo-deb.
+deb: build ## Build the Debian package, in target/debian; needs cargo-deb.
 	$(CARGO) deb --locked --no-build --package pumice
 
 # Manual pages and completions from the program's own definition of its command line, and the list
@@ -48,6 +79,8 @@ package-files:
 	$(PUMICE) completions bash > $(PACKAGE_FILES)/pumice.bash
 	$(PUMICE) completions zsh > $(PACKAGE_FILES)/_pumice
 	$(PUMICE) completions fish > $(PACKAGE_FILES)/pumice.fish
+	ln -s ../bin/pumice $(PACKAGE_FILES)/mount.pumice
+	ln -s ../bin/pumice $(PACKAGE_FILES)/umount.pumice
 	version=$$($(PUMICE) --version | cut -d ' ' -f 2); \
 	maintainer=$$(sed -n 's/^maintainer = "\(.*\)"/\1/p' crates/pumice/Cargo.toml); \
 	date=$$(git log -1 --format=%cD 2> /dev/null || date -R); \
@@ -87,7 +120,7 @@ mutants-diff: ## Mutate the lines that differ from BASE (main~1); needs cargo-mu
 	mkdir -p target && git diff $(BASE) > target/mutants.diff
 	$(CARGO) mutants --in-diff target/mutants.diff --output target --baseline skip --timeout 300
 
-lint: ## Check format, lints, documentation and dependency licences.
+lint: ## Check format, lints, documentation, and dependencies: licences and advisories.
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
@@ -95,12 +128,34 @@ lint: ## Check format, lints, documentation and dependency licences.
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --document-private-items
 	@if $(CARGO) deny --version > /dev/null 2>&1; then \
 		echo "$(CARGO) deny check licenses bans sources"; \
-		$(CARGO) deny check licenses bans sources; \
+		$(CARGO) deny check licenses bans sources && $(MAKE) --no-print-directory audit; \
 	elif [ "$$CI" = true ]; then \
 		echo "cargo-deny is missing, and CI does not skip its checks" >&2; exit 1; \
 	else \
 		echo "skipped: cargo deny is not installed (CI runs it)"; \
 	fi
+
+# The copy in .ci/advisories makes the check work without a network, and the same everywhere. It has
+# only what is about packages of Cargo.lock. cargo-deny wants a git repository of this name.
+ADVISORY_DB := https://github.com/RustSec/advisory-db
+AUDIT := target/advisories/advisory-db-3157b0e258782691
+
+audit: ## Check dependencies for known vulnerabilities; needs cargo-deny, and no network.
+	rm -rf $(AUDIT)
+	mkdir -p $(AUDIT)
+	cp -r .ci/advisories/. $(AUDIT)
+	git -C $(AUDIT) init --quiet && git -C $(AUDIT) add --all
+	git -C $(AUDIT) -c user.name=audit -c user.email=audit@localhost commit --quiet -m copy
+	$(CARGO) deny --offline check advisories
+
+advisories: ## Renew the copy of the advisories in .ci/advisories from ADVISORY_DB.
+	rm -rf target/advisory-db .ci/advisories/crates
+	git clone --quiet --depth 1 $(ADVISORY_DB) target/advisory-db
+	mkdir -p .ci/advisories/crates
+	for name in $$(sed -n 's/^name = "\(.*\)"/\1/p' Cargo.lock | sort -u); do \
+		if [ -d target/advisory-db/crates/$$name ]; then \
+			cp -r target/advisory-db/crates/$$name .ci/advisories/crates/; fi; done
+	git -C target/advisory-db log -1 --format=%cs > .ci/advisories/date
 
 bench: ## Run the in-process benchmark; benches/*.sh measure the server.
 	$(CARGO) bench --locked

@@ -13,7 +13,7 @@ rounds=${1:-3}
 seconds=${2:-8}
 pumice=${PUMICE:-$PWD/target/release/pumice}
 folder=$(mktemp -d "${TMPDIR:-/var/tmp}/pumice-bench-XXXXXX")
-export XDG_RUNTIME_DIR=$folder
+export PUMICE_RUNTIME_DIR=$folder/pumice
 cleanup() {
     kill $(jobs -p) 2> /dev/null || :
     wait || :

@@ -9,7 +9,7 @@ pumice=${PUMICE:-$PWD/target/release/pumice}
 drives=${1:-1000}
 folder=$(mktemp -d "${TMPDIR:-/var/tmp}/pumice-idle-XXXXXX")
 trap 'kill $(jobs -p) 2> /dev/null || :; wait || :; rm -rf "$folder"' EXIT
-export XDG_RUNTIME_DIR=$folder
+export PUMICE_RUNTIME_DIR=$folder/pumice
 mkdir "$folder/drives"
 for number in $(seq "$drives"); do
     "$pumice" create "$folder/drives/$number.pumice" --size 16M --segment 4M > /dev/null

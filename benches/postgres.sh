@@ -19,7 +19,7 @@ read -ra ways <<< "${WAYS:-pumice raw btrfs}"
 pumice=${PUMICE:-$PWD/target/release/pumice}
 bin=$(for dir in /usr/lib/postgresql/*/bin; do echo "$dir"; done | sort -V | tail -1)
 folder=$(mktemp -d "${TMPDIR:-/var/tmp}/pumice-bench-XXXXXX")
-export XDG_RUNTIME_DIR=$folder/run
+export PUMICE_RUNTIME_DIR=$folder/run/pumice
 chmod 755 "$folder"
 mkdir -m 700 "$folder/run"
 declare -A port=([pumice]=54321 [raw]=54322 [btrfs]=54323)

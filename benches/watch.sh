@@ -9,7 +9,7 @@ set -euo pipefail
 PUMICE=$(realpath "${1:-target/release/pumice}")
 BROWSER=$(realpath "$(dirname "$0")/../tests/it/fixtures/browser.py")
 DIRECTORY=$(mktemp -d)
-export XDG_RUNTIME_DIR="$DIRECTORY"
+export PUMICE_RUNTIME_DIR="$DIRECTORY/pumice"
 cd "$DIRECTORY"
 SERVER=
 trap 'kill $SERVER 2> /dev/null || true; wait; rm -rf "$DIRECTORY"' EXIT

@@ -535,7 +535,7 @@ for load in "${loads[@]}"; do
     # PostgreSQL runs as a user of its own and has to get at its socket and its data.
     chmod 755 "$folder"
     mkdir "$folder/mount"
-    export XDG_RUNTIME_DIR=$folder
+    export PUMICE_RUNTIME_DIR=$folder/pumice
     serves=0 drives=0 type=''
     for ((round = 1; round <= rounds; round++)); do run_round; done
     [ "$keep" = yes ] || rm -rf --one-file-system "$folder"

@@ -27,6 +27,8 @@ from collections import namedtuple
 
 BLOCK = 4096
 LEAF_BLOCKS = 1024
+TABLE_BYTES = 48
+HAS_TABLE = 128
 HEADER = 128  # bytes of a batch header
 RECORD = 28  # bytes of a record header
 SOURCE = 16
@@ -171,17 +173,29 @@ def zstd_frame(data, size):
     return run.stdout
 
 
+def block_entries(data, count):
+    """Returns encoding, length and checksum of `count` independent blocks."""
+    if not 2 <= count <= 8 or len(data) < 6 * count:
+        raise Damage("independent blocks: impossible lengths")
+    entries = []
+    for word, checksum in struct.iter_unpack("<HI", data[:6 * count]):
+        encoding, length = word >> 13, word & 8191
+        if encoding > 2 or not (length == BLOCK if encoding == 0 else 1 <= length < BLOCK):
+            raise Damage("independent blocks: an impossible entry")
+        entries.append((encoding, length, checksum))
+    if 6 * count + sum(length for _, length, _ in entries) >= count * BLOCK:
+        raise Damage("independent blocks: impossible lengths")
+    return entries
+
+
 def independent_blocks(data, size):
     """Decodes a payload of independent blocks to exactly `size` bytes."""
     count = size // BLOCK
     at = 6 * count
-    if size % BLOCK or not 2 <= count <= 8 or not at <= len(data) < size:
+    if size % BLOCK:
         raise Damage("independent blocks: impossible lengths")
     out = []
-    for word, checksum in struct.iter_unpack("<HI", data[:at]):
-        encoding, length = word >> 13, word & 8191
-        if encoding > 2 or not (length == BLOCK if encoding == 0 else 1 <= length < BLOCK):
-            raise Damage("independent blocks: an impossible entry")
+    for encoding, length, checksum in block_entries(data, count):
         stored = data[at:at + length]
         at += length
         if crc32c(stored) != checksum:
@@ -286,6 +300,7 @@ class Drive:
         self.generations = {}  # of each segment in use
         self.whole = {}  # leaves that are one fill (int), or the location of their record
         self.leaves = {}  # leaves that the log changed: a list of 1024 mappings
+        self.tables = {}  # entries of independent blocks, by segment, offset, first block
         self.counts = {"batches": 0, "damaged_batches": 0, "moved_blocks": 0, "ignored_blocks": 0}
         self.recover()
 
@@ -318,7 +333,7 @@ class Drive:
             raise Damage("wrong checksum")
         if found.version == 0:
             raise Damage("version 0")
-        if found.version > 1 or found.features_read_only or found.features_incompatible & ~1:
+        if found.version > 1 or found.features_read_only or found.features_incompatible & ~3:
             raise Unsupported("the drive has a newer version or unknown features")
         segments = found.segment_bytes
         if (any(found.reserved) or found.state > 2 or found.codec > 2
@@ -327,6 +342,7 @@ class Drive:
                 or not 8192 <= found.data_offset <= 1 << 40 or found.data_offset % BLOCK
                 or found.frame_blocks not in (1, 2, 4, 8, 16, 32, 64)
                 or found.features_incompatible & 1 and found.frame_blocks > 8
+                or found.features_incompatible == 2
                 or not BLOCK <= found.size_bytes <= 16 << 50 or found.size_bytes % BLOCK
                 or found.bad_count > 128 or found.detour_count > 16
                 or max(found.detour_streams) > 2):
@@ -454,9 +470,7 @@ class Drive:
         if entry >> 63:
             return [entry & 255] * LEAF_BLOCKS
         data = self.meta_at(LEAF, leaf, entry)
-        if not data or len(data) % 16 or len(data) > 16 * LEAF_BLOCKS:
-            raise Damage(f"leaf {leaf} has a wrong length")
-        runs = [Run.read(data, at) for at in range(0, len(data), 16)]
+        runs, tables = self.runs_and_tables(leaf, data)
         ends = [run.start for run in runs[1:]] + [LEAF_BLOCKS]
         made = []
         last = ...
@@ -467,6 +481,9 @@ class Drive:
             if run.blocks:
                 if run.index + count > run.blocks or run.segment >= self.superblock.segment_count:
                     raise Damage(f"a run of leaf {leaf} does not fit its frame")
+                table = tables.get((run.segment, run.offset))
+                if table:
+                    table.check(leaf, run, count)
                 made += [Frame(run.segment, run.offset, run.index + i, run.blocks, run.record_bytes)
                          for i in range(count)]
                 last = ...
@@ -477,7 +494,35 @@ class Drive:
                 raise Damage(f"a run of leaf {leaf} is damaged")
             made += [value] * count
             last = value
+        if any(table.live < 4 for table in tables.values()):
+            raise Damage(f"leaf {leaf} has a table of too few blocks")
+        first = leaf * LEAF_BLOCKS
+        self.tables.update(((segment, offset, first + table.start), table.bytes)
+                           for (segment, offset), table in tables.items())
         return made
+
+    @staticmethod
+    def runs_and_tables(leaf, data):
+        """Returns the runs of a leaf, and the table of each frame that has one."""
+        runs, tables, without = [], {}, set()
+        while len(data) != 16 * len(runs) + TABLE_BYTES * len(tables):
+            if len(runs) == LEAF_BLOCKS or len(data) < 16 * (len(runs) + 1):
+                raise Damage(f"leaf {leaf} has a wrong length")
+            run = Run.read(data, 16 * len(runs))
+            if run.blocks & HAS_TABLE:
+                run = run._replace(blocks=run.blocks - HAS_TABLE)
+                tables.setdefault((run.segment, run.offset), LeafTable(run))
+            elif run.blocks:
+                without.add((run.segment, run.offset))
+            runs.append(run)
+        if not without.isdisjoint(tables):
+            raise Damage(f"the runs of leaf {leaf} do not agree on a table")
+        if not runs:
+            raise Damage(f"leaf {leaf} has a wrong length")
+        for number, table in enumerate(tables.values()):
+            at = 16 * len(runs) + TABLE_BYTES * number
+            table.take(leaf, data[at:at + TABLE_BYTES])
+        return runs, tables
 
     # -- Log
 
@@ -696,6 +741,7 @@ class Drive:
         if header.blocks > 64 or first + header.blocks > LEAF_BLOCKS:
             raise Damage(f"{what}: invalid number of blocks")
         mappings = self.changed(leaf)
+        self.tables.pop((batch.segment, record.offset, header.number), None)
         if record.sources:
             sources = [source for source in record.sources
                        for _ in range(source.origin_blocks >> 56)]
@@ -733,6 +779,9 @@ class Drive:
             raise Damage(f"{where}: another record")
         if crc64(payload) != header.tail:
             raise Damage(f"{where}: wrong payload checksum")
+        table = self.tables.get((segment, offset, first))
+        if table is not None and (header.argument != 4 or not payload.startswith(table)):
+            raise Damage(f"{where}: the map has another table")
         return decode(header.argument, payload, header.blocks * BLOCK)
 
     def disk(self, bad):
@@ -785,6 +834,32 @@ class Drive:
             last["blocks"] += 1
         else:
             bad.append({"lba": lba, "blocks": 1, "error": str(error)})
+
+
+class LeafTable:
+    """The table of a frame of independent blocks in a leaf."""
+
+    def __init__(self, run):
+        self.blocks, self.record_bytes = run.blocks, run.record_bytes
+        self.start = run.start - run.index
+        self.live = 0
+        self.bytes = b""
+
+    def take(self, leaf, stored):
+        """Takes the bytes of the table, which must be one of such a frame."""
+        used = 6 * self.blocks
+        payload = used + sum(length for _, length, _ in block_entries(stored, self.blocks))
+        sources, rest = divmod(self.record_bytes - RECORD - payload, SOURCE)
+        if rest or not 0 <= sources <= self.blocks or any(stored[used:]):
+            raise Damage(f"leaf {leaf} has a table of another frame")
+        self.bytes = stored[:used]
+
+    def check(self, leaf, run, count):
+        """Counts the blocks of a run of the frame."""
+        if ((run.blocks, run.record_bytes, run.start - run.index)
+                != (self.blocks, self.record_bytes, self.start)):
+            raise Damage(f"the runs of leaf {leaf} do not agree on a frame")
+        self.live += count
 
 
 def extract(drive, image):

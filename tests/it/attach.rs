@@ -4,6 +4,8 @@
 //! Method: FUSE and loop devices of this machine; where it has none, the tests say so and are
 //! skipped.
 
+mod boot;
+
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -49,13 +51,23 @@ impl Attachable {
         Some(attachable)
     }
 
+    /// A small file system in memory, for a drive that it cannot hold.
+    fn small_host() -> Option<SmallHost> {
+        Self::new("64M")?;
+        let folder = tempfile::Builder::new().prefix("pumice-").tempdir().expect("temp dir");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=32M", "small"]).arg(folder.path());
+        run_ok(&mut mount);
+        Some(SmallHost(folder))
+    }
+
     fn mountpoint(&self) -> PathBuf {
         self.drive.beside("mnt")
     }
 
     fn command(&self, verb: &str) -> Command {
         let mut command = Command::new(PUMICE);
-        command.arg(verb).env("XDG_RUNTIME_DIR", self.drive.beside(""));
+        command.arg(verb).env("PUMICE_RUNTIME_DIR", self.drive.beside("pumice"));
         command
     }
 
@@ -77,6 +89,13 @@ impl Attachable {
         let mountpoint = self.mountpoint();
         let at = mountpoint.to_str().expect("a plain path");
         self.attach(&[&[at], args].concat())
+    }
+
+    /// Another drive beside this one.
+    fn other(&self, size: &str) -> PathBuf {
+        let other = self.drive.beside("other.pumice");
+        run_ok(Command::new(PUMICE).arg("create").arg(&other).args(["--size", size]));
+        other
     }
 
     fn detach(&self, target: &Path) -> Finished {
@@ -147,6 +166,15 @@ impl Drop for Attachable {
         for place in fuse {
             let _ = unmount(&place, UnmountFlags::DETACH);
         }
+    }
+}
+
+/// A file system that is unmounted when this is dropped.
+struct SmallHost(TempDir);
+
+impl Drop for SmallHost {
+    fn drop(&mut self) {
+        let _ = unmount(self.0.path(), UnmountFlags::DETACH);
     }
 }
 
@@ -488,7 +516,8 @@ fn what_cannot_be_attached_is_refused_and_leaves_nothing() {
     server.stop();
     refused(&attachable.try_attach(&["/no/such/place"]), "cannot mount on /no/such/place");
     // No file system: everything but the last step has been done by then.
-    refused(&attachable.try_attach(&[at]), "mount failed");
+    refused(&attachable.try_attach(&[at]), "add --mkfs ext4");
+    refused(&attachable.try_attach(&[at, "--read-only"]), "there is no file system on");
     attachable.assert_nothing_left();
     // XFS wants 300 MiB at least.
     refused(&attachable.try_attach(&[at, "--mkfs=xfs"]), "mkfs.xfs failed");
@@ -508,4 +537,139 @@ fn what_cannot_be_attached_is_refused_and_leaves_nothing() {
     refused(&attachable.try_attach(&[]), "is already attached: /dev/loop");
     attachable.detach_well(attachable.drive.path());
     attachable.drive.assert_checks();
+}
+
+/// Guards against a drive that cannot be detached any more, because its record has the old name.
+#[test]
+fn a_renamed_drive_is_detached() {
+    let Some(attachable) = Attachable::new("128M") else { return };
+    let mountpoint = attachable.mountpoint();
+    let device = attachable.mount(&["--mkfs=ext4"]);
+    let renamed = attachable.drive.beside("renamed");
+    fs::rename(attachable.drive.path(), &renamed).unwrap();
+    let finished = attachable.detach(&renamed);
+    assert_eq!(finished.code, Some(0), "{finished:#?}");
+    for what in [&mountpoint, &device] {
+        assert!(finished.stdout.contains(what.to_str().unwrap()), "{finished:#?}");
+    }
+    attachable.assert_nothing_left();
+}
+
+#[test]
+fn a_drive_is_detached_from_where_it_was_mounted_by_hand() {
+    let Some(attachable) = Attachable::new("128M") else { return };
+    let device = attachable.attach(&["--mkfs=ext4"]);
+    let mountpoint = attachable.mountpoint();
+    run_ok(Command::new("mount").arg(&device).arg(&mountpoint));
+    let elsewhere = attachable.drive.beside("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    run_ok(Command::new("mount").arg(&device).arg(&elsewhere));
+    // What was not named is not unmounted.
+    refused(&attachable.detach(&mountpoint), "elsewhere: unmount it first");
+    refused(&attachable.detach(attachable.drive.path()), "unmount it first");
+    unmount(&elsewhere, UnmountFlags::empty()).unwrap();
+    // Neither is what was mounted over it.
+    run_ok(Command::new("mount").args(["-t", "tmpfs", "over"]).arg(&mountpoint));
+    refused(&attachable.detach(&mountpoint), "another file system is mounted over");
+    unmount(&mountpoint, UnmountFlags::empty()).unwrap();
+    attachable.detach_well(&mountpoint);
+}
+
+/// Guards against a second drive that hides the first: `detach` of the one unmounted the other.
+#[test]
+fn two_drives_are_not_mounted_on_one_directory() {
+    let Some(attachable) = Attachable::new("512M") else { return };
+    let mountpoint = attachable.mountpoint();
+    // The root of a new XFS is empty.
+    attachable.mount(&["--mkfs=xfs"]);
+    let other = attachable.other("512M");
+    let mut second = attachable.command("attach");
+    second.arg(&other).arg(&mountpoint).arg("--mkfs=xfs");
+    refused(&run(&mut second, COMMAND_LIMIT), "detach it first");
+    attachable.detach_well(attachable.drive.path());
+}
+
+/// Guards against a drive that can be got rid of only by a signal that its error does not name.
+#[test]
+fn a_drive_that_cannot_write_is_detached_by_force() {
+    let Some(small) = Attachable::small_host() else { return };
+    let drive = Drive::within(small.0.path());
+    let mut create = Command::new(PUMICE);
+    run_ok(create.arg("create").arg(drive.path()).args(["--size", "128M"]));
+    let attachable = Attachable { drive };
+    fs::create_dir(attachable.mountpoint()).unwrap();
+    let device = attachable.attach(&[]);
+    // Incompressible, and more than there is room for.
+    let word = |at: u64| (at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(at as u32 % 64);
+    let content: Vec<u8> = (0..48_u64 << 17).flat_map(|at| word(at).to_le_bytes()).collect();
+    let file = File::options().write(true).open(&device).unwrap();
+    let mut offset = 0;
+    while file.write_all_at(&content[offset..][..1 << 20], offset as u64).is_ok() {
+        offset += 1 << 20;
+        if offset == content.len() {
+            break;
+        }
+    }
+    drop(file);
+    let refusal = attachable.detach(&device);
+    refused(&refusal, "cannot flush");
+    assert!(refusal.stderr.contains("pumice detach --force"), "{refusal:#?}");
+    let mut force = attachable.command("detach");
+    let finished = run(force.arg("--force").arg(&device), COMMAND_LIMIT);
+    assert_eq!(finished.code, Some(1), "{finished:#?}");
+    assert!(finished.stderr.contains("what was not synced is lost"), "{finished:#?}");
+    attachable.assert_nothing_left();
+}
+
+#[test]
+fn a_path_after_two_dashes_is_attached() {
+    let Some(attachable) = Attachable::new("64M") else { return };
+    let mut command = attachable.command("attach");
+    let finished = run_ok(command.arg("--").arg(attachable.drive.path()));
+    attachable.detach_well(Path::new(finished.stdout.trim()));
+}
+
+/// Returns the options with which `path` is mounted.
+fn mount_options(path: &Path) -> String {
+    let shown = Command::new("findmnt").args(["-n", "-o", "OPTIONS"]).arg(path).output().unwrap();
+    String::from_utf8(shown.stdout).unwrap().trim().to_owned()
+}
+
+/// Guards against programs of other users' drives that run as root, and a new file system in which
+/// the user who has created it can create nothing.
+#[test]
+fn a_new_file_system_is_its_user_s_and_gives_no_rights() {
+    let Some(attachable) = Attachable::new("128M") else { return };
+    let mountpoint = attachable.mountpoint();
+    let mut command = attachable.command("attach");
+    command.arg(attachable.drive.path()).arg(&mountpoint).arg("--mkfs=ext4");
+    let finished = run_ok(command.env("SUDO_UID", "65534").env("SUDO_GID", "65533"));
+    let root = fs::metadata(&mountpoint).unwrap();
+    assert_eq!((root.uid(), root.gid()), (65534, 65533));
+    let options = mount_options(&mountpoint);
+    assert!(options.contains("nosuid") && options.contains("nodev"), "{options}");
+    // Its name is seen where devices and mounts are listed.
+    let device = finished.stdout.trim();
+    let mut blkid = Command::new(tool("blkid").unwrap());
+    let label = run_ok(blkid.args(["-p", "-o", "value", "-s", "LABEL", device]));
+    assert_eq!(label.stdout.trim(), "drive");
+    assert!(fs::read_to_string("/proc/mounts").unwrap().contains("pumice:drive "));
+    attachable.detach_well(&mountpoint);
+    attachable.mount(&["--mount-options=suid,noatime"]);
+    let options = mount_options(&mountpoint);
+    assert!(!options.contains("nosuid") && options.contains("noatime"), "{options}");
+    // Only a new one is given away.
+    assert_eq!(fs::metadata(&mountpoint).unwrap().uid(), 65534);
+    attachable.detach_well(&mountpoint);
+}
+
+#[test]
+fn xfs_of_small_sectors_names_the_flag_it_needs() {
+    let Some(attachable) = Attachable::new("512M") else { return };
+    attachable.mount(&["--mkfs=xfs", "--sector-size=512"]);
+    attachable.detach_well(&attachable.mountpoint());
+    let mountpoint = attachable.mountpoint();
+    let at = mountpoint.to_str().unwrap();
+    refused(&attachable.try_attach(&[at]), "add --sector-size 512");
+    attachable.assert_nothing_left();
 }

@@ -3,10 +3,13 @@
 //!
 //! Method: a table of wrong arguments, and drives that are damaged, absent, busy or not drives.
 
+use std::ffi::OsStr;
 use std::fs::{self, OpenOptions, Permissions};
 use std::net::TcpListener;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -28,6 +31,7 @@ fn sizes_that_make_no_drive_are_refused() {
         ("64Q", "suffix"),
         ("0", "size"),
         ("6K", "8192 is"),
+        ("64", "did you mean 64G?"),
         ("-1", ""),
         ("lots", ""),
         ("99999P", ""),
@@ -49,6 +53,21 @@ fn capacities_that_make_no_drive_are_refused() {
         let args = ["create".as_ref(), drive.path(), flags[0].as_ref(), flags[1].as_ref()];
         refused(&pumice(&args), "drive");
         assert!(!drive.path().exists(), "a refused capacity left a file");
+    }
+}
+
+#[test]
+fn a_drive_without_a_size_is_refused() {
+    for (flags, mention) in [
+        (&[][..], "--size is missing"),
+        (&["--thin=3x"], "--thin needs the --capacity"),
+        (&["--thin=0.5x", "--capacity=1G"], "such as 3x"),
+        (&["--capacity=1M"], "a capacity of 1.00 MiB is too small"),
+    ] {
+        let drive = Drive::absent();
+        let path = drive.path().to_str().expect("a plain path");
+        refused(&pumice(&[&["create", path][..], flags].concat()), mention);
+        assert!(!drive.path().exists(), "refused flags left a file");
     }
 }
 
@@ -214,8 +233,10 @@ fn a_newer_format_is_refused_and_not_touched() {
         [(VERSION, true), (read_only, true), (incompatible, true), (compatible, false)]
     {
         let drive = Drive::create("64M", &[]);
+        // A feature that no version knows yet.
+        let value: u32 = if at == VERSION { 2 } else { 1 << 31 };
         for offset in SLOT_OFFSETS {
-            reseal(&drive, offset, at, &2u32.to_le_bytes());
+            reseal(&drive, offset, at, &value.to_le_bytes());
         }
         for verb in OPENERS.into_iter().filter(|_| is_refused) {
             unchanged(&drive, |drive| refused(&open(verb, drive), "use a newer pumice"));
@@ -291,9 +312,69 @@ fn a_drive_is_opened_by_one_server_at_a_time() {
     }
     let drive = Drive::create("64M", &[]);
     let server = drive.serve();
-    refused(&open("serve", &drive), "in use");
+    let by = format!("drive is in use by process {} (pumice): wait until it ends", server.id());
+    for verb in OPENERS {
+        refused(&open(verb, &drive), &by);
+    }
+    refused(&pumice(&["top".as_ref(), drive.path(), "--once".as_ref()]), &by);
     server.stop();
     drive.serve().stop();
+}
+
+/// What is served by root is not to be stopped, but asked with more rights.
+#[test]
+fn another_user_is_told_whose_drive_it_is() {
+    if stand_in().is_some() || !rustix::process::geteuid().is_root() {
+        println!("skipped: another user takes root");
+        return;
+    }
+    let drive = Drive::create("64M", &[]);
+    // The tree may be closed to others.
+    let program = drive.beside("program");
+    fs::copy(PUMICE, &program).unwrap();
+    fs::set_permissions(program.parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(drive.path(), Permissions::from_mode(0o644)).unwrap();
+    let server = drive.serve_with_control(&[]);
+    let by = format!("process {} (pumice) of user root: try again as that user", server.id());
+    for verb in ["info", "top"] {
+        let mut command = Command::new(&program);
+        command.arg(verb).arg(drive.path()).args((verb == "top").then_some("--once"));
+        command.env_remove("XDG_RUNTIME_DIR").uid(65534).gid(65534);
+        refused(&run(&mut command, COMMAND_LIMIT), &by);
+    }
+    server.stop();
+}
+
+#[test]
+fn a_slip_is_recognised() {
+    for (args, words) in [
+        (&["creat"][..], "'creat': did you mean 'create'? (see pumice --help)"),
+        (&["create", "d", "--sise", "1G"], ": did you mean '--size'? (see pumice create --help)"),
+        (&["--log", "wran", "info", "d"], ": did you mean 'warn'? (see pumice info --help)"),
+        (&["info", "d", "--frobnicate"], "'--frobnicate' found (see pumice info --help)"),
+    ] {
+        refused(&pumice(args), words);
+    }
+}
+
+#[test]
+fn without_a_command_all_are_named() {
+    let finished = pumice::<&str>(&[]);
+    assert_eq!((finished.code, finished.stdout.as_str()), (Some(2), ""));
+    let said = finished.stderr;
+    assert!(said.starts_with("pumice: no command given (see pumice --help)\n\n"), "{said}");
+    assert!(said.contains("\nDrive commands: create, "), "{said}");
+    assert!(said.contains("\nOther commands: demo, "), "{said}");
+}
+
+/// Guards against a panic: JSON is UTF-8, and a path need not be.
+#[test]
+fn json_names_a_path_that_is_not_utf_8() {
+    let drive = Drive::absent();
+    let path = drive.path().parent().unwrap().join(OsStr::from_bytes(b"\xff"));
+    let mut command = Command::new(PUMICE);
+    let created = run(command.args(["create", "--json", "--size=64M"]).arg(&path), COMMAND_LIMIT);
+    assert!(created.code == Some(0) && created.stdout.contains('\u{fffd}'), "{created:?}");
 }
 
 fn create(drive: &Drive, size: &str) -> Finished {

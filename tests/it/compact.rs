@@ -46,7 +46,7 @@ fn overwrite(drive: &Drive, server: &Server, times: usize) {
 
 fn compact(drive: &Drive, args: &[&str]) -> Finished {
     let mut command = Command::new(PUMICE);
-    command.env("XDG_RUNTIME_DIR", drive.beside(""));
+    command.env("PUMICE_RUNTIME_DIR", drive.beside("pumice"));
     run(command.arg("compact").arg(drive.path()).args(args), COMMAND_LIMIT)
 }
 
@@ -135,10 +135,20 @@ fn info_says_how_a_drive_is_served_and_dead_sockets_go() {
     assert_eq!(info["process"], server.id());
     assert_eq!(info["uris"][0], server.uri());
     let mut command = Command::new(PUMICE);
-    command.env("XDG_RUNTIME_DIR", drive.beside("")).arg("info").arg(drive.path());
+    command.env("PUMICE_RUNTIME_DIR", drive.beside("pumice")).arg("info").arg(drive.path());
     let shown = run_ok(&mut command).stdout;
-    let state = format!("served by process {} at {}", server.id(), server.uri());
-    assert!(shown.contains(&state), "{shown}");
+    let lines: Vec<_> = shown.lines().map(|line| line.split_once("  ").unwrap()).collect();
+    let told: Vec<_> = lines.iter().take(5).map(|(name, fact)| (*name, fact.trim())).collect();
+    let process = format!("{}, 0 clients", server.id());
+    let log = "standard error of the process";
+    let expected = [
+        ("drive", drive.path().to_str().unwrap()),
+        ("state", "served"),
+        ("address", &server.uri()),
+        ("process", &process),
+        ("log", log),
+    ];
+    assert_eq!(told, expected);
     server.kill();
     let server = drive.serve_with_control(&[]);
     assert!(!dead.exists(), "the socket of a dead server is left");
@@ -158,6 +168,6 @@ fn a_path_that_is_not_utf_8_is_served() {
     let other = drive.beside("").join(name);
     fs::rename(drive.path(), &other).unwrap();
     let mut command = Command::new(PUMICE);
-    command.env("XDG_RUNTIME_DIR", drive.beside(""));
+    command.env("PUMICE_RUNTIME_DIR", drive.beside("pumice"));
     run_ok(command.arg("info").arg(&other).arg("--json"));
 }

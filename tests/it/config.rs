@@ -21,7 +21,7 @@ fn serve(drive: &Drive, socket: &Path, more: &str) -> (Server, PathBuf) {
     let mut command = Command::new(PUMICE);
     command.args(["serve", "--config"]).arg(&file);
     let server = Server::start(
-        command.env("XDG_RUNTIME_DIR", drive.beside("")).env_remove("PUMICE_LOG"),
+        command.env("PUMICE_RUNTIME_DIR", drive.beside("pumice")).env_remove("PUMICE_LOG"),
         socket.to_owned(),
     );
     (server, file)
@@ -77,16 +77,66 @@ fn a_file_that_is_wrong_is_refused_in_one_line() {
     assert!(!drive.beside("socket").exists());
 }
 
+#[test]
+fn what_a_start_would_refuse_refuses_a_restart() {
+    let Some(nbdinfo) = tool("nbdinfo") else { return };
+    if stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("64M", &[]);
+    let socket = drive.beside("socket");
+    let (server, file) = serve(&drive, &socket, "");
+    let path = drive.path().display().to_string();
+    let short = drive.beside("token");
+    fs::write(&short, "abc").unwrap();
+    let junk = drive.beside("junk.pumice");
+    fs::write(&junk, "junk").unwrap();
+    let with = |more: &str| format!("paths = [\"{path}\"]\n{more}");
+    for (text, why) in [
+        (with("http = \"127.0.0.1:0\"\nhttp-token-file = \"/nonexistent\"\n"), "/nonexistent"),
+        (
+            with(&format!("http = \"127.0.0.1:0\"\nhttp-token-file = \"{}\"\n", short.display())),
+            "a token has",
+        ),
+        (with("http = \"0.0.0.0:0\"\n"), "--http-token-file"),
+        (with("listen = \"0.0.0.0:0\"\n"), "--insecure"),
+        ("paths = [\"/nonexistent.pumice\"]\n".to_owned(), "cannot open /nonexistent.pumice"),
+        (format!("paths = [\"{}\"]\n", junk.display()), "holds no Pumice drive"),
+        (format!("paths = [\"{path}\", \"{path}\"]\n"), "would both be the export"),
+    ] {
+        fs::write(&file, &text).unwrap();
+        let refusals = || server.stderr().matches("not restarted: the server continues").count();
+        let before = refusals();
+        server.hang_up();
+        wait_until("the file is refused", || refusals() > before);
+        let said = server.stderr();
+        let last = said.lines().rfind(|line| line.contains("not restarted")).unwrap();
+        assert!(last.contains(why), "{text}: {last}");
+        run_ok(Command::new(&nbdinfo).arg("--size").arg(server.uri()));
+    }
+    server.stop();
+}
+
 /// As it is, and with every line that is commented out put to use.
 #[test]
 fn the_example_is_right_down_to_its_comments() {
+    if stand_in().is_some() {
+        return;
+    }
     let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("dist/example.toml");
+    let drive = Drive::create("64M", &[]);
     let check = |file: &Path| {
         let file = file.to_str().unwrap();
         run_ok(Command::new(PUMICE).args(["serve", "--check", "--config", file]));
     };
-    check(&path);
     let text = fs::read_to_string(&path).unwrap();
+    // Its drive is not on every machine.
+    let named = "/var/lib/pumice/example.pumice";
+    assert!(text.contains(named), "{text}");
+    let text = text.replace(named, drive.path().to_str().unwrap());
+    let copy = drive.beside("example.toml");
+    fs::write(&copy, &text).unwrap();
+    check(&copy);
     let is_key = |line: &str| line.split(" = ").next().is_some_and(|key| !key.contains(' '));
     let put_to_use = |line: &&str| line.strip_prefix("# ").filter(|line| is_key(line)).is_some();
     assert!(text.lines().filter(put_to_use).count() > 5, "{text}");

@@ -89,6 +89,7 @@ fn golden_images_are_decoded() {
         ("v1-zstd", of_two_lives),
         ("v1-log", of_one_life),
         ("v1-blocks", of_two_lives),
+        ("v1-tables", of_two_lives),
     ] {
         let golden = Path::new(REPOSITORY).join(folder).join(name).with_extension("bin");
         let drive = Drive::absent();

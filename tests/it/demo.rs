@@ -34,7 +34,7 @@ fn an_interrupted_demo_leaves_nothing_behind() {
     for (signal, moment) in [(Signal::INT, "lz4"), (Signal::TERM, "lz4.sock")] {
         let mut command = Command::new(PUMICE);
         command.arg("demo").arg(&data).arg("--scratch").arg(&scratch);
-        let mut child = spawn(command.env("XDG_RUNTIME_DIR", &runtime));
+        let mut child = spawn(command.env("PUMICE_RUNTIME_DIR", runtime.join("pumice")));
         wait_until(moment, || {
             let folders = entries(&scratch);
             folders.iter().any(|folder| scratch.join(folder).join(moment).exists())

@@ -35,6 +35,19 @@ fn a_device_holds_a_drive() {
     assert_eq!(whole.code, Some(0), "{whole:#?}");
     let whole = serde_json::from_str(&whole.stdout).unwrap();
     assert_eq!(counter(&whole, "capacity_bytes"), DEVICE_BYTES - (4 << 20));
+    // What it covers, or a multiple of it.
+    let sized = |flags: &[&str]| {
+        let args = ["create", path, "--segment=4M", "--force", "--overwrite-drive", "--json"];
+        let created = pumice(&[&args, flags].concat());
+        assert_eq!(created.code, Some(0), "{created:#?}");
+        let created = serde_json::from_str(&created.stdout).unwrap();
+        assert_eq!(counter(&created, "capacity_bytes"), DEVICE_BYTES - (4 << 20));
+        counter(&created, "size_bytes")
+    };
+    let covered = sized(&[]);
+    assert!((4 << 20..DEVICE_BYTES).contains(&covered), "{covered}");
+    assert!(sized(&["--over-provisioning=50"]) < covered);
+    assert_eq!(sized(&["--thin=3x"]), 3 * (DEVICE_BYTES - (2 << 20)));
     let created = create(&drive, &["--force", "--overwrite-drive"]);
     assert_eq!(created.code, Some(0), "{created:#?}");
     let io = |uri: &str, commands: &[&str]| {

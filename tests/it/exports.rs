@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::harness::{
     COMMAND_LIMIT, Drive, PUMICE, Server, counter, pumice, python_with_libnbd, run, run_ok,
-    stand_in, tool,
+    serve_folder, stand_in, tool, wait_until,
 };
 
 fn json(command: &mut Command) -> Value {
@@ -118,7 +118,7 @@ fn a_directory_of_drives_is_served_by_name() {
     let socket = PathBuf::from(path("socket"));
     let mut command = Command::new(PUMICE);
     command.arg("serve").arg(folder.path()).arg("--unix").arg(&socket);
-    command.env("XDG_RUNTIME_DIR", folder.path());
+    command.env("PUMICE_RUNTIME_DIR", folder.path().join("pumice"));
     let server = Server::start(&mut command, socket);
     let listed = json(Command::new(&nbdinfo).args(["--json", "--list"]).arg(server.uri()));
     let exports = listed["exports"].as_array().unwrap();
@@ -159,6 +159,8 @@ fn drives_that_cannot_be_told_apart_or_found_are_refused() {
         (&[path, path][..], "would both be the export"),
         (&[empty], "contains no drives"),
         (&[path, "other", "--export-name", "x"], "need a single drive"),
+        (&["/tmp/.pumice"], "has no name before .pumice"),
+        (&[path, "--export-name", &"x".repeat(5000)], "takes up to 4096 bytes"),
     ] {
         let refused = pumice(&[&["serve"], args, &["--run", "true"]].concat());
         assert_eq!(refused.code, Some(2), "{args:?}");
@@ -168,6 +170,37 @@ fn drives_that_cannot_be_told_apart_or_found_are_refused() {
     let refused = pumice(&["serve", path, "/nonexistent.pumice", "--run", "true"]);
     assert_eq!(refused.code, Some(2));
     drive.assert_checks();
+}
+
+#[test]
+fn a_bad_drive_of_a_directory_costs_only_itself() {
+    let Some(nbdinfo) = tool("nbdinfo") else { return };
+    if stand_in().is_some() {
+        return;
+    }
+    for threads in ["1", "2"] {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("junk.pumice"), vec![7; 8 << 20]).unwrap();
+        let server = serve_folder(folder.path(), &["good"], &["--threads", threads]);
+        let is_left_out = |line: &str| line.contains("junk.pumice") && line.contains("left out");
+        wait_until("it is left out", || server.stderr().lines().any(is_left_out));
+        let size =
+            || run_ok(Command::new(&nbdinfo).args(["--size", &server.uri_of("good")])).stdout;
+        assert_eq!(size().trim(), "67108864");
+        // Nor does it keep the others from a restart.
+        server.restart();
+        assert_eq!(size().trim(), "67108864");
+        server.stop();
+        // Alone it is all that was asked for.
+        fs::remove_file(folder.path().join("good.pumice")).unwrap();
+        let refused = pumice(&[
+            "serve".as_ref(),
+            folder.path().as_os_str(),
+            "--run".as_ref(),
+            "true".as_ref(),
+        ]);
+        assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    }
 }
 
 #[test]
@@ -199,8 +232,8 @@ fn sockets_that_systemd_passes_are_served() {
     let drive = Drive::create("64M", &[]);
     let socket = drive.beside("activated");
     let mut command = Command::new(activate);
-    command.arg("--listen").arg(&socket).arg("--setenv=XDG_RUNTIME_DIR");
-    command.env("XDG_RUNTIME_DIR", drive.beside("."));
+    command.arg("--listen").arg(&socket).arg("--setenv=PUMICE_RUNTIME_DIR");
+    command.env("PUMICE_RUNTIME_DIR", drive.beside("pumice"));
     command.arg(PUMICE).arg("serve").arg(drive.path());
     let server = Server::start(&mut command, socket);
     let uri = server.uri();

@@ -84,7 +84,7 @@ fn a_virtual_machine_does_not_notice_restarts_of_its_disk() {
     }
     hear(&mut guest, "resize");
     let mut resize = Command::new(PUMICE);
-    resize.env("XDG_RUNTIME_DIR", drive.beside(""));
+    resize.env("PUMICE_RUNTIME_DIR", drive.beside("pumice"));
     run_ok(resize.arg("resize").arg(drive.path()).args(["--size", "320M"]));
     hear(&mut guest, "good");
     guest.finish();

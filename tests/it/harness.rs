@@ -21,7 +21,7 @@ use std::env;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -271,7 +271,7 @@ impl Drive {
                 let mut command = Command::new(PUMICE);
                 command.arg("serve").arg(&self.path).arg("--unix").arg(&socket).args(args);
                 // What a killed server left goes with the drive.
-                command.env("XDG_RUNTIME_DIR", self.directory.path());
+                command.env("PUMICE_RUNTIME_DIR", self.beside("pumice"));
                 command
             }
         };
@@ -289,7 +289,7 @@ impl Drive {
     /// What `pumice info --json` says.
     pub(crate) fn info(&self) -> Value {
         let mut command = Command::new(PUMICE);
-        command.env("XDG_RUNTIME_DIR", self.directory.path());
+        command.env("PUMICE_RUNTIME_DIR", self.beside("pumice"));
         let finished = run_ok(command.arg("info").arg(&self.path).arg("--json"));
         serde_json::from_str(&finished.stdout).expect("info --json prints JSON")
     }
@@ -312,7 +312,7 @@ pub(crate) fn serve_folder(folder: &Path, names: &[&str], args: &[&str]) -> Serv
     let socket = folder.join("socket");
     let mut command = Command::new(PUMICE);
     command.arg("serve").arg(folder).arg("--unix").arg(&socket).args(args);
-    command.env("XDG_RUNTIME_DIR", folder);
+    command.env("PUMICE_RUNTIME_DIR", folder.join("pumice"));
     Server::start(&mut command, socket)
 }
 
@@ -508,6 +508,16 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "{what}: not within {SERVER_LIMIT:?}");
         let _ = never.recv_timeout(Duration::from_millis(5));
     }
+}
+
+/// The next message to a service manager; panics after [`COMMAND_LIMIT`].
+pub(crate) fn notice(manager: &UnixDatagram) -> String {
+    let mut events = [PollFd::new(manager, PollFlags::IN)];
+    let limit = Timespec::try_from(COMMAND_LIMIT).expect("a limit of seconds");
+    assert_eq!(poll(&mut events, Some(&limit)), Ok(1), "no message within {COMMAND_LIMIT:?}");
+    let mut message = [0; 128];
+    let length = manager.recv(&mut message).expect("a message");
+    String::from_utf8(message[..length].to_vec()).expect("text")
 }
 
 /// Starts a child in a process group of its own, with piped output and no input.

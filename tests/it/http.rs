@@ -136,7 +136,7 @@ fn what_is_told_is_what_hosts_did() {
         // Buffers come and go with the asking itself.
         value.remove("memory");
         // Only the command knows how the drive is in use.
-        for key in ["process", "uris", "devices", "mountpoint", "log"] {
+        for key in ["process", "uris", "devices", "mountpoint", "log", "clients"] {
             value.remove(key);
         }
     }
@@ -196,7 +196,10 @@ fn drives_of_all_threads_are_shown() {
             // Through the drive's control socket.
             let path = folder.path().join(format!("{name}.pumice"));
             let mut info = Command::new(PUMICE);
-            info.env("XDG_RUNTIME_DIR", folder.path()).arg("info").arg(path).arg("--json");
+            info.env("PUMICE_RUNTIME_DIR", folder.path().join("pumice"))
+                .arg("info")
+                .arg(path)
+                .arg("--json");
             let info = serde_json::from_str(&run_ok(&mut info).stdout).expect("JSON");
             assert_eq!(counter(&info, "host_bytes"), 4096 * (index as u64 + 1));
         }

@@ -17,7 +17,7 @@ fn serve(drive: &Drive) -> Server {
     let socket = drive.beside("socket");
     let mut command = Command::new(PUMICE);
     // The flag wins over the variable; what io_uring the machine has is not the question.
-    command.env("PUMICE_LOG", "off").env("XDG_RUNTIME_DIR", drive.beside(""));
+    command.env("PUMICE_LOG", "off").env("PUMICE_RUNTIME_DIR", drive.beside("pumice"));
     command.args(["--log", "debug", "--log-format", "json", "serve"]).arg(drive.path());
     Server::start(command.args(["--io", "threads", "--unix"]).arg(&socket), socket)
 }
@@ -46,7 +46,7 @@ fn an_ordinary_life_is_nothing_to_look_at() {
     wait_until("the control socket answers", || !drive.control_sockets().is_empty());
     drive.info();
     let mut resize = Command::new(PUMICE);
-    resize.env("XDG_RUNTIME_DIR", drive.beside("")).arg("resize").arg(drive.path());
+    resize.env("PUMICE_RUNTIME_DIR", drive.beside("pumice")).arg("resize").arg(drive.path());
     assert_eq!(run(resize.args(["--size", "1M"]), COMMAND_LIMIT).code, Some(2), "no size shrinks");
     server.restart();
     // What is written at the very end is read before the server is waited for.

@@ -38,6 +38,7 @@ mod full_host;
 mod guest;
 #[cfg(feature = "http")]
 mod http;
+mod list;
 mod log;
 mod manual;
 mod model;
@@ -63,6 +64,7 @@ mod scan;
 mod scrub;
 mod serve;
 mod space;
+mod terminal;
 mod tls;
 #[cfg(feature = "top")]
 mod top;

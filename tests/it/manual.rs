@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::harness::{COMMAND_LIMIT, Drive, PUMICE, pumice, run, run_ok, stand_in, tool};
 
@@ -57,22 +58,45 @@ fn the_log_can_be_read_by_machines() {
     assert!(line["timestamp"].is_string(), "{line}");
 }
 
-#[test]
-fn systemd_takes_the_units() {
-    let Some(analyze) = tool("systemd-analyze") else { return };
+/// The units of `dist` in a folder, with the program under test.
+fn units() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let dist = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("dist");
-    for name in ["pumice@.service", "pumice@.socket"] {
+    for name in ["pumice@.service", "pumice@.socket", "pumice-attach@.service"] {
         let unit = fs::read_to_string(dist.join(name)).unwrap();
         // Where it is installed there is a program at that place.
         let unit = unit.replace("/usr/bin/pumice", PUMICE);
         fs::write(folder.path().join(name), unit).unwrap();
     }
-    let mut command = Command::new(analyze);
-    command
-        .args(["verify", "--man=no"])
-        .env("SYSTEMD_UNIT_PATH", format!("{}:", folder.path().display()));
-    let said = run(command.arg(folder.path().join("pumice@test.service")), COMMAND_LIMIT);
-    let about_ours = said.stderr.lines().filter(|line| line.contains("pumice")).count();
-    assert_eq!((said.code, about_ours), (Some(0), 0), "{}", said.stderr);
+    folder
+}
+
+#[test]
+fn systemd_takes_the_units() {
+    let Some(analyze) = tool("systemd-analyze") else { return };
+    let folder = units();
+    for name in ["pumice@test.service", "pumice-attach@test.service"] {
+        let mut command = Command::new(&analyze);
+        command
+            .args(["verify", "--man=no"])
+            .env("SYSTEMD_UNIT_PATH", format!("{}:", folder.path().display()));
+        let said = run(command.arg(folder.path().join(name)), COMMAND_LIMIT);
+        let about_ours = said.stderr.lines().filter(|line| line.contains("pumice")).count();
+        assert_eq!((said.code, about_ours), (Some(0), 0), "{}", said.stderr);
+    }
+}
+
+/// A server listens to the world, and needs no rights for that. Attaching needs root and the
+/// machine's mounts; it listens to no one else.
+#[test]
+fn the_units_have_few_rights() {
+    let Some(analyze) = tool("systemd-analyze") else { return };
+    let folder = units();
+    // In tenths. The service of serve has 1.5 with systemd 252, that of attach 4.4.
+    for (name, exposure_max) in [("pumice@.service", "30"), ("pumice-attach@.service", "50")] {
+        let mut command = Command::new(&analyze);
+        command.args(["security", "--no-pager", "--offline=true", "--threshold", exposure_max]);
+        let said = run(command.arg(folder.path().join(name)), COMMAND_LIMIT);
+        assert_eq!(said.code, Some(0), "{}\n{}", said.stdout, said.stderr);
+    }
 }

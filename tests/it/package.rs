@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::harness::{PUMICE, run_ok, tool};
+use crate::harness::{COMMAND_LIMIT, PUMICE, run_ok, tool};
 
 /// What `make package-files` writes, as the manifest names it: from the crate's folder.
 const WRITTEN: &str = "../../target/package/";
@@ -39,7 +39,9 @@ fn assets(metadata: &toml::Table) -> Vec<(String, String)> {
 fn matching(pattern: &Path) -> Vec<PathBuf> {
     let name = pattern.file_name().unwrap().to_str().unwrap();
     let Some((start, end)) = name.split_once('*') else {
-        return pattern.is_file().then(|| pattern.to_owned()).into_iter().collect();
+        // A link to what is installed leads nowhere before.
+        let exists = pattern.is_file() || pattern.is_symlink();
+        return exists.then(|| pattern.to_owned()).into_iter().collect();
     };
     let Ok(entries) = fs::read_dir(pattern.parent().unwrap()) else { return Vec::new() };
     let files = entries.map(|entry| entry.unwrap().path());
@@ -87,7 +89,7 @@ fn everything_in_the_package_is_there_or_is_written() {
     let of = |folder: &Path| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let all: Vec<PathBuf> = of(&written).chain(of(&written.join("man"))).collect();
     let unused: Vec<&PathBuf> =
-        all.iter().filter(|path| path.is_file() && !used.contains(path)).collect();
+        all.iter().filter(|path| !path.is_dir() && !used.contains(path)).collect();
     assert!(unused.is_empty(), "written and not packed: {unused:?}");
 }
 
@@ -107,9 +109,70 @@ fn the_units_find_what_is_installed() {
     let service = fs::read_to_string(dist.join("pumice@.service")).unwrap();
     let start = format!("ExecStart={} serve --config /etc/pumice/%i.toml\n", goes_to("pumice"));
     assert!(service.contains(&start), "{service}");
+    let service = fs::read_to_string(dist.join("pumice-attach@.service")).unwrap();
+    let start = format!("{} attach --foreground --config /etc/pumice/%i.toml\n", goes_to("pumice"));
+    assert!(service.contains(&start), "{service}");
+    // The only place where mount(8) looks, which is /sbin; a link from there to the program.
+    assert_eq!(goes_to("/mount.pumice"), "/usr/sbin/mount.pumice");
+    assert_eq!(goes_to("/umount.pumice"), "/usr/sbin/umount.pumice");
     assert_eq!(goes_to("man/*.1"), "/usr/share/man/man1/*.1", "man:pumice-serve(1)");
     let operate = fs::read_to_string(root().join("docs/operate.md")).unwrap();
-    for path in [goes_to("example.toml"), goes_to("grafana-pumice.json")] {
+    for name in ["example.toml", "example-attach.toml", "grafana-pumice.json"] {
+        let path = goes_to(name);
         assert!(operate.contains(&path), "docs/operate.md does not name {path}");
     }
+}
+
+/// The files below a folder, links included.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let entry = entry.unwrap();
+            let is_folder = entry.file_type().unwrap().is_dir();
+            if is_folder { &mut folders } else { &mut found }.push(entry.path());
+        }
+    }
+    found
+}
+
+/// Guards against an installation that needs cargo, which root often has not, and that leaves
+/// files of root in the tree.
+#[test]
+fn what_was_built_is_installed_and_removed_again() {
+    let Some(make) = tool("make") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (built, installed) = (folder.path().join("package"), folder.path().join("installed"));
+    let run = |target: &str| {
+        let mut command = Command::new(&make);
+        command.current_dir(root()).args(["--silent", target, "CARGO=false", "PREFIX=/opt/p"]);
+        command.arg(format!("PUMICE={PUMICE}")).arg(format!("DESTDIR={}", installed.display()));
+        command.arg(format!("PACKAGE_FILES={}", built.display()));
+        crate::harness::run(&mut command, COMMAND_LIMIT)
+    };
+    let refused = run("install");
+    assert!(refused.stderr.contains("run make build first"), "{refused:#?}");
+    assert!(!installed.exists());
+    for target in ["package-files", "install"] {
+        let finished = run(target);
+        assert_eq!(finished.code, Some(0), "{finished:#?}");
+    }
+    let program = installed.join("opt/p/bin/pumice");
+    run_ok(Command::new(program).arg("--version"));
+    for helper in ["mount.pumice", "umount.pumice"] {
+        let link = fs::read_link(installed.join("sbin").join(helper)).unwrap();
+        assert_eq!(link, Path::new("/opt/p/bin/pumice"));
+    }
+    let units = installed.join("opt/p/lib/systemd/system");
+    for (unit, verb) in [("pumice@.service", "serve"), ("pumice-attach@.service", "attach")] {
+        let unit = fs::read_to_string(units.join(unit)).unwrap();
+        assert!(unit.contains(&format!("ExecStart=/opt/p/bin/pumice {verb} ")), "{unit}");
+    }
+    for name in ["man/man1/pumice-attach.1", "bash-completion/completions/pumice"] {
+        assert!(installed.join("opt/p/share").join(name).is_file(), "{name}");
+    }
+    let finished = run("uninstall");
+    assert_eq!(finished.code, Some(0), "{finished:#?}");
+    assert!(files(&installed).is_empty(), "{:?}", files(&installed));
 }

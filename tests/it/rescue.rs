@@ -69,7 +69,9 @@ fn an_image_is_the_disk_and_as_sparse() {
     let Some((drive, disk)) = written(&[]) else { return };
     let before = fs::read(drive.path()).unwrap();
     assert!(extracted(drive.path(), &drive) == disk);
-    let allocated = fs::metadata(drive.beside("image")).unwrap().blocks() * 512;
+    let image = fs::metadata(drive.beside("image")).unwrap();
+    assert_eq!(image.mode() & 0o7177, 0, "other users can read the image");
+    let allocated = image.blocks() * 512;
     assert!(allocated < 16 << 20, "{allocated} bytes: holes were written");
     assert!(before == fs::read(drive.path()).unwrap(), "the drive was changed");
     // As a stream, which need not be read to its end.

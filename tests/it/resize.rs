@@ -17,7 +17,7 @@ const MIB: u64 = 1 << 20;
 
 fn resize(drive: &Drive, args: &[&str]) -> Finished {
     let mut command = Command::new(PUMICE);
-    command.env("XDG_RUNTIME_DIR", drive.beside(""));
+    command.env("PUMICE_RUNTIME_DIR", drive.beside("pumice"));
     run(command.arg("resize").arg(drive.path()).args(args), COMMAND_LIMIT)
 }
 

@@ -5,12 +5,13 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Command;
 
 use crate::harness::{
-    Drive, PUMICE, Server, Talker, python_with_libnbd, run_ok, serve_folder, stand_in, tool,
-    wait_until,
+    Drive, PUMICE, Server, Talker, notice, python_with_libnbd, run_ok, serve_folder, stand_in,
+    tool, wait_until,
 };
 
 /// Restarts until `client` says that it is at its end, this many times at least.
@@ -170,6 +171,43 @@ fn the_port_stays_the_same() {
     server.stop();
 }
 
+/// A client that writes and then waits for the end of its connection.
+const CLOSED: &str = r#"
+import nbd, sys
+client = nbd.NBD()
+client.connect_uri(sys.argv[1])
+client.pwrite(b"x" * 4096, 0, nbd.CMD_FLAG_FUA)
+print("connected", flush=True)
+while not client.aio_is_closed() and not client.aio_is_dead():
+    client.poll(-1)
+"#;
+
+/// Neither with another drive, nor with an older copy of its own, which has the same UUID.
+#[test]
+fn no_client_goes_on_with_what_took_the_place_of_its_drive() {
+    let Some(python) = python_with_libnbd() else { return };
+    if stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("64M", &[]);
+    let other = Drive::create("64M", &[]);
+    let copy = drive.beside("copy");
+    fs::copy(drive.path(), &copy).unwrap();
+    for place in [&copy, other.path()] {
+        let server = drive.serve();
+        let mut client = Command::new(&python);
+        client.args(["-c", CLOSED, &server.uri()]);
+        let mut client = Talker::start(&mut client);
+        assert_eq!(client.next_line(), "connected");
+        fs::rename(place, drive.path()).unwrap();
+        server.restart();
+        client.finish();
+        let said = server.stderr();
+        assert!(said.contains("its export is another drive now"), "{said}");
+        server.stop();
+    }
+}
+
 /// A program in the place of another, as package managers put it there.
 fn replace(program: &Path, text: Option<&str>) {
     let new = program.with_extension("new");
@@ -192,7 +230,7 @@ fn a_newer_program_takes_over_and_a_broken_one_does_not() {
     let socket = drive.beside("socket");
     let mut command = Command::new(&program);
     command.arg("serve").arg(drive.path()).arg("--unix").arg(&socket);
-    let server = Server::start(command.env("XDG_RUNTIME_DIR", drive.beside("")), socket);
+    let server = Server::start(command.env("PUMICE_RUNTIME_DIR", drive.beside("pumice")), socket);
     let runs = || fs::metadata(format!("/proc/{}/exe", server.id())).expect("a process").ino();
     let first = runs();
 
@@ -202,11 +240,52 @@ fn a_newer_program_takes_over_and_a_broken_one_does_not() {
     assert!(server.stderr().contains("--check: exit status: 3"));
     assert_eq!(runs(), first);
 
+    // One that does not say whether it would start is not waited for, and the drive is served.
+    replace(&program, Some("#!/bin/sh\nexec sleep 600\n"));
+    server.hang_up();
+    wait_until("the silent program is refused", || {
+        server.stderr().contains("it takes longer than 10 seconds")
+    });
+    assert_eq!(runs(), first);
+
     replace(&program, None);
     server.restart();
     let newer = fs::metadata(&program).expect("the program").ino();
     assert_ne!(newer, first);
     assert_eq!(runs(), newer);
+    server.stop();
+}
+
+/// The service manager's side of `Type=notify` and `notify-reload`.
+#[test]
+fn a_service_manager_is_told_when_the_server_is_ready() {
+    if stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("64M", &[]);
+    let notices = drive.beside("notify");
+    let manager = UnixDatagram::bind(&notices).unwrap();
+    let next = || notice(&manager);
+    let is_reloading = |message: &str| {
+        let time = message.strip_prefix("RELOADING=1\nMONOTONIC_USEC=");
+        time.is_some_and(|time| time.parse::<u64>().is_ok_and(|time| time > 0))
+    };
+    let program = drive.beside("program");
+    replace(&program, None);
+    let socket = drive.beside("socket");
+    let mut command = Command::new(&program);
+    command.arg("serve").arg(drive.path()).arg("--unix").arg(&socket);
+    command.env("PUMICE_RUNTIME_DIR", drive.beside("pumice"));
+    let server = Server::start(command.env("NOTIFY_SOCKET", &notices), socket);
+    assert_eq!(next(), "READY=1");
+    server.hang_up();
+    assert!(is_reloading(&next()));
+    assert_eq!(next(), "READY=1");
+    // If it goes on as it was, it says so.
+    replace(&program, Some("#!/bin/sh\nexit 3\n"));
+    server.hang_up();
+    assert!(is_reloading(&next()));
+    assert_eq!(next(), "READY=1");
     server.stop();
 }
 

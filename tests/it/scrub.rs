@@ -52,7 +52,7 @@ fn damage(drive: &Drive, at: u64) {
 
 fn scrub(drive: &Drive, args: &[&str]) -> Finished {
     let mut command = Command::new(PUMICE);
-    command.env("XDG_RUNTIME_DIR", drive.beside(""));
+    command.env("PUMICE_RUNTIME_DIR", drive.beside("pumice"));
     run(command.arg("scrub").arg(drive.path()).args(args), COMMAND_LIMIT)
 }
 
@@ -109,7 +109,7 @@ fn an_interrupted_scrub_stops_in_the_server_too() {
     let Some((drive, _)) = written() else { return };
     let server = drive.serve_with_control(&[]);
     let mut child = Command::new(PUMICE)
-        .env("XDG_RUNTIME_DIR", drive.beside(""))
+        .env("PUMICE_RUNTIME_DIR", drive.beside("pumice"))
         .args(["scrub".as_ref(), drive.path().as_os_str(), "--rate".as_ref(), "4K".as_ref()])
         .stdout(Stdio::null())
         .stderr(Stdio::null())

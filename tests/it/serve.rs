@@ -3,15 +3,17 @@
 //! Method: real clients on each kind of listener and each kind of I/O; the exit codes users script
 //! against.
 
-use std::fs::OpenOptions;
+use std::fs::{DirBuilder, OpenOptions};
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::{Drive, PUMICE, counter, pumice, run_ok, stand_in, tool, wait_until};
+use crate::harness::{
+    COMMAND_LIMIT, Drive, PUMICE, Server, counter, pumice, run, run_ok, stand_in, tool, wait_until,
+};
 
 #[test]
 fn a_served_drive_answers_info() {
@@ -39,6 +41,12 @@ fn run_gives_the_uri_and_passes_the_exit_code_on() {
     let finished = serve("nbdinfo --size \"$uri\"");
     assert_eq!((finished.code, finished.stdout.trim()), (Some(0), "67108864"));
     assert_eq!(serve("exit 7").code, Some(7));
+    // Under the most lenient umask, too, the socket is the command's user's alone.
+    let stat = "socket=${uri##*=}; stat -c %a \"${socket%/*}\"";
+    let served = format!("umask 0; exec \"$0\" serve \"$1\" --run '{stat}'");
+    let mut command = Command::new("sh");
+    let folder = run_ok(command.args(["-c", &served, PUMICE]).arg(drive.path()));
+    assert_eq!(folder.stdout.trim(), "700");
     assert_eq!(serve("kill -9 $$").code, Some(128 + 9));
 }
 
@@ -89,6 +97,49 @@ fn the_control_socket_goes_with_its_server_and_a_dead_ones_is_replaced() {
     assert_eq!(counter(&drive.info(), "size_bytes"), 64 << 20);
     server.stop();
     assert_eq!(drive.control_sockets().len(), 0, "not removed after a replacement");
+}
+
+/// Guards against a server of a service, or of sudo, that commands of a login shell do not find.
+#[test]
+fn a_server_is_found_whatever_the_environment() {
+    if stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("64M", &[]);
+    let socket = drive.beside("socket");
+    let mut command = Command::new(PUMICE);
+    command.arg("serve").arg(drive.path()).arg("--unix").arg(&socket);
+    command.env_remove("XDG_RUNTIME_DIR").env_remove("PUMICE_RUNTIME_DIR");
+    let server = Server::start(&mut command, socket);
+    let session = drive.beside("session");
+    DirBuilder::new().mode(0o700).create(&session).unwrap();
+    let mut info = Command::new(PUMICE);
+    info.arg("info").arg(drive.path()).env("XDG_RUNTIME_DIR", session);
+    // The control socket listens a moment after the first client is accepted.
+    let mut said = String::new();
+    wait_until("info finds the server", || {
+        said = run(&mut info, COMMAND_LIMIT).stdout;
+        said.contains("served")
+    });
+    assert!(said.contains(&server.id().to_string()), "{said}");
+    server.stop();
+}
+
+/// Guards against answers from the user who was first to create the directory.
+#[test]
+fn a_directory_of_another_user_is_not_asked() {
+    if stand_in().is_some() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let drive = Drive::create("64M", &[]);
+    let foreign = drive.beside("pumice");
+    DirBuilder::new().mode(0o700).create(&foreign).unwrap();
+    std::os::unix::fs::chown(&foreign, Some(1), None).unwrap();
+    let mut info = Command::new(PUMICE);
+    info.env("PUMICE_RUNTIME_DIR", &foreign).arg("info").arg(drive.path());
+    let finished = run(&mut info, COMMAND_LIMIT);
+    assert_eq!(finished.code, Some(2), "{finished:#?}");
+    assert!(finished.stderr.contains("is not a private directory of this user"), "{finished:#?}");
 }
 
 #[test]

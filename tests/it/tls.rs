@@ -12,15 +12,16 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose};
-use rcgen::{IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd};
+use rcgen::{BasicConstraints, Certificate, CertificateParams, CertificateRevocationListParams};
+use rcgen::{DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose};
+use rcgen::{SerialNumber, date_time_ymd};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tempfile::TempDir;
 
 use crate::harness::{
-    COMMAND_LIMIT, Drive, Server, Talker, pumice, python_with_libnbd, run, run_ok, stand_in, tool,
-    wait_until,
+    COMMAND_LIMIT, Drive, PUMICE, Server, Talker, pumice, python_with_libnbd, run, run_ok,
+    stand_in, tool, wait_until,
 };
 
 /// An authority, and the directories of those it knows.
@@ -137,6 +138,39 @@ fn clients_with_a_certificate_come_in_and_others_do_not() {
     assert_eq!(info(uri(&server, &known)).stdout.trim(), "67108864");
     server.stop();
     drive.assert_checks();
+}
+
+/// Guards against a list that is not renewed any more, and lets in what was revoked since.
+#[test]
+fn a_list_of_revocations_that_has_expired_accepts_no_client() {
+    let Some(nbdinfo) = tool("nbdinfo") else { return };
+    if stand_in().is_some() {
+        return;
+    }
+    let authority = Authority::new("one");
+    let drive = Drive::create("64M", &[]);
+    let (certificates, known) = (authority.server(), authority.client("known"));
+    for (next_update, is_accepted) in [(2002, false), (2999, true)] {
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2001, 1, 1),
+            next_update: date_time_ymd(next_update, 1, 1),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: Vec::new(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let list = list.signed_by(&authority.issuer).unwrap().pem().unwrap();
+        fs::write(certificates.join("ca-crl.pem"), list).unwrap();
+        let server = serve(&drive, &certificates, &["--tls-verify-peer"]);
+        let info =
+            run(Command::new(&nbdinfo).arg("--size").arg(uri(&server, &known)), COMMAND_LIMIT);
+        assert_eq!(info.code == Some(0), is_accepted, "{info:#?}");
+        if !is_accepted {
+            let is_told = || server.stderr().contains("xpired");
+            wait_until("the log names the reason", is_told);
+        }
+        server.stop();
+    }
 }
 
 #[test]
@@ -328,6 +362,10 @@ fn flags_that_would_let_anybody_in_are_refused() {
             &["--listen", "0.0.0.0:0", "--tls", "allow", "--tls-certificates", certificates],
             "or --insecure",
         ),
+        (
+            &["--tls", "allow", "--tls-certificates", certificates, "--tls-verify-peer"],
+            "--tls-verify-peer conflicts with --tls allow",
+        ),
         (&["--tls", "require"], "--tls-certificates DIR"),
         (
             &["--tls", "off", "--tls-certificates", certificates],
@@ -343,6 +381,38 @@ fn flags_that_would_let_anybody_in_are_refused() {
     }
     let allowed = ["serve", path, "--run", "true", "--listen", "0.0.0.0:0", "--insecure"];
     assert_eq!(pumice(&allowed).code, Some(0));
+}
+
+/// One who closes a hole by a reload must find it closed.
+#[test]
+fn a_restart_that_requires_tls_closes_connections_in_the_clear() {
+    let Some(nbdinfo) = tool("nbdinfo") else { return };
+    if stand_in().is_some() {
+        return;
+    }
+    let authority = Authority::new("one");
+    let drive = Drive::create("64M", &[]);
+    let (file, socket) = (drive.beside("drive.toml"), drive.beside("socket"));
+    let write = |more: &str| {
+        let (path, unix) = (drive.path().display(), socket.display());
+        fs::write(&file, format!("paths = [\"{path}\"]\nunix = \"{unix}\"\n{more}")).unwrap();
+    };
+    write("");
+    let mut command = Command::new(PUMICE);
+    command.args(["serve", "--config"]).arg(&file);
+    command.env("PUMICE_RUNTIME_DIR", drive.beside("pumice"));
+    let server = Server::start(&mut command, socket.clone());
+    let mut plain = connect(&server);
+    plain.write_all(&option(7, b"\0\0\0\0\0\0")).unwrap();
+    assert_eq!((reply(&mut plain).unwrap(), reply(&mut plain).unwrap()), (3, 1));
+    write(&format!("tls-certificates = \"{}\"\n", authority.server().display()));
+    server.restart();
+    assert_eq!(plain.read(&mut [0]).unwrap(), 0, "the connection in the clear goes on");
+    let said = server.stderr();
+    assert!(said.contains("TLS is required now"), "{said}");
+    let client = uri(&server, &authority.client("client"));
+    run_ok(Command::new(nbdinfo).args(["--size", &client]));
+    server.stop();
 }
 
 /// Two clients, one encrypted; a restart; then each does a request.

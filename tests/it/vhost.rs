@@ -166,7 +166,7 @@ fn a_guest_is_told_of_a_new_size() {
     assert_eq!(driver.config().expect("config")[..8], (64_u64 << 11).to_le_bytes());
     assert_eq!(driver.call(kind::WRITE, 64 << 11, &[1; 512]).expect("a refusal"), 1);
     let mut resize = Command::new(PUMICE);
-    resize.env("XDG_RUNTIME_DIR", drive.beside(""));
+    resize.env("PUMICE_RUNTIME_DIR", drive.beside("pumice"));
     run_ok(resize.arg("resize").arg(drive.path()).args(["--size", "96M"]));
     ours.set_read_timeout(Some(std::time::Duration::from_secs(20))).expect("a time limit");
     ours.read_exact(&mut [0; 12]).expect("a message");

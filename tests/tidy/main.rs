@@ -42,7 +42,7 @@ const RULES: [Rule; 13] = [
 ];
 
 /// Directories that hold nothing written by hand.
-const NOT_OURS: [&str; 4] = [".git", "target", "__pycache__", "node_modules"];
+const NOT_OURS: [&str; 5] = [".git", "advisories", "target", "__pycache__", "node_modules"];
 
 /// Ends of names of files that hold text.
 const TEXT: [&str; 9] =

@@ -7,6 +7,7 @@
 //! ```text
 //! cargo bench --bench drive
 //! cargo bench --bench drive -- drive 12000    # one side, for a profiler
+//! cargo bench --bench drive -- hit 100000     # reads of 4 KiB from the read cache, or `miss`
 //! ```
 #![allow(unsafe_code, clippy::disallowed_methods, reason = "a benchmark: see `Counting`")]
 #![allow(missing_docs)]
@@ -25,6 +26,7 @@ use rand::{Rng, RngExt};
 
 const BLOCK: usize = 4096;
 const DISK_BYTES: u64 = 256 << 20;
+const READ_DISK_BYTES: u64 = 16 << 20;
 const POOL_BLOCKS: usize = 4096;
 const WRITES: usize = 100_000;
 const ROUNDS: usize = 9;
@@ -130,6 +132,43 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
+/// Returns the random reads of 4 KiB per second of a drive on which each block was written alone,
+/// from its read cache, which holds all that is read, or from the medium.
+fn read_rate(pool: &[u8], reads: usize, from_cache: bool) -> f64 {
+    let runtime = Runtime::new(Backend::Auto).expect("a runtime");
+    let medium = MemMedium::new(CAPACITY + (64 << 20));
+    let uuid = uuid::Uuid::from_u128(1);
+    let spec = Spec { capacity_bytes: Some(CAPACITY), ..Spec::new(uuid, READ_DISK_BYTES) };
+    runtime.block_on(create(&medium, &spec)).expect("create");
+    let read_cache_bytes = if from_cache { 2 * READ_DISK_BYTES as usize } else { 0 };
+    let options = OpenOptions { read_cache_bytes, ..OpenOptions::default() };
+    let opening = Drive::open(medium, runtime.clone(), options);
+    let drive = runtime.block_on(opening).expect("open");
+    let blocks = READ_DISK_BYTES / BLOCK as u64;
+    let mut target = vec![0; BLOCK];
+    runtime.block_on(async {
+        for number in 0..blocks {
+            let data = block(pool, number as usize);
+            drive.write(number * BLOCK as u64, data, false).await.expect("write");
+        }
+        drive.flush().await.expect("flush");
+        for number in 0..blocks {
+            drive.read(number * BLOCK as u64, &mut target).await.expect("read");
+        }
+    });
+    let mut random = random(3);
+    let start = Instant::now();
+    runtime.block_on(async {
+        for _ in 0..reads {
+            let offset = random.random_range(0..blocks) * BLOCK as u64;
+            drive.read(offset, &mut target).await.expect("read");
+        }
+    });
+    let seconds = start.elapsed().as_secs_f64();
+    runtime.block_on(drive.close()).expect("close");
+    reads as f64 / seconds
+}
+
 /// Number of runs of the drive alone: enough that the first one, which maps the memory, hardly
 /// counts.
 const PROFILED_RUNS: u128 = 8;
@@ -140,6 +179,8 @@ fn one_side(side: &str, writes: usize) {
     let pool = pool(50);
     let rate = match side {
         "codec" => codec_rate(&pool, Codec::Lz4, writes),
+        "hit" => read_rate(&pool, writes, true),
+        "miss" => read_rate(&pool, writes, false),
         _ => {
             let medium = MemMedium::new(CAPACITY + (64 << 20));
             (1..=PROFILED_RUNS)

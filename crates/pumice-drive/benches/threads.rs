@@ -1,8 +1,10 @@
 //! In-process benchmark: writes with other threads that compress against writes with one thread.
 //!
-//! The controller on a memory medium, no NBD, many writes in flight, of noise and zeroes in equal
-//! parts (the fastest data there is that compresses by half) and of the files in /usr. The two
-//! sides take turns on fresh drives, and the result is the ratio of each pair.
+//! The controller on a memory medium, no NBD, many tasks that write, as a server has, of noise and
+//! zeroes in equal parts (the fastest data there is that compresses by half) and of the files in
+//! /usr. The two sides take turns on fresh drives, and the result is the ratio of each pair. What
+//! the codec alone gains from as many threads, each with its own blocks, says what the processors
+//! allow.
 //!
 //! ```text
 //! cargo bench --bench threads            # as many threads as there are processors, at most 8
@@ -13,11 +15,14 @@
 
 mod files;
 
+use std::cell::RefCell;
+use std::hint::black_box;
+use std::rc::Rc;
+use std::thread;
 use std::time::Instant;
 
-use futures_util::stream::{StreamExt, iter};
 use pumice_drive::base::seed::random;
-use pumice_drive::codec::{Codec, Workers};
+use pumice_drive::codec::{Codec, Compressor, Workers};
 use pumice_drive::controller::{Drive, OpenOptions, Spec, create};
 use pumice_drive::media::mem::MemMedium;
 use pumice_drive::runtime::{Backend, Runtime};
@@ -28,6 +33,8 @@ const POOL_BYTES: usize = 16 << 20;
 const FILES_BYTES: u64 = 128 << 20;
 const WRITTEN_BYTES: usize = 512 << 20;
 const CAPACITY: u64 = DISK_BYTES + (WRITTEN_BYTES + WRITTEN_BYTES / 32) as u64 + (1 << 30);
+/// Frames of the default size, which longer writes become.
+const FRAME_BYTES: usize = 32 << 10;
 const ROUNDS: usize = 9;
 
 /// Returns bytes of which half of each 512 are noise.
@@ -47,7 +54,7 @@ struct Case {
 }
 
 /// Returns MiB per second of writes with `others` threads beside the drive's.
-fn rate(case: &Case, pool: &[u8], medium: &MemMedium, others: usize, run: u128) -> f64 {
+fn rate(case: &Case, pool: &Rc<Vec<u8>>, medium: &MemMedium, others: usize, run: u128) -> f64 {
     let runtime = Runtime::new(Backend::Auto).expect("a runtime");
     let uuid = uuid::Uuid::from_u128(run);
     let codec = case.codec;
@@ -58,26 +65,57 @@ fn rate(case: &Case, pool: &[u8], medium: &MemMedium, others: usize, run: u128) 
     if others > 0 {
         drive.use_workers(Workers::start(others).expect("threads"));
     }
+    let drive = Rc::new(drive);
     let mut random = random(2);
     let (disk, pool_units) = (DISK_BYTES / case.bytes as u64, pool.len() / case.bytes);
-    let writes: Vec<_> = (0..WRITTEN_BYTES / case.bytes)
-        .map(|number| (random.random_range(0..disk) * case.bytes as u64, number % pool_units))
+    let bytes = case.bytes;
+    let writes: Vec<_> = (0..WRITTEN_BYTES / bytes)
+        .map(|number| (random.random_range(0..disk) * bytes as u64, number % pool_units))
         .collect();
+    let writes = Rc::new(RefCell::new(writes.into_iter()));
     let start = Instant::now();
-    runtime.block_on(async {
-        let writes = iter(&writes).map(|&(offset, unit)| {
-            drive.write(offset, &pool[unit * case.bytes..][..case.bytes], false)
+    let (running, ended) = async_channel::bounded::<()>(1);
+    for _ in 0..case.depth {
+        let (drive, pool) = (drive.clone(), pool.clone());
+        let (writes, running) = (writes.clone(), running.clone());
+        runtime.spawn(async move {
+            loop {
+                let next = writes.borrow_mut().next();
+                let Some((offset, unit)) = next else { break };
+                let data = &pool[unit * bytes..][..bytes];
+                drive.write(offset, data, false).await.expect("write");
+            }
+            drop(running);
         });
-        writes
-            .buffer_unordered(case.depth)
-            .for_each(|result| async { result.expect("write") })
-            .await;
+    }
+    drop(running);
+    runtime.block_on(async {
+        assert!(ended.recv().await.is_err(), "tasks send nothing");
         drive.flush().await.expect("flush");
     });
     let seconds = start.elapsed().as_secs_f64();
+    let drive = Rc::into_inner(drive).expect("the tasks have ended");
     runtime.block_on(drive.close()).expect("close");
     runtime.drop_tasks();
     WRITTEN_BYTES as f64 / (1 << 20) as f64 / seconds
+}
+
+/// Returns MiB per second of the codec alone on `threads` threads.
+fn codec_rate(case: &Case, pool: &[u8], threads: usize) -> f64 {
+    let frames: Vec<_> = pool.chunks(case.bytes.min(FRAME_BYTES)).collect();
+    let start = Instant::now();
+    thread::scope(|scope| {
+        for share in frames.chunks(frames.len().div_ceil(threads)) {
+            scope.spawn(move || {
+                let mut compressor = Compressor::new(case.codec);
+                let mut target = vec![0; Compressor::target_bytes(FRAME_BYTES)];
+                for frame in share {
+                    black_box(compressor.compress(frame, &mut target));
+                }
+            });
+        }
+    });
+    pool.len() as f64 / (1 << 20) as f64 / start.elapsed().as_secs_f64()
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -95,6 +133,7 @@ fn main() {
     let zstd = Codec::Zstd { level: 1 };
     let mut run = 0;
     for (content, pool) in [("noise and zeroes", pool()), ("/usr", files)] {
+        let pool = Rc::new(pool);
         for (name, codec, bytes, depth) in [
             ("zstd:1, 4 KiB, depth 32", zstd, 4 << 10, 32),
             ("zstd:1, 4 KiB, depth 1", zstd, 4 << 10, 1),
@@ -119,7 +158,14 @@ fn main() {
             let one = median(pairs.iter().map(|pair| pair.0).collect());
             let many = median(pairs.iter().map(|pair| pair.1).collect());
             let ratio = median(pairs.iter().map(|pair| pair.1 / pair.0).collect());
-            println!("{name}: 1 thread {one:.0} MiB/s, {threads} threads {many:.0}, {ratio:.2}");
+            let codec = (0..ROUNDS)
+                .map(|_| codec_rate(&case, &pool, threads) / codec_rate(&case, &pool, 1))
+                .collect();
+            let codec = median(codec);
+            println!(
+                "{name}: 1 thread {one:.0} MiB/s, {threads} threads {many:.0}, {ratio:.2} \
+                 (codec alone {codec:.2})"
+            );
         }
     }
 }

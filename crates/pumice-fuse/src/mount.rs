@@ -30,8 +30,8 @@ pub struct FuseMount {
 }
 
 impl FuseMount {
-    /// Mounts `disk` on `directory`, accessible only to its owner. Requests are carried out while
-    /// the runtime runs.
+    /// Mounts `disk` on `directory`, accessible only to its owner; lists of mounts show it as
+    /// `pumice:NAME`. Requests are carried out while the runtime runs.
     ///
     /// # Errors
     /// There is no `/dev/fuse`, the kernel is too old, or the user may not mount: only root may.
@@ -39,6 +39,7 @@ impl FuseMount {
         runtime: &Runtime,
         disk: Rc<D>,
         directory: &Path,
+        name: &str,
     ) -> Result<Self> {
         let cannot = |error: io::Error| {
             Error::os(format!("cannot mount a FUSE file system at {}", directory.display()), error)
@@ -49,7 +50,8 @@ impl FuseMount {
         let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
         let options = CString::new(options).expect("no zero byte");
         let flags = MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOEXEC;
-        mount("pumice", directory, "fuse.pumice", flags, options.as_c_str())
+        let source = format!("pumice:{name}");
+        mount(source.as_str(), directory, "fuse.pumice", flags, options.as_c_str())
             .map_err(|error| cannot(error.into()))?;
         // Unmounts if a later step fails.
         let mounted = Self { directory: directory.to_owned(), is_mounted: true };

@@ -57,6 +57,10 @@ pub(super) async fn block_status<D: Disk>(session: &Session<D>, command: Command
     let descriptors_max = if is_one { 1 } else { EXTENTS_MAX };
     let new = |context| Answer { context, descriptors: Vec::new(), descriptors_max };
     let mut answers: Vec<_> = session.dialect.contexts.iter().map(new).collect();
+    let _turn = session.statuses.turn().await;
+    if session.replies.has_failed() {
+        return;
+    }
     let result = ask(&*session.export.disk, &command, &mut answers).await;
     session.replies.room().await;
     if result.is_err() {

@@ -4,7 +4,8 @@
 //! the budget bounds memory and not only use. A connection that finds the budget spent waits; it
 //! never fails. Two rules keep one connection from blocking the others, whatever its client does:
 //!
-//! * a connection may hold at most half of the budget;
+//! * a connection may hold at most half of what the others leave: one alone has half of the budget,
+//!   and two that never take their replies leave a quarter for the next;
 //! * when the budget is spent, a connection that holds no *extra* buffer gets one, of up to
 //!   [`EXTRA_BYTES_MAX`]. Every request can be carried out with that buffer, and its release
 //!   depends on no other connection: there is no deadlock.
@@ -39,6 +40,8 @@ pub(super) struct Budget {
     limit_bytes: usize,
     /// Bytes in use or kept, without extra buffers.
     allocated_bytes: Cell<usize>,
+    /// Bytes in use, without extra buffers.
+    lent_bytes: Cell<usize>,
     kept: RefCell<[Vec<Vec<u8>>; CLASSES]>,
     returned: WaitQueue,
 }
@@ -71,6 +74,7 @@ impl Budget {
         Rc::new(Self {
             limit_bytes,
             allocated_bytes: Cell::new(0),
+            lent_bytes: Cell::new(0),
             kept: RefCell::default(),
             returned: WaitQueue::default(),
         })
@@ -124,13 +128,17 @@ impl Share {
     }
 
     fn take(self: &Rc<Self>, length: usize) -> Option<Payload> {
+        let Budget { limit_bytes, lent_bytes, .. } = &*self.budget;
         let class = class_for(length);
-        let held_bytes = self.held_bytes.get() + class_bytes(class);
-        if held_bytes > self.budget.limit_bytes / 2 {
+        let held = self.held_bytes.get() + class_bytes(class);
+        let lent = lent_bytes.get() + class_bytes(class);
+        // What it holds is no more than what is left.
+        if held > limit_bytes.saturating_sub(lent) {
             return None;
         }
         let buffer = self.budget.take(class)?;
-        self.held_bytes.set(held_bytes);
+        self.held_bytes.set(held);
+        lent_bytes.set(lent);
         Some(Payload { buffer, class, is_extra: false, share: self.clone() })
     }
 
@@ -148,6 +156,7 @@ impl Drop for Payload {
             self.share.has_extra.set(false);
         } else {
             self.share.held_bytes.update(|held| held - bytes);
+            budget.lent_bytes.update(|lent| lent - bytes);
             // An abandoned operation has taken the buffer with it.
             if self.buffer.is_empty() {
                 budget.allocated_bytes.update(|allocated| allocated - bytes);
@@ -219,11 +228,27 @@ mod tests {
     }
 
     #[test]
+    fn each_takes_at_most_half_of_what_others_leave() {
+        let budget = Budget::new(64 << 10);
+        let shares: Vec<_> = (0..4).map(|_| Share::new(budget.clone())).collect();
+        let held: Vec<Vec<_>> = shares
+            .iter()
+            .map(|share| std::iter::from_fn(|| share.acquire_now(4096)).collect())
+            .collect();
+        assert_eq!(held.iter().map(Vec::len).collect::<Vec<_>>(), [8, 4, 2, 1]);
+        drop(held);
+        assert_eq!(budget.lent_bytes.get(), 0);
+    }
+
+    #[test]
     fn a_spent_budget_leaves_every_connection_one_buffer() {
         let budget = Budget::new(64 << 10);
         let shares: Vec<_> = (0..4).map(|_| Share::new(budget.clone())).collect();
-        let _held =
-            [shares[0].acquire_now(32 << 10), shares[1].acquire_now(32 << 10)].map(Option::unwrap);
+        let takers: Vec<_> = (0..5).map(|_| Share::new(budget.clone())).collect();
+        let _held: Vec<Vec<_>> = takers
+            .iter()
+            .map(|share| std::iter::from_fn(|| share.acquire_now(4096)).collect())
+            .collect();
         assert!(shares[2].acquire_now(4096).is_none());
         for share in &shares {
             assert!(poll(share.acquire(EXTRA_BYTES_MAX)).unwrap().is_extra);
@@ -235,10 +260,10 @@ mod tests {
         let budget = Budget::new(64 << 10);
         let share = Share::new(budget.clone());
         let small: Vec<_> = (0..8).map(|_| share.acquire_now(4096).unwrap()).collect();
-        let large = Share::new(budget.clone()).acquire_now(32 << 10).unwrap();
+        let large = Share::new(budget.clone()).acquire_now(16 << 10).unwrap();
         drop((small, large));
-        assert_eq!(budget.allocated_bytes.get(), 64 << 10);
-        let next = share.acquire_now(16 << 10).unwrap();
+        assert_eq!(budget.allocated_bytes.get(), 48 << 10);
+        let next = share.acquire_now(32 << 10).unwrap();
         assert!(budget.allocated_bytes.get() <= 64 << 10);
         drop(next);
     }

@@ -21,11 +21,12 @@ use super::channel::Channel;
 use super::elsewhere::Elsewhere;
 use super::execute::{Job, execute};
 use super::export::Export;
-use super::handover::Parked;
+use super::handover::{Known, Parked};
 use super::handshake::{self, Outcome, Security, Terms};
 use super::incoming::Incoming;
 use super::receive::{End, read_requests};
 use super::replies::Replies;
+use super::request::Shape;
 use super::session::{Link, Place, Session, Shared, Stage};
 use super::slots::Slots;
 use super::tls::Tls;
@@ -54,7 +55,8 @@ pub(super) async fn serve<D: Disk + 'static>(
             }
             Place::There(other, index) => {
                 let (socket, export) = (link.socket.clone(), other.exports[index].name.clone());
-                let client = Parked { socket, export, dialect, unread: incoming.unread().to_vec() };
+                let (known, unread) = (Known::default(), incoming.unread().to_vec());
+                let client = Parked { socket, export, dialect, known, unread };
                 drop((incoming, replies));
                 let channel = Rc::into_inner(channel).expect("nothing else uses the channel");
                 let entered = || note_choice(&shared, &link);
@@ -138,8 +140,8 @@ async fn shake_hands<D: Disk>(
     incoming: &mut Incoming,
     replies: &Replies,
 ) -> io::Result<Outcome> {
-    let wants_zeroes = match handshake::greet(incoming, replies).await? {
-        Ok(wants_zeroes) => wants_zeroes,
+    let flags = match handshake::greet(incoming, replies).await? {
+        Ok(flags) => flags,
         Err(what) => return Ok(Outcome::Violation(what)),
     };
     let offers = shared.offers();
@@ -153,8 +155,7 @@ async fn shake_hands<D: Disk>(
         let terms = Terms { offers: &offers, security };
         let is_shutting_down = || shared.stage.get() == Stage::ShuttingDown;
         let outcome =
-            handshake::haggle(incoming, replies, &terms, wants_zeroes, shape, is_shutting_down)
-                .await?;
+            handshake::haggle(incoming, replies, &terms, flags, shape, is_shutting_down).await?;
         let (Offered::Allow(identity) | Offered::Require(identity)) = &shared.options.security
         else {
             return Ok(outcome);
@@ -210,10 +211,13 @@ async fn transmit<D: Disk + 'static>(
     // An encrypted connection cannot continue in another process, because its keys stay in this
     // one.
     let may_park = matches!(end, End::Parked) && !session.replies.has_failed();
+    let export = &session.export;
+    let Shape { size_bytes, is_read_only } = export.shape();
     (may_park && !channel.is_encrypted()).then(|| Parked {
         socket: link.socket.clone(),
-        export: session.export.name.clone(),
+        export: export.name.clone(),
         dialect: session.dialect,
+        known: Known { left: export.lineage.leaves.clone(), size_bytes, is_read_only },
         unread: incoming.unread().to_vec(),
     })
 }
@@ -221,9 +225,9 @@ async fn transmit<D: Disk + 'static>(
 /// Returns whether nothing is in flight. Reports it to the server, which waits for it during
 /// shutdown, and records whether the connection waits for its client.
 fn note_quiet<D: Disk>(session: &Session<D>, slots: &Slots<Job>, link: &Link) -> bool {
-    let waits_to_receive = session.is_accepting.get() && slots.count() == 0;
+    let waits_to_receive = session.is_in_request.get() && slots.count() == 0;
     link.waits_for_client.set(waits_to_receive || !session.replies.is_empty());
-    let is_quiet = slots.count() == 0 && session.replies.is_empty() && !session.is_accepting.get();
+    let is_quiet = slots.count() == 0 && session.replies.is_empty() && !session.is_in_request.get();
     if link.is_quiet.replace(is_quiet) != is_quiet
         && session.shared.stage.get() == Stage::ShuttingDown
     {

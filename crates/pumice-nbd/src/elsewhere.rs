@@ -39,6 +39,9 @@ pub struct Elsewhere {
 pub(super) struct Announced {
     pub(super) name: String,
     pub(super) description: String,
+    /// What it followed and what it was when the server was made.
+    pub(super) follows: String,
+    pub(super) shape: Shape,
     pub(super) refused: Arc<AtomicU64>,
 }
 
@@ -128,6 +131,8 @@ pub(super) fn of<D: Disk + 'static>(server: &Rc<Server<D>>) -> Elsewhere {
     let announced = server.exports().iter().map(|export| Announced {
         name: export.name.clone(),
         description: export.description.clone(),
+        follows: export.lineage.follows.clone(),
+        shape: export.shape(),
         refused: export.refused().clone(),
     });
     let exports = announced.collect();

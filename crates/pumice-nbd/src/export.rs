@@ -10,6 +10,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::request::Shape;
 use crate::Disk;
 
+/// Where a disk stands among its states, by texts that differ if what it holds may.
+///
+/// A client that another server has handed over continues only if the disk follows the state in
+/// which that server left it: not on another disk of the same name, nor on an older copy. Texts of
+/// disks that have one state are empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lineage {
+    /// State in which the previous server left the disk, if nothing was lost since.
+    pub follows: String,
+    /// State in which this server leaves it.
+    pub leaves: String,
+}
+
 /// A disk that clients can choose by its name.
 #[derive(Debug)]
 pub struct Export<D> {
@@ -20,6 +33,8 @@ pub struct Export<D> {
     pub description: String,
     /// The disk.
     pub disk: Rc<D>,
+    /// Which clients of another server may continue.
+    pub lineage: Lineage,
     refused: Arc<AtomicU64>,
 }
 
@@ -27,7 +42,13 @@ impl<D: Disk> Export<D> {
     /// Returns an export of `disk`.
     pub fn new(name: impl Into<String>, description: impl Into<String>, disk: Rc<D>) -> Self {
         let (name, description) = (name.into(), description.into());
-        Self { name, description, disk, refused: Arc::default() }
+        Self { name, description, disk, lineage: Lineage::default(), refused: Arc::default() }
+    }
+
+    /// Returns the export with the lineage of its disk.
+    #[must_use]
+    pub fn with_lineage(self, lineage: Lineage) -> Self {
+        Self { lineage, ..self }
     }
 
     /// Returns how many requests were refused before they reached the disk: malformed ones, and

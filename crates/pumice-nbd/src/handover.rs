@@ -26,13 +26,13 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 
 use super::incoming::BUFFER_BYTES;
-use super::request::Dialect;
+use super::request::{Dialect, Shape};
 use crate::Listener;
 use crate::listen::BoundAddress;
 use pumice_drive::base::{Error, ErrorKind, Result};
 
 /// Version of the manifest. A program that reads another version starts without clients.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Descriptors sent with one byte: Linux allows 253 (`SCM_MAX_FD`).
 const DESCRIPTORS_MAX: usize = 250;
@@ -53,8 +53,33 @@ pub struct Parked {
     /// The name of its export.
     pub(super) export: String,
     pub(super) dialect: Dialect,
+    pub(super) known: Known,
     /// Bytes received and not yet processed, at most [`BUFFER_BYTES`]; they start with a request.
     pub(super) unread: Vec<u8>,
+}
+
+/// What a client knows of its disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Known {
+    /// State in which its server left the disk.
+    pub(super) left: String,
+    pub(super) size_bytes: u64,
+    pub(super) is_read_only: bool,
+}
+
+impl Known {
+    /// Returns why the client cannot continue on a disk that follows this state and has this shape.
+    pub(super) fn objection(&self, follows: &str, shape: Shape) -> Option<&'static str> {
+        if self.left != follows {
+            Some("its export is another drive now, or another state of it")
+        } else if shape.size_bytes < self.size_bytes {
+            Some("its export is smaller now")
+        } else if shape.is_read_only && !self.is_read_only {
+            Some("its export is read-only now")
+        } else {
+            None
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -68,6 +93,7 @@ struct Manifest {
 struct Client {
     export: String,
     dialect: Dialect,
+    known: Known,
     unread_bytes: usize,
 }
 
@@ -76,13 +102,14 @@ impl Handover {
     /// another one; `self` may be dropped before. Closes and removes nothing.
     ///
     /// # Errors
-    /// A listener's path is not UTF-8; those of the operating system.
+    /// Those of the operating system.
     pub fn send(&self, through: &UnixStream) -> Result<()> {
         let cannot = |error| Error::os("cannot hand connections over", error);
         let address = |listener: &Listener| listener.address().clone();
         let client = |parked: &Parked| Client {
             export: parked.export.clone(),
             dialect: parked.dialect,
+            known: parked.known.clone(),
             unread_bytes: parked.unread.len(),
         };
         let manifest = Manifest {
@@ -132,7 +159,7 @@ impl Handover {
         for address in manifest.listeners {
             handover.listeners.push(Listener::at(address, next()?));
         }
-        for Client { export, dialect, unread_bytes } in manifest.clients {
+        for Client { export, dialect, known, unread_bytes } in manifest.clients {
             if unread_bytes > BUFFER_BYTES {
                 return Err(nonsense("too many unread bytes"));
             }
@@ -140,7 +167,7 @@ impl Handover {
             let (mine, rest) = parts.ok_or_else(|| nonsense("bytes are missing"))?;
             unread = rest;
             let socket = Arc::new(next()?);
-            handover.clients.push(Parked { socket, export, dialect, unread: mine.to_vec() });
+            handover.clients.push(Parked { socket, export, dialect, known, unread: mine.to_vec() });
         }
         Ok(handover)
     }

@@ -67,6 +67,15 @@ pub(super) struct Terms<'a> {
     pub(super) security: Security,
 }
 
+/// What the flags of a client say.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ClientFlags {
+    /// Whether the client understands refusals of options, as TLS needs.
+    is_fixed: bool,
+    /// Whether zeroes follow the answer to `EXPORT_NAME`.
+    wants_zeroes: bool,
+}
+
 /// The state of TLS on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Security {
@@ -82,21 +91,24 @@ pub(super) enum Security {
 
 /// Greets the client: the start of every connection.
 ///
-/// Returns whether the client wants zeroes after the answer to `EXPORT_NAME`, or why it is refused.
+/// Returns the flags of the client, or why it is refused.
 ///
 /// # Errors
 /// The stream ended or failed.
 pub(super) async fn greet(
     incoming: &mut Incoming,
     replies: &Replies,
-) -> io::Result<Result<bool, &'static str>> {
+) -> io::Result<Result<ClientFlags, &'static str>> {
     send(replies, &wire::encode_greeting()).await;
     let flags = u32::from_be_bytes(incoming.peek::<{ wire::CLIENT_FLAGS_BYTES }>().await?);
     incoming.consume(wire::CLIENT_FLAGS_BYTES);
     if flags & !u32::from(wire::FLAG_FIXED_NEWSTYLE | wire::FLAG_NO_ZEROES) != 0 {
         return Ok(Err("unknown client flags"));
     }
-    Ok(Ok(flags & u32::from(wire::FLAG_NO_ZEROES) == 0))
+    Ok(Ok(ClientFlags {
+        is_fixed: flags & u32::from(wire::FLAG_FIXED_NEWSTYLE) != 0,
+        wants_zeroes: flags & u32::from(wire::FLAG_NO_ZEROES) == 0,
+    }))
 }
 
 /// Answers options until one ends the haggling; calls `is_shutting_down` before each, and `shape`
@@ -108,12 +120,12 @@ pub(super) async fn haggle(
     incoming: &mut Incoming,
     replies: &Replies,
     terms: &Terms<'_>,
-    wants_zeroes: bool,
+    flags: ClientFlags,
     shape: impl AsyncFn(usize) -> Option<Shape>,
     is_shutting_down: impl Fn() -> bool,
 ) -> io::Result<Outcome> {
     let mut haggling =
-        Haggling { terms, wants_zeroes, headers: Headers::default(), selected: None, shape: None };
+        Haggling { terms, flags, headers: Headers::default(), selected: None, shape: None };
     let mut out = Vec::new();
     for _ in 0..OPTIONS_MAX {
         let Some(header) = OptionHeader::decode(&incoming.peek().await?) else {
@@ -131,7 +143,9 @@ pub(super) async fn haggle(
             None => None,
         };
         out.clear();
-        let outcome = if is_shutting_down() && header.option != option::ABORT {
+        let outcome = if is_shutting_down() && header.option == option::EXPORT_NAME {
+            return Ok(Outcome::Violation("EXPORT_NAME during a shutdown"));
+        } else if is_shutting_down() && header.option != option::ABORT {
             let message = b"the server is shutting down";
             wire::append_option_reply(&mut out, header.option, reply::ERR_SHUTDOWN, &[message]);
             None
@@ -163,7 +177,7 @@ type Refusal = (u32, String);
 /// What has been negotiated so far.
 struct Haggling<'a> {
     terms: &'a Terms<'a>,
-    wants_zeroes: bool,
+    flags: ClientFlags,
     headers: Headers,
     /// The contexts selected last, and the position of their export.
     selected: Option<(usize, Contexts)>,
@@ -228,6 +242,7 @@ impl Haggling<'_> {
     fn start_tls(&self, data: &[u8]) -> Result<(), Refusal> {
         match self.terms.security {
             _ if !data.is_empty() => Err(invalid("the option takes no data")),
+            _ if !self.flags.is_fixed => Err(invalid("TLS needs the fixed newstyle handshake")),
             Security::Clear => {
                 Err((reply::ERR_POLICY, "this server was started without TLS".into()))
             }
@@ -252,7 +267,10 @@ impl Haggling<'_> {
         };
         out.extend_from_slice(&shape.size_bytes.to_be_bytes());
         out.extend_from_slice(&self.transmission_flags(shape).to_be_bytes());
-        out.resize(out.len() + if self.wants_zeroes { wire::EXPORT_NAME_ZEROES } else { 0 }, 0);
+        out.resize(
+            out.len() + if self.flags.wants_zeroes { wire::EXPORT_NAME_ZEROES } else { 0 },
+            0,
+        );
         Outcome::Transmission(index, self.dialect(index))
     }
 

@@ -142,7 +142,7 @@ mod tests;
 pub use client::{Capabilities, Client, Uri};
 pub use disk::{Content, Disk, Extent};
 pub use elsewhere::Elsewhere;
-pub use export::Export;
+pub use export::{Export, Lineage};
 pub use handover::{Handover, Parked};
 pub use listen::{Access, Listen, Listener};
 pub use server::{Options, Security, Server};

@@ -9,15 +9,14 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, lchown};
-use std::os::unix::net::UnixListener;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode};
-use rustix::fs::Mode;
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
@@ -25,8 +24,21 @@ use serde::{Deserialize, Serialize};
 use pumice_drive::base::{Error, ErrorKind, Result};
 
 /// Time to wait for the lock of a socket's directory: other servers hold it for the few system
-/// calls of a bind, but any process could hold it.
+/// calls of a bind, but any process that can read the directory could hold it.
 const LOCK_LIMIT: Duration = Duration::from_secs(5);
+
+/// Clients that may wait to be accepted, as in the standard library.
+const BACKLOG: i32 = 128;
+
+/// When a TCP connection without traffic is probed, how often then, and after how many probes
+/// without an answer it is given up: after five minutes. Arbitrary, but a client whose host is gone
+/// must not hold its connection for the hours that are the system's default.
+const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
+const KEEP_ALIVE_PROBES: u32 = 8;
+
+/// When a TCP connection is given up whose peer takes no data: the same five minutes, in ms.
+const USER_TIMEOUT_MS: u32 = 300_000;
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,15 +71,35 @@ pub struct Listener {
 pub(super) enum BoundAddress {
     /// Path of the socket, with device and inode if the file is ours to remove.
     Unix {
+        #[serde(with = "path_bytes")]
         path: PathBuf,
         file: Option<(u64, u64)>,
     },
     Tcp(SocketAddr),
 }
 
+/// Paths as arrays of bytes.
+mod path_bytes {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    use std::path::{Path, PathBuf};
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+        path.as_os_str().as_bytes().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<PathBuf, D::Error> {
+        Ok(OsString::from_vec(Vec::deserialize(deserializer)?).into())
+    }
+}
+
 impl Listener {
     /// Binds and listens; `access` applies to a Unix socket. The socket file of a dead server is
-    /// replaced. No client can connect before the access is set.
+    /// replaced. No client can connect before owner and permissions are set.
     ///
     /// # Errors
     /// [`ErrorKind::Busy`] if a live server listens there, [`ErrorKind::InvalidInput`] if the path
@@ -133,20 +165,33 @@ impl Listener {
         })?;
         // Between bind and listen a new socket refuses connections like a dead one, and a dead one
         // may be replaced between the check and its removal: the lock admits one server at a time.
-        let _lock = lock_directory(&path)?;
-        let mut bound = access.bind(&path);
-        if matches!(&bound, Err(error) if error.kind() == io::ErrorKind::AddrInUse) {
+        let _lock = lock_directory(&path, LOCK_LIMIT)?;
+        let failed = |error: Errno| bind_error(&path.display().to_string(), error.into());
+        let flags = SocketFlags::CLOEXEC;
+        let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+        let socket = socket.map_err(failed)?;
+        let mut bound = access.bind(&socket, &address);
+        if bound == Err(Errno::ADDRINUSE) {
             remove_stale(&path, &address)?;
-            bound = access.bind(&path);
+            bound = access.bind(&socket, &address);
         }
-        let listener = bound.map_err(|error| bind_error(&path.display().to_string(), error))?;
-        let metadata = fs::symlink_metadata(&path)
-            .map_err(|error| Error::os(format!("cannot stat {}", path.display()), error))?;
-        let file = Some((metadata.dev(), metadata.ino()));
+        bound.map_err(failed)?;
+        // All that follows is done to this file, whatever the name leads to by then.
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::open(&path, flags, Mode::empty()).map_err(failed)?;
+        let metadata = rustix::fs::fstat(&file).map_err(failed)?;
+        if FileType::from_raw_mode(metadata.st_mode) != FileType::Socket {
+            let what = format!("{} was replaced by another file", path.display());
+            return Err(Error::new(ErrorKind::AlreadyExists, what));
+        }
         // From here on the file is removed if a step fails.
-        let address = BoundAddress::Unix { path: path.clone(), file };
-        let listener = Self { socket: Arc::new(listener.into()), address };
-        access.set(&path)?;
+        let file_id = Some((metadata.st_dev, metadata.st_ino));
+        let address = BoundAddress::Unix { path: path.clone(), file: file_id };
+        let listener = Self { socket: Arc::new(socket), address };
+        access.give(&file).map_err(|error| {
+            Error::os(format!("cannot set the owner of {}", path.display()), error.into())
+        })?;
+        net::listen(&listener.socket, BACKLOG).map_err(failed)?;
         Ok(listener)
     }
 
@@ -181,6 +226,14 @@ impl Listener {
         &self.address
     }
 
+    /// Returns the TCP address, with the port that clients connect to; `None` for a Unix socket.
+    pub fn tcp_address(&self) -> Option<SocketAddr> {
+        match self.address {
+            BoundAddress::Tcp(address) => Some(address),
+            BoundAddress::Unix { .. } => None,
+        }
+    }
+
     /// Returns the listening socket.
     pub fn socket(&self) -> &Arc<OwnedFd> {
         &self.socket
@@ -188,8 +241,8 @@ impl Listener {
 
     /// Sets the options of an accepted socket.
     ///
-    /// TCP_NODELAY, because a reply must not wait for the next one, and keep-alive, because a host
-    /// that vanished would otherwise hold its connection forever.
+    /// TCP_NODELAY, because a reply must not wait for the next one; keep-alive and a time limit for
+    /// sending, because a host that vanished would otherwise hold its connection for hours.
     ///
     /// # Errors
     /// The peer may be gone already.
@@ -197,36 +250,31 @@ impl Listener {
         if let BoundAddress::Tcp(_) = self.address {
             net::sockopt::set_tcp_nodelay(accepted, true)?;
             net::sockopt::set_socket_keepalive(accepted, true)?;
+            net::sockopt::set_tcp_keepidle(accepted, KEEP_ALIVE_IDLE)?;
+            net::sockopt::set_tcp_keepintvl(accepted, KEEP_ALIVE_INTERVAL)?;
+            net::sockopt::set_tcp_keepcnt(accepted, KEEP_ALIVE_PROBES)?;
+            net::sockopt::set_tcp_user_timeout(accepted, USER_TIMEOUT_MS)?;
         }
         Ok(())
     }
 }
 
 impl Access {
-    /// Binds. If permissions or owner are to be set, only the user of this process can connect
-    /// until then.
-    fn bind(self, path: &Path) -> io::Result<UnixListener> {
-        if self == Self::default() {
-            return UnixListener::bind(path);
-        }
-        let usual = rustix::process::umask(Mode::from_raw_mode(0o177));
-        let bound = UnixListener::bind(path);
+    /// Binds a socket, whose file has the permissions from the beginning.
+    fn bind(self, socket: &OwnedFd, address: &SocketAddrUnix) -> rustix::io::Result<()> {
+        let Some(mode) = self.mode else { return net::bind(socket, address) };
+        // Setting them afterwards, by name, could reach another file.
+        let usual = rustix::process::umask(Mode::from_raw_mode(!mode & 0o777));
+        let bound = net::bind(socket, address);
         rustix::process::umask(usual);
         bound
     }
 
-    fn set(self, path: &Path) -> Result<()> {
-        let failed = |what: &str, error| {
-            Error::os(format!("cannot set the {what} of {}", path.display()), error)
-        };
-        if let Some((user, group)) = self.owner {
-            lchown(path, user, group).map_err(|error| failed("owner", error))?;
-        }
-        if let Some(mode) = self.mode {
-            let permissions = fs::Permissions::from_mode(mode);
-            fs::set_permissions(path, permissions).map_err(|error| failed("permissions", error))?;
-        }
-        Ok(())
+    /// Sets the owner of the socket's file.
+    fn give(self, file: &OwnedFd) -> rustix::io::Result<()> {
+        let Some((user, group)) = self.owner else { return Ok(()) };
+        let (user, group) = (user.map(Uid::from_raw), group.map(Gid::from_raw));
+        rustix::fs::chownat(file, c"", user, group, AtFlags::EMPTY_PATH)
     }
 }
 
@@ -250,10 +298,12 @@ fn bind_error(address: &str, error: io::Error) -> Error {
     Error::os(format!("cannot listen on {address}"), error)
 }
 
-/// Locks the directory of `path` until the file is dropped.
-fn lock_directory(path: &Path) -> Result<File> {
+/// Locks the directory of `path` until the file is dropped; `None` if another process holds the
+/// lock for longer than `limit`. Any process may, and must not keep the server from starting: only
+/// the order of servers that start at the same moment is lost.
+fn lock_directory(path: &Path, limit: Duration) -> Result<Option<File>> {
     let directory = path.parent().unwrap_or(path);
-    let failed = |error| Error::os(format!("cannot lock {}", directory.display()), error);
+    let failed = |error| Error::os(format!("cannot use the folder {}", directory.display()), error);
     let file = File::open(directory).map_err(failed)?;
     let (sender, receiver) = channel();
     // The system has no lock with a time limit, so a thread waits for it.
@@ -262,14 +312,12 @@ fn lock_directory(path: &Path) -> Result<File> {
         // After the limit the receiver is gone; the file is dropped, and unlocked, here.
         let _ = sender.send(locked);
     });
-    match receiver.recv_timeout(LOCK_LIMIT) {
-        Ok(locked) => locked.map_err(failed),
+    match receiver.recv_timeout(limit) {
+        Ok(locked) => locked.map(Some).map_err(failed),
         Err(_) => {
-            let what = format!(
-                "cannot listen on {}: another process holds the lock of its directory",
-                path.display()
-            );
-            Err(Error::new(ErrorKind::Busy, what))
+            let path = path.display();
+            tracing::warn!(%path, "another process holds the lock of the folder: not waiting");
+            Ok(None)
         }
     }
 }
@@ -314,7 +362,9 @@ pub(super) fn percent_encode(bytes: &[u8]) -> PercentEncode<'_> {
 #[cfg(test)]
 mod tests {
     //! Goal: a dead server's socket is replaced, a live one's is not, and nothing else is removed.
-    use std::os::unix::net::UnixStream;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 
@@ -383,6 +433,53 @@ mod tests {
         }
     }
 
+    /// Guards against permissions that are set by name, of what another process has put there.
+    #[test]
+    fn the_permissions_of_a_socket_are_set_on_nothing_else() {
+        const BINDS: usize = 3_000;
+        let directory = tempfile::tempdir().unwrap();
+        let precious = directory.path().join("precious");
+        fs::write(&precious, "").unwrap();
+        fs::set_permissions(&precious, fs::Permissions::from_mode(0o600)).unwrap();
+        let path = directory.path().join("s");
+        let access = Access { mode: Some(0o666), owner: None };
+        let is_done = AtomicBool::new(false);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    if fs::remove_file(&path).is_ok() {
+                        let _ = symlink(&precious, &path);
+                    }
+                }
+            });
+            for _ in 0..BINDS {
+                let _ = Listener::bind(&Listen::Unix(path.clone()), access);
+                if mode(&precious) != 0o600 {
+                    break;
+                }
+                let _ = fs::remove_file(&path);
+            }
+            is_done.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(mode(&precious), 0o600, "the permissions of another file were set");
+        let _ = fs::remove_file(&path);
+        let _listener = Listener::bind(&Listen::Unix(path.clone()), access).unwrap();
+        assert_eq!(mode(&path), 0o666);
+    }
+
+    /// Guards against a process that locks the folder, and keeps every server from starting.
+    #[test]
+    fn a_lock_that_is_held_by_others_is_not_waited_for_long() {
+        let directory = tempfile::tempdir().unwrap();
+        let holder = File::open(directory.path()).unwrap();
+        holder.lock().unwrap();
+        let path = directory.path().join("s");
+        assert!(lock_directory(&path, Duration::from_millis(20)).unwrap().is_none());
+        drop(holder);
+        assert!(lock_directory(&path, LOCK_LIMIT).unwrap().is_some());
+    }
+
     #[test]
     fn other_files_and_long_paths_are_refused() {
         let directory = tempfile::tempdir().unwrap();
@@ -427,5 +524,10 @@ mod tests {
         listener.prepare(&accepted).unwrap();
         assert!(net::sockopt::tcp_nodelay(&accepted).unwrap());
         assert!(net::sockopt::socket_keepalive(&accepted).unwrap());
+        let probing = net::sockopt::tcp_keepidle(&accepted).unwrap()
+            + net::sockopt::tcp_keepintvl(&accepted).unwrap()
+                * net::sockopt::tcp_keepcnt(&accepted).unwrap();
+        assert_eq!(probing, Duration::from_secs(300));
+        assert_eq!(net::sockopt::tcp_user_timeout(&accepted).unwrap(), 300_000);
     }
 }

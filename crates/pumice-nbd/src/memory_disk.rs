@@ -43,6 +43,12 @@ pub struct MemoryDisk {
     pub fails_flush: bool,
     /// Flushes wait until the gate opens.
     pub gates_flush: bool,
+    /// Lists of extents wait until the gate opens.
+    pub gates_extents: bool,
+    /// Lists of extents that wait at the gate.
+    pub waiting: Cell<u64>,
+    /// The most lists of extents that waited at the gate at a time.
+    pub waited_together: Cell<u64>,
     /// Any other read opens the gate, too.
     pub is_opened_by_reads: bool,
     /// Whether the gate is open.
@@ -75,6 +81,9 @@ impl MemoryDisk {
             gated_offset: None,
             fails_flush: false,
             gates_flush: false,
+            gates_extents: false,
+            waiting: Cell::new(0),
+            waited_together: Cell::new(0),
             is_opened_by_reads: false,
             is_open: Cell::new(false),
             opened: WaitQueue::default(),
@@ -212,6 +221,12 @@ impl Disk for MemoryDisk {
     ) -> Result<()> {
         self.range(offset, len);
         self.failure_of(offset, len)?;
+        if self.gates_extents {
+            self.waiting.update(|waiting| waiting + 1);
+            self.waited_together.set(self.waiting.get().max(self.waited_together.get()));
+            self.wait_at_gate().await;
+            self.waiting.update(|waiting| waiting - 1);
+        }
         let (mut at, end) = (offset, offset + len);
         while at < end {
             let block = at / 4096;

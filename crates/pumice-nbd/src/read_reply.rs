@@ -2,9 +2,10 @@
 //!
 //! Short reads are copied into the buffer of replies. From [`READ_DIRECT_BYTES`] on, data is sent
 //! from the buffer it was read into. Where replies come in chunks, ranges of zeroes are sent as
-//! holes without data, and a failure is reported with its offset. A simple reply, or a chunk that
-//! must be whole, cannot become an error once it has begun: the connection then ends, as the
-//! protocol demands. The server therefore reads as much as possible before it starts such a reply.
+//! holes without data, and a failure is reported with its offset: the rest of a chunk that has to
+//! be whole, and has begun, is then zeroes. A simple reply cannot become an error once it has
+//! begun: the connection ends, as the protocol demands. The server therefore reads as much as
+//! possible before it starts such a reply.
 
 #![expect(clippy::cast_possible_truncation, reason = "`request::check` limits reads to 32 MiB")]
 #![expect(
@@ -43,6 +44,9 @@ struct Part {
 
 /// Replies to a read of at least one byte.
 pub(super) async fn read<D: Disk>(session: &Session<D>, command: Command) {
+    if session.replies.has_failed() {
+        return;
+    }
     let length = command.length as usize;
     let is_whole = session.dialect.headers == Headers::Simple
         || matches!(command.verb, Verb::Read { is_whole: true });
@@ -85,23 +89,44 @@ async fn read_whole<D: Disk>(session: &Session<D>, command: Command) -> Result<(
         session.append_failure(&command, error, None);
         return result;
     }
-    let start = write_head(session, &command, &mut payload.buffer, (command.offset, length), true);
+    // What may still fail is not the last chunk of its reply.
+    let in_one = piece == length;
+    let data = (command.offset, length);
+    let start = write_head(session, &command, &mut payload.buffer, data, in_one);
     let turn = session.replies.turn().await;
     let buffer = std::mem::take(&mut payload.buffer);
     payload.buffer = turn.send(buffer, start..HEAD_BYTES + piece).await;
     let mut done = piece;
-    while done < length && result.is_ok() {
+    let mut failed_at = None;
+    while done < length && !session.replies.has_failed() {
+        let at = command.offset + done as u64;
         let part = piece.min(length - done);
         let next = &mut payload.buffer[HEAD_BYTES..][..part];
-        result = disk.read(command.offset + done as u64, next).await;
         if result.is_ok() {
-            let buffer = std::mem::take(&mut payload.buffer);
-            payload.buffer = turn.send(buffer, HEAD_BYTES..HEAD_BYTES + part).await;
-            done += part;
+            result = disk.read(at, next).await;
         }
+        if result.is_err() {
+            if session.dialect.headers == Headers::Simple {
+                session.replies.fail();
+                break;
+            }
+            failed_at.get_or_insert(at);
+            next.fill(0);
+        }
+        let buffer = std::mem::take(&mut payload.buffer);
+        payload.buffer = turn.send(buffer, HEAD_BYTES..HEAD_BYTES + part).await;
+        done += part;
     }
-    if result.is_err() {
-        session.replies.fail();
+    drop(turn);
+    if !in_one && session.dialect.headers != Headers::Simple {
+        session.replies.room().await;
+        match &result {
+            Ok(()) => {
+                let to = session.reply_to(&command);
+                session.replies.append_with(|out| to.append_done(out));
+            }
+            Err(error) => session.append_failure(&command, error, failed_at),
+        }
     }
     result
 }
@@ -121,7 +146,7 @@ async fn read_parts<D: Disk>(session: &Session<D>, command: Command) -> Result<(
             continue;
         }
         let (mut at, part_end) = (part.offset, part.offset + part.length);
-        while at < part_end {
+        while at < part_end && !session.replies.has_failed() {
             let mut payload = acquire(session, (part_end - at) as usize).await;
             let piece = (payload.buffer.len() - HEAD_BYTES).min((part_end - at) as usize);
             let target = &mut payload.buffer[HEAD_BYTES..][..piece];

@@ -63,8 +63,9 @@ pub(super) async fn read_requests<D: Disk>(
     slots: &Slots<Job>,
 ) -> End {
     loop {
-        if let Err(end) = read_request(session, incoming, slots).await {
-            session.is_accepting.set(false);
+        let read = read_request(session, incoming, slots).await;
+        session.is_in_request.set(false);
+        if let Err(end) = read {
             return end;
         }
     }
@@ -78,6 +79,10 @@ async fn read_request<D: Disk>(
     let header_bytes = session.dialect.headers.request_bytes();
     let stage = &session.shared.stage;
     loop {
+        // What a client that has left asked for is not carried out.
+        if session.replies.has_failed() {
+            return Err(End::Stream(io::ErrorKind::BrokenPipe.into()));
+        }
         if stage.get() == Stage::Parking {
             return Err(End::Parked);
         }
@@ -89,6 +94,7 @@ async fn read_request<D: Disk>(
     let request = session.dialect.decode(&incoming.unread()[..header_bytes]);
     let request = request.ok_or(End::Violation("wrong magic in a request"))?;
     incoming.consume(header_bytes);
+    session.is_in_request.set(true);
     if request.command == command::DISC {
         return Err(End::Disconnect);
     }
@@ -103,7 +109,6 @@ async fn read_request<D: Disk>(
         Ok(command) => command,
         Err(refusal) => return refuse(session, incoming, &request, refusal).await,
     };
-    session.is_accepting.set(true);
     match command.verb {
         Verb::Write if command.length > 0 => write(session, incoming, slots, command).await?,
         _ => {
@@ -111,7 +116,6 @@ async fn read_request<D: Disk>(
             slots.start(Job::Plain(command));
         }
     }
-    session.is_accepting.set(false);
     Ok(())
 }
 

@@ -241,27 +241,27 @@ impl<D: Disk + 'static> Server<D> {
     }
 
     /// Continues a client that another server has handed over, in a task. The connection is closed
-    /// if its export is no longer served.
+    /// if its export is no longer served or does not follow what the client knows (see
+    /// [`Lineage`](super::Lineage)), has become smaller or read-only, or if TLS is required.
     pub fn resume(self: &Rc<Self>, parked: Parked) {
         let shared = self.shared.clone();
-        let place = {
-            let offers = shared.offers();
-            let index = offers.iter().position(|offer| offer.name == parked.export);
-            index.map(|index| shared.place(index))
+        let index = shared.offers().iter().position(|offer| offer.name == parked.export);
+        let objection = match index {
+            None => Some("its export is no longer served"),
+            Some(index) => shared.objection(&parked.known, index),
         };
-        let link = |parked: &Parked| self.link(parked.socket.clone(), false);
-        match place {
-            Some(Place::Here(export)) => {
-                let link = link(&parked);
+        let (Some(index), None) = (index, objection) else {
+            let (export, client) = (&parked.export, client_address(&parked.socket));
+            tracing::warn!(%export, %client, reason = objection, "closing a connection");
+            return;
+        };
+        let link = self.link(parked.socket.clone(), false);
+        match shared.place(index) {
+            Place::Here(export) => {
                 self.follow(link.clone(), connection::resume(shared, export, link, parked, None));
             }
-            Some(Place::There(other, _)) => {
-                let link = link(&parked);
+            Place::There(other, _) => {
                 self.follow(link.clone(), connection::resume_there(other, link, parked));
-            }
-            None => {
-                let export = &parked.export;
-                tracing::warn!(%export, "closing a connection: its export is no longer served");
             }
         }
     }

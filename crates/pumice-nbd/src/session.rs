@@ -6,17 +6,18 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::Options;
 use super::budget::{Budget, Share};
 use super::chunks::ReplyTo;
 use super::elsewhere::Elsewhere;
 use super::export::{Export, Offer};
+use super::handover::Known;
 use super::replies::{AllPending, Replies};
 use super::request::{Command, Dialect, Refusal, Shape};
 use super::wire::{Errno, Request};
+use super::{Options, Security};
 use crate::Disk;
-use pumice_drive::base::wait::WaitQueue;
-use pumice_drive::base::{Error, Result};
+use pumice_drive::base::wait::{Line, WaitQueue};
+use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::runtime::{Runtime, shutdown_socket};
 
 /// What all connections of a server share.
@@ -62,6 +63,20 @@ impl<D: Disk> Shared<D> {
             index -= other.exports.len();
         }
         unreachable!("an offer is an export");
+    }
+
+    /// Returns why a client of another server cannot continue on the offer at `index`.
+    pub(super) fn objection(&self, known: &Known, index: usize) -> Option<&'static str> {
+        if matches!(self.options.security, Security::Require(_)) {
+            return Some("TLS is required now");
+        }
+        match self.place(index) {
+            Place::Here(export) => known.objection(&export.lineage.follows, export.shape()),
+            Place::There(other, index) => {
+                let export = other.exports.get(index).expect("a place is in its list");
+                known.objection(&export.follows, export.shape)
+            }
+        }
     }
 
     /// Returns the shape of the offer at `index`; `None` if its thread has ended.
@@ -115,8 +130,10 @@ pub(super) struct Session<D> {
     pub(super) dialect: Dialect,
     pub(super) share: Rc<Share>,
     pub(super) replies: Replies,
-    /// The receiver is in the middle of a request that was accepted.
-    pub(super) is_accepting: Cell<bool>,
+    /// The receiver is in the middle of a request, also of one that it refuses.
+    pub(super) is_in_request: Cell<bool>,
+    /// Requests for the status of blocks: one answer of up to 64 KiB at a time.
+    pub(super) statuses: Line,
 }
 
 impl<D: Disk> Session<D> {
@@ -129,8 +146,16 @@ impl<D: Disk> Session<D> {
         replies: Replies,
     ) -> Self {
         let share = Share::new(shared.budget.clone());
-        let is_accepting = Cell::new(false);
-        Self { shared, export, client, dialect, share, replies, is_accepting }
+        Self {
+            shared,
+            export,
+            client,
+            dialect,
+            share,
+            replies,
+            is_in_request: Cell::new(false),
+            statuses: Line::default(),
+        }
     }
 
     /// Returns the fields of a command that its reply repeats.
@@ -169,12 +194,20 @@ impl<D: Disk> Session<D> {
     }
 
     /// Appends the reply to a command that the disk failed; `at` is the byte of the export that
-    /// failed, if known.
+    /// failed, if known. Paths and causes are for the log and not for clients.
     pub(super) fn append_failure(&self, command: &Command, error: &Error, at: Option<u64>) {
         let to = self.reply_to(command);
         let value = Errno::from(error.kind());
-        let message = error.chain().to_string();
-        self.replies.append_with(|out| to.append_error(out, value, &message, at));
+        let message = match error.kind() {
+            ErrorKind::NoSpace => "the drive is full",
+            ErrorKind::ReadOnly => "the drive is read-only",
+            ErrorKind::Corrupt => "the data is damaged: see the log of the server",
+            ErrorKind::Poisoned => {
+                "writes are refused after an earlier failure: see the log of the server"
+            }
+            _ => "the request failed: see the log of the server",
+        };
+        self.replies.append_with(|out| to.append_error(out, value, message, at));
     }
 
     /// Logs a command that the disk failed: as a warning if the drive is damaged or can no longer

@@ -45,7 +45,7 @@ pub struct Identity(Arc<ServerConfig>);
 impl Identity {
     /// Reads the files of a directory; see the header of the module. With `verifies_clients`, a
     /// client needs a certificate that the authority in `ca-cert.pem` has signed and that
-    /// `ca-crl.pem`, if it exists, does not revoke.
+    /// `ca-crl.pem`, if it exists, does not revoke; a list that has expired accepts no client.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] and the like for a file; [`ErrorKind::InvalidInput`] if the content
@@ -67,6 +67,8 @@ impl Identity {
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider)
                 .with_crls(revocations(directory)?)
+                // An old list would let in clients whose certificates were revoked since.
+                .enforce_revocation_expiration()
                 .build()
                 .map_err(|error| unusable(name, &error))?;
             builder.with_client_cert_verifier(verifier)

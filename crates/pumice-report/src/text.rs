@@ -1,4 +1,5 @@
-//! A document as text for a terminal: at most 100 columns, charts as bars of block characters.
+//! A document as text for a terminal, at most 100 columns if no width is given; charts as bars of
+//! block characters.
 //!
 //! Only preformatted text may be wider. A table that is too wide is split between columns into
 //! several, each with the first column; cells that are too wide by themselves are wrapped. Control
@@ -13,21 +14,28 @@ use super::document::{Block, Document, printable};
 use super::number::NO_NUMBER;
 use super::table::{Table, lines};
 
-/// Maximum columns of a line.
+/// Columns of a line, unless a width is given.
 const WIDTH: u16 = 100;
+
+/// Least columns of a line: names, a bar and its number.
+pub(crate) const WIDTH_MIN: u16 = 40;
 
 /// Columns between two columns of a table.
 const GAP: u16 = 2;
 
-/// Maximum width of a table's first column, so that another column fits.
-const FIRST_WIDTH_MAX: u16 = 40;
+/// Returns the maximum width of a table's first column, so that another column fits.
+fn first_width_max(width: u16) -> u16 {
+    width * 2 / 5
+}
 
 /// Maximum length of a bar in columns, and minimum length of a readable scale.
 const BAR_WIDTH_MAX: u16 = 50;
 const BAR_WIDTH_MIN: u16 = 10;
 
-/// Maximum width of group and series names beside the bars.
-const NAME_WIDTH_MAX: u16 = 24;
+/// Returns the maximum width of group and series names beside the bars.
+fn name_width_max(width: u16) -> u16 {
+    (width / 4).min(24)
+}
 
 /// Maximum rows of a line chart's table.
 const LINE_ROWS_MAX: usize = 20;
@@ -36,70 +44,76 @@ impl Document {
     /// Returns the document as text of at most 100 columns (preformatted blocks may be wider),
     /// ending with a line break. Empty headings are omitted.
     pub fn to_text(&self) -> String {
-        let mut blocks = vec![underlined(&self.title, '═')];
+        self.to_text_within(WIDTH)
+    }
+
+    /// The same with lines of at most `width` columns, which is 40 or more.
+    pub fn to_text_within(&self, width: u16) -> String {
+        let width = width.max(WIDTH_MIN);
+        let mut blocks = vec![underlined(&self.title, '═', width)];
         if !self.lead.is_empty() {
-            blocks.push(wrapped("", &self.lead));
+            blocks.push(wrapped("", &self.lead, width));
         }
         for section in &self.sections {
-            blocks.push(underlined(&section.heading, '─'));
-            blocks.extend(section.blocks.iter().map(block));
+            blocks.push(underlined(&section.heading, '─', width));
+            blocks.extend(section.blocks.iter().map(|one| block(one, width)));
         }
         blocks.retain(|block| !block.is_empty());
         printable(&blocks.join("\n"))
     }
 }
 
-fn block(block: &Block) -> String {
+fn block(block: &Block, width: u16) -> String {
     match block {
-        Block::Paragraph(text) => wrapped("", text),
-        Block::Note { kind, text } => wrapped(&format!("{}:", kind.word()), text),
-        Block::Table(table) => titled(table.title(), cut(table)),
-        Block::Pairs(pairs) => pairs_text(pairs),
-        Block::Bars(chart) => bars(chart),
-        Block::Lines(chart) => line_table(chart),
+        Block::Paragraph(text) => wrapped("", text, width),
+        Block::Note { kind, text } => wrapped(&format!("{}:", kind.word()), text, width),
+        Block::Table(table) => titled(table.title(), cut(table, width), width),
+        Block::Pairs(pairs) => pairs_text(pairs, width),
+        Block::Bars(chart) => bars(chart, width),
+        Block::Lines(chart) => line_table(chart, width),
         Block::Preformatted(text) => text.lines().map(|line| format!("    {line}\n")).collect(),
     }
 }
 
 /// A heading underlined with `character`; nothing if it is empty.
-fn underlined(heading: &str, character: char) -> String {
+fn underlined(heading: &str, character: char, width: u16) -> String {
     if heading.is_empty() {
         return String::new();
     }
-    let heading = wrapped("", heading);
+    let heading = wrapped("", heading, width);
     let width = heading.lines().map(|line| line.chars().count()).max().unwrap_or(0);
     format!("{heading}{}\n", character.to_string().repeat(width))
 }
 
-fn titled(title: &str, text: String) -> String {
-    if title.is_empty() { text } else { wrapped("", title) + &text }
+fn titled(title: &str, text: String, width: u16) -> String {
+    if title.is_empty() { text } else { wrapped("", title, width) + &text }
 }
 
 /// Wraps `text` to the width of a line; `mark` precedes the first line.
-fn wrapped(mark: &str, text: &str) -> String {
+fn wrapped(mark: &str, text: &str, width: u16) -> String {
     let mark = if mark.is_empty() { String::new() } else { format!("{mark} ") };
     let indent = " ".repeat(mark.chars().count());
-    let options = textwrap::Options::new(WIDTH.into())
+    let options = textwrap::Options::new(width.into())
         .initial_indent(&mark)
         .subsequent_indent(&indent)
         .word_splitter(textwrap::WordSplitter::NoHyphenation);
     textwrap::fill(&printable(text), options) + "\n"
 }
 
-fn pairs_text(pairs: &[(String, String)]) -> String {
+fn pairs_text(pairs: &[(String, String)], width: u16) -> String {
     let mut table = Table::new(&[("", super::Align::Left), ("", super::Align::Left)]);
     for (key, value) in pairs {
         table.row(vec![key.clone(), value.clone()]);
     }
-    cut(&table)
+    cut(&table, width)
 }
 
 /// Returns a layout that wraps at the width of a line.
-fn layout() -> Layout {
+fn layout(width: u16) -> Layout {
     let mut layout = Layout::new();
     layout.load_preset(presets::NOTHING);
     layout.set_content_arrangement(ContentArrangement::Dynamic);
-    layout.set_width(WIDTH + GAP);
+    layout.set_width(width + GAP);
     layout
 }
 
@@ -110,37 +124,37 @@ fn constrain(layout: &mut Layout, index: usize, constraint: ColumnConstraint) {
 }
 
 /// Splits a table into parts that fit the line, each with the first column.
-fn cut(table: &Table) -> String {
+pub(crate) fn cut(table: &Table, line: u16) -> String {
     let clean = cleaned(table);
     let columns = clean.columns().len();
     if columns == 0 {
         return String::new();
     }
     let widths = clean.laid_out(0..columns).column_max_content_widths();
-    let first = widths[0].min(FIRST_WIDTH_MAX);
-    let first = if columns == 1 { WIDTH } else { first };
+    let first = widths[0].min(first_width_max(line));
+    let first = if columns == 1 { line } else { first };
     let mut parts = Vec::new();
     let mut picked = vec![0];
     let mut used = first;
     for (index, width) in widths.iter().enumerate().skip(1) {
-        let width = (*width).min(WIDTH - first - GAP);
-        if used + GAP + width > WIDTH && picked.len() > 1 {
-            parts.push(part(&clean, &picked, first));
+        let width = (*width).min(line - first - GAP);
+        if used + GAP + width > line && picked.len() > 1 {
+            parts.push(part(&clean, &picked, first, line));
             picked.truncate(1);
             used = first;
         }
         picked.push(index);
         used += GAP + width;
     }
-    parts.push(part(&clean, &picked, first));
+    parts.push(part(&clean, &picked, first, line));
     parts.join("\n")
 }
 
 /// Returns these columns of a table; the first is at most `first` wide.
-fn part(table: &Table, picked: &[usize], first: u16) -> String {
+fn part(table: &Table, picked: &[usize], first: u16, width: u16) -> String {
     let mut layout = table.laid_out(picked.iter().copied());
     layout.set_content_arrangement(ContentArrangement::Dynamic);
-    layout.set_width(WIDTH + GAP);
+    layout.set_width(width + GAP);
     constrain(&mut layout, 0, ColumnConstraint::UpperBoundary(Width::Fixed(first + GAP)));
     lines(&layout)
 }
@@ -159,7 +173,7 @@ fn cleaned(table: &Table) -> Table {
     result
 }
 
-fn line_table(chart: &LineChart) -> String {
+fn line_table(chart: &LineChart, width: u16) -> String {
     let table = chart.to_table(LINE_ROWS_MAX);
     let places = chart.places().len();
     let mut title = chart.title.clone();
@@ -169,14 +183,14 @@ fn line_table(chart: &LineChart) -> String {
     if places > table.rows().len() {
         title += &format!("; {} of {places} points", table.rows().len());
     }
-    titled(&title, cut(&table))
+    titled(&title, cut(&table, width), width)
 }
 
 /// Horizontal bars: group, series, bar, number. Bars of negative numbers extend to the left, in a
 /// column that exists only if needed.
-fn bars(chart: &BarChart) -> String {
-    let scale = BarScale::new(chart);
-    let mut layout = layout();
+fn bars(chart: &BarChart, width: u16) -> String {
+    let scale = BarScale::new(chart, width);
+    let mut layout = layout(width);
     for group in chart.groups() {
         for (index, (bar, series)) in group.bars.iter().zip(&chart.series).enumerate() {
             let group = if index == 0 { printable(&group.name) } else { String::new() };
@@ -192,12 +206,13 @@ fn bars(chart: &BarChart) -> String {
         column.set_cell_alignment(if is_left { CellAlignment::Right } else { CellAlignment::Left });
     }
     for index in 0..2 {
-        let widest = ColumnConstraint::UpperBoundary(Width::Fixed(NAME_WIDTH_MAX + GAP));
+        let widest = Width::Fixed(name_width_max(width) + GAP);
+        let widest = ColumnConstraint::UpperBoundary(widest);
         constrain(&mut layout, index, widest);
     }
     let heading = [chart.title.as_str(), &chart.axis.heading()];
     let heading: Vec<&str> = heading.into_iter().filter(|part| !part.is_empty()).collect();
-    titled(&heading.join(": "), lines(&layout))
+    titled(&heading.join(": "), lines(&layout), width)
 }
 
 /// Returns the label, the number, or a dash.
@@ -220,7 +235,7 @@ struct BarScale {
 }
 
 impl BarScale {
-    fn new(chart: &BarChart) -> Self {
+    fn new(chart: &BarChart, width: u16) -> Self {
         let scale = chart.axis.scale;
         let bars = || chart.groups().iter().flat_map(|group| &group.bars);
         let heights = || bars().filter_map(Bar::height);
@@ -235,11 +250,12 @@ impl BarScale {
         this.has_left = lowest < 0.0;
         let text = bars().map(|bar| bar_text(bar).chars().count()).max().unwrap_or(0);
         let name = |names: &mut dyn Iterator<Item = &String>| {
-            names.map(|name| name.chars().count()).max().unwrap_or(0).min(NAME_WIDTH_MAX.into())
+            let longest = names.map(|name| name.chars().count()).max().unwrap_or(0);
+            longest.min(name_width_max(width).into())
         };
         let names = name(&mut chart.groups().iter().map(|group| &group.name))
             + name(&mut chart.series.iter());
-        let rest = usize::from(WIDTH).saturating_sub(names + text + 3 * usize::from(GAP));
+        let rest = usize::from(width).saturating_sub(names + text + 3 * usize::from(GAP));
         let width = rest.clamp(BAR_WIDTH_MIN.into(), BAR_WIDTH_MAX.into());
         this.columns_per_unit = if range > 0.0 { width as f64 / range } else { 0.0 };
         this
@@ -293,6 +309,11 @@ mod tests {
 
     #[test]
     fn every_block_is_there_within_the_columns() {
+        for width in [40, 60, 80] {
+            for line in sample::document().to_text_within(width).lines() {
+                assert!(line.chars().count() <= usize::from(width), "wider than {width}: {line}");
+            }
+        }
         let text = sample::document().to_text();
         for line in text.lines() {
             assert!(line.chars().count() <= usize::from(WIDTH), "too wide: {line}");
@@ -334,7 +355,7 @@ mod tests {
         columns.extend(names.iter().map(|name| (name.as_str(), Align::Right)));
         let mut table = Table::new(&columns);
         table.row((0..13).map(|index| format!("cell {index}")).collect());
-        let text = cut(&table);
+        let text = cut(&table, WIDTH);
         let headers: Vec<_> = text.lines().filter(|line| line.starts_with("name ")).collect();
         assert_eq!(headers.len(), 2, "{text}");
         for name in &names {
@@ -348,7 +369,7 @@ mod tests {
         chart.group("x", vec![Number::new(100.0, 0).with_deviation(3.0).into()]);
         chart.group("y", vec![Number::new(25.5, 0).into()]);
         chart.group("z", vec![Bar::missing("")]);
-        let text = bars(&chart);
+        let text = bars(&chart, WIDTH);
         let expected = format!(
             "T: rate, MB/s\nx  a  {}  100 ± 3\ny  a  {}▊{}  26\nz  a  {}  –\n",
             "█".repeat(50),
@@ -364,7 +385,7 @@ mod tests {
         let mut chart = BarChart::new("", "op", Axis::new("change", "%"), ["a"]);
         chart.group("x", vec![Number::new(-10.0, 0).into()]);
         chart.group("y", vec![Number::new(40.0, 0).into()]);
-        let text = bars(&chart);
+        let text = bars(&chart, WIDTH);
         let (left, right) = ("█".repeat(10), "█".repeat(40));
         let expected = format!(
             "change, %\nx  a  {left}{}  -10\ny  a  {}{right}  40\n",
@@ -381,7 +402,7 @@ mod tests {
         for value in [20.0, 200.0, 100_000.0, 0.0] {
             chart.group("x", vec![Number::new(value, 0).into()]);
         }
-        let text = bars(&chart);
+        let text = bars(&chart, WIDTH);
         let lengths: Vec<_> = text.lines().map(|line| line.matches('█').count()).collect();
         assert_eq!(lengths, [0, 3, 16, 50, 0], "{text}");
     }

@@ -25,8 +25,8 @@ const REST_NS: u64 = 10_000_000_000;
 const READING_BYTES_MAX: u64 = 16 << 20;
 
 /// Bytes of map leaves beyond the budget: those that stay whatever the budget, and those that
-/// requests in progress have changed, up to 24 KiB each.
-const LEAF_BYTES_MORE: u64 = 8 * (24 << 10);
+/// requests in progress have changed: up to 24 KiB of runs each, and twice 256 tables of 60 bytes.
+const LEAF_BYTES_MORE: u64 = 8 * ((24 << 10) + 2 * 256 * 60);
 
 /// Bytes of a record with one block beside its payload: header and source.
 const BLOCK_OVERHEAD: u64 = 64;

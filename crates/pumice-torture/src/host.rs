@@ -40,6 +40,8 @@ pub(super) struct Habits {
     /// Whether the first host fills the disk, overwrites a part of each frame and leaves most of
     /// them alone then.
     pub(super) ages: bool,
+    /// Whether hosts mostly read on where they have read last, so that the drive reads ahead.
+    pub(super) reads_on: bool,
     /// Share of flushes among requests, and share of FUA among changes, in per cent.
     pub(super) flush_percent: u32,
 }
@@ -59,6 +61,8 @@ pub(super) struct Host {
     pub(super) random: Random,
     /// Next offset of a host that overwrites the disk sequentially.
     sequential: Option<u64>,
+    /// What a host reads next that reads on.
+    next_read: Option<(u64, usize)>,
 }
 
 /// How the drive's counters show that a step was accepted.
@@ -82,7 +86,7 @@ impl Host {
     ) -> Self {
         let mut random = random(seed);
         let sequential = (random.random_range(0..5) == 0 && !habits.is_small).then_some(0);
-        Self { drive, scene, habits, random, sequential }
+        Self { drive, scene, habits, random, sequential, next_read: None }
     }
 
     /// Issues requests, one after the other, until the life has none left.
@@ -110,6 +114,7 @@ impl Host {
         match drawn {
             _ if drawn < self.habits.flush_percent => self.flush().await,
             80.. => self.read(number).await,
+            40.. if self.habits.reads_on => self.read(number).await,
             _ if self.random.random_range(0..100) < self.habits.trim_percent => {
                 self.zero(number, fua).await
             }
@@ -134,7 +139,7 @@ impl Host {
     }
 
     async fn read(&mut self, number: u64) -> Result<(), Mismatch> {
-        let (offset, len) = self.range();
+        let (offset, len) = self.range_to_read();
         let range = offset as usize..offset as usize + len;
         self.scene.oracle.borrow_mut().begin_read(number, range);
         let mut out = vec![0xa5; len];
@@ -316,6 +321,22 @@ impl Host {
             self.scene.oracle.borrow_mut().take(change);
         }
         took
+    }
+
+    /// Returns the range of the next read: for a host that reads on, mostly the one after the last.
+    fn range_to_read(&mut self) -> (u64, usize) {
+        if !self.habits.reads_on {
+            return self.range();
+        }
+        let turns = self.random.random_range(0..16) == 0;
+        let disk = self.disk_bytes();
+        let fits = |(offset, len): &(u64, usize)| offset + *len as u64 <= disk;
+        let next = self.next_read.filter(fits).filter(|_| !turns);
+        let (offset, len) = next.unwrap_or_else(|| self.range());
+        let end = offset + len as u64;
+        let left = usize::try_from(disk - end).unwrap_or(usize::MAX);
+        self.next_read = (left > 0).then_some((end, len.min(left)));
+        (offset, len)
     }
 
     pub(super) fn disk_bytes(&self) -> u64 {

@@ -85,6 +85,8 @@ pub struct Tally {
     pub refused_at_percent: Option<u64>,
     /// Frames that were restored from parity for reads.
     pub restored_reads: u64,
+    /// Bytes of frames that were read ahead and asked for.
+    pub read_ahead_used_bytes: u64,
     /// Segments that garbage collection emptied.
     pub gc_victims: u64,
     /// Checkpoints written.
@@ -117,6 +119,7 @@ impl Tally {
     /// Adds the operations of a drive in a life.
     pub(super) fn drive(&mut self, operations: &Operations) {
         self.restored_reads += operations.restored_reads;
+        self.read_ahead_used_bytes += operations.read_ahead_used_bytes;
         self.gc_victims += operations.gc_victims;
         self.checkpoints += operations.checkpoints;
         self.map_misses += operations.map_misses;
@@ -187,6 +190,7 @@ impl Tally {
         self.held_at_most(other.in_flight_bytes_max);
         other.refused_at_percent.into_iter().for_each(|percent| self.refused_at(percent));
         self.restored_reads += other.restored_reads;
+        self.read_ahead_used_bytes += other.read_ahead_used_bytes;
         self.gc_victims += other.gc_victims;
         self.checkpoints += other.checkpoints;
         self.map_misses += other.map_misses;

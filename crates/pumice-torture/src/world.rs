@@ -39,6 +39,9 @@ use pumice_drive::media::{Geometry, Medium, SUPERBLOCK_SLOTS};
 /// The smallest segments of the format: they fill up soonest.
 const SEGMENT_BYTES: u32 = 4 << 20;
 
+/// Memory for what is read ahead: enough for two readers.
+const READ_AHEAD_BYTES: usize = 1 << 20;
+
 /// Blocks of a disk that ages.
 const AGED_BLOCKS: u64 = 8192;
 
@@ -157,7 +160,10 @@ impl World {
         if seed % 4 == 3 {
             memory = memory.without_durable_appends();
         }
-        let options = draw_options(&mut random);
+        // Reading ahead in every world would leave the plain reads less tested.
+        let reads_on = seed % 4 == 1;
+        let read_ahead_bytes = if reads_on { READ_AHEAD_BYTES } else { 0 };
+        let options = OpenOptions { read_ahead_bytes, ..draw_options(&mut random) };
         let latency_ns_max = [0, 20_000, 500_000, 2_000_000, 10_000_000][random.random_range(0..5)];
         let limits = Limits {
             latency_ns: latency_ns_max,
@@ -185,6 +191,7 @@ impl World {
                 true => blocks / 5 * COLD_FIFTHS * 4096,
                 false => random.random_range(0..blocks - blocks / 5) * 4096,
             },
+            reads_on,
             trim_percent: if ages { 5 } else { [5, 15, 40][random.random_range(0..3)] },
             flush_percent: if is_small { 60 } else { [1, 4, 20][random.random_range(0..3)] },
         };
@@ -576,7 +583,8 @@ fn draw_spec(random: &mut Random, is_heavy: bool, age: Option<Texture>) -> (Spec
         ..Spec::new(uuid::Uuid::from_u64_pair(random.next_u64(), random.next_u64()), blocks * 4096)
     };
     // No draw of its own. What blocks store of the textures of old drives is not known.
-    let is_blocks = age.is_none() && full.uuid.as_u128().is_multiple_of(2);
+    let is_blocks =
+        age.is_none() && full.codec != Codec::None && full.uuid.as_u128().is_multiple_of(2);
     let full = if is_blocks {
         let frame_blocks = full.frame_blocks.min(INDEPENDENT_BLOCKS_MAX);
         Spec { frame_form: FrameForm::Blocks, frame_blocks, ..full }

@@ -8,10 +8,10 @@
 //!
 //! A block that does not compress is stored as it is. The checksums of the blocks cover no entry:
 //! that of the whole payload does. A [`BlockTable`] is therefore taken from a payload that has its
-//! checksum, and then serves to read parts of it.
+//! checksum, or from what was stored of such a one elsewhere, and then serves to read parts of it.
 //!
 //! Invariant: a table holds only entries that add up to a payload of theirs, which is shorter than
-//! its blocks. [`BlockTable::of`] alone decides that, for all readers.
+//! its blocks. [`BlockTable::check`] alone decides that, for all readers.
 
 use std::ops::Range;
 
@@ -26,6 +26,9 @@ pub const INDEPENDENT_BLOCKS_MAX: usize = 8;
 
 /// Bytes of the entry of a block.
 const ENTRY_BYTES: usize = 6;
+
+/// Bytes of a table that is stored alone: eight entries, of which those of no block are zero.
+pub const BLOCK_TABLE_BYTES: usize = INDEPENDENT_BLOCKS_MAX * ENTRY_BYTES;
 
 /// The bits of an entry's first two bytes that hold the length; the others hold the encoding.
 const LENGTH_BITS: u32 = 13;
@@ -52,34 +55,54 @@ pub(super) struct StoredBlock<'a> {
 pub struct BlockTable([Entry; INDEPENDENT_BLOCKS_MAX]);
 
 impl BlockTable {
-    /// The table of no payload.
-    pub(crate) const EMPTY: Self = Self([[0; ENTRY_BYTES]; INDEPENDENT_BLOCKS_MAX]);
-
     /// Returns the table of a payload of `count` blocks. Nothing of the payload is trusted.
     ///
     /// # Errors
     /// `Corrupt` if it is no payload of that number of independent blocks. The checksums of its
     /// blocks are not verified here.
     pub fn of(payload: &[u8], count: usize) -> Result<Self> {
-        let is_possible = (2..=INDEPENDENT_BLOCKS_MAX).contains(&count);
-        ensure(is_possible, CORRUPT, "a payload of independent blocks must have 2 to 8 blocks")?;
-        let is_shorter = payload.len() < count * BLOCK_BYTES;
-        ensure(is_shorter, CORRUPT, "independent blocks that are no shorter than their content")?;
         let entries = payload.get(..count * ENTRY_BYTES);
         let (entries, _) = entries.or_error(CORRUPT, "a payload of blocks is cut off")?.as_chunks();
-        let mut table = Self::EMPTY;
-        for (target, entry) in table.0.iter_mut().zip(entries) {
-            let is_block = match encoding(entry) {
+        let mut table = Self([[0; ENTRY_BYTES]; INDEPENDENT_BLOCKS_MAX]);
+        table.0.iter_mut().zip(entries).for_each(|(target, entry)| *target = *entry);
+        table.check(count)?;
+        let is_whole = table.payload_bytes() == payload.len();
+        ensure(is_whole, CORRUPT, "a payload of blocks has the wrong length")?;
+        Ok(table)
+    }
+
+    /// Returns the table of a payload of `count` blocks from what [`BlockTable::stored`] returned.
+    /// The bytes are not trusted.
+    ///
+    /// # Errors
+    /// `Corrupt` if no payload of that number of independent blocks has it.
+    pub fn from_stored(stored: &[u8; BLOCK_TABLE_BYTES], count: usize) -> Result<Self> {
+        let mut table = Self([[0; ENTRY_BYTES]; INDEPENDENT_BLOCKS_MAX]);
+        table.0.as_flattened_mut().copy_from_slice(stored);
+        table.check(count)?;
+        Ok(table)
+    }
+
+    /// Returns the bytes of the table, to be stored apart from its payload.
+    pub fn stored(&self) -> &[u8] {
+        self.0.as_flattened()
+    }
+
+    /// Checks that a payload of `count` blocks may have the table.
+    fn check(&self, count: usize) -> Result<()> {
+        let is_possible = (2..=INDEPENDENT_BLOCKS_MAX).contains(&count);
+        ensure(is_possible, CORRUPT, "a payload of independent blocks must have 2 to 8 blocks")?;
+        for (index, entry) in self.0.iter().enumerate() {
+            let is_right = match encoding(entry) {
+                _ if index >= count => *entry == [0; ENTRY_BYTES],
                 Some(Encoding::Store) => stored_bytes(entry) == BLOCK_BYTES,
                 Some(_) => (1..BLOCK_BYTES).contains(&stored_bytes(entry)),
                 None => false,
             };
-            ensure(is_block, CORRUPT, "an impossible entry of a block")?;
-            *target = *entry;
+            ensure(is_right, CORRUPT, "an impossible entry of a block")?;
         }
-        let is_whole = table.payload_bytes() == payload.len();
-        ensure(is_whole, CORRUPT, "a payload of blocks has the wrong length")?;
-        Ok(table)
+        let is_shorter = self.payload_bytes() < count * BLOCK_BYTES;
+        ensure(is_shorter, CORRUPT, "independent blocks that are no shorter than their content")
     }
 
     /// Returns the number of blocks.

@@ -38,7 +38,7 @@ use serde::{Deserialize, Serialize};
 
 pub use backoff::FRAMES_MISSED_MAX;
 pub(crate) use blocks::cut as cut_blocks;
-pub use blocks::{BlockTable, INDEPENDENT_BLOCKS_MAX};
+pub use blocks::{BLOCK_TABLE_BYTES, BlockTable, INDEPENDENT_BLOCKS_MAX};
 pub use compress::{Compressor, SAVING_DIVISOR};
 pub use decompress::Decompressor;
 pub use engine::Engine;

@@ -11,9 +11,10 @@
 //! [`batch_bytes`]. A batch owns a copy of its frames, and its outcome is set once. Nothing else
 //! passes between the threads but a sum of bytes, so neither side can see half a result.
 //!
-//! A task that waits takes batches from the queue when no other task is ready: with `n` threads,
-//! `n` compress. A write that is alone on the tray is compressed by its own task, so at depth 1 no
-//! thread is woken for a write of up to a batch.
+//! While the threads have enough to do, the thread of the drives compresses what is written next
+//! itself, into its place. When none of its tasks is ready, the write that has waited longest takes
+//! batches from the queue: with `n` threads, `n` compress. A write that is alone on the tray is
+//! compressed by its own task, so at depth 1 no thread is woken for a write of up to a batch.
 //!
 //! The threads know no drive, no address and no order, and remember nothing of earlier frames:
 //! whether a stream is worth the attempt is for its drive to know. They end when the last handle is
@@ -24,6 +25,7 @@ use std::future::poll_fn;
 use std::io;
 use std::mem;
 use std::ops::Range;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -31,11 +33,13 @@ use std::task::Poll;
 use std::thread;
 
 use async_channel::{Receiver, Sender, bounded};
+use futures_util::future::select;
 use futures_util::task::AtomicWaker;
 
 use super::compress::encode_or_store;
 use super::{Codec, Encoding, Engine, FrameForm};
 use crate::base::Clock;
+use crate::base::wait::{Line, WaitQueue};
 
 /// Returns the bytes of frames in a batch, about: 30 to 100 us of the codec, a few times what it
 /// costs to wake a thread, and little enough that many writes at once are several batches.
@@ -58,6 +62,9 @@ const QUEUE_BATCHES: usize = 64;
 /// and for each thread's codecs, is not part of a drive's own.
 const PASSED_BYTES_MAX: usize = 16 << 20;
 
+/// What waits for each thread, in writes or batches, when it has enough to do.
+const BUSY_WRITES: usize = 2;
+
 /// Buffers that are kept for the next batches.
 const SPARE_MAX: usize = 16;
 
@@ -74,6 +81,10 @@ struct Own {
     contexts: RefCell<Contexts>,
     /// At most one batch for each coding.
     tray: RefCell<Vec<Batch>>,
+    /// Writes that wait, of which the first looks after the tray and the queue.
+    waiting: Line,
+    /// Something was put on the tray, or into the queue.
+    work: WaitQueue,
     spare: RefCell<Vec<Frames>>,
 }
 
@@ -103,8 +114,10 @@ struct Frames {
     raw: Vec<u8>,
     lengths: Vec<usize>,
     payloads: Vec<Payload>,
-    /// The payloads, one after the other.
+    /// The payloads, one after the other, and what is left of earlier ones.
     bytes: Vec<u8>,
+    /// Bytes of the payloads.
+    used: usize,
 }
 
 /// One frame's payload in the bytes of several.
@@ -120,16 +133,20 @@ impl Frames {
         self.raw.clear();
         self.lengths.clear();
         self.payloads.clear();
-        self.bytes.clear();
+        self.used = 0;
     }
 
     fn compress(&mut self, raw: &[u8], contexts: &mut Contexts, coding: Coding) {
-        let (engine, target) = contexts.engine(coding.codec, raw.len());
+        let start = self.used;
+        let end = start + Engine::target_bytes(raw.len());
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        let (_, target) = self.bytes.split_at_mut(start);
+        let engine = contexts.engine(coding.codec);
         let (encoding, len) = encode_or_store(engine, coding.form, raw, target);
-        let (payload, _) = target.split_at(len);
-        let start = self.bytes.len();
-        self.bytes.extend_from_slice(payload);
-        self.payloads.push(Payload { raw_bytes: raw.len(), encoding, bytes: start..start + len });
+        self.used += len;
+        self.payloads.push(Payload { raw_bytes: raw.len(), encoding, bytes: start..self.used });
     }
 
     fn compress_all(&mut self, contexts: &mut Contexts, coding: Coding) {
@@ -222,6 +239,17 @@ impl Part {
         Some((payloads, &all.bytes))
     }
 
+    /// Waits until the frames are compressed.
+    async fn ended(&self) {
+        let Self::Passed { outcome, number, .. } = self else { return };
+        let waker = outcome.waiting.get(*number).expect("a batch has few writes");
+        poll_fn(|context| {
+            waker.register(context.waker());
+            if self.payloads().is_some() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
     /// Returns the buffers, if no other write needs them.
     fn into_frames(self) -> Option<Frames> {
         match self {
@@ -265,27 +293,21 @@ impl Drop for CompressedFrames {
     }
 }
 
-/// A thread's codecs, one for each setting that it met, and room for what they write.
+/// A thread's codecs, one for each setting that it met.
 #[derive(Default)]
 struct Contexts {
     engines: Vec<(Codec, Engine)>,
-    target: Vec<u8>,
 }
 
 impl Contexts {
-    /// Returns the engine for `codec`, and a target for `raw_bytes`.
-    fn engine(&mut self, codec: Codec, raw_bytes: usize) -> (&mut Engine, &mut [u8]) {
-        let target_bytes = Engine::target_bytes(raw_bytes);
-        if self.target.len() < target_bytes {
-            self.target.resize(target_bytes, 0);
-        }
+    fn engine(&mut self, codec: Codec) -> &mut Engine {
         let known = self.engines.iter().position(|(known, _)| *known == codec);
         let at = known.unwrap_or_else(|| {
             self.engines.push((codec, Engine::new(codec)));
             self.engines.len() - 1
         });
         let (_, engine) = self.engines.get_mut(at).expect("it was found or added");
-        (engine, &mut self.target)
+        engine
     }
 }
 
@@ -324,7 +346,8 @@ impl Workers {
     /// Returns a handle for the drives of one executor.
     pub fn of(pool: Arc<Pool>) -> Self {
         let (contexts, tray, spare) = (RefCell::default(), RefCell::default(), RefCell::default());
-        Self { own: Rc::new(Own { pool, contexts, tray, spare }) }
+        let (waiting, work) = (Line::default(), WaitQueue::default());
+        Self { own: Rc::new(Own { pool, contexts, tray, waiting, work, spare }) }
     }
 
     /// Returns whether to pass a write of `bytes` bytes on: the codec takes much longer than
@@ -336,8 +359,18 @@ impl Workers {
             Codec::Lz4 => bytes >= batch_bytes(codec),
             Codec::Zstd { .. } => true,
         };
-        is_worth_it
-            && self.own.pool.passed_bytes.load(Ordering::Relaxed) + bytes <= PASSED_BYTES_MAX
+        let has_room =
+            self.own.pool.passed_bytes.load(Ordering::Relaxed) + bytes <= PASSED_BYTES_MAX;
+        is_worth_it && has_room && !self.are_busy(codec, bytes)
+    }
+
+    /// Returns whether the threads have enough to do for the time that the caller's thread takes to
+    /// compress a write of `bytes` bytes, and to see to others that end meanwhile. It then does so
+    /// itself, into its place and without a copy.
+    fn are_busy(&self, codec: Codec, bytes: usize) -> bool {
+        let waiting_bytes = self.own.pool.queue.len() * batch_bytes(codec);
+        let threads = self.own.pool.threads.len();
+        threads > 0 && waiting_bytes >= threads * BUSY_WRITES * bytes.max(batch_bytes(codec))
     }
 
     /// Compresses frames on these threads and the caller's, while the other tasks of the caller's
@@ -352,22 +385,20 @@ impl Workers {
         frames: &[&[u8]],
     ) -> CompressedFrames {
         let raw_bytes = frames.iter().map(|frame| frame.len()).sum();
-        self.own.pool.passed_bytes.fetch_add(raw_bytes, Ordering::Relaxed);
-        let parts = self.begin(coding, frames);
+        let before = self.own.pool.passed_bytes.fetch_add(raw_bytes, Ordering::Relaxed);
+        let parts = self.begin(coding, frames, before == 0);
         let frames = CompressedFrames { parts, raw_bytes, own: self.own.clone() };
-        for part in &frames.parts {
-            self.wait_for(clock, part).await;
-        }
+        self.wait_for(clock, &frames.parts).await;
         frames
     }
 
     /// Passes the frames of a write on. Of one that is more than a batch, this task compresses its
-    /// share at once, which needs no copy.
-    fn begin(&self, coding: Coding, frames: &[&[u8]]) -> Vec<Part> {
+    /// share at once, which needs no copy, if there are no other writes to see to.
+    fn begin(&self, coding: Coding, frames: &[&[u8]], is_alone: bool) -> Vec<Part> {
         let groups = groups(frames, batch_bytes(coding.codec));
         let own_share = match groups.len() {
-            0 | 1 => usize::MAX,
-            count => count.min(self.own.pool.threads.len().max(1) + 1),
+            count if is_alone && count > 1 => count.min(self.own.pool.threads.len().max(1) + 1),
+            _ => usize::MAX,
         };
         let is_own = |number: usize| number % own_share == own_share - 1;
         let mut parts: Vec<_> = groups
@@ -411,6 +442,7 @@ impl Workers {
         let mut batch = Batch { coding, frames: frames_of_batch, writes: 0, outcome };
         let part = batch.push(frames);
         tray.push(batch);
+        self.own.work.wake_all();
         part
     }
 
@@ -418,33 +450,41 @@ impl Workers {
         if let Err(refused) = self.own.pool.queue.try_send(batch) {
             refused.into_inner().run(&mut self.own.contexts.borrow_mut());
         }
+        self.own.work.wake_all();
     }
 
-    /// Waits until a part is compressed. Takes batches from the queue when no other task is ready.
-    async fn wait_for(&self, clock: &impl Clock, part: &Part) {
-        let Part::Passed { outcome, number, .. } = part else { return };
-        while part.payloads().is_none() {
+    /// Waits until the parts of a write are compressed. The write that has waited longest looks
+    /// after the tray and the queue.
+    async fn wait_for(&self, clock: &impl Clock, parts: &[Part]) {
+        let ended = async {
+            for part in parts {
+                part.ended().await;
+            }
+        };
+        select(pin!(ended), pin!(self.help_until_ended(clock, parts))).await;
+    }
+
+    /// Takes batches from the tray and the queue whenever no other task is ready, after all writes
+    /// that came before have ended, and until this one has.
+    async fn help_until_ended(&self, clock: &impl Clock, parts: &[Part]) {
+        let _turn = self.own.waiting.turn().await;
+        while parts.iter().any(|part| part.payloads().is_none()) {
+            self.own.work.wait_for(|| self.has_work().then_some(())).await;
             // The tasks that are ready run first, and those whose I/O has ended.
             clock.sleep_ns(0).await;
-            let is_here = |batch: &Batch| Arc::ptr_eq(&batch.outcome, outcome);
-            if let Some(batch) = self.take_from_tray(is_here) {
+            if let Some(batch) = self.take_from_tray(|_| true) {
                 match batch.writes {
                     1 => batch.run(&mut self.own.contexts.borrow_mut()),
                     _ => self.pass_on(batch),
                 }
-            } else if part.payloads().is_some() {
-                return;
             } else if let Ok(batch) = self.own.pool.batches.try_recv() {
                 batch.run(&mut self.own.contexts.borrow_mut());
-            } else {
-                let waker = outcome.waiting.get(*number).expect("a batch has few writes");
-                poll_fn(|context| {
-                    waker.register(context.waker());
-                    if part.payloads().is_some() { Poll::Ready(()) } else { Poll::Pending }
-                })
-                .await;
             }
         }
+    }
+
+    fn has_work(&self) -> bool {
+        !self.own.tray.borrow().is_empty() || !self.own.pool.batches.is_empty()
     }
 
     fn take_from_tray(&self, is_wanted: impl Fn(&Batch) -> bool) -> Option<Batch> {

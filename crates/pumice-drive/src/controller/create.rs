@@ -16,8 +16,9 @@ use crate::base::units::{BLOCK_BYTES, format_size};
 use crate::base::{Error, ErrorKind, Result, SeqNo};
 use crate::codec::{self, Codec, FrameForm};
 use crate::format::{
-    DriveShape, INDEPENDENT_BLOCKS_MAX, LEAF_RUN_BYTES, RECORD_HEADER_BYTES, SEGMENT_BYTES_MAX,
+    DriveShape, INDEPENDENT_BLOCKS_MAX, LEAF_BLOCKS, RECORD_HEADER_BYTES, SEGMENT_BYTES_MAX,
     SEGMENT_BYTES_MIN, SEGMENTS_MAX, SIZE_BYTES_MAX, SOURCE_BYTES, Superblock, chain_start,
+    leaf_bytes_max,
 };
 use crate::media::{Geometry, Medium, SUPERBLOCK_SLOTS};
 
@@ -139,6 +140,11 @@ impl Spec {
                 format_size(capacity)
             )));
         }
+        if self.codec == Codec::None && self.frame_form == FrameForm::Blocks {
+            let what = "frames of independent blocks need a codec: with the codec none, frames \
+                        must be solid";
+            return Err(invalid(what.into()));
+        }
         let (codec, codec_level) = self.codec.to_format();
         let superblock = Superblock {
             uuid: self.uuid,
@@ -183,7 +189,8 @@ impl Spec {
         // Garbage collection adds a source to every frame that it moves. The map exists twice while
         // a checkpoint is written.
         let stored = self.size_bytes + blocks * (RECORD_HEADER_BYTES + SOURCE_BYTES) as u64;
-        let map_bytes = 2 * blocks * LEAF_RUN_BYTES as u64;
+        let leaf_bytes = leaf_bytes_max(self.frame_form == FrameForm::Blocks);
+        let map_bytes = 2 * blocks * (leaf_bytes as u64).div_ceil(LEAF_BLOCKS.into());
         let provisioned =
             stored + map_bytes + self.size_bytes / 100 * u64::from(self.over_provisioning_percent);
         let segments = provisioned.div_ceil(usable);
@@ -193,7 +200,7 @@ impl Spec {
             segment_count: u32::try_from(segments).unwrap_or(u32::MAX),
             ..DriveShape::default()
         };
-        let kept = meta_segments(&shape, MAP_CACHE_BYTES_DEFAULT);
+        let kept = meta_segments(&shape, leaf_bytes, MAP_CACHE_BYTES_DEFAULT);
         let capacity = (segments + u64::from(kept) + u64::from(SEGMENTS_MIN)) * segment_bytes;
         assert!(capacity >= self.size_bytes, "a full drive holds the whole disk");
         capacity
@@ -250,6 +257,7 @@ mod tests {
             Spec { segment_bytes: (32 << 20) + 1, ..good.clone() },
             Spec { capacity_bytes: Some(32 << 20), ..good.clone() },
             Spec { frame_blocks: 3, ..good.clone() },
+            Spec { codec: Codec::None, frame_form: FrameForm::Blocks, ..good.clone() },
         ] {
             assert_eq!(spec.geometry().unwrap_err().kind(), ErrorKind::InvalidInput, "{spec:?}");
         }

@@ -44,8 +44,8 @@ pub use create::{
 };
 pub use drive::{Drive, ScrubProgress};
 pub use inspect::{
-    Alert, AlertKind, Audit, CellState, CheckReport, Depth, Extract, Extracted, Info, MapCell,
-    Memory, Operations, Overview, Problem, ScrubReport, SegmentMap, Taken, check,
+    Alert, AlertKind, Audit, CellState, CheckReport, Checked, Depth, Extract, Extracted, Info,
+    MapCell, Memory, Operations, Overview, Problem, ScrubReport, SegmentMap, Taken, check,
 };
 pub use log::framing::{Span, spans};
 pub use log::packing::ATOMIC_WRITE_BYTES;
@@ -53,7 +53,7 @@ pub use maintenance::{Compacted, Resize, Resized};
 pub use operations::{Content, Extent};
 pub use options::{
     CHECKPOINT_BYTES_DEFAULT, COLD_FRAME_BLOCKS_DEFAULT, COMPACT_PERCENT_DEFAULT,
-    MAP_CACHE_BYTES_DEFAULT, OpenOptions, READ_CACHE_BYTES_DEFAULT,
+    MAP_CACHE_BYTES_DEFAULT, OpenOptions, READ_AHEAD_BYTES_DEFAULT, READ_CACHE_BYTES_DEFAULT,
 };
 pub use rebuild::{Finder, Identity, Parts, Way, Wreck, complete_target, copy_into, create_target};
 pub use space::benefit_over_cost;

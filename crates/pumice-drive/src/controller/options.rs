@@ -22,6 +22,10 @@ pub const CHECKPOINT_BYTES_DEFAULT: u64 = 1 << 30;
 /// their own.
 pub const READ_CACHE_BYTES_DEFAULT: usize = 32 << 20;
 
+/// Default bytes of memory for what is read ahead of sequential readers: enough for three or four
+/// of them whose data does not compress.
+pub const READ_AHEAD_BYTES_DEFAULT: usize = 8 << 20;
+
 /// Default for the most blocks of a frame of cold data.
 ///
 /// Each doubling beyond the host's 8 blocks stores a few per cent less (zstd:3 on files of /usr:
@@ -44,6 +48,8 @@ pub struct OpenOptions {
     pub map_cache_bytes: usize,
     /// Bytes of memory for decoded blocks that were read; 0 keeps none.
     pub read_cache_bytes: usize,
+    /// Bytes of memory for what is read ahead of sequential readers; 0 reads nothing ahead.
+    pub read_ahead_bytes: usize,
     /// Bytes of log between checkpoints, at most.
     pub checkpoint_bytes: u64,
     /// A denser codec for what garbage collection moves.
@@ -66,6 +72,7 @@ impl Default for OpenOptions {
             read_only: false,
             map_cache_bytes: MAP_CACHE_BYTES_DEFAULT,
             read_cache_bytes: READ_CACHE_BYTES_DEFAULT,
+            read_ahead_bytes: READ_AHEAD_BYTES_DEFAULT,
             checkpoint_bytes: CHECKPOINT_BYTES_DEFAULT,
             recompress: None,
             cold_frame_blocks: COLD_FRAME_BLOCKS_DEFAULT,

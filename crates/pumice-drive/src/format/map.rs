@@ -4,18 +4,22 @@
 //! directory page: 512 entries of 8 bytes, one for each leaf
 //! entry:          0 hole | 1 << 63 | byte: fill | address of the leaf's record
 //! address:        0 | segment 26 | offset / 16: 26 | bytes / 16: 11 bits
-//! leaf:           1..=1024 runs of 16 bytes that partition its 1024 blocks in order
+//! leaf:           1..=1024 runs of 16 bytes that partition its 1024 blocks in order, then tables
+//!                 of 48 bytes: one for each frame whose runs have the flag, in the runs' order
 //! ```
 //!
 //! Each content has exactly one encoding, so equal content is equal byte for byte. The records that
-//! carry leaves and pages have the checksums. This file does not know what a map does with runs.
+//! carry leaves and pages have the checksums. This file does not know what a map does with runs,
+//! nor what a table says.
+
+use std::collections::BTreeMap;
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::layout::layout;
 use super::record::{BLOCK_LENGTH, HEADER_BYTES, SOURCE_LENGTH};
-use super::superblock::FRAME_BLOCKS_MAX;
+use super::superblock::{FRAME_BLOCKS_MAX, INDEPENDENT_BLOCKS_MAX};
 use crate::base::{ErrorContext, ErrorKind, Result, SegmentId, ensure};
 
 /// Leaves of one directory page, which covers 2 GiB of the host's disk in 4096 bytes.
@@ -29,6 +33,17 @@ pub const LEAF_BLOCKS: u16 = 1024;
 
 /// Bytes of one run of a leaf.
 pub const LEAF_RUN_BYTES: usize = 16;
+
+/// Bytes of the table of a frame of independent blocks in a leaf.
+pub const LEAF_TABLE_BYTES: usize = 48;
+
+/// Blocks of a leaf that must map to a frame for the leaf to have its table. Of fewer blocks the
+/// table would be longer than what it saves a read, and a leaf of many would be too long for an
+/// address.
+pub const TABLE_BLOCKS_MIN: u8 = 4;
+
+/// Tables of a leaf at most.
+pub const LEAF_TABLES_MAX: usize = LEAF_BLOCKS as usize / TABLE_BLOCKS_MIN as usize;
 
 /// Number of segments that a [`MetadataAddress`] can name.
 pub const META_SEGMENTS_MAX: u32 = 1 << 26;
@@ -48,7 +63,7 @@ const _: () = assert!(SEGMENT_BITS + OFFSET_BITS + BYTES_BITS == 63, "the tag bi
 const _: () = assert!(
     super::RECORD_HEADER_BYTES
         + super::META_PREFIX_BYTES
-        + (LEAF_BLOCKS as usize * LEAF_RUN_BYTES).next_multiple_of(UNIT as usize)
+        + leaf_bytes_max(true).next_multiple_of(UNIT as usize)
         <= META_RECORD_BYTES_MAX as usize,
     "an address names the longest leaf"
 );
@@ -83,8 +98,20 @@ const _: () = assert!(size_of::<LeafRun>() == LEAF_RUN_BYTES, "the layout fills 
 
 pub(super) const FIELDS: &[super::layout::Field] = LeafRun::FIELDS;
 
+const CORRUPT: ErrorKind = ErrorKind::Corrupt;
+
 const HOLE: u32 = 0;
 const FILL: u32 = 1;
+
+/// The bit of a run's `blocks` that says that the leaf has the table of the frame.
+const HAS_TABLE: u8 = 1 << 7;
+const _: () = assert!(FRAME_BLOCKS_MAX < HAS_TABLE as u16, "the flag is no part of a number");
+
+/// Returns the most bytes of a leaf of a drive whose leaves have tables, or have none.
+pub const fn leaf_bytes_max(has_tables: bool) -> usize {
+    let tables = if has_tables { LEAF_TABLES_MAX * LEAF_TABLE_BYTES } else { 0 };
+    LEAF_BLOCKS as usize * LEAF_RUN_BYTES + tables
+}
 
 /// The bounds of the locations on a drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,10 +269,32 @@ pub enum RunContent {
         blocks: u8,
         /// Index in the frame of the first block of the run.
         index: u8,
+        /// Whether the leaf has the table of the frame, which is then one of 4 to 8 blocks.
+        has_table: bool,
     },
 }
 
-/// Appends a run that begins at block `start` of its leaf to `target`.
+/// The table of a frame of which several blocks are live, as a leaf has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeafTable<'a> {
+    /// Segment number of the frame.
+    pub segment: u32,
+    /// Byte offset of its record header.
+    pub offset: u32,
+    /// Bytes of its header and payload.
+    pub record_bytes: u32,
+    /// Its blocks.
+    pub blocks: u8,
+    /// The block of the leaf at which it begins.
+    pub start: u16,
+    /// Blocks of the leaf that map to it.
+    pub live: u8,
+    /// Its table, which is not checked.
+    pub bytes: &'a [u8; LEAF_TABLE_BYTES],
+}
+
+/// Appends a run that begins at block `start` of its leaf to `target`. The tables of the frames
+/// that have one follow the last run, each once, in the order of their first runs.
 pub fn encode_run(start: u16, content: RunContent, target: &mut Vec<u8>) {
     let uniform = |index, kind: u32| LeafRun {
         start: start.into(),
@@ -258,10 +307,10 @@ pub fn encode_run(start: u16, content: RunContent, target: &mut Vec<u8>) {
     let run = match content {
         RunContent::Hole => uniform(0, HOLE),
         RunContent::Fill(byte) => uniform(byte, FILL),
-        RunContent::Frame { segment, offset, record_bytes, blocks, index } => LeafRun {
+        RunContent::Frame { segment, offset, record_bytes, blocks, index, has_table } => LeafRun {
             start: start.into(),
             index,
-            blocks,
+            blocks: if has_table { blocks | HAS_TABLE } else { blocks },
             segment: segment.into(),
             offset: offset.into(),
             record_bytes: record_bytes.into(),
@@ -270,19 +319,18 @@ pub fn encode_run(start: u16, content: RunContent, target: &mut Vec<u8>) {
     target.extend_from_slice(run.as_bytes());
 }
 
-/// Decodes a leaf into its runs: first block and content. The runs partition the leaf's blocks in
-/// order, pieces of frames fit their frames, frames lie within `limits`, and no two neighbours are
-/// the same hole or fill.
+/// Decodes a leaf into its runs, first block and content, and the tables of frames. The runs
+/// partition the leaf's blocks in order, pieces of frames fit their frames, frames lie within
+/// `limits`, and no two neighbours are the same hole or fill. All runs of a frame agree where there
+/// is a table.
 ///
 /// # Errors
 /// `Corrupt`.
 pub fn decode_leaf<'a>(
     bytes: &'a [u8],
     limits: &MapLimits,
-) -> Result<impl ExactSizeIterator<Item = (u16, RunContent)> + use<'a>> {
-    const CORRUPT: ErrorKind = ErrorKind::Corrupt;
-    let runs = <[LeafRun]>::ref_from_bytes(bytes).ok();
-    let runs = runs.or_error(CORRUPT, "a leaf of the map is truncated")?;
+) -> Result<(impl ExactSizeIterator<Item = (u16, RunContent)> + use<'a>, Vec<LeafTable<'a>>)> {
+    let (runs, tables) = split_leaf(bytes).or_error(CORRUPT, "a leaf of the map is truncated")?;
     let begins_at_0 = runs.first().is_some_and(|run| run.start.get() == 0);
     ensure(begins_at_0, CORRUPT, "a leaf of the map does not begin at its first block")?;
     let mut previous = None;
@@ -296,10 +344,90 @@ pub fn decode_leaf<'a>(
         previous = Some(run.content());
     }
     assert!(runs.len() <= usize::from(LEAF_BLOCKS), "a run of a leaf has a block or more");
-    Ok(runs.iter().map(|run| (run.start.get(), run.content())))
+    let tables = tables_of(runs, tables);
+    let tables =
+        tables.or_error(CORRUPT, "a leaf of the map has tables that do not fit its runs")?;
+    Ok((runs.iter().map(|run| (run.start.get(), run.content())), tables))
+}
+
+/// Divides the bytes of a leaf into its runs and its tables, which must be as many as flagged
+/// frames seem to begin.
+fn split_leaf(bytes: &[u8]) -> Option<(&[LeafRun], &[[u8; LEAF_TABLE_BYTES]])> {
+    let units = <[LeafRun]>::ref_from_bytes(bytes).ok()?;
+    let (mut runs_bytes, mut tables_bytes) = (0, 0);
+    for (at, run) in units.iter().enumerate() {
+        runs_bytes += LEAF_RUN_BYTES;
+        // Of a frame of eight blocks no more than seven runs are between two of its own.
+        let before = units.get(at.saturating_sub(usize::from(INDEPENDENT_BLOCKS_MAX))..at)?;
+        if run.has_table() && !before.iter().any(|before| before.frame() == run.frame()) {
+            tables_bytes += LEAF_TABLE_BYTES;
+        }
+        if runs_bytes + tables_bytes >= bytes.len() {
+            break;
+        }
+    }
+    let (runs, tables) = bytes.split_at_checked(runs_bytes)?;
+    let (tables, rest) = tables.as_chunks();
+    let is_whole = tables.as_flattened().len() == tables_bytes && rest.is_empty();
+    let runs = <[LeafRun]>::ref_from_bytes(runs).ok()?;
+    is_whole.then_some((runs, tables))
+}
+
+/// Returns the tables of a leaf in the order of their frames; `None` unless each is that of one
+/// frame, and as many blocks map to that as a table must have.
+fn tables_of<'a>(
+    runs: &[LeafRun],
+    tables: &'a [[u8; LEAF_TABLE_BYTES]],
+) -> Option<Vec<LeafTable<'a>>> {
+    if tables.is_empty() {
+        return Some(Vec::new());
+    }
+    let mut found: Vec<LeafTable<'a>> = Vec::with_capacity(tables.len());
+    let mut tables = tables.iter();
+    // Address of each frame with a table, and its number.
+    let mut numbers: BTreeMap<(u32, u32), usize> = BTreeMap::new();
+    let ends = runs.iter().skip(1).map(|next| next.start.get()).chain([LEAF_BLOCKS]);
+    for (run, end) in runs.iter().zip(ends).filter(|(run, _)| run.has_table()) {
+        let (segment, offset, record_bytes, blocks, start) = run.frame()?;
+        let number = *numbers.entry((segment, offset)).or_insert(found.len());
+        if number == found.len() {
+            let bytes = tables.next()?;
+            let live = 0;
+            let table = LeafTable { segment, offset, record_bytes, blocks, start, live, bytes };
+            found.push(table);
+        }
+        let table = found.get_mut(number)?;
+        if (table.record_bytes, table.blocks, table.start) != (record_bytes, blocks, start) {
+            return None;
+        }
+        table.live += u8::try_from(end.checked_sub(run.start.get())?).ok()?;
+    }
+    let is_without = |run: &&LeafRun| run.blocks > 0 && !run.has_table();
+    let disagrees = |run: &LeafRun| numbers.contains_key(&(run.segment.get(), run.offset.get()));
+    let is_right = tables.next().is_none()
+        && found.iter().all(|table| table.live >= TABLE_BLOCKS_MIN)
+        && !runs.iter().filter(is_without).any(disagrees);
+    is_right.then_some(found)
 }
 
 impl LeafRun {
+    fn has_table(&self) -> bool {
+        self.blocks & HAS_TABLE != 0
+    }
+
+    fn frame_blocks(&self) -> u8 {
+        self.blocks & !HAS_TABLE
+    }
+
+    /// Returns the frame of a run with a table: segment, offset, bytes, blocks, and the block of
+    /// the leaf at which it begins; `None` for another run, or if it begins before the leaf.
+    fn frame(&self) -> Option<(u32, u32, u32, u8, u16)> {
+        let start = self.start.get().checked_sub(self.index.into())?;
+        let (segment, offset) = (self.segment.get(), self.offset.get());
+        let frame = (segment, offset, self.record_bytes.get(), self.frame_blocks(), start);
+        self.has_table().then_some(frame)
+    }
+
     fn is_possible(&self, count: u16, limits: &MapLimits) -> bool {
         assert!(
             (1..=LEAF_BLOCKS).contains(&count),
@@ -311,11 +439,14 @@ impl LeafRun {
             let kind = segment == FILL || (segment == HOLE && self.index == 0);
             return kind && offset == 0 && record_bytes == 0;
         }
+        let blocks = u16::from(self.frame_blocks());
+        let blocks_max = if self.has_table() { INDEPENDENT_BLOCKS_MAX } else { FRAME_BLOCKS_MAX };
         // The longest frame stores every block as it is, with a source for each.
-        let longest = u32::from(self.blocks) * (SOURCE_LENGTH + BLOCK_LENGTH);
-        u16::from(self.blocks) <= FRAME_BLOCKS_MAX
+        let longest = u32::from(blocks) * (SOURCE_LENGTH + BLOCK_LENGTH);
+        blocks <= blocks_max
             && record_bytes <= HEADER_BYTES + longest
-            && u16::from(self.index) + count <= u16::from(self.blocks)
+            && u16::from(self.index) + count <= blocks
+            && self.has_table() == self.frame().is_some()
             && record_bytes >= HEADER_BYTES
             && limits.contain(segment, offset, record_bytes)
     }
@@ -324,12 +455,13 @@ impl LeafRun {
         match (self.blocks, self.segment.get()) {
             (0, HOLE) => RunContent::Hole,
             (0, _) => RunContent::Fill(self.index),
-            (blocks, segment) => RunContent::Frame {
+            (_, segment) => RunContent::Frame {
                 segment,
                 offset: self.offset.get(),
                 record_bytes: self.record_bytes.get(),
-                blocks,
+                blocks: self.frame_blocks(),
                 index: self.index,
+                has_table: self.has_table(),
             },
         }
     }

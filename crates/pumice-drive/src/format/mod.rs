@@ -41,8 +41,9 @@ pub use checkpoint::{
 pub use layout::Field;
 pub use map::{
     DIRECTORY_PAGE_BYTES, DIRECTORY_PAGE_LEAVES, DirectoryEntry, LEAF_BLOCKS, LEAF_RUN_BYTES,
-    META_RECORD_BYTES_MAX, META_SEGMENTS_MAX, MapLimits, MetadataAddress, RunContent, decode_leaf,
-    decode_page, encode_page, encode_run,
+    LEAF_TABLE_BYTES, LEAF_TABLES_MAX, LeafTable, META_RECORD_BYTES_MAX, META_SEGMENTS_MAX,
+    MapLimits, MetadataAddress, RunContent, TABLE_BLOCKS_MIN, decode_leaf, decode_page,
+    encode_page, encode_run, leaf_bytes_max,
 };
 pub use record::{
     META_ALIGNMENT, MetaKind, RECORD_HEADER_BYTES, Record, RecordAddress, SOURCE_BYTES, Source,

@@ -29,7 +29,7 @@ pub const FORMAT_VERSION: u32 = 1;
 
 /// The feature bits that this program knows. A drive with other bits is refused, unless they are
 /// compatible ones. Unknown read-only-compatible bits are refused too, because none is defined yet.
-const KNOWN_INCOMPATIBLE: u64 = BLOCK_FRAMES;
+const KNOWN_INCOMPATIBLE: u64 = BLOCK_FRAMES | BLOCK_TABLES;
 const KNOWN_READ_ONLY: u64 = 0;
 
 /// The compatible feature: space for all segments was reserved on the medium.
@@ -38,6 +38,11 @@ const PREALLOCATED: u64 = 1;
 /// The incompatible feature: frames may be of independent blocks, and new ones of several blocks
 /// are.
 const BLOCK_FRAMES: u64 = 1;
+
+/// The incompatible feature: leaves of the map may hold the tables of frames of independent blocks.
+/// Each leaf says which it has, so a reader need not remember it, and a writer sets it on every
+/// drive of such frames.
+const BLOCK_TABLES: u64 = 2;
 
 /// Maximum number of blocks of a frame on a drive of independent blocks.
 pub const INDEPENDENT_BLOCKS_MAX: u16 = 8;
@@ -215,7 +220,8 @@ impl Superblock {
         layout.version = FORMAT_VERSION.into();
         layout.length = LENGTH.into();
         layout.features_compatible = (u64::from(self.is_preallocated) * PREALLOCATED).into();
-        layout.features_incompatible = (u64::from(self.has_block_frames) * BLOCK_FRAMES).into();
+        let features = if self.has_block_frames { BLOCK_FRAMES | BLOCK_TABLES } else { 0 };
+        layout.features_incompatible = features.into();
         layout.uuid = *self.uuid.as_bytes();
         layout.revision = self.revision.into();
         layout.epoch = self.epoch.into();
@@ -300,7 +306,9 @@ impl Superblock {
             return Err(Error::new(CORRUPT, "the superblock's checksum is wrong"));
         }
         check_features(&layout)?;
-        let is_possible = layout.version.get() > 0 && layout.state.get() <= STATE_INCOMPLETE;
+        let is_possible = layout.version.get() > 0
+            && layout.state.get() <= STATE_INCOMPLETE
+            && layout.features_incompatible.get() != BLOCK_TABLES;
         ensure(is_possible, CORRUPT, "the superblock's values are impossible")?;
         let superblock = Self::from_layout(&layout);
         let superblock = superblock.or_error(CORRUPT, "the superblock's lists are impossible")?;
@@ -317,7 +325,9 @@ impl Superblock {
             && lists.detour_streams == layout.detour_streams;
         ensure(is_zero, CORRUPT, "reserved superblock bytes are not zero")?;
         debug_assert!(
-            layout.features_compatible.get() != 0 || superblock.encodes_to(bytes),
+            layout.features_compatible.get() != 0
+                || layout.features_incompatible.get() == BLOCK_FRAMES
+                || superblock.encodes_to(bytes),
             "a superblock has a single encoding"
         );
         Ok(superblock)
@@ -496,12 +506,17 @@ mod tests {
     /// A program that does not know the encoding of such frames would call them damaged.
     #[test]
     fn a_drive_of_independent_blocks_needs_a_program_that_knows_them() {
-        for (has_block_frames, bits) in [(false, 0), (true, 1)] {
+        for (has_block_frames, bits) in [(false, 0), (true, 3)] {
             let superblock = Superblock { has_block_frames, ..sample() };
             let layout = Layout::read_from_bytes(&superblock.encode()).unwrap();
             assert_eq!(layout.features_incompatible.get(), bits);
             assert_eq!(layout.features_compatible.get(), PREALLOCATED);
         }
+        // Written by a program that knew no tables; and by none.
+        let known = resealed(|layout| layout.features_incompatible = BLOCK_FRAMES.into());
+        assert!(Superblock::decode(&known).unwrap().has_block_frames);
+        let none = resealed(|layout| layout.features_incompatible = BLOCK_TABLES.into());
+        assert_eq!(Superblock::decode(&none).unwrap_err().kind(), ErrorKind::Corrupt);
     }
 
     #[test]

@@ -605,7 +605,10 @@ fn lock(file: &File, path: &Path, shared: bool) -> Result<()> {
     locked.map_err(|error| match error {
         TryLockError::WouldBlock => Error::new(
             ErrorKind::Busy,
-            format!("{} is in use by another process: stop that process first", path.display()),
+            format!(
+                "{} is in use by another process: stop it, or wait until it ends",
+                path.display()
+            ),
         ),
         TryLockError::Error(error) => Error::os(format!("cannot lock {}", path.display()), error),
     })

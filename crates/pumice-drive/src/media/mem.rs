@@ -1,16 +1,24 @@
 //! A medium in memory: for tests, and for measurements of the controller without a device.
 //!
-//! Every operation completes at its first poll, and an append is one copy. A segment occupies
-//! memory from its first append to its discard, so a mostly empty medium may be larger than the
-//! machine.
+//! Every operation completes at its first poll. An append copies nothing: the medium keeps the
+//! buffer, unless little of it is used. Buffers that it no longer needs it returns in exchange. A
+//! segment occupies memory from its first append to its discard, so a mostly empty medium may be
+//! larger than the machine.
+//!
+//! ```text
+//! segment:  whole  |.....................|   one buffer, for what was copied; absent before that
+//!           kept      |batch||batch|         parts of the segment, disjoint; they hide the rest
+//! ```
 //!
 //! This medium loses nothing and never fails. [`super::layer::fault`] adds failures to any medium.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use super::{Capabilities, Geometry, Medium, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
+use crate::base::units::len_u32;
 use crate::base::{AlignedBuffer, Error, ErrorContext, ErrorKind, Result, SegmentId, ensure};
 
 /// The write unit of a file with direct I/O, so that tests in memory cover it.
@@ -18,6 +26,14 @@ const WRITE_UNIT: u32 = 4096;
 
 /// The finest read unit of common devices.
 const READ_UNIT: u32 = 512;
+
+/// A buffer of which less than three quarters are used is copied: keeping it would take more memory
+/// than that saves time.
+const KEPT_USE: (usize, usize) = (3, 4);
+
+/// Buffers that are kept for [`Medium::spare_buffer`]: two for each append that a drive has in
+/// progress.
+const SPARE_MAX: usize = 8;
 
 /// A medium in memory. A clone is another handle on the same bytes, so a caller can keep one, drop
 /// the drive and open it again.
@@ -31,8 +47,83 @@ pub struct MemMedium {
 #[derive(Debug, Default)]
 struct State {
     geometry: Option<Geometry>,
-    segments: Vec<Option<AlignedBuffer>>,
+    segments: Vec<Segment>,
     superblocks: [Option<AlignedBuffer>; SUPERBLOCK_SLOTS as usize],
+    spare: Vec<AlignedBuffer>,
+}
+
+/// The content of a segment.
+#[derive(Clone, Debug, Default)]
+struct Segment {
+    whole: Option<AlignedBuffer>,
+    kept: BTreeMap<u32, Kept>,
+}
+
+/// A part of a buffer that the medium has kept.
+#[derive(Clone, Debug)]
+struct Kept {
+    buffer: Arc<AlignedBuffer>,
+    from: u32,
+    len: u32,
+}
+
+impl Kept {
+    fn bytes(&self) -> &[u8] {
+        &self.buffer[self.from as usize..][..self.len as usize]
+    }
+
+    /// Returns the part from `skipped` bytes on, of `len` bytes.
+    fn part(&self, skipped: u32, len: u32) -> Self {
+        assert!(skipped + len <= self.len, "a part lies in what was kept");
+        Self { buffer: self.buffer.clone(), from: self.from + skipped, len }
+    }
+}
+
+impl Segment {
+    /// Returns where each kept part in a range begins, in descending order.
+    fn kept_in(&self, start: u32, end: u32) -> impl Iterator<Item = (u32, &Kept)> {
+        let before_end = self.kept.range(..end).rev().map(|(&at, kept)| (at, kept));
+        before_end.take_while(move |(at, kept)| at + kept.len > start)
+    }
+
+    /// Cuts a range out of what is kept. Returns the buffers that are needed no more.
+    fn cut(&mut self, start: u32, end: u32) -> impl Iterator<Item = AlignedBuffer> {
+        let hidden: Vec<_> = self.kept_in(start, end).map(|(at, _)| at).collect();
+        let mut hidden = hidden.into_iter();
+        std::iter::from_fn(move || {
+            loop {
+                let at = hidden.next()?;
+                let kept = self.kept.remove(&at)?;
+                if at < start {
+                    self.kept.insert(at, kept.part(0, start - at));
+                }
+                if at + kept.len > end {
+                    self.kept.insert(end, kept.part(end - at, at + kept.len - end));
+                }
+                if let Some(buffer) = Arc::into_inner(kept.buffer) {
+                    return Some(buffer);
+                }
+            }
+        })
+    }
+
+    fn read(&self, offset: u32, target: &mut [u8]) {
+        let start = offset as usize;
+        match &self.whole {
+            Some(whole) => target.copy_from_slice(&whole[start..][..target.len()]),
+            None => target.fill(0),
+        }
+        let end = start + target.len();
+        for (at, kept) in self.kept_in(offset, offset + len_u32(target.len())) {
+            let (first, last) = (start.max(at as usize), end.min((at + kept.len) as usize));
+            let bytes = &kept.bytes()[first - at as usize..last - at as usize];
+            target[first - start..last - start].copy_from_slice(bytes);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.whole.is_none() && self.kept.is_empty()
+    }
 }
 
 impl MemMedium {
@@ -62,13 +153,18 @@ impl MemMedium {
             geometry: state.geometry,
             segments: state.segments.clone(),
             superblocks: state.superblocks.clone(),
+            spare: Vec::new(),
         };
         Self { state: Rc::new(RefCell::new(state)), ..*self }
     }
 
-    /// Returns the bytes of memory that segments occupy.
+    /// Returns the bytes of the segments that occupy memory, each from its first append to its
+    /// discard, as if all of it did.
     pub fn resident_bytes(&self) -> u64 {
-        self.state.borrow().segments.iter().flatten().map(|buffer| buffer.len() as u64).sum()
+        let state = self.state.borrow();
+        let segments = state.segments.iter().filter(|segment| !segment.is_empty());
+        let segment_bytes = state.geometry.map_or(0, |geometry| geometry.segment_bytes);
+        segments.count() as u64 * u64::from(segment_bytes)
     }
 }
 
@@ -105,21 +201,35 @@ impl State {
         Ok((segment.0 as usize, geometry.segment_bytes as usize))
     }
 
-    fn append(&mut self, segment: SegmentId, offset: u32, bytes: &[u8]) -> Result<()> {
-        let (index, segment_bytes) = self.locate(segment, offset, bytes.len(), WRITE_UNIT)?;
-        let content =
-            self.segments[index].get_or_insert_with(|| AlignedBuffer::zeroed(segment_bytes));
-        assert_eq!(content.len(), segment_bytes, "memory of a segment");
-        content[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+    fn append(
+        &mut self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: Arc<AlignedBuffer>,
+    ) -> Result<()> {
+        let (index, segment_bytes) = self.locate(segment, offset, buffer.len(), WRITE_UNIT)?;
+        let len = len_u32(buffer.len());
+        let content = &mut self.segments[index];
+        let room = SPARE_MAX.saturating_sub(self.spare.len());
+        content.cut(offset, offset + len).enumerate().for_each(|(number, buffer)| {
+            if number < room {
+                self.spare.push(buffer);
+            }
+        });
+        let (part, of) = KEPT_USE;
+        if buffer.len() >= buffer.capacity() / of * part {
+            content.kept.insert(offset, Kept { buffer, from: 0, len });
+            return Ok(());
+        }
+        let whole = content.whole.get_or_insert_with(|| AlignedBuffer::zeroed(segment_bytes));
+        assert_eq!(whole.len(), segment_bytes, "memory of a segment");
+        whole[offset as usize..][..buffer.len()].copy_from_slice(&buffer);
         Ok(())
     }
 
     fn read(&self, segment: SegmentId, offset: u32, target: &mut [u8]) -> Result<()> {
         let (index, _) = self.locate(segment, offset, target.len(), READ_UNIT)?;
-        match &self.segments[index] {
-            Some(content) => target.copy_from_slice(&content[offset as usize..][..target.len()]),
-            None => target.fill(0),
-        }
+        self.segments[index].read(offset, target);
         Ok(())
     }
 }
@@ -169,7 +279,7 @@ impl Medium for MemMedium {
             state.segments = Vec::new();
         }
         state.geometry = Some(geometry);
-        state.segments.resize(segment_count as usize, None);
+        state.segments.resize(segment_count as usize, Segment::default());
         Ok(())
     }
 
@@ -179,7 +289,7 @@ impl Medium for MemMedium {
         offset: u32,
         buffer: Arc<AlignedBuffer>,
     ) -> Result<()> {
-        self.state.borrow_mut().append(segment, offset, &buffer)
+        self.state.borrow_mut().append(segment, offset, buffer)
     }
 
     async fn append_durably(
@@ -209,8 +319,12 @@ impl Medium for MemMedium {
     async fn discard(&self, segment: SegmentId) -> Result<()> {
         let mut state = self.state.borrow_mut();
         let (index, _) = state.locate(segment, 0, 0, WRITE_UNIT)?;
-        state.segments[index] = None;
+        state.segments[index] = Segment::default();
         Ok(())
+    }
+
+    fn spare_buffer(&self) -> Option<AlignedBuffer> {
+        self.state.borrow_mut().spare.pop()
     }
 
     async fn read_superblock(&self, slot: u32) -> Result<AlignedBuffer> {
@@ -237,6 +351,8 @@ mod tests {
     //! Goal: bytes are stored at their offset and nowhere else, and survive the handle that wrote
     //! them. Method: every operation completes at its first poll, so the futures are polled once.
     use super::*;
+    use crate::base::seed::random;
+    use rand::RngExt;
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
@@ -293,9 +409,55 @@ mod tests {
         assert_eq!(medium.resident_bytes(), 0);
         now(medium.append(SegmentId(3), 0, Arc::new(filled(4096, 1)))).unwrap();
         assert_eq!(medium.resident_bytes(), 64 << 10);
+        let mut little = filled(16 << 10, 1);
+        little.set_len(8192);
+        let little = Arc::new(little);
+        now(medium.append(SegmentId(3), 4096, little.clone())).unwrap();
+        assert_eq!(Arc::strong_count(&little), 1, "a buffer is kept for half of it");
+        assert_eq!(medium.resident_bytes(), 64 << 10);
         now(medium.discard(SegmentId(3))).unwrap();
         assert_eq!(medium.resident_bytes(), 0);
         assert!(read(&medium, 3, 0, 4096).iter().all(|&byte| byte == 0));
+    }
+
+    /// Appends of all lengths, kept and copied, over each other, against an array.
+    #[test]
+    fn what_was_appended_last_is_read() {
+        let (medium, mut random) = (medium(), random(1));
+        let mut plain = vec![0; 64 << 10];
+        for number in 0..2000u32 {
+            let pages = random.random_range(1..=16);
+            let at = random.random_range(0..=16 - pages) * 4096;
+            let mut buffer = filled(pages * 4096, number.to_le_bytes()[0]);
+            if random.random() {
+                buffer = filled(2 * buffer.len(), buffer[0]);
+                buffer.set_len(pages * 4096);
+            }
+            plain[at..][..buffer.len()].copy_from_slice(&buffer);
+            now(medium.append(SegmentId(1), len_u32(at), Arc::new(buffer))).unwrap();
+            let from = random.random_range(0..128) * 512;
+            let len = random.random_range(0..=(plain.len() - from) / 512) * 512;
+            assert!(*read(&medium, 1, len_u32(from), len) == plain[from..][..len], "{number}");
+        }
+    }
+
+    #[test]
+    fn buffers_are_kept_and_come_back_when_they_are_overwritten() {
+        let medium = medium();
+        let (first, second) = (Arc::new(filled(8192, 1)), Arc::new(filled(8192, 2)));
+        let address = first.as_ptr();
+        now(medium.append(SegmentId(0), 0, first.clone())).unwrap();
+        assert_eq!(Arc::strong_count(&first), 2, "the bytes were copied");
+        now(medium.append(SegmentId(0), 4096, second)).unwrap();
+        drop(first);
+        assert!(medium.spare_buffer().is_none(), "a buffer came back with half of it in use");
+        now(medium.append(SegmentId(0), 0, Arc::new(filled(4096, 3)))).unwrap();
+        assert_eq!(medium.spare_buffer().unwrap().as_ptr(), address, "another buffer came back");
+        assert!(medium.spare_buffer().is_none());
+        for _ in 0..2 * SPARE_MAX {
+            now(medium.append(SegmentId(0), 0, Arc::new(filled(4096, 3)))).unwrap();
+        }
+        assert_eq!(std::iter::from_fn(|| medium.spare_buffer()).count(), SPARE_MAX);
     }
 
     #[test]

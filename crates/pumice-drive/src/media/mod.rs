@@ -170,7 +170,9 @@ impl Capabilities {
 /// # Cancellation
 ///
 /// An operation owns its buffer: a read takes a buffer and returns it; an append shares one,
-/// because the drive serves reads from it meanwhile. The future of an operation may be dropped. The
+/// because the drive serves reads from it meanwhile. The drive never changes what it has appended,
+/// so a medium may keep the buffer instead of a copy; [`spare_buffer`](Medium::spare_buffer) is
+/// what it can return in exchange. The future of an operation may be dropped. The
 /// operation may then take effect, in part or as a whole, at any later time, and the medium must
 /// keep the buffer alive as long as it is in use.
 pub trait Medium {
@@ -227,6 +229,12 @@ pub trait Medium {
             self.append(segment, offset, buffer).await?;
             self.sync().await.map_err(not_durable)
         }
+    }
+
+    /// Returns a buffer that the medium kept after an append and no longer needs. The drive asks
+    /// when it finds that the medium has kept one. A medium that keeps none has none.
+    fn spare_buffer(&self) -> Option<AlignedBuffer> {
+        None
     }
 
     /// Fills the buffer from `offset` of `segment`. Offset and length are multiples of the read

@@ -2,8 +2,9 @@
 //! Method: a scripted client, two servers of one disk one after the other, and between them the
 //! handover through a socket, as between two processes.
 
+use super::super::handover::Known;
 use super::super::wire::{option, reply};
-use super::super::{Handover, Parked};
+use super::super::{Handover, Lineage, Parked};
 use super::*;
 use pumice_drive::base::Clock;
 
@@ -154,6 +155,22 @@ fn who_says_nothing_or_half_a_payload_is_cut_off() {
     assert_eq!(handed, 1);
 }
 
+/// The payload is skipped, to stay in step.
+#[test]
+fn who_sends_half_a_payload_that_is_refused_is_cut_off() {
+    let handed = hand_over(MemoryDisk::default(), 50_000_000, |mut door| {
+        let mut half = door.enter();
+        let mut whole = door.enter();
+        half.request(command::WRITE, 0, 1, SIZE, 4096);
+        half.send(&[1; 1000]);
+        whole.expect_alive();
+        door.signal(GO_ON);
+        half.expect_end();
+        whole.expect_alive();
+    });
+    assert_eq!(handed, 1);
+}
+
 /// A disk may take longer than any client has.
 #[test]
 fn a_slow_disk_is_waited_for() {
@@ -195,6 +212,7 @@ fn a_failed_flush_hands_nobody_over() {
         socket: Arc::new(near.into()),
         export: "disk".into(),
         dialect: Default::default(),
+        known: Default::default(),
         unread: Vec::new(),
     };
     server.resume(parked);
@@ -213,10 +231,40 @@ fn a_client_of_an_export_that_is_gone_is_closed() {
         socket,
         export: "other".into(),
         dialect: Default::default(),
+        known: Default::default(),
         unread: vec![],
     });
     assert_eq!(server.connections(), 0);
     Client(far).expect_end();
+}
+
+/// What happens to a client that left a writable disk of [`SIZE`] bytes in the state "a", when the
+/// next server has `disk` in a state that follows `follows`.
+fn goes_on(disk: MemoryDisk, follows: &str) -> bool {
+    let runtime = Runtime::new(Backend::Auto).unwrap();
+    let lineage = Lineage { follows: follows.into(), leaves: "b".into() };
+    let export = Rc::new(Export::new("disk", "", Rc::new(disk)).with_lineage(lineage));
+    let server = Server::new(runtime, vec![export], Options::default());
+    let (near, _far) = UnixStream::pair().unwrap();
+    server.resume(Parked {
+        socket: Arc::new(near.into()),
+        export: "disk".into(),
+        dialect: Default::default(),
+        known: Known { left: "a".into(), size_bytes: SIZE, is_read_only: false },
+        unread: vec![],
+    });
+    server.connections() == 1
+}
+
+#[test]
+fn a_client_goes_on_only_with_what_it_knows() {
+    assert!(goes_on(MemoryDisk::default(), "a"));
+    assert!(goes_on(MemoryDisk::new(SIZE + 4096), "a"), "a disk may grow");
+    assert!(!goes_on(MemoryDisk::default(), "b"), "another state");
+    assert!(!goes_on(MemoryDisk::default(), ""), "something was lost");
+    assert!(!goes_on(MemoryDisk::new(SIZE - 4096), "a"), "smaller");
+    let disk = MemoryDisk { is_read_only: true, ..MemoryDisk::default() };
+    assert!(!goes_on(disk, "a"), "read-only");
 }
 
 /// More descriptors and bytes than one message takes.
@@ -229,6 +277,7 @@ fn a_crowd_goes_through_the_socket() {
         socket: socket.clone(),
         export: format!("{index}\n"),
         dialect: Default::default(),
+        known: Default::default(),
         unread: vec![index as u8; index % 7 * 9000],
     };
     let listeners = Vec::new();
@@ -250,9 +299,9 @@ fn nonsense_is_refused() {
         ("", ErrorKind::Corrupt),
         ("{}\n", ErrorKind::Corrupt),
         (r#"{"version":2,"listeners":[],"clients":[]}"#, ErrorKind::Corrupt),
-        ("{\"version\":2,\"listeners\":[],\"clients\":[]}\n", ErrorKind::Unsupported),
+        ("{\"version\":3,\"listeners\":[],\"clients\":[]}\n", ErrorKind::Unsupported),
         (
-            "{\"version\":1,\"listeners\":[{\"Tcp\":\"127.0.0.1:1\"}],\"clients\":[]}\n",
+            "{\"version\":2,\"listeners\":[{\"Tcp\":\"127.0.0.1:1\"}],\"clients\":[]}\n",
             ErrorKind::Corrupt,
         ),
     ] {

@@ -18,6 +18,8 @@ fn running_requests_end_and_new_ones_are_refused() {
         haggler.option(option::LIST, b"");
         assert_eq!(haggler.option_reply(option::LIST).0, reply::SERVER);
         haggler.option_reply(option::LIST);
+        let mut old = door.connect();
+        old.greet(0);
         client.request(command::READ, 0, 1, 0, 16);
         client.expect_alive();
         door.signal(SHUT_DOWN);
@@ -25,6 +27,9 @@ fn running_requests_end_and_new_ones_are_refused() {
         assert_eq!(client.call(command::FLUSH, 0, 0, 0), 108);
         haggler.option(option::GO, b"\0\0\0\0\0\0");
         assert_eq!(haggler.option_reply(option::GO).0, reply::ERR_SHUTDOWN);
+        // Its answer would be taken for the size of an export.
+        old.option(option::EXPORT_NAME, b"disk");
+        old.expect_end();
         door.signal(OPEN_GATE);
         assert_eq!(client.reply(), (1, 0));
         client.receive(16);

@@ -48,7 +48,8 @@ impl Log {
         let drive = runtime.block_on(async {
             create(&medium, &made).await?;
             // A simulated drive keeps its memory for the map, as real ones do.
-            let options = OpenOptions { read_cache_bytes: 0, ..OpenOptions::default() };
+            let options =
+                OpenOptions { read_cache_bytes: 0, read_ahead_bytes: 0, ..OpenOptions::default() };
             Drive::open(Rc::clone(&medium), runtime.clone(), options).await
         })?;
         let ahead = Rc::default();

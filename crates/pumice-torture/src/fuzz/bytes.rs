@@ -10,7 +10,7 @@ use uuid::Uuid;
 use pumice_drive::base::checksum::{crc32, crc64};
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::{Result, SegmentId};
-use pumice_drive::codec::{Codec, Compressor, Decompressor, Encoding, FrameForm};
+use pumice_drive::codec::{BlockTable, Codec, Compressor, Decompressor, Encoding, FrameForm};
 use pumice_drive::format::{
     BATCH_ALIGNMENT, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, DIRECTORY_PAGE_BYTES,
     DirectoryEntry, DroppedRange, FRAME_BLOCKS_MAX, MapLimits, RECORD_HEADER_BYTES, Record,
@@ -176,10 +176,17 @@ pub fn leaf(input: &[u8]) -> bool {
         }
         return true;
     }
-    let Ok(runs) = decode_leaf(input, &LIMITS) else { return false };
+    let Ok((runs, tables)) = decode_leaf(input, &LIMITS) else { return false };
     let mut again = Vec::new();
     for (start, content) in runs {
         encode_run(start, content, &mut again);
+    }
+    for table in tables {
+        let Ok(found) = BlockTable::from_stored(table.bytes, table.blocks.into()) else {
+            return false;
+        };
+        assert_eq!(found.blocks(), usize::from(table.blocks));
+        again.extend_from_slice(found.stored());
     }
     assert!(again == input, "a leaf has a single encoding");
     true

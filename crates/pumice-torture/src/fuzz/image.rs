@@ -12,7 +12,7 @@
 //! | 0 segment | u8: number in the low 6 bits, stream above: the stream goes there, announced |
 //! | 1 seal | the batch |
 //! | 2 data | lba, blocks, encoding u8, length u8, bytes: a frame with that payload |
-//! | 3 frame | lba, blocks u8, codec u8, byte u8: a frame as the codec encodes it |
+//! | 3 frame | lba, blocks u8, codec u8 (bit 7: in blocks), byte u8: a frame as it is encoded |
 //! | 4 fill, 5 trim | lba, blocks (and byte u8) |
 //! | 6 superblock | field u8, number: replaces a value from now on |
 //! | 7 segment, 8 batch | field u8, number: replaces a value in the next header |
@@ -36,11 +36,12 @@ use metadata::{Edit, Model};
 use pumice_drive::base::checksum::crc64;
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::{AlignedBuffer, Lba, SegmentId, SeqNo};
-use pumice_drive::codec::{Codec, Compressor};
+use pumice_drive::codec::{Codec, Compressor, Encoding, FrameForm};
 use pumice_drive::format::{
     BATCH_ALIGNMENT, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, CheckpointAddress,
-    DroppedRange, Record, RecordAddress, SEGMENT_BYTES_MIN, SEGMENT_HEADER_BYTES, SUPERBLOCK_BYTES,
-    SegmentHeader, Source, Stream, Superblock, chain_record, chain_start, generation,
+    DroppedRange, LEAF_TABLE_BYTES, Record, RecordAddress, SEGMENT_BYTES_MIN, SEGMENT_HEADER_BYTES,
+    SUPERBLOCK_BYTES, SegmentHeader, Source, Stream, Superblock, TABLE_BLOCKS_MIN, chain_record,
+    chain_start, generation,
 };
 
 /// Number of segments that can be written; the superblock can state another number. A drive with
@@ -52,6 +53,9 @@ const VERBS_MAX: usize = 2000;
 
 /// Maximum number of blocks of a frame that a codec encodes.
 const FRAME_BLOCKS: usize = 8;
+
+/// The bit of a codec's number that has it encode independent blocks.
+const BLOCKS_BIT: u8 = 1 << 7;
 
 /// The content of a medium.
 pub(super) struct Image {
@@ -331,7 +335,11 @@ impl Writer {
             stored_bytes: payload.len() as u32,
             payload_checksum: crc64(&payload),
         };
-        self.push(stream, record, sources, payload);
+        let table = table_of(range.blocks, encoding, &payload);
+        let place = self.push(stream, record, sources, payload);
+        if let Some(table) = table {
+            self.model.tables.insert((place.segment.0, place.offset), table);
+        }
     }
 
     fn push_host(&mut self, record: Record) {
@@ -511,9 +519,19 @@ impl Writer {
     }
 }
 
+/// Returns the table that a leaf may have of a frame with this payload.
+fn table_of(blocks: u8, encoding: u8, payload: &[u8]) -> Option<[u8; LEAF_TABLE_BYTES]> {
+    let entries = payload.get(..usize::from(blocks) * LEAF_TABLE_BYTES / FRAME_BLOCKS)?;
+    let has_table = encoding == Encoding::Blocks as u8 && blocks >= TABLE_BLOCKS_MIN;
+    let mut table = [0; LEAF_TABLE_BYTES];
+    table.get_mut(..entries.len())?.copy_from_slice(entries);
+    has_table.then_some(table)
+}
+
 /// Returns a frame of `blocks` blocks as a codec encodes it.
 fn encode(blocks: usize, codec: u8, byte: u8) -> (u8, Vec<u8>) {
-    let codec = match codec % 3 {
+    let form = if codec & BLOCKS_BIT != 0 { FrameForm::Blocks } else { FrameForm::Solid };
+    let codec = match (codec & !BLOCKS_BIT) % 3 {
         0 => Codec::None,
         1 => Codec::Lz4,
         _ => Codec::Zstd { level: 1 },
@@ -523,7 +541,8 @@ fn encode(blocks: usize, codec: u8, byte: u8) -> (u8, Vec<u8>) {
         piece.fill(byte.wrapping_add(at));
     }
     let mut target = vec![0; Compressor::target_bytes(source.len())];
-    let (encoding, length) = Compressor::new(codec).compress(&source, &mut target);
+    let mut compressor = Compressor::new(codec).with_form(form);
+    let (encoding, length) = compressor.compress(&source, &mut target);
     target.truncate(length);
     (encoding as u8, target)
 }

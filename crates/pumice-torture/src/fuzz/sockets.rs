@@ -24,7 +24,14 @@ pub(super) fn runtime() -> Runtime {
 }
 
 /// Sends all bytes, unless the other side closes the connection, and shuts this side down.
-pub(super) async fn send(runtime: &Runtime, socket: &Arc<OwnedFd>, mut bytes: Vec<u8>) {
+pub(super) async fn send(runtime: &Runtime, socket: &Arc<OwnedFd>, bytes: Vec<u8>) {
+    send_and_stay(runtime, socket, bytes).await;
+    // Fails if the server has already closed it.
+    let _closed = rustix::net::shutdown(socket, Shutdown::Write);
+}
+
+/// Sends all bytes, unless the other side closes the connection.
+pub(super) async fn send_and_stay(runtime: &Runtime, socket: &Arc<OwnedFd>, mut bytes: Vec<u8>) {
     let (mut start, end) = (0, bytes.len());
     while start < end {
         let (returned, result) = runtime.send(socket, bytes, start..end).await;
@@ -32,11 +39,9 @@ pub(super) async fn send(runtime: &Runtime, socket: &Arc<OwnedFd>, mut bytes: Ve
         match result {
             Ok(sent) => start += sent,
             // The server has closed the connection.
-            Err(_) => break,
+            Err(_) => return,
         }
     }
-    // Fails if the server has already closed it.
-    let _closed = rustix::net::shutdown(socket, Shutdown::Write);
 }
 
 /// Receives until the other side ends. Returns the beginning of what came.

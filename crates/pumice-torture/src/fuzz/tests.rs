@@ -183,8 +183,12 @@ fn hostile() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("open", "lost-batch", [&LOG[..], &[0, 1, 4, 0, 1, 1, 6, 11, 9]].concat()),
         ("nbd_handshake", "long-option", long_option),
         ("nbd_handshake", "many-options", many_options),
-        ("nbd_transmission", "long-write", [request(1, 0, 1, 0, u32::MAX), later].concat()),
-        ("nbd_transmission", "off-the-disk", request(0, 0, 1, u64::MAX - 5, 9)),
+        (
+            "nbd_transmission",
+            "long-write",
+            [vec![0], request(1, 0, 1, 0, u32::MAX), later].concat(),
+        ),
+        ("nbd_transmission", "off-the-disk", [vec![0], request(0, 0, 1, u64::MAX - 5, 9)].concat()),
         ("nbd_client", "reply-to-no-request", dialogue(&reply(7))),
         (
             "nbd_client",
@@ -196,7 +200,7 @@ fn hostile() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         (
             "nbd_handover",
             "another-version",
-            [&b"\0"[..], br#"{"version":2,"listeners":[],"clients":[]}"#, b"\n"].concat(),
+            [&b"\0"[..], br#"{"version":3,"listeners":[],"clients":[]}"#, b"\n"].concat(),
         ),
         ("nbd_handover", "no-manifest", b"\x02{}".to_vec()),
         ("fuse", "no-init", fuse(1, &[fuse_request(15, &span(0, 512))])),
@@ -284,10 +288,14 @@ fn metadata_of(mode: u8, number: usize, script: &[u8]) -> Vec<u8> {
     [&[mode], &payload[META_PREFIX_BYTES..][..raw]].concat()
 }
 
+/// A frame of eight independent blocks, of which the third is written again.
+const FRAME_IN_TWO: [u8; 10] = [3, 16, 7, 0x81, 1, 3, 18, 0, 1, 5];
+
 fn leaf_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let log = [&LOG[..], &[4, 0xf1, 0, 4, 0xf1, 0, 4, 7, 12]].concat();
     vec![
         ("runs", metadata_of(0, 0, &log)),
+        ("table", metadata_of(0, 0, &[&LOG[..], &FRAME_IN_TWO, &[12]].concat())),
         ("page", trimmed(&metadata_of(1, 2, &log))),
         ("one-hole", vec![0; 17]),
         ("empty-page", vec![1]),
@@ -363,11 +371,18 @@ fn handshake_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let go = option(7, b"\0\0\0\x05drive\0\x03\0\0\0\x01\0\x03");
     let list = option(3, b"");
     let info = option(6, b"\0\0\0\x05other\0\0");
+    let query = b"\0\0\0\x05drive\0\0\0\x01\0\0\0\x0fbase:allocation";
+    let contexts = |number| option(number, query);
     let read = request(0, 0, 1, 0, 512);
     vec![
         ("go", [flags, &go].concat()),
         ("list-info-go", [flags, &list, &info, &go].concat()),
         ("unsupported-go", [flags, &option(5, b""), &option(8, b""), &go].concat()),
+        ("structured-contexts-go", [flags, &option(8, b""), &contexts(10), &go].concat()),
+        (
+            "extended-list-contexts-go",
+            [flags, &option(11, b""), &contexts(9), &contexts(10), &go].concat(),
+        ),
         ("zeroes-go-read", [&[0, 0, 0, 1], &go[..], &read].concat()),
     ]
 }
@@ -386,7 +401,7 @@ fn transmission_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let write = |flags, cookie, offset| {
         [request(1, flags, cookie, offset, 600), vec![cookie; 600]].concat()
     };
-    vec![
+    let simple = vec![
         ("read", request(0, 0, 1, 512, block)),
         ("long-read", request(0, 0, 1, 4096, (1 << 20) + 512)),
         ("write-on-the-spot", [write(0, 1, 512), request(0, 0, 2, 0, 2048)].concat()),
@@ -409,7 +424,47 @@ fn transmission_seeds() -> Vec<(&'static str, Vec<u8>)> {
             .concat(),
         ),
         ("cut-off", [request(0, 0, 1, 0, 1), request(1, 0, 2, 0, 3 << 19), vec![7; 100]].concat()),
-    ]
+    ];
+    let dialect = |first: u8, requests: &[u8]| [&[first], requests].concat();
+    let status = [request(7, 0, 1, 0, block), request(7, 8, 2, 0, 64 * block)].concat();
+    let whole = request(0, 4, 1, 4096, (1 << 20) + 512);
+    let late = [request(0, 0, 1, 1 << 40, 512), request(1, 0, 2, 1 << 40, 512)].concat();
+    let long = (1 << 20) + 512;
+    let others = [
+        ("structured-long-read", dialect(1, &request(0, 0, 1, 4096, long))),
+        ("structured-whole-read", dialect(1, &whole)),
+        ("structured-status", dialect(2, &[status.clone(), write(0, 3, 513)].concat())),
+        ("extended-read-and-status", {
+            let status = extended(7, 0, 2, 0, 1 << 20);
+            dialect(3, &[extended(0, 0, 1, 0, long.into()), status].concat())
+        }),
+        ("extended-write-and-payload-of-a-trim", {
+            let write = [extended(1, PAYLOAD_LEN, 1, 0, 600), vec![1; 600]].concat();
+            let trim = [extended(4, PAYLOAD_LEN, 2, 0, 8), vec![1; 8]].concat();
+            dialect(3, &[write, trim, extended(3, 0, 3, 0, 0)].concat())
+        }),
+        ("stays", dialect(4, &[request(0, 0, 1, 512, block), write(0, 2, 512)].concat())),
+        ("stays-with-half-a-write", {
+            dialect(4, &[request(0, 0, 1, 0, 1), request(1, 0, 2, 0, 600), vec![1; 100]].concat())
+        }),
+        ("stays-with-half-of-a-refused-write", {
+            dialect(4, &[request(0, 0, 9, 0, 1), late, vec![1; 100]].concat())
+        }),
+    ];
+    let simple = simple.into_iter().map(|(name, requests)| (name, dialect(0, &requests)));
+    simple.chain(others).collect()
+}
+
+/// Command flag: the length in an extended header is that of a payload.
+const PAYLOAD_LEN: u8 = 1 << 5;
+
+/// A request with an extended header.
+fn extended(command: u8, flags: u8, cookie: u8, offset: u64, length: u64) -> Vec<u8> {
+    let mut bytes = vec![0x21, 0xe4, 0x1c, 0x71, 0, flags, 0, command];
+    bytes.extend([0, 0, 0, 0, 0, 0, 0, cookie]);
+    bytes.extend(offset.to_be_bytes());
+    bytes.extend(length.to_be_bytes());
+    bytes
 }
 
 /// What a server sends first.
@@ -450,13 +505,17 @@ fn client_seeds() -> Vec<(&'static str, Vec<u8>)> {
 
 /// A handover of listeners and clients, with what the clients sent already: the same for each.
 fn handover(listeners: u8, clients: u8, unread_bytes: usize, unread: &[u8]) -> Vec<u8> {
-    let listener = r#"{"Unix":{"path":"/nowhere/socket","file":null}}"#;
+    // "/nowhere"
+    let path = "[47,110,111,119,104,101,114,101]";
+    let listener = format!(r#"{{"Unix":{{"path":{path},"file":null}}}}"#);
     let dialect = r#"{"headers":"Simple","contexts":[false,false]}"#;
-    let client =
-        format!(r#"{{"export":"disk","dialect":{dialect},"unread_bytes":{unread_bytes}}}"#);
+    let known = r#"{"left":"","size_bytes":65536,"is_read_only":false}"#;
+    let client = format!(
+        r#"{{"export":"disk","dialect":{dialect},"known":{known},"unread_bytes":{unread_bytes}}}"#
+    );
     let list = |text: &str, count| vec![text.to_owned(); usize::from(count)].join(",");
-    let (listens, parked) = (list(listener, listeners), list(&client, clients));
-    let manifest = format!(r#"{{"version":1,"listeners":[{listens}],"clients":[{parked}]}}"#);
+    let (listens, parked) = (list(&listener, listeners), list(&client, clients));
+    let manifest = format!(r#"{{"version":2,"listeners":[{listens}],"clients":[{parked}]}}"#);
     let unread = unread.repeat(clients.into());
     let sockets = listeners + clients;
     [&[sockets][..], manifest.as_bytes(), b"\n", &unread].concat()

@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use indicatif::{ProgressBar, ProgressStyle};
 
-use super::{Outcome, print, print_json};
+use super::{Outcome, print, print_json, progress};
 use pumice_drive::base::units::format_size;
-use pumice_drive::controller::{CheckReport, Depth, Problem, check};
+use pumice_drive::controller::{CheckReport, Checked, Depth, Problem, check};
 use pumice_drive::runtime::{Backend, Runtime};
 
 /// Verify every structure and checksum of a drive that is not in use
@@ -36,11 +35,12 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let runtime = Runtime::new(Backend::Auto)?;
     let medium = super::open::medium(&runtime, &args.path, true)?;
-    let style = ProgressStyle::with_template("checked {bytes} ({bytes_per_sec})");
-    let bar = ProgressBar::no_length().with_style(style.expect("a constant template"));
+    let bar = progress::segments();
     let depth = if args.quick { Depth::Quick } else { Depth::Full };
-    let mut progress = |bytes| bar.set_position(bytes);
-    let report = runtime.block_on(check(&medium, depth, &mut progress));
+    let mut show = |Checked { segments, segments_total, bytes }| {
+        progress::set_segments(&bar, segments, segments_total, bytes);
+    };
+    let report = runtime.block_on(check(&medium, depth, &mut show));
     bar.finish_and_clear();
     let report = report.map_err(|error| super::remains::advise(&args.path, error))?;
     if args.json {

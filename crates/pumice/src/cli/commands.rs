@@ -8,9 +8,6 @@ use textwrap::{Options, WordSplitter};
 
 use super::*;
 
-/// Columns of the help text.
-const HELP_COLUMNS: usize = 100;
-
 /// Every subcommand.
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -36,6 +33,7 @@ pub(super) enum DriveCommand {
     #[cfg(feature = "attach")]
     Detach(detach::Args),
     Info(info::Args),
+    List(list::Args),
     Check(check::Args),
     Scrub(scrub::Args),
     Resize(resize::Args),
@@ -101,6 +99,7 @@ impl DriveCommand {
             #[cfg(feature = "attach")]
             Self::Detach(args) => detach::run(&args),
             Self::Info(args) => info::run(&args),
+            Self::List(args) => list::run(&args),
             Self::Check(args) => check::run(&args),
             Self::Scrub(args) => scrub::run(&args),
             Self::Resize(args) => resize::run(&args),
@@ -182,14 +181,16 @@ pub(super) fn program() -> clap::Command {
     }
     let names = groups.iter().flat_map(|group| group.command.get_subcommands());
     let width = names.map(|command| command.get_name().len()).max().unwrap_or(0);
+    let columns = output::columns().into();
+    let heading = *built.get_styles().get_header();
     let mut template = "{before-help}{about-with-newline}\n{usage-heading} {usage}\n\n".to_owned();
     for group in &groups {
-        template += &format!("{}:\n", group.title);
+        template += &format!("{heading}{}:{heading:#}\n", group.title);
         for command in group.command.get_subcommands() {
             let name = format!("  {:width$}  ", command.get_name());
             let about = command.get_about().map(ToString::to_string).unwrap_or_default();
             let indent = " ".repeat(name.len());
-            let options = Options::new(HELP_COLUMNS)
+            let options = Options::new(columns)
                 .initial_indent(&name)
                 .subsequent_indent(&indent)
                 .word_splitter(WordSplitter::NoHyphenation);
@@ -197,7 +198,18 @@ pub(super) fn program() -> clap::Command {
         }
         template.push('\n');
     }
-    Cli::command().help_template(template + "Options:\n{options}{after-help}")
+    template += &format!("{heading}Options:{heading:#}\n{{options}}{{after-help}}");
+    Cli::command().help_template(template).term_width(columns)
+}
+
+/// Returns the names of the subcommands in their groups, a paragraph for each.
+pub(super) fn names() -> String {
+    let paragraph = |group: &Group| {
+        let names = group.command.get_subcommands().map(clap::Command::get_name);
+        let line = format!("{}: {}", group.title, names.collect::<Vec<_>>().join(", "));
+        textwrap::fill(&line, Options::new(output::columns().into()).subsequent_indent("  "))
+    };
+    groups().iter().map(paragraph).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]

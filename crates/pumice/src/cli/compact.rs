@@ -5,8 +5,8 @@ use std::pin::pin;
 
 use anyhow::{Context, Result, bail};
 use futures_util::future::{Either, select};
-use indicatif::{ProgressBar, ProgressStyle};
 
+use super::progress::Descent;
 use super::signals::Interrupt;
 use super::{Outcome, print, print_json};
 use crate::control::{self, Answer, Client, Request};
@@ -63,14 +63,13 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 
 /// Asks the drive's server to compact it.
 fn ask(client: Client, path: &Path, percent: u32) -> Result<Compacted> {
-    let bar = bar();
+    let mut shown = Shown::new(percent);
     let answer = client.ask(&Request::Compact { percent }, |answer| {
         if let Answer::Progress(progress) = answer {
-            bar.set_length(progress.total);
-            bar.set_position(progress.bytes);
+            shown.set(progress.bytes, progress.total);
         }
     });
-    bar.finish_and_clear();
+    drop(shown);
     match answer.with_context(|| path.display().to_string())? {
         Some(Answer::Compacted(compacted)) => Ok(compacted),
         _ => bail!("{}: the server stopped before the drive was compacted", path.display()),
@@ -83,7 +82,7 @@ fn compact(path: &Path, percent: u32) -> Result<Compacted> {
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { compact_percent: None, ..OpenOptions::default() };
     let drive = super::open::drive(&runtime, path, options)?;
-    let bar = bar();
+    let mut shown = Shown::new(percent);
     let compacting = async {
         let mut work = pin!(drive.compact(percent));
         loop {
@@ -92,14 +91,13 @@ fn compact(path: &Path, percent: u32) -> Result<Compacted> {
                 Either::Right(_) if interrupt.came() => return None,
                 Either::Right(_) => {
                     let info = drive.info();
-                    bar.set_length(info.live_bytes);
-                    bar.set_position(info.occupied_bytes);
+                    shown.set(info.occupied_bytes, info.live_bytes);
                 }
             }
         }
     };
     let compacted = runtime.block_on(compacting);
-    bar.finish_and_clear();
+    drop(shown);
     let closed = runtime.block_on(drive.close());
     runtime.drop_tasks();
     let at_path = || path.display().to_string();
@@ -110,9 +108,23 @@ fn compact(path: &Path, percent: u32) -> Result<Compacted> {
     }
 }
 
-fn bar() -> ProgressBar {
-    let style = ProgressStyle::with_template("occupies {bytes}, of which {total_bytes} are live");
-    ProgressBar::no_length().with_style(style.expect("a constant template"))
+/// Progress on stderr.
+struct Shown {
+    descent: Descent,
+    percent: u32,
+}
+
+impl Shown {
+    fn new(percent: u32) -> Self {
+        Self { descent: Descent::new(), percent }
+    }
+
+    fn set(&mut self, occupied: u64, live: u64) {
+        let goal = live.saturating_add(live.saturating_mul(self.percent.into()) / 100);
+        let (shown, live) = (format_size(occupied), format_size(live));
+        let message = format!("occupies {shown}, of which {live} are live");
+        self.descent.set(occupied.saturating_sub(goal), message);
+    }
 }
 
 fn text(path: &Path, compacted: &Compacted) -> String {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 
 use super::documents::{Documents, JSON_AND_STDOUT};
+use super::output::columns;
 use super::values::percent;
 use super::{Outcome, print, print_json};
 use pumice_bench::compare::compare;
@@ -61,7 +62,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     if args.json {
         print_json(&comparison)?;
     } else if opened.is_none() {
-        print(&comparison.summary().to_text())?;
+        print(&comparison.summary().to_text_within(columns()))?;
     }
     if !opened.is_none() {
         opened.write(&comparison.document(), &report::table(&all))?;

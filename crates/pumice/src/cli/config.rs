@@ -92,11 +92,14 @@ impl Arguments {
                 continue;
             }
             if arg.is_positional() {
-                values.extend(words);
+                values.push((arg.get_index(), words));
             } else {
                 flags.extend(words);
             }
         }
+        // Their order in the file means nothing.
+        values.sort_by_key(|(index, _)| *index);
+        let values: Vec<OsString> = values.into_iter().flat_map(|(_, words)| words).collect();
         // The first word is the program, and none of its flags takes the name of a subcommand.
         let at = 1 + typed.iter().skip(1).position(|arg| *arg == *name).expect("it was matched");
         let (program_s, command_s) = (&typed[1..=at], &typed[at + 1..]);

@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
-use super::{Outcome, print, print_json, size, thresholds};
+use super::{Outcome, lossy, print, print_json, size, thresholds};
 use pumice_drive::base::units::{format_size, format_size_exact};
 use pumice_drive::codec::{Codec, FrameForm};
 use pumice_drive::controller::{
@@ -18,6 +18,9 @@ use pumice_drive::controller::{
 };
 use pumice_drive::media::file::FileMedium;
 use pumice_drive::runtime::{Backend, Runtime};
+
+/// Sizes that are not asked for are multiples of this.
+const MIB: u64 = 1 << 20;
 
 /// `f_type` of a tmpfs. Source: statfs(2).
 const TMPFS_MAGIC: i64 = 0x0102_1994;
@@ -32,23 +35,32 @@ Examples:
   pumice create drive.pumice --size 64G
   pumice create drive.pumice --size 64G --codec zstd:3
   pumice create drive.pumice --size 64G --over-provisioning 28
-  pumice create /dev/sdx --size 2T --capacity 1T --force")]
+  pumice create /dev/sdx --force
+  pumice create /dev/sdx --thin 3x --force")]
 pub(crate) struct Args {
     /// File or block device
     path: PathBuf,
 
-    /// Size of the disk that hosts see, a multiple of 4 KiB
-    #[arg(long, value_parser = size, value_name = "SIZE", allow_hyphen_values = true)]
-    size: u64,
+    /// Size of the disk that hosts see, a multiple of 4 KiB [default: with a capacity or on a block
+    /// device, what that covers, even if nothing compresses]
+    #[arg(long, value_parser = disk_size, value_name = "SIZE", allow_hyphen_values = true)]
+    size: Option<u64>,
+
+    /// Size of the disk as a multiple of the capacity, for data that shrinks as much; once the log
+    /// is full, writes fail until the host trims
+    #[arg(long, value_parser = factor, value_name = "TIMES", conflicts_with = "size")]
+    thin: Option<f64>,
 
     /// Size of the log on the medium [default: all of a block device; for a file, enough for
     /// incompressible data of the drive's size, plus over-provisioning]
     #[arg(long, value_parser = size, value_name = "SIZE")]
     capacity: Option<u64>,
 
-    /// Capacity in addition to size and overhead, in percent of the size, 1 to 1000 [default: 12]
+    /// Capacity in addition to size and overhead, in percent of the size, 1 to 1000; with --size,
+    /// the rest of a block device stays unused [default: 12]
     #[arg(long, value_name = "PERCENT")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with = "capacity")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(conflicts_with_all = ["capacity", "thin"])]
     over_provisioning: Option<u32>,
 
     /// Codec for new data: none, lz4, zstd or zstd:LEVEL
@@ -57,8 +69,9 @@ pub(crate) struct Args {
 
     /// What the codec compresses of a write of several blocks: solid, frames of up to 32 KiB, is
     /// denser; blocks, each 4 KiB on its own, makes many random reads of 4 KiB at once 1.5 to 2
-    /// times as fast, from the second read of a frame on, long reads up to a fifth slower, and
-    /// takes about an eighth more space for programs and libraries
+    /// times as fast, long reads up to a fifth slower, takes about an eighth more space for
+    /// programs and libraries and five times the memory for the map (--map-cache of serve), and
+    /// needs a codec
     #[arg(long, default_value = "solid", value_name = "solid|blocks")]
     frame: FrameForm,
 
@@ -87,9 +100,26 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// Parses the size of a disk. A number alone is hardly meant as bytes.
+fn disk_size(text: &str) -> Result<u64, String> {
+    let bytes = size(text)?;
+    let is_bare = text.bytes().all(|byte| byte.is_ascii_digit());
+    if is_bare && bytes > 0 && bytes < 4096 {
+        return Err(format!("this is in bytes: did you mean {text}G?"));
+    }
+    Ok(bytes)
+}
+
+/// Parses how many times as large as its capacity a disk is.
+fn factor(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('x').unwrap_or(text).parse().ok();
+    let number = number.filter(|times| (1.0..=1000.0).contains(times));
+    number.ok_or_else(|| "expected a factor from 1x to 1000x, such as 3x".to_owned())
+}
+
 #[derive(Serialize)]
 struct Created {
-    path: PathBuf,
+    path: String,
     uuid: uuid::Uuid,
     size_bytes: u64,
     capacity_bytes: u64,
@@ -109,22 +139,45 @@ fn spec(args: &Args, segment_bytes: u32) -> Result<Spec> {
     let over_provisioning = args.over_provisioning.unwrap_or(OVER_PROVISIONING_PERCENT_DEFAULT);
     let spec = Spec {
         created_seconds: since_1970.map_or(0, |since| since.as_secs()),
-        capacity_bytes: args.capacity,
         over_provisioning_percent: over_provisioning,
         preallocated: args.preallocate,
         segment_bytes,
         codec: args.codec,
         frame_form: args.frame,
         warn_percent: args.warn,
-        ..Spec::new(uuid::Uuid::new_v4(), args.size)
+        ..Spec::new(uuid::Uuid::new_v4(), 0)
     };
-    if args.capacity.is_some() || args.over_provisioning.is_some() {
-        return Ok(spec);
+    let capacity_bytes = match (args.capacity, args.over_provisioning, args.size) {
+        (Some(bytes), ..) => Some(bytes),
+        // As much as it takes.
+        (None, Some(_), Some(_)) => None,
+        _ => device_bytes(&args.path)?.map(|bytes| bytes.saturating_sub(DATA_OFFSET)),
+    };
+    let size_bytes = match (args.size, args.thin, capacity_bytes) {
+        (Some(bytes), ..) => bytes,
+        (None, Some(times), Some(bytes)) => (bytes as f64 * times) as u64 / MIB * MIB,
+        (None, None, Some(bytes)) => size_covered(&spec, bytes),
+        (None, Some(_), None) => bail!("--thin needs the --capacity of a file, such as 100G"),
+        (None, None, None) => bail!("--size is missing: name that of the disk, such as 64G"),
+    };
+    // A capacity that covers nothing is refused as such, not for its size.
+    let size_bytes = args.size.unwrap_or(size_bytes.max(MIB));
+    Ok(Spec { size_bytes, capacity_bytes, ..spec })
+}
+
+/// Returns the largest size, in whole mebibytes, that a capacity covers even if nothing compresses;
+/// 0 if there is none.
+fn size_covered(spec: &Spec, capacity_bytes: u64) -> u64 {
+    let is_covered = |size: u64| {
+        let spec = Spec { size_bytes: size * MIB, ..spec.clone() };
+        spec.geometry().is_ok_and(|needed| needed.capacity_bytes() <= capacity_bytes)
+    };
+    let (mut covered, mut too_much) = (0, capacity_bytes / MIB + 1);
+    while too_much - covered > 1 {
+        let size = covered.midpoint(too_much);
+        if is_covered(size) { covered = size } else { too_much = size }
     }
-    match device_bytes(&args.path)? {
-        Some(bytes) => Ok(Spec { capacity_bytes: Some(bytes.saturating_sub(DATA_OFFSET)), ..spec }),
-        None => Ok(spec),
-    }
+    covered * MIB
 }
 
 /// Returns the size of a block device; `None` for anything else.
@@ -231,9 +284,9 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         }
     })?;
     let created = Created {
-        path: args.path.clone(),
+        path: lossy(&args.path),
         uuid: spec.uuid,
-        size_bytes: args.size,
+        size_bytes: spec.size_bytes,
         capacity_bytes: geometry.capacity_bytes(),
         segment_bytes,
         codec: args.codec.to_string(),
@@ -251,7 +304,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 }
 
 fn text(created: &Created) -> String {
-    let path = created.path.display();
+    let path = &created.path;
     let (size, capacity) = (created.size_bytes, created.capacity_bytes);
     let mut text = format!(
         "created {path}: size {}, capacity {}, codec {}\n",
@@ -274,4 +327,38 @@ fn text(created: &Created) -> String {
         };
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: sizes that are not asked for are covered, and numbers are taken as they are meant.
+    use super::*;
+
+    #[test]
+    fn the_size_that_is_covered_is_the_largest() {
+        for (capacity, segment_bytes) in
+            [(1 << 30, 4 << 20), (75 << 30, 32 << 20), (1 << 43, 1 << 28)]
+        {
+            let spec = Spec { segment_bytes, ..Spec::new(uuid::Uuid::nil(), 0) };
+            let size_bytes = size_covered(&spec, capacity);
+            let needed = |size_bytes| {
+                let geometry = Spec { size_bytes, ..spec.clone() }.geometry();
+                geometry.expect("a geometry").capacity_bytes()
+            };
+            assert!(size_bytes > capacity / 2 && needed(size_bytes) <= capacity, "{size_bytes}");
+            assert!(needed(size_bytes + MIB) > capacity, "{size_bytes}");
+        }
+        assert_eq!(size_covered(&Spec::new(uuid::Uuid::nil(), 0), 64 << 20), 0);
+    }
+
+    #[test]
+    fn a_number_alone_is_not_taken_for_a_size() {
+        assert_eq!(disk_size("64G"), Ok(64 << 30));
+        assert_eq!(disk_size("8192"), Ok(8192));
+        assert_eq!(disk_size("64"), Err("this is in bytes: did you mean 64G?".into()));
+        assert_eq!([factor("3x"), factor("1.5")], [Ok(3.0), Ok(1.5)]);
+        for wrong in ["", "x", "0.5x", "nan", "-1x", "3xx", "1001"] {
+            assert!(factor(wrong).is_err(), "{wrong}");
+        }
+    }
 }

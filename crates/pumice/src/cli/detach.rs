@@ -1,10 +1,12 @@
 //! `pumice detach`: reverses `pumice attach`.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::Serialize;
 
 use super::Outcome;
 use super::attach::{Attachment, take_down};
@@ -15,12 +17,52 @@ const CLOSE_SECONDS_MAX: i64 = 120;
 /// Unmount and detach an attached drive, and close it (root)
 ///
 /// Refuses if the file system or the device is in use, and names the users. Returns when everything
-/// is on the medium. Also removes what a killed process has left, and then exits with code 1,
-/// because writes that were not synced are lost.
+/// is on the medium, and prints what it detached. Also removes what a killed process has left, and
+/// then exits with code 1, because writes that were not synced are lost.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pumice detach /mnt
+  pumice detach drive.pumice
+  pumice detach /dev/loop0 --force")]
 pub(crate) struct Args {
-    /// Path of the drive, its device, or its mount point
+    /// Path of the drive, its device, or a place where it is mounted
     target: PathBuf,
+
+    /// Kill the process that serves the drive, which discards what is not flushed: for a drive that
+    /// cannot write
+    #[arg(long)]
+    force: bool,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was detached.
+#[derive(Serialize)]
+struct Detached {
+    path: String,
+    devices: Vec<String>,
+    mountpoints: Vec<String>,
+}
+
+impl Detached {
+    fn of(attachment: &Attachment) -> Self {
+        let shown = |paths: Vec<PathBuf>| {
+            paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>()
+        };
+        Self {
+            path: attachment.path().display().to_string(),
+            devices: shown(attachment.devices()),
+            mountpoints: shown(attachment.mounts()),
+        }
+    }
+
+    fn text(&self) -> String {
+        let places = [&self.devices[..], &self.mountpoints[..]].concat();
+        format!("detached {} from {}\n", self.path, places.join(" and "))
+    }
 }
 
 /// Runs the subcommand.
@@ -32,31 +74,61 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         bail!("detaching a drive removes a block device and needs root: try sudo");
     }
     let attachment = Attachment::find(&args.target)?;
+    let detached = Detached::of(&attachment);
     // Opened first: the descriptor refers to this process even if the number is reused.
     let process = attachment.process().and_then(Pid::from_raw);
-    let process = process.and_then(|process| pidfd_open(process, PidfdFlags::empty()).ok());
-    take_down(&attachment)?;
-    let Some(process) = process else {
-        attachment.remove()?;
-        super::say_error(&format!(
-            "removed what a killed process had left of {}; what was not synced is lost",
-            attachment.path().display()
-        ));
-        return Ok(Outcome::Problem);
+    let mut process = process.and_then(|process| pidfd_open(process, PidfdFlags::empty()).ok());
+    if let Some(killed) = process.take_if(|_| args.force) {
+        end(&killed, Signal::KILL, args)?;
+    }
+    take_down(&attachment, Some(&args.target))?;
+    let outcome = match process {
+        Some(process) => {
+            end(&process, Signal::TERM, args)?;
+            closed(&attachment)
+        }
+        None => {
+            attachment.remove()?;
+            super::say_error(&format!(
+                "removed what a killed process had left of {}; what was not synced is lost",
+                attachment.path().display()
+            ));
+            Outcome::Problem
+        }
     };
+    if args.json {
+        super::print_json(&detached)?;
+    } else {
+        super::print(&detached.text())?;
+    }
+    if let Some(other) = Attachment::mounted_at(&args.target)? {
+        let (target, other) = (args.target.display(), other.path().display());
+        super::say_error(&format!("{other} is still mounted on {target}: detach it, too"));
+        return Ok(Outcome::Problem);
+    }
+    Ok(outcome)
+}
+
+/// Sends a signal to the process, and waits until it has ended.
+fn end(process: &OwnedFd, signal: Signal, args: &Args) -> Result<()> {
     let target = args.target.display();
     let cannot = || format!("cannot end the process that serves {target}");
-    pidfd_send_signal(&process, Signal::TERM).with_context(cannot)?;
+    pidfd_send_signal(process, signal).with_context(cannot)?;
     let limit = Timespec { tv_sec: CLOSE_SECONDS_MAX, tv_nsec: 0 };
-    let mut polled = [PollFd::new(&process, PollFlags::IN)];
+    let mut polled = [PollFd::new(process, PollFlags::IN)];
     if poll(&mut polled, Some(&limit)).with_context(cannot)? == 0 {
         bail!(
             "{target} is detached, but its process has not closed the drive in \
              {CLOSE_SECONDS_MAX} s"
         );
     }
-    let Some(words) = attachment.last_words() else { return Ok(Outcome::Good) };
+    Ok(())
+}
+
+/// Returns how the process has closed the drive.
+fn closed(attachment: &Attachment) -> Outcome {
+    let Some(words) = attachment.last_words() else { return Outcome::Good };
     let log = attachment.log_file();
     super::say_error(&format!("the drive was not closed cleanly: {words} (see {})", log.display()));
-    Ok(Outcome::Problem)
+    Outcome::Problem
 }

@@ -4,6 +4,7 @@ use anyhow::Result;
 use serde::Serialize;
 use textwrap::{Options, WordSplitter};
 
+use super::output::{self, columns};
 use super::{Outcome, print, print_json};
 use pumice_report::{Align, Cell, Column, Document, Number, Table};
 use pumice_sim::profile::{Fact, Figures, PROFILES, Profile};
@@ -91,7 +92,7 @@ fn list(json: bool) -> Result<()> {
             of.over_provisioning_percent.map(|value| Number::new(value, 1).with_unit("%")).into(),
         ]);
     }
-    print(&table.to_text())?;
+    print(&output::table(&table))?;
     Ok(())
 }
 
@@ -111,7 +112,7 @@ fn explain(profile: &Profile, json: bool) -> Result<()> {
     if json {
         print_json(&Explained { profile, computed: profile.figures() })?;
     } else {
-        print(&document(profile).to_text())?;
+        print(&document(profile).to_text_within(columns()))?;
     }
     Ok(())
 }

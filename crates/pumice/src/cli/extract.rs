@@ -6,12 +6,11 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::output::open_output;
+use super::output::open_output_with;
 use super::signals::Interrupt;
-use super::{Outcome, print, print_json};
+use super::{Outcome, print, print_json, progress};
 use pumice_drive::base::units::{BLOCK_BYTES, format_size};
 use pumice_drive::controller::{Extract, Extracted, OpenOptions, Problem};
 use pumice_drive::runtime::{Backend, Runtime};
@@ -60,6 +59,9 @@ struct Summary {
     lost_blocks: u64,
     lost: Vec<Problem>,
     lost_count: u64,
+    /// Bytes that were mapped, so far.
+    #[serde(skip)]
+    done_bytes: u64,
 }
 
 /// Runs the subcommand.
@@ -81,7 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     } else {
         Image::file(&args.target, &args.path, args.force)?
     };
-    let bar = progress(drive.size_bytes());
+    let bar = progress::bytes(drive.info().mapped_bytes);
     let mut summary = Summary { size_bytes: drive.size_bytes(), ..Summary::default() };
     let mut extract = Extract::new(&*drive);
     let ended: Result<bool> = runtime.block_on(async {
@@ -89,7 +91,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
             if interrupt.came() {
                 return Ok(false);
             }
-            bar.set_position(extract.offset());
+            bar.set_position(summary.done_bytes);
             if image.is_closed() {
                 return Ok(true);
             }
@@ -138,6 +140,11 @@ fn report(summary: &Summary, args: &Args, to_stdout: bool) -> Result<Outcome> {
 impl Summary {
     /// Writes a part of the disk to the image, or records that it is lost.
     fn take(&mut self, part: Extracted<'_>, image: &mut Image) -> Result<()> {
+        self.done_bytes += match &part {
+            Extracted::Data { bytes, .. } => bytes.len() as u64,
+            Extracted::Fill { len, .. } => *len,
+            Extracted::Lost(problem) => problem.lba_count.unwrap_or(0) * BLOCK_BYTES as u64,
+        };
         match part {
             Extracted::Data { offset, bytes } => {
                 self.data_bytes += bytes.len() as u64;
@@ -171,13 +178,6 @@ impl Summary {
     }
 }
 
-/// Returns a progress bar on stderr for `size_bytes` of work.
-pub(crate) fn progress(size_bytes: u64) -> ProgressBar {
-    let template = "{bar:30} {bytes} of {total_bytes} ({bytes_per_sec}, {eta} left)";
-    let style = ProgressStyle::with_template(template).expect("a constant template");
-    ProgressBar::new(size_bytes).with_style(style)
-}
-
 /// The image that is being written.
 enum Image {
     File(File),
@@ -199,7 +199,8 @@ impl Image {
         if inode(path).is_some() && inode(path) == inode(source) {
             bail!("{} is the drive itself", path.display());
         }
-        let file = open_output(path, force)?;
+        // The disk's files may be closed to other users: so is the image.
+        let file = open_output_with(path, force, 0o600)?;
         if file.try_lock().is_err() {
             bail!("{} is in use by another process", path.display());
         }

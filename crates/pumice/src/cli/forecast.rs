@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use super::documents::{Documents, JSON_AND_STDOUT};
+use super::output::columns;
 use super::signals::Interrupt;
 use super::values::{gigabytes, percent, up_to, whole_number, word};
 use super::{Outcome, print, size};
@@ -216,7 +217,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     }
     match (args.json, uses_stdout) {
         (true, _) => print(&answer.json)?,
-        (false, false) => print(&answer.summary.to_text())?,
+        (false, false) => print(&answer.summary.to_text_within(columns()))?,
         (false, true) => {}
     }
     Ok(Outcome::Good)
@@ -375,7 +376,9 @@ impl Shown {
     fn with(&self, simulation: usize, change: impl FnOnce(&ProgressBar)) {
         let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
         while of.len() <= simulation {
-            let style = ProgressStyle::with_template("{msg} [{human_pos} requests, {per_sec}]");
+            let style = ProgressStyle::with_template(
+                "[{human_pos} of {human_len} requests, {eta} left] {wide_msg}",
+            );
             let bar = ProgressBar::no_length().with_style(style.expect("a constant template"));
             of.push(self.bars.add(bar));
         }

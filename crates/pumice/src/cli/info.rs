@@ -5,14 +5,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use serde::Serialize;
 
-#[cfg(feature = "attach")]
-use super::attach::Attachment;
-use super::{Outcome, print, print_json};
-use crate::control::{self, Service};
+use super::state::{self, State, saved_text};
+use super::{Outcome, output, print, print_json};
 use pumice_drive::base::units::format_size;
-use pumice_drive::controller::Info;
-use pumice_drive::controller::OpenOptions;
-use pumice_drive::runtime::{Backend, Runtime};
+use pumice_drive::controller::{Info, Spec};
 use pumice_report::{Align, Table};
 
 /// Show the identity, geometry and counters of a drive, closed or served
@@ -31,8 +27,8 @@ pub(crate) struct Args {
 /// # Errors
 /// There is no drive, or it is in use by a process that does not answer.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    let (info, service) = read(&args.path)?;
-    let shown = Shown { info, state: State::of(&args.path, service) };
+    let (info, state) = state::read(&args.path)?;
+    let shown = Shown { info, state };
     if args.json {
         print_json(&shown)?;
     } else {
@@ -50,75 +46,21 @@ struct Shown {
     state: State,
 }
 
-/// How the drive is in use.
-#[derive(Default, Serialize)]
-struct State {
-    /// The process that serves it, or has it attached.
-    process: Option<u32>,
-    /// Where clients reach it.
-    uris: Vec<String>,
-    /// Its devices, if it is attached, as they are shown.
-    devices: Vec<String>,
-    /// Where it is mounted.
-    mountpoint: Option<String>,
-    /// Log of the process that has it attached.
-    log: Option<String>,
-}
-
-impl State {
-    fn of(path: &Path, service: Option<Service>) -> Self {
-        let Some(Service { process, uris }) = service else { return Self::default() };
-        let state = Self { process: Some(process), uris, ..Self::default() };
-        #[cfg(feature = "attach")]
-        if let Ok(Some(attachment)) = Attachment::of(path) {
-            let shown = |path: &Path| path.display().to_string();
-            return Self {
-                devices: attachment.devices().iter().map(|device| shown(device)).collect(),
-                mountpoint: attachment.mountpoint().map(shown),
-                log: Some(shown(&attachment.log_file())),
-                ..state
-            };
-        }
-        #[cfg(not(feature = "attach"))]
-        let _ = path;
-        state
-    }
-}
-
-/// Asks the server if the drive is served; otherwise opens the drive read-only.
-fn read(path: &Path) -> Result<(Info, Option<Service>)> {
-    if let Some(info) = control::info(path)? {
-        return Ok((info, control::service(path)?));
-    }
-    let runtime = Runtime::new(Backend::Auto)?;
-    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-    Ok((super::open::drive(&runtime, path, options)?.info(), None))
-}
-
 fn text(path: &Path, shown: &Shown) -> String {
     let info = &shown.info;
     let mut table = Table::new(&[("", Align::Left), ("", Align::Left)]);
     let mut row = |name: &str, value: String| table.row(vec![name.into(), value]);
-    let percent = |fraction: f64| format!("{:.1} %", fraction * 100.0);
     row("drive", path.display().to_string());
-    row("state", state(&shown.state));
+    for (name, fact) in state_rows(&shown.state) {
+        row(name, fact);
+    }
     for alert in &info.alerts {
         row(if alert.refuses_writes { "refuses writes" } else { "alert" }, alert.what.clone());
-    }
-    if let Some(log) = &shown.state.log {
-        row("log", log.clone());
     }
     row("uuid", info.uuid.to_string());
     row("format", info.format_version.to_string());
     row("size", format_size(info.size_bytes));
-    row(
-        "capacity",
-        format!(
-            "{} ({} over-provisioning)",
-            format_size(info.capacity_bytes),
-            percent(info.over_provisioning)
-        ),
-    );
+    row("capacity", format!("{} ({})", format_size(info.capacity_bytes), room(info)));
     row(
         "segments",
         format!(
@@ -133,10 +75,11 @@ fn text(path: &Path, shown: &Shown) -> String {
     row("host written", format_size(info.host_bytes));
     row("frames", format_size(info.frame_bytes));
     row("media written", format_size(info.media_bytes));
-    row("stored fraction", format!("{:.4} (ratio {})", info.stored_fraction, ratio(info)));
-    row("write amplification", format!("{:.4}", info.write_amplification));
+    row("stored fraction", share(info, info.stored_fraction));
+    row("write amplification", share(info, info.write_amplification));
     row("mapped", format_size(info.mapped_bytes));
     row("live", format_size(info.live_bytes));
+    row("saved", saved_text(info));
     row("occupied", occupied(info));
     row("used", used(info));
     row("batches", format!("{}, durable up to {}", info.sequence, info.watermark));
@@ -159,7 +102,7 @@ fn text(path: &Path, shown: &Shown) -> String {
             format_size(memory.read_cache_bytes)
         ),
     );
-    table.to_text()
+    output::table(&table)
 }
 
 /// Returns what the drive takes of its medium.
@@ -172,15 +115,44 @@ fn occupied(info: &Info) -> String {
     format!("{}{warm}{reserved}", format_size(info.occupied_bytes))
 }
 
-/// Returns which process has the drive open.
-fn state(state: &State) -> String {
-    let State { process, uris, devices, mountpoint, .. } = state;
-    let Some(process) = process else { return "closed".into() };
-    if devices.is_empty() {
-        return format!("served by process {process} at {}", uris.join(" "));
+/// Returns the rows on how the drive is in use.
+fn state_rows(state: &State) -> Vec<(&'static str, String)> {
+    let mut rows = vec![("state", state.word().to_owned())];
+    let Some(process) = state.process else { return rows };
+    let is_served = state.devices.is_empty();
+    let name = if is_served { "address" } else { "device" };
+    rows.extend(state.places().into_iter().map(|place| (name, place)));
+    let clients = state.clients.map(|clients| match clients {
+        1 => ", 1 client".to_owned(),
+        clients => format!(", {clients} clients"),
+    });
+    rows.push(("process", format!("{process}{}", clients.unwrap_or_default())));
+    rows.push(("log", state.log.clone().unwrap_or("standard error of the process".into())));
+    rows
+}
+
+/// Returns what the capacity is beyond the size, or how far it is below.
+fn room(info: &Info) -> String {
+    // The capacity that `create` gives a drive with this much over-provisioning.
+    let capacity = |over_provisioning_percent| {
+        let spec = Spec {
+            over_provisioning_percent,
+            segment_bytes: info.segment_bytes,
+            ..Spec::new(info.uuid, info.size_bytes)
+        };
+        spec.geometry().map_or(u64::MAX, |geometry| geometry.capacity_bytes())
+    };
+    let needed = capacity(0);
+    match info.capacity_bytes.checked_sub(needed) {
+        Some(spare) => {
+            let whole = capacity(100).saturating_sub(needed).max(1);
+            format!("spare {:.1} % of the size", spare as f64 * 100.0 / whole as f64)
+        }
+        None => {
+            let times = info.size_bytes as f64 / info.capacity_bytes.max(1) as f64;
+            format!("thin: the size is {times:.2} times that")
+        }
     }
-    let mounted = mountpoint.as_ref().map(|path| format!(" on {path}")).unwrap_or_default();
-    format!("attached by process {process} as {}{mounted}", devices.join(", "))
 }
 
 /// Returns the rows that a drive without trouble does not have.
@@ -246,10 +218,37 @@ fn scrub(info: &Info) -> Option<String> {
     ))
 }
 
-fn ratio(info: &Info) -> String {
-    if info.stored_fraction > 0.0 {
-        format!("{:.2}", 1.0 / info.stored_fraction)
-    } else {
-        "unknown".into()
+/// Returns a share of what the host has written; there is none before it has.
+fn share(info: &Info, share: f64) -> String {
+    if info.host_bytes > 0 { format!("{share:.4}") } else { "-".into() }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: the room of a drive is told in the words of `create`.
+    use super::*;
+    use crate::watch::tests::snapshot;
+
+    #[test]
+    fn spare_is_what_create_was_asked_for_and_thin_is_no_negative_number() {
+        let mut info = snapshot("d").drives[0].info.clone();
+        let spec = Spec { segment_bytes: 4 << 20, ..Spec::new(info.uuid, 1 << 40) };
+        (info.size_bytes, info.segment_bytes) = (spec.size_bytes, spec.segment_bytes);
+        info.capacity_bytes = spec.geometry().expect("a geometry").capacity_bytes();
+        assert_eq!(room(&info), "spare 12.0 % of the size");
+        info.capacity_bytes = 1 << 37;
+        assert_eq!(room(&info), "thin: the size is 8.00 times that");
+    }
+
+    #[test]
+    fn a_drive_that_was_not_written_has_no_shares() {
+        let mut info = snapshot("d").drives[0].info.clone();
+        (info.host_bytes, info.mapped_bytes) = (0, 0);
+        let shown = text(Path::new("d"), &Shown { info, state: State::default() });
+        for row in
+            ["state                closed", "stored fraction      -", "saved                -"]
+        {
+            assert!(shown.contains(&format!("{row}\n")), "{row} in\n{shown}");
+        }
     }
 }

@@ -42,7 +42,7 @@ pub(super) fn start(format: LogFormat, level: LogLevel) {
     let log = tracing_subscriber::fmt()
         .with_max_level(tracing::level_filters::LevelFilter::from(level))
         .with_writer(std::io::stderr)
-        .with_ansi(false)
+        .with_ansi(super::output::is_stderr_coloured())
         .with_target(false)
         .log_internal_errors(false);
     match format {

@@ -2,8 +2,12 @@
 //!
 //! * One file or folder for each subcommand, with its flags and its `run`.
 //! * `commands`: the subcommands in groups; `config`: a file of flags; `values`: parsers of flags.
-//! * `open`: a drive for a subcommand; `signals`: Ctrl-C and the like; `watch`: metrics of `serve`.
-//! * `log`: the log; `output`: results and messages; `documents`: reports in several formats.
+//! * `open`: a drive for a subcommand; `holder`: the process that has it open;
+//!   `state`: how it is in use.
+//! * `mount`: the program as a helper of mount(8); `notify`: messages to systemd.
+//! * `signals`: Ctrl-C and the like; `watch`: metrics of `serve`.
+//! * `log`: the log; `output`: results and messages; `documents`: reports in several formats;
+//!   `progress`: how far a command is.
 //!
 //! Results go to stdout, progress and logs to stderr. The exit code is 0 for success, 1 if the
 //! subcommand ran and found a problem, and 2 if it could not run. A reader that closes stdout early
@@ -33,13 +37,19 @@ mod drives;
 mod extract;
 #[cfg(feature = "bench")]
 mod forecast;
+mod holder;
 mod info;
+mod list;
 mod log;
 mod manual;
+#[cfg(feature = "attach")]
+mod mount;
+mod notify;
 mod open;
 mod output;
 #[cfg(feature = "bench")]
 mod payload;
+mod progress;
 mod rebuild;
 mod remains;
 #[cfg(feature = "bench")]
@@ -52,6 +62,7 @@ mod scan;
 mod scrub;
 mod serve;
 mod signals;
+mod state;
 #[cfg(feature = "top")]
 mod top;
 mod values;
@@ -60,12 +71,13 @@ mod watch;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser};
 
 use self::commands::{Command, DriveCommand, program};
 use self::config::Arguments;
 use self::log::{LogFormat, LogLevel};
-pub(crate) use self::output::{chain, print, print_json, say_error};
+pub(crate) use self::output::{chain, lossy, print, print_json, say_error};
 pub(crate) use self::values::{size, thresholds};
 
 /// How a subcommand ended that could run.
@@ -84,7 +96,7 @@ pub(crate) enum Outcome {
 /// `pumice attach` makes it a block device of this machine. Every write is compressed, packed and
 /// appended to a log. Flushed data survives crashes and power loss.
 #[derive(Debug, Parser)]
-#[command(name = "pumice", version, max_term_width = 100, term_width = 100)]
+#[command(name = "pumice", version)]
 #[command(subcommand_value_name = "COMMAND")]
 #[command(after_help = "\
 Examples:
@@ -109,6 +121,10 @@ struct Cli {
 
 /// Runs the program with the process's arguments.
 pub(crate) fn main() -> ExitCode {
+    #[cfg(feature = "attach")]
+    if let Some(code) = mount::helper() {
+        return code;
+    }
     run(std::env::args_os())
 }
 
@@ -124,7 +140,7 @@ fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         .map_err(|error| error.format(&mut program));
     let cli = match cli {
         Ok(cli) => cli,
-        Err(error) => return refuse(&error, &arguments),
+        Err(error) => return refuse(&program, &error, &arguments),
     };
     let default_level = match cli.command {
         Command::Drive(DriveCommand::Serve(_)) => LogLevel::Info,
@@ -146,15 +162,17 @@ fn fail(error: &anyhow::Error) -> ExitCode {
 }
 
 /// Prints help and version as clap formats them, and every mistake as one line.
-fn refuse(error: &clap::Error, arguments: &Arguments) -> ExitCode {
+fn refuse(program: &clap::Command, error: &clap::Error, arguments: &Arguments) -> ExitCode {
     if !error.use_stderr() {
-        return match print(&error.render().to_string()) {
+        let help = error.render();
+        let help = if output::is_coloured() { help.ansi().to_string() } else { help.to_string() };
+        return match print(&help) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(&error),
         };
     }
-    if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        say_error("no command given: expected one such as create or serve (see pumice --help)");
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        say_error(&format!("no command given (see pumice --help)\n\n{}", commands::names()));
         return ExitCode::from(2);
     }
     let text = error.render().to_string();
@@ -162,6 +180,30 @@ fn refuse(error: &clap::Error, arguments: &Arguments) -> ExitCode {
     let line = paragraph.map(str::trim).collect::<Vec<_>>().join(" ");
     let line = line.strip_prefix("error: ").unwrap_or(&line);
     let position = arguments.position_of(error).map(|position| position + ": ").unwrap_or_default();
-    say_error(&format!("{position}{line} (see pumice --help)"));
+    let meant = suggestion(error).map(|name| format!(": did you mean '{name}'?"));
+    let meant = meant.unwrap_or_default();
+    // None of the program's own flags takes the name of a subcommand.
+    let given = arguments.args.iter().skip(1).filter_map(|arg| arg.to_str());
+    let command = given.into_iter().find(|name| program.find_subcommand(name).is_some());
+    let command = command.map(|name| format!("{name} ")).unwrap_or_default();
+    say_error(&format!("{position}{line}{meant} (see pumice {command}--help)"));
     ExitCode::from(2)
+}
+
+/// Returns what clap takes for the word that was meant.
+fn suggestion(error: &clap::Error) -> Option<String> {
+    let suggested = |kind| match error.get(kind)? {
+        ContextValue::String(name) => Some(name.clone()),
+        // The best is the last.
+        ContextValue::Strings(names) => names.last().cloned(),
+        _ => None,
+    };
+    let command = suggested(ContextKind::SuggestedSubcommand);
+    let other = suggested(ContextKind::SuggestedArg);
+    let other = other.or_else(|| suggested(ContextKind::SuggestedValue));
+    match (command, other) {
+        // A flag of that subcommand.
+        (Some(command), Some(flag)) => Some(format!("{command} {flag}")),
+        (command, other) => command.or(other),
+    }
 }

@@ -1,18 +1,71 @@
-//! Results on stdout and in files, and messages on stderr.
+//! Results on stdout and in files, and messages on stderr. On a terminal they fit its width and
+//! have colours, unless NO_COLOR is set; CLICOLOR_FORCE asks for colours everywhere.
 //!
 //! A file for a result is opened before the work starts, so that no work is wasted on a file that
 //! cannot be written. It is not truncated here: its old content stays until the new one is ready.
 
 use std::fs::File;
 use std::io::{ErrorKind as IoErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use anstream::{AutoStream, ColorChoice};
 use anyhow::{Context, Result, bail};
+use clap::builder::styling::{AnsiColor, Style};
+use terminal_size::{Width, terminal_size_of};
+
+/// Columns of text for anything but a terminal, and of text on wide terminals: longer lines are
+/// hard to read.
+const COLUMNS_MAX: u16 = 100;
+
+/// Columns of text on narrow terminals.
+const COLUMNS_MIN: u16 = 40;
+
+/// The style of what is wrong.
+pub(crate) const WRONG: Style = AnsiColor::Red.on_default().bold();
+
+/// The style of what is well.
+pub(crate) const WELL: Style = AnsiColor::Green.on_default();
+
+/// Returns the columns of the terminal that stdout is, if it is one, within limits.
+pub(crate) fn terminal_columns() -> Option<u16> {
+    let (Width(columns), _) = terminal_size_of(std::io::stdout())?;
+    Some(columns.clamp(COLUMNS_MIN, COLUMNS_MAX))
+}
+
+/// Returns the columns for text on stdout.
+pub(crate) fn columns() -> u16 {
+    terminal_columns().unwrap_or(COLUMNS_MAX)
+}
+
+/// Whether stdout is to have colours.
+pub(crate) fn is_coloured() -> bool {
+    AutoStream::choice(&std::io::stdout()) != ColorChoice::Never
+}
+
+/// Whether stderr is to have colours.
+pub(crate) fn is_stderr_coloured() -> bool {
+    AutoStream::choice(&std::io::stderr()) != ColorChoice::Never
+}
+
+/// Returns a word in a style for stdout.
+pub(crate) fn styled(word: &str, style: Style) -> String {
+    if is_coloured() { format!("{style}{word}{style:#}") } else { word.to_owned() }
+}
 
 /// Prints one line to stderr.
 pub(crate) fn say_error(line: &str) {
+    let style = if is_stderr_coloured() { WRONG } else { Style::new() };
     // A closed stderr must not change how the program ends.
-    let _ = writeln!(std::io::stderr(), "pumice: {line}");
+    let _ = writeln!(std::io::stderr(), "{style}pumice:{style:#} {line}");
+}
+
+/// Returns the text of a table, as wide as its cells if no terminal shows it.
+pub(crate) fn table(table: &pumice_report::Table) -> String {
+    match terminal_columns() {
+        Some(columns) => table.to_text_within(columns),
+        None => table.to_text(),
+    }
 }
 
 /// Returns an error and its causes in one line.
@@ -28,6 +81,11 @@ pub(crate) fn chain(error: &anyhow::Error) -> String {
         }
     }
     line
+}
+
+/// Returns a path for JSON, which has no other bytes than UTF-8.
+pub(crate) fn lossy(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
 }
 
 /// Prints a result to stdout. A reader that has closed it is not an error.
@@ -56,13 +114,22 @@ pub(crate) fn print_json(value: &(impl serde::Serialize + ?Sized)) -> Result<()>
 ///
 /// # Errors
 /// The file exists and `force` is not set; the path is not a regular file; I/O errors.
+#[cfg(feature = "bench")]
 pub(crate) fn open_output(path: &Path, force: bool) -> Result<File> {
+    open_output_with(path, force, 0o666)
+}
+
+/// [`open_output`] with the permissions of a new file, which the umask may restrict further.
+///
+/// # Errors
+/// Those of [`open_output`].
+pub(crate) fn open_output_with(path: &Path, force: bool, mode: u32) -> Result<File> {
     let shown = path.display();
     if path.is_dir() {
         bail!("{shown} is a directory: name a file in it");
     }
     let mut options = File::options();
-    options.write(true);
+    options.write(true).mode(mode);
     if force {
         options.create(true).truncate(false);
     } else {

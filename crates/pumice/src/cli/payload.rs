@@ -157,7 +157,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let pieces = args.size.div_ceil(PIECE_BYTES as u64);
     let measured_pieces = |number: u64| number * pieces.min(PIECES_MEASURED_MAX) / pieces;
     let mut piece = vec![0; PIECE_BYTES];
-    let bar = super::extract::progress(args.size);
+    let bar = super::progress::bytes(args.size);
     for number in 0..pieces {
         if interrupt.came() {
             bar.finish_and_clear();

@@ -11,7 +11,6 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::extract::progress;
 use super::open::FileDrive;
 use super::signals::Interrupt;
 use super::{Outcome, print, print_json, size};
@@ -123,7 +122,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         super::remains::refuse_drive(&args.target)?;
     }
     let target = new_drive(&runtime, &spec, args)?;
-    let bar = progress(identity.size_bytes());
+    let bar = super::progress::bytes(identity.size_bytes());
     let work = rebuild(&runtime, &source, &identity, (&target, &args.target), &bar);
     let watch = async {
         while !interrupt.came() {
@@ -290,6 +289,7 @@ impl Summary {
     fn take(&mut self, part: Extracted<'_>) {
         match part {
             Extracted::Data { bytes, .. } => self.data_bytes += bytes.len() as u64,
+            Extracted::Fill { byte: 0, .. } => {}
             Extracted::Fill { len, .. } => self.data_bytes += len,
             Extracted::Lost(problem) => {
                 self.lost_blocks += problem.lba_count.unwrap_or(0);

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use uuid::Uuid;
 
 use pumice_drive::base::{Error, ErrorKind};
@@ -91,6 +91,27 @@ pub(crate) fn advise(path: &Path, error: Error) -> anyhow::Error {
             anyhow!("{shown}: it holds no Pumice drive and is blank: make one with `pumice create`")
         }
         _ => anyhow::Error::new(error).context(shown.to_string()),
+    }
+}
+
+/// Checks that a path holds a drive that can be served, as far as that is seen without opening it.
+///
+/// # Errors
+/// It does not exist, cannot be read, or holds something else.
+pub(crate) fn check(path: &Path) -> Result<()> {
+    let shown = path.display();
+    File::open(path).with_context(|| format!("cannot open {shown}"))?;
+    match look(path) {
+        Remains::Drive(_) => Ok(()),
+        Remains::Newer => bail!("{shown} holds a drive of a newer pumice"),
+        Remains::IncompleteRebuild => {
+            bail!("{shown} is the target of a rebuild that has not ended")
+        }
+        Remains::Segments(uuid) => bail!(
+            "{shown} holds segments of the Pumice drive {uuid}, which `pumice rebuild {shown} NEW` \
+             can save"
+        ),
+        Remains::Other | Remains::Blank => bail!("{shown} holds no Pumice drive"),
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 use super::documents::Documents;
+use super::output::columns;
 use super::{Outcome, chain, print};
 use pumice_bench::results::Results;
 use pumice_bench::{compare, interop, report};
@@ -51,12 +52,13 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 
 /// Returns a summary of each result, and a comparison if there are several.
 fn text(all: &[Results]) -> String {
-    let mut parts: Vec<String> = all.iter().map(|one| report::summary(one).to_text()).collect();
+    let mut parts: Vec<String> =
+        all.iter().map(|one| report::summary(one).to_text_within(columns())).collect();
     if let [base, others @ ..] = all
         && !others.is_empty()
     {
         parts.push(match compare::compare(base, others) {
-            Ok(comparison) => comparison.summary().to_text(),
+            Ok(comparison) => comparison.summary().to_text_within(columns()),
             Err(error) => format!("Not compared: {}\n", chain(&error.into())),
         });
     }

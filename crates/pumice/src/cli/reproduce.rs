@@ -5,6 +5,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::documents::{Documents, JSON_AND_STDOUT};
+use super::output::columns;
 use super::signals::Interrupt;
 use super::{Outcome, print, print_json};
 use pumice_bench::reproduce::{
@@ -71,7 +72,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         bail!(JSON_AND_STDOUT);
     }
     let interrupt = Interrupt::catch()?;
-    let style = ProgressStyle::with_template("{msg} [{pos}/{len}, {eta} left]");
+    let style = ProgressStyle::with_template("[{pos}/{len}, {eta} left] {wide_msg}");
     let bar = ProgressBar::no_length().with_style(style.expect("a constant template"));
     let mut all = Vec::new();
     for experiment in &experiments {
@@ -96,7 +97,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     if args.json {
         print_json(&Summary { experiments: &all, errors: groups(&all) })?;
     } else if opened.is_none() {
-        print(&summary(&all).to_text())?;
+        print(&summary(&all).to_text_within(columns()))?;
     }
     if !opened.is_none() {
         opened.write(&document(&all), &table(&all))?;

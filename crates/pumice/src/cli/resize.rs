@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::ArgGroup;
-use indicatif::{ProgressBar, ProgressStyle};
 
+use super::progress::Descent;
 use super::{Outcome, print, print_json, size};
 use crate::control::{self, Answer, Client, Request};
+use pumice_drive::base::Clock;
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{OpenOptions, Resize, Resized};
 use pumice_drive::runtime::{Backend, Runtime};
@@ -65,16 +66,18 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
+/// Interval between looks at the progress.
+const LOOK_NS: u64 = 100_000_000;
+
 /// Asks the drive's server to resize it.
 fn ask(client: Client, path: &Path, wanted: Resize) -> Result<Resized> {
-    let style = ProgressStyle::with_template("{pos} segments left to empty");
-    let bar = ProgressBar::no_length().with_style(style.expect("a constant template"));
+    let mut shown = Descent::new();
     let answer = client.ask(&Request::Resize(wanted), |answer| {
         if let Answer::Progress(progress) = answer {
-            bar.set_position(progress.total);
+            shown.set_segments_left(progress.total);
         }
     });
-    bar.finish_and_clear();
+    drop(shown);
     match answer.with_context(|| path.display().to_string())? {
         Some(Answer::Resized(resized)) => Ok(resized),
         _ => bail!(
@@ -88,6 +91,14 @@ fn ask(client: Client, path: &Path, wanted: Resize) -> Result<Resized> {
 fn resize(path: &Path, wanted: Resize) -> Result<Resized> {
     let runtime = Runtime::new(Backend::Auto)?;
     let drive = super::open::drive(&runtime, path, OpenOptions::default())?;
+    let (watched, clock) = (drive.clone(), runtime.clone());
+    runtime.spawn(async move {
+        let mut shown = Descent::new();
+        loop {
+            clock.sleep_ns(LOOK_NS).await;
+            shown.set_segments_left(watched.segments_to_empty().into());
+        }
+    });
     let resized = runtime.block_on(drive.resize(wanted));
     let closed = runtime.block_on(drive.close());
     runtime.drop_tasks();

@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::documents::{Documents, JSON_AND_STDOUT, Opened};
-use super::output::open_output;
+use super::output::{columns, open_output};
 use super::signals::Interrupt;
 use super::values::{gigabytes, percent, whole_number};
 use super::{Outcome, print, print_json, size};
@@ -379,7 +379,7 @@ impl Output {
         }
         match (self.json, uses_stdout) {
             (true, _) => print_json(&Shape { outcome: &outcome, drives: &drives, on_medium })?,
-            (false, false) => print(&document.to_text())?,
+            (false, false) => print(&document.to_text_within(columns()))?,
             (false, true) => {}
         }
         Ok(if interrupt.came() { Outcome::Code(2) } else { Outcome::Good })
@@ -427,9 +427,9 @@ impl ScanProgress for Shown {
 
     fn begin(&self, reads_draws: bool, total: u64) {
         let template = if reads_draws {
-            "{bar:30} {pos} of about {len} samples, {eta} left"
+            "{pos} of about {len} samples, {eta} left {wide_bar}"
         } else {
-            "{bar:30} {percent} % read, {eta} left"
+            "{percent} % read, {eta} left {wide_bar}"
         };
         self.bar.set_style(ProgressStyle::with_template(template).expect("a constant template"));
         self.bar.reset();

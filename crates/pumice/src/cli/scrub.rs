@@ -3,11 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use indicatif::{ProgressBar, ProgressStyle};
 
 use super::check::list;
-use super::{Outcome, print, print_json, size};
-use crate::control::{self, Answer, Client, Request};
+use super::{Outcome, print, print_json, progress, size};
+use crate::control::{self, Answer, Client, Progress, Request};
 use pumice_drive::base::Clock;
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{OpenOptions, ScrubReport};
@@ -69,10 +68,12 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 
 /// Asks the drive's server to scrub it.
 fn ask(client: Client, path: &Path, rate_bytes: u64) -> Result<ScrubReport> {
-    let bar = bar();
+    let bar = progress::segments();
     let mut problems = Vec::new();
     let answer = client.ask(&Request::Scrub { rate_bytes }, |answer| match answer {
-        Answer::Progress(progress) => bar.set_position(progress.bytes),
+        Answer::Progress(Progress { done, total, bytes }) => {
+            progress::set_segments(&bar, done, total, bytes);
+        }
         Answer::Problem(problem) => problems.push(problem),
         _ => {}
     });
@@ -88,23 +89,20 @@ fn scrub(path: &Path, rate_bytes: u64) -> Result<ScrubReport> {
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let drive = super::open::drive(&runtime, path, options)?;
-    let bar = bar();
+    let bar = progress::segments();
     let (shown, watched, clock) = (bar.clone(), drive.clone(), runtime.clone());
     runtime.spawn(async move {
         loop {
             clock.sleep_ns(100_000_000).await;
-            shown.set_position(watched.info().scrub.scrub_checked_bytes);
+            let scrub = watched.info().scrub;
+            let (done, total) = (scrub.scrub_segments_done, scrub.scrub_segments);
+            progress::set_segments(&shown, done, total, scrub.scrub_checked_bytes);
         }
     });
     let report = runtime.block_on(drive.scrub(rate_bytes));
     runtime.drop_tasks();
     bar.finish_and_clear();
     report.with_context(|| path.display().to_string())
-}
-
-fn bar() -> ProgressBar {
-    let style = ProgressStyle::with_template("scrubbed {bytes} ({bytes_per_sec})");
-    ProgressBar::no_length().with_style(style.expect("a constant template"))
 }
 
 fn text(report: &ScrubReport) -> String {

@@ -10,9 +10,7 @@ use anyhow::Result;
 use super::open::FileDrive;
 use super::size;
 #[cfg(feature = "http")]
-use crate::http::Access;
-#[cfg(feature = "http")]
-pub(crate) use crate::http::{Answerer, Http, Serving};
+pub(crate) use crate::http::{Access, Answerer, Http, Serving};
 use crate::watch::{Connections, Measured, Watch};
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::Tally;
@@ -22,6 +20,8 @@ use pumice_nbd::Tally;
 pub(crate) enum Http {}
 #[cfg(not(feature = "http"))]
 pub(crate) enum Answerer {}
+#[cfg(not(feature = "http"))]
+pub(crate) enum Access {}
 #[cfg(not(feature = "http"))]
 pub(crate) type Serving = Box<Http>;
 
@@ -55,13 +55,12 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Listens for HTTP if an address is given.
+    /// Returns who may read over HTTP, if an address is given.
     ///
     /// # Errors
-    /// Other machines can reach the address and there is no token; the token cannot be read; the
-    /// port is in use.
+    /// Other machines can reach the address and there is no token; the token cannot be read.
     #[cfg(feature = "http")]
-    pub(crate) fn bind(&self) -> Result<Option<Http>> {
+    pub(crate) fn access(&self) -> Result<Option<Access>> {
         let Some(address) = self.http else { return Ok(None) };
         let token = match &self.http_token_file {
             Some(path) => {
@@ -71,12 +70,11 @@ impl Args {
             }
             None => None,
         };
-        let access = Access::new(address, token, self.http_insecure)?;
-        Ok(Some(Http::bind(access)?))
+        Ok(Some(Access::new(address, token, self.http_insecure)?))
     }
 
     #[cfg(not(feature = "http"))]
-    pub(crate) fn bind(&self) -> Result<Option<Http>> {
+    pub(crate) fn access(&self) -> Result<Option<Access>> {
         Ok(None)
     }
 
@@ -84,6 +82,20 @@ impl Args {
     pub(crate) fn rated_tbw(&self) -> Option<u64> {
         self.rated_tbw
     }
+}
+
+/// Listens for HTTP.
+///
+/// # Errors
+/// The port is in use.
+#[cfg(feature = "http")]
+pub(crate) fn bind(access: Option<Access>) -> Result<Option<Http>> {
+    Ok(access.map(Http::bind).transpose()?)
+}
+
+#[cfg(not(feature = "http"))]
+pub(crate) fn bind(_: Option<Access>) -> Result<Option<Http>> {
+    Ok(None)
 }
 
 /// Returns the watch of the drives of one thread, without drives yet.

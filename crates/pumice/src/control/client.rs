@@ -1,11 +1,14 @@
 //! The client's side of a control socket. Blocks, for commands that have nothing else to do.
 
+use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::directory::socket_path;
+use rustix::net::sockopt::socket_peercred;
+
+use super::directory::{Found, SOCKET_SUFFIX, existing, socket_name};
 use super::protocol::{ANSWER_BYTES_MAX, Answer, Request, Service, line};
 #[cfg(feature = "top")]
 use crate::watch::Snapshot;
@@ -24,14 +27,42 @@ pub(crate) struct Client {
 /// Connects to the server of the drive at `drive`; `None` if there is none.
 ///
 /// # Errors
-/// `NotFound` if there is nothing at `drive`.
+/// `NotFound` if there is nothing at `drive`; `PermissionDenied` if the server, or the directory of
+/// its socket, belongs to another user, whose answers cannot be trusted.
 pub(crate) fn connect(drive: &Path) -> Result<Option<Client>> {
-    let Ok(stream) = UnixStream::connect(socket_path(drive)?) else { return Ok(None) };
+    let name = socket_name(drive)?;
+    let mut refused = None;
+    for found in existing() {
+        let connected = found.and_then(|found| stream(&found.directory.join(&name), found.owner));
+        match connected {
+            Ok(Some(stream)) => return client(stream, drive).map(Some),
+            Ok(None) => {}
+            Err(error) => refused = Some(error),
+        }
+    }
+    refused.map_or(Ok(None), Err)
+}
+
+/// Connects to a socket; `None` if its server has ended.
+///
+/// # Errors
+/// `PermissionDenied` if it is of another user than `owner` or root.
+fn stream(path: &Path, owner: u32) -> Result<Option<UnixStream>> {
+    let Ok(stream) = UnixStream::connect(path) else { return Ok(None) };
+    let peer = socket_peercred(&stream).map(|peer| peer.uid.as_raw());
+    if peer.is_ok_and(|peer| peer == owner || peer == 0) {
+        return Ok(Some(stream));
+    }
+    let what = format!("{} is a socket of another user", path.display());
+    Err(Error::new(ErrorKind::PermissionDenied, what))
+}
+
+fn client(stream: UnixStream, drive: &Path) -> Result<Client> {
     let limited = stream
         .set_read_timeout(Some(ANSWER_TIMEOUT))
         .and_then(|()| stream.set_write_timeout(Some(ANSWER_TIMEOUT)));
     limited.map_err(|error| Error::os("cannot use the control socket", error))?;
-    Ok(Some(Client { stream: BufReader::new(stream), drive: drive.to_owned() }))
+    Ok(Client { stream: BufReader::new(stream), drive: drive.to_owned() })
 }
 
 /// Requests the drive's info from its server; `None` if there is no server, or if it ends before it
@@ -59,6 +90,39 @@ pub(crate) fn service(drive: &Path) -> Result<Option<Service>> {
         None => Ok(None),
         Some(Answer::Service(service)) => Ok(Some(service)),
         Some(_) => Err(malformed(drive)),
+    }
+}
+
+/// Asks all servers of this user, and root those of services as well: how each drive is served, and
+/// its info. Those that have ended are left out.
+pub(crate) fn servers() -> Vec<Result<(Service, Info)>> {
+    let asked = existing().into_iter().flat_map(|found| match found {
+        Ok(Found { directory, owner }) => {
+            let sockets = sockets(&directory).into_iter();
+            sockets.filter_map(|socket| server(&socket, owner).transpose()).collect()
+        }
+        Err(error) => vec![Err(error)],
+    });
+    asked.collect()
+}
+
+/// Returns the control sockets in a directory.
+fn sockets(directory: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    paths.filter(|path| path.extension().is_some_and(|suffix| suffix == SOCKET_SUFFIX)).collect()
+}
+
+/// Asks the server at a socket; `None` if it has ended.
+fn server(socket: &Path, owner: u32) -> Result<Option<(Service, Info)>> {
+    let ask = |request: &Request| match stream(socket, owner)? {
+        Some(stream) => client(stream, socket)?.ask(request, |_| ()),
+        None => Ok(None),
+    };
+    match (ask(&Request::Service {})?, ask(&Request::Info {})?) {
+        (Some(Answer::Service(service)), Some(Answer::Info(info))) => Ok(Some((service, *info))),
+        (None, _) | (_, None) => Ok(None),
+        _ => Err(malformed(socket)),
     }
 }
 

@@ -76,9 +76,14 @@ pub(crate) enum Answer {
 
 /// How a drive is served.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Service {
+    /// The drive's path, as far as it is UTF-8.
+    pub path: String,
     /// The server's process.
     pub process: u32,
+    /// Connections of NBD clients, to all drives of the server.
+    pub clients: u64,
     /// Where clients reach the drive; none if it is attached.
     pub uris: Vec<String>,
 }

@@ -106,7 +106,10 @@ async fn serve_client<M: Medium + 'static>(
         Request::Scrub { rate_bytes } => scrub(link, drive, rate_bytes).await,
         Request::Resize(wanted) => resize(link, drive, wanted).await,
         Request::Compact { percent } => compact(link, drive, percent).await,
-        Request::Service {} => Some(Answer::Service(service.clone())),
+        Request::Service {} => {
+            let clients = watch.snapshot(Some(*number)).connections.open;
+            Some(Answer::Service(Service { clients, ..service.clone() }))
+        }
     };
     if let Some(answer) = answer {
         link.send(&answer).await;

@@ -25,6 +25,8 @@ static SWEPT: Once = Once::new();
 pub(crate) struct ControlSocket {
     socket: Arc<OwnedFd>,
     path: PathBuf,
+    /// The drive's path.
+    drive: PathBuf,
     /// Device and inode of the socket's file.
     file: (u64, u64),
 }
@@ -64,7 +66,8 @@ impl ControlSocket {
         fs::set_permissions(&path, Permissions::from_mode(0o600)).map_err(cannot)?;
         let metadata = fs::symlink_metadata(&path).map_err(cannot)?;
         let file = (metadata.dev(), metadata.ino());
-        Ok(Self { socket: Arc::new(listener.into()), path, file })
+        let drive = std::path::absolute(drive).unwrap_or_else(|_| drive.to_owned());
+        Ok(Self { socket: Arc::new(listener.into()), path, drive, file })
     }
 
     /// Serves requests about `drive`, which has that number in `watch` and is served at `uris`,
@@ -77,7 +80,8 @@ impl ControlSocket {
         watch: (Rc<Watch>, usize),
         uris: Vec<String>,
     ) -> impl Future<Output = ()> + 'static {
-        let service = Service { process: std::process::id(), uris };
+        let path = self.drive.to_string_lossy().into_owned();
+        let service = Service { path, process: std::process::id(), uris, clients: 0 };
         session::serve(runtime, self.socket.clone(), drive, watch, service)
     }
 }

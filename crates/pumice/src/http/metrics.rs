@@ -26,7 +26,7 @@ const PREFIX: &str = "pumice";
 type Definition<T> = (&'static str, &'static str, fn(&DriveSnapshot) -> T);
 
 /// Counters. The first five cover the life of the drive, the others start when it is opened.
-const COUNTERS: [Definition<u64>; 27] = [
+const COUNTERS: [Definition<u64>; 29] = [
     ("host_written_bytes", "Bytes written by the host.", |drive| drive.info.host_bytes),
     (
         "frame_written_bytes",
@@ -87,6 +87,12 @@ const COUNTERS: [Definition<u64>; 27] = [
     }),
     ("read_cache_misses", "Blocks of short reads that were read and decoded.", |drive| {
         drive.info.operations.read_cache_misses
+    }),
+    ("read_ahead_bytes", "Bytes read from the medium ahead of sequential readers.", |drive| {
+        drive.info.operations.read_ahead_bytes
+    }),
+    ("read_ahead_used_bytes", "Bytes of frames that were read ahead and asked for.", |drive| {
+        drive.info.operations.read_ahead_used_bytes
     }),
     ("scrubs", "Completed scrubs.", |drive| drive.info.scrub.scrubs_completed),
     ("recovered_batches", "Batches replayed when the drive was opened.", |drive| {

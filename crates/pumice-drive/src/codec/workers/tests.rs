@@ -146,5 +146,29 @@ fn a_panic_of_a_thread_reaches_the_write() {
     // What unwinding does with the batch that a thread runs.
     drop(workers.take_from_tray(|_| true));
     let runtime = Runtime::simulated();
-    runtime.block_on(workers.wait_for(&runtime, &part));
+    runtime.block_on(workers.wait_for(&runtime, &[part]));
+}
+
+#[test]
+fn threads_with_enough_to_do_are_given_no_more() {
+    let mut workers = Workers::start(0).unwrap();
+    let (zstd, block) = (Codec::Zstd { level: 1 }, frames(1, 1));
+    let fill = |workers: &Workers, batches: usize| {
+        for _ in 0..batches {
+            workers.put(coding(zstd), &borrowed(&block));
+            workers.pass_on(workers.take_from_tray(|_| true).unwrap());
+        }
+    };
+    fill(&workers, 8);
+    assert!(workers.can_take(zstd, BLOCK), "without threads nothing would be passed on");
+    // One that ends at once, and takes nothing.
+    let thread = thread::spawn(|| ());
+    let own = Rc::get_mut(&mut workers.own).unwrap();
+    Arc::get_mut(&mut own.pool).unwrap().threads.push(thread);
+    assert!(!workers.can_take(zstd, BLOCK), "small writes are passed to a thread with 8 batches");
+    assert!(workers.can_take(zstd, 128 << 10), "a thread has less than two long writes to do");
+    while workers.own.pool.batches.len() > 1 {
+        drop(workers.own.pool.batches.try_recv());
+    }
+    assert!(workers.can_take(zstd, BLOCK), "a thread that has little to do gets nothing");
 }

@@ -15,9 +15,10 @@ use super::super::place::{FrameAddress, FramePlace};
 use super::{Core, Purpose};
 use crate::base::units::{BLOCK_BYTES, len_u32};
 use crate::base::{Lba, Result, SeqNo};
-use crate::codec::{Compressor, Encoding};
+use crate::codec::{BlockTable, Compressor, Encoding};
 use crate::format::{
     META_RAW_BYTES_MAX, MetaKind, RECORD_HEADER_BYTES, Record, SOURCE_BYTES, Source, Stream,
+    TABLE_BLOCKS_MIN,
 };
 
 /// What an attempt to append came to.
@@ -139,11 +140,17 @@ impl Core {
                     Span::Data { lba, bytes } => {
                         let blocks = u8::try_from(bytes.len() / BLOCK_BYTES);
                         let blocks = blocks.expect("a frame has at most 64 blocks");
-                        let encode = |target: &mut [u8]| encode(bytes, target);
+                        let mut table = None;
+                        let encode = |target: &mut [u8]| {
+                            let (encoding, len) = encode(bytes, target);
+                            let (payload, _) = target.split_at(len);
+                            table = table_of(blocks, encoding as u8, payload);
+                            (encoding, len)
+                        };
                         let batch = self.log.open_batch(Stream::Host);
                         let place = batch.push_frame(lba, blocks, encode);
                         self.counters.frame_bytes.add(u64::from(place.record_bytes));
-                        self.map_frame(lba, place);
+                        self.map_frame(lba, place, table);
                     }
                     Span::Fill { lba, count, byte: 0 } if write.makes_holes => {
                         self.push_range(&Record::Trim { lba, lba_count: count });
@@ -299,21 +306,41 @@ impl Core {
         let blocks: u32 = moved.sources.iter().map(|source| u32::from(source.blocks)).sum();
         assert_eq!(blocks, u32::from(moved.blocks), "each block of a moved frame has a source");
         self.carries_dead |= moved.sources.iter().any(|source| source.origin == SeqNo(0));
-        self.map_moved(moved.lba, place, moved.sources.iter().copied());
+        let table = table_of(moved.blocks, moved.encoding, moved.payload);
+        self.map_moved(moved.lba, place, moved.sources.iter().copied(), table);
     }
+}
+
+/// Returns the table that the map takes of a frame with this payload, which has its checksum.
+pub(crate) fn table_of(blocks: u8, encoding: u8, payload: &[u8]) -> Option<BlockTable> {
+    if encoding != Encoding::Blocks as u8 || blocks < TABLE_BLOCKS_MIN {
+        return None;
+    }
+    // A frame that no program would write fails to be read.
+    BlockTable::of(payload, blocks.into()).ok()
 }
 
 /// The doors of live traffic and of recovery: a record of the log takes effect.
 impl Core {
-    /// Maps the blocks of a frame that the host wrote.
+    /// Maps the blocks of a frame that the host wrote; `table` is that of its independent blocks.
     #[inline]
-    pub(crate) fn map_frame(&mut self, lba: Lba, place: FramePlace) {
+    pub(crate) fn map_frame(&mut self, lba: Lba, place: FramePlace, table: Option<BlockTable>) {
         self.check_place(&place);
         let Self { map, space, .. } = self;
         space.add_live(place.segment, place.charged_bytes());
         // Moved, it names its source.
         space.add_burden(place.segment, len_u32(SOURCE_BYTES));
         map.map_frame(lba, place, |dead| space.release_blocks(dead.place, dead.index, dead.count));
+        self.note_table(lba, place, table);
+    }
+
+    /// Notes the table of a frame whose first block is `lba`, as far as it is mapped.
+    #[inline]
+    pub(crate) fn note_table(&mut self, lba: Lba, place: FramePlace, table: Option<BlockTable>) {
+        // Programs that know no tables refuse such drives only.
+        if self.superblock.has_block_frames {
+            self.map.set_table(lba, place, table);
+        }
     }
 
     /// Asserts that a frame lies within its segment: it was packed there, or read from a batch
@@ -345,13 +372,15 @@ impl Core {
         });
     }
 
-    /// Maps the blocks of a moved frame that still map to their sources. A block that does not was
-    /// written or trimmed after it was copied: the copy of it is dead.
+    /// Maps the blocks of a moved frame that still map to their sources; `table` is that of its
+    /// independent blocks. A block that does not was written or trimmed after it was copied: the
+    /// copy of it is dead.
     pub(crate) fn map_moved(
         &mut self,
         lba: Lba,
         place: FramePlace,
         sources: impl Iterator<Item = Source>,
+        table: Option<BlockTable>,
     ) {
         self.check_place(&place);
         let Self { map, space, .. } = self;
@@ -374,5 +403,6 @@ impl Core {
             // What is dead already stays as long as the rest.
             space.add_burden(place.segment, carried);
         }
+        self.note_table(lba, place, table);
     }
 }

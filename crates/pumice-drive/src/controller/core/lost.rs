@@ -97,7 +97,7 @@ impl Core {
                 let batch = self.log.open_batch(Stream::Host);
                 let place = batch.push_frame(Lba(at), blocks, |_| (Encoding::Lost, 0));
                 self.counters.frame_bytes.add(u64::from(place.record_bytes));
-                self.map_frame(Lba(at), place);
+                self.map_frame(Lba(at), place, None);
                 at += u64::from(blocks);
             }
         }

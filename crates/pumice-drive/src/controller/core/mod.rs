@@ -67,10 +67,12 @@ use super::log::{BatchToWrite, ChainEnd, Log, LogEnd, Tail, Totals};
 use super::map::{KeptLeaves, L2p, Leaf, Lookup, Mapping, Reap};
 use super::place::FrameAddress;
 use super::space::Space;
-use crate::base::{Error, ErrorKind, Lba, Result, SegmentId, SeqNo};
-use crate::format::{DirectoryEntry, MapLimits, MetaKind, MetadataAddress, Stream, Superblock};
+use crate::base::{AlignedBuffer, Error, ErrorKind, Lba, Result, SegmentId, SeqNo};
+use crate::format::{
+    DirectoryEntry, MapLimits, MetaKind, MetadataAddress, Stream, Superblock, leaf_bytes_max,
+};
 
-pub(crate) use append::{Attempt, BlockWrite, Edge, MetaPosition, Move};
+pub(crate) use append::{Attempt, BlockWrite, Edge, MetaPosition, Move, table_of};
 use lost::LostLeaves;
 
 pub(crate) use checkpoint::{Begun, Checkpoints, NewestCheckpoint};
@@ -217,6 +219,7 @@ impl Core {
     pub(crate) fn new(superblock: Superblock, settings: Settings, restored: Restored) -> Self {
         let Restored { map, space, newest, tails } = restored;
         let shape = superblock.shape();
+        let leaf_bytes = leaf_bytes_max(superblock.has_block_frames);
         assert_eq!(
             space.segment_count(),
             superblock.segment_count,
@@ -225,8 +228,8 @@ impl Core {
         let end = LogEnd { seq: newest.checkpointed, checksum: 0, tails };
         let log = Log::new(end, shape, superblock.epoch, superblock.uuid, 0, false);
         Self {
-            meta_segments: meta_segments(&shape, settings.map_cache_bytes),
-            dirty_bytes_max: dirty_bytes_max(&shape, settings.map_cache_bytes),
+            meta_segments: meta_segments(&shape, leaf_bytes, settings.map_cache_bytes),
+            dirty_bytes_max: dirty_bytes_max(&shape, leaf_bytes, settings.map_cache_bytes),
             settings,
             superblock,
             superblock_slot: 0,
@@ -584,13 +587,18 @@ impl Core {
         }
     }
 
-    /// Notes that a batch is on the medium.
-    pub(crate) fn batch_written(&mut self, seq: SeqNo, is_durable: bool) {
+    /// Notes that a batch is on the medium, which has `spare` buffers for those that it kept.
+    pub(crate) fn batch_written(
+        &mut self,
+        seq: SeqNo,
+        is_durable: bool,
+        spare: impl FnMut() -> Option<AlignedBuffer>,
+    ) {
         assert!(seq <= self.log.sealed_seq(), "a batch is sealed before it is written");
         self.counters.batches.add(1);
         self.counters.durable_appends.add(u64::from(is_durable));
         let was_full = self.log.is_medium_full();
-        self.log.written(seq);
+        self.log.written(seq, spare);
         if self.log.is_collecting() && !self.log.writers_are_busy() {
             self.seal(Stream::Host);
         }

@@ -9,8 +9,7 @@
 
 use crate::base::units::{BLOCK_BYTES, len_usize};
 use crate::format::{
-    BATCH_HEADER_BYTES, DriveShape, LEAF_BLOCKS, LEAF_RUN_BYTES, SEGMENT_HEADER_BYTES, Stream,
-    TableEntry,
+    BATCH_HEADER_BYTES, DriveShape, LEAF_BLOCKS, SEGMENT_HEADER_BYTES, Stream, TableEntry,
 };
 
 use super::super::log::closing_bytes;
@@ -46,9 +45,9 @@ pub(crate) fn usable_segment_bytes(segment_bytes: u32) -> u64 {
 }
 
 /// Returns the segments to reserve for checkpoints: one to write to, and as many as the largest
-/// checkpoint takes, when half of the map's cache is dirty.
-pub(crate) fn meta_segments(shape: &DriveShape, map_cache_bytes: usize) -> u32 {
-    let map = MapSize::of(shape);
+/// checkpoint takes, when half of the map's cache is dirty. A leaf has up to `leaf_bytes`.
+pub(crate) fn meta_segments(shape: &DriveShape, leaf_bytes: usize, map_cache_bytes: usize) -> u32 {
+    let map = MapSize::of(shape, leaf_bytes);
     let map_bytes = map.bytes.min(map_cache_bytes as u64 / 2);
     let table_bytes = u64::from(shape.segment_count) * TableEntry::BYTES as u64;
     let checkpoint_bytes = map_bytes + map.leaves * 8 + table_bytes;
@@ -62,21 +61,25 @@ pub(crate) fn meta_segments(shape: &DriveShape, map_cache_bytes: usize) -> u32 {
 }
 
 /// Returns the bytes of the map that may be dirty: as many as a checkpoint finds room for in the
-/// segments reserved for it, and no more than the cache.
-pub(crate) fn dirty_bytes_max(shape: &DriveShape, map_cache_bytes: usize) -> usize {
-    let reserved = meta_segments(shape, map_cache_bytes).checked_sub(1);
+/// segments reserved for it, and no more than the cache. A leaf has up to `leaf_bytes`.
+pub(crate) fn dirty_bytes_max(
+    shape: &DriveShape,
+    leaf_bytes: usize,
+    map_cache_bytes: usize,
+) -> usize {
+    let reserved = meta_segments(shape, leaf_bytes, map_cache_bytes).checked_sub(1);
     let reserved = u64::from(reserved.expect("one segment is for checkpoints to write to"));
     // The rest is for the directory, the tables and the ends of segments.
     let bytes = reserved * u64::from(shape.segment_bytes / 4 * 3);
     // In memory a leaf takes up to twice its bytes on the medium.
-    if MapSize::of(shape).bytes <= bytes {
+    if MapSize::of(shape, leaf_bytes).bytes <= bytes {
         map_cache_bytes
     } else {
         len_usize(bytes.min(map_cache_bytes as u64))
     }
 }
 
-/// Size of a drive's map when every block is a run of its own.
+/// Size of a drive's map when every leaf is as long as it can be.
 struct MapSize {
     leaves: u64,
     /// Bytes of the leaves on the medium.
@@ -84,10 +87,10 @@ struct MapSize {
 }
 
 impl MapSize {
-    fn of(shape: &DriveShape) -> Self {
+    fn of(shape: &DriveShape, leaf_bytes: usize) -> Self {
         let leaves = shape.size_bytes.div_ceil(u64::from(LEAF_BLOCKS) * BLOCK_BYTES as u64);
         assert!(leaves > 0, "a disk has a block");
-        let bytes = leaves * (u64::from(LEAF_BLOCKS) * LEAF_RUN_BYTES as u64 + 64);
+        let bytes = leaves * (leaf_bytes as u64 + 64);
         Self { leaves, bytes }
     }
 }

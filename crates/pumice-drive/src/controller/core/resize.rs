@@ -4,7 +4,7 @@
 use super::{Core, Purpose, Wakes, dirty_bytes_max, meta_segments};
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorKind, Result, SegmentId};
-use crate::format::Superblock;
+use crate::format::{Superblock, leaf_bytes_max};
 
 /// Free segments, beyond the reserves, that are left to the drive while others are emptied.
 const ROOM_SEGMENTS: u32 = 1;
@@ -121,8 +121,9 @@ impl Core {
         let shape = self.superblock.shape();
         let map_cache_bytes = self.settings.map_cache_bytes;
         self.log.set_shape(shape);
-        self.meta_segments = meta_segments(&shape, map_cache_bytes);
-        self.dirty_bytes_max = dirty_bytes_max(&shape, map_cache_bytes);
+        let leaf_bytes = leaf_bytes_max(self.superblock.has_block_frames);
+        self.meta_segments = meta_segments(&shape, leaf_bytes, map_cache_bytes);
+        self.dirty_bytes_max = dirty_bytes_max(&shape, leaf_bytes, map_cache_bytes);
         assert!(self.dirty_bytes_max <= map_cache_bytes, "what is dirty fits the map's cache");
         self.space_was_freed();
         self.wake(Wakes::COLLECTOR);

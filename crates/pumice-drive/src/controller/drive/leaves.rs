@@ -27,7 +27,7 @@ use super::super::place::FrameAddress;
 use super::Drive;
 use crate::base::wait::WaitQueue;
 use crate::base::{Clock, Error, ErrorKind, Lba, Result};
-use crate::format::{LEAF_RUN_BYTES, MetaKind};
+use crate::format::{MetaKind, leaf_bytes_max};
 use crate::media::{Medium, SUPERBLOCK_SLOTS};
 
 /// Attempts to read a leaf that is damaged before it is given up, and the pause between them: the
@@ -217,9 +217,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 
     /// Returns the number of leaves that are loaded ahead: they must not evict each other.
     fn loads_at_once(&self) -> usize {
-        let share = self.options.map_cache_bytes
-            / LOADS_DIVISOR
-            / (usize::from(LEAF_BLOCKS) * LEAF_RUN_BYTES);
+        let leaf_bytes = leaf_bytes_max(self.core().superblock().has_block_frames);
+        let share = self.options.map_cache_bytes / LOADS_DIVISOR / leaf_bytes;
         share.clamp(1, LOADS_AT_ONCE)
     }
 

@@ -14,14 +14,14 @@
 //!
 //! * `open`: opening, the drive's tasks, closing.
 //! * `leaves`: loading leaves of the map. `frame_cache`: decoded frames.
-//! * `read_cache`: decoded blocks, and with `block_tables` where blocks of frames are.
+//! * `read_cache`: decoded blocks. `read_ahead`: stored frames that a host will ask for.
 //! * `streams`: which reads are sequential.
 //! * `superblocks`: the two slots. `restoring`: damaged records from parity.
 
-mod block_tables;
 pub(crate) mod frame_cache;
 pub(super) mod leaves;
 pub(super) mod open;
+pub(super) mod read_ahead;
 pub(super) mod read_cache;
 mod restoring;
 pub(super) mod streams;
@@ -33,6 +33,7 @@ use std::pin::pin;
 use frame_cache::FrameCache;
 use futures_util::future::select;
 use leaves::Loads;
+use read_ahead::ReadAhead;
 use read_cache::ReadCache;
 use restoring::Restoring;
 use serde::{Deserialize, Serialize};
@@ -68,6 +69,7 @@ pub struct Drive<M, C> {
     pub(super) cache: FrameCache,
     pub(super) read_cache: ReadCache,
     pub(super) streams: Streams,
+    pub(super) ahead: ReadAhead,
     pub(super) buffers: Buffers,
     pub(super) compressor: RefCell<Compressor>,
     pub(super) meta_compressor: RefCell<Compressor>,

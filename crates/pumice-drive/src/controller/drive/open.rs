@@ -18,6 +18,7 @@ use super::super::options::OpenOptions;
 use super::super::recovery::{self, Limits};
 use super::frame_cache::FrameCache;
 use super::leaves::Loads;
+use super::read_ahead::ReadAhead;
 use super::read_cache::ReadCache;
 use super::streams::Streams;
 use super::superblocks::{self, StoredSuperblock};
@@ -77,12 +78,13 @@ impl<M: Medium + 'static, C: Spawn + 'static> Drive<M, C> {
             tasks.push(Box::pin(async move { held.0.run_writer().await }));
         }
         let (syncer, gc, checkpoints) = (held(), held(), held());
-        let (warmer, upkeep) = (held(), held());
+        let (warmer, upkeep, ahead) = (held(), held(), held());
         tasks.push(Box::pin(async move { syncer.0.run_syncer().await }));
         tasks.push(Box::pin(async move { gc.0.run_gc().await }));
         tasks.push(Box::pin(async move { checkpoints.0.run_checkpoints().await }));
         tasks.push(Box::pin(async move { warmer.0.run_warmer().await }));
         tasks.push(Box::pin(async move { upkeep.0.run_upkeep().await }));
+        tasks.push(Box::pin(async move { ahead.0.run_read_ahead().await }));
         tasks
     }
 }
@@ -152,8 +154,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             read_unit: medium.capabilities().read_unit,
             loads: Loads::default(),
             cache: FrameCache::new(),
-            read_cache: ReadCache::new(options.read_cache_bytes, form),
+            read_cache: ReadCache::new(options.read_cache_bytes),
             streams: Streams::default(),
+            ahead: ReadAhead::new(options.read_ahead_bytes),
             buffers: Buffers::default(),
             compressor: RefCell::new(Compressor::new(codec).with_form(form)),
             meta_compressor: RefCell::new(Compressor::new(Codec::Lz4)),
@@ -188,6 +191,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     async fn close_with(&self, ending: Ending) -> Result<()> {
         self.with_core(Core::end);
         self.queues.ending.wake_all();
+        self.ahead.wanted.wake_all();
         self.until_gc_ended().await;
         let closed = self.close_log(ending).await;
         self.with_core(Core::close);

@@ -17,18 +17,12 @@ use quick_cache::unsync::Cache;
 use quick_cache::{Lifecycle, OptionsBuilder, UnitWeighter};
 
 use super::super::place::FrameAddress;
-use super::block_tables::BlockTables;
 use crate::base::Lba;
 use crate::base::units::BLOCK_BYTES;
-use crate::codec::FrameForm;
 
 /// Bytes of a block's entry: the block, and about what the cache takes to find and order it,
 /// including its share of the keys of blocks that left.
 const ENTRY_BYTES: usize = BLOCK_BYTES + 256;
-
-/// One byte in this many of the budget holds tables of blocks, on a drive whose new frames have
-/// them: at 74 bytes for 32 KiB, the default is enough for 3 GiB, less what hash collisions cost.
-const TABLES_SHARE: usize = 4;
 
 /// What frame is stored where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -72,21 +66,15 @@ pub(crate) struct ReadCache {
     /// `None` without a budget.
     blocks: Option<RefCell<Blocks>>,
     spare: RefCell<Option<Block>>,
-    /// Where blocks of frames are.
-    pub(crate) tables: BlockTables,
     hits: Cell<u64>,
     misses: Cell<u64>,
 }
 
 impl ReadCache {
-    /// Creates an empty cache that takes up to `bytes_max` bytes of memory, on a drive with new
-    /// frames of a form. It keeps nothing if there is no room for a block.
-    pub(crate) fn new(bytes_max: usize, form: FrameForm) -> Self {
-        let tables_bytes = match form {
-            FrameForm::Solid => 0,
-            FrameForm::Blocks => bytes_max / TABLES_SHARE,
-        };
-        let count = (bytes_max - tables_bytes) / ENTRY_BYTES;
+    /// Creates an empty cache that takes up to `bytes_max` bytes of memory. It keeps nothing if
+    /// there is no room for a block.
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        let count = bytes_max / ENTRY_BYTES;
         let options = OptionsBuilder::new()
             .shards(1)
             .estimated_items_capacity(count)
@@ -97,7 +85,6 @@ impl ReadCache {
         Self {
             blocks: (count > 0).then(|| RefCell::new(blocks())),
             spare: RefCell::default(),
-            tables: BlockTables::new(tables_bytes),
             hits: Cell::new(0),
             misses: Cell::new(0),
         }
@@ -138,11 +125,10 @@ impl ReadCache {
 
     /// Returns the bytes of memory held.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let tables_bytes = self.tables.memory_bytes();
-        let Some(blocks) = &self.blocks else { return tables_bytes };
+        let Some(blocks) = &self.blocks else { return 0 };
         let blocks = blocks.borrow();
         let count = blocks.len() + usize::from(self.spare.borrow().is_some());
-        count * BLOCK_BYTES + blocks.memory_used().total() + tables_bytes
+        count * BLOCK_BYTES + blocks.memory_used().total()
     }
 }
 
@@ -175,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_block_is_another_in_another_generation_frame_or_place() {
-        let cache = ReadCache::new(1 << 20, FrameForm::Solid);
+        let cache = ReadCache::new(1 << 20);
         assert!(!ask(&cache, 1));
         assert!(ask(&cache, 1));
         let other = |change: &dyn Fn(&mut BlockKey)| {
@@ -195,7 +181,7 @@ mod tests {
     #[test]
     fn memory_stays_within_the_budget() {
         for budget in [ENTRY_BYTES, 1 << 20, 8 << 20] {
-            let cache = ReadCache::new(budget, FrameForm::Solid);
+            let cache = ReadCache::new(budget);
             assert!(cache.memory_bytes() < 4096, "memory before the first block");
             let count = (budget / ENTRY_BYTES) as u32;
             for number in 0..3 * count {
@@ -210,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_scan_leaves_what_is_in_use() {
-        let cache = ReadCache::new(100 * ENTRY_BYTES, FrameForm::Solid);
+        let cache = ReadCache::new(100 * ENTRY_BYTES);
         for _ in 0..3 {
             (0..50).for_each(|number| _ = ask(&cache, number));
         }
@@ -221,7 +207,7 @@ mod tests {
 
     #[test]
     fn without_a_budget_nothing_is_kept() {
-        let cache = ReadCache::new(ENTRY_BYTES - 1, FrameForm::Solid);
+        let cache = ReadCache::new(ENTRY_BYTES - 1);
         assert!(!ask(&cache, 1) && !ask(&cache, 1));
         assert_eq!((cache.memory_bytes(), cache.hits(), cache.misses()), (0, 0, 0));
     }

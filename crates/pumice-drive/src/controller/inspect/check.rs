@@ -1,6 +1,6 @@
 //! Checking a drive without changing it: superblocks, checkpoint, the log after it, every leaf of
 //! the map, the live bytes of every segment, and in a full check every record of every segment and
-//! every frame's checksum and decoding.
+//! every frame's checksum and decoding, and whether a table that the map has of it is its own.
 //!
 //! What nothing names (overwritten, trimmed, left by a life that was lost) may be damaged without
 //! being a problem: it will never be read.
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::super::core::{Core, GivesBack, Settings};
+use super::super::core::{Core, GivesBack, Settings, table_of};
 use super::super::drive::superblocks;
 use super::super::log::records::{Found, check_possible, records};
 use super::super::log::segment_scan::SegmentScan;
@@ -60,6 +60,17 @@ pub struct CheckReport {
     pub problem_count: u64,
 }
 
+/// How far a check is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// Segments that were read, one of them perhaps in part.
+    pub segments: u64,
+    /// Segments in use.
+    pub segments_total: u64,
+    /// Bytes of batches that were read.
+    pub bytes: u64,
+}
+
 /// How much to check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
@@ -69,7 +80,7 @@ pub enum Depth {
     Full,
 }
 
-/// Checks the drive on a medium; `progress` is called with the bytes checked so far.
+/// Checks the drive on a medium; `progress` is called with what has been checked.
 ///
 /// # Errors
 /// If there is nothing to check: `NotADrive`, `Unsupported`, both superblocks `Corrupt`, the
@@ -78,7 +89,7 @@ pub enum Depth {
 pub async fn check<M: Medium>(
     medium: &M,
     depth: Depth,
-    progress: &mut dyn FnMut(u64),
+    progress: &mut dyn FnMut(Checked),
 ) -> Result<CheckReport> {
     let loaded = superblocks::load(medium).await?;
     let superblock = &loaded.stored.superblock;
@@ -237,12 +248,14 @@ impl<M: Medium> Check<'_, M> {
     async fn check_segments(
         &mut self,
         counted: &BTreeMap<SegmentId, Named>,
-        progress: &mut dyn FnMut(u64),
+        progress: &mut dyn FnMut(Checked),
     ) -> Result<()> {
         let mut decompressor = Decompressor::new();
         let mut frame = vec![0; usize::from(FRAME_BLOCKS_MAX) * BLOCK_BYTES];
         let used: Vec<_> = self.core.space().used().collect();
-        for UsedSegment { segment, generation, .. } in used {
+        let segments_total = used.len() as u64;
+        for (segments, used) in (1..).zip(used) {
+            let UsedSegment { segment, generation, .. } = used;
             let shape = self.superblock.shape();
             let uuid = self.superblock.uuid;
             let mut scan = SegmentScan::new(self.medium, uuid, &shape, segment, generation);
@@ -257,13 +270,16 @@ impl<M: Medium> Check<'_, M> {
                     if live > 0 {
                         missing_blocks -= live.min(missing_blocks);
                         self.report.frames += 1;
-                        if let Err(error) = check_frame(&found, &mut decompressor, &mut frame) {
+                        let checked = check_frame(&found, &mut decompressor, &mut frame)
+                            .and_then(|()| self.check_table(&found));
+                        if let Err(error) = checked {
                             self.report.add(&error, Some(found.record.lba_range()));
                         }
                     }
                 }
                 self.report.checked_bytes += header.batch_bytes();
-                progress(self.report.checked_bytes);
+                let bytes = self.report.checked_bytes;
+                progress(Checked { segments, segments_total, bytes });
             }
             if missing_blocks > 0 {
                 let what = format!("{missing_blocks} blocks follow damaged headers");
@@ -285,16 +301,33 @@ impl<M: Medium> Check<'_, M> {
                 return Ok(0);
             }
         }
-        let place = FramePlace {
-            segment: found.place.segment,
-            offset: found.place.offset,
-            record_bytes: found.record.record_bytes(),
-            blocks: blocks_of_frame(lba_count.into()),
-        };
-        let pieces = self.core.map().live_pieces(lba, place);
+        let pieces = self.core.map().live_pieces(lba, place_of(found, lba_count));
         let blocks = pieces.map(|piece| u64::from(piece.count)).sum();
         assert!(blocks <= u64::from(lba_count), "the blocks of a frame are live once");
         Ok(blocks)
+    }
+
+    /// Checks that the table that the map has of a frame, if any, is that of its payload, which is
+    /// whole. With another one reads are right, and slow: nothing else shows it.
+    fn check_table(&self, found: &Found<'_>) -> Result<()> {
+        let Record::Data { lba, lba_count, encoding, .. } = found.record else { return Ok(()) };
+        let place = place_of(found, lba_count);
+        let Some(table) = self.core.map().table(lba, 0, &place) else { return Ok(()) };
+        if table_of(place.blocks, encoding, found.payload()) == Some(table) {
+            return Ok(());
+        }
+        let what = "the map has the table of another frame";
+        let error = Error::new(ErrorKind::Corrupt, what).in_segment(place.segment);
+        Err(error.at_offset(place.offset.into()))
+    }
+}
+
+fn place_of(found: &Found<'_>, lba_count: u16) -> FramePlace {
+    FramePlace {
+        segment: found.place.segment,
+        offset: found.place.offset,
+        record_bytes: found.record.record_bytes(),
+        blocks: blocks_of_frame(lba_count.into()),
     }
 }
 

@@ -122,6 +122,12 @@ pub struct Operations {
     /// Blocks of short reads that were read from the medium and decoded.
     #[serde(default)]
     pub read_cache_misses: u64,
+    /// Bytes of `media_read_bytes` that were read ahead of sequential readers.
+    #[serde(default)]
+    pub read_ahead_bytes: u64,
+    /// Bytes of frames that were read ahead and asked for.
+    #[serde(default)]
+    pub read_ahead_used_bytes: u64,
     /// Reads that failed because of damage.
     pub corrupt_reads: u64,
     /// Frames that were damaged, or could not be read, and were restored from parity for a read.
@@ -174,7 +180,7 @@ pub struct Memory {
     pub map_leaf_bytes: u64,
     /// Batch buffers.
     pub batch_bytes: u64,
-    /// Read buffers, kept and in use.
+    /// Read buffers, kept and in use, and what was read ahead.
     pub read_buffer_bytes: u64,
     /// Decoded frames kept.
     pub frame_cache_bytes: u64,
@@ -266,6 +272,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             frame_cache_hits: counters.frame_cache_hits.get(),
             read_cache_hits: self.read_cache.hits(),
             read_cache_misses: self.read_cache.misses(),
+            read_ahead_bytes: self.ahead.read_bytes(),
+            read_ahead_used_bytes: self.ahead.used_bytes(),
             corrupt_reads: counters.corrupt_reads.get(),
             restored_reads: counters.restored_reads.get(),
             batches: counters.batches.get(),
@@ -281,7 +289,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             map_bytes: core.map().memory_bytes() as u64,
             map_leaf_bytes: core.map().resident_bytes() as u64,
             batch_bytes: core.log().memory_bytes() as u64,
-            read_buffer_bytes: self.buffers.memory_bytes() as u64,
+            read_buffer_bytes: (self.buffers.memory_bytes() + self.ahead.memory_bytes()) as u64,
             frame_cache_bytes: self.cache.memory_bytes() as u64,
             read_cache_bytes: self.read_cache.memory_bytes() as u64,
             read_cache_bytes_max: self.options.read_cache_bytes as u64,

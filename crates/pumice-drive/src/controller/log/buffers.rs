@@ -117,6 +117,11 @@ impl Buffers {
     /// Keeps a buffer for the next [`Buffers::take`].
     pub(crate) fn put(&self, buffer: AlignedBuffer, in_flight: InFlight<'_>) {
         drop(in_flight);
+        self.keep(buffer);
+    }
+
+    /// Keeps a buffer that is in flight no more.
+    pub(crate) fn keep(&self, buffer: AlignedBuffer) {
         let bytes = buffer.capacity();
         let kept_bytes = self.kept_bytes.get() + bytes;
         if let Some((size, kept)) = self.fitting(bytes)

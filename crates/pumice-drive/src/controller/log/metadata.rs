@@ -14,11 +14,11 @@ use super::parity::restore_record;
 use crate::base::{Error, ErrorKind, Result};
 use crate::codec::{Decompressor, Encoding};
 use crate::format::{
-    MetaKind, MetadataAddress, Record, RecordAddress, check_payload, meta_payload,
+    MetaKind, MetadataAddress, Record, RecordAddress, check_payload, leaf_bytes_max, meta_payload,
 };
 use crate::media::Medium;
 
-/// Bytes of a leaf, of a directory page, and of a piece of a list, before encoding.
+/// Bytes of a directory page, and of a piece of a list, before encoding.
 pub(crate) const LIST_BYTES: usize = 16 << 10;
 
 /// Bytes of a list's entry that names a directory page: its number and its place.
@@ -141,7 +141,12 @@ pub(crate) fn decode_meta(
     let (_, payload) = bytes.split_at(record.header_bytes() as usize);
     check_payload(payload, payload_checksum, place)?;
     let (raw_bytes, encoded) = meta_payload(payload)?;
-    if kind != MetaKind::Root && raw_bytes > LIST_BYTES {
+    let bytes_max = match kind {
+        MetaKind::Root => raw_bytes,
+        MetaKind::Leaf => leaf_bytes_max(true),
+        MetaKind::Page | MetaKind::PageList | MetaKind::Table | MetaKind::Dropped => LIST_BYTES,
+    };
+    if raw_bytes > bytes_max {
         return Err(wrong("a metadata record is longer than the format allows"));
     }
     let encoding = Encoding::from_u8(encoding).filter(|&encoding| encoding != Encoding::Blocks);

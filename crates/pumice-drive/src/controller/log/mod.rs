@@ -506,11 +506,11 @@ impl Log {
     }
 
     /// Notes that batch `seq` is on the medium, durable if it was to be; its buffer is free once
-    /// all before it are written too.
+    /// all before it are written too, or one of the `spare` buffers if the medium has kept it.
     ///
     /// # Panics
     /// If the batch is not in flight.
-    pub(crate) fn written(&mut self, seq: SeqNo) {
+    pub(crate) fn written(&mut self, seq: SeqNo, mut spare: impl FnMut() -> Option<AlignedBuffer>) {
         let found = self.sealed.iter_mut().find(|sealed| sealed.end.seq == seq);
         let found = found.expect("a batch that was written is sealed, and not written yet");
         assert_eq!(found.progress, Progress::InFlight, "batch {seq} is not being written");
@@ -521,9 +521,24 @@ impl Log {
             assert_eq!(first.end.seq.0, self.written.seq.0 + 1, "batches are written out of order");
             self.written = first.end;
             self.watermark.written(first.end, first.is_durable);
-            self.free.push(first.buffer);
+            self.free_buffer(first.buffer, &mut spare);
         }
         self.check_invariants();
+    }
+
+    fn free_buffer(
+        &mut self,
+        mut buffer: Arc<AlignedBuffer>,
+        spare: &mut impl FnMut() -> Option<AlignedBuffer>,
+    ) {
+        if Arc::get_mut(&mut buffer).is_some() {
+            self.free.push(buffer);
+            return;
+        }
+        match spare().filter(|spare| spare.capacity() == batch_buffer_bytes()) {
+            Some(spare) => self.free.push(Arc::new(spare)),
+            None => self.unmade += 1,
+        }
     }
 
     /// Notes that the medium had no space for batch `seq`: it waits to be written again.

@@ -23,6 +23,7 @@ use super::super::log::packing::MetaRecord;
 use crate::base::{Clock, Error, ErrorKind, Result};
 use crate::format::{
     CheckpointAddress, DroppedRange, MetaKind, MetadataAddress, RecordAddress, Root, TableEntry,
+    leaf_bytes_max,
 };
 use crate::media::Medium;
 
@@ -146,7 +147,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         for written in 1_u32.. {
             raw.clear();
             let Some(leaf) = self.with_core(|core| core.next_leaf(&mut raw)) else { break };
-            assert!(raw.len() <= LIST_BYTES, "a leaf is no longer than the format allows");
+            assert!(raw.len() <= leaf_bytes_max(true), "a leaf fits the longest record");
             self.with_room(|core| {
                 let compressor = &mut self.meta_compressor.borrow_mut();
                 Ok(core.append_leaf(leaf, &raw, compressor)?.then_some(()))

@@ -76,7 +76,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// Looks, once a second, whether there is something to give back.
     pub(crate) fn give_back_tick(&self) {
         let is_out_of_use = self.with_core(Core::compaction_tick);
+        self.ahead.tick();
         if is_out_of_use {
+            self.ahead.release_all(&self.buffers);
             self.with_core(Core::release_buffers);
             self.buffers.release();
             self.cache.release();

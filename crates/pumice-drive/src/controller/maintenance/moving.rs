@@ -18,7 +18,6 @@ use std::ops::Range;
 
 use super::super::core::{Attempt, Core, Move};
 use super::super::drive::Drive;
-use super::super::drive::read_cache::FrameKey;
 use super::super::log::packing::{MovedFrame, moved_bytes_max};
 use super::super::log::records::Found;
 use super::super::map::LivePiece;
@@ -115,17 +114,11 @@ struct Frame<'a> {
     payload: &'a [u8],
     payload_checksum: u64,
     place: FramePlace,
-    generation: u64,
     /// Whether the payload has its checksum.
     is_whole: bool,
 }
 
 impl Frame<'_> {
-    fn key(&self) -> FrameKey {
-        let Frame { lba, place, generation, .. } = *self;
-        FrameKey { address: place.address(), generation, lba }
-    }
-
     /// Returns a record without payload for some of its blocks: it says that their content is lost.
     /// With the damaged payload, the new batch would look like a torn one after a crash.
     fn lost(&self, index: u8, blocks: u8, sources: Vec<Source>) -> Encoded {
@@ -216,9 +209,7 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
                 };
                 let payload = again.as_deref().unwrap_or(found.payload());
                 let is_whole = is_whole(payload);
-                let generation = found.place.generation;
-                let frame =
-                    Frame { lba, encoding, payload, payload_checksum, place, generation, is_whole };
+                let frame = Frame { lba, encoding, payload, payload_checksum, place, is_whole };
                 self.move_frame(frame, &sources_of(seq, found)).await
             }
             Record::Meta { kind, number, .. } => self.touch(kind, number, found).await,
@@ -360,15 +351,15 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
     }
 
     /// Puts the live blocks of a damaged frame that can still be verified, alone, into frames of
-    /// their own, and the other live ones into lost ones. `None` without such a block. Only a table
-    /// of an earlier read verifies them: the one in the payload may be damaged, or of another time.
+    /// their own, and the other live ones into lost ones. `None` without such a block. Only the
+    /// table in the map verifies them: the one in the payload may be damaged, or of another time.
     fn salvage(
         &mut self,
         frame: &Frame<'_>,
         sources: &[Source],
         pieces: &[LivePiece],
     ) -> Option<Vec<Encoded>> {
-        let table = self.drive.read_cache.tables.get(&frame.key())?;
+        let table = self.drive.core().map().table(frame.lba, 0, &frame.place)?;
         let live = pieces.iter().flat_map(|piece| piece.index..piece.index + piece.count);
         let live: Vec<(u8, bool)> =
             live.map(|index| (index, table.has_block(frame.payload, usize::from(index)))).collect();

@@ -27,7 +27,7 @@ use super::super::drive::Drive;
 use super::super::drive::superblocks::geometry;
 use crate::base::units::format_size;
 use crate::base::{Clock, Error, ErrorKind, Result};
-use crate::format::{SEGMENTS_MAX, Stream, Superblock};
+use crate::format::{SEGMENTS_MAX, Stream, Superblock, leaf_bytes_max};
 use crate::media::Medium;
 
 /// Poll interval for empty segments.
@@ -117,7 +117,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     fn check_fits(&self, target: &Superblock) -> Result<()> {
         let live_bytes = self.core().space().live_bytes();
         let usable = usable_segment_bytes(target.segment_bytes);
-        let kept = meta_segments(&target.shape(), self.options.map_cache_bytes) + RESERVED_SEGMENTS;
+        let leaf_bytes = leaf_bytes_max(target.has_block_frames);
+        let reserved = meta_segments(&target.shape(), leaf_bytes, self.options.map_cache_bytes);
+        let kept = reserved + RESERVED_SEGMENTS;
         // Each stream has a segment open, and one more lets the host continue.
         let others = u64::from(kept) + Stream::COUNT as u64 + 1;
         let needed = live_bytes.div_ceil(usable) + others;

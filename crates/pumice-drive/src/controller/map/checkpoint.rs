@@ -13,11 +13,11 @@
 use std::collections::HashMap;
 
 use super::directory::{Held, Page, index_of, page_of};
-use super::{DroppedRange, L2p, LEAF_BLOCKS, Leaf, Mapping};
-use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, LEAF_RUN_BYTES, MetadataAddress};
+use super::{DroppedRange, L2p, Leaf, Mapping};
+use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetadataAddress, leaf_bytes_max};
 
 /// Maximum bytes of a leaf before encoding.
-const LEAF_BYTES_MAX: usize = LEAF_BLOCKS as usize * LEAF_RUN_BYTES;
+const LEAF_BYTES_MAX: usize = leaf_bytes_max(true);
 
 /// The part of the map that belongs to a checkpoint beside leaves and pages.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,13 +3,17 @@
 //! Invariants, checked by `Leaf::check_invariants`: the runs partition 0..1024 in order; the first
 //! starts at 0; no two neighbours are the same hole or the same fill; a run ends within its frame.
 //! A frame written whole is one run; a frame with dead parts is as many runs as it has live pieces.
+//! Of frames of independent blocks their tables stand beside the runs: see [`super::tables`].
 
 use super::super::place::{FrameAddress, FramePlace};
+use super::tables::{FrameTable, Tables, fits};
 use super::{LivePiece, Mapping, Released};
-use crate::base::{Result, SegmentId};
+use crate::base::{ErrorContext, ErrorKind, Result, SegmentId};
+use crate::codec::BlockTable;
 pub(crate) use crate::format::LEAF_BLOCKS;
 use crate::format::{
-    LEAF_RUN_BYTES, MapLimits, MetadataAddress, RunContent, decode_leaf, encode_run,
+    LEAF_RUN_BYTES, LEAF_TABLE_BYTES, LeafTable, MapLimits, MetadataAddress, RunContent,
+    TABLE_BLOCKS_MIN, decode_leaf, encode_run,
 };
 
 /// A run, in 16 bytes.
@@ -71,7 +75,7 @@ impl Run {
         }
     }
 
-    fn content(&self) -> RunContent {
+    fn content(&self, has_table: bool) -> RunContent {
         match self.mapping() {
             Mapping::Hole => RunContent::Hole,
             Mapping::Fill(byte) => RunContent::Fill(byte),
@@ -81,6 +85,7 @@ impl Run {
                 record_bytes: place.record_bytes,
                 blocks: place.blocks,
                 index,
+                has_table,
             },
         }
     }
@@ -91,6 +96,16 @@ impl Run {
 
     fn is_of(&self, frame: FrameAddress) -> bool {
         self.blocks > 0 && self.segment == frame.segment.0 && self.offset == frame.offset
+    }
+
+    fn address(&self) -> FrameAddress {
+        FrameAddress { segment: SegmentId(self.segment), offset: self.offset }
+    }
+
+    /// Returns the block of the leaf at which the run's frame begins; only a damaged map has a
+    /// frame that begins before its leaf.
+    fn frame_start(&self) -> Option<u16> {
+        self.start.checked_sub(self.index.into())
     }
 
     fn place(&self) -> FramePlace {
@@ -128,6 +143,7 @@ impl Run {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Leaf {
     runs: Vec<Run>,
+    tables: Tables,
 }
 
 #[expect(
@@ -138,7 +154,7 @@ impl Leaf {
     /// Creates a leaf whose blocks are all `mapping`, which must be a hole or a fill.
     pub(super) fn uniform(mapping: Mapping) -> Self {
         assert!(!matches!(mapping, Mapping::Frame { .. }), "a frame is shorter than a leaf");
-        Self { runs: vec![Run::new(0, mapping)] }
+        Self { runs: vec![Run::new(0, mapping)], tables: Tables::default() }
     }
 
     /// Creates a leaf in place of the one whose record at `address` is damaged beyond restoring:
@@ -159,19 +175,20 @@ impl Leaf {
             // The disk ends there.
             runs.push(Run::new(blocks, Mapping::Hole));
         }
-        Self { runs }
+        Self { runs, tables: Tables::default() }
     }
 
     /// Decodes a leaf from its bytes on the medium.
     ///
     /// # Errors
-    /// `Corrupt` unless it is a partition into possible runs whose frames lie within `limits`.
+    /// `Corrupt` unless it is a partition into possible runs whose frames lie within `limits`, with
+    /// tables that these frames may have.
     pub(crate) fn decode(bytes: &[u8], limits: &MapLimits) -> Result<Self> {
         let run = |(start, content)| {
             let mapping = match content {
                 RunContent::Hole => Mapping::Hole,
                 RunContent::Fill(byte) => Mapping::Fill(byte),
-                RunContent::Frame { segment, offset, record_bytes, blocks, index } => {
+                RunContent::Frame { segment, offset, record_bytes, blocks, index, .. } => {
                     let segment = SegmentId(segment);
                     let place = FramePlace { segment, offset, record_bytes, blocks };
                     Mapping::Frame { place, index }
@@ -179,19 +196,90 @@ impl Leaf {
             };
             Run::new(start, mapping)
         };
-        let leaf = Self { runs: decode_leaf(bytes, limits)?.map(run).collect() };
+        let (runs, stored) = decode_leaf(bytes, limits)?;
+        let mut tables = Tables::with_capacity(stored.len());
+        for LeafTable { segment, offset, record_bytes, blocks, start, live, bytes } in stored {
+            let table = BlockTable::from_stored(bytes, blocks.into())?;
+            let place = FramePlace { segment: SegmentId(segment), offset, record_bytes, blocks };
+            let table = FrameTable::new(start, live, &place, table);
+            let what = "a leaf of the map has a table of another frame";
+            tables.insert(table.or_error(ErrorKind::Corrupt, what)?);
+        }
+        let leaf = Self { runs: runs.map(run).collect(), tables };
         leaf.check_invariants();
         Ok(leaf)
     }
 
-    /// Appends the leaf's bytes on the medium, 16 a run, to `target`.
+    /// Appends the leaf's bytes on the medium, 16 a run and 48 a table, to `target`.
     pub(crate) fn encode(&self, target: &mut Vec<u8>) {
         self.check_invariants();
-        let end = target.len() + self.runs.len() * LEAF_RUN_BYTES;
+        let mut is_next = self.tables_to_store();
+        let tables_bytes = is_next.iter().filter(|&&is_next| is_next).count() * LEAF_TABLE_BYTES;
+        let end = target.len() + self.runs.len() * LEAF_RUN_BYTES + tables_bytes;
+        let mut tables = Vec::with_capacity(tables_bytes);
+        let has_table = is_next.clone();
         for run in &self.runs {
-            encode_run(run.start, run.content(), target);
+            let number = self.table_of(run).filter(|&number| has_table[number]);
+            encode_run(run.start, run.content(number.is_some()), target);
+            if let Some(number) = number
+                && std::mem::take(&mut is_next[number])
+            {
+                tables.extend_from_slice(self.tables.at(number).table.stored());
+            }
         }
-        assert_eq!(target.len(), end, "a leaf has 16 bytes for each run");
+        target.extend_from_slice(&tables);
+        assert_eq!(target.len(), end, "a leaf has 16 bytes for each run and 48 for each table");
+    }
+
+    /// Returns the number of the table of a run's frame.
+    fn table_of(&self, run: &Run) -> Option<usize> {
+        let may_have = run.blocks >= TABLE_BLOCKS_MIN && !self.tables.is_empty();
+        if may_have { self.tables.number_of(run.address()) } else { None }
+    }
+
+    /// Returns of each table whether it goes to the medium: whether all runs that name the address
+    /// of its frame are of that frame. In a damaged map they may not be.
+    fn tables_to_store(&self) -> Vec<bool> {
+        let mut found = vec![(0, 0u8, true); self.tables.len()];
+        for (at, run) in self.runs.iter().enumerate() {
+            let named = if run.blocks > 0 { self.tables.number_of(run.address()) } else { None };
+            let Some(number) = named else { continue };
+            let table = self.tables.at(number);
+            let (record_bytes, live, agrees) = &mut found[number];
+            *agrees &= run.frame_start() == Some(table.start)
+                && fits(&table.table, run.blocks, run.record_bytes)
+                && (*live == 0 || *record_bytes == run.record_bytes);
+            *record_bytes = run.record_bytes;
+            *live = live.saturating_add(run.count_to(self.run_end(at)));
+        }
+        let is_stored = |(_, live, agrees)| agrees && live >= TABLE_BLOCKS_MIN;
+        found.into_iter().map(is_stored).collect()
+    }
+
+    /// Returns the table of a frame that begins at block `start`, if it is known.
+    pub(super) fn table(&self, start: u16, frame: &FramePlace) -> Option<BlockTable> {
+        self.tables.get(start, frame)
+    }
+
+    /// Takes the table of a frame that begins at block `start`, if enough blocks map to that;
+    /// without a table, forgets one of an earlier frame.
+    pub(super) fn set_table(&mut self, start: u16, place: FramePlace, table: Option<BlockTable>) {
+        let live = table.map_or(0, |_| self.live_blocks(start, place));
+        let table = table.and_then(|table| FrameTable::new(start, live, &place, table));
+        match table {
+            Some(table) => self.tables.insert(table),
+            None => self.tables.remove(place.address()),
+        }
+    }
+
+    /// Returns how many blocks map to a frame that begins at block `start`.
+    fn live_blocks(&self, start: u16, place: FramePlace) -> u8 {
+        let first = self.run_at(start);
+        let end = LEAF_BLOCKS.min(start + u16::from(place.blocks));
+        let near = self.runs.iter().enumerate().skip(first).take_while(|(_, run)| run.start < end);
+        let is_its_own = |run: &Run| run.is_of(place.address()) && run.frame_start() == Some(start);
+        let own = near.filter(|(_, run)| is_its_own(run));
+        own.fold(0, |live: u8, (at, run)| live.saturating_add(run.count_to(self.run_end(at))))
     }
 
     /// Returns what all blocks are, if they are one hole or fill.
@@ -257,6 +345,7 @@ impl Leaf {
         }
         if self.runs[first].start == start && self.run_end(first) == end && new.blocks > 0 {
             report(&self.runs[first], end, released);
+            self.release_table(self.runs[first], end);
             let holes = if self.runs[first].is_hole() { count } else { 0 };
             self.runs[first] = new;
             debug_assert!(self.is_valid(), "a leaf is invalid after a run was replaced");
@@ -269,12 +358,24 @@ impl Leaf {
             let piece = run.cut_to(run.start.max(start));
             let piece_end = self.run_end(at).min(end);
             report(&piece, piece_end, released);
+            self.release_table(piece, piece_end);
             holes += if piece.is_hole() { piece_end - piece.start } else { 0 };
         }
         self.splice(first, last, new, end);
         assert!(holes <= count, "only replaced blocks were holes");
         debug_assert!(self.is_valid(), "a leaf is invalid after blocks were replaced");
         holes
+    }
+
+    /// Notes that a piece, which ends at block `end`, maps no more to its frame.
+    #[inline]
+    fn release_table(&mut self, piece: Run, end: u16) {
+        if piece.blocks >= TABLE_BLOCKS_MIN
+            && !self.tables.is_empty()
+            && let Some(start) = piece.frame_start()
+        {
+            self.tables.release(start, piece.address(), piece.count_to(end));
+        }
     }
 
     /// Puts `new` (ending at `end`) over the runs `first..=last`, keeping the parts of them outside
@@ -330,9 +431,14 @@ impl Leaf {
             .map(|(at, run)| (run.start, self.run_end(at) - run.start, run.mapping()))
     }
 
-    /// Returns the bytes of memory that the leaf's runs take.
+    /// Returns the bytes of memory that the leaf's runs and tables take.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.runs.capacity() * size_of::<Run>()
+        self.runs.capacity() * size_of::<Run>() + self.tables.memory_bytes()
+    }
+
+    /// Returns the number of tables.
+    pub(super) fn table_count(&self) -> usize {
+        self.tables.len()
     }
 
     #[inline]
@@ -366,7 +472,8 @@ impl Leaf {
 
     fn is_valid(&self) -> bool {
         let is_partition = self.runs.first().is_some_and(|run| run.start == 0)
-            && self.runs.is_sorted_by(|run, next| run.start < next.start && !run.joins(next));
+            && self.runs.is_sorted_by(|run, next| run.start < next.start && !run.joins(next))
+            && self.tables.is_valid();
         is_partition
             && self.runs.iter().enumerate().all(|(at, run)| {
                 let end = self.run_end(at);

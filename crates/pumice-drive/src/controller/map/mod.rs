@@ -3,6 +3,7 @@
 //! ```text
 //! directory: pages of 512 entries --> hole | fill | address of a leaf on the medium | slot
 //! slab:      slots --> leaf: runs of 1024 blocks --> hole | fill | frame + index
+//!                            tables: frame --> where its independent blocks are, their checksums
 //! dropped:   ranges of whole leaves that became a hole or a fill at once, not yet taken down
 //! ```
 //!
@@ -30,6 +31,7 @@ mod directory;
 mod dropped;
 mod leaf;
 mod slab;
+mod tables;
 #[cfg(test)]
 #[expect(clippy::cast_possible_truncation, reason = "small numbers of a model")]
 mod tests;
@@ -48,6 +50,7 @@ pub(crate) use walk::RestoredPage;
 use super::place::{FrameAddress, FramePlace};
 use crate::base::Lba;
 use crate::base::units::BLOCK_BYTES;
+use crate::codec::BlockTable;
 use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetadataAddress, SIZE_BYTES_MAX};
 
 const PAGE_LEAVES: u64 = DIRECTORY_PAGE_LEAVES as u64;
@@ -304,6 +307,31 @@ impl L2p {
         let mapping = Mapping::Frame { place, index: 0 };
         let number = self.writable(leaf, &mut released);
         self.replace(number, (block, u16::from(place.blocks)), mapping, &mut released);
+    }
+
+    /// Takes the table of a frame whose first block is `lba`, if that is still mapped; without a
+    /// table, forgets one of an earlier frame at its address. That is no change of the leaf: it
+    /// becomes neither used nor dirty, and what is not written by a checkpoint is lost with the
+    /// memory.
+    pub(crate) fn set_table(&mut self, lba: Lba, place: FramePlace, table: Option<BlockTable>) {
+        let (leaf, start) = leaf_of(lba);
+        let Held::Slot(number) = self.directory.held(leaf) else { return };
+        let has_tables = self.slab.slot(number).content.table_count() > 0;
+        if self.dropped.get(leaf).is_some() || (table.is_none() && !has_tables) {
+            return;
+        }
+        self.slab.amend(number, |leaf| leaf.set_table(start, place, table));
+        self.evict();
+    }
+
+    /// Returns the table of a frame of which `lba` is block `index`, if it is known without I/O.
+    pub(crate) fn table(&self, lba: Lba, index: u8, frame: &FramePlace) -> Option<BlockTable> {
+        let (leaf, block) = leaf_of(lba);
+        let Held::Slot(number) = self.directory.held(leaf) else { return None };
+        if self.dropped.get(leaf).is_some() {
+            return None;
+        }
+        self.slab.slot(number).content.table(block.checked_sub(index.into())?, frame)
     }
 
     /// Makes `count` blocks a hole or a fill, in time that does not grow with `count`; reports at

@@ -17,7 +17,7 @@ use crate::format::DirectoryEntry;
 
 /// Clean leaves that stay whatever the budget: more than are kept for a change, so that one can
 /// always be evicted, and enough that a change of two leaves alone on the drive does not lose
-/// the first while it loads the second. Arbitrary beyond that; 128 KiB at most.
+/// the first while it loads the second. Arbitrary beyond that; 251 KiB at most, if all have tables.
 const CLEAN_KEPT: usize = 8;
 
 /// The number of no leaf.
@@ -200,13 +200,23 @@ impl Slab {
         let slot = self.slot_mut(number);
         assert!(slot.dirty, "a leaf is changed that is not marked dirty");
         slot.referenced = true;
+        self.amend(number, change)
+    }
+
+    /// Changes the content of a slot in what need not go to the medium.
+    #[inline]
+    pub(super) fn amend<T>(&mut self, number: u32, change: impl FnOnce(&mut Leaf) -> T) -> T {
+        let slot = self.slot_mut(number);
         let before = slot.content.memory_bytes();
         let result = change(&mut slot.content);
         let after = slot.content.memory_bytes();
+        let is_clean = slot.is_clean();
         let resident_bytes = (self.resident_bytes + after).checked_sub(before);
         self.resident_bytes = resident_bytes.expect("a leaf in memory is counted");
-        let dirty_bytes = (self.dirty_bytes + after).checked_sub(before);
-        self.dirty_bytes = dirty_bytes.expect("a dirty leaf is counted");
+        if !is_clean {
+            let dirty_bytes = (self.dirty_bytes + after).checked_sub(before);
+            self.dirty_bytes = dirty_bytes.expect("a dirty leaf is counted");
+        }
         self.check_invariants();
         result
     }

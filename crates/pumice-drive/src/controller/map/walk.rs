@@ -185,6 +185,12 @@ impl L2p {
         leaves.flat_map(|leaf| self.leaf_runs(leaf).expect("the leaf is in memory"))
     }
 
+    /// Returns the number of tables of frames in memory.
+    #[cfg(test)]
+    pub(crate) fn table_count(&self) -> usize {
+        self.slab.slots().map(|(_, slot)| slot.content.table_count()).sum()
+    }
+
     /// Returns the number of blocks that hold data or a fill. Leaves of a trim or a fill count as
     /// what they were before as long as they are on the medium only and [`L2p::reap`] has not come
     /// to them; all other leaves that it has not come to are walked.

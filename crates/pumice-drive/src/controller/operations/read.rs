@@ -4,7 +4,7 @@
 //! L2P runs -> holes and fills: no I/O
 //!          -> frames still in a batch buffer: decoded from there
 //!          -> blocks in the read cache: copied from there
-//!          -> independent blocks of a frame whose table is known: read alone, see `read_blocks`
+//!          -> independent blocks of a frame with a table: read alone, see `read_blocks`
 //!          -> frames on the medium: adjacent ones in one media read, several reads at once
 //!             -> checksum -> decode -> copy
 //! ```
@@ -49,7 +49,7 @@ pub(super) struct Piece {
     pub(super) generation: u64,
     /// The first block wanted and its position in the frame.
     pub(super) lba: Lba,
-    index: u8,
+    pub(super) index: u8,
     /// Bytes wanted of the decoded frame.
     wanted: Range<usize>,
     /// Where they go in the host's buffer.
@@ -103,7 +103,7 @@ impl Piece {
     }
 
     /// Returns where the piece goes in `out`, which begins at the host buffer's byte `out_at`.
-    fn part_of<'a>(&self, out: &'a mut [u8], out_at: usize) -> &'a mut [u8] {
+    pub(super) fn part_of<'a>(&self, out: &'a mut [u8], out_at: usize) -> &'a mut [u8] {
         let at = self.target.checked_sub(out_at).expect("a piece lies in its part of the buffer");
         let part = out.get_mut(at..at + self.wanted.len());
         part.expect("a piece lies in its part of the buffer")
@@ -133,15 +133,16 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             core.counters_mut().host_read_bytes.add(out.len() as u64);
             Ok(())
         })?;
-        self.read_range(offset, out).await
+        let _reading = self.ahead.begin_host_read();
+        self.read_range(offset, out, true).await
     }
 
     /// Reads whole blocks for the drive itself.
     pub(crate) async fn read_blocks(&self, lba: Lba, out: &mut [u8]) -> Result<()> {
-        self.read_range(lba.0 * BLOCK_BYTES as u64, out).await
+        self.read_range(lba.0 * BLOCK_BYTES as u64, out, false).await
     }
 
-    async fn read_range(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+    async fn read_range(&self, offset: u64, out: &mut [u8], is_of_host: bool) -> Result<()> {
         let mut at = 0;
         let mut rest = Vec::new();
         let is_short = out.len() <= CACHED_READ_BYTES_MAX;
@@ -162,9 +163,12 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                 },
             };
             if let Some(piece) = piece {
-                let is_alone = is_short && !is_sequential && self.read_cache.tables.has_room();
+                let is_alone = is_short && !is_sequential;
                 let piece = Piece { target: at, is_kept: is_short, is_alone, ..piece };
                 let pin = self.pin(piece.place.segment);
+                if is_of_host && is_sequential && rest.is_empty() {
+                    self.want_read_ahead(offset + out.len() as u64);
+                }
                 // The common small read is one piece and needs no list.
                 if at == 0 && len == out.len() {
                     return self.read_piece(&piece, out).await;
@@ -261,7 +265,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         }
         let frame = piece.decoded_frame();
         loop {
-            // What was awaited may have left the table here.
+            // What was awaited may have loaded the leaf again.
             if let Some(table) = self.table_for(piece)
                 && self.read_part(piece, &table, out).await
             {
@@ -301,8 +305,13 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let mut groups = Vec::new();
         let (mut pieces, mut out, mut out_at) = (pieces, out, 0);
         while !pieces.is_empty() {
-            let near = pieces.iter().take(group_len(pieces));
-            let frames = near.take_while(|piece| self.table_for(piece).is_none()).count();
+            let places = pieces.iter().map(|piece| &piece.place);
+            let near = pieces.iter().take(group_len(places, COALESCED_BYTES_MAX));
+            let stretch = pieces.first().and_then(|first| self.stretch_of(first));
+            let is_beside = |piece: &&Piece| {
+                self.table_for(piece).is_none() && self.stretch_of(piece) == stretch
+            };
+            let frames = near.take_while(is_beside).count();
             let (group, later) = pieces.split_at(frames.max(1));
             let end = later.first().map_or(out_at + out.len(), |next| next.target);
             assert!(end > out_at, "pieces fill the host's buffer in order");
@@ -327,6 +336,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// If the medium cannot read them together, the unreadable sector may lie between them, or in
     /// only one of them: each is then read alone, and the error names the one that fails.
     async fn read_group(&self, pieces: &[Piece], out_at: usize, out: &mut [u8]) -> Result<()> {
+        if let Some(stretch) = pieces.first().and_then(|first| self.stretch_of(first))
+            && self.read_from_stretch(stretch, pieces, out_at, out).await
+        {
+            return Ok(());
+        }
         match self.read_together(pieces, out_at, out).await {
             Err(error) if error.kind() == ErrorKind::Medium && pieces.len() > 1 => {
                 tracing::warn!(error = %error.chain(), "reading adjacent frames one by one");
@@ -408,7 +422,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 
     /// Checks the frame that begins at the start of `record` and decodes what `piece` wants. Asks
     /// the piece alone: the core may be borrowed.
-    fn decode_piece(&self, piece: &Piece, record: &[u8], out: &mut [u8]) -> Result<()> {
+    pub(super) fn decode_piece(&self, piece: &Piece, record: &[u8], out: &mut [u8]) -> Result<()> {
         assert_eq!(piece.wanted.len(), out.len(), "a piece is decoded to where it goes");
         let decoded = check_frame(piece, record).and_then(|(encoding, payload)| {
             if encoding == Encoding::Blocks && piece.is_alone {
@@ -476,19 +490,22 @@ fn is_intact(piece: &Piece, record: &[u8]) -> bool {
     payload.is_some_and(|payload| check_payload(payload, payload_checksum, place).is_ok())
 }
 
-/// Returns how many of the pieces, from the first on, one media read can serve.
-fn group_len(pieces: &[Piece]) -> usize {
-    let first = &pieces.first().expect("there is a piece to read").place;
-    let together = |(one, next): (&Piece, &Piece)| {
-        let (one, next) = (&one.place, &next.place);
+/// Returns how many of the frames, from the first on, one media read of up to `bytes_max` bytes can
+/// serve.
+pub(super) fn group_len<'a>(
+    places: impl Iterator<Item = &'a FramePlace> + Clone,
+    bytes_max: usize,
+) -> usize {
+    let first = places.clone().next().expect("there is a frame to read");
+    let together = |(one, next): (&FramePlace, &FramePlace)| {
         let one_end = one.offset + one.record_bytes;
         let whole = (next.offset + next.record_bytes).saturating_sub(first.offset);
         one.segment == next.segment
             && (next.offset == one.offset || next.offset >= one_end)
             && next.offset.saturating_sub(one_end) <= COALESCED_GAP_BYTES
-            && whole as usize <= COALESCED_BYTES_MAX
+            && whole as usize <= bytes_max
     };
-    1 + pieces.iter().zip(pieces.iter().skip(1)).take_while(|&pair| together(pair)).count()
+    1 + places.clone().zip(places.skip(1)).take_while(|&pair| together(pair)).count()
 }
 
 #[cfg(test)]
@@ -497,29 +514,26 @@ mod tests {
     use super::*;
     use crate::base::SegmentId;
 
-    fn pieces(places: &[(u32, u32, u32)]) -> Vec<Piece> {
-        let piece = |&(segment, offset, record_bytes)| Piece {
-            place: FramePlace { segment: SegmentId(segment), offset, record_bytes, blocks: 1 },
-            generation: 1,
-            lba: Lba(0),
-            index: 0,
-            wanted: 0..BLOCK_BYTES,
-            target: 0,
-            is_kept: false,
-            is_alone: false,
+    fn group_len(places: &[(u32, u32, u32)]) -> usize {
+        let place = |&(segment, offset, record_bytes)| FramePlace {
+            segment: SegmentId(segment),
+            offset,
+            record_bytes,
+            blocks: 1,
         };
-        places.iter().map(piece).collect()
+        let places: Vec<_> = places.iter().map(place).collect();
+        super::group_len(places.iter(), COALESCED_BYTES_MAX)
     }
 
     #[test]
     fn only_near_neighbours_in_order_are_read_together() {
-        assert_eq!(group_len(&pieces(&[(1, 0, 100)])), 1);
-        assert_eq!(group_len(&pieces(&[(1, 0, 100), (1, 100, 50), (1, 150, 9)])), 3);
-        assert_eq!(group_len(&pieces(&[(1, 0, 100), (2, 100, 50)])), 1);
-        assert_eq!(group_len(&pieces(&[(1, 500, 100), (1, 100, 50)])), 1);
-        assert_eq!(group_len(&pieces(&[(1, 0, 100), (1, 40_000, 50)])), 1);
-        assert_eq!(group_len(&pieces(&[(1, 7, 100), (1, 7, 100)])), 2);
+        assert_eq!(group_len(&[(1, 0, 100)]), 1);
+        assert_eq!(group_len(&[(1, 0, 100), (1, 100, 50), (1, 150, 9)]), 3);
+        assert_eq!(group_len(&[(1, 0, 100), (2, 100, 50)]), 1);
+        assert_eq!(group_len(&[(1, 500, 100), (1, 100, 50)]), 1);
+        assert_eq!(group_len(&[(1, 0, 100), (1, 40_000, 50)]), 1);
+        assert_eq!(group_len(&[(1, 7, 100), (1, 7, 100)]), 2);
         let long: Vec<_> = (0..400).map(|at| (1, at * 4096, 4096)).collect();
-        assert_eq!(group_len(&pieces(&long)), 256);
+        assert_eq!(group_len(&long), 256);
     }
 }

@@ -2,14 +2,17 @@
 //! decoded, not the frame.
 //!
 //! ```text
-//! table of the frame known?  -> read the blocks wanted -> checksum of each -> decode -> copy
-//!                     no, or a block is damaged -> the whole frame; see `read`
+//! table in the map?  -> read the blocks wanted -> checksum of each -> decode -> copy
+//!             no, or a block is damaged -> the whole frame; see `read`
 //! ```
 //!
-//! Only short reads that continue no earlier one leave tables and use them. A reader in order wants
-//! the rest of the frame next, and a long read most of it.
+//! The map has the table of each frame of which several blocks are live, but for those that a
+//! program wrote that knew no tables: the first short read of such a frame leaves it in memory.
+//! Only short reads that continue no earlier one use tables. A reader in order wants the rest of
+//! the frame next, and a long read most of it.
 
 use super::super::drive::Drive;
+use super::super::drive::read_cache::FrameKey;
 use super::read::Piece;
 use crate::base::units::{BLOCK_BYTES, len_u32};
 use crate::base::{Clock, Result};
@@ -23,16 +26,19 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         if !piece.is_alone || piece.is_whole_frame() {
             return None;
         }
-        let table = self.read_cache.tables.get(&piece.frame_key())?;
+        let table = self.table_of(piece)?;
         (!self.cache.has(piece.decoded_frame())).then_some(table)
+    }
+
+    fn table_of(&self, piece: &Piece) -> Option<BlockTable> {
+        self.core().map().table(piece.lba, piece.index, &piece.place)
     }
 
     /// Reads a piece of a frame that is damaged, if its own blocks are whole and their table is
     /// known; returns false otherwise.
     pub(super) async fn read_remains(&self, piece: &Piece, out: &mut [u8]) -> bool {
         // Otherwise that was tried before.
-        let table = self.read_cache.tables.get(&piece.frame_key()).filter(|_| !piece.is_alone);
-        match table {
+        match self.table_of(piece).filter(|_| !piece.is_alone) {
             Some(table) => Box::pin(self.read_part(piece, &table, out)).await,
             None => false,
         }
@@ -83,7 +89,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 
     /// Decodes what is wanted of a payload of independent blocks, which has its checksum. If the
-    /// read cache takes its blocks, their table is remembered too.
+    /// read cache takes its blocks, the map takes their table.
     pub(super) fn decode_payload(
         &self,
         piece: &Piece,
@@ -95,7 +101,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             decompressor.decompress_block(&table, payload, block, target)
         })?;
         if piece.is_kept {
-            self.read_cache.tables.insert(&piece.frame_key(), table);
+            let FrameKey { lba, .. } = piece.frame_key();
+            self.with_core(|core| core.note_table(lba, piece.place, Some(table)));
         }
         Ok(())
     }

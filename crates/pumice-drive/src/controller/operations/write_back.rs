@@ -40,7 +40,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             };
             let is_full = self.with_core(|core| match appended {
                 Ok(()) => {
-                    core.batch_written(batch.seq, batch.is_durable);
+                    let spare = || self.medium.spare_buffer();
+                    core.batch_written(batch.seq, batch.is_durable, spare);
                     false
                 }
                 // Nothing was lost: the batch stays in memory and is written again.

@@ -116,18 +116,19 @@ impl Identity {
     }
 
     /// Returns a new drive of the same size and geometry, with `codec` or else the same codec if it
-    /// is known, and the same form of frames.
+    /// is known, and the same form of frames if that has a codec.
     pub fn spec(&self, uuid: Uuid, codec: Option<Codec>) -> Spec {
         let old = self.superblock.as_ref().map(|known| &known.superblock);
         let known = old.map(|old| Codec::from_format(old.codec, old.codec_level));
         let segment_count = self.shape.segment_count.max(SEGMENTS_MIN);
         let capacity = u64::from(self.shape.segment_bytes) * u64::from(segment_count);
+        let codec = codec.or(known).unwrap_or(Codec::Lz4);
         Spec {
             capacity_bytes: Some(capacity),
             segment_bytes: self.shape.segment_bytes,
             frame_blocks: self.shape.frame_blocks,
-            codec: codec.or(known).unwrap_or(Codec::Lz4),
-            frame_form: self.frame_form(),
+            codec,
+            frame_form: if codec == Codec::None { FrameForm::Solid } else { self.frame_form() },
             ..Spec::new(uuid, self.shape.size_bytes)
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
 
-use super::super::core::{Core, LeafPlace};
+use super::super::core::{Core, LeafPlace, table_of};
 use super::super::drive::leaves::LOSE_ATTEMPTS;
 use super::super::log::records::{Found, records};
 use super::super::log::walk::Batch;
@@ -57,7 +57,7 @@ impl<'a, M: Medium> Replay<'a, M> {
         self.core.note_batch(batch.header.segment, batch.header.seq);
         self.load_ahead(batch).await?;
         for found in records(&batch.header, batch.body) {
-            self.apply_record(&found?).await?;
+            self.apply_record(&found?, batch.damage.is_none()).await?;
             self.core.space().check()?;
             self.check_memory().await?;
         }
@@ -124,11 +124,12 @@ impl<'a, M: Medium> Replay<'a, M> {
         Ok(())
     }
 
-    async fn apply_record(&mut self, found: &Found<'_>) -> Result<()> {
+    /// Applies a record; `is_verified` if its payload was compared with its checksum.
+    async fn apply_record(&mut self, found: &Found<'_>, is_verified: bool) -> Result<()> {
         let record = &found.record;
         let (lba, count) = record.lba_range();
         match *record {
-            Record::Data { source_count, .. } => {
+            Record::Data { source_count, encoding, .. } => {
                 self.load(|map| map.missing(lba, count)).await?;
                 let frame = FramePlace {
                     segment: found.place.segment,
@@ -136,10 +137,15 @@ impl<'a, M: Medium> Replay<'a, M> {
                     record_bytes: record.record_bytes(),
                     blocks: blocks_of_frame(count),
                 };
-                if source_count > 0 {
-                    self.core.map_moved(lba, frame, record.sources(found.bytes));
+                let table = if is_verified || found.is_whole() {
+                    table_of(frame.blocks, encoding, found.payload())
                 } else {
-                    self.core.map_frame(lba, frame);
+                    None
+                };
+                if source_count > 0 {
+                    self.core.map_moved(lba, frame, record.sources(found.bytes), table);
+                } else {
+                    self.core.map_frame(lba, frame, table);
                 }
             }
             Record::Fill { .. } | Record::Trim { .. } => {

@@ -7,6 +7,8 @@ use rand::RngExt;
 use super::*;
 use crate::base::SeqNo;
 use crate::base::seed::random;
+use crate::codec::BlockTable;
+use crate::controller::rebuild::Identity;
 use crate::format::Source;
 
 const SIZE: u64 = 4 << 20;
@@ -46,7 +48,7 @@ fn what_is_in_memory_of_a_frame_serves_no_other_blocks() {
         let read = world.read(&drive, (16 + block) * BLOCK, BLOCK_BYTES);
         assert_eq!(kind(read), Some(ErrorKind::Corrupt), "{what}");
     };
-    // In the read cache is block 0, of the other blocks the table.
+    // In the read cache is block 0, in the map the table of the others.
     assert!(read_block(&world, &drive, &data, 0) > 0);
     assert_eq!(read_block(&world, &drive, &data, 0), 0);
     drive.with_core(|core| core.map_mut().map_frame(Lba(16), place, |_| ()));
@@ -73,8 +75,6 @@ fn garbage_collection_keeps_the_blocks_that_can_still_be_read() {
         world.run(drive.write(0, &data, true)).unwrap();
         let drive = world.reopen(drive);
         world.run(drive.load_range(Lba(0), 8)).unwrap();
-        // The table is known from now on.
-        read_block(&world, &drive, &data, 0);
         let place = frame_of(&drive, 0);
         if has_dead {
             world.run(drive.trim(4 * BLOCK, BLOCK, true)).unwrap();
@@ -102,33 +102,54 @@ fn garbage_collection_keeps_the_blocks_that_can_still_be_read() {
     }
 }
 
-/// Guards against scans and readers in order that take the tables of random reads away.
+/// The map has the table of each frame, from when it was written on. Guards against a first read
+/// that takes the frame.
 #[test]
-fn a_scan_leaves_the_tables_of_random_reads() {
-    let world = World::new(blocks(16 << 20, 8));
+fn the_first_read_of_a_block_reads_no_more_than_it() {
+    let size = 16 << 20;
+    let world = World::new(blocks(size, 8));
     let drive = world.open();
-    let data = payload::text(&mut random(3), 16 << 20);
+    let data = payload::text(&mut random(3), size as usize);
     for (number, part) in data.chunks(1 << 20).enumerate() {
         world.write(&drive, (number << 20) as u64, part).unwrap();
     }
+    // Found through the checkpoint, and through the log alone.
     world.close(drive);
-    // Room for 32 of 512 tables, and for few blocks.
-    let options = OpenOptions { read_cache_bytes: 16 << 10, ..OpenOptions::default() };
-    let drive = world.try_open(options).unwrap();
-    world.run(drive.load_range(Lba(0), 4096)).unwrap();
-    let used: Vec<usize> = (0..8).map(|number| number * 160).collect();
-    for round in 0..2 {
-        used.iter().for_each(|block| _ = read_block(&world, &drive, &data, block + round));
+    let killed = world.copy();
+    let drive = killed.open();
+    for (number, part) in data.chunks(1 << 20).enumerate() {
+        killed.write(&drive, (number << 20) as u64, part).unwrap();
     }
-    for len in [256 << 10, BLOCK_BYTES] {
-        for at in (0..data.len()).step_by(len) {
-            assert!(world.read(&drive, at as u64, len).unwrap() == data[at..at + len]);
+    killed.run(drive.flush()).unwrap();
+    killed.kill(drive);
+    for world in [world, killed] {
+        let options = OpenOptions { read_cache_bytes: 0, ..OpenOptions::default() };
+        let drive = world.try_open(options).unwrap();
+        world.run(drive.load_range(Lba(0), size / BLOCK)).unwrap();
+        // Another block of each frame, and none twice.
+        for frame in (0..size as usize / BLOCK_BYTES / 8).map(|number| number * 77 % 512) {
+            let bytes = read_block(&world, &drive, &data, frame * 8 + frame * 3 % 8);
+            assert!((1..=8192).contains(&bytes), "{bytes} bytes for one block");
         }
-        drive.cache.release();
-        let bytes: Vec<u64> =
-            used.iter().map(|block| read_block(&world, &drive, &data, block + 3)).collect();
-        assert!(bytes.iter().all(|&bytes| bytes <= 8192), "reads of {len} bytes: {bytes:?}");
+        world.kill(drive);
     }
+}
+
+/// A program that knew no tables wrote the drive. Guards against such drives that stay slow.
+#[test]
+fn a_frame_without_a_table_in_the_map_is_read_whole_once() {
+    let world = World::new(blocks(SIZE, 4));
+    let drive = world.open();
+    let data = payload::text(&mut random(9), 96 << 10);
+    world.write(&drive, 0, &data).unwrap();
+    let drive = world.reopen(drive);
+    world.run(drive.load_range(Lba(0), 24)).unwrap();
+    let place = frame_of(&drive, 8);
+    drive.with_core(|core| core.map_mut().set_table(Lba(8), place, None));
+    let before = drive.core().map().dirty_bytes();
+    assert!(read_block(&world, &drive, &data, 9) > 8192, "too tame a test");
+    assert!(read_block(&world, &drive, &data, 13) <= 8192);
+    assert_eq!(drive.core().map().dirty_bytes(), before, "a read has nothing written");
     world.kill(drive);
 }
 
@@ -147,12 +168,10 @@ fn a_short_read_across_two_frames_reads_neither_of_them_whole() {
         assert!(read == data[at..at + 2 * BLOCK_BYTES]);
         drive.info().operations.media_read_bytes - before
     };
-    // Of neither frame the table is known.
-    assert!(across(23) > 16 << 10);
-    (0..16).step_by(15).for_each(|block| _ = read_block(&world, &drive, &data, block));
-    drive.cache.release();
-    let bytes = across(7);
-    assert!((4096..=16 << 10).contains(&bytes), "{bytes} bytes for two blocks");
+    for at in [7, 23] {
+        let bytes = across(at);
+        assert!((4096..=16 << 10).contains(&bytes), "{bytes} bytes for two blocks");
+    }
     world.kill(drive);
 }
 
@@ -267,7 +286,7 @@ fn a_full_drive_of_independent_blocks_takes_overwrites() {
         let block = random.random_range(0..size / BLOCK);
         world.read(&drive, block * BLOCK, BLOCK_BYTES).unwrap();
     }
-    assert!(drive.read_cache.tables.memory_bytes() > 0, "no frame has independent blocks");
+    assert!(drive.core().map().table_count() > 0, "no frame has independent blocks");
     world.close(drive);
     assert_eq!(world.check().problems, []);
 }
@@ -278,4 +297,142 @@ fn frames_of_independent_blocks_have_at_most_eight() {
         let spec = Spec { frame_blocks, ..blocks(SIZE, 4) };
         assert_eq!(spec.geometry().is_ok(), is_possible, "{frame_blocks}");
     }
+}
+
+/// Returns a drive of 1 MiB of text, and the text.
+fn written(segments: u64, seed: u64) -> (World, Rc<TestDrive>, Vec<u8>) {
+    let world = World::new(blocks(SIZE, segments));
+    let drive = world.open();
+    let data = payload::text(&mut random(seed), 1 << 20);
+    world.write(&drive, 0, &data).unwrap();
+    world.run(drive.flush()).unwrap();
+    (world, drive, data)
+}
+
+/// Checks that a block of each frame is read alone.
+fn assert_read_alone(world: &World, drive: &TestDrive, data: &[u8]) {
+    world.run(drive.load_range(Lba(0), (data.len() / BLOCK_BYTES) as u64)).unwrap();
+    let frames = data.len() / BLOCK_BYTES / 8;
+    // No two reads follow each other.
+    for frame in (0..frames).map(|number| number * 5 % frames) {
+        let bytes = read_block(world, drive, data, frame * 8 + frame * 3 % 8);
+        assert!(bytes <= 8192, "{bytes} bytes for a block of frame {frame}");
+    }
+}
+
+#[test]
+fn a_resized_drive_of_independent_blocks_reads_them_alone() {
+    let (world, drive, data) = written(12, 10);
+    let segments = drive.core().space().segment_count();
+    let capacity = u64::from(segments - 4) * u64::from(SEGMENT_BYTES);
+    let wanted = Resize { size_bytes: None, capacity_bytes: Some(capacity) };
+    world.run(drive.resize(wanted)).unwrap();
+    assert_read_alone(&world, &drive, &data);
+    let drive = world.reopen(drive);
+    assert_read_alone(&world, &drive, &data);
+    assert_accounting(&drive);
+    world.close(drive);
+    assert_eq!(world.check().problems, []);
+}
+
+#[test]
+fn moved_frames_of_independent_blocks_are_read_alone() {
+    let (world, drive, data) = written(8, 11);
+    let victim = frame_of(&drive, 0);
+    world.run(drive.empty_victim(victim.segment)).unwrap();
+    assert_ne!(frame_of(&drive, 0).segment, victim.segment);
+    assert_read_alone(&world, &drive, &data);
+    // Through the log.
+    world.run(drive.flush_log()).unwrap();
+    world.kill(drive);
+    let drive = world.open();
+    assert_read_alone(&world, &drive, &data);
+    world.close(drive);
+    assert_eq!(world.check().problems, []);
+}
+
+/// Guards against the table of a frame that is not there any more.
+#[test]
+fn recompressed_frames_of_independent_blocks_are_solid() {
+    let (world, drive, data) = written(8, 12);
+    world.close(drive);
+    let recompress = Some(Codec::Zstd { level: 3 });
+    let options = OpenOptions { recompress, cold_frame_blocks: 16, ..OpenOptions::default() };
+    let drive = world.try_open(options).unwrap();
+    world.run(drive.load_range(Lba(0), 256)).unwrap();
+    assert!(drive.core().map().table_count() > 20, "too tame a test");
+    world.run(drive.empty_victim(frame_of(&drive, 0).segment)).unwrap();
+    assert_eq!(drive.core().map().table_count(), 0);
+    assert!(world.read(&drive, 0, data.len()).unwrap() == data);
+    let drive = world.reopen(drive);
+    (0..256).for_each(|block| _ = read_block(&world, &drive, &data, block * 77 % 256));
+    world.close(drive);
+    assert_eq!(world.check().problems, []);
+}
+
+#[test]
+fn a_rebuilt_drive_of_independent_blocks_is_one_again() {
+    let (world, drive, data) = written(8, 13);
+    world.close(drive);
+    let identity = world.run(Identity::of_superblocks(&world.memory)).unwrap().unwrap();
+    let uuid = uuid::Uuid::from_u128(7);
+    assert_eq!(identity.spec(uuid, None).frame_form, FrameForm::Blocks);
+    // Without a codec there is nothing to divide.
+    let plain = identity.spec(uuid, Some(Codec::None));
+    assert_eq!(plain.frame_form, FrameForm::Solid);
+    plain.geometry().unwrap();
+    let rebuilt = rebuilding::rebuild(&world);
+    assert!(rebuilt.disk[..data.len()] == data);
+    assert_eq!(rebuilt.problems, 0);
+}
+
+/// The content that a table of another payload names fails the checksums of its blocks.
+#[test]
+fn a_wrong_table_in_the_map_changes_no_content_and_is_reported() {
+    let (world, drive, data) = written(8, 17);
+    world.close(drive);
+    assert_eq!(world.check().problems, []);
+    let drive = world.open();
+    // Makes the leaf dirty.
+    world.write(&drive, 2 << 20, &data[..BLOCK_BYTES]).unwrap();
+    let place = frame_of(&drive, 8);
+    let table = drive.core().map().table(Lba(8), 0, &place).unwrap();
+    let mut stored = *table.stored().first_chunk().unwrap();
+    // The checksum of block 3.
+    stored[3 * 6 + 2] ^= 1;
+    let wrong = BlockTable::from_stored(&stored, 8).unwrap();
+    drive.with_core(|core| core.map_mut().set_table(Lba(8), place, Some(wrong)));
+    let drive = world.reopen(drive);
+    for block in [13, 11, 9, 14, 11] {
+        read_block(&world, &drive, &data, block);
+    }
+    world.kill(drive);
+    let problems = world.check().problems;
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(format!("{problems:?}").contains("the table of another frame"), "{problems:?}");
+}
+
+/// Leaves of more than 16 KiB: frames of which five blocks are live, and a run between every two of
+/// them. Guards against limits that are those of leaves without tables.
+#[test]
+fn long_leaves_are_written_and_read() {
+    let (world, drive, mut data) = written(8, 14);
+    let more = payload::text(&mut random(15), 3 << 20);
+    world.write(&drive, 1 << 20, &more).unwrap();
+    data.extend(more);
+    let mut random = random(16);
+    for frame in 0..data.len() / BLOCK_BYTES / 8 {
+        for block in [1, 3, 5].map(|block| (frame * 8 + block) * BLOCK_BYTES) {
+            let one = payload::text(&mut random, BLOCK_BYTES);
+            world.write(&drive, block as u64, &one).unwrap();
+            data[block..block + BLOCK_BYTES].copy_from_slice(&one);
+        }
+    }
+    assert_eq!(drive.core().map().table_count(), 128);
+    let drive = world.reopen(drive);
+    assert!(world.read(&drive, 0, data.len()).unwrap() == data);
+    assert_eq!(drive.core().map().table_count(), 128);
+    assert_accounting(&drive);
+    world.close(drive);
+    assert_eq!(world.check().problems, []);
 }

@@ -20,11 +20,13 @@ const SEGMENTS: u64 = 4;
 type History = fn(&World) -> Vec<u8>;
 
 /// Every kept image of version 1: its name, codec, form of frames and history.
-const IMAGES: [(&str, Codec, FrameForm, History); 4] = [
+const IMAGES: [(&str, Codec, FrameForm, History); 5] = [
     ("v1-lz4", Codec::Lz4, FrameForm::Solid, two_lives),
     ("v1-zstd", Codec::Zstd { level: 3 }, FrameForm::Solid, two_lives),
     ("v1-log", Codec::Lz4, FrameForm::Solid, one_life),
     ("v1-blocks", Codec::Lz4, FrameForm::Blocks, two_lives),
+    // The same, with tables in the map.
+    ("v1-tables", Codec::Lz4, FrameForm::Blocks, two_lives),
 ];
 
 /// Written, closed, opened and written again, and not closed.
@@ -126,11 +128,12 @@ fn assert_reads(name: &str, new_world: impl Fn() -> World, history: History, ima
 
 #[test]
 fn images_of_version_1_are_read() {
-    let images: [&[u8]; 4] = [
+    let images: [&[u8]; 5] = [
         include_bytes!("golden/v1-lz4.bin"),
         include_bytes!("golden/v1-zstd.bin"),
         include_bytes!("golden/v1-log.bin"),
         include_bytes!("golden/v1-blocks.bin"),
+        include_bytes!("golden/v1-tables.bin"),
     ];
     for ((name, codec, form, history), image) in IMAGES.into_iter().zip(images) {
         assert_reads(name, || new_world(codec, form), history, image);

@@ -14,6 +14,7 @@
 //! * `strangers`: headers that belong to something else, where the log is looked for.
 //! * `hostile`: bytes with right checksums that no drive would have written.
 //! * `reading`: how many media reads a host read costs, and what a bad sector takes with it.
+//! * `reading_ahead`: what sequential readers will ask for next.
 //! * `block_frames`: frames of independent blocks.
 //! * `rebuilding`: a new drive from what is left of one.
 //! * `resize`: other sizes and capacities, and power loss during a resize.
@@ -54,6 +55,7 @@ mod parity;
 mod parity_of_data;
 mod payload;
 mod reading;
+mod reading_ahead;
 mod rebuilding;
 mod resize;
 mod reusing;

@@ -21,7 +21,10 @@ fn slow_world(seed: u64, segments: u64) -> World {
 }
 
 /// Runs one task for each number to its end.
-fn run_all<F: Future<Output = ()> + 'static>(world: &World, tasks: impl Iterator<Item = F>) {
+pub(super) fn run_all<F: Future<Output = ()> + 'static>(
+    world: &World,
+    tasks: impl Iterator<Item = F>,
+) {
     let left = Rc::new(Cell::new(0));
     let ended = Rc::new(crate::base::wait::WaitQueue::default());
     for task in tasks {

@@ -66,7 +66,14 @@ fn a_page_holds_only_what_lies_on_the_drive() {
 }
 
 fn frame(blocks: u8, index: u8) -> RunContent {
-    RunContent::Frame { segment: 8, offset: 4096, record_bytes: 500, blocks, index }
+    RunContent::Frame {
+        segment: 8,
+        offset: 4096,
+        record_bytes: 500,
+        blocks,
+        index,
+        has_table: false,
+    }
 }
 
 fn encoded(runs: &[(u16, RunContent)]) -> Vec<u8> {
@@ -94,7 +101,7 @@ fn a_leaf_reads_back() {
     for runs in [sample(), vec![(0, RunContent::Hole)]] {
         let bytes = encoded(&runs);
         assert_eq!(bytes.len(), runs.len() * LEAF_RUN_BYTES);
-        assert!(decode_leaf(&bytes, &LIMITS).unwrap().eq(runs));
+        assert!(decode_leaf(&bytes, &LIMITS).unwrap().0.eq(runs));
     }
 }
 
@@ -110,9 +117,10 @@ fn a_changed_leaf_is_refused_or_is_another_one() {
     for bit in 0..good.len() * 8 {
         let mut bytes = good.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
-        if let Ok(runs) = decode_leaf(&bytes, &LIMITS) {
+        if let Ok((runs, tables)) = decode_leaf(&bytes, &LIMITS) {
             let runs: Vec<_> = runs.collect();
             assert_eq!(encoded(&runs), bytes, "bit {bit}: read as something else");
+            assert_eq!(tables, []);
         }
     }
 }
@@ -125,6 +133,7 @@ fn impossible_leaves_are_refused() {
         record_bytes: 4096,
         blocks: 64,
         index: 0,
+        has_table: false,
     };
     let rest = (64, RunContent::Hole);
     assert!(decode_leaf(&encoded(&[(0, far(8, (4 << 20) - 4096)), rest]), &LIMITS).is_ok());

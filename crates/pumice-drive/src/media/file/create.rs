@@ -17,6 +17,9 @@ use crate::base::{Error, ErrorKind, OsContext, Result};
 /// partition table, file system and volume manager has a signature there.
 const DEVICE_PROBE_BYTES: u64 = 4 << 20;
 
+/// Permissions of a new drive: what it holds may be closed to other users on its file system.
+const PRIVATE: u32 = 0o600;
+
 pub(super) fn create(path: &Path, bytes: u64, force: bool) -> Result<()> {
     match FileKind::of(path) {
         Ok(FileKind::Regular) => reuse_file(path, bytes, force),
@@ -39,7 +42,7 @@ fn new_file(path: &Path, bytes: u64) -> Result<()> {
     let file = File::options()
         .write(true)
         .create_new(true)
-        .mode(0o644)
+        .mode(PRIVATE)
         .open(path)
         .os_context(cannot_create(path))?;
     let made = file.set_len(bytes).and_then(|()| file.sync_all()).and_then(|()| sync_parent(path));

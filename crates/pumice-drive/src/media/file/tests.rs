@@ -454,7 +454,7 @@ fn create_makes_a_sparse_file_and_overwrites_nothing() {
     FileMedium::create(&path, 1 << 40, false).unwrap();
     let metadata = fs::metadata(&path).unwrap();
     assert_eq!((metadata.len(), metadata.blocks()), (1 << 40, 0));
-    assert_eq!(metadata.permissions().mode() & 0o7133, 0, "no more than 0644");
+    assert_eq!(metadata.permissions().mode() & 0o7177, 0, "more than 0600");
 
     let error = FileMedium::create(&path, 1 << 20, false).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AlreadyExists);

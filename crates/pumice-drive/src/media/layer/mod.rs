@@ -130,6 +130,10 @@ impl<L: Layer> Medium for L {
         self.on_append_durably(segment, offset, buffer)
     }
 
+    fn spare_buffer(&self) -> Option<AlignedBuffer> {
+        self.inner().spare_buffer()
+    }
+
     fn read(
         &self,
         segment: SegmentId,

@@ -13,9 +13,9 @@ use pumice_drive::base::{SegmentId, SeqNo};
 use pumice_drive::codec::Encoding;
 use pumice_drive::format::{
     CheckpointAddress, DIRECTORY_PAGE_LEAVES, DirectoryEntry, DroppedRange, LEAF_BLOCKS,
-    META_ALIGNMENT, META_PREFIX_BYTES, MetaKind, MetadataAddress, OpenedSegment,
+    LEAF_TABLE_BYTES, META_ALIGNMENT, META_PREFIX_BYTES, MetaKind, MetadataAddress, OpenedSegment,
     RECORD_HEADER_BYTES, Record, RecordAddress, Root, RunContent, Source, Stream, StreamTail,
-    TableEntry, encode_page, encode_run,
+    TABLE_BLOCKS_MIN, TableEntry, encode_page, encode_run,
 };
 
 /// Number of leaves of the model: more than the image's disk has.
@@ -48,6 +48,8 @@ pub(super) struct Use {
 pub(super) struct Model {
     /// Content of each block that is not a hole.
     blocks: BTreeMap<u64, RunContent>,
+    /// Tables of frames of independent blocks, by the frames' addresses.
+    pub(super) tables: BTreeMap<(u32, u32), [u8; LEAF_TABLE_BYTES]>,
     /// Segments in use.
     pub(super) uses: BTreeMap<u32, Use>,
 }
@@ -81,6 +83,7 @@ impl Model {
                     record_bytes: record.record_bytes(),
                     blocks: lba_count as u8,
                     index: (block - lba.0) as u8,
+                    has_table: false,
                 },
                 Record::Fill { byte, .. } => RunContent::Fill(byte),
                 _ => RunContent::Hole,
@@ -139,10 +142,41 @@ impl Model {
             _ => {}
         }
         let mut raw = Vec::new();
+        let mut tables: Vec<&[u8; LEAF_TABLE_BYTES]> = Vec::new();
         for (start, content) in runs {
+            let table = self.block_table(first, content);
+            let content = match (content, table) {
+                (
+                    RunContent::Frame { segment, offset, record_bytes, blocks, index, .. },
+                    Some(_),
+                ) => {
+                    let has_table = true;
+                    RunContent::Frame { segment, offset, record_bytes, blocks, index, has_table }
+                }
+                _ => content,
+            };
             encode_run(start, content, &mut raw);
+            tables.extend(table.filter(|_| self.is_first(first, start, content)));
         }
+        tables.iter().for_each(|table| raw.extend_from_slice(&table[..]));
         Ok(raw)
+    }
+
+    /// Returns the table of a run's frame, if enough blocks of the leaf from block `first` on map
+    /// to the frame.
+    fn block_table(&self, first: u64, content: RunContent) -> Option<&[u8; LEAF_TABLE_BYTES]> {
+        let RunContent::Frame { segment, offset, .. } = content else { return None };
+        let table = self.tables.get(&(segment, offset))?;
+        let mut leaf = first..first + u64::from(LEAF_BLOCKS);
+        let mut is_live = |_: u8| leaf.any(|block| self.frame_of(block) == Some((segment, offset)));
+        (0..TABLE_BLOCKS_MIN).all(&mut is_live).then_some(table)
+    }
+
+    /// Returns whether no block of the leaf before block `start` of it maps to a run's frame.
+    fn is_first(&self, first: u64, start: u16, content: RunContent) -> bool {
+        let RunContent::Frame { segment, offset, .. } = content else { return false };
+        let mut before = first..first + u64::from(start);
+        before.all(|block| self.frame_of(block) != Some((segment, offset)))
     }
 
     fn table(&self, segment_count: u32) -> Vec<TableEntry> {

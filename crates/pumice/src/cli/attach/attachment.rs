@@ -74,30 +74,44 @@ impl Attachment {
         Ok(Self::load(&control::place(path, SUFFIX)?))
     }
 
-    /// Finds an attachment by its drive, its device or its mount point. If several were made at one
-    /// mount point, because an earlier process was killed, it is the one that is mounted there,
-    /// else one that is served.
+    /// Finds an attachment by its drive, under its old or its new name, by its device, or by a
+    /// place where it is mounted. If several were made at one mount point, because an earlier
+    /// process was killed, it is the one that is mounted there, else one that is served.
     ///
     /// # Errors
     /// Nothing of that name is attached.
     pub(crate) fn find(name: &Path) -> Result<Self> {
         let wanted = absolute(name);
-        let directory = control::private_directory()?;
-        let unreadable = || format!("cannot read the directory {}", directory.display());
-        let mut candidates = Vec::new();
-        for entry in fs::read_dir(&directory).with_context(unreadable)? {
-            let entry = entry.with_context(unreadable)?;
-            let Some(found) = Self::load(&entry.path()) else { continue };
-            let is_named = found.record.path == wanted
-                || found.mountpoint().is_some_and(|mountpoint| mountpoint == wanted)
-                || found.devices().contains(&wanted);
-            if is_named {
-                candidates.push(found);
-            }
-        }
-        let rank = |found: &Self| (found.is_mounted_at(&wanted), found.process().is_some());
-        let found = candidates.into_iter().max_by_key(rank);
+        let of_file = Self::of(name).ok().flatten().map(|found| found.directory);
+        let is_of_file = |found: &Self| of_file.as_ref() == Some(&found.directory);
+        let is_named = |found: &Self| {
+            is_of_file(found)
+                || found.record.path == wanted
+                || found.mountpoint() == Some(&wanted)
+                || found.devices().contains(&wanted)
+                || found.is_mounted_at(&wanted)
+        };
+        let rank = |found: &Self| {
+            (found.is_mounted_at(&wanted), is_of_file(found), found.process().is_some())
+        };
+        let found = Self::all()?.into_iter().filter(is_named).max_by_key(rank);
         found.with_context(|| format!("{} is not attached", name.display()))
+    }
+
+    /// Returns the attachment that is mounted at `path`, if there is one.
+    ///
+    /// # Errors
+    /// The directory of the records cannot be read.
+    pub(crate) fn mounted_at(path: &Path) -> Result<Option<Self>> {
+        let path = absolute(path);
+        Ok(Self::all()?.into_iter().find(|found| found.is_mounted_at(&path)))
+    }
+
+    fn all() -> Result<Vec<Self>> {
+        let directory = control::private_directory()?;
+        let entries = fs::read_dir(&directory)
+            .with_context(|| format!("cannot read the directory {}", directory.display()))?;
+        Ok(entries.filter_map(|entry| Self::load(&entry.ok()?.path())).collect())
     }
 
     /// Records that this process attaches the drive at `path`; nothing of an earlier attachment may
@@ -165,10 +179,14 @@ impl Attachment {
         self.record.mountpoint.as_ref().map(|recorded| recorded.0.as_path())
     }
 
+    /// Returns where its device is mounted, in this process's view.
+    pub(crate) fn mounts(&self) -> Vec<PathBuf> {
+        self.devices().iter().flat_map(|device| holders::mounts_of(device)).collect()
+    }
+
     /// Returns whether its device is mounted at `path`.
     pub(crate) fn is_mounted_at(&self, path: &Path) -> bool {
-        let mounts = |device: PathBuf| holders::mounts_of(&device);
-        self.devices().into_iter().flat_map(mounts).any(|mount| mount == path)
+        self.mounts().iter().any(|mount| mount == path)
     }
 
     pub(crate) fn fuse_directory(&self) -> PathBuf {
@@ -222,7 +240,7 @@ impl Attachment {
 }
 
 /// Returns the path without symbolic links, as far as it can be resolved: a dead mount cannot.
-fn absolute(path: &Path) -> PathBuf {
+pub(super) fn absolute(path: &Path) -> PathBuf {
     let plain = || std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     path.canonicalize().unwrap_or_else(|_| plain())
 }

@@ -14,7 +14,11 @@ pub(super) fn start() -> Result<Outcome> {
     let cannot = "cannot start the background process";
     let program = std::env::current_exe().context(cannot)?;
     let mut command = Command::new(program);
-    command.args(std::env::args_os().skip(1)).args(["--foreground", "--in-background"]);
+    // Where options are allowed: the paths may follow a `--`.
+    let args: Vec<_> = std::env::args_os().skip(1).collect();
+    let at = args.iter().position(|arg| arg == "attach").map_or(args.len(), |at| at + 1);
+    let (before, after) = args.split_at(at);
+    command.args(before).args(["--foreground", "--in-background"]).args(after);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().context(cannot)?;
     let mut result = String::new();

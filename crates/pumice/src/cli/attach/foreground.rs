@@ -13,7 +13,7 @@ use super::worker::Worker;
 use super::{Args, Attachment, background, protect, take_down};
 use crate::cli::open::{self, FileDrive};
 use crate::cli::serve::name_of;
-use crate::cli::{Outcome, chain, print, print_json, say_error, signals};
+use crate::cli::{Outcome, chain, notify, print, print_json, say_error, signals};
 use crate::control::ControlSocket;
 use crate::watch::{Connections, Measured, Watch};
 use pumice_drive::codec::Workers;
@@ -80,14 +80,15 @@ fn serve_opened(
         if !open::wait_until(runtime, || left.process().is_none()) {
             return Err(already_attached(&args.path, &left));
         }
-        take_down(&left)?;
+        take_down(&left, None)?;
         left.remove()?;
         tracing::warn!(drive = %args.path.display(), "removed what a killed process had left");
     }
     wanted.check_mountpoint()?;
     let attachment = Attachment::begin(&args.path, args.mountpoint.as_deref())?;
     let measured = Rc::new(Measured::new(drive.clone(), runtime.clone()));
-    let mount = FuseMount::mount(runtime, measured.clone(), &attachment.fuse_directory());
+    let name = name_of(&args.path);
+    let mount = FuseMount::mount(runtime, measured.clone(), &attachment.fuse_directory(), &name);
     let mount = mount.inspect_err(|_| clean(&attachment))?;
     let control = ControlSocket::bind(runtime, &args.path).inspect_err(|error| {
         let (path, error) = (args.path.display(), error.chain());
@@ -95,7 +96,7 @@ fn serve_opened(
     });
     if let Ok(control) = &control {
         let watch = Watch::new(runtime.clone(), Connections::default);
-        let number = watch.add(name_of(&args.path), drive.clone(), measured, None);
+        let number = watch.add(name, drive.clone(), measured, None);
         runtime.spawn(control.serve(runtime.clone(), drive.clone(), (watch, number), Vec::new()));
     }
     // Fails only if the thread has ended, which its result reports.
@@ -131,10 +132,11 @@ fn announce(args: &Args, attachment: &Attachment, device: &Path) -> Result<()> {
     } else {
         print(&format!("{}\n", device.display()))?;
     }
-    if !args.in_background {
-        return Ok(());
+    if args.in_background {
+        background::leave_terminal(attachment)?;
     }
-    background::leave_terminal(attachment)
+    notify::ready();
+    Ok(())
 }
 
 /// Waits for signals until one of them finds the device unused, or already detached.
@@ -153,7 +155,7 @@ async fn until_taken_down(runtime: &Runtime, attachment: &Attachment, signals: &
 /// Detaches the device while this thread serves it.
 async fn take_down_on_worker(runtime: &Runtime, attachment: &Attachment) -> Result<()> {
     let attachment = attachment.clone();
-    let (start, taking) = Worker::new(move |()| take_down(&attachment))?;
+    let (start, taking) = Worker::new(move |()| take_down(&attachment, None))?;
     let _ = start.send(());
     taking.end(runtime).await
 }

@@ -7,6 +7,9 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+/// The mounts that this process sees.
+const MOUNTS: &str = "/proc/self/mountinfo";
+
 /// Returns the start time of a process in ticks since boot; `None` if there is no such process.
 pub(super) fn started_ticks(process: i32) -> Option<u64> {
     let line = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
@@ -37,22 +40,34 @@ pub(super) fn mounts_of(device: &Path) -> Vec<PathBuf> {
     let Ok(number) = fs::read_to_string(format!("/sys/block/{name}/dev")) else {
         return Vec::new();
     };
-    let Ok(mounts) = fs::read("/proc/self/mountinfo") else { return Vec::new() };
+    let Ok(mounts) = fs::read(MOUNTS) else { return Vec::new() };
     let lines = mounts.split(|&byte| byte == b'\n');
-    lines.filter_map(|line| mount_point(line, device, number.trim())).collect()
+    let of_device = lines.filter_map(|line| mount(line, device, number.trim()));
+    of_device.filter_map(|(place, is_of_device)| is_of_device.then_some(place)).collect()
 }
 
-/// Returns the mount point of a line of mountinfo that is about `device`, whose number is
-/// `MAJOR:MINOR`. The mounts of btrfs have an anonymous number, so that the source counts, too.
+/// Returns whether what is mounted last at `place`, and so is what is seen there, is not `device`.
+pub(super) fn is_covered(device: &Path, place: &Path) -> bool {
+    let Ok(mounts) = fs::read(MOUNTS) else { return false };
+    let lines = mounts.split(|&byte| byte == b'\n');
+    let name = device.file_name().unwrap_or_default().to_string_lossy();
+    let number = fs::read_to_string(format!("/sys/block/{name}/dev")).unwrap_or_default();
+    let mut there = lines.filter_map(|line| mount(line, device, number.trim()));
+    // Later mounts are later in the list.
+    there.rfind(|(mounted, _)| mounted == place).is_some_and(|(_, is_of_device)| !is_of_device)
+}
+
+/// Returns the mount point of a line of mountinfo, and whether it is about `device`, whose number
+/// is `MAJOR:MINOR`. The mounts of btrfs have an anonymous number, so that the source counts, too.
 ///
 /// Source: proc_pid_mountinfo(5): fields 3 and 5 are number and mount point; after the separator
 /// follow the type of the file system and the source.
-fn mount_point(line: &[u8], device: &Path, number: &str) -> Option<PathBuf> {
+fn mount(line: &[u8], device: &Path, number: &str) -> Option<(PathBuf, bool)> {
     let mut fields = line.split(|&byte| byte == b' ');
     let has_number = fields.nth(2)? == number.as_bytes();
     let mount_point = unescaped(fields.nth(1)?);
     let source = fields.skip_while(|field| *field != b"-").nth(2).map(unescaped);
-    (has_number || source.as_deref() == Some(device)).then_some(mount_point)
+    Some((mount_point, has_number || source.as_deref() == Some(device)))
 }
 
 /// Returns the processes that have a file open, as `number (name)`.
@@ -125,7 +140,10 @@ mod tests {
     /// found.
     #[test]
     fn mounts_are_found_by_number_and_by_source() {
-        let of = |line: &[u8]| mount_point(line, Path::new("/dev/loop3"), "7:3");
+        let of = |line: &[u8]| {
+            let (place, is_of_device) = mount(line, Path::new("/dev/loop3"), "7:3")?;
+            is_of_device.then_some(place)
+        };
         let ext4 = b"36 1 7:3 / /mnt/a rw,relatime shared:1 master:2 - ext4 /dev/root rw";
         assert_eq!(of(ext4), Some("/mnt/a".into()));
         let btrfs = b"41 1 0:42 / /mnt/b\\040c rw - btrfs /dev/loop3 rw,space_cache=v2";

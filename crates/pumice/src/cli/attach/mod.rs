@@ -58,13 +58,23 @@ pub(crate) struct Args {
     /// Empty directory to mount the drive's file system on
     mountpoint: Option<PathBuf>,
 
-    /// Create a file system on the drive first
+    /// Create a file system on the drive first, labelled with the drive's name; under sudo its root
+    /// directory belongs to the user
     #[arg(long, value_enum, value_name = "KIND", conflicts_with = "read_only")]
     mkfs: Option<FileSystem>,
 
     /// Create it even if the drive already contains data, which is lost
     #[arg(long, requires = "mkfs")]
     force: bool,
+
+    /// Options for mounting, which follow nosuid,nodev and can undo them: noatime, discard, suid
+    #[arg(long, value_name = "OPTION,...", requires = "mountpoint")]
+    mount_options: Option<String>,
+
+    /// Read options from a TOML file: each long option is a key (read-only = true), and so are path
+    /// and mountpoint; the command line and the environment take precedence
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
 
     #[command(flatten)]
     opening: Opening,
@@ -103,6 +113,14 @@ impl FileSystem {
             FileSystem::Xfs => "mkfs.xfs",
         }
     }
+
+    /// Returns the longest label, in bytes. Source: mkfs.ext4(8), mkfs.xfs(8).
+    fn label_bytes_max(self) -> usize {
+        match self {
+            FileSystem::Ext4 => 16,
+            FileSystem::Xfs => 12,
+        }
+    }
 }
 
 impl Args {
@@ -112,7 +130,9 @@ impl Args {
             read_only: self.opening.read_only,
             mkfs: self.mkfs,
             force: self.force,
+            path: self.path.clone(),
             mountpoint: self.mountpoint.clone(),
+            mount_options: self.mount_options.clone(),
         }
     }
 }

@@ -3,12 +3,16 @@
 //! All or nothing: if a step fails, the earlier ones are undone.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
+use std::process::Output;
 
 use anyhow::{Context, Result, bail};
 
-use super::{FileSystem, loop_device, tools};
+use super::{Attachment, FileSystem, loop_device, tools};
+use crate::cli::serve::name_of;
 
 /// The requested setup.
 #[derive(Clone, Debug)]
@@ -17,7 +21,10 @@ pub(super) struct Wanted {
     pub(super) read_only: bool,
     pub(super) mkfs: Option<FileSystem>,
     pub(super) force: bool,
+    /// Of the drive.
+    pub(super) path: PathBuf,
     pub(super) mountpoint: Option<PathBuf>,
+    pub(super) mount_options: Option<String>,
 }
 
 impl Wanted {
@@ -46,11 +53,14 @@ impl Wanted {
     /// Checks that the mount point exists and that mounting hides nothing.
     ///
     /// # Errors
-    /// It does not exist, is not a directory, or is not empty.
+    /// It does not exist, is not a directory, is not empty, or another drive is mounted there.
     pub(super) fn check_mountpoint(&self) -> Result<()> {
         let Some(mountpoint) = &self.mountpoint else { return Ok(()) };
         tools::find("mount")?;
         let shown = mountpoint.display();
+        if let Some(other) = Attachment::mounted_at(mountpoint)? {
+            bail!("{} is mounted on {shown}: detach it first", other.path().display());
+        }
         let found = fs::read_dir(mountpoint);
         let mut found = found.with_context(|| format!("cannot mount on {shown}"))?;
         if found.next().is_some() {
@@ -98,28 +108,125 @@ impl Wanted {
             self.make(file_system, device)?;
         }
         let Some(mountpoint) = &self.mountpoint else { return Ok(()) };
-        let options = if self.read_only { "ro" } else { "rw" };
-        let args =
-            [OsStr::new("-o"), OsStr::new(options), device.as_os_str(), mountpoint.as_os_str()];
-        tools::run_well("mount", &args)?;
+        let found = tools::find("blkid").and_then(|_| probe(device)).unwrap_or_default();
+        self.check_file_system(&found)?;
+        let access = if self.read_only { "ro" } else { "rw" };
+        // What others have put on a drive must not become root's by being mounted.
+        let mut options = format!("{access},nosuid,nodev");
+        if let Some(more) = &self.mount_options {
+            options += &format!(",{more}");
+        }
+        let options = OsStr::new(&options);
+        let args = [OsStr::new("-o"), options, device.as_os_str(), mountpoint.as_os_str()];
+        tools::run_well("mount", &args).map_err(|error| {
+            let is_finer = self.sector_bytes > 512 && xfs_sector_bytes(device) == Some(512);
+            let hint = "its XFS was created for sectors of 512 bytes: add --sector-size 512";
+            if is_finer { error.context(hint) } else { error }
+        })?;
+        if self.mkfs.is_some() {
+            give_to_the_user(mountpoint);
+        }
+        Ok(())
+    }
+
+    /// Checks that what was found on the device can be mounted.
+    fn check_file_system(&self, found: &Signatures) -> Result<()> {
+        let shown = self.path.display();
+        if let Signatures::Nothing = found {
+            let hint = if self.read_only { "" } else { ": add --mkfs ext4, or --mkfs xfs" };
+            bail!("there is no file system on {shown}{hint}");
+        }
+        if let Signatures::Partitions(kind) = found {
+            bail!("{shown} has a partition table ({kind}): attach it without a mount point");
+        }
         Ok(())
     }
 
     fn make(&self, file_system: FileSystem, device: &Path) -> Result<()> {
-        let probe = ["-p", "-o", "value", "-s", "TYPE", "-s", "PTTYPE"].map(OsStr::new);
-        let probed = tools::run("blkid", &[&probe[..], &[device.as_os_str()]].concat())?;
-        // Source: blkid(8): 2 if nothing was found; 8 if several signatures were found.
-        if probed.status.code() != Some(2) && !self.force {
-            let found = String::from_utf8_lossy(&probed.stdout);
-            let found = found.split_whitespace().next().unwrap_or("something");
+        let found = probe(device)?;
+        if !self.force && found != Signatures::Nothing {
+            let found = match &found {
+                Signatures::FileSystem(kind) | Signatures::Partitions(kind) => kind,
+                _ => "something",
+            };
             bail!("the drive already contains {found}: use --force to overwrite it");
         }
         let force = match file_system {
             FileSystem::Ext4 => "-F",
             FileSystem::Xfs => "-f",
         };
-        let args = [OsStr::new("-q"), OsStr::new(force), device.as_os_str()];
+        let label = label(&name_of(&self.path), file_system.label_bytes_max());
+        let args = ["-q", force, "-L", label.as_str()].map(OsStr::new);
+        let args = [&args[..], &[device.as_os_str()]].concat();
         tools::run_well(file_system.program(), &args)?;
         Ok(())
+    }
+}
+
+/// What blkid finds on a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Signatures {
+    Nothing,
+    FileSystem(String),
+    Partitions(String),
+    /// Several signatures, or blkid could not run.
+    #[default]
+    Unknown,
+}
+
+fn probe(device: &Path) -> Result<Signatures> {
+    let value = |tag: &str| {
+        let args = ["-p", "-o", "value", "-s", tag].map(OsStr::new);
+        tools::run("blkid", &[&args[..], &[device.as_os_str()]].concat())
+    };
+    let (kind, partitions) = (value("TYPE")?, value("PTTYPE")?);
+    // Source: blkid(8): 2 if nothing was found; 8 if several signatures were found.
+    let text = |output: &Output| String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    Ok(match (text(&kind), text(&partitions)) {
+        (kind, _) if !kind.is_empty() => Signatures::FileSystem(kind),
+        (_, table) if !table.is_empty() => Signatures::Partitions(table),
+        _ if [&kind, &partitions].iter().all(|output| output.status.code() == Some(2)) => {
+            Signatures::Nothing
+        }
+        _ => Signatures::Unknown,
+    })
+}
+
+/// Returns the sector size of an XFS; `None` if the device has none.
+///
+/// Source: XFS Algorithms and Data Structures, superblock: magic number at 0, sector size at 102.
+fn xfs_sector_bytes(device: &Path) -> Option<u16> {
+    let mut start = [0; 512];
+    File::open(device).ok()?.read_exact(&mut start).ok()?;
+    start.starts_with(b"XFSB").then(|| u16::from_be_bytes([start[102], start[103]]))
+}
+
+/// Makes a new file system that of the user who called sudo, who could write nothing otherwise.
+fn give_to_the_user(mountpoint: &Path) {
+    let id = |name| std::env::var(name).ok()?.parse::<u32>().ok();
+    let Some(user) = id("SUDO_UID") else { return };
+    if let Err(error) = chown(mountpoint, Some(user), id("SUDO_GID")) {
+        let path = mountpoint.display();
+        tracing::warn!(%path, %error, "the new file system belongs to root");
+    }
+}
+
+/// Returns a label in characters that every tool shows, of at most `bytes_max` bytes.
+fn label(name: &str, bytes_max: usize) -> String {
+    let is_plain = |letter: &char| letter.is_ascii_alphanumeric() || "-_.".contains(*letter);
+    let plain = name.chars().map(|letter| if is_plain(&letter) { letter } else { '_' });
+    plain.take(bytes_max).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: a label is one that every file system takes.
+    use super::label;
+
+    #[test]
+    fn labels_are_short_and_plain() {
+        assert_eq!(label("data", 12), "data");
+        assert_eq!(label("a name\u{fc}ber,16 bytes", 12), "a_name_ber_1");
+        assert_eq!(label("", 12), "");
     }
 }

@@ -12,7 +12,7 @@ use rustix::event::{Timespec, poll};
 use rustix::fs::OFlags;
 use rustix::mount::{UnmountFlags, unmount};
 
-use super::attachment::Attachment;
+use super::attachment::{Attachment, absolute};
 use super::{holders, loop_device};
 
 /// Checks whether a device is free, and whether it is gone. A program that inspects devices
@@ -23,20 +23,21 @@ const GONE_LOOKS: u32 = 250;
 /// Pause between two checks.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
-/// Unmounts the file system that was mounted when the drive was attached, flushes the device and
-/// detaches it. Skips steps that are already done.
+/// Unmounts the file system that was mounted when the drive was attached, or is mounted at `named`,
+/// flushes the device and detaches it. Skips steps that are already done.
 ///
 /// # Errors
 /// The device is mounted elsewhere or in use; it then stays, flushed or not.
-pub(crate) fn take_down(attachment: &Attachment) -> Result<()> {
+pub(crate) fn take_down(attachment: &Attachment, named: Option<&Path>) -> Result<()> {
+    let named = named.map(absolute);
     for device in attachment.devices() {
-        release(attachment, &device)?;
+        release(attachment, &device, named.as_deref())?;
         let excluding = exclusively(&device)?;
         if let Some(process) = attachment.process() {
             excluding.sync_all().with_context(|| {
                 format!(
-                    "cannot flush {} (to discard unflushed data, kill process {process} and \
-                     detach again)",
+                    "cannot flush {} (`pumice detach --force` discards what is not flushed, \
+                     by killing process {process})",
                     device.display()
                 )
             })?;
@@ -49,11 +50,15 @@ pub(crate) fn take_down(attachment: &Attachment) -> Result<()> {
 }
 
 /// Unmounts the device; refuses if it has other mounts or users.
-fn release(attachment: &Attachment, device: &Path) -> Result<()> {
+fn release(attachment: &Attachment, device: &Path, named: Option<&Path>) -> Result<()> {
     let mounts = holders::mounts_of(device);
-    let is_own = |mount: &&PathBuf| attachment.mountpoint() == Some(mount);
+    let is_own =
+        |mount: &&PathBuf| attachment.mountpoint() == Some(mount) || named == Some(mount.as_path());
     if let Some(mount) = mounts.iter().find(|mount| !is_own(mount)) {
         bail!("{} is mounted on {}: unmount it first", device.display(), mount.display());
+    }
+    if let Some(mount) = mounts.iter().find(|mount| holders::is_covered(device, mount)) {
+        bail!("another file system is mounted over {}: unmount that first", mount.display());
     }
     if !becomes(FREE_LOOKS, || holders::openers(device).is_empty()) {
         let openers = holders::openers(device).join(", ");
@@ -70,10 +75,16 @@ fn release(attachment: &Attachment, device: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Opens the device exclusively, which fails while a mount, a swap or another device uses it.
+/// Opens the device exclusively, which fails while a mount, a swap or another device uses it. A
+/// namespace of mounts that begins or ends may use it for a moment.
 fn exclusively(device: &Path) -> Result<File> {
     let mut opening = File::options();
     opening.read(true).custom_flags(OFlags::EXCL.bits().cast_signed());
+    let is_busy = || {
+        let opened = opening.open(device);
+        opened.is_err_and(|error| error.kind() == std::io::ErrorKind::ResourceBusy)
+    };
+    becomes(FREE_LOOKS, || !is_busy());
     opening.open(device).with_context(|| {
         format!(
             "{} is in use: by a mount in another namespace, as swap, or by another device",

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::super::output::columns;
 use super::super::signals::Interrupt;
 use super::super::{Outcome, print, print_json};
 use super::Args;
@@ -19,7 +20,7 @@ const SPAN_BYTES: u64 = 64 << 20;
 /// Those of the target; a span that is too small.
 pub(super) fn run(args: &Args, location: &Location) -> Result<Outcome> {
     let interrupt = Interrupt::catch()?;
-    let style = ProgressStyle::with_template("{msg} [{percent} %]");
+    let style = ProgressStyle::with_template("[{percent} %] {wide_msg}");
     let bar = ProgressBar::new(1000).with_style(style.expect("a constant template"));
     let mut show = |what: &str, share: f64| {
         bar.set_message(what.to_owned());
@@ -38,7 +39,7 @@ pub(super) fn run(args: &Args, location: &Location) -> Result<Outcome> {
     if args.json {
         print_json(&found)?;
     } else {
-        print(&found.document().to_text())?;
+        print(&found.document().to_text_within(columns()))?;
     }
     if found.stopped {
         super::super::say_error("interrupted: the findings so far are above");

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::super::output;
 use pumice_bench::workload::Flush;
 use pumice_bench::workload::{Plan, Test};
 use pumice_drive::base::units::{format_size, format_size_exact};
@@ -52,7 +53,7 @@ pub(super) fn text(plan: &Plan, target: &str) -> String {
         counted(plan.tests.len(), "test"),
         counted(plan.levels.len(), "level"),
         levels.join(", "),
-        table.to_text(),
+        output::table(&table),
         duration(seconds),
         ASSUMED_RATE / 1e6,
         format_size((rounds * written(plan) + filled) as u64),

@@ -15,6 +15,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 
+use super::output::columns;
 use super::values::{seconds, up_to, whole_number, word};
 use super::{Outcome, print, size};
 use pumice_bench::payload::{KindName, Saving};
@@ -234,7 +235,7 @@ fn list() -> Result<String> {
     let presets = PRESETS.into_iter().map(about).collect::<Result<Vec<_>>>()?;
     let mut document = Document::default();
     document.section("").pairs(presets);
-    Ok(document.to_text())
+    Ok(document.to_text_within(columns()))
 }
 
 impl Args {

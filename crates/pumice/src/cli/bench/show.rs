@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::super::output::columns;
 use super::super::{print, print_json};
 use pumice_bench::results::{Header, LevelFindings, Results, RunResult};
 use pumice_bench::workload::Plan;
@@ -26,7 +27,7 @@ pub(super) struct Shown {
 impl Shown {
     /// `kept`: runs that the file already contains.
     pub(super) fn new(file: FileSink, kept: usize) -> Self {
-        let style = ProgressStyle::with_template("{msg} [{pos}/{len}, {eta} left]");
+        let style = ProgressStyle::with_template("[{pos}/{len}, {eta} left] {wide_msg}");
         let bar = ProgressBar::no_length().with_style(style.expect("a constant template"));
         Self { plan: None, file, bar, kept }
     }
@@ -90,7 +91,7 @@ pub(super) fn summary(results: &Results, path: &Path, json: bool) -> Result<()> 
     if json {
         print_json(&results.cells())?;
     } else {
-        let text = pumice_bench::report::summary(results).to_text();
+        let text = pumice_bench::report::summary(results).to_text_within(columns());
         print(&format!("{text}\nResults: {}\n", path.display()))?;
     }
     Ok(())

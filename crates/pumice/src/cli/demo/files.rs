@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
+use super::super::output;
 use super::Defect;
 use super::data::{CHUNK_BYTES, FileStream};
 use super::drive::Side;
@@ -135,7 +136,7 @@ pub(super) fn text(folder: &Path, lines: &[Line; 2]) -> String {
         "Files of {}:\n{}\nAll {} MiB were read back correctly. For each byte of data, the drive \
          wrote {:.2} bytes with compression and {:.2} without.\n",
         folder.display(),
-        table.to_text(),
+        output::table(&table),
         mib(with.host_bytes),
         with.write_amplification,
         without.write_amplification,

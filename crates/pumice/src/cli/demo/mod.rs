@@ -133,7 +133,7 @@ fn compare(args: &Args, interrupted: &Arc<AtomicBool>) -> Result<Shown> {
         folder.with_context(|| format!("cannot create a folder in {}", scratch.display()))?;
     let bytes = fitting_bytes(folder.path(), args.bytes)?;
     let bar = ProgressBar::new_spinner();
-    let style = ProgressStyle::with_template("{spinner} {msg} {bytes} {bytes_per_sec}");
+    let style = ProgressStyle::with_template("{spinner} {bytes} {bytes_per_sec} {wide_msg}");
     bar.set_style(style.expect("a constant template"));
     bar.set_message("reading the files into memory");
     let mut stream = FileStream::new(&args.path, bytes)?;

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
 
 use super::super::bench::unix_seconds;
+use super::super::output;
 use super::Side;
 use pumice_bench::compare::{ComparedCell, Comparison, compare};
 use pumice_bench::report::document;
@@ -137,7 +138,7 @@ pub(super) fn text(comparison: &Comparison, page: &Path) -> String {
         "Preset {PRESET}, {ROUNDS} runs each, means, with 95 % intervals of the ratio:\n{}\n\
          The speed of '{first_test}', relative to that without compression, is {} with data \
          '{}' and {} with data '{}': {verdict}.\nAll results: {}\n",
-        table.to_text(),
+        output::table(&table),
         most.ratio(),
         most.level,
         least.ratio(),

@@ -7,7 +7,7 @@ use std::process::{Child, Command};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::cli::signals::Signals;
 use pumice_drive::runtime::Runtime;
@@ -21,13 +21,14 @@ pub(super) fn run(command: &str, runtime: &Runtime, signals: &Signals, uri: &str
     let (receiver, sender) = UnixStream::pair().context(cannot)?;
     let child = Command::new("/bin/sh").arg("-c").arg(command).env("uri", uri).spawn();
     let child = child.context(cannot)?;
-    let pid = Pid::from_child(&child);
+    // Stands for this process only, also when that has ended.
+    let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).context(cannot)?;
     std::thread::spawn(move || wait_for(child, sender));
     let (passer, signals) = (runtime.clone(), signals.clone());
     runtime.spawn(async move {
         signals.next(&passer).await;
         // A terminal sends the signal to the command as well.
-        let _ = kill_process(pid, Signal::TERM);
+        let _ = pidfd_send_signal(&process, Signal::TERM);
     });
     let ended = Arc::new(receiver.into());
     let (code, received) = runtime.block_on(runtime.receive(&ended, vec![0; 1], 0..1));

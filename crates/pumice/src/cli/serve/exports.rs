@@ -7,15 +7,19 @@ use std::rc::Rc;
 use anyhow::{Context, Result, bail};
 use futures_util::stream::{StreamExt, iter};
 
+use crate::cli::chain;
 use crate::cli::open::{self, FileDrive};
 use crate::cli::remains;
 use crate::cli::watch::MeasuredDrive;
 use crate::control::ControlSocket;
 use crate::watch::{Measured, Watch};
 use pumice_drive::codec::Workers;
-use pumice_drive::controller::{Drive, OpenOptions};
+use pumice_drive::controller::{Drive, Info, OpenOptions};
 use pumice_drive::runtime::Runtime;
-use pumice_nbd::Export;
+use pumice_nbd::{Export, Lineage};
+
+/// Longest string of the protocol.
+const TEXT_BYTES_MAX: usize = 4096;
 
 /// Suffix of a drive's file: selects files of a directory, and is not part of the name.
 const SUFFIX: &str = ".pumice";
@@ -30,6 +34,15 @@ pub(super) struct Planned {
     pub(super) name: String,
     description: Option<String>,
     options: OpenOptions,
+    /// Whether it was found in a directory: if it cannot be opened, the others are served.
+    is_found: bool,
+}
+
+/// The file of a drive.
+pub(super) struct Found {
+    pub(super) path: PathBuf,
+    /// Whether it was found in a directory.
+    is_found: bool,
 }
 
 /// A drive that is served.
@@ -57,11 +70,11 @@ pub(super) struct Names {
 ///
 /// # Errors
 /// A directory cannot be read, or contains no drives.
-pub(super) fn expand(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+pub(super) fn expand(paths: &[PathBuf]) -> Result<Vec<Found>> {
     let mut files = Vec::new();
     for path in paths {
         if !path.is_dir() {
-            files.push(path.clone());
+            files.push(Found { path: path.clone(), is_found: false });
             continue;
         }
         let unreadable = || format!("cannot read the directory {}", path.display());
@@ -77,7 +90,7 @@ pub(super) fn expand(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
             bail!("{} contains no drives (*{SUFFIX})", path.display());
         }
         found.sort();
-        files.append(&mut found);
+        files.extend(found.into_iter().map(|path| Found { path, is_found: true }));
     }
     Ok(files)
 }
@@ -85,26 +98,45 @@ pub(super) fn expand(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
 /// Returns what is to be served: the drives at `paths`.
 ///
 /// # Errors
-/// Two drives have one name.
+/// Two drives have one name; a name or description that the protocol does not allow.
 pub(super) fn plan(
-    paths: &[PathBuf],
+    found: &[Found],
     names: &Names,
     options: impl Fn(&Path) -> OpenOptions,
 ) -> Result<Vec<Planned>> {
-    let planned = paths.iter().zip(names.of(paths)?).map(|(path, name)| Planned {
-        path: path.clone(),
+    let planned = found.iter().zip(names.of(found)?).map(|(found, name)| Planned {
+        path: found.path.clone(),
         name,
         description: names.description.clone(),
-        options: options(path),
+        options: options(&found.path),
+        is_found: found.is_found,
     });
     Ok(planned.collect())
 }
 
-/// Opens drives, which share `workers`. If one of them cannot be opened, those already open are
-/// closed again. `threads` open drives at the same time.
+/// Checks that each file holds a drive, as far as that is seen without opening it.
 ///
 /// # Errors
-/// Those of opening a drive.
+/// One that was named does not, or none of those that were found do.
+pub(super) fn check(planned: &[Planned]) -> Result<()> {
+    let mut failed = None;
+    let mut are_some_good = false;
+    for Planned { path, is_found, .. } in planned {
+        match remains::check(path) {
+            Ok(()) => are_some_good = true,
+            Err(error) if *is_found => failed = failed.or(Some(error)),
+            Err(error) => return Err(error),
+        }
+    }
+    failed.filter(|_| !are_some_good).map_or(Ok(()), Err)
+}
+
+/// Opens drives, which share `workers`. If one that was named cannot be opened, those already open
+/// are closed again; one that was found in a directory is left out, with an error in the log.
+/// `threads` open drives at the same time.
+///
+/// # Errors
+/// Those of opening a drive that was named.
 pub(super) fn open_all(
     runtime: &Runtime,
     planned: &[Planned],
@@ -113,9 +145,9 @@ pub(super) fn open_all(
 ) -> Result<Vec<Served>> {
     let media = planned.iter();
     let media = media.map(|drive| open::medium(runtime, &drive.path, drive.options.read_only));
-    let media = media.collect::<Result<Vec<_>>>()?;
+    let media: Vec<_> = media.collect();
     let openings = planned.iter().zip(media).map(|(planned, medium)| async move {
-        let drive = Drive::open(medium, runtime.clone(), planned.options).await;
+        let drive = Drive::open(medium?, runtime.clone(), planned.options).await;
         drive.map_err(|error| remains::advise(&planned.path, error))
     });
     let at_once = AT_ONCE.div_ceil(threads);
@@ -123,14 +155,20 @@ pub(super) fn open_all(
     let mut served = Vec::new();
     // The first error is the one to report.
     let mut failed = None;
-    for (Planned { path, name, description, .. }, opened) in planned.iter().zip(opened) {
+    for (planned, opened) in planned.iter().zip(opened) {
+        let Planned { path, name, description, is_found, .. } = planned;
         match opened {
             Ok(drive) => {
                 workers.into_iter().for_each(|workers| drive.use_workers(workers.clone()));
                 let description = description.clone().unwrap_or_else(|| describe(&drive));
                 let measured = Measured::new(drive.clone(), runtime.clone());
-                let export = Rc::new(Export::new(name.clone(), description, Rc::new(measured)));
+                let export = Export::new(name.clone(), description, Rc::new(measured));
+                let export = Rc::new(export.with_lineage(lineage(&drive)));
                 served.push(Served { path: path.clone(), drive, export, control: None });
+            }
+            Err(error) if *is_found => {
+                let (drive, error) = (path.display(), chain(&error));
+                tracing::error!(%drive, %error, "left out: the drive cannot be opened");
             }
             Err(error) => failed = failed.or(Some(error)),
         }
@@ -168,23 +206,52 @@ pub(super) fn close_all(runtime: &Runtime, served: &[Served]) -> Result<()> {
 
 impl Names {
     /// Returns the names of the exports at these paths.
-    fn of(&self, paths: &[PathBuf]) -> Result<Vec<String>> {
+    fn of(&self, found: &[Found]) -> Result<Vec<String>> {
         let is_asked = self.export_name.is_some() || self.description.is_some();
-        if is_asked && paths.len() > 1 {
+        if is_asked && found.len() > 1 {
             bail!("--export-name and --description need a single drive");
         }
+        if let Some(description) = &self.description {
+            check_text("--description", description)?;
+        }
         if let Some(name) = &self.export_name {
+            check_text("--export-name", name)?;
             return Ok(vec![name.clone()]);
         }
-        let names: Vec<_> = paths.iter().map(|path| name_of(path)).collect();
+        let names: Vec<_> = found.iter().map(|found| name_of(&found.path)).collect();
         for (index, name) in names.iter().enumerate() {
+            if name.is_empty() {
+                let path = found[index].path.display();
+                bail!("{path} has no name before {SUFFIX}: rename it, or use --export-name");
+            }
             if let Some(other) = names[..index].iter().position(|other| other == name) {
-                let (one, two) = (paths[other].display(), paths[index].display());
+                let (one, two) = (found[other].path.display(), found[index].path.display());
                 bail!("{one} and {two} would both be the export '{name}'");
             }
         }
         Ok(names)
     }
+}
+
+/// Checks a text that the protocol sends.
+fn check_text(option: &str, text: &str) -> Result<()> {
+    if text.len() > TEXT_BYTES_MAX || text.contains('\0') {
+        bail!("{option} takes up to {TEXT_BYTES_MAX} bytes without NUL");
+    }
+    Ok(())
+}
+
+/// Returns where a drive stands among its states: each opening to write has the next epoch. One
+/// that was not closed in order may lack what clients were told, and follows nothing.
+fn lineage(drive: &FileDrive) -> Lineage {
+    let Info { uuid, epoch, was_clean, .. } = drive.info();
+    let state = |epoch: u32| format!("{uuid} {epoch}");
+    let follows = match (drive.is_read_only(), was_clean) {
+        (true, _) => state(epoch),
+        (false, true) => state(epoch.saturating_sub(1)),
+        (false, false) => "a state that was lost".into(),
+    };
+    Lineage { follows, leaves: state(epoch) }
 }
 
 /// Returns the name of a drive: that of its file without the suffix.

@@ -57,17 +57,20 @@ impl Plan {
 }
 
 impl Home {
-    /// Opens the drives.
+    /// Opens the drives; `None` if all of them were left out.
     ///
     /// # Errors
     /// Those of opening a drive; the others are then closed again.
-    pub(super) fn open(runtime: &Runtime, plan: Plan) -> Result<Self> {
+    pub(super) fn open(runtime: &Runtime, plan: Plan) -> Result<Option<Self>> {
         let workers = plan.pool.map(Workers::of);
         let served = exports::open_all(runtime, &plan.drives, workers.as_ref(), plan.homes)?;
+        if served.is_empty() {
+            return Ok(None);
+        }
         let exports = served.iter().map(|drive| drive.export.clone()).collect();
         let options = plan.options.shared_by(plan.homes);
         let server = Server::new(runtime.clone(), exports, options);
-        Ok(Self { runtime: runtime.clone(), served, server })
+        Ok(Some(Self { runtime: runtime.clone(), served, server }))
     }
 
     /// Returns what other threads may know of the drives.

@@ -16,20 +16,20 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 
-use self::exports::Names;
 #[cfg(feature = "attach")]
 pub(crate) use self::exports::name_of;
+use self::exports::{Names, Planned};
 use self::home::Plan;
 use self::network::Network;
-use self::restart::End;
+use self::restart::{End, Inherited};
 use self::threads::Drives;
 use super::open::Opening;
 use super::signals::{self, Signals};
-use super::watch::MeasuredDrive;
+use super::watch::{Access, MeasuredDrive};
 use super::{Outcome, chain, say_error, thresholds};
 use pumice_drive::controller::{OpenOptions, WARN_THRESHOLDS_MAX};
 use pumice_drive::runtime::{Backend, Runtime};
-use pumice_nbd::{Handover, Options, Security, Server};
+use pumice_nbd::{Handover, Listener, Options, Security, Server};
 
 /// Serve drives over NBD until SIGINT or SIGTERM
 ///
@@ -145,31 +145,49 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         bail!("{file} names no drive: add paths = [\"...\"], or a PATH argument");
     }
     let security = args.network.security()?;
-    let paths = exports::expand(&args.paths)?;
-    vhost::check(&args.network, paths.len())?;
+    let found = exports::expand(&args.paths)?;
+    vhost::check(&args.network, found.len())?;
+    let drives = exports::plan(&found, &args.names, |path| args.options(path))?;
+    let access = args.watch.access()?;
     if args.check {
+        exports::check(&drives)?;
+        // A restarted server keeps its sockets.
+        let addresses = restart::inherited_addresses().into_iter().chain(args.network.address());
+        args.network.check_reach(addresses, &security)?;
         return Ok(Outcome::Good);
     }
+    serve(args, security, drives, access)
+}
+
+/// Serves what was planned, to the end.
+fn serve(
+    args: &Args,
+    security: Security,
+    drives: Vec<Planned>,
+    access: Option<Access>,
+) -> Result<Outcome> {
     let runtime = Runtime::new(args.io.into())?;
     let signals = Signals::catch(args.run.is_none() && !signals::is_on_a_terminal())?;
     let inherited = restart::inherited();
-    let is_restarted = inherited.is_some();
+    let is_restarted = matches!(inherited, Inherited::Sockets(_));
     // Bind before opening the drives: if a socket is in use, the drives stay unchanged.
     let (Handover { listeners, clients }, _private) = match inherited {
-        Some(handover) => (handover, None),
-        None => {
-            let sockets = args.network.listen(&runtime, &security, args.run.is_some())?;
+        Inherited::Sockets(handover) => (handover, None),
+        other => {
+            let (runs_a_command, is_lost) = (args.run.is_some(), matches!(other, Inherited::Lost));
+            let sockets = args.network.listen(&runtime, &security, runs_a_command, is_lost)?;
             let listeners = sockets.listeners;
             (Handover { listeners, clients: Vec::new() }, sockets.private)
         }
     };
+    let addresses: Vec<_> = listeners.iter().filter_map(Listener::tcp_address).collect();
+    args.network.check_reach(addresses.iter().copied(), &security)?;
     let front_ends = vhost::Socket::bind(&args.network, &runtime)?;
-    let http = args.watch.bind()?;
+    let http = super::watch::bind(access)?;
     let needs_tls = matches!(security, Security::Require(_));
     let mut options = Options::default();
     options.security = security;
     options.connections_max = args.network.connections_max();
-    let drives = exports::plan(&paths, &args.names, |path| args.options(path))?;
     let threads = args.threads(drives.len());
     let plan = Plan { drives, pool: args.opening.pool()?, homes: 1, options };
     let (mut drives, server) = Drives::open(&runtime, plan, threads, args.backend(&runtime))?;
@@ -184,8 +202,9 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let (watching, answerers) = super::watch::serve(http, drives.names())?;
     drives.show(answerers, server.tally(), args.watch.rated_tbw(), &uris);
     let printed = if args.json && !is_restarted { uris::print(&described, &uris) } else { Ok(()) };
+    super::notify::ready();
     let end = printed.and_then(|()| match &args.run {
-        None => Ok(restart::wait_for_a_signal(&runtime, &signals)),
+        None => Ok(restart::wait_for_a_signal(&runtime, &signals, &addresses)),
         Some(command) => command::run(command, &runtime, &signals, &uris[0][0]).map(End::Command),
     });
     drop(watching);

@@ -1,6 +1,8 @@
 //! Where `pumice serve` listens, and which clients it accepts.
 
+use std::fs::Permissions;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -92,7 +94,8 @@ impl Sockets {
         if !runs_a_command {
             return Ok(Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 10809))));
         }
-        let directory = tempfile::Builder::new().prefix("pumice").tempdir();
+        let private = Permissions::from_mode(0o700);
+        let directory = tempfile::Builder::new().prefix("pumice").permissions(private).tempdir();
         let directory = self.private.insert(directory.context("cannot create a socket")?);
         Ok(Listen::Unix(directory.path().join("socket")))
     }
@@ -119,6 +122,12 @@ impl Network {
         if tls == Tls::Off {
             bail!("--tls off conflicts with --tls-certificates");
         }
+        if tls == Tls::Allow && self.tls_verify_peer {
+            bail!(
+                "--tls-verify-peer conflicts with --tls allow, which lets clients in that have \
+                 neither TLS nor a certificate"
+            );
+        }
         let identity = Identity::load(directory, self.tls_verify_peer)?;
         Ok(match tls {
             Tls::Allow => Security::Allow(identity),
@@ -130,12 +139,14 @@ impl Network {
     /// a private socket if the server runs a command, else on the default port.
     ///
     /// # Errors
-    /// An address is not permitted, or cannot be bound.
+    /// An address is not permitted, or cannot be bound. The sockets of the previous server were
+    /// lost, and nothing says where it listened.
     pub(super) fn listen(
         &self,
         runtime: &Runtime,
         security: &Security,
         runs_a_command: bool,
+        lost_others: bool,
     ) -> Result<Sockets> {
         let passed = Listener::passed()?;
         let mut sockets = Sockets { listeners: Vec::new(), private: None };
@@ -145,11 +156,13 @@ impl Network {
         // A command needs a URI.
         let needs_no_other = self.vhost_user().is_some() && !runs_a_command;
         if listens.is_empty() && passed.is_empty() && !needs_no_other {
+            if lost_others {
+                bail!("the sockets of the previous server are lost: start this one again");
+            }
             listens.push(sockets.otherwise(runs_a_command)?);
         }
-        for listen in &listens {
-            self.check_reach(listen, security)?;
-        }
+        let passed_addresses = passed.iter().filter_map(Listener::tcp_address);
+        self.check_reach(passed_addresses.chain(self.listen), security)?;
         for listen in &listens {
             sockets.listeners.push(self.bind(runtime, listen)?);
         }
@@ -174,12 +187,25 @@ impl Network {
         Ok(runtime.block_on(while_busy(runtime, || Listener::bind(listen, access)))?)
     }
 
+    /// Returns the address to listen on.
+    pub(super) fn address(&self) -> Option<SocketAddr> {
+        self.listen
+    }
+
     /// Checks that other machines can reach only encrypted sockets, unless the user allows
     /// otherwise.
-    fn check_reach(&self, listen: &Listen, security: &Security) -> Result<()> {
-        let Listen::Tcp(address) = listen else { return Ok(()) };
+    ///
+    /// # Errors
+    /// They can reach one of these addresses.
+    pub(super) fn check_reach(
+        &self,
+        addresses: impl IntoIterator<Item = SocketAddr>,
+        security: &Security,
+    ) -> Result<()> {
         let is_encrypted = matches!(security, Security::Require(_));
-        if address.ip().is_loopback() || is_encrypted || self.insecure {
+        let is_open = |address: &SocketAddr| !address.ip().is_loopback();
+        let Some(address) = addresses.into_iter().find(is_open) else { return Ok(()) };
+        if is_encrypted || self.insecure {
             return Ok(());
         }
         bail!(

@@ -8,28 +8,38 @@
 //! ```text
 //! PUMICE_HANDOVER       the process that the handover is for
 //! PUMICE_HANDOVER_GUEST the virtual machine that may continue on its disk; see `vhost`
+//! PUMICE_HANDOVER_TCP   for --check: the addresses that the next server would inherit
 //! LISTEN_FDS, ..        the socket that contains the handover, passed as by systemd
 //! ```
 
 use std::convert::Infallible;
 use std::env;
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{self, Command};
+use std::process::{self, Command, Output, Stdio};
+use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail};
+use async_channel::bounded;
 use listenfd::ListenFd;
 use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::cli::chain;
 use crate::cli::signals::{self, Signals};
+use crate::cli::{chain, notify};
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::Handover;
 
 const PROCESS: &str = "PUMICE_HANDOVER";
 const GUEST: &str = "PUMICE_HANDOVER_GUEST";
+const TCP: &str = "PUMICE_HANDOVER_TCP";
+
+/// Time that the next program has to check its arguments and the configuration. Directories on a
+/// server that does not answer must not hold this one up.
+const CHECK_MAX_NS: u64 = 10_000_000_000;
 
 /// Why the server ends.
 pub(super) enum End {
@@ -41,16 +51,35 @@ pub(super) enum End {
     Restart(PathBuf),
 }
 
-/// Returns what the previous server handed over, if there was one and it is usable.
-pub(super) fn inherited() -> Option<Handover> {
-    let inherited = received().unwrap_or_else(|error| {
-        tracing::error!(error = %chain(&error), "restarted without the clients");
-        None
-    });
-    if let Some(handover) = &inherited {
-        tracing::info!(clients = handover.clients.len(), "restarted");
+/// What a server finds when it starts.
+pub(super) enum Inherited {
+    /// There was no previous server.
+    Nothing,
+    /// What the previous server handed over cannot be used.
+    Lost,
+    /// Sockets of the previous server.
+    Sockets(Handover),
+}
+
+/// Returns what the previous server handed over, if there was one.
+pub(super) fn inherited() -> Inherited {
+    match received() {
+        Ok(None) => Inherited::Nothing,
+        Ok(Some(handover)) => {
+            tracing::info!(clients = handover.clients.len(), "restarted");
+            Inherited::Sockets(handover)
+        }
+        Err(error) => {
+            tracing::error!(error = %chain(&error), "restarted without the clients");
+            Inherited::Lost
+        }
     }
-    inherited
+}
+
+/// Returns the addresses that a server would inherit whose program this one is checked as.
+pub(super) fn inherited_addresses() -> Vec<SocketAddr> {
+    let addresses = env::var(TCP).unwrap_or_default();
+    addresses.split_whitespace().filter_map(|address| address.parse().ok()).collect()
 }
 
 /// Returns what the previous server knew of its guest, if there was one.
@@ -81,17 +110,25 @@ pub(super) fn restart(
     Some(become_program(program, left, guest))
 }
 
-/// Waits for a signal, and on SIGHUP until a program is found to restart as.
-pub(super) fn wait_for_a_signal(runtime: &Runtime, signals: &Signals) -> End {
+/// Waits for a signal, and on SIGHUP until a program is found to restart as, which would inherit
+/// sockets with these addresses.
+pub(super) fn wait_for_a_signal(
+    runtime: &Runtime,
+    signals: &Signals,
+    addresses: &[SocketAddr],
+) -> End {
     loop {
         runtime.block_on(signals.next(runtime));
         if signals.is_ending() {
             return End::Signal;
         }
-        match program() {
+        notify::reloading();
+        match runtime.block_on(program(runtime, addresses)) {
+            _ if signals.is_ending() => return End::Signal,
             Ok(program) => return End::Restart(program),
             Err(error) => {
-                tracing::error!(error = %chain(&error), "not restarted: the server continues")
+                tracing::error!(error = %chain(&error), "not restarted: the server continues");
+                notify::ready();
             }
         }
     }
@@ -114,8 +151,8 @@ fn received() -> Result<Option<Handover>> {
 /// accepts the arguments and the current configuration.
 ///
 /// # Errors
-/// It does not.
-fn program() -> Result<PathBuf> {
+/// It does not, or not in time.
+async fn program(runtime: &Runtime, addresses: &[SocketAddr]) -> Result<PathBuf> {
     let path = env::current_exe().context("cannot find this program")?;
     // Linux appends this to the name of a file that was replaced.
     let text = path.to_str().and_then(|path| path.strip_suffix(" (deleted)"));
@@ -125,14 +162,34 @@ fn program() -> Result<PathBuf> {
     let args: Vec<_> = env::args_os().skip(1).collect();
     let at = args.iter().position(|arg| arg == "serve").map_or(args.len(), |at| at + 1);
     let (before, after) = args.split_at(at);
-    let tried = Command::new(&path).args(before).arg("--check").args(after).output();
-    let tried = tried.with_context(|| format!("cannot run {}", path.display()))?;
+    let mut command = Command::new(&path);
+    let addresses: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
+    command.args(before).arg("--check").args(after).env(TCP, addresses.join(" "));
+    let tried = output(runtime, command).await;
+    let tried = tried.with_context(|| format!("cannot run {} --check", path.display()))?;
     if tried.status.success() {
         return Ok(path);
     }
     let said = String::from_utf8_lossy(&tried.stderr);
     let what = format!("{} --check: {}, {}", path.display(), tried.status, said.trim());
     bail!(what.replace('\n', "; "))
+}
+
+/// Returns the output of a command that ends in time, while the drives are served.
+async fn output(runtime: &Runtime, mut command: Command) -> Result<Output> {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let child = command.spawn()?;
+    // Stands for this process only, also when that has ended.
+    let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+    let (sender, ended) = bounded(1);
+    thread::spawn(move || sender.try_send(child.wait_with_output()));
+    match runtime.timeout(CHECK_MAX_NS, ended.recv()).await {
+        Some(output) => Ok(output??),
+        None => {
+            let _ = pidfd_send_signal(&process, Signal::KILL);
+            bail!("it takes longer than {} seconds", CHECK_MAX_NS / 1_000_000_000)
+        }
+    }
 }
 
 /// Executes `program`, which continues with the handover. Returns only on failure; the clients are
@@ -152,7 +209,7 @@ fn try_to_become(program: &Path, handover: &Handover, guest: Option<String>) -> 
     let process = process::id().to_string();
     let mut command = Command::new(program);
     // The guest of an earlier restart is not that of this one.
-    command.env_remove(GUEST).envs(guest.map(|guest| (GUEST, guest)));
+    command.env_remove(TCP).env_remove(GUEST).envs(guest.map(|guest| (GUEST, guest)));
     let error = command
         .args(env::args_os().skip(1))
         .env(PROCESS, &process)

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use async_channel::{Receiver, Sender, bounded};
 
 use super::exports::Served;
@@ -71,6 +71,9 @@ struct Opened {
     elsewhere: Elsewhere,
 }
 
+/// Why nothing is served.
+const NONE_LEFT: &str = "none of the drives can be opened";
+
 impl Drives {
     /// Opens drives on `threads` threads, or on this one if there are none; returns them with the
     /// server that clients connect to.
@@ -84,7 +87,7 @@ impl Drives {
         io: Backend,
     ) -> Result<(Self, Rc<Server<MeasuredDrive>>)> {
         if threads == 0 {
-            let home = Home::open(runtime, plan)?;
+            let home = Home::open(runtime, plan)?.context(NONE_LEFT)?;
             let server = home.server.clone();
             return Ok((Self::Here(home), server));
         }
@@ -95,10 +98,12 @@ impl Drives {
         let (mut threads, mut others, mut failed) = (Vec::new(), Vec::new(), None);
         for opening in openings {
             match opening.and_then(Opening::wait) {
-                Ok((thread, elsewhere)) => {
+                Ok(Some((thread, elsewhere))) => {
                     threads.push(thread);
                     others.push(elsewhere);
                 }
+                // All of its drives were left out.
+                Ok(None) => {}
                 // The first error is the one to report.
                 Err(error) => failed = failed.or(Some(error)),
             }
@@ -107,6 +112,9 @@ impl Drives {
         if let Some(error) = failed {
             let _ = drives.close();
             return Err(error);
+        }
+        if others.is_empty() {
+            bail!(NONE_LEFT);
         }
         Ok((drives, Server::in_front_of(runtime.clone(), others, options)))
     }
@@ -185,14 +193,13 @@ impl Drives {
 }
 
 impl Opening {
-    fn wait(self) -> Result<(Thread, Elsewhere)> {
+    fn wait(self) -> Result<Option<(Thread, Elsewhere)>> {
         let Self { opened, showing, handle } = self;
         match opened.recv() {
-            Ok(Opened { drives, elsewhere }) => Ok((Thread { drives, showing, handle }, elsewhere)),
-            Err(_) => match join(handle) {
-                Err(error) => Err(error),
-                Ok(()) => unreachable!("a thread reports what it has opened, or fails"),
-            },
+            Ok(Opened { drives, elsewhere }) => {
+                Ok(Some((Thread { drives, showing, handle }, elsewhere)))
+            }
+            Err(_) => join(handle).map(|()| None),
         }
     }
 }
@@ -203,7 +210,7 @@ fn start(number: usize, plan: Plan, io: Backend) -> Result<Opening> {
     let (report, opened) = mpsc::sync_channel(1);
     let run = move || {
         let runtime = Runtime::new(io)?;
-        let home = Home::open(&runtime, plan)?;
+        let Some(home) = Home::open(&runtime, plan)? else { return Ok(()) };
         live(&runtime, home, &report, &shown)
     };
     let thread = thread::Builder::new().name(format!("drives-{number}"));
@@ -271,15 +278,19 @@ mod tests {
         let runtime = Runtime::new(Backend::Auto).unwrap();
         drive(&runtime, &path);
         let options = |_: &Path| OpenOptions::default();
-        let drives =
-            exports::plan(std::slice::from_ref(&path), &Names::default(), options).unwrap();
+        let drives = exports::plan(
+            &exports::expand(std::slice::from_ref(&path)).unwrap(),
+            &Names::default(),
+            options,
+        )
+        .unwrap();
         let plan = Plan { drives, pool: None, homes: 1, options: Options::default() };
         let (showing, shown) = bounded(1);
         let (report, opened) = mpsc::sync_channel(1);
         let (trigger, triggered) = bounded::<()>(1);
         let thread = thread::spawn(move || {
             let runtime = Runtime::new(Backend::Auto)?;
-            let home = Home::open(&runtime, plan)?;
+            let home = Home::open(&runtime, plan)?.unwrap();
             runtime.spawn(async move {
                 let _ = triggered.recv().await;
                 panic!("planted");

@@ -8,16 +8,15 @@ use anyhow::{Result, bail};
 use super::exports::Served;
 use super::network::Network;
 use crate::cli::watch::MeasuredDrive;
-use pumice_drive::Uuid;
 use pumice_drive::runtime::Runtime;
-use pumice_nbd::{Disk, Listen, Listener};
+use pumice_nbd::{Lineage, Listen, Listener};
 use pumice_vhost::{Identity, KnownGuest, SERIAL_BYTES, Server};
 
 /// The socket for front ends, if there is to be one.
 pub(super) struct Socket(Option<(Listener, PathBuf)>);
 
-/// The device of a server, if there is one, and the UUID of its drive.
-pub(super) struct Device(Option<(Rc<Server<MeasuredDrive>>, Uuid)>);
+/// The device of a server, if there is one, and the state in which it leaves its drive.
+pub(super) struct Device(Option<(Rc<Server<MeasuredDrive>>, String)>);
 
 /// Checks that there is one drive, if there is to be a device.
 ///
@@ -50,28 +49,23 @@ impl Socket {
         inherited: Option<&str>,
     ) -> Device {
         let (Some((listener, socket)), [only]) = (self.0, served) else { return Device(None) };
-        let info = only.drive.info();
-        let mut serial = info.uuid.simple().to_string();
+        let mut serial = only.drive.info().uuid.simple().to_string();
         serial.truncate(SERIAL_BYTES);
         // A guest continues only on the disk on which it ran, and if nothing was lost since.
-        let is_complete = info.was_clean || only.export.disk.is_read_only();
-        let guest = inherited.filter(|_| is_complete).and_then(|text| guest_of(text, info.uuid));
+        let Lineage { follows, leaves } = &only.export.lineage;
+        let guest = inherited.and_then(|text| guest_of(text, follows));
         let identity = Identity { serial, guest };
         let server = Server::new(runtime.clone(), only.export.disk.clone(), &identity);
         runtime.spawn(server.clone().serve(listener));
         let (drive, socket) = (only.path.display(), socket.display());
         tracing::info!(%drive, %socket, "serving a vhost-user device");
-        Device(Some((server, info.uuid)))
+        Device(Some((server, leaves.clone())))
     }
 }
 
-/// Returns the guest that a previous server has described, if it ran on this drive.
-fn guest_of(text: &str, drive: Uuid) -> Option<KnownGuest> {
-    let (uuid, guest) = text.split_once(' ')?;
-    if uuid != drive.to_string() {
-        return None;
-    }
-    guest.parse().ok()
+/// Returns the guest that a previous server has described, if that left the drive in this state.
+fn guest_of(text: &str, state: &str) -> Option<KnownGuest> {
+    text.strip_prefix(state)?.strip_prefix(' ')?.parse().ok()
 }
 
 impl Device {
@@ -96,11 +90,11 @@ impl Device {
         &self,
         interrupted: impl Future<Output = ()>,
     ) -> Result<Option<String>> {
-        let Some((server, drive)) = &self.0 else { return Ok(None) };
+        let Some((server, state)) = &self.0 else { return Ok(None) };
         let guest = server.hand_over(interrupted).await?;
         if guest.is_none() {
-            tracing::warn!(%drive, "a signal ended the wait for requests: restart the guest");
+            tracing::warn!("a signal ended the wait for requests: restart the guest");
         }
-        Ok(guest.map(|guest| format!("{drive} {guest}")))
+        Ok(guest.map(|guest| format!("{state} {guest}")))
     }
 }

@@ -20,7 +20,8 @@ use serde_json::json;
 
 use self::source::{Asker, Source};
 use self::watching::{Watched, Watching};
-use super::{Outcome, print, print_json};
+use super::output::terminal_columns;
+use super::{Outcome, lossy, print, print_json};
 use pumice_drive::base::Clock;
 use pumice_drive::runtime::{Backend, Runtime};
 
@@ -111,12 +112,13 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 /// Prints one sample of each drive.
 fn sample(watching: &Watching, as_json: bool) -> Result<()> {
     if !as_json {
-        return print(&view::text(&watching.drives));
+        let width = terminal_columns().map_or(usize::MAX, usize::from);
+        return print(&view::text(&watching.drives, width));
     }
     let sample = |drive: &Watched| {
         let mut sample = json!({ "rates": drive.rates.back(), "snapshot": drive.now });
         match &watching.sources[drive.source] {
-            Source::Drive(path) => sample["path"] = json!(path),
+            Source::Drive(path) => sample["path"] = json!(lossy(path)),
             Source::Server(url) => sample["url"] = json!(url),
         }
         sample

@@ -13,6 +13,7 @@ use ureq::Agent;
 use ureq::http::StatusCode;
 use ureq::http::header::AUTHORIZATION;
 
+use crate::cli::holder::Holder;
 use crate::control;
 use crate::watch::Snapshot;
 
@@ -85,6 +86,11 @@ impl Asker {
         match source {
             Source::Drive(path) => {
                 let snapshot = control::snapshot(path)?;
+                if snapshot.is_none()
+                    && let Some(holder) = Holder::of(path)
+                {
+                    return Err(holder.refusal(path).into());
+                }
                 snapshot.filter(|snapshot| !snapshot.drives.is_empty()).ok_or_else(|| {
                     let path = path.display();
                     anyhow!("{path} is not served: start `pumice serve {path}` first")

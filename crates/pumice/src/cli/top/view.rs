@@ -1,5 +1,8 @@
 //! The display of `pumice top`: a table of the drives, and the details of the selected one. Only
 //! draws, on terminals of any size, even too small ones.
+//!
+//! A number is shown whole or not at all: part of one is another number. What does not fit is left
+//! out, the least telling first; only names and words are shortened.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -10,6 +13,7 @@ use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Sparkline, Table};
 use super::Watched;
 use crate::watch::{DriveSnapshot, Rates};
 use pumice_drive::base::units::format_size;
+use pumice_report::Align;
 
 /// Parts of the capacity: name, sign, colour.
 const SPACE: [(&str, &str, Color); 4] = [
@@ -19,19 +23,106 @@ const SPACE: [(&str, &str, Color); 4] = [
     ("reserve", "·", Color::DarkGray),
 ];
 
+/// Columns between two columns of a table.
+const GAP: usize = 2;
+
+/// Height of the details from which on everything has as much room as it wants.
+const TALL: u16 = 27;
+
+/// A column of a table.
+struct Column {
+    name: &'static str,
+    /// Its width, so that it does not change with every number; a cell may be wider.
+    width: usize,
+    /// Those of the lowest ranks are shown where there is no room for all.
+    rank: u8,
+    is_number: bool,
+}
+
+const fn text_column(name: &'static str, width: usize, rank: u8) -> Column {
+    Column { name, width, rank, is_number: false }
+}
+
+const fn number_column(name: &'static str, width: usize, rank: u8) -> Column {
+    Column { name, width, rank, is_number: true }
+}
+
 /// Columns of the table of drives.
-const COLUMNS: [&str; 10] = [
-    "drive",
-    "writes MB/s",
-    "medium MB/s",
-    "reads MB/s",
-    "req/s",
-    "stored",
-    "WA",
-    "write p99",
-    "used %",
-    "state",
+const COLUMNS: [Column; 10] = [
+    text_column("drive", 12, 0),
+    number_column("wr MB/s", 7, 2),
+    number_column("md MB/s", 7, 5),
+    number_column("rd MB/s", 7, 6),
+    number_column("req/s", 5, 9),
+    number_column("stored", 6, 8),
+    number_column("WA", 4, 7),
+    number_column("wr p99", 7, 3),
+    number_column("used %", 6, 4),
+    text_column("state", 7, 1),
 ];
+
+/// Columns of the table of commands.
+const COMMAND_COLUMNS: [Column; 6] = [
+    text_column("command", 12, 0),
+    number_column("req/s", 5, 1),
+    number_column("MB/s", 5, 2),
+    number_column("p50", 7, 4),
+    number_column("p99", 7, 3),
+    number_column("failed", 6, 5),
+];
+
+/// Width of a drive's name up to which it takes precedence over columns.
+const NAME_WIDTH: usize = 24;
+
+/// Returns the indices and widths of the columns that fit `width`. The first column has what the
+/// others leave.
+fn fitting(columns: &[Column], rows: &[Vec<String>], width: usize) -> Vec<(usize, usize)> {
+    let measured = |at: usize| {
+        let cells = rows.iter().map(|row| Line::from(row[at].as_str()).width());
+        let least = columns[at].width.max(columns[at].name.len());
+        cells.max().unwrap_or(0).max(least)
+    };
+    let mut ranked: Vec<usize> = (1..columns.len()).collect();
+    ranked.sort_by_key(|at| columns[*at].rank);
+    let name = measured(0);
+    let mut left = width.saturating_sub(name.min(NAME_WIDTH));
+    let mut picked = Vec::new();
+    for at in ranked {
+        let needed = measured(at) + GAP;
+        if needed > left {
+            break;
+        }
+        left -= needed;
+        picked.push((at, needed - GAP));
+    }
+    picked.push((0, (name.min(NAME_WIDTH) + left).min(name).min(width)));
+    picked.sort_unstable();
+    picked
+}
+
+/// Returns the end of a name that is too long, after an ellipsis.
+fn shortened(name: &str, width: usize) -> String {
+    let mut rest = name.chars();
+    while Line::from(rest.as_str()).width() + 1 > width && rest.next().is_some() {}
+    if Line::from(name).width() <= width {
+        name.to_owned()
+    } else {
+        format!("…{}", rest.as_str())
+    }
+}
+
+/// Joins as many of `parts` as fit `width`, from the first on.
+fn joined(parts: Vec<String>, separator: &str, width: usize) -> String {
+    let mut line = String::new();
+    for part in parts {
+        let more = if line.is_empty() { part } else { format!("{separator}{part}") };
+        if Line::from(line.as_str()).width() + Line::from(more.as_str()).width() > width {
+            break;
+        }
+        line += &more;
+    }
+    line
+}
 
 /// Draws everything.
 pub(super) fn draw(frame: &mut Frame<'_>, drives: &[Watched], chosen: usize) {
@@ -51,10 +142,10 @@ pub(super) fn draw(frame: &mut Frame<'_>, drives: &[Watched], chosen: usize) {
 }
 
 /// Returns the cells of a drive in the table.
-fn cells(drive: &Watched) -> [String; 10] {
+fn cells(drive: &Watched) -> Vec<String> {
     let name = || drive.name.clone();
     let Some(now) = drive.now.as_ref().map(|now| &now.drives[0]) else {
-        let mut cells = std::array::from_fn(|_| String::new());
+        let mut cells = vec![String::new(); COLUMNS.len()];
         (cells[0], cells[9]) = (name(), "no answer".into());
         return cells;
     };
@@ -63,7 +154,7 @@ fn cells(drive: &Watched) -> [String; 10] {
         |value: fn(&Rates) -> f64| rates.map_or("-".into(), |rates| short(value(rates) / 1e6));
     let share = |value: Option<f64>| value.map_or("-".into(), short);
     let p99 = rates.and_then(|rates| rates.commands[1].p99_ns);
-    [
+    vec![
         name(),
         mega(|rates| rates.host_write_bytes),
         mega(|rates| rates.media_write_bytes),
@@ -93,29 +184,45 @@ fn state_colour(state: &str) -> Color {
 }
 
 fn table(frame: &mut Frame<'_>, area: Rect, drives: &[Watched], chosen: usize) {
-    let rows = drives.iter().enumerate().map(|(number, drive)| {
-        let mut texts = cells(drive);
-        let last = std::mem::take(&mut texts[9]);
-        let right = texts.into_iter().enumerate().take(9).map(|(at, text)| {
-            let line = Line::from(text);
-            Cell::from(if at == 0 { line } else { line.right_aligned() })
-        });
-        let state = Cell::from(last.clone()).fg(state_colour(&last));
-        let row = Row::new(right.chain([state]));
-        if number == chosen { row.add_modifier(Modifier::BOLD) } else { row }
-    });
-    let head = COLUMNS.into_iter().enumerate().map(|(at, name)| {
-        let line = Line::from(name);
-        Cell::from(if at == 0 || at == 9 { line } else { line.right_aligned() })
-    });
-    let mut widths = [Constraint::Length(11); COLUMNS.len()];
-    widths[0] = Constraint::Min(12);
-    for narrow in [4, 5, 6, 8] {
-        widths[narrow] = Constraint::Length(7);
-    }
-    widths[9] = Constraint::Length(14);
-    let head = Row::new(head).dim();
-    frame.render_widget(Table::new(rows, widths).header(head).column_spacing(1), area);
+    let rows: Vec<_> = drives.iter().map(cells).collect();
+    let picked = fitting(&COLUMNS, &rows, area.width.into());
+    let drawn = drawn(&COLUMNS, rows, &picked)
+        .into_iter()
+        .enumerate()
+        .map(|(number, row)| if number == chosen { row.add_modifier(Modifier::BOLD) } else { row });
+    frame.render_widget(laid_out(&COLUMNS, drawn, &picked), area);
+}
+
+/// Returns rows with the picked columns.
+fn drawn(
+    columns: &'static [Column],
+    rows: Vec<Vec<String>>,
+    picked: &[(usize, usize)],
+) -> Vec<Row<'static>> {
+    let cell = |row: &Vec<String>, (at, width): (usize, usize)| {
+        let text = if at == 0 { shortened(&row[at], width) } else { row[at].clone() };
+        let cell = aligned(&columns[at], text.clone());
+        if columns[at].name == "state" { cell.fg(state_colour(&text)) } else { cell }
+    };
+    let row = |row: Vec<String>| Row::new(picked.iter().map(|column| cell(&row, *column)));
+    rows.into_iter().map(row).collect()
+}
+
+fn aligned(column: &Column, text: String) -> Cell<'static> {
+    let line = Line::from(text);
+    Cell::from(if column.is_number { line.right_aligned() } else { line })
+}
+
+/// Returns a table with the heading of the picked columns.
+fn laid_out(
+    columns: &'static [Column],
+    rows: impl IntoIterator<Item = Row<'static>>,
+    picked: &[(usize, usize)],
+) -> Table<'static> {
+    let heading = |(at, _): &(usize, usize)| aligned(&columns[*at], columns[*at].name.into());
+    let widths = picked.iter().map(|(_, width)| Constraint::Length(*width as u16));
+    let head = Row::new(picked.iter().map(heading)).dim();
+    Table::new(rows, widths).header(head).column_spacing(GAP as u16)
 }
 
 /// Draws the details of one drive.
@@ -133,23 +240,28 @@ fn detail(frame: &mut Frame<'_>, area: Rect, drive: &Watched) {
         format_size(info.capacity_bytes),
         info.codec
     );
-    let alerts = now.overview.alerts.len() as u16;
+    let width = usize::from(area.width).max(1);
+    let alerts = now.overview.alerts.iter();
+    let alerts = alerts.flat_map(|alert| textwrap::wrap(&alert.what, width));
+    let alerts: Vec<Line<'_>> = alerts.map(Line::from).collect();
+    // The commands keep their place: graphs can be lower.
+    let (graph_height, space_height) = if area.height < TALL { (2, 3) } else { (4, 4) };
     let [alerts_area, writes, medium, space_area, facts, commands] = Layout::vertical([
-        Constraint::Length(alerts),
-        Constraint::Length(4),
-        Constraint::Length(4),
-        Constraint::Length(4),
+        Constraint::Length(alerts.len() as u16),
+        Constraint::Length(graph_height),
+        Constraint::Length(graph_height),
+        Constraint::Length(space_height),
         Constraint::Length(3),
         Constraint::Min(0),
     ])
     .areas(area);
-    let lines: Vec<Line<'_>> =
-        now.overview.alerts.iter().map(|alert| Line::from(alert.what.as_str())).collect();
-    frame.render_widget(Paragraph::new(lines).red(), alerts_area);
+    frame.render_widget(Paragraph::new(alerts).red(), alerts_area);
     graph(frame, writes, drive, &title, Color::Blue, |rates| rates.host_write_bytes);
     graph(frame, medium, drive, " medium ", Color::Red, |rates| rates.media_write_bytes);
     space(frame, space_area, now);
-    frame.render_widget(Paragraph::new(fact_lines(now, drive.rates.back())), facts);
+    let lines = facts_of(now, drive.rates.back()).into_iter();
+    let lines = lines.map(|parts| Line::from(joined(parts, ", ", width)));
+    frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()), facts);
     if let Some(rates) = drive.rates.back() {
         command_table(frame, commands, rates);
     }
@@ -163,8 +275,12 @@ fn graph(
     colour: Color,
     value: fn(&Rates) -> f64,
 ) {
-    let block = Block::new().borders(Borders::TOP).title(title.to_owned());
     let width = usize::from(area.width);
+    let now = drive.rates.back().map_or(0.0, value) / 1e6;
+    let now = format!(" {} MB/s ", short(now));
+    let now = if now.len() > width { String::new() } else { now };
+    let title = joined(vec![title.to_owned()], "", width.saturating_sub(now.len()));
+    let block = Block::new().borders(Borders::TOP).title(title);
     let skipped = drive.rates.len().saturating_sub(width);
     // Host and medium share one scale, so that they can be compared.
     let highest = drive
@@ -175,8 +291,7 @@ fn graph(
         .max();
     let values: Vec<u64> =
         drive.rates.iter().skip(skipped).map(|rates| value(rates) as u64).collect();
-    let now = drive.rates.back().map_or(0.0, value) / 1e6;
-    let block = block.title(Line::from(format!(" {} MB/s ", short(now))).right_aligned());
+    let block = block.title(Line::from(now).right_aligned());
     let graph = Sparkline::default().block(block).data(&values).max(highest.unwrap_or(1).max(1));
     frame.render_widget(graph.style(Style::new().fg(colour)), area);
 }
@@ -203,46 +318,48 @@ fn space(frame: &mut Frame<'_>, area: Rect, drive: &DriveSnapshot) {
         done = done.max(end);
     }
     let mut key = Vec::new();
+    let mut left = usize::from(inner.width);
     for (bytes, (name, sign, colour)) in parts.into_iter().zip(SPACE) {
+        let text = format!(" {name} {}", format_size(bytes));
+        let Some(rest) = left.checked_sub(1 + text.len()) else { break };
+        left = rest.saturating_sub(3);
         key.push(Span::styled(sign, Style::new().fg(colour)));
-        key.push(Span::raw(format!(" {name} {}   ", format_size(bytes))));
+        key.push(Span::raw(text + "   "));
     }
     frame.render_widget(Paragraph::new(vec![Line::from(bar), Line::from(key)]), inner);
 }
 
-fn fact_lines(drive: &DriveSnapshot, rates: Option<&Rates>) -> Vec<Line<'static>> {
+/// Returns three lines of facts, each in parts.
+fn facts_of(drive: &DriveSnapshot, rates: Option<&Rates>) -> [Vec<String>; 3] {
     let info = &drive.info;
     let moved = rates.map_or(0.0, |rates| rates.moved_bytes / 1e6);
     let debt = drive.overview.gc_debt_segments;
     let works = if debt > 0 { format!("{debt} segments to free") } else { "idle".into() };
-    vec![
-        Line::from(format!(
-            "life: {} written, stored fraction {:.4}, write amplification {:.4}",
-            format_size(info.host_bytes),
-            info.stored_fraction,
-            info.write_amplification
-        )),
-        Line::from(format!(
-            "garbage collection {works}, {} MB/s moved, {} segments freed, {} moved in total",
-            short(moved),
-            info.operations.gc_victims,
-            format_size(info.moved_bytes)
-        )),
-        Line::from(format!(
-            "{} requests in flight, {} checkpoints, {} free segments of {}",
-            drive.host.in_flight,
-            info.operations.checkpoints,
-            info.free_segments,
-            info.segment_count
-        )),
+    [
+        vec![
+            format!("life: {} written", format_size(info.host_bytes)),
+            format!("stored fraction {:.4}", info.stored_fraction),
+            format!("write amplification {:.4}", info.write_amplification),
+        ],
+        vec![
+            format!("garbage collection {works}"),
+            format!("{} MB/s moved", short(moved)),
+            format!("{} segments freed", info.operations.gc_victims),
+            format!("{} moved in total", format_size(info.moved_bytes)),
+        ],
+        vec![
+            format!("{} requests in flight", drive.host.in_flight),
+            format!("{} free segments of {}", info.free_segments, info.segment_count),
+            format!("{} checkpoints", info.operations.checkpoints),
+        ],
     ]
 }
 
 /// Returns the cells of each command in its table.
-fn command_cells(rates: &Rates) -> impl Iterator<Item = [String; 6]> {
-    rates.commands.iter().map(|command| {
+fn command_cells(rates: &Rates) -> Vec<Vec<String>> {
+    let cells = rates.commands.iter().map(|command| {
         let time = |ns: Option<f64>| ns.map_or("-".into(), latency);
-        [
+        vec![
             command.command.replace('_', "-"),
             short(command.requests),
             short(command.bytes / 1e6),
@@ -250,39 +367,35 @@ fn command_cells(rates: &Rates) -> impl Iterator<Item = [String; 6]> {
             time(command.p99_ns),
             command.errors.to_string(),
         ]
-    })
+    });
+    cells.collect()
 }
 
-const COMMAND_COLUMNS: [&str; 6] = ["command", "req/s", "MB/s", "p50", "p99", "failed"];
-
 fn command_table(frame: &mut Frame<'_>, area: Rect, rates: &Rates) {
-    let line = |(at, text): (usize, String)| {
-        let line = Line::from(text);
-        Cell::from(if at == 0 { line } else { line.right_aligned() })
-    };
-    let rows = command_cells(rates).map(|cells| Row::new(cells.into_iter().enumerate().map(line)));
-    let head = COMMAND_COLUMNS.map(str::to_owned).into_iter().enumerate().map(line);
-    let widths = [Constraint::Length(12); COMMAND_COLUMNS.len()];
-    let table = Table::new(rows, widths).header(Row::new(head).dim());
+    let rows = command_cells(rates);
+    let picked = fitting(&COMMAND_COLUMNS, &rows, area.width.into());
+    let drawn = drawn(&COMMAND_COLUMNS, rows, &picked);
+    let table = laid_out(&COMMAND_COLUMNS, drawn, &picked);
     frame.render_widget(table.block(Block::new().borders(Borders::TOP)), area);
 }
 
-/// Returns all drives as plain text.
-pub(super) fn text(drives: &[Watched]) -> String {
-    let columns = |names: &[&str]| {
-        let mut columns = vec![("", pumice_report::Align::Right); names.len()];
-        columns.iter_mut().zip(names).for_each(|(column, name)| column.0 = name);
-        columns[0].1 = pumice_report::Align::Left;
-        columns.into_iter().map(|(name, align)| (name.to_owned(), align)).collect::<Vec<_>>()
-    };
-    let table = |names: &[&str], rows: Vec<Vec<String>>| {
-        let columns = columns(names);
-        let columns: Vec<_> = columns.iter().map(|(name, align)| (name.as_str(), *align)).collect();
-        let mut table = pumice_report::Table::new(&columns);
-        rows.into_iter().for_each(|row| table.row(row));
+/// Returns all drives as plain text of at most `width` columns.
+pub(super) fn text(drives: &[Watched], width: usize) -> String {
+    let table = |columns: &[Column], rows: Vec<Vec<String>>| {
+        let picked = fitting(columns, &rows, width);
+        let align = |column: &Column| if column.is_number { Align::Right } else { Align::Left };
+        let of = picked.iter().map(|(at, _)| (columns[*at].name, align(&columns[*at])));
+        let mut table = pumice_report::Table::new(&of.collect::<Vec<_>>());
+        for row in rows {
+            let cell = |(at, width): &(usize, usize)| match at {
+                0 => shortened(&row[0], *width),
+                at => row[*at].clone(),
+            };
+            table.row(picked.iter().map(cell).collect());
+        }
         table.to_text()
     };
-    let rows = drives.iter().map(|drive| cells(drive).to_vec()).collect();
+    let rows = drives.iter().map(cells).collect();
     let mut text = table(&COLUMNS, rows);
     for drive in drives {
         let Some(now) = drive.now.as_ref().map(|now| &now.drives[0]) else { continue };
@@ -291,14 +404,14 @@ pub(super) fn text(drives: &[Watched]) -> String {
             text += &format!("warning: {}\n", alert.what);
         }
         let parts = parts(now).into_iter().zip(SPACE);
-        let parts: Vec<_> =
+        let mut space: Vec<_> =
             parts.map(|(bytes, (name, ..))| format!("{name} {}", format_size(bytes))).collect();
-        text += &format!("space: {}\n", parts.join(", "));
-        for line in fact_lines(now, drive.rates.back()) {
-            text += &format!("{line}\n");
+        space[0].insert_str(0, "space: ");
+        for parts in [space].into_iter().chain(facts_of(now, drive.rates.back())) {
+            text += &(joined(parts, ", ", width) + "\n");
         }
         if let Some(rates) = drive.rates.back() {
-            text += &table(&COMMAND_COLUMNS, command_cells(rates).map(Vec::from).collect());
+            text += &table(&COMMAND_COLUMNS, command_cells(rates));
         }
     }
     // Names come from servers, and the terminal interprets control characters.
@@ -360,7 +473,7 @@ mod tests {
     #[test]
     fn the_figures_are_there() {
         let screen = drawn(120, 40, 0);
-        for text in ["52.4", "0.50", "write p99", "healthy", "no answer", "live 1 B", "q quit"] {
+        for text in ["52.4", "0.50", "wr p99", "healthy", "no answer", "live 1 B", "q quit"] {
             assert!(screen.contains(text), "{text} in\n{screen}");
         }
         assert!(drawn(120, 40, 1).contains("the server does not answer"));
@@ -381,8 +494,61 @@ mod tests {
         drives[0].rates.push_back(rates);
         let mut terminal = Terminal::new(TestBackend::new(120, 40)).unwrap();
         terminal.draw(|frame| draw(frame, &drives, 0)).unwrap();
-        let text = text(&drives);
+        let text = text(&drives, 100);
         assert!(text.contains("d[2J") && !text.contains('\u{1b}'), "{text:?}");
+    }
+
+    /// Guards against cut numbers, which were others: 10.2k as 0.2k, 145 us as 5 us.
+    #[test]
+    fn a_number_is_whole_or_absent() {
+        let mut drives = watched();
+        drives[0].name = "a/long/path/of/a/drive.pumice".into();
+        let rates = drives[0].rates.back_mut().unwrap();
+        rates.requests = 10_200.0;
+        rates.commands[1].p99_ns = Some(145_000.0);
+        let rates = rates.clone();
+        let cells = cells(&drives[0]);
+        let now = &drives[0].now.as_ref().unwrap().drives[0];
+        let facts = facts_of(now, Some(&rates)).map(|parts| parts.join(", "));
+        for width in 40..=100 {
+            let mut terminal = Terminal::new(TestBackend::new(width, 24)).unwrap();
+            terminal.draw(|frame| draw(frame, &drives, 0)).unwrap();
+            let screen = terminal.backend().to_string();
+            let lines: Vec<_> = screen.lines().map(|line| line.trim_matches('"')).collect();
+            let words = |line: usize| {
+                lines[line].split("  ").map(str::trim).filter(|word| !word.is_empty())
+            };
+            let shown: Vec<_> = words(0).collect();
+            let expected = COLUMNS.iter().zip(&cells);
+            let expected = expected.filter(|(column, _)| shown.contains(&column.name));
+            let expected: Vec<_> = expected.map(|(_, cell)| cell.as_str()).skip(1).collect();
+            assert_eq!(words(1).skip(1).collect::<Vec<_>>(), expected, "{screen}");
+            assert_eq!(shown.len(), expected.len() + 1, "{screen}");
+            assert!(shown.contains(&"state") && lines[1].contains("drive.pumice"), "{screen}");
+            let write = lines.iter().position(|line| line.starts_with("write ")).expect("a row");
+            let commands = command_cells(&rates);
+            assert!(words(write).all(|word| commands[1].iter().any(|cell| cell == word)));
+            for fact in &facts {
+                let is_shown = |line: &&&str| {
+                    let line = line.trim_end();
+                    line.len() > 9 && fact.starts_with(line) && {
+                        let rest = &fact[line.len()..];
+                        rest.is_empty() || rest.starts_with(", ")
+                    }
+                };
+                assert_eq!(lines.iter().filter(is_shown).count(), 1, "{fact}\n{screen}");
+            }
+        }
+        assert!(drawn(100, 24, 0).contains("req/s"), "there is room for all but the rarest");
+    }
+
+    #[test]
+    fn the_commands_are_there_on_a_usual_terminal() {
+        let screen = drawn(80, 24, 0);
+        let rates = watched()[0].rates[0].clone();
+        for cells in command_cells(&rates) {
+            assert!(screen.contains(&format!("\"{} ", cells[0])), "{}\n{screen}", cells[0]);
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! since the newest checkpoint began.
 
 mod model;
+mod tables;
 
 use rand::RngExt;
 

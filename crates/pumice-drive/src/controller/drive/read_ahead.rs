@@ -1,0 +1,257 @@
+//! Frames as they are stored, read from the medium ahead of a sequential reader.
+//!
+//! ```text
+//! reading --arrived--> here --each frame used, or room needed--> released
+//!    \--failed: released
+//! ```
+//!
+//! A *stretch* is a range of a segment that was read with one operation. It answers only for the
+//! frames that were on the medium when it was read, under the generation that their segment had
+//! then: what lies between them may be written later. A frame's content never changes while its
+//! segment has that generation, so a stretch can never be stale, and overwrites have nothing to
+//! invalidate. Frames are verified when they are used; one that fails is read again.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+use super::super::log::buffers::Buffers;
+use super::super::place::{FrameAddress, FramePlace};
+use crate::base::wait::WaitQueue;
+use crate::base::{AlignedBuffer, SegmentId};
+
+/// Host reads in progress at once from which on nothing is read ahead: they keep the medium busy by
+/// themselves.
+const READS_MAX: u32 = 4;
+
+/// Number of a stretch; they ascend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct StretchId(u64);
+
+#[derive(Debug)]
+struct Stretch {
+    /// Byte offset in the segment.
+    start: u32,
+    /// What the buffer takes.
+    bytes: usize,
+    /// The frames, and whether they were used.
+    frames: Vec<(Key, bool)>,
+    /// `None` until they have arrived.
+    buffer: Option<AlignedBuffer>,
+    /// When one of them was used last, or all were read.
+    used_tick: u64,
+}
+
+/// Segment and offset of a frame.
+type Key = (SegmentId, u32);
+
+/// What was read ahead in one drive.
+#[derive(Debug)]
+pub(crate) struct ReadAhead {
+    bytes_max: usize,
+    bytes: Cell<usize>,
+    stretches: RefCell<BTreeMap<StretchId, Stretch>>,
+    /// Which stretch has a frame, and the generation of the segment.
+    frames: RefCell<BTreeMap<Key, (u64, StretchId)>>,
+    next_id: Cell<u64>,
+    tick: Cell<u64>,
+    host_reads: Cell<u32>,
+    read_bytes: Cell<u64>,
+    used_bytes: Cell<u64>,
+    /// A reader wants more to be read ahead, or the drive ends.
+    pub(crate) wanted: WaitQueue,
+    /// A stretch has been read, well or not.
+    pub(crate) arrived: WaitQueue,
+}
+
+/// A stretch that is being read; released when this is dropped, unless it has arrived.
+pub(crate) struct Reading<'a> {
+    ahead: &'a ReadAhead,
+    id: StretchId,
+}
+
+/// A read of the host in progress.
+pub(crate) struct HostRead<'a>(&'a ReadAhead);
+
+impl Drop for HostRead<'_> {
+    fn drop(&mut self) {
+        let left = self.0.host_reads.get().checked_sub(1);
+        self.0.host_reads.set(left.expect("a read ends once"));
+    }
+}
+
+impl ReadAhead {
+    /// Creates an empty store of up to `bytes_max` bytes.
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        Self {
+            bytes_max,
+            bytes: Cell::new(0),
+            stretches: RefCell::default(),
+            frames: RefCell::default(),
+            next_id: Cell::new(0),
+            tick: Cell::new(0),
+            host_reads: Cell::new(0),
+            read_bytes: Cell::new(0),
+            used_bytes: Cell::new(0),
+            wanted: WaitQueue::default(),
+            arrived: WaitQueue::default(),
+        }
+    }
+
+    /// Counts a read of the host as in progress.
+    #[inline]
+    pub(crate) fn begin_host_read(&self) -> HostRead<'_> {
+        self.host_reads.set(self.host_reads.get() + 1);
+        HostRead(self)
+    }
+
+    /// Returns whether reading ahead is of use beside the host reads in progress.
+    #[inline]
+    pub(crate) fn is_of_use(&self) -> bool {
+        self.bytes_max > 0 && self.host_reads.get() < READS_MAX
+    }
+
+    /// Returns which stretch has a frame.
+    #[inline]
+    pub(crate) fn find(&self, address: FrameAddress, generation: u64) -> Option<StretchId> {
+        let frames = self.frames.borrow();
+        let (found, id) = frames.get(&(address.segment, address.offset))?;
+        (*found == generation).then_some(*id)
+    }
+
+    /// Returns whether a stretch is being read.
+    pub(crate) fn is_reading(&self, id: StretchId) -> bool {
+        self.stretches.borrow().get(&id).is_some_and(|stretch| stretch.buffer.is_none())
+    }
+
+    /// Begins to read a stretch of these frames in a segment of a generation, with a buffer that
+    /// takes `bytes`; `None` if there is no room for it. What no reader has used since the last
+    /// tick makes room.
+    pub(crate) fn begin(
+        &self,
+        (frames, generation): (&[FramePlace], u64),
+        start: u32,
+        bytes: usize,
+        buffers: &Buffers,
+    ) -> Option<Reading<'_>> {
+        while self.bytes.get() + bytes > self.bytes_max {
+            self.release_oldest_unused(buffers).then_some(())?;
+        }
+        let id = StretchId(self.next_id.get());
+        self.next_id.set(id.0 + 1);
+        self.bytes.set(self.bytes.get() + bytes);
+        let keys: Vec<_> = frames.iter().map(|place| (place.segment, place.offset)).collect();
+        let known = keys.iter().map(|&key| (key, (generation, id)));
+        self.frames.borrow_mut().extend(known);
+        let frames = keys.into_iter().map(|key| (key, false)).collect();
+        let used_tick = self.tick.get();
+        let stretch = Stretch { start, bytes, frames, buffer: None, used_tick };
+        self.stretches.borrow_mut().insert(id, stretch);
+        Some(Reading { ahead: self, id })
+    }
+
+    /// Passes to `use_record` what was read from the start of a frame on: returns `None` without
+    /// calling it if that is not here.
+    pub(crate) fn with_record<T>(
+        &self,
+        id: StretchId,
+        place: &FramePlace,
+        use_record: impl FnOnce(&[u8]) -> T,
+    ) -> Option<T> {
+        let stretches = self.stretches.borrow();
+        let stretch = stretches.get(&id)?;
+        let key = (place.segment, place.offset);
+        let is_here = stretch.frames.iter().any(|(frame, _)| *frame == key);
+        let at = place.offset.checked_sub(stretch.start).filter(|_| is_here)?;
+        stretch.buffer.as_ref()?.get(at as usize..).map(use_record)
+    }
+
+    /// Notes that a frame was used. A stretch whose frames all were is released.
+    pub(crate) fn note_used(&self, id: StretchId, place: &FramePlace, buffers: &Buffers) {
+        let mut stretches = self.stretches.borrow_mut();
+        let Some(stretch) = stretches.get_mut(&id) else { return };
+        let key = (place.segment, place.offset);
+        let frame = stretch.frames.iter_mut().find(|(frame, _)| *frame == key);
+        let Some((_, is_used)) = frame else { return };
+        if !std::mem::replace(is_used, true) {
+            self.used_bytes.set(self.used_bytes.get() + u64::from(place.record_bytes));
+        }
+        stretch.used_tick = self.tick.get();
+        if stretch.frames.iter().all(|(_, is_used)| *is_used) {
+            drop(stretches);
+            self.release(id).into_iter().for_each(|buffer| buffers.keep(buffer));
+        }
+    }
+
+    fn release_oldest_unused(&self, buffers: &Buffers) -> bool {
+        let tick = self.tick.get();
+        let is_unused = |stretch: &Stretch| stretch.buffer.is_some() && stretch.used_tick < tick;
+        let oldest = {
+            let stretches = self.stretches.borrow();
+            stretches.iter().find(|(_, stretch)| is_unused(stretch)).map(|(id, _)| *id)
+        };
+        let Some(id) = oldest else { return false };
+        self.release(id).into_iter().for_each(|buffer| buffers.keep(buffer));
+        true
+    }
+
+    /// Forgets a stretch; returns its buffer, if it has arrived.
+    fn release(&self, id: StretchId) -> Option<AlignedBuffer> {
+        let stretch = self.stretches.borrow_mut().remove(&id)?;
+        let mut frames = self.frames.borrow_mut();
+        for (key, _) in stretch.frames {
+            // The frame of a later use of the segment may have taken its place.
+            if frames.get(&key).is_some_and(|(_, other)| *other == id) {
+                frames.remove(&key);
+            }
+        }
+        let left = self.bytes.get().checked_sub(stretch.bytes);
+        self.bytes.set(left.expect("a stretch is released once"));
+        stretch.buffer
+    }
+
+    /// Begins another period: what is not used in it, or the next, may be released.
+    pub(crate) fn tick(&self) {
+        self.tick.set(self.tick.get() + 1);
+    }
+
+    /// Releases what has arrived.
+    pub(crate) fn release_all(&self, buffers: &Buffers) {
+        self.tick();
+        while self.release_oldest_unused(buffers) {}
+    }
+
+    /// Returns the bytes that were read.
+    pub(crate) fn read_bytes(&self) -> u64 {
+        self.read_bytes.get()
+    }
+
+    /// Returns the bytes of the frames that were used.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.used_bytes.get()
+    }
+
+    /// Returns the bytes of memory held.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.bytes.get()
+    }
+}
+
+impl Reading<'_> {
+    /// Ends the reading: the frames are here.
+    pub(crate) fn arrived(self, buffer: AlignedBuffer) {
+        let read_bytes = &self.ahead.read_bytes;
+        read_bytes.set(read_bytes.get() + buffer.len() as u64);
+        if let Some(stretch) = self.ahead.stretches.borrow_mut().get_mut(&self.id) {
+            stretch.buffer = Some(buffer);
+        }
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        if self.ahead.is_reading(self.id) {
+            self.ahead.release(self.id);
+        }
+        self.ahead.arrived.wake_all();
+    }
+}

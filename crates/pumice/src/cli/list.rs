@@ -1,0 +1,212 @@
+//! `pumice list`: the drives of this machine, with their state in a line each.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+#[cfg(feature = "attach")]
+use super::attach::Attachment;
+use super::state::{self, HEALTHY, State, health, saved_text};
+use super::{Outcome, chain, lossy, output, print, print_json};
+use crate::control;
+use pumice_drive::base::units::format_size;
+use pumice_drive::base::{self, ErrorKind};
+use pumice_drive::controller::Info;
+use pumice_report::{Align, Table};
+
+/// Suffix of the files that are listed of a folder.
+const SUFFIX: &str = "pumice";
+
+/// List the drives of this machine: where they are, their state, and what they save
+///
+/// Lists the drives that are served or attached, by the same user. A closed drive is listed if it
+/// is named, or if a folder is named and its file ends in .pumice. Exits with code 1 if a named
+/// drive cannot be read.
+#[derive(Debug, clap::Args)]
+#[command(visible_alias = "status")]
+#[command(after_help = "\
+Examples:
+  pumice list
+  pumice list /srv/drives /dev/sdx
+  pumice list --json")]
+pub(crate) struct Args {
+    /// More drives, or folders of drives
+    #[arg(value_name = "PATH")]
+    paths: Vec<PathBuf>,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A drive in the list.
+#[derive(Serialize)]
+struct Listed {
+    path: String,
+    /// `closed`, `served` or `attached`; `in use` by a process that does not answer; `stale` if a
+    /// killed process has left it attached; `unreadable`.
+    state: &'static str,
+    #[serde(flatten)]
+    used_by: State,
+    #[serde(flatten)]
+    facts: Option<Facts>,
+    /// Why nothing more is known.
+    error: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Facts {
+    size_bytes: u64,
+    capacity_bytes: u64,
+    /// Bytes of the disk that hold data or a fill.
+    mapped_bytes: u64,
+    /// Bytes in which they are stored.
+    live_bytes: u64,
+    used_percent: f64,
+    health: &'static str,
+    #[serde(skip)]
+    saved: String,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// A folder, or the directory of the servers' sockets, cannot be read.
+pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    let paths = drives_at(&args.paths)?;
+    let mut all: Vec<Listed> = paths.iter().map(|path| look(path)).collect();
+    all.extend(served(&paths)?);
+    if args.json {
+        print_json(&all)?;
+    } else if all.is_empty() {
+        super::say_error("no drive is served or attached: name files or folders of closed drives");
+    } else {
+        print(&text(&all))?;
+    }
+    let errors = all.iter().filter_map(|one| one.error.as_ref());
+    let is_good = errors.map(|error| super::say_error(error)).count() == 0;
+    Ok(if is_good { Outcome::Good } else { Outcome::Problem })
+}
+
+/// Returns the named drives, and those in the named folders.
+fn drives_at(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut drives = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            drives.push(path.clone());
+            continue;
+        }
+        let entries = fs::read_dir(path).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
+        let entries = entries.with_context(|| format!("cannot read {}", path.display()))?;
+        let mut found: Vec<_> = entries.iter().map(fs::DirEntry::path).collect();
+        found.retain(|path| path.extension().is_some_and(|suffix| suffix == SUFFIX));
+        found.sort();
+        drives.extend(found);
+    }
+    Ok(drives)
+}
+
+/// Returns the drives that are served, but for those that are named anyway.
+fn served(named: &[PathBuf]) -> Result<Vec<Listed>> {
+    let file = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+    let named: Vec<_> = named.iter().filter_map(|path| file(path)).collect();
+    let mut all = Vec::new();
+    for answer in control::servers() {
+        match answer {
+            Ok((service, info)) => {
+                let path = PathBuf::from(&service.path);
+                if file(&path).is_none_or(|file| !named.contains(&file)) {
+                    all.push(Listed::of(&path, info, State::of(&path, Some(service))));
+                }
+            }
+            Err(error) => super::say_error(&error.chain()),
+        }
+    }
+    all.sort_by(|one, other| one.path.cmp(&other.path));
+    Ok(all)
+}
+
+/// Returns what can be known of the drive at `path`.
+fn look(path: &Path) -> Listed {
+    let error = match state::read(path) {
+        Ok((info, used_by)) => return Listed::of(path, info, used_by),
+        Err(error) => error,
+    };
+    let kind = error.downcast_ref::<base::Error>().map(base::Error::kind);
+    let state = if kind == Some(ErrorKind::Busy) { "in use" } else { "unreadable" };
+    let error = Some(chain(&error));
+    Listed { path: lossy(path), state, used_by: State::default(), facts: None, error }
+}
+
+impl Listed {
+    fn of(path: &Path, info: Info, used_by: State) -> Self {
+        let is_stale = used_by.process.is_none() && is_left(path);
+        let facts = Facts {
+            size_bytes: info.size_bytes,
+            capacity_bytes: info.capacity_bytes,
+            mapped_bytes: info.mapped_bytes,
+            live_bytes: info.live_bytes,
+            used_percent: info.used_percent,
+            health: health(&info),
+            saved: saved_text(&info),
+        };
+        Self {
+            path: lossy(path),
+            state: if is_stale { "stale" } else { used_by.word() },
+            used_by,
+            facts: Some(facts),
+            error: None,
+        }
+    }
+}
+
+/// Whether a process that had the drive attached was killed: `pumice detach` cleans up.
+#[cfg(feature = "attach")]
+fn is_left(path: &Path) -> bool {
+    matches!(Attachment::of(path), Ok(Some(_)))
+}
+
+#[cfg(not(feature = "attach"))]
+fn is_left(_path: &Path) -> bool {
+    false
+}
+
+fn text(all: &[Listed]) -> String {
+    let left = |name| (name, Align::Left);
+    let right = |name| (name, Align::Right);
+    let mut table = Table::new(&[
+        left("drive"),
+        left("state"),
+        right("size"),
+        right("data"),
+        right("saved"),
+        right("used"),
+        left("health"),
+        left("where"),
+    ]);
+    for one in all {
+        let fact = |text: fn(&Facts) -> String| one.facts.as_ref().map_or("-".into(), text);
+        table.row(vec![
+            one.path.clone(),
+            one.state.into(),
+            fact(|facts| format_size(facts.size_bytes)),
+            fact(|facts| format_size(facts.mapped_bytes)),
+            fact(|facts| facts.saved.clone()),
+            fact(|facts| format!("{:.1} %", facts.used_percent)),
+            fact(|facts| facts.health.into()),
+            one.used_by.places().join(" "),
+        ]);
+    }
+    let mut text = output::table(&table);
+    for (word, style) in
+        [(HEALTHY, output::WELL), ("refuses writes", output::WRONG), ("attention", output::WRONG)]
+    {
+        // Between columns, so that no path is taken for it.
+        let (from, to) = (format!("  {word}"), format!("  {}", output::styled(word, style)));
+        text = text.replace(&from, &to);
+    }
+    text
+}

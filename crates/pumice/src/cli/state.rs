@@ -1,0 +1,122 @@
+//! How a drive is in use, how healthy it is, and how much smaller its data is stored: what `info`
+//! and `list` show.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Result;
+use serde::Serialize;
+
+#[cfg(feature = "attach")]
+use super::attach::Attachment;
+use crate::control::{self, Service};
+use pumice_drive::base::units::format_size;
+use pumice_drive::controller::{Info, OpenOptions};
+use pumice_drive::runtime::{Backend, Runtime};
+
+/// How a drive is in use.
+#[derive(Default, Serialize)]
+pub(super) struct State {
+    /// The process that serves it, or has it attached.
+    pub(super) process: Option<u32>,
+    /// Where clients reach it.
+    pub(super) uris: Vec<String>,
+    /// Connections of clients to the server, which may serve other drives, too.
+    pub(super) clients: Option<u64>,
+    /// Its devices, if it is attached, as they are shown.
+    pub(super) devices: Vec<String>,
+    /// Where it is mounted.
+    pub(super) mountpoint: Option<String>,
+    /// Where the process writes its log, if that is a file.
+    pub(super) log: Option<String>,
+}
+
+impl State {
+    /// Returns the state of the drive at `path`, of which a server has said how it serves it.
+    pub(super) fn of(path: &Path, service: Option<Service>) -> Self {
+        let Some(Service { process, uris, clients, .. }) = service else { return Self::default() };
+        let log = log_file(process);
+        let state = Self { process: Some(process), uris, log, ..Self::default() };
+        #[cfg(feature = "attach")]
+        if let Ok(Some(attachment)) = Attachment::of(path) {
+            let shown = |path: &Path| path.display().to_string();
+            return Self {
+                devices: attachment.devices().iter().map(|device| shown(device)).collect(),
+                mountpoint: attachment.mountpoint().map(shown),
+                log: Some(shown(&attachment.log_file())),
+                ..state
+            };
+        }
+        #[cfg(not(feature = "attach"))]
+        let _ = path;
+        Self { clients: Some(clients), ..state }
+    }
+
+    /// Returns the word for it.
+    pub(super) fn word(&self) -> &'static str {
+        match (self.process, self.devices.is_empty()) {
+            (None, _) => "closed",
+            (Some(_), true) => "served",
+            (Some(_), false) => "attached",
+        }
+    }
+
+    /// Returns where hosts reach the drive.
+    pub(super) fn places(&self) -> Vec<String> {
+        if self.devices.is_empty() {
+            return self.uris.clone();
+        }
+        let mounted = self.mountpoint.as_ref().map(|path| format!(" on {path}"));
+        vec![self.devices.join(", ") + &mounted.unwrap_or_default()]
+    }
+}
+
+/// Returns the file that is a process's standard error, if it is one.
+fn log_file(process: u32) -> Option<String> {
+    let file = fs::read_link(format!("/proc/{process}/fd/2")).ok()?;
+    file.is_file().then(|| file.display().to_string())
+}
+
+/// Asks the drive's server if it is served; otherwise opens the drive read-only.
+///
+/// # Errors
+/// There is no drive, or it is in use by a process that does not answer.
+pub(super) fn read(path: &Path) -> Result<(Info, State)> {
+    if let Some(info) = control::info(path)? {
+        return Ok((info, State::of(path, control::service(path)?)));
+    }
+    let runtime = Runtime::new(Backend::Auto)?;
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    Ok((super::open::drive(&runtime, path, options)?.info(), State::default()))
+}
+
+/// A drive without alerts.
+pub(super) const HEALTHY: &str = "healthy";
+
+/// Returns how healthy a drive is, in a word or two.
+pub(super) fn health(info: &Info) -> &'static str {
+    match &info.alerts[..] {
+        [] => HEALTHY,
+        alerts if alerts.iter().any(|alert| alert.refuses_writes) => "refuses writes",
+        _ => "attention",
+    }
+}
+
+/// Returns how many times smaller the data that a drive holds is stored, and the bytes that this
+/// saves; `None` if it holds nothing.
+pub(super) fn saved(info: &Info) -> Option<(f64, u64)> {
+    let (held, stored) = (info.mapped_bytes, info.live_bytes);
+    (held > 0 && stored > 0).then(|| (held as f64 / stored as f64, held.saturating_sub(stored)))
+}
+
+/// Returns a ratio as in "1.9x".
+pub(super) fn times(ratio: f64) -> String {
+    // What is nearly all zeroes.
+    if ratio >= 1000.0 { "over 1000x".into() } else { format!("{ratio:.1}x") }
+}
+
+/// Returns what a drive saves, as in "1.9x, 412.00 GiB".
+pub(super) fn saved_text(info: &Info) -> String {
+    saved(info)
+        .map_or("-".into(), |(ratio, bytes)| format!("{}, {}", times(ratio), format_size(bytes)))
+}
