@@ -46,7 +46,7 @@ impl Decompressor {
                 return Err(Error::new(ErrorKind::Corrupt, what));
             }
             Encoding::Blocks => return self.decompress_all(source, target),
-            Encoding::Lz4 => lz4_flex::block::decompress_into(source, target)
+            Encoding::Lz4 => lzzzz::lz4::decompress(source, target)
                 .or_error(ErrorKind::Corrupt, "an LZ4 payload does not decode")?,
             Encoding::Zstd => self
                 .zstd

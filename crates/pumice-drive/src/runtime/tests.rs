@@ -24,14 +24,16 @@ use crate::base::seed;
 /// Longer than any test may take; a timer of this length must not be what ends a wait.
 const FOREVER_NS: u64 = 3_600_000_000_000;
 
-/// A runtime for each backend, and for each way of setting the ring up.
+/// A runtime for each backend, and for each way of setting the ring up, with and without polling.
 fn real_runtimes() -> Vec<Runtime> {
     let mut runtimes = vec![Runtime::new(Backend::Threads).unwrap()];
-    for skipped in 0..uring::SETUPS.len() {
+    for (skipped, poll_ns) in (0..uring::SETUPS.len()).flat_map(|at| [(at, 0), (at, 50_000)]) {
         runtimes.extend(Uring::with_setup(skipped).ok().map(|uring| {
             let driver = Driver::Uring(Box::new(uring));
             let executor = Executor::new(true).unwrap();
-            Runtime(Rc::new(Inner::new(driver, executor, Timers::real())))
+            let runtime = Runtime(Rc::new(Inner::new(driver, executor, Timers::real())));
+            runtime.set_busy_poll(poll_ns);
+            runtime
         }));
     }
     runtimes
@@ -434,6 +436,37 @@ fn a_wake_from_another_thread_ends_the_wait() {
             assert!(runtime.block_on(runtime.timeout(FOREVER_NS, wait)).is_some());
             thread.join().unwrap();
         }
+    }
+}
+
+/// Where the kernel's thread that ends a write may wait for this processor.
+#[test]
+fn no_wait_is_polled_while_a_file_is_changed() {
+    for skipped in 0..uring::SETUPS.len() {
+        let Ok(uring) = Uring::with_setup(skipped) else { continue };
+        let driver = Driver::Uring(Box::new(uring));
+        let executor = Executor::new(true).unwrap();
+        let runtime = Runtime(Rc::new(Inner::new(driver, executor, Timers::real())));
+        let Driver::Uring(uring) = &runtime.0.driver else { unreachable!("it is made above") };
+        runtime.set_busy_poll(1_000_000);
+        let (mut reader, writer) = io::pipe().unwrap();
+        let writer = Arc::new(OwnedFd::from(writer));
+        let buffer = Arc::new(AlignedBuffer::zeroed(4096));
+        runtime.block_on(async {
+            // What a pipe takes; the next write lasts until something is read.
+            let full = Arc::new(AlignedBuffer::zeroed(64 << 10));
+            assert_eq!(runtime.write_at(&writer, 0, full).await.unwrap(), 64 << 10);
+            {
+                let mut write = pin!(runtime.write_at(&writer, 0, buffer));
+                assert!(poll_once(&mut write).await.is_none());
+                runtime.0.timers.sleep(5_000_000).await;
+                assert_eq!(uring.polled(), 0, "setup {skipped}");
+                reader.read_exact(&mut vec![0; 64 << 10]).unwrap();
+                assert_eq!(write.await.unwrap(), 4096);
+            }
+            runtime.0.timers.sleep(5_000_000).await;
+            assert_eq!(uring.polled(), 1, "setup {skipped}");
+        });
     }
 }
 

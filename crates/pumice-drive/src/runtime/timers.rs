@@ -18,10 +18,25 @@ use std::time::Instant;
 /// Zero of the real clock: when the first runtime of the process was created.
 static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
+/// Returns the nanoseconds since the zero of the real clock.
+pub(super) fn real_ns() -> u64 {
+    Source::Real(*ORIGIN).now_ns()
+}
+
 #[derive(Debug)]
 enum Source {
     Real(Instant),
     Virtual(Cell<u64>),
+}
+
+impl Source {
+    fn now_ns(&self) -> u64 {
+        match self {
+            // 2^64 ns are 584 years.
+            Self::Real(origin) => u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX),
+            Self::Virtual(now) => now.get(),
+        }
+    }
 }
 
 /// A deadline and a ticket that makes it unique.
@@ -50,11 +65,7 @@ impl Timers {
 
     /// Returns the nanoseconds since the zero of the clock.
     pub(super) fn now_ns(&self) -> u64 {
-        match &self.source {
-            // 2^64 ns are 584 years.
-            Source::Real(origin) => u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX),
-            Source::Virtual(now) => now.get(),
-        }
+        self.source.now_ns()
     }
 
     /// Returns a future that completes `ns` nanoseconds after this call.

@@ -20,6 +20,7 @@
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
+use std::hint::spin_loop;
 use std::io;
 use std::mem;
 use std::ops::Range;
@@ -37,8 +38,10 @@ use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::net::{SendFlags, SocketFlags};
 
+use super::busy_poll::BusyPoll;
 use super::direct::Direct;
 use super::executor::Shared;
+use super::timers;
 use crate::base::AlignedBuffer;
 
 /// A file operation that moves at least this many bytes is submitted at once rather than with all
@@ -52,6 +55,9 @@ const SUBMISSION_ENTRIES: u32 = 512;
 
 /// Completions that can wait to be reaped. The kernel keeps further ones at some cost.
 const COMPLETION_ENTRIES: u32 = 4096;
+
+/// Pauses of the processor between two looks for completions, each some ten nanoseconds.
+const POLL_PAUSES: u32 = 16;
 
 /// The maximum number of bytes that Linux moves in one call (`MAX_RW_COUNT`).
 const TRANSFER_BYTES_MAX: usize = 0x7fff_f000;
@@ -92,8 +98,12 @@ impl Buffer {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Completes in bounded time, and runs to completion even if its future is dropped.
-    File,
+    /// Reads a file. Completes in bounded time, and runs to completion even if its future is
+    /// dropped.
+    Read,
+    /// Like `Read`, and changes the file or makes changes durable, for which threads of the kernel
+    /// may have to run.
+    Change,
     /// May wait forever. Cancelled when its future is dropped.
     Send,
     /// Like `Send`, and may be interrupted.
@@ -107,6 +117,12 @@ enum State {
     Waiting(Waker),
     Abandoned,
     Done(i32),
+}
+
+impl Kind {
+    fn is_of_file(self) -> bool {
+        matches!(self, Self::Read | Self::Change)
+    }
 }
 
 struct Slot {
@@ -140,6 +156,9 @@ struct Inner {
     free: Vec<u32>,
     /// Number of operations whose completion has not been reaped.
     in_flight: usize,
+    /// How many of them are changes.
+    changes_in_flight: usize,
+    busy_poll: BusyPoll,
     /// Whether a poll of the alarm is queued or in progress.
     alarmed: bool,
     /// The tasks that the reaped completions wake. Kept for its allocation.
@@ -193,11 +212,24 @@ impl Uring {
                 slots: Vec::new(),
                 free: Vec::new(),
                 in_flight: 0,
+                changes_in_flight: 0,
+                busy_poll: BusyPoll::default(),
                 alarmed: false,
                 woken: Vec::new(),
             }),
             direct: Direct::new(),
         })
+    }
+
+    /// See [`super::Runtime::set_busy_poll`].
+    pub(super) fn set_busy_poll(&self, limit_ns: u64) {
+        self.inner.borrow_mut().busy_poll.set_limit(limit_ns);
+    }
+
+    /// Returns how many waits were polled.
+    #[cfg(test)]
+    pub(super) fn polled(&self) -> u64 {
+        self.inner.borrow().busy_poll.polled
     }
 
     /// Returns the maximum number of operations that were in progress at one time.
@@ -230,7 +262,7 @@ impl Uring {
         offset: u64,
         buffer: AlignedBuffer,
     ) -> (AlignedBuffer, io::Result<usize>) {
-        let operation = self.start(Kind::File, file, Buffer::Aligned(buffer), |fd, buffer| {
+        let operation = self.start(Kind::Read, file, Buffer::Aligned(buffer), |fd, buffer| {
             let (pointer, len) = transfer(buffer, None);
             opcode::Read::new(fd, pointer, len).offset(offset).build()
         });
@@ -246,7 +278,7 @@ impl Uring {
         flags: ReadWriteFlags,
     ) -> io::Result<usize> {
         let flags = flags.bits().cast_signed();
-        let operation = self.start(Kind::File, file, Buffer::Shared(buffer), |fd, buffer| {
+        let operation = self.start(Kind::Change, file, Buffer::Shared(buffer), |fd, buffer| {
             let (pointer, len) = transfer(buffer, None);
             opcode::Write::new(fd, pointer, len).offset(offset).rw_flags(flags).build()
         });
@@ -254,7 +286,7 @@ impl Uring {
     }
 
     pub(super) async fn sync_data(&self, file: &Arc<OwnedFd>) -> io::Result<()> {
-        let operation = self.start(Kind::File, file, Buffer::None, |fd, _| {
+        let operation = self.start(Kind::Change, file, Buffer::None, |fd, _| {
             opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build()
         });
         operation.await.1.map(drop)
@@ -268,7 +300,7 @@ impl Uring {
     ) -> io::Result<()> {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let mode = mode.bits().cast_signed();
-        let operation = self.start(Kind::File, file, Buffer::None, |fd, _| {
+        let operation = self.start(Kind::Change, file, Buffer::None, |fd, _| {
             opcode::Fallocate::new(fd, len).offset(offset).mode(mode).build()
         });
         operation.await.1.map(drop)
@@ -391,7 +423,7 @@ impl Uring {
         let mut inner = self.inner.borrow_mut();
         let index = inner.free_slot();
         let slot = &mut inner.slots[index as usize];
-        let is_long = kind == Kind::File && buffer.file_bytes() >= SUBMIT_AT_ONCE_BYTES;
+        let is_long = kind.is_of_file() && buffer.file_bytes() >= SUBMIT_AT_ONCE_BYTES;
         slot.kind = kind;
         assert!(matches!(slot.state, State::Free), "a free slot is in use");
         // The first poll, which follows at once, replaces the waker.
@@ -401,6 +433,7 @@ impl Uring {
         let key = Key { index, generation: slot.generation };
         let entry = build(Fd(file.as_raw_fd()), &mut slot.buffer).user_data(key.user_data());
         inner.in_flight += 1;
+        inner.changes_in_flight += usize::from(kind == Kind::Change);
         // SAFETY: the entry names the descriptor and the heap memory of the buffer that the slot
         // now owns. Neither is moved, accessed or freed before the completion is reaped: see the
         // invariants at the top of this file.
@@ -487,7 +520,7 @@ impl Inner {
             assert!(index < u32::MAX, "too many operations in progress");
             self.slots.push(Slot {
                 generation: 0,
-                kind: Kind::File,
+                kind: Kind::Read,
                 state: State::Free,
                 file: None,
                 buffer: Buffer::None,
@@ -534,19 +567,19 @@ impl Inner {
         }
     }
 
-    /// Makes the one system call of a turn.
+    /// Makes the one system call of a turn, or two if it polled for completions.
     fn enter(&mut self, shared: &Shared, timeout_ns: Option<u64>) {
         if timeout_ns != Some(0) {
             self.arm_alarm(shared);
         }
         let reapable = !self.woken.is_empty() || !self.ring.completion().is_empty();
         if timeout_ns == Some(0) || reapable || !shared.park() {
-            let queue = self.ring.submission();
-            if !queue.is_empty() || queue.taskrun() || queue.cq_overflow() {
-                drop(queue);
-                let submitted = self.ring.submit();
-                self.check(submitted);
-            }
+            self.submit();
+            return;
+        }
+        if self.poll(timeout_ns) {
+            shared.unpark();
+            self.submit();
             return;
         }
         let result = match timeout_ns {
@@ -559,6 +592,43 @@ impl Inner {
         };
         shared.unpark();
         self.check(result);
+    }
+
+    /// Submits the queued entries and lets the kernel run completions, if there are any.
+    fn submit(&mut self) {
+        let queue = self.ring.submission();
+        if !queue.is_empty() || queue.taskrun() || queue.cq_overflow() {
+            drop(queue);
+            let submitted = self.ring.submit();
+            self.check(submitted);
+        }
+    }
+
+    /// Looks for completions for a moment. Returns whether there are any. Not while a file is being
+    /// changed: the kernel's thread that completes a write may wait for this processor, and then
+    /// does so until the next tick of its scheduler (4 ms).
+    fn poll(&mut self, timeout_ns: Option<u64>) -> bool {
+        if self.changes_in_flight > 0 {
+            return false;
+        }
+        let Some(limit_ns) = self.busy_poll.begin(timeout_ns) else { return false };
+        self.submit();
+        let end_ns = timers::real_ns() + limit_ns;
+        let mut is_hit = self.has_completions();
+        while !is_hit && timers::real_ns() < end_ns {
+            (0..POLL_PAUSES).for_each(|_| spin_loop());
+            is_hit = self.has_completions();
+        }
+        self.busy_poll.ended(is_hit);
+        is_hit
+    }
+
+    /// Returns whether completions can be reaped, or will be there after the next system call.
+    fn has_completions(&mut self) -> bool {
+        let queue = self.ring.submission();
+        let will_be = queue.taskrun() || queue.cq_overflow();
+        drop(queue);
+        will_be || !self.ring.completion().is_empty()
     }
 
     fn arm_alarm(&mut self, shared: &Shared) {
@@ -593,6 +663,8 @@ impl Inner {
         let slot = &mut self.slots[index as usize];
         assert_eq!(slot.generation, generation, "completion of an operation that has ended");
         self.in_flight = self.in_flight.checked_sub(1).expect("an unknown operation completed");
+        let changes = self.changes_in_flight.checked_sub(usize::from(slot.kind == Kind::Change));
+        self.changes_in_flight = changes.expect("an unknown change completed");
         match mem::replace(&mut slot.state, State::Done(result)) {
             State::Waiting(waker) => self.woken.push(waker),
             State::Abandoned => {
@@ -612,7 +684,7 @@ impl Inner {
         match slot.state {
             State::Waiting(_) => {
                 slot.state = State::Abandoned;
-                if slot.kind != Kind::File {
+                if !slot.kind.is_of_file() {
                     self.cancel(key);
                     // Submitted at once: without deferred completions, the operation could
                     // otherwise take bytes that arrive before the next turn.
@@ -624,6 +696,7 @@ impl Inner {
                 // As if the future had been dropped before the completion came.
                 slot.state = State::Abandoned;
                 self.in_flight += 1;
+                self.changes_in_flight += usize::from(slot.kind == Kind::Change);
                 self.complete(key.user_data(), result);
             }
             State::Free | State::Abandoned => unreachable!("an operation ended twice"),
@@ -642,7 +715,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         for index in (0..).take(self.slots.len()) {
             let slot = &mut self.slots[index as usize];
-            if matches!(slot.state, State::Waiting(_)) && slot.kind != Kind::File {
+            if matches!(slot.state, State::Waiting(_)) && !slot.kind.is_of_file() {
                 slot.state = State::Abandoned;
                 let generation = slot.generation;
                 self.cancel(Key { index, generation });

@@ -28,6 +28,7 @@ pub(super) fn serve(args: &Args, wanted: Wanted) -> Result<Outcome> {
     let (file, set_up) = Worker::new(move |file: PathBuf| later.set_up(&file))?;
     let failures = protect::against_reclaim();
     let runtime = Runtime::new(Backend::Auto)?;
+    runtime.set_busy_poll(args.opening.busy_poll_ns());
     // After the protection, which threads inherit: no memory of theirs may wait for this drive.
     let workers = args.opening.pool()?.map(Workers::of);
     let drive = open::drive(&runtime, &args.path, args.opening.options(&args.path));

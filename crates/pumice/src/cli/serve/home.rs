@@ -21,6 +21,8 @@ pub(super) struct Plan {
     /// Homes of the server; they share its limits.
     pub(super) homes: usize,
     pub(super) options: Options,
+    /// See [`Runtime::set_busy_poll`].
+    pub(super) busy_poll_ns: u64,
 }
 
 /// What a home needs before others may see it.
@@ -45,12 +47,13 @@ pub(super) struct Home {
 impl Plan {
     /// Cuts the plan into those of `homes` homes.
     pub(super) fn split(self, homes: usize) -> Vec<Self> {
-        let Self { drives, pool, options, .. } = self;
+        let Self { drives, pool, options, busy_poll_ns, .. } = self;
         let (count, mut drives) = (drives.len(), drives.into_iter());
         let part = |index| {
             let length = (index + 1) * count / homes - index * count / homes;
             let drives = drives.by_ref().take(length).collect();
-            Self { drives, pool: pool.clone(), homes, options: options.clone() }
+            let (pool, options) = (pool.clone(), options.clone());
+            Self { drives, pool, homes, options, busy_poll_ns }
         };
         (0..homes).map(part).collect()
     }
@@ -62,6 +65,7 @@ impl Home {
     /// # Errors
     /// Those of opening a drive; the others are then closed again.
     pub(super) fn open(runtime: &Runtime, plan: Plan) -> Result<Option<Self>> {
+        runtime.set_busy_poll(plan.busy_poll_ns);
         let workers = plan.pool.map(Workers::of);
         let served = exports::open_all(runtime, &plan.drives, workers.as_ref(), plan.homes)?;
         if served.is_empty() {

@@ -189,7 +189,8 @@ fn serve(
     options.security = security;
     options.connections_max = args.network.connections_max();
     let threads = args.threads(drives.len());
-    let plan = Plan { drives, pool: args.opening.pool()?, homes: 1, options };
+    let (pool, busy_poll_ns) = (args.opening.pool()?, args.opening.busy_poll_ns());
+    let plan = Plan { drives, pool, homes: 1, options, busy_poll_ns };
     let (mut drives, server) = Drives::open(&runtime, plan, threads, args.backend(&runtime))?;
     let described = drives.described().concat();
     let uris = uris::of(&listeners, &described, needs_tls);

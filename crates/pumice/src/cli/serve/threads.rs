@@ -284,7 +284,8 @@ mod tests {
             options,
         )
         .unwrap();
-        let plan = Plan { drives, pool: None, homes: 1, options: Options::default() };
+        let (pool, options) = (None, Options::default());
+        let plan = Plan { drives, pool, homes: 1, options, busy_poll_ns: 0 };
         let (showing, shown) = bounded(1);
         let (report, opened) = mpsc::sync_channel(1);
         let (trigger, triggered) = bounded::<()>(1);
