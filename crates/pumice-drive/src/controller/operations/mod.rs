@@ -1,6 +1,7 @@
 //! What a host asks of a drive, and the tasks that write what it wrote to the medium.
 //!
 //! * `write`, `trim`, `read`, `flush`: one file for each request.
+//! * `read_aside`: long reads that several threads decode.
 //! * `read_ahead`: what sequential readers will ask for next.
 //! * `extents`: what a range holds, and loading it ahead of a read.
 //! * `write_back`: sealed batches to the medium.
@@ -16,6 +17,7 @@ mod extents;
 mod flush;
 mod read;
 mod read_ahead;
+mod read_aside;
 mod read_blocks;
 mod trim;
 mod write;

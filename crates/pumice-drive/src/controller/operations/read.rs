@@ -14,6 +14,7 @@
 //! answer.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
 
@@ -24,8 +25,9 @@ use super::super::drive::read_cache::{BlockKey, FrameKey};
 use super::super::log::buffers::COALESCED_BYTES_MAX;
 use super::super::map::Mapping;
 use super::super::place::{FramePlace, blocks_of_frame};
+use super::read_aside::begin_shares;
 use crate::base::units::{BLOCK_BYTES, len_usize};
-use crate::base::{Clock, Error, ErrorKind, Lba, Result};
+use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Lba, Result};
 use crate::codec::Encoding;
 use crate::format::{Record, RecordAddress, check_payload};
 use crate::media::Medium;
@@ -62,8 +64,14 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    fn frame_bytes(&self) -> usize {
+    pub(super) fn frame_bytes(&self) -> usize {
         usize::from(self.place.blocks) * BLOCK_BYTES
+    }
+
+    /// Returns where the frame's record is, if the map is right.
+    pub(super) fn record_address(&self) -> RecordAddress {
+        let FramePlace { segment, offset, .. } = self.place;
+        RecordAddress { generation: self.generation, segment, offset }
     }
 
     pub(super) fn is_whole_frame(&self) -> bool {
@@ -109,6 +117,9 @@ impl Piece {
         part.expect("a piece lies in its part of the buffer")
     }
 }
+
+/// A piece that cannot be decoded, why, and whether its record is as it was written.
+type Damaged<'p> = (&'p Piece, Error, bool);
 
 /// The source of the start of a host read.
 enum Next {
@@ -369,15 +380,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         self.with_core(|core| core.counters_mut().media_read_bytes.add(media_bytes));
         let (bytes, result) = self.medium.read(segment, start, buffer).await;
         let mut damaged = Vec::new();
-        let result = result.map_err(|error| error.at_lba(first.lba)).map(|()| {
-            for piece in pieces {
-                let (_, record) = bytes.split_at((piece.place.offset - start) as usize);
-                let out = piece.part_of(out, out_at);
-                if let Err(error) = self.decode_piece(piece, record, out) {
-                    damaged.push((piece, error, is_intact(piece, record)));
-                }
-            }
-        });
+        let result = result.map_err(|error| error.at_lba(first.lba));
+        let bytes = match &result {
+            Ok(()) => self.decode_group(pieces, bytes, start, out_at, out, &mut damaged).await,
+            Err(_) => bytes,
+        };
         self.buffers.put(bytes, in_flight);
         match (result, pieces) {
             (Err(error), [piece]) => damaged.push((piece, error, false)),
@@ -393,6 +400,43 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             Box::pin(self.restore_piece(piece, out, error)).await?;
         }
         Ok(())
+    }
+
+    /// Decodes pieces that lie in `bytes`, which begins at `start` of their segment: the first ones
+    /// here, and of a long read the others on other threads. Adds those that cannot be decoded to
+    /// `damaged`, each with whether its record is as it was written. Returns the buffer.
+    async fn decode_group<'p>(
+        &self,
+        pieces: &'p [Piece],
+        bytes: AlignedBuffer,
+        start: u32,
+        out_at: usize,
+        out: &mut [u8],
+        damaged: &mut Vec<Damaged<'p>>,
+    ) -> AlignedBuffer {
+        let mut decode = |pieces: &'p [Piece], bytes: &[u8], out: &mut [u8]| {
+            for piece in pieces {
+                let (_, record) = bytes.split_at((piece.place.offset - start) as usize);
+                let out = piece.part_of(out, out_at);
+                if let Err(error) = self.decode_piece(piece, record, out) {
+                    damaged.push((piece, error, is_intact(piece, record)));
+                }
+            }
+        };
+        let Some(workers) = self.workers_to_decode(pieces, &bytes, start) else {
+            decode(pieces, &bytes, out);
+            return bytes;
+        };
+        let bytes = Arc::new(bytes);
+        let (own, shares) = begin_shares(workers, pieces, &bytes, start);
+        own.into_iter().for_each(|pieces| decode(pieces, &bytes, out));
+        for share in shares {
+            let its_own = share.pieces;
+            if !share.take(workers, out_at, out).await {
+                decode(its_own, &bytes, out);
+            }
+        }
+        Arc::into_inner(bytes).expect("work that has ended holds no buffer")
     }
 
     /// Reads a piece of a frame that is damaged, or cannot be read, from its batch's parity.
@@ -453,7 +497,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 }
 
 /// Returns the payload of a frame, if header and payload are what the map says.
-fn check_frame<'a>(piece: &Piece, record: &'a [u8]) -> Result<(Encoding, &'a [u8])> {
+pub(super) fn check_frame<'a>(piece: &Piece, record: &'a [u8]) -> Result<(Encoding, &'a [u8])> {
     let Piece { generation, place: FramePlace { segment, offset, .. }, .. } = *piece;
     let place = RecordAddress { generation, segment, offset };
     let wrong = |what: &'static str| {
@@ -482,8 +526,7 @@ fn check_frame<'a>(piece: &Piece, record: &'a [u8]) -> Result<(Encoding, &'a [u8
 
 /// Returns whether header and payload of a record match their checksums.
 fn is_intact(piece: &Piece, record: &[u8]) -> bool {
-    let Piece { generation, place: FramePlace { segment, offset, .. }, .. } = *piece;
-    let place = RecordAddress { generation, segment, offset };
+    let place = piece.record_address();
     let Ok(header) = Record::decode(record, place) else { return false };
     let Record::Data { payload_checksum, .. } = header else { return false };
     let payload = record.get(header.header_bytes() as usize..header.record_bytes() as usize);
