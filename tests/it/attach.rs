@@ -478,8 +478,8 @@ fn the_file_below_the_device_is_an_ordinary_one() {
     let directory = attachable.attachments()[0].join("fuse");
     let names: Vec<_> =
         fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(names, ["disk"]);
-    let path = directory.join("disk");
+    assert_eq!(names, ["drive"], "lists of loop devices show the name");
+    let path = directory.join("drive");
     let about = fs::metadata(&path).unwrap();
     assert_eq!((about.len(), about.mode(), about.blksize()), (64 << 20, 0o100_600, 4096));
     let space = rustix::fs::statvfs(&directory).unwrap();

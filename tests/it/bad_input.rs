@@ -82,6 +82,17 @@ fn over_provisioning_that_makes_no_drive_is_refused() {
 }
 
 #[test]
+fn an_address_without_a_port_is_refused_with_an_example() {
+    let drive = Drive::create("64M", &[]);
+    let path = drive.path().to_str().expect("a plain path");
+    for flags in ["--listen=127.0.0.1", "--listen=10809"] {
+        refused(&pumice(&["serve", path, "--check", flags]), "such as 127.0.0.1:10809");
+    }
+    let named = pumice(&["serve", path, "--check", "--listen=localhost:10809"]);
+    assert_eq!(named.code, Some(0), "{named:?}");
+}
+
+#[test]
 fn a_resize_without_a_change_is_refused() {
     let drive = Drive::create("64M", &[]);
     let refusal = pumice(&["resize", drive.path().to_str().expect("a plain path")]);

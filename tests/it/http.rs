@@ -46,7 +46,7 @@ pub(crate) fn serve(drive: &Drive, args: &[&str]) -> (Server, String) {
 }
 
 /// Where a server says that it serves HTTP.
-fn address(server: &Server) -> String {
+pub(crate) fn address(server: &Server) -> String {
     let mut address = None;
     wait_until("the server says where it is", || {
         let said = server.stderr();
@@ -136,7 +136,7 @@ fn what_is_told_is_what_hosts_did() {
         // Buffers come and go with the asking itself.
         value.remove("memory");
         // Only the command knows how the drive is in use.
-        for key in ["process", "uris", "devices", "mountpoint", "log", "clients"] {
+        for key in ["process", "uris", "devices", "mountpoint", "log", "clients", "file_bytes"] {
             value.remove(key);
         }
     }
@@ -212,7 +212,11 @@ fn drives_of_all_threads_are_shown() {
         };
         assert_eq!(threads_called(&server, "drives-"), threads_of_drives);
         assert_eq!(get(&address, "/healthz").status, 200);
-        assert_eq!(get(&address, "/api/drives/four/segments").status, 404);
+        for missing in ["segments", "history"] {
+            assert_eq!(get(&address, &format!("/api/drives/four/{missing}")).status, 404);
+        }
+        let history = get(&address, "/api/drives/two/history").json();
+        assert_eq!((&history["period"], &history["fields"][0]), (&json!(5.0), &json!("time")));
         wait_until("all clients are gone", || {
             let snapshot = get(&address, "/api/snapshot").json();
             counter(&snapshot, "open") == 0 && counter(&snapshot, "accepted") >= 3

@@ -43,6 +43,11 @@ fn drives_are_listed_with_their_state() {
     assert_eq!(one["uris"][0], server.uri());
     assert_eq!(one["mapped_bytes"], 8 << 20);
     assert!(one["live_bytes"].as_u64().expect("bytes") < 1 << 20, "{one}");
+    let length = fs::metadata(drive.path()).unwrap().len();
+    for shown in [one, &drive.info()] {
+        let taken = shown["file_bytes"].as_u64().expect("bytes");
+        assert!((1..length).contains(&taken), "{taken} of {length}");
+    }
     let text = list(&drive, &[]).stdout;
     for word in ["drive ", "served", "64.00 MiB", "8.00 MiB", "x, 7.", "healthy", &server.uri()] {
         assert!(text.contains(word), "{word} in\n{text}");

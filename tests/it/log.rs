@@ -58,9 +58,12 @@ fn an_ordinary_life_is_nothing_to_look_at() {
     let above: Vec<_> =
         lines.iter().filter(|(level, _)| level != "INFO" && level != "DEBUG").collect();
     assert!(above.is_empty(), "{above:?}");
-    for (level, what) in
-        [("INFO", "restarting"), ("INFO", "resize failed"), ("DEBUG", "replayed the log")]
-    {
+    for (level, what) in [
+        ("INFO", "restarting"),
+        ("INFO", "resize failed"),
+        ("INFO", "closed: all data is durable"),
+        ("DEBUG", "replayed the log"),
+    ] {
         let is_said = lines.iter().any(|(of, said)| of == level && said.starts_with(what));
         assert!(is_said, "{level} {what}: {lines:?}");
     }

@@ -63,6 +63,7 @@ mod rounds;
 mod scan;
 mod scrub;
 mod serve;
+mod set;
 mod space;
 mod terminal;
 mod tls;

@@ -33,7 +33,7 @@ fn bash_completes_commands_and_flags() {
     let Some(bash) = tool("bash") else { return };
     let script = "
 eval \"$(\"$1\" completions bash)\"
-COMP_WORDS=(pumice se); COMP_CWORD=1; _pumice pumice se pumice; echo \"${COMPREPLY[@]}\"
+COMP_WORDS=(pumice ser); COMP_CWORD=1; _pumice pumice ser pumice; echo \"${COMPREPLY[@]}\"
 COMP_WORDS=(pumice serve --tls-v); COMP_CWORD=2; _pumice pumice --tls-v serve
 echo \"${COMPREPLY[@]}\"
 ";

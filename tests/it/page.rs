@@ -1,14 +1,18 @@
 //! Goal: the page of a served drive works in a real browser: its figures move under load, nothing
 //! is cut off or hard to read on a desktop or a phone, in light or dark, the keyboard reaches the
-//! map, and the browser has nothing to complain about.
+//! map, and the browser has nothing to complain about. A page that is loaded shows what was before,
+//! and that of several drives opens on the one that refuses writes.
 //!
 //! Method: headless Chromium, driven by `fixtures/browser.py`, while fio writes.
 
+use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::harness::{Drive, Talker, fixture, run, tool};
-use crate::http::serve;
+use crate::harness::{
+    COMMAND_LIMIT, Drive, PUMICE, Talker, fixture, run, run_ok, serve_folder, tool,
+};
+use crate::http::{address, serve};
 
 #[test]
 fn the_page_lives_in_a_browser() {
@@ -39,5 +43,37 @@ fn the_page_lives_in_a_browser() {
     let looked = run(&mut look, Duration::from_secs(280));
     assert_eq!(looked.stdout.trim(), "ok", "what is wrong with the page: {}", looked.stderr);
     drop(load);
+    server.stop();
+}
+
+#[test]
+fn the_page_of_several_drives_opens_on_what_is_wrong() {
+    let (Some(_), Some(qemu_io), Some(python)) =
+        (tool("chromium"), tool("qemu-io"), tool("python3"))
+    else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let full = folder.path().join("z.pumice");
+    let thin = ["--size", "256M", "--capacity", "64M", "--segment", "4M"];
+    run_ok(Command::new(PUMICE).arg("create").arg(full).args(thin));
+    let server = serve_folder(folder.path(), &["a", "b"], &["--http", "127.0.0.1:0"]);
+    let noise = folder.path().join("noise");
+    let mut bytes = vec![0; 64 << 20];
+    rand::Rng::fill_bytes(&mut pumice_drive::base::seed::random(9), &mut bytes);
+    fs::write(&noise, bytes).unwrap();
+    let mut fill = Command::new(qemu_io);
+    fill.args(["-f", "raw"]);
+    for mebibyte in 0..64 {
+        let write = format!("write -s {} {mebibyte}M 1M", noise.display());
+        fill.args(["-c", &write]);
+    }
+    let filled = run(fill.arg(server.uri_of("z")), COMMAND_LIMIT);
+    assert!(filled.stderr.contains("No space left") || filled.stdout.contains("No space left"));
+    let mut look = Command::new(python);
+    look.arg(fixture("browser.py")).arg(format!("http://{}/", address(&server)));
+    look.arg(folder.path().join("profile")).arg("--several");
+    let looked = run(&mut look, Duration::from_secs(280));
+    assert_eq!(looked.stdout.trim(), "ok", "what is wrong with the page: {}", looked.stderr);
     server.stop();
 }

@@ -9,8 +9,18 @@ use zerocopy::IntoBytes;
 
 use super::wire::{Asked, Attributes, FileSystem, Opened, ROOT, open};
 
-/// The name of the only file.
-pub const FILE_NAME: &str = "disk";
+/// The name of the file of a disk that has none of its own.
+const PLAIN_NAME: &str = "disk";
+
+/// Most bytes of a name. Source: Linux, `NAME_MAX`.
+const NAME_BYTES_MAX: usize = 255;
+
+/// Returns the name of the only file: that of the disk, as far as a file can have it.
+pub fn file_name(disk: &str) -> &str {
+    let is_possible = |name: &str| !name.contains(['/', '\0']) && !["", ".", ".."].contains(&name);
+    let name = disk.get(..disk.floor_char_boundary(NAME_BYTES_MAX));
+    name.filter(|name| is_possible(name)).unwrap_or(PLAIN_NAME)
+}
 
 /// Inode number of the file.
 const FILE: u64 = 2;
@@ -26,6 +36,7 @@ const ZERO_RANGE: u32 = 0x10;
 
 /// The file system.
 pub(super) struct DiskFile {
+    pub(super) name: String,
     pub(super) size_bytes: u64,
     pub(super) is_read_only: bool,
 }
@@ -37,7 +48,7 @@ impl DiskFile {
     /// The error for the kernel: no such file, or no such operation.
     pub(super) fn answer(&self, node: u64, asked: &Asked) -> Result<Vec<u8>, Errno> {
         match *asked {
-            Asked::Lookup { name } if node == ROOT && name == FILE_NAME.as_bytes() => {
+            Asked::Lookup { name } if node == ROOT && name == self.name.as_bytes() => {
                 Ok(self.attributes(FILE)?.entry().as_bytes().to_vec())
             }
             Asked::Lookup { .. } => Err(Errno::NOENT),
@@ -48,14 +59,14 @@ impl DiskFile {
             }
             Asked::OpenDirectory => Ok(Opened::new(0).as_bytes().to_vec()),
             Asked::ReadDirectory { offset: 0, length } => {
-                let listed = self.attributes(FILE)?.listed(FILE_NAME, 1);
+                let listed = self.attributes(FILE)?.listed(&self.name, 1);
                 if listed.len() <= length as usize { Ok(listed) } else { Err(Errno::INVAL) }
             }
             // Closing a descriptor promises nothing about durability.
             Asked::ReadDirectory { .. } | Asked::End => Ok(Vec::new()),
             Asked::FileSystem => {
                 let blocks = self.size_bytes / u64::from(BLOCK_BYTES);
-                Ok(FileSystem::new(blocks, BLOCK_BYTES, FILE_NAME.len()).as_bytes().to_vec())
+                Ok(FileSystem::new(blocks, BLOCK_BYTES, NAME_BYTES_MAX).as_bytes().to_vec())
             }
             // After one such answer the kernel does not ask again.
             _ => Err(Errno::NOSYS),

@@ -43,5 +43,5 @@ mod session;
 mod tests;
 mod wire;
 
-pub use file::FILE_NAME;
+pub use file::file_name;
 pub use mount::{FuseMount, serve};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use super::file::DiskFile;
+use super::file::{DiskFile, file_name};
 use super::payloads::Payloads;
 use super::session::{Device, Session};
 use pumice_drive::base::{Error, Result};
@@ -31,7 +31,8 @@ pub struct FuseMount {
 
 impl FuseMount {
     /// Mounts `disk` on `directory`, accessible only to its owner; lists of mounts show it as
-    /// `pumice:NAME`. Requests are carried out while the runtime runs.
+    /// `pumice:NAME`, and lists of loop devices its file, whose name is [`file_name`] of that one.
+    /// Requests are carried out while the runtime runs.
     ///
     /// # Errors
     /// There is no `/dev/fuse`, the kernel is too old, or the user may not mount: only root may.
@@ -55,7 +56,7 @@ impl FuseMount {
             .map_err(|error| cannot(error.into()))?;
         // Unmounts if a later step fails.
         let mounted = Self { directory: directory.to_owned(), is_mounted: true };
-        runtime.spawn(serve(runtime, disk, device).map_err(cannot)?);
+        runtime.spawn(serve_as(name, runtime, disk, device).map_err(cannot)?);
         Ok(mounted)
     }
 
@@ -83,9 +84,19 @@ pub fn serve<D: Disk + 'static>(
     disk: Rc<D>,
     device: OwnedFd,
 ) -> io::Result<impl Future<Output = ()> + use<D>> {
+    serve_as("", runtime, disk, device)
+}
+
+fn serve_as<D: Disk + 'static>(
+    name: &str,
+    runtime: &Runtime,
+    disk: Rc<D>,
+    device: OwnedFd,
+) -> io::Result<impl Future<Output = ()> + use<D>> {
     let device = Device(Arc::new(device));
     device.shake_hands()?;
-    let file = DiskFile { size_bytes: disk.size_bytes(), is_read_only: disk.is_read_only() };
+    let (name, size_bytes) = (file_name(name).to_owned(), disk.size_bytes());
+    let file = DiskFile { name, size_bytes, is_read_only: disk.is_read_only() };
     let payloads = Rc::new(Payloads::new(PAYLOAD_BYTES_MAX));
     Ok(Session { runtime: runtime.clone(), disk, file, device, payloads }.serve())
 }

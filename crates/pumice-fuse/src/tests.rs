@@ -12,7 +12,7 @@ use rand_xoshiro::rand_core::Rng;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::file::DiskFile;
+use super::file::{DiskFile, file_name};
 use super::payloads::{Payloads, SHORT_BYTES};
 use super::session::{Device, Session};
 use super::wire::{self, Asked};
@@ -155,7 +155,7 @@ fn converse(disk: MemoryDisk, script: impl AsyncFnOnce(&Kernel, &Setup)) -> Vec<
     let session = Session {
         runtime: runtime.clone(),
         disk: setup.disk.clone(),
-        file: DiskFile { size_bytes: SIZE, is_read_only },
+        file: DiskFile { name: file_name("").to_owned(), size_bytes: SIZE, is_read_only },
         device: Device(near),
         payloads: setup.payloads.clone(),
     };
@@ -175,6 +175,18 @@ fn converse(disk: MemoryDisk, script: impl AsyncFnOnce(&Kernel, &Setup)) -> Vec<
         runtime.timeout(TIME_LIMIT_NS, end).await.expect("the session ends");
     });
     setup.disk.calls.borrow().clone()
+}
+
+#[test]
+fn the_file_has_the_name_of_the_disk_if_a_file_can_have_it() {
+    for name in ["drive", "a b", "\u{fc}", "..."] {
+        assert_eq!(file_name(name), name);
+    }
+    for name in ["", ".", "..", "a/b", "a\0b"] {
+        assert_eq!(file_name(name), "disk", "{name:?}");
+    }
+    let long = "\u{fffd}".repeat(100);
+    assert_eq!(file_name(&long), "\u{fffd}".repeat(85));
 }
 
 #[test]

@@ -49,7 +49,9 @@ pub use inspect::{
 };
 pub use log::framing::{Span, spans};
 pub use log::packing::ATOMIC_WRITE_BYTES;
-pub use maintenance::{Compacted, Resize, Resized};
+pub use maintenance::{
+    Compacted, Resize, Resized, SettingsChange, SettingsChanged, StoredSettings,
+};
 pub use operations::{Content, Extent};
 pub use options::{
     CHECKPOINT_BYTES_DEFAULT, COLD_FRAME_BLOCKS_DEFAULT, COMPACT_PERCENT_DEFAULT,

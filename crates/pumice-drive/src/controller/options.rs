@@ -58,7 +58,7 @@ pub struct OpenOptions {
     /// to 64, or the drive's `frame_blocks` if that is more; 1 disables joining.
     pub cold_frame_blocks: u16,
     /// Shares of the capacity in use, in per cent, at which to warn; 0 disables a threshold. `None`
-    /// uses the thresholds that the drive was created with.
+    /// uses the thresholds that the drive keeps.
     pub warn_percent: Option<[u8; WARN_THRESHOLDS_MAX]>,
     /// While the host changes nothing, segments are emptied and discarded until the drive occupies
     /// no more than this beyond its live bytes, in per cent of them. `None` leaves them until the

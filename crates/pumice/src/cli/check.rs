@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
+use super::output::counted;
 use super::{Outcome, print, print_json, progress};
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{CheckReport, Checked, Depth, Problem, check};
@@ -15,6 +16,10 @@ use pumice_drive::runtime::{Backend, Runtime};
 /// bytes of every segment, and decodes every frame that the map references. Changes nothing on the
 /// drive. If there are problems, lists them and exits with code 1.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pumice check drive.pumice
+  pumice check /dev/sdx --quick --json")]
 pub(crate) struct Args {
     /// File or block device
     path: PathBuf,
@@ -54,9 +59,9 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 fn text(report: &CheckReport) -> String {
     list(&report.problems, report.problem_count)
         + &format!(
-            "{} problems in {} segments, {} leaves, {} batches, {} records, {} frames, {}\n",
-            report.problem_count,
-            report.segments,
+            "{} in {}, {} leaves, {} batches, {} records, {} frames, {}\n",
+            counted(report.problem_count, "problem"),
+            counted(report.segments, "segment"),
             report.leaves,
             report.batches,
             report.records,

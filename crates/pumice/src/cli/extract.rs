@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
-use super::output::open_output_with;
+use super::output::{counted, open_output_with};
 use super::signals::Interrupt;
 use super::{Outcome, print, print_json, progress};
 use pumice_drive::base::units::{BLOCK_BYTES, format_size};
@@ -125,12 +125,12 @@ fn report(summary: &Summary, args: &Args, to_stdout: bool) -> Result<Outcome> {
     } else {
         let mut text = summary.lost_list();
         text += &format!(
-            "extracted {} to {}: size {}, {} of data, {} blocks lost\n",
+            "extracted {} to {}: size {}, {} of data, {} lost\n",
             args.path.display(),
             args.target.display(),
             format_size(summary.size_bytes),
             format_size(summary.data_bytes),
-            summary.lost_blocks
+            counted(summary.lost_blocks, "block")
         );
         print(&text)?;
     }

@@ -13,6 +13,10 @@ use pumice_report::{Align, Table};
 
 /// Show the identity, geometry and counters of a drive, closed or served
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pumice info drive.pumice
+  pumice info drive.pumice --json | jq .used_percent")]
 pub(crate) struct Args {
     /// File or block device
     path: PathBuf,
@@ -28,7 +32,7 @@ pub(crate) struct Args {
 /// There is no drive, or it is in use by a process that does not answer.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let (info, state) = state::read(&args.path)?;
-    let shown = Shown { info, state };
+    let shown = Shown { info, state, file_bytes: state::file_bytes(&args.path) };
     if args.json {
         print_json(&shown)?;
     } else {
@@ -44,6 +48,8 @@ struct Shown {
     info: Info,
     #[serde(flatten)]
     state: State,
+    /// Bytes that its file takes of its file system; none for a device.
+    file_bytes: Option<u64>,
 }
 
 fn text(path: &Path, shown: &Shown) -> String {
@@ -81,7 +87,11 @@ fn text(path: &Path, shown: &Shown) -> String {
     row("live", format_size(info.live_bytes));
     row("saved", saved_text(info));
     row("occupied", occupied(info));
+    if let Some(bytes) = shown.file_bytes {
+        row("file", format!("{} of its file system", format_size(bytes)));
+    }
     row("used", used(info));
+    row("warnings", warnings(info));
     row("batches", format!("{}, durable up to {}", info.sequence, info.watermark));
     for (name, fact) in troubles(info) {
         row(name, fact);
@@ -191,6 +201,12 @@ fn used(info: &Info) -> String {
     format!("{:.1} % of the space for data{warning}", info.used_percent)
 }
 
+/// Returns the thresholds of warnings about space.
+fn warnings(info: &Info) -> String {
+    let percents: Vec<_> = info.warn_percent.iter().map(|percent| format!("{percent} %")).collect();
+    if percents.is_empty() { "none".into() } else { format!("at {}", percents.join(", ")) }
+}
+
 /// Returns the budget of the read cache, and the share of blocks of short reads that it served.
 fn read_cache(info: &Info) -> String {
     let (hits, misses) = (info.operations.read_cache_hits, info.operations.read_cache_misses);
@@ -244,7 +260,8 @@ mod tests {
     fn a_drive_that_was_not_written_has_no_shares() {
         let mut info = snapshot("d").drives[0].info.clone();
         (info.host_bytes, info.mapped_bytes) = (0, 0);
-        let shown = text(Path::new("d"), &Shown { info, state: State::default() });
+        let shown =
+            text(Path::new("d"), &Shown { info, state: State::default(), file_bytes: None });
         for row in
             ["state                closed", "stored fraction      -", "saved                -"]
         {

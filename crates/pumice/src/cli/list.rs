@@ -65,6 +65,8 @@ struct Facts {
     mapped_bytes: u64,
     /// Bytes in which they are stored.
     live_bytes: u64,
+    /// Bytes that its file takes of its file system; none for a device.
+    file_bytes: Option<u64>,
     used_percent: f64,
     health: &'static str,
     #[serde(skip)]
@@ -149,6 +151,7 @@ impl Listed {
             capacity_bytes: info.capacity_bytes,
             mapped_bytes: info.mapped_bytes,
             live_bytes: info.live_bytes,
+            file_bytes: state::file_bytes(path),
             used_percent: info.used_percent,
             health: health(&info),
             saved: saved_text(&info),
@@ -183,6 +186,7 @@ fn text(all: &[Listed]) -> String {
         right("size"),
         right("data"),
         right("saved"),
+        right("file"),
         right("used"),
         left("health"),
         left("where"),
@@ -195,6 +199,7 @@ fn text(all: &[Listed]) -> String {
             fact(|facts| format_size(facts.size_bytes)),
             fact(|facts| format_size(facts.mapped_bytes)),
             fact(|facts| facts.saved.clone()),
+            fact(|facts| facts.file_bytes.map_or("-".into(), format_size)),
             fact(|facts| format!("{:.1} %", facts.used_percent)),
             fact(|facts| facts.health.into()),
             one.used_by.places().join(" "),

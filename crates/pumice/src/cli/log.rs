@@ -1,4 +1,15 @@
-//! The log on stderr: its levels and formats.
+//! The log on stderr: its levels and formats, and how often it says the same.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use tracing::callsite::Identifier;
+use tracing::level_filters::LevelFilter;
+use tracing::{Event, Level, Metadata};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// The level of a log entry. "The log" in docs/operate.md describes what each level contains.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -15,7 +26,7 @@ pub(super) enum LogLevel {
     Debug,
 }
 
-impl From<LogLevel> for tracing::level_filters::LevelFilter {
+impl From<LogLevel> for LevelFilter {
     fn from(level: LogLevel) -> Self {
         match level {
             LogLevel::Off => Self::OFF,
@@ -37,16 +48,90 @@ pub(super) enum LogFormat {
     Json,
 }
 
+/// Warnings and errors that each place in the program logs in a minute, at most. A failure of each
+/// request would otherwise fill the file system of the log, which for an attached drive is memory.
+const A_MINUTE_MAX: u32 = 100;
+
 /// Sends the log to stderr.
 pub(super) fn start(format: LogFormat, level: LogLevel) {
-    let log = tracing_subscriber::fmt()
-        .with_max_level(tracing::level_filters::LevelFilter::from(level))
+    let layer = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(super::output::is_stderr_coloured())
         .with_target(false)
         .log_internal_errors(false);
+    let log = tracing_subscriber::registry().with(LevelFilter::from(level));
     match format {
-        LogFormat::Text => log.without_time().init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
+        LogFormat::Text => log.with(layer.without_time().with_filter(Limit::new())).init(),
+        LogFormat::Json => {
+            log.with(layer.json().flatten_event(true).with_filter(Limit::new())).init();
+        }
+    }
+}
+
+/// Leaves out warnings and errors of a place that has logged too many in this minute.
+struct Limit {
+    begun: Instant,
+    /// The minute of the last event of each place, and how many came in it. The number of places is
+    /// that of the program's lines that log.
+    places: Mutex<HashMap<Identifier, (u64, u32)>>,
+}
+
+#[allow(clippy::disallowed_methods, reason = "the log belongs to no drive and no simulation")]
+impl Limit {
+    fn new() -> Self {
+        Self { begun: Instant::now(), places: Mutex::default() }
+    }
+
+    /// Returns the minutes since the log was started.
+    fn minute(&self) -> u64 {
+        self.begun.elapsed().as_secs() / 60
+    }
+}
+
+impl<S> Filter<S> for Limit {
+    fn enabled(&self, _: &Metadata<'_>, _: &Context<'_, S>) -> bool {
+        true
+    }
+
+    fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
+        if *event.metadata().level() > Level::WARN {
+            return true;
+        }
+        let now = self.minute();
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let (minute, count) = places.entry(event.metadata().callsite()).or_default();
+        if *minute != now {
+            (*minute, *count) = (now, 0);
+        }
+        *count = count.saturating_add(1);
+        *count <= A_MINUTE_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: what repeats does not fill the log, and hides nothing else.
+    use std::io::{Read, Seek};
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn warnings_that_repeat_are_left_out() {
+        let file = tempfile::tempfile().expect("a file");
+        let writer = Arc::new(file.try_clone().expect("a handle"));
+        let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_filter(Limit::new());
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            for request in 0..3 * A_MINUTE_MAX {
+                tracing::warn!(request, "repeated");
+                tracing::info!(request, "ordinary");
+            }
+            tracing::error!("another");
+        });
+        let (mut file, mut text) = (file, String::new());
+        file.rewind().and_then(|()| file.read_to_string(&mut text)).expect("the log");
+        let count = |word| text.lines().filter(|line| line.contains(word)).count() as u32;
+        let counts = ["repeated", "ordinary", "another"].map(count);
+        assert_eq!(counts, [A_MINUTE_MAX, 3 * A_MINUTE_MAX, 1]);
     }
 }

@@ -61,6 +61,7 @@ mod resize;
 mod scan;
 mod scrub;
 mod serve;
+mod set;
 mod signals;
 mod state;
 #[cfg(feature = "top")]
@@ -78,7 +79,7 @@ use self::commands::{Command, DriveCommand, program};
 use self::config::Arguments;
 use self::log::{LogFormat, LogLevel};
 pub(crate) use self::output::{chain, lossy, print, print_json, say_error};
-pub(crate) use self::values::{size, thresholds};
+pub(crate) use self::values::{size, socket_address, thresholds};
 
 /// How a subcommand ended that could run.
 pub(crate) enum Outcome {

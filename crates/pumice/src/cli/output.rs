@@ -88,6 +88,12 @@ pub(crate) fn lossy(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
+/// Returns a number with its noun, whose plural ends in s.
+pub(crate) fn counted(count: u64, noun: &str) -> String {
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{ending}")
+}
+
 /// Prints a result to stdout. A reader that has closed it is not an error.
 pub(crate) fn print(text: &str) -> Result<()> {
     print_bytes(text.as_bytes())

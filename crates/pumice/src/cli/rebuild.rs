@@ -12,6 +12,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::open::FileDrive;
+use super::output::counted;
 use super::signals::Interrupt;
 use super::{Outcome, print, print_json, size};
 use pumice_drive::base::Clock;
@@ -330,14 +331,14 @@ impl Summary {
             text += "unflushed writes after a gap in the log were left out\n";
         }
         text + &format!(
-            "rebuilt {} from the {}: size {}, {} of data in {:.1} s ({}/s), {} blocks lost\n",
+            "rebuilt {} from the {}: size {}, {} of data in {:.1} s ({}/s), {} lost\n",
             target.display(),
             self.from,
             format_size(self.size_bytes),
             format_size(self.data_bytes),
             self.seconds,
             format_size((self.data_bytes as f64 / self.seconds.max(1e-3)) as u64),
-            self.lost_blocks
+            counted(self.lost_blocks, "block")
         )
     }
 }

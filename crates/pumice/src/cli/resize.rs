@@ -57,13 +57,28 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         print_json(&resized)?;
     } else {
         print(&format!(
-            "{}: size {}, capacity {}\n",
+            "{}: size {}, capacity {}{}\n",
             args.path.display(),
             format_size(resized.size_bytes),
-            format_size(resized.capacity_bytes)
+            format_size(resized.capacity_bytes),
+            if args.size.is_some() { seen_later(&args.path) } else { "" }
         ))?;
     }
     Ok(Outcome::Good)
+}
+
+/// Returns when hosts see another size, if that is not at once.
+fn seen_later(path: &Path) -> &'static str {
+    #[cfg(feature = "attach")]
+    if let Ok(Some(attachment)) = super::attach::Attachment::of(path)
+        && attachment.process().is_some()
+    {
+        return "; its device has this size once it was detached and attached again";
+    }
+    match control::service(path) {
+        Ok(Some(service)) if service.clients > 0 => "; clients see this size when they reconnect",
+        _ => "",
+    }
 }
 
 /// Interval between looks at the progress.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use super::check::list;
+use super::output::counted;
 use super::{Outcome, print, print_json, progress, size};
 use crate::control::{self, Answer, Client, Progress, Request};
 use pumice_drive::base::Clock;
@@ -108,10 +109,9 @@ fn scrub(path: &Path, rate_bytes: u64) -> Result<ScrubReport> {
 fn text(report: &ScrubReport) -> String {
     list(&report.problems, report.problem_count)
         + &format!(
-            "{} problems in {} segments, {} batches, {} frames, {} metadata records, {} repaired, \
-             {}\n",
-            report.problem_count,
-            report.segments,
+            "{} in {}, {} batches, {} frames, {} metadata records, {} repaired, {}\n",
+            counted(report.problem_count, "problem"),
+            counted(report.segments, "segment"),
             report.batches,
             report.frames,
             report.metadata,

@@ -2,6 +2,7 @@
 //! and `list` show.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::Result;
@@ -88,6 +89,13 @@ pub(super) fn read(path: &Path) -> Result<(Info, State)> {
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     Ok((super::open::drive(&runtime, path, options)?.info(), State::default()))
+}
+
+/// Returns the bytes that the file of a drive takes of its file system, which are fewer than its
+/// length: it is sparse; `None` for a device.
+pub(super) fn file_bytes(path: &Path) -> Option<u64> {
+    let file = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+    Some(file.blocks() * 512)
 }
 
 /// A drive without alerts.

@@ -3,6 +3,7 @@
 //! Clap names the flag and the rejected text (`invalid value 'x' for '--gb-per-day <GB>'`), so
 //! these messages only say what is expected.
 
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::ops::RangeInclusive;
 
 use pumice_drive::controller::WARN_THRESHOLDS_MAX;
@@ -10,6 +11,23 @@ use pumice_drive::controller::WARN_THRESHOLDS_MAX;
 /// Parses a size such as 64G, 4KiB or 512.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     pumice_drive::base::units::parse_size(text)
+}
+
+/// Parses the address of a TCP socket: of an IP address or a host name, and a port.
+pub(crate) fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    const EXPECTED: &str = "expected an address with a port, such as 127.0.0.1:10809";
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    let (name, port) = text.rsplit_once(':').unwrap_or_default();
+    if name.is_empty() || name.contains(':') || port.parse::<u16>().is_err() {
+        return Err(EXPECTED.into());
+    }
+    let addresses = text.to_socket_addrs().map_err(|error| format!("unknown host: {error}"))?;
+    let mut addresses: Vec<_> = addresses.collect();
+    // A name that has both is that of an IPv4 address to more clients.
+    addresses.sort_by_key(SocketAddr::is_ipv6);
+    addresses.first().copied().ok_or_else(|| format!("{name} has no address"))
 }
 
 /// How much a drive may occupy beyond its live data while its host is quiet.
@@ -125,6 +143,21 @@ mod tests {
         assert_eq!(thresholds("none"), Ok([0; WARN_THRESHOLDS_MAX]));
         for wrong in ["", "0", "101", "80,", "1,2,3,4,5", "80.5", "nan", "-1"] {
             assert!(thresholds(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_address_has_a_port() {
+        for (text, address) in [
+            ("127.0.0.1:10809", "127.0.0.1:10809"),
+            ("[::1]:80", "[::1]:80"),
+            ("localhost:10809", "127.0.0.1:10809"),
+        ] {
+            assert_eq!(socket_address(text).map(|address| address.to_string()), Ok(address.into()));
+        }
+        for wrong in ["9110", "127.0.0.1", ":9110", "localhost", "localhost:99999", "::1:80", ""] {
+            let refusal = socket_address(wrong).expect_err(wrong);
+            assert!(refusal.contains("such as 127.0.0.1:10809"), "{wrong}: {refusal}");
         }
     }
 

@@ -35,7 +35,7 @@ pub(crate) type MeasuredDrive = Measured<FileDrive>;
 pub(crate) struct Args {
     /// Serve a web page, metrics, health and JSON over HTTP; read-only without a token
     #[cfg(feature = "http")]
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = super::socket_address)]
     http: Option<std::net::SocketAddr>,
 
     /// File with a token of 16 or more characters, which permits flush and checkpoint; required for

@@ -13,7 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::watch::Snapshot;
 use pumice_drive::base::{Error, ErrorKind};
-use pumice_drive::controller::{Compacted, Info, Problem, Resize, Resized, ScrubReport};
+use pumice_drive::controller::{
+    Compacted, Info, Problem, Resize, Resized, ScrubReport, SettingsChange, SettingsChanged,
+};
 
 /// Longest request in bytes.
 pub(super) const REQUEST_BYTES_MAX: usize = 4096;
@@ -36,6 +38,8 @@ pub(crate) enum Request {
     },
     /// Resize the drive.
     Resize(Resize),
+    /// Change settings of the drive.
+    Set(SettingsChange),
     /// Return the space of dead data to the medium.
     Compact {
         /// The drive may then occupy this much more than is live, in per cent of it.
@@ -61,6 +65,8 @@ pub(crate) enum Answer {
     Scrubbed(ScrubReport),
     /// Result of a resize.
     Resized(Resized),
+    /// Result of a change of settings.
+    Set(SettingsChanged),
     /// Result of a compaction.
     Compacted(Compacted),
     /// How the drive is served: the result.

@@ -2,8 +2,7 @@
 //!
 //! Limits: [`CLIENTS_MAX`] clients at once, a request of [`REQUEST_BYTES_MAX`] bytes, and a time
 //! limit for every line in and out. While a request runs, a progress line is sent every
-//! [`PROGRESS_NS`]; a scrub or a compaction is cancelled when
-//! one cannot be sent.
+//! [`PROGRESS_NS`]; a scrub or a compaction is cancelled when one cannot be sent.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
@@ -17,7 +16,7 @@ use super::protocol::{Answer, Progress, REQUEST_BYTES_MAX, Request, Service, lin
 use crate::watch::Watch;
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Clock, Error, ErrorKind, Result};
-use pumice_drive::controller::{Drive, Resize, Resized};
+use pumice_drive::controller::{Drive, Resize, Resized, SettingsChange};
 use pumice_drive::media::Medium;
 use pumice_drive::runtime::Runtime;
 
@@ -105,6 +104,7 @@ async fn serve_client<M: Medium + 'static>(
         Request::Watch {} => Some(Answer::Watched(Box::new(watch.snapshot(Some(*number))))),
         Request::Scrub { rate_bytes } => scrub(link, drive, rate_bytes).await,
         Request::Resize(wanted) => resize(link, drive, wanted).await,
+        Request::Set(change) => set(link, drive, change).await,
         Request::Compact { percent } => compact(link, drive, percent).await,
         Request::Service {} => {
             let clients = watch.snapshot(Some(*number)).connections.open;
@@ -158,17 +158,14 @@ async fn compact<M: Medium>(
     })
 }
 
-/// Resizes the drive. Returns `None` if the client is gone; the resize continues, because it must
-/// not stop halfway.
+/// Resizes the drive; returns `None` if the client is gone.
 async fn resize<M: Medium + 'static>(
     link: &Link,
     drive: &Rc<Drive<M, Runtime>>,
     wanted: Resize,
 ) -> Option<Answer> {
-    let result = Rc::new(RefCell::new(None));
-    let ended = Rc::new(WaitQueue::default());
-    let (worker, worked, wake) = (drive.clone(), result.clone(), ended.clone());
-    link.runtime.spawn(async move {
+    let worker = drive.clone();
+    let resizing = async move {
         let resized = worker.resize(wanted).await;
         match &resized {
             Ok(Resized { size_bytes, capacity_bytes, .. }) => {
@@ -177,16 +174,32 @@ async fn resize<M: Medium + 'static>(
             // The client receives the error, and the drive is unchanged.
             Err(error) => tracing::info!(error = %error.chain(), "resize failed"),
         }
-        *worked.borrow_mut() = Some(resized);
-        wake.wake_all();
-    });
-    let progress = || {
-        let total = u64::from(drive.segments_to_empty());
-        Progress { done: 0, total, bytes: 0 }
+        resized
     };
-    let resized = ended.wait_for(|| result.borrow_mut().take());
-    Some(match link.run(resized, progress).await? {
+    let progress = || Progress { total: drive.segments_to_empty().into(), ..Progress::default() };
+    Some(match link.run_to_its_end(resizing, progress).await? {
         Ok(resized) => Answer::Resized(resized),
+        Err(error) => Answer::failed(&error),
+    })
+}
+
+/// Changes settings of the drive; returns `None` if the client is gone.
+async fn set<M: Medium + 'static>(
+    link: &Link,
+    drive: &Rc<Drive<M, Runtime>>,
+    change: SettingsChange,
+) -> Option<Answer> {
+    let worker = drive.clone();
+    let changing = async move {
+        let changed = worker.change_settings(change).await;
+        if let Ok(changed) = &changed {
+            let (codec, warn) = (changed.after.codec, changed.after.warn_percent);
+            tracing::info!(%codec, ?warn, "settings changed");
+        }
+        changed
+    };
+    Some(match link.run_to_its_end(changing, Progress::default).await? {
+        Ok(changed) => Answer::Set(changed),
         Err(error) => Answer::failed(&error),
     })
 }
@@ -214,6 +227,23 @@ impl Link {
                 return Err(wrong("a request is one line of JSON of at most 4096 bytes"));
             }
         }
+    }
+
+    /// Runs `work` in a task of its own, because it must not stop halfway, and reports its progress
+    /// to the client; returns `None` if the client is gone.
+    async fn run_to_its_end<T: 'static>(
+        &self,
+        work: impl Future<Output = T> + 'static,
+        progress: impl Fn() -> Progress,
+    ) -> Option<T> {
+        let result = Rc::new(RefCell::new(None));
+        let ended = Rc::new(WaitQueue::default());
+        let (worked, wake) = (result.clone(), ended.clone());
+        self.runtime.spawn(async move {
+            *worked.borrow_mut() = Some(work.await);
+            wake.wake_all();
+        });
+        self.run(ended.wait_for(|| result.borrow_mut().take()), progress).await
     }
 
     /// Runs `work` and reports its progress to the client; returns `None` if the client is gone.

@@ -77,11 +77,15 @@ impl Asker {
         }))
     }
 
+    /// Returns the names of the drives.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().flat_map(|asked| &asked.drives).map(String::as_str)
+    }
+
     /// Returns the names of the drives that a snapshot lacks.
     pub(super) fn missing(&self, snapshot: &Snapshot) -> impl Iterator<Item = &str> {
         let is_there = |name: &str| snapshot.drives.iter().any(|drive| drive.name == name);
-        let names = self.0.iter().flat_map(|asked| &asked.drives);
-        names.map(String::as_str).filter(move |name| !is_there(name))
+        self.names().filter(move |name| !is_there(name))
     }
 
     /// Returns the segments of a drive in at most `cells_max` cells; none if there is no such

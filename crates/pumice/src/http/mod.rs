@@ -7,15 +7,17 @@
 //!                          threads of drives: a snapshot of each, between two awaits
 //! ```
 //!
-//! The HTTP thread never touches a drive: it shows snapshots that it requested. Without clients
-//! nothing runs. Everything that a client can make it hold is limited: connections and their
-//! duration, headers, bodies, the time of a request, questions in flight.
+//! The HTTP thread never touches a drive: it shows snapshots that it requested. Without clients it
+//! takes one every five seconds, for the history that the page begins with. Everything that clients
+//! can make it hold is limited: connections and their duration, headers, bodies, the time of a
+//! request, questions in flight. So is the history.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `server` | socket, thread, connections |
 //! | `ask` | questions to the threads of the drives |
 //! | `access` | access rules |
+//! | `history` | the last hour of each drive |
 //! | `routes` | paths and answers |
 //! | `metrics` | a snapshot in the format of Prometheus |
 //! | `page` | files of the page, embedded in the program |
@@ -38,6 +40,7 @@
 
 mod access;
 mod ask;
+mod history;
 mod metrics;
 mod page;
 mod routes;

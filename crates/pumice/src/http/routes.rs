@@ -9,6 +9,7 @@
 //! | `/api/drives` | the drives' names |
 //! | `/api/drives/NAME` | what `pumice info --json` prints |
 //! | `/api/drives/NAME/segments?cells=N` | the segments as a map |
+//! | `/api/drives/NAME/history` | the last hour, a point every five seconds |
 //! | POST `/api/drives/NAME/flush`, `/checkpoint` | with the token |
 
 use std::sync::Arc;
@@ -25,13 +26,14 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::access::Access;
 use super::ask::{Asker, Unanswered};
+use super::history::History;
 use super::{metrics, page};
-use crate::watch::{Action, DriveSnapshot};
+use crate::watch::{Action, DriveSnapshot, Snapshot};
 
 /// Time limit for an answer. Actions take longest.
 const ANSWER_MAX: Duration = Duration::from_secs(35);
@@ -52,7 +54,11 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
     frame-ancestors 'none'";
 
 /// Returns all paths, with the access rules.
-pub(super) fn router(asker: Asker, access: Access) -> Router {
+pub(super) fn router(asker: Asker, history: History, access: Access) -> Router {
+    let past = move |Path(name): Path<String>| {
+        let points = history.points(&name);
+        async move { points.map_or_else(|| no_drive(&name), |points| Json(points).into_response()) }
+    };
     Router::new()
         .route("/", get(page::html))
         .route("/{file}", get(page::file))
@@ -62,6 +68,7 @@ pub(super) fn router(asker: Asker, access: Access) -> Router {
         .route("/api/drives", get(drives))
         .route("/api/drives/{name}", get(drive))
         .route("/api/drives/{name}/segments", get(segments))
+        .route("/api/drives/{name}/history", get(past))
         .route("/api/drives/{name}/flush", post(flush))
         .route("/api/drives/{name}/checkpoint", post(checkpoint))
         .fallback(async || failed(StatusCode::NOT_FOUND, "no such path"))
@@ -160,7 +167,21 @@ async fn health(State(asker): State<Asker>) -> Response {
 }
 
 async fn snapshot(State(asker): State<Asker>) -> Response {
-    asker.snapshot().await.map_or_else(unanswered, |snapshot| Json(snapshot).into_response())
+    let snapshot = match asker.snapshot().await {
+        Ok(snapshot) => snapshot,
+        Err(error) => return unanswered(error),
+    };
+    let silent: Vec<&str> = asker.missing(&snapshot).collect();
+    Json(Everything { snapshot: &snapshot, silent }).into_response()
+}
+
+/// What the page is made of.
+#[derive(Serialize)]
+struct Everything<'a> {
+    #[serde(flatten)]
+    snapshot: &'a Snapshot,
+    /// The drives whose thread does not answer.
+    silent: Vec<&'a str>,
 }
 
 async fn drives(State(asker): State<Asker>) -> Response {

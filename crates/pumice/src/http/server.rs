@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use axum::Router;
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join, select};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -19,6 +19,7 @@ use tokio::time::{sleep, timeout};
 
 use super::access::Access;
 use super::ask::{self, Answerer};
+use super::history::History;
 use super::routes;
 use pumice_drive::base::{Error, Result};
 
@@ -81,10 +82,11 @@ impl Http {
     /// The operating system cannot start a thread.
     pub(crate) fn serve(self, names: Vec<Vec<String>>) -> Result<(Serving, Vec<Answerer>)> {
         let (asker, answerers) = ask::channels(names);
-        let app = routes::router(asker, self.access);
+        let history = History::new(&asker);
+        let app = routes::router(asker.clone(), history.clone(), self.access);
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new().name("http".into());
-        let thread = thread.spawn(move || run(self.listener, app, stopped));
+        let thread = thread.spawn(move || run(self.listener, app, history.keep(asker), stopped));
         let thread = thread.map_err(|error| Error::os("cannot start a thread for HTTP", error))?;
         Ok((Serving { stop: Some(stop), thread: Some(thread) }, answerers))
     }
@@ -98,12 +100,18 @@ impl Drop for Serving {
     }
 }
 
-fn run(listener: TcpListener, app: Router, stopped: oneshot::Receiver<Infallible>) {
+fn run(
+    listener: TcpListener,
+    app: Router,
+    keeping: impl Future<Output = ()>,
+    stopped: oneshot::Receiver<Infallible>,
+) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let served = runtime.and_then(|runtime| {
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener)?;
-            select(pin!(accept(listener, app)), stopped).await;
+            let serving = join(accept(listener, app), keeping);
+            select(pin!(serving), stopped).await;
             Ok(())
         })
     });

@@ -148,6 +148,11 @@ impl Core {
         self.settings.warn_percent.unwrap_or(self.superblock.warn_percent)
     }
 
+    /// Notes that the thresholds are others: those that are passed already are logged again.
+    pub(crate) fn thresholds_changed(&mut self) {
+        self.fullness.passed = Default::default();
+    }
+
     /// Logs the thresholds that were passed since the last call.
     pub(crate) fn warn_of_space(&mut self) {
         let (used_percent, thresholds) = (self.used_percent(), self.warn_percent());

@@ -61,7 +61,8 @@ pub struct Drive<M, C> {
     core: RefCell<Core>,
     pub(super) queues: Queues,
     pub(super) opened: Opened,
-    pub(super) codec: Codec,
+    /// Codec of new frames; that of the superblock.
+    pub(super) codec: Cell<Codec>,
     pub(super) form: FrameForm,
     pub(super) read_unit: u32,
     pub(super) loads: Loads,

@@ -149,7 +149,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             core: RefCell::new(core),
             queues: Queues::default(),
             opened: Opened { was_clean, recovered_batches: recovered.batches, recovery_ns, cut },
-            codec,
+            codec: Cell::new(codec),
             form,
             read_unit: medium.capabilities().read_unit,
             loads: Loads::default(),

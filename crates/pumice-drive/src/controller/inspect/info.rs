@@ -65,6 +65,9 @@ pub struct Info {
     /// Share of the space for data that is in use, in per cent: 100 exactly while writes are
     /// refused.
     pub used_percent: f64,
+    /// The thresholds, in per cent, at which this opening warns; lowest first.
+    #[serde(default)]
+    pub warn_percent: Vec<u8>,
     /// The thresholds, in per cent, that this has reached; lowest first.
     pub warnings: Vec<u8>,
     /// What is wrong, the worst first.
@@ -230,6 +233,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             moved_bytes: totals.moved_bytes,
             live_bytes: space.live_bytes(),
             used_percent: self.used_percent(),
+            warn_percent: self.thresholds(),
             warnings: self.warnings(),
             alerts: self.alerts(),
             occupied_bytes: core.occupied().bytes,

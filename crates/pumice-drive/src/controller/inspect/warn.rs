@@ -15,10 +15,16 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// Returns the thresholds that the share in use has reached, lowest first.
     pub(crate) fn warnings(&self) -> Vec<u8> {
         let used_percent = self.used_percent();
-        let reached = |threshold: &u8| *threshold > 0 && used_percent >= f64::from(*threshold);
-        let thresholds = self.core().warn_percent().into_iter();
-        let mut reached: Vec<u8> = thresholds.filter(reached).collect();
-        reached.sort_unstable();
-        reached
+        let mut thresholds = self.thresholds();
+        thresholds.retain(|threshold| used_percent >= f64::from(*threshold));
+        thresholds
+    }
+
+    /// Returns the thresholds at which this opening warns, lowest first.
+    pub(crate) fn thresholds(&self) -> Vec<u8> {
+        let mut thresholds = self.core().warn_percent().to_vec();
+        thresholds.retain(|threshold| *threshold > 0);
+        thresholds.sort_unstable();
+        thresholds
     }
 }

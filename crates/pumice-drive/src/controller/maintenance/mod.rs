@@ -4,7 +4,7 @@
 //! * `gc`: emptying segments, record by record (`moving`), or several frames as one (`joining`).
 //! * `compact`: giving back to the medium what is dead.
 //! * `warm`: discarding and zeroing segments that are free.
-//! * `resize`: another size, another capacity.
+//! * `resize`: another size, another capacity. `settings`: another codec, other thresholds.
 
 #![warn(
     clippy::cast_possible_truncation,
@@ -19,9 +19,11 @@ mod gc;
 mod joining;
 pub(crate) mod moving;
 mod resize;
+mod settings;
 mod warm;
 
 pub use compact::Compacted;
 #[cfg(test)]
 pub(crate) use moving::Mover;
 pub use resize::{Resize, Resized};
+pub use settings::{SettingsChange, SettingsChanged, StoredSettings};

@@ -161,7 +161,7 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
             drive,
             frame: vec![0; frame_bytes],
             target: vec![0; Compressor::target_bytes(frame_bytes)],
-            codec: Compressor::new(drive.codec).with_form(drive.form),
+            codec: Compressor::new(drive.codec.get()).with_form(drive.form),
             dense: drive.options.recompress.map(Compressor::new),
             joins: Joins::default(),
             has_left: false,

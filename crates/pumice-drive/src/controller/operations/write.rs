@@ -151,7 +151,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// Returns the threads that should compress a write, if any should.
     fn workers_for(&self, data: &[u8]) -> Option<&Workers> {
         let workers = self.workers.get()?;
-        let is_wanted = workers.can_take(self.codec, data.len())
+        let is_wanted = workers.can_take(self.codec.get(), data.len())
             && self.compressor.borrow().is_trying()
             && data.chunks_exact(BLOCK_BYTES).any(|block| fill_byte(block).is_none());
         is_wanted.then_some(workers)
@@ -170,7 +170,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             Span::Fill { .. } => None,
         });
         let frames: Vec<_> = frames.collect();
-        let coding = Coding { codec: self.codec, form: self.form };
+        let coding = Coding { codec: self.codec.get(), form: self.form };
         let compressed = workers.compress(&self.clock, coding, &frames).await;
         self.compressor.borrow_mut().note(compressed.iter().map(|(_, encoding, _)| encoding));
         Some(compressed)

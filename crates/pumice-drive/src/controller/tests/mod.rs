@@ -18,6 +18,7 @@
 //! * `block_frames`: frames of independent blocks.
 //! * `rebuilding`: a new drive from what is left of one.
 //! * `resize`: other sizes and capacities, and power loss during a resize.
+//! * `settings`: another codec and other thresholds, and power loss while they are stored.
 //! * `scrub`: finding damage in a drive in use.
 //! * `space`: drives that are full.
 //! * `ageing`: drives that were used for long, with cold and partly dead data.
@@ -60,6 +61,7 @@ mod rebuilding;
 mod resize;
 mod reusing;
 mod scrub;
+mod settings;
 mod shrinking;
 mod simulated;
 mod space;

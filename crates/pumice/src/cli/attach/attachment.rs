@@ -4,11 +4,11 @@
 //! ```text
 //! RUNTIME/pumice/<drive>.attached/record.json    path, process, mount point
 //!                                 log            log of the background process
-//!                                 fuse/disk      the drive as a file, while the process runs
+//!                                 fuse/NAME      the drive as a file, while the process runs
 //! ```
 //!
 //! The loop device is not recorded: it is the one whose backing file is that file, which cannot be
-//! wrong.
+//! wrong. Lists of loop devices show the file, so it has the drive's name.
 
 use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
@@ -20,7 +20,6 @@ use serde::{Deserialize, Serialize};
 
 use super::holders;
 use crate::control;
-use pumice_fuse::FILE_NAME;
 
 const SUFFIX: &str = "attached";
 
@@ -167,7 +166,7 @@ impl Attachment {
 
     /// Returns the loop devices on the drive's file: one, unless others were added by hand.
     pub(crate) fn devices(&self) -> Vec<PathBuf> {
-        holders::loop_devices(&self.fuse_directory().join(FILE_NAME))
+        holders::loop_devices(&self.fuse_directory())
     }
 
     /// Returns the path of the drive; empty if its process was killed before it wrote a record.

@@ -18,7 +18,7 @@ use crate::control::ControlSocket;
 use crate::watch::{Connections, Measured, Watch};
 use pumice_drive::codec::Workers;
 use pumice_drive::runtime::{Backend, Runtime};
-use pumice_fuse::{FILE_NAME, FuseMount};
+use pumice_fuse::{FuseMount, file_name};
 
 /// Attaches the drive and serves it until it is detached.
 pub(super) fn serve(args: &Args, wanted: Wanted) -> Result<Outcome> {
@@ -89,6 +89,7 @@ fn serve_opened(
     let attachment = Attachment::begin(&args.path, args.mountpoint.as_deref())?;
     let measured = Rc::new(Measured::new(drive.clone(), runtime.clone()));
     let name = name_of(&args.path);
+    let file = attachment.fuse_directory().join(file_name(&name));
     let mount = FuseMount::mount(runtime, measured.clone(), &attachment.fuse_directory(), &name);
     let mount = mount.inspect_err(|_| clean(&attachment))?;
     let control = ControlSocket::bind(runtime, &args.path).inspect_err(|error| {
@@ -101,7 +102,7 @@ fn serve_opened(
         runtime.spawn(control.serve(runtime.clone(), drive.clone(), (watch, number), Vec::new()));
     }
     // Fails only if the thread has ended, which its result reports.
-    let _ = steps.file.send(attachment.fuse_directory().join(FILE_NAME));
+    let _ = steps.file.send(file);
     let ready = runtime.block_on(steps.set_up.end(runtime)).and_then(|device| {
         protect::against_killing(steps.failures);
         announce(args, &attachment, &device).inspect_err(|_| {

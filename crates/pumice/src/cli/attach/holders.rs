@@ -20,16 +20,16 @@ pub(super) fn started_ticks(process: i32) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-/// Returns the loop devices whose backing file has this name.
-pub(super) fn loop_devices(file: &Path) -> Vec<PathBuf> {
+/// Returns the loop devices whose backing file is in this directory.
+pub(super) fn loop_devices(directory: &Path) -> Vec<PathBuf> {
     let Ok(blocks) = fs::read_dir("/sys/block") else { return Vec::new() };
     let names = blocks.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let is_on_file = |name: &String| {
+    let is_there = |name: &String| {
         let backing = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file"));
-        backing.is_ok_and(|backing| Path::new(backing.trim_end_matches('\n')) == file)
+        backing.is_ok_and(|backing| Path::new(&backing).parent() == Some(directory))
     };
     let mut devices: Vec<PathBuf> =
-        names.filter(is_on_file).map(|name| Path::new("/dev").join(name)).collect();
+        names.filter(is_there).map(|name| Path::new("/dev").join(name)).collect();
     devices.sort();
     devices
 }

@@ -47,6 +47,10 @@ const ROOM_BYTES: u64 = 2 << 30;
 /// bench preset `compressibility` on both in turns. Takes a minute or two. Only the page with the
 /// results is kept.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pumice demo
+  pumice demo ~/documents --bytes 500M")]
 pub(crate) struct Args {
     /// Folder with the real data
     #[arg(default_value = "/usr")]

@@ -10,9 +10,11 @@ use futures_util::stream::{StreamExt, iter};
 use crate::cli::chain;
 use crate::cli::open::{self, FileDrive};
 use crate::cli::remains;
+use crate::cli::state::saved_text;
 use crate::cli::watch::MeasuredDrive;
 use crate::control::ControlSocket;
 use crate::watch::{Measured, Watch};
+use pumice_drive::base::units::format_size;
 use pumice_drive::codec::Workers;
 use pumice_drive::controller::{Drive, Info, OpenOptions};
 use pumice_drive::runtime::Runtime;
@@ -197,7 +199,15 @@ pub(super) fn show_all(
 pub(super) fn close_all(runtime: &Runtime, served: &[Served]) -> Result<()> {
     let closing = |served: &Served| {
         let (path, drive) = (served.path.clone(), served.drive.clone());
-        async move { drive.close().await.with_context(|| path.display().to_string()) }
+        let written = served.export.disk.stats().write.bytes;
+        async move {
+            let info = drive.info();
+            drive.close().await.with_context(|| path.display().to_string())?;
+            let (drive, written) = (path.display(), format_size(written));
+            let saved = saved_text(&info);
+            tracing::info!(drive = %drive, %written, %saved, "closed: all data is durable");
+            Ok(())
+        }
     };
     let closings = iter(served.iter().map(closing).collect::<Vec<_>>());
     let closed: Vec<Result<()>> = runtime.block_on(closings.buffered(AT_ONCE).collect());

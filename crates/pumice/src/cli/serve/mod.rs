@@ -74,13 +74,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COMMAND")]
     run: Option<String>,
 
-    /// Used capacity at which to warn, up to four percentages; or none [default: as set when the
-    /// drive was created]
+    /// Used capacity at which to warn, up to four percentages; or none [default: those of the
+    /// drive, see `pumice set`]
     #[arg(long, value_parser = thresholds, value_name = "PERCENT,...")]
     warn: Option<[u8; WARN_THRESHOLDS_MAX]>,
-
-    #[command(flatten)]
-    watch: super::watch::Args,
 
     /// I/O backend
     #[arg(long, value_enum, default_value_t = Io::Auto)]
@@ -89,6 +86,9 @@ pub(crate) struct Args {
     /// Print the URIs as JSON once the drives are served
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    watch: super::watch::Args,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use tempfile::TempDir;
 
+use crate::cli::socket_address;
 use pumice_drive::base::clock::while_busy;
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::{Access, Listen, Listener};
@@ -30,7 +31,7 @@ pub(super) struct Network {
 
     /// Listen on a TCP address; one that other machines can reach needs --tls require, or
     /// --insecure
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = socket_address)]
     listen: Option<SocketAddr>,
 
     /// Allow other machines to access the drives without encryption

@@ -1,9 +1,11 @@
-// Charts of the last minutes as SVG, and a map of the segments on a canvas. They know only the
-// numbers that they receive.
+// Charts of the last minutes or the last hour as SVG, and a map of the segments on a canvas. They
+// know only the numbers that they receive.
 
 const SVG = "http://www.w3.org/2000/svg";
 /** Time spans of a chart in seconds: the smallest that holds all samples is used. */
-const WINDOWS = [60, 120, 300];
+const WINDOWS = [60, 120, 300, 900, 1800, 3600];
+/** Into how many parts the time axis of each is divided. */
+const PARTS = { 60: 4, 120: 4, 300: 5, 900: 3, 1800: 3, 3600: 4 };
 const LEFT = 46, RIGHT = 8, TOP = 8, BOTTOM = 20;
 
 function svg(name, attributes = {}, text) {
@@ -68,9 +70,12 @@ export class LineChart {
     new ResizeObserver(() => this.draw()).observe(place);
   }
 
-  /** Shows `lines`, an array of values (null for none) for each series, at `times` in seconds. */
-  update(times, lines) {
-    [this.times, this.lines] = [times, lines];
+  /**
+   * Shows `lines`, an array of values (null for none) for each series, at `times` in seconds; each
+   * value is an average over the time in `spans`.
+   */
+  update(times, spans, lines) {
+    [this.times, this.spans, this.lines] = [times, spans, lines];
     const span = times.at(-1) - times[0];
     this.seconds = WINDOWS.find((one) => one >= span) ?? WINDOWS.at(-1);
     this.draw();
@@ -80,7 +85,8 @@ export class LineChart {
   fill() {
     if (!this.details.open || this.times.length === 0) return;
     const now = this.times.at(-1), rows = [];
-    for (let at = this.times.length - 1; at >= 0 && rows.length < 12; at -= 5) {
+    const step = Math.max(5, Math.ceil(this.times.length / 12));
+    for (let at = this.times.length - 1; at >= 0 && rows.length < 12; at -= step) {
       const cells = this.lines.map((line) => html("td", { class: "r" }, this.format(line[at])));
       const ago = html("th", { scope: "row", class: "r" }, (now - this.times[at]).toFixed(0));
       rows.push(html("tr", {}, ago, ...cells));
@@ -139,10 +145,10 @@ export class LineChart {
         class: index === 0 ? "floor" : "gridline" }),
       svg("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, this.tick(value)),
     ]);
-    parts.push(...this.moments(wide < 480 ? 2 : this.seconds === 300 ? 5 : 4).map(([ago, words, anchor]) =>
+    parts.push(...this.moments(wide < 480 ? 2 : PARTS[this.seconds]).map(([ago, words, anchor]) =>
       svg("text", { x: x(now - ago), y: height - 5, "text-anchor": anchor }, words)));
     this.series.forEach(({ colour, dash }, index) => {
-      const d = path(this.times, this.lines[index], x, y);
+      const d = path(this, index, x, y);
       const line = { class: "series", stroke: `var(${colour})`, "stroke-dasharray": dash ?? "none" };
       parts.push(svg("path", { ...line, d }));
     });
@@ -159,12 +165,12 @@ export class LineChart {
   }
 }
 
-/** A line that is broken where a value is missing or more than three seconds passed. */
-function path(times, values, x, y) {
+/** A line that is broken where a value is missing, or where none was taken for a while. */
+function path({ times, spans, lines }, index, x, y) {
   let d = "", last = null;
-  values.forEach((value, at) => {
+  lines[index].forEach((value, at) => {
     if (value === null || !Number.isFinite(value)) return void (last = null);
-    const joined = last !== null && times[at] - last < 3;
+    const joined = last !== null && times[at] - last < Math.max(3, 2.5 * spans[at]);
     const place = `${x(times[at]).toFixed(1)} ${y(value).toFixed(1)}`;
     // A point without neighbours is a dot: a line of no length with round ends.
     d += joined ? `L${place}` : `M${place}h.01`;

@@ -61,11 +61,67 @@ export function rates(later, earlier) {
     requests: COMMANDS.reduce((sum, name) => sum + commands[name].requests, 0),
     commands,
   };
-  // A handful of writes says nothing about how well data compresses.
-  const enough = rate.host * seconds >= 65536;
-  rate.stored = enough ? rate.frames / rate.host : null;
-  rate.amplification = enough ? rate.media / rate.host : null;
+  const telling = enough(rate.host, seconds);
+  rate.stored = telling ? rate.frames / rate.host : null;
+  rate.amplification = telling ? rate.media / rate.host : null;
   return rate;
+}
+
+/** A handful of writes says nothing about how well data compresses. */
+const enough = (bytesPerSecond, seconds) => bytesPerSecond * seconds >= 65536;
+
+/** What the charts show of one moment; `rate` as of `rates`, or null. */
+export function point(time, rate) {
+  if (!rate) return { time, span: 0 };
+  const { read, write } = rate.commands;
+  return {
+    time, span: rate.seconds, host: rate.host, frames: rate.frames, media: rate.media,
+    stored: rate.stored, amplification: rate.amplification, moved: rate.moved, meta: rate.meta,
+    reads: read.requests, writes: write.requests,
+    read_p50: quantile(read.latency, 0.5), read_p99: quantile(read.latency, 0.99),
+    write_p50: quantile(write.latency, 0.5), write_p99: quantile(write.latency, 0.99),
+  };
+}
+
+/** The points of a server's history. */
+export function points({ period, fields, points }) {
+  return points.map(([time, values]) => {
+    const point = { time, span: period };
+    fields.slice(1).forEach((field, at) => (point[field] = values[at]));
+    const telling = enough(point.host, period);
+    point.stored = telling ? point.frames / point.host : null;
+    point.amplification = telling ? point.media / point.host : null;
+    return point;
+  });
+}
+
+/** How bad a drive is: 2 if it refuses writes, 1 if something else is wrong. */
+export function badness(alerts) {
+  return alerts.some((one) => one.refuses_writes) ? 2 : alerts.length > 0 ? 1 : 0;
+}
+
+/** What a drive saves of what it holds: the ratio and the bytes, or null. */
+export function saved({ mapped_bytes: held, live_bytes: stored }) {
+  if (!(held > 0 && stored > 0)) return null;
+  const ratio = held / stored;
+  return [ratio >= 1000 ? "over 1000x" : `${ratio.toFixed(1)}x`, Math.max(0, held - stored)];
+}
+
+/** What hosts wrote and read of each drive between two snapshots, in bytes a second, by name. */
+export function speeds(later, earlier) {
+  const speeds = new Map(), seconds = (later.now_ns - (earlier?.now_ns ?? 0)) / 1e9;
+  if (!earlier || !(seconds > 0)) return speeds;
+  const before = new Map(earlier.drives.map((drive) => [drive.name, drive]));
+  for (const now of later.drives) {
+    const then = before.get(now.name);
+    const per = (pick) => Math.max(0, pick(now) - pick(then)) / seconds;
+    if (then) {
+      speeds.set(now.name, {
+        host: per((drive) => drive.info.host_bytes), read: per((drive) => drive.host.read.bytes),
+      });
+    }
+  }
+  return speeds;
 }
 
 /** A number with about three digits. */

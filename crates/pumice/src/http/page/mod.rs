@@ -24,11 +24,13 @@ const HTML: File = File {
     content: include_str!("page.html"),
 };
 
-const FILES: [File; 4] = [
+const FILES: [File; 6] = [
     File { name: "page.css", content_type: CSS, content: include_str!("page.css") },
     File { name: "page.js", content_type: JAVASCRIPT, content: include_str!("page.js") },
     File { name: "chart.js", content_type: JAVASCRIPT, content: include_str!("chart.js") },
+    File { name: "drives.js", content_type: JAVASCRIPT, content: include_str!("drives.js") },
     File { name: "figures.js", content_type: JAVASCRIPT, content: include_str!("figures.js") },
+    File { name: "past.js", content_type: JAVASCRIPT, content: include_str!("past.js") },
 ];
 
 fn answer(file: File) -> Response {

@@ -1,21 +1,32 @@
-// The page: requests a snapshot once a second while it is visible, keeps the last minutes, and
-// updates the figures. Requests nothing while it is hidden or paused.
+// The page: requests a snapshot once a second while it is visible, and updates the figures. Begins
+// with the drive that is worst, or the one that its address names, and with the last hour as the
+// server has kept it. Requests nothing while it is hidden or paused.
 
 import { html, LineChart, SegmentMap, STATES } from "./chart.js";
+import { Drives } from "./drives.js";
 import * as figures from "./figures.js";
+import { Past } from "./past.js";
 
-const PERIOD_MS = 1000, RETRY_MS = 2000, HISTORY = 300;
+const PERIOD_MS = 1000, RETRY_MS = 2000;
 /** Seconds over which tiles and latencies are averaged. */
 const TILE_SECONDS = 5, LATENCY_SECONDS = 30;
 /** Requested with every n-th snapshot. */
-const MAP_EVERY = 3;
+const MAP_EVERY = 3, PAST_EVERY = 60;
+/** Spans of the charts in seconds; the first is that of an address that names none. */
+const SPANS = ["300", "3600"];
 
 const $ = (id) => document.getElementById(id);
 const put = (id, text) => {
   if ($(id).textContent !== text) $(id).textContent = text;
 };
 
-let history = [], chosen = null, paused = false, timer = null, asked = 0, asking = false;
+/** What the address of the page says: the drive and the span of the charts. */
+const address = new URLSearchParams(location.search);
+let chosen = address.get("drive"), span = SPANS.find((one) => one === address.get("span")) ?? SPANS[0];
+/** Snapshots of the chosen drive, and the newest of all. */
+let samples = [], newest = null;
+let paused = false, timer = null, asked = 0, asking = false;
+const past = new Past();
 
 const megabytes = (value) => (value === null ? "–" : `${figures.short(value / 1e6)} MB/s`);
 const plain = (value) => figures.short(value);
@@ -58,41 +69,67 @@ const map = new SegmentMap($("map"), $("cell"));
 for (const [state, [words]] of Object.entries(STATES)) {
   $("map-key").append(html("div", {}, html("dt", { class: `swatch-${state}` }, words)));
 }
-$("map-key").append(html("div", {}, html("dd", {}, "paler: less live data")));
+$("map-key").append(html("div", {}, html("dd", {}, "fainter: less live data")));
 
-/** The snapshot of the chosen drive. */
-function sample(snapshot) {
-  const names = snapshot.drives.map((drive) => drive.name);
-  choices(names);
-  if (!names.includes(chosen)) chosen = names[0];
-  const drive = snapshot.drives.find((one) => one.name === chosen);
-  return { ...snapshot, drive, time: snapshot.now_ns / 1e9 };
+const drives = new Drives($("drives"), $("drive"), (name) => {
+  chosen = name;
+  keepAddress();
+  forget();
+  schedule(0);
+});
+
+/** The address of the page with a drive. */
+function addressOf(drive) {
+  const words = new URLSearchParams();
+  if (drive) words.set("drive", drive);
+  if (span !== SPANS[0]) words.set("span", span);
+  const text = words.toString();
+  return text ? `?${text}` : location.pathname;
 }
 
-function choices(names) {
-  const select = $("drive");
-  const shown = [...select.options].map((option) => option.value);
-  if (shown.join("\n") === names.join("\n")) return;
-  select.replaceChildren(...names.map((name) => html("option", { value: name }, name)));
-  $("drive-choice").hidden = names.length < 2;
+const keepAddress = () => history.replaceState(null, "", addressOf(chosen));
+
+/** Forgets what was seen: another drive, or another life of the server. */
+function forget() {
+  [samples, asked] = [[], 0];
+  past.clear();
 }
 
-/** The rates over about the last `span` seconds. */
-function over(span) {
-  const now = history.at(-1);
-  const then = history.find((one) => one.time >= now.time - span - 0.5);
+/** Takes the snapshot of the chosen drive; returns whether there is one. */
+function take(snapshot) {
+  const find = (name) => snapshot.drives.find((one) => one.name === name);
+  const drive = find(chosen) ?? find(Drives.first(snapshot));
+  if (!drive) return false;
+  const now = { now_ns: snapshot.now_ns, drive, time: snapshot.now_ns / 1e9 };
+  const before = samples.at(-1);
+  // After a restart, or for another drive, clock or counters start again.
+  if (before && (before.time >= now.time || before.drive.name !== drive.name)) forget();
+  chosen = drive.name;
+  const last = samples.at(-1);
+  past.add(now.time, last && now.time - last.time < 3 ? figures.rates(now, last) : null);
+  samples.push(now);
+  while (samples[0].time < now.time - LATENCY_SECONDS - 1) samples.shift();
+  return true;
+}
+
+/** The rates over about the last `seconds`. */
+function over(seconds) {
+  const now = samples.at(-1);
+  const then = samples.find((one) => one.time >= now.time - seconds - 0.5);
   return then && then !== now ? figures.rates(now, then) : null;
 }
 
-function show() {
-  const now = history.at(-1), { drive } = now, { info } = drive;
+function show(snapshot) {
+  const now = samples.at(-1), { drive } = now, { info } = drive;
   put("drive-name", drive.name);
   const codec = info.codec === "store" ? "not compressed" : info.codec;
   put("facts", `${figures.bytes(info.size_bytes)} disk on ${figures.bytes(info.capacity_bytes)}, ` +
     `${codec}, ${info.uuid}`);
-  put("version", `Pumice ${now.version}, up for ${figures.span(now.time)}, ` +
-    `${now.connections.open} NBD ${now.connections.open === 1 ? "client" : "clients"}`);
-  alerts(drive.overview.alerts);
+  const { open } = snapshot.connections;
+  put("version", `Pumice ${snapshot.version}, up for ${figures.span(now.time)}, ` +
+    `${open} NBD ${open === 1 ? "client" : "clients"}`);
+  alerts(snapshot);
+  drives.update(snapshot, chosen, figures.speeds(snapshot, newest), addressOf);
   tiles(drive, over(TILE_SECONDS));
   lines();
   commands(drive, over(LATENCY_SECONDS));
@@ -103,11 +140,22 @@ function show() {
 
 const ALERTS = { poisoned: "Medium failed.", full: "Full.", damage: "Damage.", space: "Space." };
 
-function alerts(list) {
-  const failing = list.some((one) => one.refuses_writes);
-  state(failing ? "refuses writes" : list.length > 0 ? "needs attention" : "healthy",
-    list.length > 0 ? "bad" : "good");
-  say(list.map(({ kind, what }) => [ALERTS[kind] ?? kind, what]));
+/** Alerts of other drives that are shown; the table has the rest. */
+const OTHERS_MAX = 4;
+
+function alerts({ drives, silent }) {
+  const list = drives.find((one) => one.name === chosen)?.overview.alerts ?? [];
+  const badness = figures.badness(list);
+  state(["healthy", "needs attention", "refuses writes"][badness], badness > 0 ? "bad" : "good");
+  const lines = list.map(({ kind, what }) => [ALERTS[kind] ?? kind, what]);
+  const others = silent.map((name) => [`${name}: no answer.`, "Its thread does not answer in time."]);
+  for (const { name, overview } of drives) {
+    const worst = overview.alerts.find((one) => one.refuses_writes);
+    if (worst && name !== chosen) others.push([`${name}: ${ALERTS[worst.kind] ?? worst.kind}`, worst.what]);
+  }
+  const left = others.length - OTHERS_MAX;
+  if (left > 0) others.splice(OTHERS_MAX, left, [`${left} more drives.`, "The table below names them."]);
+  say([...lines, ...others]);
 }
 
 /** Announced by screen readers, so updated only when the text changes. */
@@ -142,27 +190,29 @@ function tiles({ info }, rate) {
   put("write-p99", value);
   put("write-p99-unit", unit);
   put("used", info.used_percent.toFixed(1));
+  const saved = figures.saved(info);
+  put("saved", saved ? saved[0] : "–");
+  put("saved-bytes", saved ? `${figures.bytes(saved[1])} of what it holds` : "holds nothing yet");
 }
 
 function lines() {
-  const times = history.map((one) => one.time);
-  const line = (pick) => history.map((one) => (one.rate ? pick(one.rate) : null));
-  const part = (name, share) => line((rate) => figures.quantile(rate.commands[name].latency, share));
-  charts.bytes.update(times,
-    [line((rate) => rate.host), line((rate) => rate.frames), line((rate) => rate.media)]);
-  charts.stored.update(times, [line((rate) => rate.stored)]);
-  charts.wa.update(times, [line((rate) => rate.amplification)]);
-  charts.requests.update(times,
-    ["read", "write"].map((name) => line((rate) => rate.commands[name].requests)));
-  charts.latency.update(times,
-    [part("read", 0.5), part("read", 0.99), part("write", 0.5), part("write", 0.99)]);
-  charts.gc.update(times, [line((rate) => rate.moved), line((rate) => rate.meta)]);
+  const points = past.points(Number(span));
+  const times = points.map((one) => one.time), spans = points.map((one) => one.span);
+  const show = (chart, ...fields) =>
+    chart.update(times, spans, fields.map((field) => points.map((one) => one[field] ?? null)));
+  show(charts.bytes, "host", "frames", "media");
+  show(charts.stored, "stored");
+  show(charts.wa, "amplification");
+  show(charts.requests, "reads", "writes");
+  show(charts.latency, "read_p50", "read_p99", "write_p50", "write_p99");
+  show(charts.gc, "moved", "meta");
 }
 
-/** Rows of a table: a head and cells, each with its class. */
+/** Rows of a table: a head and cells, each with its class. Narrow windows show column heads by cell. */
 function rows(id, list) {
+  const heads = [...$(id).tHead.rows[0].cells].slice(1).map((head) => head.textContent);
   const made = list.map(([head, ...cells]) => html("tr", {}, html("th", { scope: "row" }, head),
-    ...cells.map(([text, kind]) => html("td", { class: kind }, text))));
+    ...cells.map(([text, kind], at) => html("td", { class: kind, "data-head": heads[at] }, text))));
   const body = $(id).tBodies[0];
   const text = JSON.stringify(list);
   if (body.dataset.text === text) return;
@@ -202,9 +252,11 @@ function space({ overview, info }) {
   $("space-bar").setAttribute("aria-label", `Use of the capacity: ${words}`);
 }
 
+const segments = (count) => `${figures.whole(count)} segment${count === 1 ? "" : "s"}`;
+
 function collection({ info, overview }, rate) {
   const list = [
-    ["State", overview.gc_debt_segments > 0 ? `active, ${overview.gc_debt_segments} segments to free` : "idle"],
+    ["State", overview.gc_debt_segments > 0 ? `active, ${segments(overview.gc_debt_segments)} to free` : "idle"],
     ["Segments freed", figures.whole(info.operations.gc_victims)],
     ["Moved in total", figures.bytes(info.moved_bytes)],
     ["Moved now", rate ? megabytes(rate.moved) : "–"],
@@ -277,22 +329,20 @@ async function step() {
   let wait = PERIOD_MS;
   const began = performance.now();
   try {
-    const now = sample(await ask("api/snapshot"));
-    const before = history.at(-1);
-    // After a restart, or for another drive, clock or counters start again.
-    if (before && (before.time >= now.time || before.drive.name !== chosen)) history = [];
-    const last = history.at(-1);
-    now.rate = last && now.time - last.time < 3 ? figures.rates(now, last) : null;
-    history.push(now);
-    if (history.length > HISTORY) history.shift();
+    const snapshot = await ask("api/snapshot");
+    if (!take(snapshot)) throw new Error("no drive answers");
+    const path = `api/drives/${encodeURIComponent(chosen)}`;
+    if (asked % PAST_EVERY === 0) past.keep(await ask(`${path}/history`));
     if (asked++ % MAP_EVERY === 0) {
       const cells = window.innerWidth < 600 ? 512 : 1024;
-      map.update(await ask(`api/drives/${encodeURIComponent(chosen)}/segments?cells=${cells}`));
+      map.update(await ask(`${path}/segments?cells=${cells}`));
     }
-    show();
+    show(snapshot);
+    newest = snapshot;
   } catch (error) {
     wait = RETRY_MS;
     state("no answer", "bad");
+    document.title = "(no answer) Pumice";
     say([["No answer.", `${error.message}: showing the last known figures.`]]);
   }
   asking = false;
@@ -306,15 +356,23 @@ function schedule(wait) {
   if (!paused && document.visibilityState === "visible") timer = setTimeout(step, wait);
 }
 
-document.addEventListener("visibilitychange", () => schedule(0));
+/** Goes on after a while in which nothing was requested: the server has kept what was missed. */
+function resume() {
+  asked = 0;
+  schedule(0);
+}
+
+document.addEventListener("visibilitychange", resume);
 $("pause").addEventListener("click", () => {
   paused = !paused;
   $("pause").setAttribute("aria-pressed", String(paused));
   $("pause").textContent = paused ? "Resume" : "Pause";
-  schedule(0);
+  resume();
 });
-$("drive").addEventListener("change", (event) => {
-  [chosen, history, asked] = [event.target.value, [], 0];
-  schedule(0);
+$("span").value = span;
+$("span").addEventListener("change", (event) => {
+  span = event.target.value;
+  keepAddress();
+  if (samples.length > 0) lines();
 });
 schedule(0);

@@ -1,0 +1,103 @@
+//! Changing settings that a drive keeps, while it is in use: the codec of new data, and when to
+//! warn of space.
+//!
+//! The settings are fields of the superblock, which is written as usual: one slot, sync, the other
+//! slot, sync. **Power loss** leaves the old settings or the new ones. Every frame names its own
+//! encoding, so either is right for whatever the log holds.
+
+use serde::{Deserialize, Serialize};
+
+use super::super::core::WARN_THRESHOLDS_MAX;
+use super::super::drive::Drive;
+use crate::base::{Clock, Error, ErrorKind, Result};
+use crate::codec::{Codec, Compressor, FrameForm};
+use crate::format::Superblock;
+use crate::media::Medium;
+
+/// Settings to change; what is not given stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SettingsChange {
+    /// Codec for new data. Frames of independent blocks need one that compresses.
+    pub codec: Option<Codec>,
+    /// Shares of the capacity in use, in per cent, at which to warn; 0 disables a threshold.
+    pub warn_percent: Option<[u8; WARN_THRESHOLDS_MAX]>,
+}
+
+/// Settings that a drive keeps and that can be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredSettings {
+    /// Codec for new data.
+    pub codec: Codec,
+    /// Shares of the capacity in use, in per cent, at which to warn; 0 disables a threshold.
+    pub warn_percent: [u8; WARN_THRESHOLDS_MAX],
+}
+
+/// Settings before and after a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SettingsChanged {
+    /// The settings as they were.
+    pub before: StoredSettings,
+    /// The settings as they are now.
+    pub after: StoredSettings,
+    /// Whether the drive was opened with thresholds of its own ([`OpenOptions::warn_percent`]),
+    /// which take precedence over those that it keeps until it is closed.
+    ///
+    /// [`OpenOptions::warn_percent`]: crate::controller::OpenOptions::warn_percent
+    pub is_warn_overridden: bool,
+}
+
+impl StoredSettings {
+    fn of(superblock: &Superblock) -> Self {
+        Self {
+            codec: Codec::from_format(superblock.codec, superblock.codec_level),
+            warn_percent: superblock.warn_percent,
+        }
+    }
+}
+
+impl<M: Medium, C: Clock> Drive<M, C> {
+    /// Returns the settings that the drive keeps.
+    pub fn settings(&self) -> StoredSettings {
+        StoredSettings::of(self.core().superblock())
+    }
+
+    /// Changes settings. When this returns, the change is durable, and the codec is that of what is
+    /// written from now on; what the drive holds stays as it is. Writes nothing if nothing differs.
+    ///
+    /// Must run to its end while the drive is open: dropped while it writes superblocks, it leaves
+    /// a drive that takes no writes until it is reopened.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a codec that does not suit the drive's frames, `ReadOnly` or `Poisoned`:
+    /// nothing is changed. `Medium`: the drive takes no writes.
+    pub async fn change_settings(&self, change: SettingsChange) -> Result<SettingsChanged> {
+        let _turn = self.turn().await;
+        self.core().check_writable(0, 0)?;
+        let before = self.settings();
+        let after = StoredSettings {
+            codec: change.codec.unwrap_or(before.codec),
+            warn_percent: change.warn_percent.unwrap_or(before.warn_percent),
+        };
+        if after.codec == Codec::None && self.form == FrameForm::Blocks {
+            let what = "the drive's frames are of independent blocks (`create --frame blocks`), \
+                        which need a codec: use lz4 or zstd";
+            return Err(Error::new(ErrorKind::InvalidInput, what));
+        }
+        if after != before {
+            self.update_superblocks(|superblock| {
+                (superblock.codec, superblock.codec_level) = after.codec.to_format();
+                superblock.warn_percent = after.warn_percent;
+            })
+            .await?;
+        }
+        if after.codec != before.codec {
+            self.codec.set(after.codec);
+            self.compressor.replace(Compressor::new(after.codec).with_form(self.form));
+        }
+        if after.warn_percent != before.warn_percent {
+            self.with_core(|core| core.thresholds_changed());
+        }
+        let is_warn_overridden = self.options.warn_percent.is_some();
+        Ok(SettingsChanged { before, after, is_warn_overridden })
+    }
+}

@@ -1,0 +1,228 @@
+//! `pumice set`: changes settings that a drive keeps, closed or served.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+
+use super::{Outcome, lossy, print, print_json, thresholds};
+use crate::control::{self, Answer, Client, Request};
+use pumice_drive::base::near::nearest;
+use pumice_drive::codec::Codec;
+use pumice_drive::controller::{
+    OpenOptions, SettingsChange, SettingsChanged, StoredSettings, WARN_THRESHOLDS_MAX,
+};
+use pumice_drive::runtime::{Backend, Runtime};
+
+/// Change settings of a drive, closed or served
+///
+/// A drive keeps its settings until they are changed again. A codec is that of what is written from
+/// now on; data that the drive holds stays as it is until it is overwritten. After a power loss the
+/// drive has the old or the new settings. `pumice info` shows them.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Settings:
+  codec=CODEC         Codec for new data: none, lz4, zstd or zstd:LEVEL
+  warn=PERCENT,...    Warn when this much of the capacity is in use; or none
+
+Examples:
+  pumice set drive.pumice codec=zstd:3
+  pumice set drive.pumice codec=lz4 warn=70,85,95 --json")]
+pub(crate) struct Args {
+    /// File or block device
+    path: PathBuf,
+
+    /// Setting to change
+    #[arg(value_parser = setting, required = true, value_name = "KEY=VALUE")]
+    settings: Vec<Setting>,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A setting with its new value.
+#[derive(Clone, Copy, Debug)]
+enum Setting {
+    Codec(Codec),
+    Warn([u8; WARN_THRESHOLDS_MAX]),
+}
+
+const KEYS: [&str; 2] = ["codec", "warn"];
+
+/// Properties that `pumice resize` changes.
+const RESIZED: [&str; 2] = ["size", "capacity"];
+
+/// Options of `pumice create` that cannot be changed afterwards.
+const FIXED: [&str; 4] = ["frame", "segment", "preallocate", "over-provisioning"];
+
+/// Options for the time that a drive is open.
+const OF_AN_OPENING: [&str; 9] = [
+    "cache",
+    "checkpoint",
+    "compact",
+    "description",
+    "export-name",
+    "map-cache",
+    "read-only",
+    "recompress",
+    "threads",
+];
+
+/// Parses an assignment.
+fn setting(text: &str) -> Result<Setting, String> {
+    let (key, value) = text.split_once('=').unwrap_or((text, ""));
+    let (key, value) = (key.trim(), value.trim());
+    match key {
+        "codec" if !value.is_empty() => value.parse().map(Setting::Codec),
+        "warn" if !value.is_empty() => thresholds(value).map(Setting::Warn),
+        "codec" | "warn" => Err(format!("expected {key}=VALUE")),
+        key if RESIZED.contains(&key) => Err(format!("{key} is changed by `pumice resize`")),
+        key if FIXED.contains(&key) => {
+            Err(format!("{key} is fixed when a drive is created: copy its data to a new drive"))
+        }
+        key if OF_AN_OPENING.contains(&key) => {
+            Err(format!("no drive keeps it: it is the option --{key} of `pumice serve`"))
+        }
+        key => {
+            let near = nearest(key, &KEYS).map(|near| format!(": did you mean '{near}'?"));
+            let keys = || format!(": use {}", KEYS.join(" or "));
+            Err(format!("unknown setting '{key}'{}", near.unwrap_or_else(keys)))
+        }
+    }
+}
+
+/// What is printed as JSON.
+#[derive(Serialize)]
+struct Changed {
+    path: String,
+    before: Shown,
+    after: Shown,
+    /// Whether the server was started with other thresholds, which it uses until it ends.
+    warn_overridden: bool,
+}
+
+/// Settings in the words of `create`.
+#[derive(PartialEq, Serialize)]
+struct Shown {
+    codec: String,
+    warn: String,
+}
+
+impl Shown {
+    fn of(settings: &StoredSettings) -> Self {
+        let percents = settings.warn_percent.iter().filter(|percent| **percent > 0);
+        let percents: Vec<String> = percents.map(u8::to_string).collect();
+        let warn = if percents.is_empty() { "none".into() } else { percents.join(",") };
+        Self { codec: settings.codec.to_string(), warn }
+    }
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// There is no drive, it cannot be opened, or the settings do not suit it: nothing has changed.
+pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    let change = change(&args.settings)?;
+    let changed = match control::connect(&args.path)? {
+        Some(client) => ask(client, &args.path, change),
+        None => set(&args.path, change),
+    }?;
+    let shown = Changed {
+        path: lossy(&args.path),
+        before: Shown::of(&changed.before),
+        after: Shown::of(&changed.after),
+        warn_overridden: changed.is_warn_overridden,
+    };
+    if args.json {
+        print_json(&shown)?;
+    } else {
+        print(&text(&args.settings, &shown))?;
+    }
+    Ok(Outcome::Good)
+}
+
+/// Returns the change that the assignments ask for.
+fn change(settings: &[Setting]) -> Result<SettingsChange> {
+    let mut change = SettingsChange::default();
+    for setting in settings {
+        let is_second = match *setting {
+            Setting::Codec(codec) => change.codec.replace(codec).is_some(),
+            Setting::Warn(percents) => change.warn_percent.replace(percents).is_some(),
+        };
+        if is_second {
+            bail!("a setting is given twice: give each once");
+        }
+    }
+    Ok(change)
+}
+
+/// Asks the drive's server to change its settings.
+fn ask(client: Client, path: &Path, change: SettingsChange) -> Result<SettingsChanged> {
+    let answer = client.ask(&Request::Set(change), |_| ());
+    match answer.with_context(|| path.display().to_string())? {
+        Some(Answer::Set(changed)) => Ok(changed),
+        _ => bail!(
+            "{}: the server stopped before the settings were changed: see `pumice info`",
+            path.display()
+        ),
+    }
+}
+
+/// Changes settings of a drive that is not served.
+fn set(path: &Path, change: SettingsChange) -> Result<SettingsChanged> {
+    let runtime = Runtime::new(Backend::Auto)?;
+    let options = OpenOptions { compact_percent: None, ..OpenOptions::default() };
+    let drive = super::open::drive(&runtime, path, options)?;
+    let changed = runtime.block_on(drive.change_settings(change));
+    let closed = runtime.block_on(drive.close());
+    runtime.drop_tasks();
+    let changed = changed.and_then(|changed| closed.map(|()| changed));
+    changed.with_context(|| path.display().to_string())
+}
+
+fn text(settings: &[Setting], shown: &Changed) -> String {
+    let Changed { path, before, after, warn_overridden } = shown;
+    let line = |setting: &Setting| {
+        let (name, before, after, note) = match setting {
+            Setting::Codec(_) => ("codec", &before.codec, &after.codec, "for new data"),
+            Setting::Warn(_) if *warn_overridden => {
+                ("warn", &before.warn, &after.warn, "once its server, which has --warn, has ended")
+            }
+            Setting::Warn(_) => ("warn", &before.warn, &after.warn, ""),
+        };
+        let note = if note.is_empty() { String::new() } else { format!(", {note}") };
+        if before == after {
+            format!("{path}: {name} {after}, as before\n")
+        } else {
+            format!("{path}: {name} {before} -> {after}{note}\n")
+        }
+    };
+    settings.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: what is no setting is refused with what to do instead.
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_what_to_do() {
+        for (text, mention) in [
+            ("codek=zstd", "did you mean 'codec'?"),
+            ("codec", "expected codec=VALUE"),
+            ("codec=zstd:99", "a level from -7 to 19"),
+            ("warn=101", "such as 80,90,95, or none"),
+            ("size=1G", "pumice resize"),
+            ("frame=blocks", "fixed"),
+            ("compact=20", "--compact of `pumice serve`"),
+            ("colour=blue", "use codec or warn"),
+            ("=", "use codec or warn"),
+        ] {
+            let refusal = setting(text).expect_err(text);
+            assert!(refusal.contains(mention), "{text}: {refusal}");
+        }
+        let twice = ["codec=lz4", "codec=none"].map(|text| setting(text).expect("a setting"));
+        assert!(change(&twice).is_err());
+    }
+}
