@@ -1,5 +1,5 @@
 #!/bin/busybox sh
-# In the guest (see run.sh): what every script begins with.
+# In the guest (see run.sh): what every script begins with, before words.sh.
 export PATH=/sbin:/bin HOME=/tmp
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
@@ -7,50 +7,5 @@ mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
 mount -t tmpfs tmpfs /tmp
 for module in /modules/*; do insmod "$module"; done
-# The shell prefers its own programs of these names, which know fewer flags. So do others that look
-# in /bin.
-for program in /sbin/*; do
-    rm -f "/bin/${program##*/}"
-    # shellcheck disable=SC2139
-    alias "${program##*/}=$program"
-done
-
-say() { echo "| $*"; }
-fail() {
-    say "failed: $*"
-    cat /run/pumice/*/log 2> /dev/null
-    dmesg | tail -n 20
-    poweroff -f
-}
-# Files that compress by half, and their sums.
-write() { # name in /mnt
-    {
-        head -c 200000 /dev/urandom
-        yes "$1" | head -c 200000
-    } > "/mnt/$1" || fail "file $1"
-    md5sum "/mnt/$1" >> /tmp/sums
-}
-# Nothing of what is compared comes out of the guest's memory.
-compare() {
-    echo 3 > /proc/sys/vm/drop_caches
-    md5sum -c /tmp/sums > /tmp/found || fail "$(grep -v OK /tmp/found)"
-}
-
-# Makes a file system on a disk and writes to it while the server restarts, then compares.
-use_ext4() { # disk
-    mkfs.ext4 -q "$1" || fail mkfs
-    mount -t ext4 "$1" /mnt || fail mount
-    number=0
-    while [ "$number" -lt 40 ]; do
-        write "$number"
-        sync
-        number=$((number + 1))
-        say "wrote $number"
-    done
-    fstrim /mnt || fail fstrim
-    umount /mnt || fail umount
-    e2fsck -fn "$1" || fail e2fsck
-    mount -t ext4 -o ro "$1" /mnt || fail "second mount"
-    compare
-    umount /mnt || fail "second umount"
-}
+# Programs that look in /bin would find those of busybox, which know fewer flags.
+for program in /sbin/*; do rm -f "/bin/${program##*/}"; done

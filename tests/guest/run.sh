@@ -2,13 +2,16 @@
 # Boots Debian's kernel in QEMU under software emulation, with what is needed and a script as its
 # first process: for what the machine's own kernel lacks, or has in another version.
 #
-#   tests/guest/run.sh SCRIPT PUMICE [PORT|SOCKET]
+#   tests/guest/run.sh SCRIPT PUMICE [PORT|SOCKET|URI]
 #
-# SCRIPT runs in the guest after prelude.sh, by busybox's shell, as `/init`; `/pumice` is the program
+# SCRIPT runs in the guest after prelude.sh and words.sh, by busybox's shell, as `/init`; `/pumice` is the program
 # PUMICE, and 10.0.2.2, with $port in its environment, is the server on PORT of this machine's
-# loopback; with SOCKET, /dev/vda is the vhost-user disk there. What SCRIPT says in lines that begin
-# with "| " goes to standard output, everything on the guest's console to standard error. Its last
-# word must be "good".
+# loopback; with SOCKET, /dev/vda is the vhost-user disk there; with URI, it is that NBD export, with
+# a write cache. What SCRIPT says in lines that begin with "| " goes to standard output, everything
+# on the guest's console to standard error. Its last word must be "good".
+#
+# A SCRIPT with a line `# needs systemd` gets this machine's systemd with its targets, none of its
+# services, the units of Pumice, and booted.sh for what comes after the boot.
 #
 # PUMICE_GUEST_KERNEL names the folder of an unpacked kernel package: `dpkg-deb --extract` of the
 # package that linux-image-cloud-amd64 depends on. `.ci/run` gets it.
@@ -16,8 +19,13 @@
 # Exit code 0: good. 1: not. 2: a program or the kernel is missing.
 set -euo pipefail
 export PATH="$PATH:/usr/sbin:/sbin" LC_ALL=C.UTF-8
-script=$1 pumice=$2 port=${3:-} socket=
-if [[ $port = /* ]]; then socket=$port port=; fi
+here=${BASH_SOURCE[0]%/*}
+script=$1 pumice=$2 port='' socket='' uri=''
+case ${3:-} in
+    /*) socket=$3 ;;
+    nbd*) uri=$3 ;;
+    *) port=${3:-} ;;
+esac
 
 # Longest that a guest may take; half a minute is usual.
 GUEST_SECONDS=300
@@ -56,9 +64,19 @@ for program in "${PROGRAMS[@]}"; do
     place "$(command -v "$program")" "sbin/$program"
 done
 ln -s mke2fs "$root/sbin/mkfs.ext4"
+if grep -q '^# needs systemd$' "$script"; then
+    mkdir -p "$root"/lib/systemd/system{,-generators} "$root/etc/systemd/system"
+    for program in /lib/systemd/{systemd,system-generators/systemd-fstab-generator} /bin/systemctl; do
+        [ -x "$program" ] || missing "$program is not installed"
+        place "$program" "$program"
+    done
+    cp -P /lib/systemd/system/*.target "$root/lib/systemd/system/"
+    cp "$here"/../../dist/*.service "$root/etc/systemd/system/"
+    cp "$here"/{words,booted}.sh "$root/"
+fi
 strip -o "$folder/pumice" "$pumice"
 place "$folder/pumice" pumice
-cat "${BASH_SOURCE[0]%/*}/prelude.sh" "$script" > "$root/init"
+cat "$here"/{prelude,words}.sh "$script" > "$root/init"
 chmod +x "$root/init"
 
 # The index of a package is made when it is installed; the package itself may not be ours to write.
@@ -82,9 +100,15 @@ if [ -n "$socket" ]; then
         -chardev "socket,id=disk,path=$socket,reconnect=1"
         -device "vhost-user-blk-pci,chardev=disk")
 fi
+if [ -n "$uri" ]; then
+    disk=(-drive "file=$uri,format=raw,if=virtio,cache=writeback")
+fi
+# Without no_timer_check a guest on a busy machine may stay in the check of its timer.
+machine=(-accel tcg -m 1024 -smp 2 -no-reboot -nodefaults -display none -serial stdio
+    -kernel "$image" -initrd "$folder/initrd"
+    -append "console=ttyS0 loglevel=4 panic=-1 no_timer_check port=$port")
 # The stream editors keep nothing back; `|| :` because timeout's answer is in what was said.
-timeout --kill-after=5 "$GUEST_SECONDS" qemu-system-x86_64 -accel tcg -m 1024 -smp 2 -no-reboot \
-    -nodefaults -display none -serial stdio -kernel "$image" -initrd "$folder/initrd" \
-    -append "console=ttyS0 loglevel=4 panic=-1 port=$port" "${network[@]}" "${disk[@]}" < /dev/null |
+timeout --foreground --kill-after=5 "$GUEST_SECONDS" \
+    qemu-system-x86_64 "${machine[@]}" "${network[@]}" "${disk[@]}" < /dev/null |
     sed -u 's/\r$//' | tee /dev/stderr | sed -u -n 's/^| //p' | tee "$folder/said" || :
 [ "$(tail -n 1 "$folder/said")" = good ]

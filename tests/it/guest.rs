@@ -1,12 +1,16 @@
 //! Goal: what this machine's kernel lacks, or has in another version: the kernel's own NBD client
-//! stays through restarts; `pumice attach` works on Debian's kernel; its driver works on a
-//! vhost-user disk.
+//! stays through restarts; `pumice attach` works on Debian's kernel, by hand, by fstab and by its
+//! unit; its driver works on a vhost-user disk.
 //! Method: Debian's kernel in a guest under QEMU, which `tests/guest/run.sh` boots.
 
 use std::env;
+#[cfg(feature = "attach")]
+use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 
+#[cfg(feature = "attach")]
+use crate::harness::Server;
 #[cfg(feature = "vhost")]
 use crate::harness::run_ok;
 use crate::harness::{Drive, PUMICE, Talker, skip, stand_in, tool, wait_until};
@@ -29,7 +33,7 @@ fn guest(script: &str) -> Option<Command> {
 fn hear(guest: &mut Talker, word: &str) {
     loop {
         let said = guest.next_line();
-        assert!(!said.starts_with("failed"), "{said}");
+        assert!(!said.starts_with("failed"), "{said}\n{}", guest.end().1);
         if said == word {
             return;
         }
@@ -101,4 +105,41 @@ fn a_drive_is_attached_on_debians_kernel() {
         hear(&mut guest, word);
     }
     guest.finish();
+}
+
+/// A disk whose write cache is lost with its process: what was not flushed is on no medium.
+#[cfg(feature = "attach")]
+fn disk_with_cache(drive: &Drive, turn: &str) -> Option<Server> {
+    let (socket, medium) = (drive.beside(turn), drive.beside("medium"));
+    let file = File::options().create(true).append(true).open(&medium).expect("the medium");
+    file.set_len(1 << 30).expect("its size");
+    let mut command = Command::new(tool("nbdkit")?);
+    command.args(["--foreground", "--filter=cache", "--unix"]).arg(&socket);
+    command.arg("file").arg(medium).arg("cache=writeback");
+    Some(Server::start(&mut command, socket))
+}
+
+/// A machine that has a drive in its fstab boots, loses power while it writes, and boots again. The
+/// drive lies on ext4, whose disk loses its cache with the power.
+#[test]
+#[cfg(feature = "attach")]
+fn a_machine_with_a_drive_in_fstab_comes_up_after_a_power_cut() {
+    let Some(mut command) = guest("boot.sh") else { return };
+    let drive = Drive::absent();
+    // What the first boot's QEMU leaves goes with the drive's folder.
+    command.env("TMPDIR", drive.beside(""));
+    let Some(disk) = disk_with_cache(&drive, "first") else { return };
+    let first = command.arg(disk.uri());
+    let mut machine = Talker::start(first);
+    hear(&mut machine, "synced");
+    hear(&mut machine, "writing");
+    disk.kill();
+    drop(machine);
+    let Some(mut command) = guest("boot.sh") else { return };
+    let Some(disk) = disk_with_cache(&drive, "second") else { return };
+    let mut machine = Talker::start(command.arg(disk.uri()));
+    for word in ["found", "attached", "good"] {
+        hear(&mut machine, word);
+    }
+    machine.finish();
 }

@@ -483,7 +483,7 @@ impl Talker {
     }
 
     /// Ends the client and takes its last words.
-    fn end(&mut self) -> (ExitStatus, String) {
+    pub(crate) fn end(&mut self) -> (ExitStatus, String) {
         // A reaped child's number may belong to another process by now.
         let status = match self.child.try_wait().expect("state of a child") {
             Some(status) => status,

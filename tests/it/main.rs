@@ -33,6 +33,7 @@ mod exports;
 mod fio;
 #[cfg(feature = "bench")]
 mod forecast;
+mod foreign;
 mod format_doc;
 mod full_host;
 mod guest;

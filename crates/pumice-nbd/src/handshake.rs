@@ -45,8 +45,9 @@ const NAME_BYTES_MAX: usize = 4096;
 /// for each export.
 const OPTIONS_MAX: usize = 1024;
 
-/// Smallest block size announced, in bytes: a disk sector. Smaller requests work, too.
-const BLOCK_BYTES_MIN: u32 = 512;
+/// Smallest block size announced, in bytes. Requests need no alignment, and clients that respect
+/// this number would refuse others before they are sent.
+const BLOCK_BYTES_MIN: u32 = 1;
 
 /// The result of option haggling.
 #[derive(Debug, PartialEq, Eq)]
