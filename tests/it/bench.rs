@@ -75,7 +75,9 @@ impl Place {
     }
 
     pub(crate) fn results(&self, name: &str) -> Results {
-        read(&self.path(name)).expect("results")
+        let mut all = read(&self.path(name)).expect("results");
+        assert_eq!(all.len(), 1, "results of one target");
+        all.remove(0)
     }
 }
 
@@ -209,7 +211,8 @@ fn results_are_those_of_the_server_and_obey_its_delay() {
     let theirs = run_ok(&mut command).stdout;
     server.stop();
     fs::write(place.path("fio.json"), &theirs[theirs.find('{').expect("JSON")..]).expect("a file");
-    let runs = pumice_bench::interop::read(&place.path("fio.json")).expect("results").runs;
+    let results = pumice_bench::interop::read(&place.path("fio.json")).expect("results");
+    let runs = &results[0].runs;
     assert_eq!(reads_served(&counts), runs[0].sample.operations, "fio's reads");
     obeys_delay(&runs[0]);
     // The machine may have been busy in one of the two.

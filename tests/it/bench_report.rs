@@ -53,6 +53,7 @@ fn plan() -> Plan {
         runs_max: ROUNDS.len() as u32,
         precision_percent: None,
         steady: None,
+        purge: false,
         precondition: 0,
         fills: true,
         order: Order::Shuffled,
@@ -71,13 +72,15 @@ fn write(path: &Path, scale: f64, plan: Plan) {
         title: path.file_stem().expect("a name").to_str().expect("plain").to_owned(),
         about: "Every operation at two levels.".to_owned(),
         target: "disk.img".to_owned(),
+        label: String::new(),
+        turns: None,
         plan,
         command: "pumice bench run".to_owned(),
         begun_unix_s: 1,
         environment: vec![("kernel".to_owned(), "Linux".to_owned())],
         payloads: Vec::new(),
     };
-    let mut writer = Writer::create(path, &header).expect("a new file");
+    let mut writer = Writer::create(path, std::slice::from_ref(&header)).expect("a new file");
     let mut latency = Latencies::new();
     (1..=2000).for_each(|us| latency.record(us * 1000));
     let interval = Interval { operations: 50, latency_ns_sum: 1, latency_ns_max: 2_000_000 };
@@ -111,7 +114,7 @@ fn write(path: &Path, scale: f64, plan: Plan) {
                     device: None,
                     warnings: vec!["the processor was busy".to_owned()],
                 };
-                writer.append(&run).expect("appended");
+                writer.append(0, &run).expect("appended");
                 place += 1;
             }
         }
@@ -176,12 +179,14 @@ fn every_form_holds_the_numbers() {
 fn a_page_is_whole_in_a_browser() {
     let (_folder, name) = folder();
     let all = ["base", "slower"].map(|file| read(Path::new(&name(file))).expect("results"));
+    let all = all.concat();
     let pages = [("two results", report::document(&all).to_html())];
     let Some((wrong, drawings, _)) = crate::report::measured(&pages) else { return };
     assert!(wrong.is_empty(), "{} faults:\n{}", wrong.len(), wrong.join("\n"));
-    // Of each result two charts of bars, one of percentiles for each operation and two of each
-    // course, in each of the four frames.
-    assert_eq!(drawings, 2 * (2 + Operation::ALL.len() + 2 * 5) * 4);
+    // A chart of both results for each operation; of each result two charts of bars, one of
+    // percentiles for each operation and two of each course; each in the four frames.
+    let tests = Operation::ALL.len();
+    assert_eq!(drawings, (tests + 2 * (2 + tests + 2 * 5)) * 4);
 }
 
 #[test]

@@ -16,6 +16,8 @@ mod bench_report;
 mod bench_sim;
 #[cfg(feature = "bench")]
 mod bench_target;
+#[cfg(feature = "bench")]
+mod bench_turns;
 mod cli_doc;
 mod compact;
 mod config;

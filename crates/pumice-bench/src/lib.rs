@@ -27,6 +27,6 @@ pub mod reproduce;
 pub mod stats;
 pub mod workload;
 
-pub use bench::{Activity, Benchmark, FileSink, Finished, Resumption, Sink, Status};
+pub use bench::{Activity, Benchmark, Contest, FileSink, Finished, Resumption, Sink, Status};
 pub use bench::{compare, detect, engine, interop, report, results, runner, target};
 pub use error::{Error, Result};

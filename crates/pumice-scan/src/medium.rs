@@ -110,7 +110,7 @@ impl Medium {
             Self::Folder(folder) => folder,
         };
         let Some(runs) = measured(folder, stop)? else { return Ok(None) };
-        let summary = Summary::of(&runs, 1).filter(|summary| summary.mean > 0.0);
+        let summary = Summary::of(&runs).filter(|summary| summary.mean > 0.0);
         let summary = summary.ok_or_else(|| {
             Error::Unsupported(format!("the speed of {name} cannot be measured").into())
         })?;

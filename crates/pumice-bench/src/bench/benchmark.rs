@@ -1,17 +1,17 @@
-//! A whole benchmark in one call: prepare the target, describe it, run the plan, clean up.
+//! A whole benchmark in one call: prepare the targets, describe them, run the plan, clean up.
 //!
 //! ```text
-//! prepare target -> header -> Sink::begin -> { Sink::progress, Sink::keep } per run -> remove file
+//! prepare targets -> headers -> Sink::begin -> { Sink::progress, Sink::keep } per run -> remove
 //! ```
 //!
 //! A [`Sink`] receives everything as it happens. Prints nothing.
 
 use std::sync::atomic::AtomicBool;
 
-use super::results::{Header, Results};
+use super::results::{Header, Results, TARGETS_MAX};
 use super::runner::{End, carry_out};
 use super::sink::Sink;
-use super::target::Location;
+use super::target::{Contender, Location};
 use crate::error::{Error, Result};
 use crate::workload::Plan;
 
@@ -37,6 +37,15 @@ pub struct Finished {
     pub end: End,
     /// The header and all runs so far.
     pub results: Results,
+}
+
+/// The results of a benchmark of targets that took turns, complete or not.
+#[derive(Clone, Debug)]
+pub struct Contest {
+    /// Whether every run was made.
+    pub end: End,
+    /// Header and runs of each target, in the order given.
+    pub results: Vec<Results>,
 }
 
 impl Benchmark {
@@ -77,20 +86,65 @@ impl Benchmark {
         stop: &AtomicBool,
         sink: &mut dyn Sink,
     ) -> Result<Finished> {
-        target.prepare(self.plan.end_bytes(), self.destroy)?;
-        let header = Header::new(&self.title, &self.about, target, self.plan, self.begun_unix_s);
-        let header = header.inspect_err(|_| target.remove())?;
-        finish(target, Results { header, runs: Vec::new() }, stop, sink)
+        let Contest { end, mut results } =
+            self.run_in_turns(&[target.clone().into()], stop, sink)?;
+        Ok(Finished { end, results: results.remove(0) })
     }
+
+    /// Runs the benchmark on several targets that take turns: every run of a cell is followed by
+    /// the same run on the next target, so that what changes on the machine changes all of them
+    /// alike. The order of the targets is balanced over the rounds and drawn by seed.
+    ///
+    /// # Errors
+    /// Those of [`Benchmark::run`]; [`Error::Invalid`] for no target, too many, or one that is
+    /// named twice.
+    pub fn run_in_turns(
+        self,
+        targets: &[Contender],
+        stop: &AtomicBool,
+        sink: &mut dyn Sink,
+    ) -> Result<Contest> {
+        check_distinct(targets)?;
+        for (index, target) in targets.iter().enumerate() {
+            let prepared = target.location.prepare(self.plan.end_bytes(), self.destroy);
+            prepared.inspect_err(|_| remove(&targets[..index]))?;
+        }
+        let first = &targets[0].location;
+        let header = Header::new(&self.title, &self.about, first, self.plan, self.begun_unix_s);
+        let headers = header.and_then(|header| header.in_turns(targets));
+        let headers = headers.inspect_err(|_| remove(targets))?;
+        let results = headers.into_iter().map(|header| Results { header, runs: Vec::new() });
+        finish(targets, results.collect(), stop, sink)
+    }
+}
+
+/// Checks that no target is another one, too.
+fn check_distinct(targets: &[Contender]) -> Result<()> {
+    if !(1..=TARGETS_MAX).contains(&targets.len()) {
+        let what = format!("{} targets: expected 1 to {TARGETS_MAX}", targets.len());
+        return Err(Error::invalid(what));
+    }
+    for (index, Contender { location, .. }) in targets.iter().enumerate() {
+        if targets[..index].iter().any(|other| other.location.is_same(location)) {
+            let what = format!("{location} is named twice: the runs would overwrite each other");
+            return Err(Error::invalid(what));
+        }
+    }
+    Ok(())
+}
+
+/// Removes the files that the benchmark created.
+fn remove(targets: &[Contender]) {
+    targets.iter().for_each(|target| target.location.remove());
 }
 
 /// An interrupted benchmark that continues after its last run, with the same outcome as if it had
 /// not been interrupted.
 #[derive(Clone, Debug)]
 pub struct Resumption {
-    /// The header and all runs so far.
-    pub results: Results,
-    /// Allows overwriting existing data on the target.
+    /// Header and runs of each target so far.
+    pub results: Vec<Results>,
+    /// Allows overwriting existing data on the targets.
     pub destroy: bool,
 }
 
@@ -99,42 +153,51 @@ impl Resumption {
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a simulated drive, whose content is lost; [`Error::Invalid`] if
-    /// the results belong to another target; the errors of [`Benchmark::run`].
+    /// the results belong to other targets; the errors of [`Benchmark::run`].
     pub fn run(
         self,
-        target: &Location,
+        targets: &[Location],
         stop: &AtomicBool,
         sink: &mut dyn Sink,
-    ) -> Result<Finished> {
-        check_resumable(&self.results, target)?;
-        target.prepare(self.results.header.plan.end_bytes(), self.destroy)?;
-        finish(target, self.results, stop, sink)
+    ) -> Result<Contest> {
+        check_resumable(&self.results, targets)?;
+        let contenders: Vec<Contender> = targets.iter().cloned().map(Contender::from).collect();
+        check_distinct(&contenders)?;
+        for target in targets {
+            target.prepare(self.results[0].header.plan.end_bytes(), self.destroy)?;
+        }
+        finish(&contenders, self.results, stop, sink)
     }
 }
 
-fn check_resumable(results: &Results, target: &Location) -> Result<()> {
-    if let Location::Sim(_) = target {
+fn check_resumable(results: &[Results], targets: &[Location]) -> Result<()> {
+    if let Some(target) = targets.iter().find(|target| matches!(target, Location::Sim(_))) {
         let what = format!("{target} is simulated and its content is lost: start a new benchmark");
         return Err(Error::unsupported(what));
     }
-    let measured = &results.header.target;
-    if *measured != target.to_string() {
-        let what = format!("the file is of {measured}, not of {target}: specify {measured}");
+    let measured: Vec<&str> = results.iter().map(|one| one.header.target.as_str()).collect();
+    let given: Vec<String> = targets.iter().map(Location::to_string).collect();
+    if given != measured {
+        let (measured, given) = (measured.join(" "), given.join(" "));
+        let what = format!("the file is of {measured}, not of {given}: specify {measured}");
         return Err(Error::invalid(what));
     }
     Ok(())
 }
 
 fn finish(
-    target: &Location,
-    results: Results,
+    targets: &[Contender],
+    results: Vec<Results>,
     stop: &AtomicBool,
     sink: &mut dyn Sink,
-) -> Result<Finished> {
-    let Results { header, runs } = results;
-    let begun = sink.begin(&header);
-    let ended = begun.and_then(|()| carry_out(target, &header.plan, runs, stop, sink));
-    target.remove();
+) -> Result<Contest> {
+    let (headers, done): (Vec<Header>, Vec<_>) =
+        results.into_iter().map(|Results { header, runs }| (header, runs)).unzip();
+    let locations: Vec<Location> = targets.iter().map(|target| target.location.clone()).collect();
+    let begun = sink.begin(&headers);
+    let ended = begun.and_then(|()| carry_out(&locations, &headers[0].plan, done, stop, sink));
+    remove(targets);
     let (end, runs) = ended?;
-    Ok(Finished { end, results: Results { header, runs } })
+    let results = headers.into_iter().zip(runs).map(|(header, runs)| Results { header, runs });
+    Ok(Contest { end, results: results.collect() })
 }

@@ -2,14 +2,14 @@
 //!
 //! Only like measurements are compared: the same tests on the same data with the same use of the
 //! page cache. Targets, machines, rounds, seeds and order may differ: they are the subject of a
-//! comparison, or chance. All cells of all results form one family of tests; the larger the family,
-//! the less a single small p means.
+//! comparison, or chance. Targets that took turns in one session are compared pair by pair; results
+//! of two sessions differ by what the sessions differ by, too, and claim less.
 
 use serde::Serialize;
 
 use crate::bench::results::{Results, names};
 use crate::error::{Error, Result};
-use crate::stats::{self, Better, Summary, Verdict};
+use crate::stats::{self, Better, Design, Pair, Summary, Verdict};
 use crate::workload::{Plan, Unit};
 use pumice_report::{Column, Document, Number, Section, Table};
 
@@ -27,6 +27,10 @@ pub struct Comparison {
 pub struct Against {
     /// Name of the result.
     pub other: String,
+    /// Whether the targets took turns in one session.
+    pub took_turns: bool,
+    /// How the difference is judged.
+    pub design: Design,
     /// Every cell of the plan, test by test.
     pub cells: Vec<ComparedCell>,
     /// Differences of the environment: the fact, the base's value, the other's value; empty if
@@ -51,11 +55,12 @@ pub struct ComparedCell {
     pub compared: Option<stats::Comparison>,
 }
 
-/// Compares each of `others` with `base`.
+/// Compares each of `others` with `base`. `visit_spread` is the share by which one session on the
+/// machine differs from another, see [`VISIT_SPREAD`](stats::VISIT_SPREAD).
 ///
 /// # Errors
 /// [`Error::Invalid`] with the first difference, if one of them measured something else.
-pub fn compare(base: &Results, others: &[Results]) -> Result<Comparison> {
+pub fn compare(base: &Results, others: &[Results], visit_spread: f64) -> Result<Comparison> {
     let all: Vec<Results> = std::iter::once(base).chain(others).cloned().collect();
     let names = names(&all);
     for (other, name) in others.iter().zip(&names[1..]) {
@@ -64,35 +69,59 @@ pub fn compare(base: &Results, others: &[Results]) -> Result<Comparison> {
             return Err(Error::invalid(what));
         }
     }
-    let mut others: Vec<Against> =
-        others.iter().zip(&names[1..]).map(|(other, name)| against(base, other, name)).collect();
-    let cells = || others.iter().flat_map(|other| &other.cells);
-    let mut family: Vec<stats::Comparison> = cells().filter_map(|cell| cell.compared).collect();
-    stats::correct(&mut family);
-    let mut corrected = family.into_iter();
-    for cell in others.iter_mut().flat_map(|other| &mut other.cells) {
-        cell.compared = cell.compared.and_then(|_| corrected.next());
-    }
+    let against = |(other, name): (&Results, &String)| {
+        let design = design(base, other, visit_spread);
+        let cells = cells(base, other, design, others.len());
+        let rounds = cells.iter().filter_map(|cell| cell.compared).map(|one| one.runs).max();
+        Against {
+            other: name.clone(),
+            took_turns: design == Design::Turns,
+            design: design.of_rounds(rounds.unwrap_or(0), others.len()),
+            cells,
+            environment: environment(base, other),
+        }
+    };
+    let others = others.iter().zip(&names[1..]).map(against).collect();
     Ok(Comparison { base: names[0].clone(), others })
 }
 
-fn against(base: &Results, other: &Results, name: &str) -> Against {
-    let plan = &base.header.plan;
-    let mut cells = Vec::new();
-    for (test_index, test) in plan.tests.iter().enumerate() {
-        for (level_index, level) in plan.levels.iter().enumerate() {
-            let [one, two] = [base, other].map(|one| one.values(test_index, level_index));
-            cells.push(ComparedCell {
-                test: test.name.clone(),
-                level: level.name.clone(),
-                unit: test.unit,
-                base: Summary::of(&one, plan.seed),
-                other: Summary::of(&two, plan.seed),
-                compared: stats::compare(&one, &two, Better::Higher, plan.seed),
-            });
-        }
+/// Returns how two results were measured.
+fn design(base: &Results, other: &Results, visit_spread: f64) -> Design {
+    let is_virtual = |results: &Results| {
+        results.header.environment.iter().any(|(name, fact)| name == "time" && fact == "virtual")
+    };
+    if base.header.is_in_turns_with(&other.header) {
+        Design::Turns
+    } else if is_virtual(base) && is_virtual(other) {
+        Design::Visits(0.0)
+    } else {
+        Design::Visits(visit_spread)
     }
-    Against { other: name.to_owned(), cells, environment: environment(base, other) }
+}
+
+fn cells(base: &Results, other: &Results, design: Design, families: usize) -> Vec<ComparedCell> {
+    let plan = &base.header.plan;
+    let tests = 0..plan.tests.len();
+    let all: Vec<(usize, usize)> =
+        tests.flat_map(|test| (0..plan.levels.len()).map(move |level| (test, level))).collect();
+    let pair = |&(test, level): &(usize, usize)| match design {
+        Design::Turns => {
+            let [base, other] = [base, other].map(|one| one.rounds(test, level));
+            Pair { base, other }
+        }
+        Design::Visits(_) => Pair::of(&base.values(test, level), &other.values(test, level)),
+    };
+    let pairs: Vec<Pair> = all.iter().map(pair).collect();
+    let compared = stats::compare(&pairs, design, Better::Higher, families, plan.seed);
+    let cell = |((test, level), compared): ((usize, usize), _)| ComparedCell {
+        test: plan.tests[test].name.clone(),
+        level: plan.levels[level].name.clone(),
+        unit: plan.tests[test].unit,
+        base: Summary::of(&base.values(test, level)),
+        other: Summary::of(&other.values(test, level)),
+        compared,
+    };
+    all.into_iter().zip(compared).map(cell).collect()
 }
 
 /// Returns the first difference between the plans; `None` if their results are comparable.
@@ -174,12 +203,13 @@ fn environment(base: &Results, other: &Results) -> Vec<(String, String, String)>
 }
 
 impl Comparison {
-    /// Returns the cells whose whole 95 % interval is slower than the base by more than `percent`,
-    /// with their results.
+    /// Returns the cells that are slower than the base by more than `percent`, with their results:
+    /// the verdict is `Slower`, and the whole interval is beyond that.
     pub fn slower_than(&self, percent: f64) -> Vec<(&Against, &ComparedCell)> {
         let limit = 1.0 - percent / 100.0;
         let is_slower = |cell: &ComparedCell| {
-            let interval = cell.compared.and_then(|compared| compared.ratio_interval);
+            let slower = cell.compared.filter(|compared| compared.verdict == Verdict::Slower);
+            let interval = slower.and_then(|compared| compared.ratio_interval);
             interval.is_some_and(|interval| interval.high < limit)
         };
         let cells =
@@ -187,11 +217,21 @@ impl Comparison {
         cells.filter(|(_, cell)| is_slower(cell)).collect()
     }
 
+    /// Returns how many runs of each target are needed, if no cell has as many.
+    pub fn runs_wanted(&self) -> Option<usize> {
+        let cells = self.others.iter().flat_map(|other| &other.cells);
+        let compared: Vec<stats::Comparison> = cells.filter_map(|cell| cell.compared).collect();
+        let is_few = |one: &stats::Comparison| one.verdict == Verdict::TooFewRuns;
+        let wanted = compared.iter().map(|one| one.runs_wanted).max();
+        wanted.filter(|_| compared.iter().all(is_few))
+    }
+
     /// Returns a summary for one screen: a table of all cells for each other result.
     pub fn summary(&self) -> Document {
         let mut document = Document::new(format!("Compared with {}", self.base), "");
         for other in &self.others {
             let section = document.section(format!("{} against {}", other.other, self.base));
+            section.paragraph(other.method());
             section.block(other.narrow_table());
         }
         document
@@ -200,12 +240,13 @@ impl Comparison {
     /// Returns a section for each other result: a table of all cells, and the differences of the
     /// environment.
     pub fn document(&self) -> Document {
-        let lead = "Ratios are of means; more is better. A difference is named where the interval \
-                    of the ratio does not hold 1 and the rank test, corrected for the number of \
-                    cells, has a p below 0.05.";
+        let lead = "Ratios are of geometric means; more is better. A difference is named where the \
+                    95 % interval of the ratio does not hold 1 and p, corrected for the number of \
+                    cells and results, is below 0.05.";
         let mut document = Document::new(format!("Compared with {}", self.base), lead);
         for other in &self.others {
             let section = document.section(format!("{} against {}", other.other, self.base));
+            section.paragraph(other.method());
             other.fill(section, &self.base);
         }
         document
@@ -213,6 +254,34 @@ impl Comparison {
 }
 
 impl Against {
+    /// Returns how the difference was judged, in a sentence or two.
+    fn method(&self) -> String {
+        let runs = self.cells.iter().filter_map(|cell| cell.compared).map(|one| one.runs).max();
+        let wanted = self.cells.iter().filter_map(|cell| cell.compared);
+        let wanted = wanted.map(|one| one.runs_wanted).max().unwrap_or(0);
+        let few = if runs.unwrap_or(0) < wanted {
+            format!(" {wanted} runs are needed to tell any difference.")
+        } else {
+            String::new()
+        };
+        match self.design {
+            Design::Turns => format!("Measured in turns and compared round by round.{few}"),
+            Design::Visits(spread) if spread <= 0.0 => {
+                format!("Measured in virtual time, in which sessions do not differ.{few}")
+            }
+            Design::Visits(spread) if self.took_turns => format!(
+                "Turns of so few rounds are judged as two sessions that differ by {:.0} %.{few}",
+                spread * 100.0
+            ),
+            Design::Visits(spread) => format!(
+                "Two sessions, which are taken to differ by {:.0} % on one machine whatever the \
+                 targets. Targets that take turns are compared more closely: pumice bench TARGET \
+                 TARGET.{few}",
+                spread * 100.0
+            ),
+        }
+    }
+
     /// Every cell in a line of at most 100 columns, if names are not too long.
     fn narrow_table(&self) -> Table {
         let mut table = Table::with_columns(vec![
@@ -234,7 +303,7 @@ impl Against {
                 mean(cell.other).into(),
                 cell.unit.name().into(),
                 cell.ratio().into(),
-                cell.compared.map_or("not in both", |one| words(one.verdict)).into(),
+                cell.verdict("not in both").into(),
             ]);
         }
         table
@@ -266,7 +335,7 @@ impl Against {
                 compared.map(|compared| ratio(compared.ratio)).into(),
                 interval.map(|interval| ratio(interval.low)).into(),
                 interval.map(|interval| ratio(interval.high)).into(),
-                compared.map_or("not measured in both", |one| words(one.verdict)).into(),
+                cell.verdict("not measured in both").into(),
             ]);
         }
         section.block(table);
@@ -286,6 +355,17 @@ impl Against {
 }
 
 impl ComparedCell {
+    /// Returns the verdict in a few words; `none` without a comparison.
+    pub fn verdict(&self, none: &str) -> String {
+        let Some(compared) = self.compared else { return none.to_owned() };
+        match compared.verdict {
+            Verdict::Faster => "faster".to_owned(),
+            Verdict::Slower => "slower".to_owned(),
+            Verdict::NoDifference => "no difference".to_owned(),
+            Verdict::TooFewRuns => format!("{} runs needed", compared.runs_wanted),
+        }
+    }
+
     /// Returns the ratio with its interval, as `1.88 (1.53 to 2.45)`; empty without a comparison.
     pub fn ratio(&self) -> String {
         let Some(compared) = self.compared else { return String::new() };
@@ -298,25 +378,35 @@ impl ComparedCell {
     }
 }
 
-/// Returns a verdict in one or two words.
-fn words(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Faster => "faster",
-        Verdict::Slower => "slower",
-        Verdict::NoDifference => "no difference",
-        Verdict::TooFewRuns => "too few runs",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     //! Goal: what differs is found, what is no difference is not, and unlike things are not
     //! compared. Method: samples whose ratio is plain; plans changed in one thing each.
     use super::*;
+    use crate::bench::results::Turns;
     use crate::bench::results::sample::results;
+    use crate::stats::VISIT_SPREAD;
     use crate::workload::Operation;
 
     const BASE: [f64; 8] = [1000.0, 1030.0, 980.0, 1010.0, 995.0, 1005.0, 1015.0, 990.0];
+
+    /// The results as targets that took turns.
+    fn in_turns<const N: usize>(mut all: [Results; N]) -> [Results; N] {
+        for (index, results) in (0..).zip(&mut all) {
+            let turns = Turns { session: "one".into(), index, of: N as u32 };
+            results.header.turns = Some(turns);
+            results.header.target = format!("target {index}");
+        }
+        all
+    }
+
+    fn compared(base: &Results, others: &[Results]) -> Comparison {
+        compare(base, others, VISIT_SPREAD).expect("alike")
+    }
+
+    fn verdicts(against: &Against) -> Vec<Verdict> {
+        against.cells.iter().map(|cell| cell.compared.expect("measured").verdict).collect()
+    }
 
     #[test]
     fn ratios_and_verdicts_are_told() {
@@ -324,53 +414,92 @@ mod tests {
         let mut slower = results(&BASE.map(|value| value * 0.8));
         slower.header.target = "other.img".to_owned();
         slower.header.environment = vec![("memory".to_owned(), "2 GiB".to_owned())];
-        let comparison = compare(&base, &[slower, base.clone()]).expect("alike");
-        assert_eq!(comparison.others[0].other, "a sample on other.img");
-        for cell in &comparison.others[0].cells {
-            let compared = cell.compared.expect("measured in both");
-            assert!((compared.ratio - 0.8).abs() < 1e-3, "{cell:?}");
-            assert_eq!(compared.verdict, Verdict::Slower);
-            // Of 8 comparisons, the smallest p counts eight times.
-            assert!((compared.p_corrected / compared.p - 8.0).abs() < 5.0, "{compared:?}");
-        }
-        let all_same = comparison.others[1]
-            .cells
-            .iter()
-            .all(|cell| cell.compared.expect("measured").verdict == Verdict::NoDifference);
-        assert!(all_same);
-        let text = comparison.document().to_text();
-        assert!(text.contains("0.800") && text.contains("slower"), "{text}");
-        assert!(text.contains("no difference") && text.contains("other.img"), "{text}");
-        let facts: Vec<&str> =
-            comparison.others[0].environment.iter().map(|(name, _, _)| name.as_str()).collect();
-        assert_eq!(facts, ["target", "kernel", "memory"]);
-        assert!(comparison.others[1].environment.is_empty());
-    }
-
-    #[test]
-    fn all_cells_are_one_family() {
-        // Two of 70 ways to order eight runs are as far: alone that is significant, four times not.
-        let base = results(&[100.0, 101.0, 102.0, 103.0]);
-        let other = results(&[110.0, 111.0, 112.0, 113.0]);
-        let comparison = compare(&base, &[other]).expect("alike");
-        let compared = comparison.others[0].cells[0].compared.expect("measured in both");
-        assert!(compared.p < 0.05 && compared.p_corrected > 0.05, "{compared:?}");
-        assert_eq!(compared.verdict, Verdict::TooFewRuns);
-    }
-
-    #[test]
-    fn only_whole_intervals_are_slower() {
-        let base = results(&BASE);
-        let slower = results(&BASE.map(|value| value * 0.8));
-        let comparison = compare(&base, &[slower]).expect("alike");
-        let interval = comparison.others[0].cells[0].compared.and_then(|one| one.ratio_interval);
-        let high = interval.expect("enough runs").high;
-        assert!((0.80..0.83).contains(&high));
-        assert_eq!(comparison.slower_than((1.0 - high) * 100.0 - 0.3).len(), 4);
-        assert!(comparison.slower_than(20.0).is_empty());
+        let comparison = compared(&base, &[slower, base.clone()]);
+        let [other, same] = &comparison.others[..] else { panic!("two results") };
+        assert_eq!((other.other.as_str(), other.took_turns), ("a sample on other.img", false));
         assert!(
-            compare(&base, std::slice::from_ref(&base)).expect("alike").slower_than(1.0).is_empty()
+            other.cells.iter().all(|cell| {
+                (cell.compared.expect("measured in both").ratio - 0.8).abs() < 1e-3
+            })
         );
+        assert_eq!(verdicts(other), [Verdict::Slower; 4]);
+        assert_eq!(verdicts(same), [Verdict::NoDifference; 4]);
+        let text = comparison.document().to_text();
+        for wanted in ["0.800", "slower", "no difference", "other.img", "Two sessions"] {
+            assert!(text.contains(wanted), "{wanted}: {text}");
+        }
+        let facts: Vec<&str> = other.environment.iter().map(|(name, _, _)| name.as_str()).collect();
+        assert_eq!(facts, ["target", "kernel", "memory"]);
+        assert!(same.environment.is_empty());
+    }
+
+    /// Guards against the difference of two sessions that is taken for one of the targets, and
+    /// against turns that are not used.
+    #[test]
+    fn small_differences_are_told_in_turns_only() {
+        let both = [results(&BASE), results(&BASE.map(|value| value * 0.95))];
+        let [base, other] = both.clone();
+        let visits = compared(&base, &[other]);
+        assert_eq!(verdicts(&visits.others[0]), [Verdict::NoDifference; 4]);
+        assert!(visits.slower_than(0.0).is_empty());
+        let [base, other] = in_turns(both.clone());
+        let turns = compared(&base, std::slice::from_ref(&other));
+        assert_eq!(verdicts(&turns.others[0]), [Verdict::Slower; 4]);
+        assert_eq!((turns.base.as_str(), turns.others[0].other.as_str()), ("target 0", "target 1"));
+        assert!(turns.summary().to_text().contains("Measured in turns"));
+        // Turns of two sessions are no pairs.
+        let mut elsewhere = other;
+        elsewhere.header.turns.as_mut().expect("turns").session = "another".into();
+        let visits = compared(&base, &[elsewhere]);
+        assert_eq!(verdicts(&visits.others[0]), [Verdict::NoDifference; 4]);
+        // Nothing but the drives differs in virtual time.
+        let mut both = both;
+        for results in &mut both {
+            results.header.environment.push(("time".to_owned(), "virtual".to_owned()));
+        }
+        let [base, other] = both;
+        assert_eq!(verdicts(&compared(&base, &[other]).others[0]), [Verdict::Slower; 4]);
+    }
+
+    #[test]
+    fn rounds_are_paired_whatever_their_order() {
+        let falling = [400.0, 320.0, 250.0, 210.0, 160.0, 100.0];
+        let [base, mut other] = in_turns([results(&falling), results(&falling.map(|v| v * 0.9))]);
+        other.runs.reverse();
+        other.runs.retain(|run| run.round > 0 || run.test == 1);
+        let comparison = compared(&base, &[other]);
+        let (few, slower) = (Verdict::TooFewRuns, Verdict::Slower);
+        assert_eq!(verdicts(&comparison.others[0]), [few, few, slower, slower]);
+        assert_eq!(comparison.runs_wanted(), None);
+    }
+
+    #[test]
+    fn too_few_runs_are_said_with_what_would_do() {
+        let [base, other] = in_turns([results(&BASE[..3]), results(&BASE[3..6])]);
+        let comparison = compared(&base, &[other]);
+        assert_eq!(comparison.runs_wanted(), Some(4));
+        let text = comparison.summary().to_text();
+        assert!(text.contains("4 runs needed") && text.contains("4 runs are needed"), "{text}");
+    }
+
+    /// Guards against an alarm that the verdict contradicts.
+    #[test]
+    fn only_what_is_called_slower_fails() {
+        let [base, slower] = in_turns([results(&BASE), results(&BASE.map(|value| value * 0.8))]);
+        let comparison = compared(&base, &[slower]);
+        assert_eq!(comparison.slower_than(19.0).len(), 4);
+        assert!(comparison.slower_than(21.0).is_empty());
+        // The interval of one cell excludes 1; among four cells that is chance.
+        let mut one = results(&BASE);
+        for run in one.runs.iter_mut().filter(|run| (run.test, run.level) == (0, 0)) {
+            run.sample.host_bytes =
+                [99, 98, 100, 97, 99, 98, 99, 97][run.round as usize] * 10_000_000;
+        }
+        let [base, one] = in_turns([results(&BASE), one]);
+        let comparison = compared(&base, &[one]);
+        let cell = comparison.others[0].cells[0].compared.expect("measured");
+        assert!(cell.ratio_interval.expect("enough runs").high < 1.0, "{cell:?}");
+        assert_eq!(cell.verdict == Verdict::Slower, !comparison.slower_than(0.0).is_empty());
     }
 
     #[test]
@@ -379,7 +508,7 @@ mod tests {
         let refused = |change: &dyn Fn(&mut Results)| {
             let mut other = base.clone();
             change(&mut other);
-            compare(&base, &[other]).map(|_| ()).map_err(|error| error.chain())
+            compare(&base, &[other], 0.0).map(|_| ()).map_err(|error| error.chain())
         };
         let plan = |change: &'static dyn Fn(&mut Plan)| {
             refused(&|results: &mut Results| change(&mut results.header.plan))
@@ -411,7 +540,7 @@ mod tests {
         let base = results(&BASE);
         let mut other = base.clone();
         other.runs.retain(|run| run.level == 0);
-        let comparison = compare(&base, &[other]).expect("alike");
+        let comparison = compared(&base, &[other]);
         assert!(comparison.others[0].cells[1].compared.is_none());
         assert!(comparison.document().to_text().contains("not measured in both"));
     }

@@ -9,6 +9,7 @@
 //! warnings     what a reader of a run must know
 //! results      runs in a file, and the environment
 //! engine       one run of one workload     shutdown  bounded waiting for a target
+//! purge        a target as new
 //! target       files, devices, drives, NBD exports, simulated drives
 //! ```
 
@@ -17,6 +18,7 @@ pub mod compare;
 pub mod detect;
 pub mod engine;
 pub mod interop;
+mod purge;
 pub mod report;
 pub mod results;
 pub mod runner;
@@ -25,5 +27,5 @@ mod sink;
 pub mod target;
 mod warnings;
 
-pub use benchmark::{Benchmark, Finished, Resumption};
+pub use benchmark::{Benchmark, Contest, Finished, Resumption};
 pub use sink::{Activity, FileSink, Sink, Status};

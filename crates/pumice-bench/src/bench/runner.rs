@@ -1,10 +1,12 @@
-//! Runs a plan: round by round, cell by cell, with equal conditions for each.
+//! Runs a plan: round by round, cell by cell, with equal conditions for each. Several targets take
+//! turns within each cell.
 //!
 //! Every decision is a function of the plan and of the runs of earlier rounds. An interrupted
 //! benchmark therefore continues with the same cells in the same order, with the same addresses and
 //! the same data. Before a test that reads or overwrites, the span holds data of the test's own
 //! level; no test reads blocks that were never written.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,6 +15,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::sink::{Activity, Sink, Status};
 use crate::bench::engine::{self, RunSpec, Sample};
+use crate::bench::purge::purge;
 use crate::bench::results::RunResult;
 use crate::bench::results::environment::{Device, memory_bytes};
 use crate::bench::target::{Access, Location};
@@ -22,12 +25,17 @@ use crate::payload::Payload;
 use crate::stats::{Goal, Progress, enough, steady};
 use crate::workload::{Cache, Order, Plan};
 use crate::workload::{Flush, Operation, Pattern, THREADS_MAX, Workload};
-use pumice_drive::base::seed::random;
+use pumice_drive::base::seed::{mix, random};
 use pumice_sim::system::{System, SystemSpec};
 
 /// Data streams of one position in the order of runs: those of its threads, of the fill before it
 /// and of its warm-up. No stream is used twice.
 const POSITION_STREAMS: u64 = 4 * THREADS_MAX as u64;
+
+/// The bit above all streams of a target from which the target's index is part of the number: two
+/// targets get the same requests with data of their own, which a deduplicating disk below both
+/// cannot take for one.
+const TARGET_BIT: u32 = 52;
 const FILL_STREAM: u64 = THREADS_MAX as u64;
 const WARM_UP_STREAM: u64 = 2 * THREADS_MAX as u64;
 
@@ -44,54 +52,60 @@ pub enum End {
     Stopped,
 }
 
-/// Runs `plan` on a prepared target, skipping the runs in `done`. Returns all runs, including
-/// `done`.
+/// Runs `plan` on prepared targets, skipping the runs in `done`, which has those of each target.
+/// Returns all runs of each target, including `done`.
 ///
 /// # Errors
-/// The errors of the target, of [`Sink::keep`] and of data that cannot be generated.
+/// The errors of the targets, of [`Sink::keep`] and of data that cannot be generated.
 pub fn carry_out(
-    location: &Location,
+    targets: &[Location],
     plan: &Plan,
-    done: Vec<RunResult>,
+    done: Vec<Vec<RunResult>>,
     stop: &AtomicBool,
     sink: &mut dyn Sink,
-) -> Result<(End, Vec<RunResult>)> {
-    let access = Access { direct: plan.direct };
-    let device = location.path().and_then(|path| Device::of(&path));
-    let begun =
-        seconds(ClockId::Monotonic) - done.iter().map(|run| run.begun_s).fold(0.0, f64::max);
-    let bench = Bench { location, plan, access, device, stop, begun, sink };
-    let sim = match location {
-        Location::Sim(profile) => Some(Rc::new(System::new(SystemSpec::find(profile)?)?)),
-        _ => None,
-    };
-    let mut runner =
-        Runner { bench, sim, payloads: Vec::new(), runs: done, held: None, position: 0 };
+) -> Result<(End, Vec<Vec<RunResult>>)> {
+    assert_eq!(targets.len(), done.len(), "runs of each target, if there are none as yet");
+    let earlier = done.iter().flatten().map(|run| run.begun_s).fold(0.0, f64::max);
+    let begun = seconds(ClockId::Monotonic) - earlier;
+    let bench = Bench { plan, stop, begun, payloads: RefCell::default() };
+    let each = targets.iter().zip(done).enumerate();
+    let lanes = each.map(|(index, (location, runs))| Lane::new(index, location, runs));
+    let lanes = lanes.collect::<Result<Vec<_>>>()?;
+    let mut runner = Runner { bench: &bench, lanes, sink, position: 0 };
     let end = runner.all()?;
-    Ok((end, runner.runs))
+    Ok((end, runner.lanes.into_iter().map(|lane| lane.runs).collect()))
 }
 
+/// What all targets share.
 struct Bench<'a> {
-    location: &'a Location,
     plan: &'a Plan,
-    access: Access,
-    device: Option<Device>,
     stop: &'a AtomicBool,
     begun: f64,
-    sink: &'a mut dyn Sink,
+    /// Payloads by level and unit size.
+    payloads: RefCell<Vec<((usize, usize), Payload)>>,
 }
 
+/// Targets that take turns.
 struct Runner<'a> {
-    bench: Bench<'a>,
+    bench: &'a Bench<'a>,
+    lanes: Vec<Lane<'a>>,
+    sink: &'a mut dyn Sink,
+    /// Position of the next cell in the order of all cells.
+    position: u64,
+}
+
+/// One target and its runs.
+struct Lane<'a> {
+    index: usize,
+    location: &'a Location,
+    device: Option<Device>,
     /// The simulated drive. Each run starts from the state that the previous run left.
     sim: Option<Rc<System>>,
-    /// Payloads by level and unit size.
-    payloads: Vec<((usize, usize), Payload)>,
     runs: Vec<RunResult>,
     /// The level whose data fills the whole span.
     held: Option<usize>,
-    /// Position of the next run in the order of all runs.
-    position: u64,
+    /// Whether the target could not be purged, and no run says so yet.
+    is_unpurged: bool,
 }
 
 /// One test at one level.
@@ -110,21 +124,39 @@ fn passes(plan: &Plan) -> Vec<Vec<usize>> {
     }
 }
 
-/// Returns the cells of one round of a pass in order, or an empty list if there is no such round.
-/// Depends on the runs of earlier rounds only.
-fn cells(plan: &Plan, pass: &[usize], round: u32, runs: &[RunResult]) -> Vec<Cell> {
+/// Returns all cells of a pass in the order of a round.
+fn ordered(plan: &Plan, pass: &[usize], round: u32) -> Vec<Cell> {
     let mut levels = pass.to_vec();
     if plan.order == Order::Shuffled {
         levels.shuffle(&mut random(plan.seed ^ (u64::from(round) + 1)));
     }
-    let all = levels
+    let cells = levels
         .iter()
         .flat_map(|&level| (0..plan.tests.len()).map(move |test| Cell { test, level }));
+    cells.collect()
+}
+
+/// Returns the cells of one round of a pass that any target needs, in order; none if there is no
+/// such round. Depends on the runs of earlier rounds only.
+fn cells(plan: &Plan, pass: &[usize], round: u32, targets: &[&[RunResult]]) -> Vec<Cell> {
+    let mut cells = ordered(plan, pass, round);
     match round {
-        round if round < plan.runs => all.collect(),
-        round if round >= plan.runs_max => Vec::new(),
-        _ => all.filter(|cell| is_wanting(plan, *cell, round, runs)).collect(),
+        round if round < plan.runs => {}
+        round if round >= plan.runs_max => cells.clear(),
+        _ => cells.retain(|cell| targets.iter().any(|runs| is_wanting(plan, *cell, round, runs))),
     }
+    cells
+}
+
+/// Returns the order of `count` targets in a cell of a round: each target has each place once in
+/// `count` rounds, and where that begins is drawn by seed.
+fn order(seed: u64, round: u32, cell: Cell, count: usize) -> Vec<usize> {
+    let cycle = u64::from(round) / count as u64;
+    let place = (cell.test as u64) << 32 | cell.level as u64;
+    let mut order: Vec<usize> = (0..count).collect();
+    order.shuffle(&mut random(mix(seed ^ mix(cycle)) ^ mix(place)));
+    order.rotate_left(round as usize % count);
+    order
 }
 
 /// Returns whether a cell needs another round.
@@ -146,24 +178,28 @@ fn is_wanting(plan: &Plan, cell: Cell, round: u32, runs: &[RunResult]) -> bool {
         runs_min: plan.runs as usize,
         runs_max: plan.runs_max as usize,
     };
-    enough(&values(cell.test), goal, plan.seed) == Progress::Continue
+    enough(&values(cell.test), goal) == Progress::Continue
 }
 
 impl Runner<'_> {
     fn all(&mut self) -> Result<End> {
         let plan = self.bench.plan;
         for pass in passes(plan) {
-            self.precondition(&pass)?;
+            for lane in 0..self.lanes.len() {
+                self.precondition(lane, &pass)?;
+            }
             for round in 0..plan.runs_max {
-                for cell in cells(plan, &pass, round, &self.runs) {
+                for cell in self.cells(&pass, round) {
                     let position = self.position;
                     self.position += 1;
-                    if self.runs.iter().any(|run| run.place == position) {
-                        continue;
-                    }
-                    self.cell(cell, round, position)?;
-                    if self.is_stopped() {
-                        return Ok(End::Stopped);
+                    for lane in order(plan.seed, round, cell, self.lanes.len()) {
+                        if self.lanes[lane].runs.iter().any(|run| run.place == position) {
+                            continue;
+                        }
+                        self.cell(lane, cell, round, position)?;
+                        if self.bench.is_stopped() {
+                            return Ok(End::Stopped);
+                        }
                     }
                 }
             }
@@ -171,77 +207,126 @@ impl Runner<'_> {
         Ok(End::Complete)
     }
 
-    fn is_stopped(&self) -> bool {
-        self.bench.stop.load(Ordering::Relaxed)
+    fn cells(&self, pass: &[usize], round: u32) -> Vec<Cell> {
+        let runs: Vec<&[RunResult]> = self.lanes.iter().map(|lane| &lane.runs[..]).collect();
+        cells(self.bench.plan, pass, round, &runs)
     }
 
-    fn report(&mut self, activity: Activity, round: u32, cell: Cell) {
+    fn report(&mut self, lane: usize, activity: Activity, round: u32, cell: Cell) {
         let plan = self.bench.plan;
-        let planned = plan.tests.len() as u64 * plan.levels.len() as u64 * u64::from(plan.runs);
-        let done = self.runs.len() as u64;
+        let planned = plan.cells() as u64 * u64::from(plan.runs) * self.lanes.len() as u64;
+        let done = self.lanes.iter().map(|lane| lane.runs.len() as u64).sum();
         let planned = planned.max(done + 1);
         let Cell { test, level } = cell;
-        self.bench.sink.progress(Status { activity, round, test, level, done, planned });
+        let status = Status { activity, target: lane, round, test, level, done, planned };
+        self.sink.progress(status);
     }
 
-    fn precondition(&mut self, pass: &[usize]) -> Result<()> {
+    fn precondition(&mut self, lane: usize, pass: &[usize]) -> Result<()> {
         let (plan, level) = (self.bench.plan, pass[0]);
         // A complete pass needs no preconditioning; an interrupted pass needs it again.
-        let rounds = (0..plan.runs_max).map(|round| cells(plan, pass, round, &self.runs).len());
-        let done = self.runs.iter().filter(|run| pass.contains(&run.level)).count();
+        let rounds = 0..plan.runs_max;
+        let rounds = rounds.map(|round| self.cells(pass, round).len());
+        let runs = &self.lanes[lane].runs;
+        let done = runs.iter().filter(|run| pass.contains(&run.level)).count();
         if done >= rounds.sum() {
             return Ok(());
         }
+        if plan.purge {
+            self.report(lane, Activity::Purge, 0, Cell { test: 0, level });
+            self.lanes[lane].purge(plan)?;
+        }
         for time in 0..plan.precondition {
-            self.report(Activity::Precondition(time), 0, Cell { test: 0, level });
+            self.report(lane, Activity::Precondition(time), 0, Cell { test: 0, level });
             // Streams that no position uses: positions stay far below the wrap-around.
             let stream = u64::MAX - POSITION_STREAMS * (u64::from(time) + 1 + level as u64 * 1000);
-            self.write_span(level, stream)?;
-            if self.is_stopped() {
+            self.lanes[lane].write_span(self.bench, level, stream)?;
+            if self.bench.is_stopped() {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Fills the whole span with a level's data.
-    fn write_span(&mut self, level: usize, stream: u64) -> Result<()> {
-        let workload = fill(self.bench.plan.end_bytes());
-        self.measure(&workload, level, stream)?;
-        self.held = (!self.is_stopped()).then_some(level);
-        Ok(())
-    }
-
-    fn cell(&mut self, cell: Cell, round: u32, position: u64) -> Result<()> {
+    fn cell(&mut self, lane: usize, cell: Cell, round: u32, position: u64) -> Result<()> {
         let plan = self.bench.plan;
         let workload = &plan.tests[cell.test].workload;
         let first_stream = position * POSITION_STREAMS;
         if workload.operation.is_new() {
-            self.bench.location.empty()?;
-            self.held = None;
-        } else if plan.fills && self.held != Some(cell.level) {
-            self.report(Activity::Fill, round, cell);
-            self.write_span(cell.level, first_stream + FILL_STREAM)?;
+            self.lanes[lane].location.empty()?;
+            self.lanes[lane].held = None;
+        } else if plan.fills && self.lanes[lane].held != Some(cell.level) {
+            self.report(lane, Activity::Fill, round, cell);
+            self.lanes[lane].write_span(self.bench, cell.level, first_stream + FILL_STREAM)?;
         }
-        self.report(Activity::Measure, round, cell);
+        self.report(lane, Activity::Measure, round, cell);
+        if let Some(run) = self.lanes[lane].run(self.bench, cell, round, position)? {
+            self.sink.keep(lane, &run)?;
+            self.lanes[lane].runs.push(run);
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Lane<'a> {
+    fn new(index: usize, location: &'a Location, runs: Vec<RunResult>) -> Result<Self> {
+        let device = location.path().and_then(|path| Device::of(&path));
+        let sim = match location {
+            Location::Sim(profile) => Some(Rc::new(System::new(SystemSpec::find(profile)?)?)),
+            _ => None,
+        };
+        Ok(Self { index, location, device, sim, runs, held: None, is_unpurged: false })
+    }
+
+    /// Trims the used part of the target. A target that cannot be trimmed stays as it is, which its
+    /// first run says.
+    fn purge(&mut self, plan: &Plan) -> Result<()> {
+        let access = Access { direct: plan.direct };
+        match purge(self.location, access, self.sim.as_ref(), plan.end_bytes()) {
+            Err(error) if error.is_unsupported() => self.is_unpurged = true,
+            purged => purged?,
+        }
+        self.held = None;
+        Ok(())
+    }
+
+    /// Fills the whole span with a level's data.
+    fn write_span(&mut self, bench: &Bench<'_>, level: usize, stream: u64) -> Result<()> {
+        let workload = fill(bench.plan.end_bytes());
+        self.measure(bench, &workload, level, stream)?;
+        self.held = (!bench.is_stopped()).then_some(level);
+        Ok(())
+    }
+
+    /// Runs a cell; returns `None` if it was stopped.
+    fn run(
+        &mut self,
+        bench: &Bench<'_>,
+        cell: Cell,
+        round: u32,
+        position: u64,
+    ) -> Result<Option<RunResult>> {
+        let plan = bench.plan;
+        let workload = &plan.tests[cell.test].workload;
+        let first_stream = position * POSITION_STREAMS;
         if plan.warm_up_seconds > 0.0 && workload.operation.is_timed() {
             let warm_up = Workload { seconds: plan.warm_up_seconds, ..workload.clone() };
-            self.measure(&warm_up, cell.level, first_stream + WARM_UP_STREAM)?;
+            self.measure(bench, &warm_up, cell.level, first_stream + WARM_UP_STREAM)?;
         }
         if !plan.direct && plan.cache == Cache::Dropped {
             match &self.sim {
                 Some(sim) => sim.drop_clean(),
-                None => self.bench.location.drop_cache()?,
+                None => self.location.drop_cache()?,
             }
         }
-        let counted = self.bench.device.as_ref().and_then(Device::bytes);
+        let counted = self.device.as_ref().and_then(Device::bytes);
         let begun = [ClockId::Monotonic, ClockId::ProcessCPUTime].map(seconds);
-        let sample = self.measure(workload, cell.level, first_stream)?;
+        let sample = self.measure(bench, workload, cell.level, first_stream)?;
         let ended = [ClockId::Monotonic, ClockId::ProcessCPUTime].map(seconds);
-        if self.is_stopped() {
-            return Ok(());
+        if bench.is_stopped() {
+            return Ok(None);
         }
-        self.note_held(workload, cell.level);
+        self.note_held(plan, workload, cell.level);
         // A simulation runs in virtual time.
         let processor_share = match self.sim {
             Some(_) => 0.0,
@@ -250,32 +335,34 @@ impl Runner<'_> {
                 (ended[1] - begun[1]) / wall / f64::from(workload.threads)
             }
         };
-        let now = self.bench.device.as_ref().and_then(Device::bytes);
+        let now = self.device.as_ref().and_then(Device::bytes);
         let mut run = RunResult {
             round,
             test: cell.test,
             level: cell.level,
             place: position,
-            begun_s: begun[0] - self.bench.begun,
+            begun_s: begun[0] - bench.begun,
             sample,
             processor_share,
             device: now.zip(counted).map(|(now, earlier)| now.since(earlier)),
             warnings: Vec::new(),
         };
-        let in_process = matches!(self.bench.location, Location::Drive(_) | Location::Sim(_));
+        let in_process = matches!(self.location, Location::Drive(_) | Location::Sim(_));
         run.warnings = warnings(plan, &run, memory_bytes(), in_process);
-        self.bench.sink.keep(&run)?;
-        self.runs.push(run);
-        Ok(())
+        if std::mem::take(&mut self.is_unpurged) {
+            let what = "the target does not support trim: its state before the test is unknown";
+            run.warnings.push(what.to_owned());
+        }
+        Ok(Some(run))
     }
 
     /// Records which level the span holds after a test.
-    fn note_held(&mut self, workload: &Workload, level: usize) {
+    fn note_held(&mut self, plan: &Plan, workload: &Workload, level: usize) {
         match workload.operation {
             Operation::Trim => self.held = None,
             operation if operation.is_new() => {
                 let is_whole = workload.shift_bytes == 0
-                    && workload.span_bytes == self.bench.plan.end_bytes()
+                    && workload.span_bytes == plan.end_bytes()
                     && workload.span_bytes.is_multiple_of(workload.record_bytes)
                     && workload.threads == 1;
                 self.held = is_whole.then_some(level);
@@ -284,34 +371,47 @@ impl Runner<'_> {
         }
     }
 
-    fn measure(&mut self, workload: &Workload, level: usize, stream: u64) -> Result<Sample> {
-        let payload = self.payload(level, workload.record_bytes)?;
+    fn measure(
+        &self,
+        bench: &Bench<'_>,
+        workload: &Workload,
+        level: usize,
+        stream: u64,
+    ) -> Result<Sample> {
         let run = RunSpec {
             workload: workload.clone(),
-            payload,
-            stream,
-            seed: self.bench.plan.seed ^ stream,
+            payload: bench.payload(level, workload.record_bytes)?,
+            stream: stream ^ (self.index as u64) << TARGET_BIT,
+            // The same requests on each target.
+            seed: bench.plan.seed ^ stream,
         };
-        let Bench { location, access, stop, .. } = self.bench;
+        let access = Access { direct: bench.plan.direct };
         match &self.sim {
             Some(sim) => {
-                engine::check(location, access, workload)?;
-                engine::simulate(sim, &run, stop)
+                engine::check(self.location, access, workload)?;
+                engine::simulate(sim, &run, bench.stop)
             }
-            None => engine::measure(location, access, &run, stop),
+            None => engine::measure(self.location, access, &run, bench.stop),
         }
+    }
+}
+
+impl Bench<'_> {
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
     }
 
     /// Returns a level's payload for this record size, in units of a record or 4 KiB at most.
-    fn payload(&mut self, level: usize, record_bytes: u64) -> Result<Payload> {
-        let description = &self.bench.plan.levels[level];
+    fn payload(&self, level: usize, record_bytes: u64) -> Result<Payload> {
+        let description = &self.plan.levels[level];
         let unit_bytes = description.unit_bytes(record_bytes);
         let key = (level, unit_bytes);
-        if let Some((_, payload)) = self.payloads.iter().find(|(known, _)| *known == key) {
+        let mut payloads = self.payloads.borrow_mut();
+        if let Some((_, payload)) = payloads.iter().find(|(known, _)| *known == key) {
             return Ok(payload.clone());
         }
-        let payload = description.payload(self.bench.plan.seed, unit_bytes)?;
-        self.payloads.push((key, payload.clone()));
+        let payload = description.payload(self.plan.seed, unit_bytes)?;
+        payloads.push((key, payload.clone()));
         Ok(payload)
     }
 }

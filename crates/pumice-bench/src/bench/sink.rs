@@ -8,22 +8,22 @@ use crate::error::Result;
 
 /// Receives the results of a benchmark while it runs.
 pub trait Sink {
-    /// The target is ready and the first run follows.
+    /// The targets are ready and the first run follows; there is a header for each target.
     ///
     /// # Errors
-    /// The header cannot be stored; the benchmark ends.
-    fn begin(&mut self, _header: &Header) -> Result<()> {
+    /// The headers cannot be stored; the benchmark ends.
+    fn begin(&mut self, _headers: &[Header]) -> Result<()> {
         Ok(())
     }
 
     /// The benchmark starts the next activity.
     fn progress(&mut self, _status: Status) {}
 
-    /// A run has ended.
+    /// A run of the target with this index has ended.
     ///
     /// # Errors
     /// The result cannot be stored; the benchmark ends.
-    fn keep(&mut self, _run: &RunResult) -> Result<()> {
+    fn keep(&mut self, _target: usize, _run: &RunResult) -> Result<()> {
         Ok(())
     }
 }
@@ -47,28 +47,30 @@ impl FileSink {
     ///
     /// # Errors
     /// The errors of [`Writer::resume`].
-    pub fn resume(path: PathBuf) -> Result<(Self, Results)> {
+    pub fn resume(path: PathBuf) -> Result<(Self, Vec<Results>)> {
         let (writer, results) = Writer::resume(&path)?;
         Ok((Self { path, writer: Some(writer) }, results))
     }
 }
 
 impl Sink for FileSink {
-    fn begin(&mut self, header: &Header) -> Result<()> {
+    fn begin(&mut self, headers: &[Header]) -> Result<()> {
         if self.writer.is_none() {
-            self.writer = Some(Writer::create(&self.path, header)?);
+            self.writer = Some(Writer::create(&self.path, headers)?);
         }
         Ok(())
     }
 
-    fn keep(&mut self, run: &RunResult) -> Result<()> {
-        self.writer.as_mut().expect("a sink begins before it keeps runs").append(run)
+    fn keep(&mut self, target: usize, run: &RunResult) -> Result<()> {
+        self.writer.as_mut().expect("a sink begins before it keeps runs").append(target, run)
     }
 }
 
 /// What a benchmark is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
+    /// Trimming the span before the first round.
+    Purge,
     /// Writing the whole span before the first round; the number of the pass, from 0.
     Precondition(u32),
     /// Writing a level's data before a test.
@@ -82,13 +84,15 @@ pub enum Activity {
 pub struct Status {
     /// The current activity.
     pub activity: Activity,
+    /// Index of the target.
+    pub target: usize,
     /// Round, from 0.
     pub round: u32,
     /// Index into the plan's tests.
     pub test: usize,
     /// Index into the plan's levels.
     pub level: usize,
-    /// Completed runs.
+    /// Completed runs of all targets.
     pub done: u64,
     /// Runs known to be needed, including the completed ones.
     pub planned: u64,

@@ -2,10 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{bootstrap, sample};
+use super::{interval, sample};
 
-/// Minimum number of runs regardless of the goal: intervals of fewer runs are too narrow to be
-/// trusted (see [`super::Summary::of`]).
+/// Minimum number of runs regardless of the goal: of fewer, some are close by chance too often.
 pub const RUNS_LEAST: usize = 5;
 
 /// When to stop.
@@ -38,18 +37,17 @@ pub enum Progress {
     GaveUp,
 }
 
-/// Returns whether `runs` suffice for `goal`; `seed` is for the interval. Runs with a value that
-/// cannot be a measurement (see [`super::MAGNITUDE_MAX`]), or with a mean of zero or less, never
-/// suffice.
+/// Returns whether `runs` suffice for `goal`. Runs with a value that cannot be a measurement (see
+/// [`super::MAGNITUDE_MAX`]), or with a mean of zero or less, never suffice.
 ///
 /// Testing after each run favours samples whose values happen to be close. Of 4,000 cells whose
-/// runs spread by 1, 2, 4 and 6 %, the default goal stopped after 5, 6, 16 and 28 runs on average
-/// (100, 100, 99.6 and 29 % of the cells met the goal); the intervals of cells that met it
-/// contained the true mean in 92, 92, 91 and 87 %.
-pub fn enough(runs: &[f64], goal: Goal, seed: u64) -> Progress {
+/// runs spread by 1, 2, 4 and 6 %, the default goal stopped after 5, 7, 16 and 28 runs on average
+/// (100, 100, 99.6 and 28 % of the cells met the goal); the intervals of cells that met it
+/// contained the true mean in 95, 95, 92 and 85 %.
+pub fn enough(runs: &[f64], goal: Goal) -> Progress {
     let precise = || {
         let values = sample::measured(runs)?;
-        let interval = bootstrap::mean_interval(values, seed)?;
+        let interval = interval::mean_interval(values)?;
         interval.half_width_of(sample::mean(values)).map(|half| half <= goal.half_width)
     };
     if runs.len() >= goal.runs_min.max(RUNS_LEAST) && precise() == Some(true) {
@@ -70,20 +68,20 @@ mod tests {
     fn close_runs_are_enough_and_scattered_ones_are_not() {
         let goal = Goal::default();
         let close = [100.0, 100.5, 99.5, 100.2, 99.9];
-        assert_eq!(enough(&close, goal, 1), Progress::Enough);
-        assert_eq!(enough(&close[..4], goal, 1), Progress::Continue);
+        assert_eq!(enough(&close, goal), Progress::Enough);
+        assert_eq!(enough(&close[..4], goal), Progress::Continue);
         let scattered: Vec<f64> = (0..30).map(|run| 100.0 + f64::from(run * 7 % 30)).collect();
-        assert_eq!(enough(&scattered[..29], goal, 1), Progress::Continue);
-        assert_eq!(enough(&scattered, goal, 1), Progress::GaveUp);
-        assert_eq!(enough(&scattered, Goal { half_width: 0.1, ..goal }, 1), Progress::Enough);
+        assert_eq!(enough(&scattered[..29], goal), Progress::Continue);
+        assert_eq!(enough(&scattered, goal), Progress::GaveUp);
+        assert_eq!(enough(&scattered, Goal { half_width: 0.1, ..goal }), Progress::Enough);
     }
 
     #[test]
     fn the_width_is_half_the_interval() {
         let runs = [90.0, 95.0, 100.0, 105.0, 110.0, 98.0, 102.0];
-        let interval = bootstrap::mean_interval(&runs, 1).expect("enough runs");
+        let interval = interval::mean_interval(&runs).expect("enough runs");
         let share = (interval.high - interval.low) / 2.0 / 100.0;
-        let with = |half_width| enough(&runs, Goal { half_width, ..Goal::default() }, 1);
+        let with = |half_width| enough(&runs, Goal { half_width, ..Goal::default() });
         assert_eq!(with(share * 1.001), Progress::Enough);
         assert_eq!(with(share * 0.999), Progress::Continue);
     }
@@ -91,21 +89,21 @@ mod tests {
     #[test]
     fn bounds_hold_whatever_the_goal() {
         let goal = |runs_min, runs_max| Goal { half_width: 0.02, runs_min, runs_max };
-        assert_eq!(enough(&[7.0; 4], goal(0, 30), 1), Progress::Continue);
-        assert_eq!(enough(&[7.0; 5], goal(0, 30), 1), Progress::Enough);
-        assert_eq!(enough(&[7.0; 9], goal(10, 30), 1), Progress::Continue);
-        assert_eq!(enough(&[7.0; 3], goal(5, 3), 1), Progress::GaveUp);
-        assert_eq!(enough(&[], goal(0, 0), 1), Progress::GaveUp);
+        assert_eq!(enough(&[7.0; 4], goal(0, 30)), Progress::Continue);
+        assert_eq!(enough(&[7.0; 5], goal(0, 30)), Progress::Enough);
+        assert_eq!(enough(&[7.0; 9], goal(10, 30)), Progress::Continue);
+        assert_eq!(enough(&[7.0; 3], goal(5, 3)), Progress::GaveUp);
+        assert_eq!(enough(&[], goal(0, 0)), Progress::GaveUp);
     }
 
     #[test]
     fn what_has_no_mean_is_never_enough() {
         let goal = Goal { runs_max: 10, ..Goal::default() };
         for wrong in [f64::NAN, f64::INFINITY, 0.0, -1.0] {
-            assert_eq!(enough(&[wrong; 9], goal, 1), Progress::Continue, "{wrong}");
-            assert_eq!(enough(&[wrong; 10], goal, 1), Progress::GaveUp, "{wrong}");
+            assert_eq!(enough(&[wrong; 9], goal), Progress::Continue, "{wrong}");
+            assert_eq!(enough(&[wrong; 10], goal), Progress::GaveUp, "{wrong}");
         }
         let none = Goal { half_width: f64::NAN, ..goal };
-        assert_eq!(enough(&[7.0; 10], none, 1), Progress::GaveUp);
+        assert_eq!(enough(&[7.0; 10], none), Progress::GaveUp);
     }
 }

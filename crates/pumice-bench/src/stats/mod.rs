@@ -1,39 +1,43 @@
 //! Statistics of repeated measurements: pure functions over numbers.
 //!
 //! * `summary`: one cell's runs in a few numbers, with an interval for the mean.
-//! * `bootstrap`: that interval, and the interval of a ratio, from seeded resampling.
+//! * `interval`: that interval.
 //! * `outliers`: runs that stand apart; reported, never dropped.
-//! * `mann_whitney`: whether two samples differ in rank.
-//! * `comparison`: by what ratio two samples differ, and whether the difference is significant.
+//! * `comparison`: by what ratio two targets differ, and whether the difference is significant.
+//! * `turns`: whether targets that took turns differ, in any of many cells.
+//! * `power`: what a comparison will be able to tell.
 //! * `steady`: when a drive has reached steady state.
 //! * `histogram`: latencies.
 //! * `enough`: whether more runs are needed.
 //! * `trend`: whether values depend on the order of the runs.
-//! * `sample`, `rank`: the numbers and ranks that all of these use.
+//! * `sample`, `rank`: the numbers and ranks that these use.
 //!
 //! The same numbers and seed produce the same result. Numbers that cannot be measurements (not
 //! finite, or beyond [`MAGNITUDE_MAX`]) have a defined result everywhere, mostly `None`, and never
 //! cause a panic. Drops no run, knows no unit except that of its input (latencies: ns), reads no
 //! clock, does no I/O and prints nothing.
 
-mod bootstrap;
 mod comparison;
 mod enough;
 mod histogram;
-mod mann_whitney;
+mod interval;
 mod outliers;
+mod power;
 mod rank;
 mod sample;
 mod steady;
 mod summary;
 mod trend;
+mod turns;
 
-pub use bootstrap::{Interval, RESAMPLES};
-pub use comparison::{Better, Comparison, Verdict, compare, correct, holm};
+pub use comparison::{
+    Better, Comparison, Design, Pair, VISIT_RUNS_MIN, VISIT_SPREAD, Verdict, compare, holm,
+};
 pub use enough::{Goal, Progress, RUNS_LEAST, enough};
 pub use histogram::{LATENCY_NS_MAX, Latencies, Percentiles};
-pub use mann_whitney::{EXACT_RUNS_MAX, MannWhitney, mann_whitney};
+pub use interval::Interval;
 pub use outliers::{OUTLIER_SCORE, Outlier, outliers};
+pub use power::Planned;
 pub use sample::MAGNITUDE_MAX;
 pub use steady::{RANGE_MAX, Rounds, SLOPE_MAX, WINDOW_ROUNDS, Window, steady};
 pub use summary::Summary;

@@ -18,15 +18,6 @@ pub(super) fn doubled_ranks(values: &[f64]) -> Vec<u64> {
     ranks
 }
 
-/// Returns the sum of t^3 - t over the groups of t equal ranks: by how much ties narrow a rank
-/// statistic.
-pub(super) fn tie_term(ranks: &[u64]) -> f64 {
-    let mut sorted = ranks.to_vec();
-    sorted.sort_unstable();
-    let term = |group: &[u64]| (group.len() as f64).powi(3) - group.len() as f64;
-    sorted.chunk_by(|a, b| a == b).map(term).sum()
-}
-
 #[cfg(test)]
 mod tests {
     //! Goal: ranks as in the books. Method: by hand.
@@ -38,7 +29,5 @@ mod tests {
         assert_eq!(doubled_ranks(&[5.0, 1.0, 5.0, 5.0]), [6, 2, 6, 6]);
         assert_eq!(doubled_ranks(&[0.0, -0.0]), [3, 3]);
         assert!(doubled_ranks(&[]).is_empty());
-        // Groups of three and two: 24 + 6.
-        assert_eq!(tie_term(&doubled_ranks(&[1.0, 2.0, 1.0, 2.0, 1.0, 9.0])), 30.0);
     }
 }

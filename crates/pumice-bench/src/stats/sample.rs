@@ -6,6 +6,9 @@
 /// and ratios stay finite.
 pub const MAGNITUDE_MAX: f64 = 1e100;
 
+/// Largest ratio of two measurements.
+pub(super) const RATIO_MAX: f64 = 1e200;
+
 /// Returns `values` if there are any and all can be measurements.
 pub(super) fn measured(values: &[f64]) -> Option<&[f64]> {
     // No range contains NaN.

@@ -130,6 +130,9 @@ pub struct Plan {
     pub precision_percent: Option<f64>,
     /// Rounds end when this test is in steady state at every level, or after `runs_max` rounds.
     pub steady: Option<String>,
+    /// Whether the used part of the target is trimmed first, so that a flash drive is as new.
+    #[serde(default)]
+    pub purge: bool,
     /// How many times the whole span is written before the first round, with the first level's
     /// data.
     pub precondition: u32,
@@ -206,6 +209,11 @@ impl Plan {
         left_out.dedup();
         self.tests.retain(|test| !test.workload.operation.is_stdio());
         left_out
+    }
+
+    /// Returns the number of cells: tests at levels.
+    pub fn cells(&self) -> usize {
+        self.tests.len() * self.levels.len()
     }
 
     /// Returns the end of the used part of the target, in bytes.

@@ -33,7 +33,7 @@ macro_rules! presets {
 }
 
 /// The built-in presets; the first is the default.
-pub const PRESETS: [(&str, &str); 10] = presets![
+pub const PRESETS: [(&str, &str); 12] = presets![
     "compressibility",
     "iozone-throughput",
     "iozone-iops",
@@ -43,16 +43,19 @@ pub const PRESETS: [(&str, &str); 10] = presets![
     "iometer",
     "copy",
     "snia-iops",
+    "snia-tp",
+    "snia-lat",
     "wsat",
 ];
 
 /// Keys of a preset, of both a preset and a test, and of a test only.
-const TOP_KEYS: [&str; 13] = [
+const TOP_KEYS: [&str; 14] = [
     "about",
     "runs",
     "runs-max",
     "precision",
     "steady",
+    "purge",
     "precondition",
     "fills",
     "order",
@@ -80,6 +83,8 @@ pub struct Preset {
     runs_max: Option<u32>,
     precision: Option<String>,
     steady: Option<String>,
+    #[serde(default)]
+    purge: bool,
     #[serde(default)]
     precondition: u32,
     #[serde(default = "yes")]
@@ -280,6 +285,7 @@ impl Preset {
             runs_max: runs_max.max(runs),
             precision_percent,
             steady: self.steady.clone(),
+            purge: self.purge,
             precondition: self.precondition,
             fills: self.fills,
             order: changes.order.unwrap_or(self.order),

@@ -14,15 +14,21 @@ use pumice_bench::{interop, report};
 /// Compare results, with confidence intervals and significance
 ///
 /// Shows each cell of OTHER as a multiple of the same cell of BASE, with a 95 % confidence
-/// interval. A cell counts as faster or slower only if the interval excludes 1 and a rank test,
-/// corrected for the number of cells, is significant. Targets, machines, rounds and seeds may
-/// differ, but results of different tests or different data are refused. The exit code is 1 if
-/// --fail-if-slower applies to any cell, and 2 if the results cannot be compared.
+/// interval. Targets that took turns (pumice bench TARGET TARGET) are compared round by round; a
+/// file with results of such targets can be compared alone. Results of two sessions also differ by
+/// what changed on the machine in between, which no number of runs shows: --visit-spread is added
+/// to their noise, and small differences cannot be told.
+///
+/// A cell counts as faster or slower only if the interval excludes 1 and the test, corrected for
+/// the number of cells, is significant. Results of different tests or different data are refused.
+/// The exit code is 1 if --fail-if-slower applies to any cell, and 2 if the results cannot be
+/// compared, or have too few runs for --fail-if-slower.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
+  pumice bench /mnt/old /mnt/new --output both.jsonl; pumice compare both.jsonl
+  pumice compare both.jsonl --fail-if-slower 5
   pumice compare before.jsonl after.jsonl
-  pumice compare before.jsonl after.jsonl --fail-if-slower 5
   pumice compare disk.jsonl other-disk.jsonl third-disk.jsonl --html disks.html")]
 pub(crate) struct Args {
     /// Results to compare with, in any format that pumice report reads
@@ -30,10 +36,16 @@ pub(crate) struct Args {
     base: PathBuf,
 
     /// Results of the same tests with the same data
-    #[arg(required = true, value_name = "OTHER")]
+    #[arg(value_name = "OTHER")]
     others: Vec<PathBuf>,
 
-    /// Exit with code 1 if the whole interval of any cell is more than PERCENT slower
+    /// By how much sessions on one machine differ from each other, as a standard deviation
+    #[arg(long, value_name = "PERCENT", value_parser = percent(0.0..=99.99), default_value = "3",
+        allow_hyphen_values = true)]
+    visit_spread: f64,
+
+    /// Exit with code 1 if any cell is called slower and its whole interval is more than PERCENT
+    /// slower
     #[arg(long, value_name = "PERCENT", value_parser = percent(0.0..=99.99),
         allow_hyphen_values = true)]
     fail_if_slower: Option<f64>,
@@ -58,16 +70,24 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         bail!(JSON_AND_STDOUT);
     }
     let all = inputs.iter().map(|path| interop::read(path)).collect::<Result<Vec<_>, _>>()?;
-    let comparison = compare(&all[0], &all[1..])?;
+    let all = all.concat();
+    let [base, others @ ..] = &all[..] else { bail!("no results") };
+    if others.is_empty() {
+        bail!("{} has results of one target: name others to compare with", args.base.display());
+    }
+    let comparison = compare(base, others, args.visit_spread / 100.0)?;
     if args.json {
         print_json(&comparison)?;
     } else if opened.is_none() {
         print(&comparison.summary().to_text_within(columns()))?;
     }
     if !opened.is_none() {
-        opened.write(&comparison.document(), &report::table(&all))?;
+        opened.write(&report::comparison(&all, &comparison), &report::table(&all))?;
     }
     let Some(percent) = args.fail_if_slower else { return Ok(Outcome::Good) };
+    if let Some(runs) = comparison.runs_wanted() {
+        bail!("too few runs for --fail-if-slower: {runs} of each cell are needed");
+    }
     let slower = comparison.slower_than(percent);
     for (against, cell) in &slower {
         let interval = cell.compared.and_then(|compared| compared.ratio_interval);

@@ -8,6 +8,7 @@ use super::documents::Documents;
 use super::output::columns;
 use super::{Outcome, chain, print};
 use pumice_bench::results::Results;
+use pumice_bench::stats::VISIT_SPREAD;
 use pumice_bench::{compare, interop, report};
 
 /// Show benchmark results as text, HTML, a spreadsheet, CSV or Markdown
@@ -40,8 +41,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let inputs: Vec<&Path> = args.results.iter().map(PathBuf::as_path).collect();
     let opened = args.documents.open(&inputs)?;
-    let all: Vec<Results> =
+    let all: Vec<Vec<Results>> =
         inputs.iter().map(|path| interop::read(path)).collect::<Result<_, _>>()?;
+    let all = all.concat();
     if opened.is_none() {
         print(&text(&all))?;
     } else {
@@ -57,7 +59,7 @@ fn text(all: &[Results]) -> String {
     if let [base, others @ ..] = all
         && !others.is_empty()
     {
-        parts.push(match compare::compare(base, others) {
+        parts.push(match compare::compare(base, others, VISIT_SPREAD) {
             Ok(comparison) => comparison.summary().to_text_within(columns()),
             Err(error) => format!("Not compared: {}\n", chain(&error.into())),
         });

@@ -12,7 +12,7 @@
 
 use super::data::Data;
 use super::{Account, Amount, Answer, Class, Operation, Speed, Strength, Sweep, SweepStep, Zeroes};
-use crate::stats::{Better, Verdict, compare, correct};
+use crate::stats::{Better, Comparison, Design, Pair, Verdict, compare};
 
 /// Space of incompressible data as a multiple of its bytes: at least nearly all of it each time,
 /// and on median not enough more to suspect other writers. Leaves room for metadata,
@@ -117,29 +117,24 @@ fn median(values: &[i64]) -> f64 {
 /// Compares the speed of each kind of data with that of incompressible data.
 pub(super) fn speeds(rates: &[Rates], seed: u64) -> Vec<Speed> {
     let is_base = |of: &Rates| of.data == Data::Incompressible;
-    let mut speeds = Vec::new();
-    for of in rates.iter().filter(|of| !is_base(of)) {
-        let base = rates.iter().find(|base| is_base(base) && base.operation == of.operation);
-        let Some(base) = base else { continue };
-        let Some(comparison) = compare(&base.rates, &of.rates, Better::Higher, seed) else {
-            continue;
-        };
-        speeds.push(Speed {
+    let base =
+        |of: &Rates| rates.iter().find(|base| is_base(base) && base.operation == of.operation);
+    let others = rates.iter().filter(|of| !is_base(of));
+    let pairs: Vec<_> = others.filter_map(|of| Some((base(of)?, of))).collect();
+    let cells: Vec<_> = pairs.iter().map(|(base, of)| Pair::of(&base.rates, &of.rates)).collect();
+    let compared = compare(&cells, Design::Turns, Better::Higher, 1, seed);
+    let speed = |((base, of), comparison): ((&Rates, &Rates), Option<Comparison>)| {
+        let comparison = comparison?;
+        Some(Speed {
             data: of.data,
             operation: of.operation,
             base_rates: base.rates.clone(),
             rates: of.rates.clone(),
             comparison,
-            counts: false,
-        });
-    }
-    let mut comparisons: Vec<_> = speeds.iter().map(|speed| speed.comparison).collect();
-    correct(&mut comparisons);
-    for (speed, comparison) in speeds.iter_mut().zip(comparisons) {
-        speed.comparison = comparison;
-        speed.counts = comparison.verdict == Verdict::Faster && comparison.ratio > RATIO_MIN;
-    }
-    speeds
+            counts: comparison.verdict == Verdict::Faster && comparison.ratio > RATIO_MIN,
+        })
+    };
+    pairs.into_iter().zip(compared).filter_map(speed).collect()
 }
 
 /// Returns whether data of this kind is compressible.

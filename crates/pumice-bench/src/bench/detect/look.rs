@@ -20,8 +20,7 @@ use pumice_drive::base::units::format_size_exact;
 /// and metadata is small in comparison.
 pub const SPAN_BYTES_MIN: u64 = 8 << 20;
 
-/// Runs of each kind of data: the minimum with which a rank test among eight comparisons can be
-/// significant (two of 924 orders).
+/// Runs of each kind of data: the minimum at which turns can be significant (two of 64 ways).
 const ROUNDS: usize = 6;
 
 /// Savings in per cent of the threshold sweep.

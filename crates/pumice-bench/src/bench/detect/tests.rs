@@ -132,11 +132,17 @@ fn speed_alone_is_perhaps() {
 
 #[test]
 fn a_difference_within_the_spread_is_none() {
-    let scattered = |mean: f64| vec![mean, mean * 1.5, mean * 0.7, mean * 1.2, mean * 0.9, mean];
+    // Rounds do not scatter alike.
+    let scattered = |(round, mean): (usize, f64)| {
+        let mut rates = [1.0, 1.5, 0.7, 1.2, 0.9, 1.0].map(|factor| factor * mean);
+        rates.rotate_left(round);
+        rates.to_vec()
+    };
+    let rates = [100.0, 115.0, 120.0, 110.0, 90.0].into_iter().enumerate().map(scattered);
     let rates: Vec<_> = Data::COMPARED
         .into_iter()
-        .zip([100.0, 115.0, 120.0, 110.0, 90.0])
-        .map(|(data, mean)| Rates { data, operation: Operation::Read, rates: scattered(mean) })
+        .zip(rates)
+        .map(|(data, rates)| Rates { data, operation: Operation::Read, rates })
         .collect();
     let speeds = speeds(&rates, 1);
     assert_eq!(speeds.len(), 4);

@@ -196,7 +196,7 @@ impl Detection {
                 Number::new(mean(&speed.base_rates), 0).into(),
                 Number::new(mean(&speed.rates), 0).into(),
                 Number::new(speed.comparison.ratio, 2).into(),
-                Number::new(speed.comparison.p_corrected, 4).into(),
+                Number::new(speed.comparison.p, 4).into(),
                 if speed.counts { "perhaps" } else { "none" }.into(),
             ]);
         }

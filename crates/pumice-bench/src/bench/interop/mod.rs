@@ -29,12 +29,13 @@ const BYTES_MAX: u64 = 64 << 20;
 /// Bytes that identify the format. IOzone's banner has 1.5 KB, and fio may print warnings first.
 const HEAD_BYTES: usize = 16 << 10;
 
-/// Reads results of this program, of fio or of IOzone; the beginning of the file decides.
+/// Reads results of this program, of fio or of IOzone; the beginning of the file decides. A file of
+/// this program has results of each target that took turns.
 ///
 /// # Errors
 /// [`Error::Invalid`] for other or incomplete files; the errors of [`results::read`];
 /// [`Error::Io`].
-pub fn read(path: &Path) -> Result<Results> {
+pub fn read(path: &Path) -> Result<Vec<Results>> {
     let failed = |error| Error::io(format!("cannot read {}", path.display()), error);
     let mut file = File::open(path).map_err(failed)?;
     let mut bytes = Vec::new();
@@ -54,7 +55,7 @@ pub fn read(path: &Path) -> Result<Results> {
     if let Some(name) = path.file_stem() {
         results.header.title = name.to_string_lossy().into_owned();
     }
-    Ok(results)
+    Ok(vec![results])
 }
 
 const EXPECTED: &str = "neither results of pumice bench, nor fio's --output-format=json or json+, \
@@ -97,7 +98,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("some.out");
         fs::write(&path, bytes).expect("written");
-        read(&path)
+        read(&path).map(|mut all| all.remove(0))
     }
 
     #[test]
@@ -108,8 +109,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("ours");
         let ours = crate::bench::results::sample::results(&[1.0]);
-        drop(Writer::create(&path, &ours.header).expect("written"));
-        assert_eq!(read(&path).expect("ours").header, ours.header);
+        drop(Writer::create(&path, std::slice::from_ref(&ours.header)).expect("written"));
+        assert_eq!(read(&path).expect("ours"), [Results { runs: Vec::new(), ..ours }]);
         for (bytes, wanted) in [
             (&b""[..], "nor what IOzone prints"),
             (b"\x7fELF\0\0", "nor what IOzone prints"),

@@ -17,7 +17,9 @@ pub(super) struct Cell<'a> {
     pub(super) test: &'a Test,
     /// The level.
     pub(super) level: &'a Level,
-    /// Runs, by their round.
+    /// All runs, by their round.
+    pub(super) all: Vec<&'a RunResult>,
+    /// Runs that count, by their round: all, or those of the measurement window.
     pub(super) runs: Vec<&'a RunResult>,
     /// Values of the runs, in the test's unit.
     pub(super) values: Vec<f64>,
@@ -44,13 +46,17 @@ impl<'a> Cells<'a> {
         }
         let mut runs = runs.into_iter();
         let mut all = Vec::with_capacity(runs.len());
+        let windows: Vec<_> = (0..levels).map(|level| results.window(level)).collect();
         for test in &plan.tests {
-            for level in &plan.levels {
-                let mut runs = runs.next().expect("as many as tests by levels");
-                runs.sort_by_key(|run| run.round);
+            for (level, window) in plan.levels.iter().zip(&windows) {
+                let mut every = runs.next().expect("as many as tests by levels");
+                every.sort_by_key(|run| run.round);
+                let mut runs = every.clone();
+                runs.retain(|run| window.contains(&run.round));
                 let values: Vec<f64> = runs.iter().map(|run| run.value(test.unit)).collect();
-                let summary = Summary::of(&values, plan.seed);
-                all.push(Cell { test, level, runs, values, summary, is_only_level: levels == 1 });
+                let summary = Summary::of(&values);
+                let is_only_level = levels == 1;
+                all.push(Cell { test, level, all: every, runs, values, summary, is_only_level });
             }
         }
         Self { results, all }
@@ -62,6 +68,25 @@ impl<'a> Cells<'a> {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Cell<'a>> {
         self.all.iter()
+    }
+
+    /// Returns index and cells of the test that is tracked until it is steady; `None` if there is
+    /// none or it has no runs.
+    pub(super) fn tracked(&self) -> Option<(usize, &[Cell<'a>])> {
+        let name = self.plan().steady.as_ref()?;
+        let index = self.plan().tests.iter().position(|test| test.name == *name)?;
+        let cells = self.of_test(index);
+        cells.iter().any(|cell| !cell.all.is_empty()).then_some((index, cells))
+    }
+
+    /// Returns the tests with the operation and the mix of this one.
+    pub(super) fn like(&self, test: usize) -> Vec<usize> {
+        let tests = &self.plan().tests;
+        let mix = |test: usize| {
+            let workload = &tests[test].workload;
+            (workload.operation, workload.reads_percent)
+        };
+        (0..tests.len()).filter(|other| mix(*other) == mix(test)).collect()
     }
 
     /// Returns the cells of one test, by level.

@@ -34,7 +34,7 @@ fn kind(warning: &str) -> String {
 fn warnings(cells: &Cells<'_>) -> Vec<String> {
     let mut found: Vec<(&str, usize, Vec<String>)> = Vec::new();
     let runs: Vec<(&Cell<'_>, &RunResult)> =
-        cells.iter().flat_map(|cell| cell.runs.iter().map(move |run| (cell, *run))).collect();
+        cells.iter().flat_map(|cell| cell.all.iter().map(move |run| (cell, *run))).collect();
     for (cell, run) in &runs {
         let name = cell.name();
         for warning in &run.warnings {
@@ -69,6 +69,10 @@ fn listed(names: &[String]) -> String {
 
 /// Cells whose values rise or fall from round to round.
 fn trends(cells: &Cells<'_>, section: &mut Section) {
+    if cells.plan().steady.is_some() {
+        // What rises or falls is what such a plan waits for the end of.
+        return;
+    }
     let all: Vec<(&Cell<'_>, Trend)> = cells
         .iter()
         .filter_map(|cell| Some((cell, stats::trend(&cell.values)?)))
@@ -102,8 +106,9 @@ fn trends(cells: &Cells<'_>, section: &mut Section) {
 fn steady(cells: &Cells<'_>, section: &mut Section) {
     let plan = cells.plan();
     let Some(name) = &plan.steady else { return };
-    for cell in cells.iter().filter(|cell| cell.test.name == *name && !cell.runs.is_empty()) {
-        let rounds = stats::steady(&cell.values);
+    for cell in cells.iter().filter(|cell| cell.test.name == *name && !cell.all.is_empty()) {
+        let values: Vec<f64> = cell.all.iter().map(|run| run.value(cell.test.unit)).collect();
+        let rounds = stats::steady(&values);
         let last = rounds.last.map_or(String::new(), |window| {
             let percent = |part: f64| part / window.average * 100.0;
             format!(
@@ -116,9 +121,10 @@ fn steady(cells: &Cells<'_>, section: &mut Section) {
         let is_steady = rounds.last.is_some_and(stats::Window::is_steady);
         match rounds.steady_from.filter(|_| is_steady) {
             Some(round) => {
-                let round = cell.runs[round].round.saturating_add(1);
+                let round = cell.all[round].round.saturating_add(1);
                 section.note(format!(
-                    "{} has been in steady state since round {round}{last}.",
+                    "{} has been in steady state since round {round}{last}. All numbers are \
+                     of these rounds.",
                     cell.name()
                 ))
             }
@@ -148,7 +154,7 @@ fn outliers(cells: &Cells<'_>, section: &mut Section) {
 fn incomplete(cells: &Cells<'_>, section: &mut Section) {
     let planned = cells.plan().runs as usize;
     let short: Vec<String> =
-        cells.iter().filter(|cell| cell.runs.len() < planned).map(Cell::name).collect();
+        cells.iter().filter(|cell| cell.all.len() < planned).map(Cell::name).collect();
     if !short.is_empty() {
         section.warning(format!(
             "not all of the {planned} planned runs were made: fewer of {}",

@@ -1,6 +1,8 @@
 //! Reports of a benchmark: a full document, and a summary for one screen.
 //!
 //! * `cells`: runs by test and level, summarised once for all sections.
+//! * `rounds`: the way to steady state.
+//! * `side_by_side`: bars of several results in one chart.
 //! * `speed`: bars and numbers of throughput and rate.
 //! * `latency`: percentiles, as numbers and as curves.
 //! * `timeline`: time-based runs over their duration.
@@ -14,13 +16,16 @@ mod cells;
 mod facts;
 mod findings;
 mod latency;
+mod rounds;
+mod side_by_side;
 mod speed;
 #[cfg(test)]
 mod tests;
 mod timeline;
 
-use crate::bench::compare::compare;
+use crate::bench::compare::{Comparison, compare};
 use crate::bench::results::{Results, names};
+use crate::stats::VISIT_SPREAD;
 use crate::workload::Unit;
 use pumice_report::{Block, Document, Section, Table};
 
@@ -41,8 +46,11 @@ pub fn document(all: &[Results]) -> Document {
     if let [base, others @ ..] = all
         && !others.is_empty()
     {
-        match compare(base, others) {
-            Ok(comparison) => document.sections.extend(comparison.document().sections),
+        match compare(base, others, VISIT_SPREAD) {
+            Ok(comparison) => {
+                let compared = self::comparison(all, &comparison);
+                document.sections.extend(compared.sections);
+            }
             Err(error) => {
                 let why = format!("These results cannot be compared: {}.", error.chain());
                 document.section("Comparison").note(why);
@@ -55,6 +63,13 @@ pub fn document(all: &[Results]) -> Document {
             document.section(format!("{prefix}{}", section.heading)).blocks = section.blocks;
         }
     }
+    document
+}
+
+/// Returns a document of a comparison of these results: charts with all of them, then tables.
+pub fn comparison(all: &[Results], comparison: &Comparison) -> Document {
+    let mut document = comparison.document();
+    document.sections.insert(0, side_by_side::section(all, &names(all)));
     document
 }
 
@@ -74,12 +89,24 @@ pub fn summary(results: &Results) -> Document {
     document
 }
 
+/// Returns what a reader must know before trusting a result; without sections if there is nothing.
+pub fn warnings(results: &Results) -> Document {
+    let mut document = Document::default();
+    let found = findings::section(&Cells::new(results));
+    if !found.blocks.is_empty() {
+        let heading = format!("{}: {}", results.header.name(), found.heading);
+        document.section(heading).blocks = found.blocks;
+    }
+    document
+}
+
 /// Returns the sections of one result that are not empty.
 fn sections(results: &Results) -> Vec<Section> {
     let cells = Cells::new(results);
     let mut sections = vec![findings::section(&cells)];
     sections.extend([Unit::Throughput, Unit::Rate].map(|unit| speed::section(&cells, unit)));
     sections.extend([
+        rounds::section(&cells),
         latency::section(&cells),
         timeline::section(&cells),
         facts::payloads(&cells),

@@ -14,7 +14,7 @@ use pumice_report::{Axis, Bar, BarChart, Column, Number, Section, Table};
 const SWEEP_MIN: usize = 3;
 
 /// Maximum number of groups in a chart, so that their names are readable; larger charts are split.
-const GROUPS_MAX: usize = 16;
+pub(super) const GROUPS_MAX: usize = 16;
 
 pub(super) fn heading(unit: Unit) -> &'static str {
     match unit {
@@ -167,13 +167,17 @@ fn charts(cells: &Cells<'_>, unit: Unit) -> Vec<BarChart> {
     charts
 }
 
-fn chart(cells: &Cells<'_>, unit: Unit, title: String, groups: &str) -> BarChart {
-    let axis = match unit {
+/// Returns the axis of the bars.
+pub(super) fn axis(unit: Unit) -> Axis {
+    match unit {
         Unit::Throughput => Axis::new("throughput", unit.name()),
         Unit::Rate => Axis::new("requests per second", unit.name()),
-    };
+    }
+}
+
+fn chart(cells: &Cells<'_>, unit: Unit, title: String, groups: &str) -> BarChart {
     let levels = cells.plan().levels.iter().map(|level| level.name.clone());
-    BarChart::new(title, groups, axis, levels)
+    BarChart::new(title, groups, axis(unit), levels)
 }
 
 fn bars(cells: &[Cell<'_>]) -> Vec<Bar> {

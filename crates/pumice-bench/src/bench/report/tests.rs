@@ -7,8 +7,7 @@ use calamine::{Data, Reader, Xlsx};
 
 use super::*;
 use crate::bench::results::sample::{results, run, test, workload};
-use crate::workload::Operation;
-use crate::workload::Test;
+use crate::workload::{Level, Operation, Test};
 
 /// Ten rounds without trend or outliers: mean 100, deviation 2.94.
 const ROUNDS: [f64; 10] = [100.0, 104.0, 97.0, 101.0, 96.0, 103.0, 99.0, 104.0, 97.0, 99.0];
@@ -114,7 +113,6 @@ fn warnings_are_joined_and_findings_named() {
 fn trends_and_steady_state_are_told() {
     let falling = [120.0, 117.0, 111.0, 108.0, 103.0, 99.0, 95.0, 90.0];
     let mut results = results(&falling);
-    results.header.plan.steady = Some("random write".to_owned());
     let text = |results: &Results| {
         let text = text_of(&document(std::slice::from_ref(results)), "Read this first");
         text.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -124,6 +122,9 @@ fn trends_and_steady_state_are_told() {
                  -1.00, p 0.000)";
     assert!(told.contains(trend), "{told}");
     assert!(told.contains("4 cells were tested for trends"), "{told}");
+    results.header.plan.steady = Some("random write".to_owned());
+    let told = text(&results);
+    assert!(!told.contains("from round to round"), "a trend is what it waits for: {told}");
     assert!(told.contains("random write, 0 % saved is not in steady state: in the last 5 rounds"));
     assert!(!told.contains("sequential write, 0 % saved is"), "{told}");
     for (round, value) in (8..).zip([90.0, 91.0, 90.0, 89.0, 90.0]) {
@@ -196,6 +197,59 @@ fn several_results_stand_side_by_side() {
     assert!(text.contains("cannot be compared") && text.contains("depth is 77"), "{text}");
 }
 
+/// Guards against comparisons without a chart that has all drives in it.
+#[test]
+fn several_results_are_in_one_chart() {
+    let mut other = results(&ROUNDS.map(|value| value * 1.5));
+    other.header.label = "new drive".to_owned();
+    let mut all = [results(&ROUNDS), other];
+    let charts = |all: &[Results]| -> Vec<Vec<(String, Vec<f64>)>> {
+        let section = &document(all).sections[0];
+        assert_eq!(section.heading, "Side by side");
+        let charts = section.blocks.iter().filter_map(|block| match block {
+            Block::Bars(chart) => Some(chart),
+            _ => None,
+        });
+        let height = |bar: &pumice_report::Bar| bar.number.as_ref().expect("a bar").value.round();
+        let group = |group: &pumice_report::BarGroup| {
+            (group.name.clone(), group.bars.iter().map(height).collect())
+        };
+        charts.map(|chart| chart.groups().iter().map(group).collect()).collect()
+    };
+    let group = |name: &str, heights: &[f64]| (name.to_owned(), heights.to_vec());
+    let of_first = vec![group("a sample", &[100.0, 50.0]), group("new drive", &[150.0, 75.0])];
+    let found = charts(&all);
+    assert_eq!((found.len(), &found[0]), (2, &of_first));
+    let curves = |all: &[Results]| -> Vec<Vec<f64>> {
+        let blocks = document(all).sections.remove(0).blocks;
+        let curves = blocks.into_iter().filter_map(|block| match block {
+            Block::Lines(chart) => Some(chart),
+            _ => None,
+        });
+        let first = curves.take(1).flat_map(|chart| chart.series);
+        first.map(|line| line.points.iter().map(|point| point.y.round()).collect()).collect()
+    };
+    assert!(curves(&all).is_empty(), "two levels are no curve");
+    let mut three = all.clone();
+    for results in &mut three {
+        let level = results.header.plan.levels[1].clone();
+        let third = Level { name: "50 % saved".into(), saved_percent: Some(50.0), ..level };
+        results.header.plan.levels.push(third);
+        let more: Vec<_> = results.runs.iter().filter(|run| run.level == 1).cloned().collect();
+        results.runs.extend(more.into_iter().map(|mut run| {
+            run.level = 2;
+            run
+        }));
+    }
+    assert_eq!(curves(&three), [[100.0, 50.0, 50.0], [150.0, 75.0, 75.0]]);
+    for results in &mut all {
+        results.header.plan.levels.truncate(1);
+        results.runs.retain(|run| run.level == 0);
+    }
+    let one_level = [group("sequential write", &[100.0, 150.0])];
+    assert_eq!(charts(&all)[0], one_level);
+}
+
 #[test]
 fn programs_read_whole_numbers() {
     let table = table(&[results(&ROUNDS)]).to_csv();
@@ -232,4 +286,48 @@ fn nothing_measured_is_no_report_of_numbers() {
     let headings: Vec<&str> =
         document.sections.iter().map(|section| section.heading.as_str()).collect();
     assert_eq!(headings, ["Environment"]);
+}
+
+/// Guards against figures of a drive that was not yet in steady state.
+#[test]
+fn figures_are_those_of_the_measurement_window() {
+    let falling = [1605.0, 648.0, 2499.0, 645.0, 649.0, 636.0, 673.0, 681.0];
+    let mut results = results(&falling);
+    results.header.plan.steady = Some("random write".to_owned());
+    results.header.plan.levels.truncate(1);
+    results.runs.retain(|run| run.level == 0);
+    assert_eq!(results.window(0), 3..=7);
+    let cells = results.cells();
+    assert_eq!((cells[1].values.n, cells[1].values.mean.round()), (5, 657.0));
+    let document = document(std::slice::from_ref(&results));
+    let rate = text_of(&document, "Requests per second");
+    let row = rate.lines().rfind(|line| line.starts_with("random write")).expect("a row");
+    assert!(row.contains(" 5 ") && row.contains("656.8") && !row.contains("1605"), "{rate}");
+    let findings = text_of(&document, "Read this first");
+    let findings = findings.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(findings.contains("random write has been in steady state since round 8"), "{findings}");
+    assert!(!findings.contains("from round to round"), "{findings}");
+    let section = document.sections.iter().find(|one| one.heading.starts_with("Rounds until"));
+    let charts: Vec<&pumice_report::LineChart> = section
+        .expect("a section")
+        .blocks
+        .iter()
+        .filter_map(|block| match block {
+            Block::Lines(chart) => Some(chart),
+            _ => None,
+        })
+        .collect();
+    let titles = ["round by round", "second by second", "latency round", "over the bytes written"];
+    assert_eq!(charts.len(), titles.len());
+    for (chart, title) in charts.iter().zip(titles) {
+        assert!(chart.title.contains(title), "{}", chart.title);
+    }
+    let values: Vec<f64> = charts[0].series[0].points.iter().map(|point| point.y).collect();
+    assert_eq!(values, falling);
+    assert_eq!(charts[0].series[1].points[0].x, 4.0);
+    // Nineteen whole intervals of 50 ms are no second, and one dot.
+    assert_eq!(charts[1].series[0].points.len(), 8);
+    assert_eq!(charts[2].series.len(), 4);
+    let written = charts[3].series[0].points.last().expect("points").x;
+    assert!((written - 8036.0 * 4096.0 / 1e9).abs() < 1e-6, "{written}");
 }

@@ -1,10 +1,12 @@
 //! All runs of a benchmark, and summaries of the repeated runs of each cell.
 
+use std::ops::RangeInclusive;
+
 use serde::Serialize;
 
 use super::{Header, RunResult};
-use crate::stats::{Latencies, Percentiles, Summary};
-use crate::workload::Unit;
+use crate::stats::{Latencies, Percentiles, Summary, WINDOW_ROUNDS};
+use crate::workload::{RUNS_MAX, Unit};
 
 /// Results of a benchmark, complete or not.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,15 +18,56 @@ pub struct Results {
 }
 
 impl Results {
-    /// Returns the runs of one cell, by their round.
+    /// Returns the runs of one cell that count: of a plan that tracks steady state those in
+    /// [`Results::window`], otherwise all.
     pub fn cell(&self, test: usize, level: usize) -> impl Iterator<Item = &RunResult> {
+        let window = self.window(level);
+        self.all_of(test, level).filter(move |run| window.contains(&run.round))
+    }
+
+    /// Returns all runs of one cell.
+    pub fn all_of(&self, test: usize, level: usize) -> impl Iterator<Item = &RunResult> {
         self.runs.iter().filter(move |run| run.test == test && run.level == level)
+    }
+
+    /// Returns the rounds whose runs count at a level: all, or, of a plan that tracks steady state,
+    /// the measurement window, which is the last [`WINDOW_ROUNDS`] of the tracked test.
+    ///
+    /// Source: SNIA, "Solid State Storage Performance Test Specification" 2.0.2 (2020): reported
+    /// values are averages over the measurement window.
+    pub fn window(&self, level: usize) -> RangeInclusive<u32> {
+        let plan = &self.header.plan;
+        let tracked =
+            plan.steady.as_ref().and_then(|name| plan.tests.iter().position(|t| t.name == *name));
+        let Some(tracked) = tracked else { return 0..=u32::MAX };
+        let mut rounds: Vec<u32> = self.all_of(tracked, level).map(|run| run.round).collect();
+        rounds.sort_unstable();
+        rounds.dedup();
+        match rounds.len().checked_sub(WINDOW_ROUNDS) {
+            Some(first) => rounds[first]..=rounds[rounds.len() - 1],
+            None => 0..=u32::MAX,
+        }
     }
 
     /// Returns the values of a cell's runs in the test's unit.
     pub fn values(&self, test: usize, level: usize) -> Vec<f64> {
         let unit = self.header.plan.tests[test].unit;
         self.cell(test, level).map(|run| run.value(unit)).collect()
+    }
+
+    /// Returns the values of a cell by round; `None` where there was no run.
+    pub fn rounds(&self, test: usize, level: usize) -> Vec<Option<f64>> {
+        let unit = self.header.plan.tests[test].unit;
+        let mut rounds = Vec::new();
+        for run in self.cell(test, level) {
+            // Files are not trusted; no plan has more rounds.
+            let round = (run.round as usize).min(RUNS_MAX as usize);
+            if rounds.len() <= round {
+                rounds.resize(round + 1, None);
+            }
+            rounds[round] = Some(run.value(unit));
+        }
+        rounds
     }
 
     /// Returns every cell that has a run, in the plan's order.
@@ -38,7 +81,7 @@ impl Results {
 
     fn cell_summary(&self, test: usize, level: usize) -> Option<CellSummary> {
         let plan = &self.header.plan;
-        let values = Summary::of(&self.values(test, level), plan.seed)?;
+        let values = Summary::of(&self.values(test, level))?;
         let mut latencies = Latencies::new();
         let mut warnings: Vec<String> = Vec::new();
         for run in self.cell(test, level) {
@@ -76,11 +119,16 @@ pub struct CellSummary {
     pub warnings: Vec<String>,
 }
 
-/// Returns a unique name for each result: its title, with the target and then a number where
-/// titles are not unique.
+/// Returns a unique name for each result: its label, or the target if it took turns, or its title;
+/// with the target and then a number where these are not unique.
 pub(crate) fn names(all: &[Results]) -> Vec<String> {
-    let titles: Vec<String> = all.iter().map(|one| one.header.title.clone()).collect();
-    let with_target = |one: &Results| format!("{} on {}", one.header.title, one.header.target);
+    let short = |one: &Results| {
+        let header = &one.header;
+        let has_name = !header.label.is_empty() || header.turns.is_some();
+        if has_name { header.name().to_owned() } else { header.title.clone() }
+    };
+    let titles: Vec<String> = all.iter().map(short).collect();
+    let with_target = |one: &Results| format!("{} on {}", one.header.title, one.header.name());
     let targets: Vec<String> = all.iter().map(with_target).collect();
     let is_unique =
         |names: &[String], name: &String| names.iter().filter(|other| *other == name).count() == 1;

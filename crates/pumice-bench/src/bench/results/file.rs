@@ -1,4 +1,7 @@
-//! Results in a file: a line of JSON for the header, and one for each run.
+//! Results in a file: a line of JSON for the header of each target, and one for each run.
+//!
+//! A target that was measured alone has one header. Of targets that took turns, the first header
+//! says how many follow, and a run of any but the first has its target's index.
 //!
 //! A run's line is appended and made durable when the run has ended, so that a later failure loses
 //! no finished run. An incomplete last line is the trace of an interruption: readers skip it, and
@@ -9,7 +12,9 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use super::{FORMAT, Header, Results, RunResult};
+use serde::{Deserialize, Serialize};
+
+use super::{FORMAT, Header, Results, RunResult, TARGETS_MAX};
 use crate::error::{Error, Result};
 
 /// Maximum length of a line: a run's histogram has at most 40,000 pairs.
@@ -25,11 +30,11 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Creates a file with this header.
+    /// Creates a file with these headers, one for each target.
     ///
     /// # Errors
     /// [`Error::AlreadyExists`]; [`Error::Invalid`] for a directory; [`Error::Io`].
-    pub fn create(path: &Path, header: &Header) -> Result<Self> {
+    pub fn create(path: &Path, headers: &[Header]) -> Result<Self> {
         let file = File::options().write(true).create_new(true).open(path).map_err(|error| {
             if path.is_dir() {
                 let what = format!("{} is a directory: specify a file in it", path.display());
@@ -45,7 +50,9 @@ impl Writer {
             Error::io(format!("cannot write {}", path.display()), error)
         })?;
         let mut writer = Self { file, path: path.to_owned() };
-        writer.append_line(header)?;
+        for header in headers {
+            writer.append_line(header)?;
+        }
         Ok(writer)
     }
 
@@ -53,7 +60,7 @@ impl Writer {
     ///
     /// # Errors
     /// The errors of [`read`].
-    pub fn resume(path: &Path) -> Result<(Self, Results)> {
+    pub fn resume(path: &Path) -> Result<(Self, Vec<Results>)> {
         let failed = |error| Error::io(format!("cannot write {}", path.display()), error);
         let opened = File::options().read(true).write(true).open(path);
         let file = opened.map_err(|error| match error.kind() {
@@ -69,12 +76,12 @@ impl Writer {
         Ok((Self { file, path: path.to_owned() }, results))
     }
 
-    /// Appends a run; durable on return.
+    /// Appends a run of the target with this index; durable on return.
     ///
     /// # Errors
     /// [`Error::Io`].
-    pub fn append(&mut self, run: &RunResult) -> Result<()> {
-        self.append_line(run)
+    pub fn append(&mut self, target: usize, run: &RunResult) -> Result<()> {
+        self.append_line(&Line { target, run })
     }
 
     fn append_line(&mut self, value: &impl serde::Serialize) -> Result<()> {
@@ -87,52 +94,89 @@ impl Writer {
     }
 }
 
-/// Reads a file of results.
+/// A line of a run.
+#[derive(Serialize, Deserialize)]
+struct Line<T> {
+    /// Index of the target.
+    #[serde(default, skip_serializing_if = "is_first")]
+    target: usize,
+    #[serde(flatten)]
+    run: T,
+}
+
+fn is_first(target: &usize) -> bool {
+    *target == 0
+}
+
+/// Reads a file of results: those of each target, at least one.
 ///
 /// # Errors
 /// [`Error::Results`] with the line's number for malformed results; [`Error::Unsupported`] for
 /// another version; [`Error::Io`].
-pub fn read(path: &Path) -> Result<Results> {
+pub fn read(path: &Path) -> Result<Vec<Results>> {
     let file = File::open(path)
         .map_err(|error| Error::io(format!("cannot read {}", path.display()), error))?;
     read_from(&file, path).map(|(results, _)| results)
 }
 
 /// Returns the results, and the bytes of all complete lines.
-fn read_from(file: &File, path: &Path) -> Result<(Results, u64)> {
+fn read_from(file: &File, path: &Path) -> Result<(Vec<Results>, u64)> {
     let mut lines = Lines { reader: BufReader::new(file), path, number: 0, whole_bytes: 0 };
     let Some(first) = lines.next_line()? else {
         return Err(lines.wrong("no complete line: this is not a file of benchmark results"));
     };
-    let header = header(&lines, &first)?;
-    let mut runs = Vec::new();
+    let mut all = vec![Results { header: header(&lines, &first)?, runs: Vec::new() }];
+    let targets = all[0].header.turns.as_ref().map_or(1, |turns| turns.of as usize);
+    if !(1..=TARGETS_MAX).contains(&targets) {
+        return Err(lines.wrong(&format!("{targets} targets: expected 1 to {TARGETS_MAX}")));
+    }
+    while all.len() < targets {
+        let Some(line) = lines.next_line()? else {
+            return Err(lines.wrong("the header of a target is missing"));
+        };
+        let header = header(&lines, &line)?;
+        if header.plan != all[0].header.plan || !header.is_in_turns_with(&all[0].header) {
+            return Err(lines.wrong("a target of another benchmark"));
+        }
+        all.push(Results { header, runs: Vec::new() });
+    }
+    let mut count = 0;
     while let Some(line) = lines.next_line()? {
-        let run: RunResult =
-            serde_json::from_slice(&line).map_err(|error| lines.wrong(&error.to_string()))?;
-        let plan = &header.plan;
-        if run.test >= plan.tests.len() || run.level >= plan.levels.len() {
-            return Err(lines.wrong("a run of a test or level that the plan does not contain"));
-        }
-        if !(run.sample.seconds.is_finite() && run.sample.seconds >= 0.0)
-            || run.sample.interval_ns == 0
-        {
-            return Err(lines.wrong("a run with an invalid duration"));
-        }
-        if runs.len() == RUNS_MAX {
+        let Line { target, run } = run(&lines, &line, &all)?;
+        if count == RUNS_MAX {
             return Err(lines.wrong("more runs than any plan has"));
         }
-        runs.push(run);
+        count += 1;
+        all[target].runs.push(run);
     }
-    Ok((Results { header, runs }, lines.whole_bytes))
+    Ok((all, lines.whole_bytes))
+}
+
+fn run(lines: &Lines<'_>, line: &[u8], all: &[Results]) -> Result<Line<RunResult>> {
+    let line: Line<RunResult> =
+        serde_json::from_slice(line).map_err(|error| lines.wrong(&error.to_string()))?;
+    let Line { target, run } = &line;
+    let plan = &all[0].header.plan;
+    if *target >= all.len() {
+        return Err(lines.wrong("a run of a target that no header describes"));
+    }
+    if run.test >= plan.tests.len() || run.level >= plan.levels.len() {
+        return Err(lines.wrong("a run of a test or level that the plan does not contain"));
+    }
+    if !(run.sample.seconds.is_finite() && run.sample.seconds >= 0.0) || run.sample.interval_ns == 0
+    {
+        return Err(lines.wrong("a run with an invalid duration"));
+    }
+    Ok(line)
 }
 
 fn header(lines: &Lines<'_>, line: &[u8]) -> Result<Header> {
     let value: serde_json::Value = serde_json::from_slice(line)
         .map_err(|error| lines.wrong(&format!("not a benchmark result: {error}")))?;
     match value.get("pumice_bench").and_then(serde_json::Value::as_u64) {
-        Some(format) if format == u64::from(FORMAT) => {}
+        Some(format) if (1..=u64::from(FORMAT)).contains(&format) => {}
         Some(format) => {
-            let what = format!("results of version {format}; this program reads {FORMAT}");
+            let what = format!("results of version {format}; this program reads up to {FORMAT}");
             return Err(Error::unsupported(format!("{}: {what}", lines.at())));
         }
         None => return Err(lines.wrong("not a result of pumice bench")),

@@ -1,17 +1,21 @@
 //! The facts known before the first run.
 
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use super::environment;
-use crate::bench::target::Location;
+use crate::bench::target::{Contender, Location};
 use crate::error::Result;
 use crate::payload::{Finding, Survey};
 use crate::workload::Plan;
 use pumice_sim::profile::Profile;
 use pumice_sim::system::SystemSpec;
 
-/// Version of the format. Others are refused.
-pub const FORMAT: u32 = 1;
+/// Version of the format. Version 1, whose files have one target, is read, too; others are refused.
+pub const FORMAT: u32 = 2;
+
+/// Maximum number of targets that take turns: more make a round too long.
+pub const TARGETS_MAX: usize = 16;
 
 /// Bytes of each level's data to measure before the first run.
 const SURVEY_BYTES: usize = 8 << 20;
@@ -29,6 +33,12 @@ pub struct Header {
     pub about: String,
     /// The target, as specified.
     pub target: String,
+    /// Name of the target in reports; empty if the target itself is its name.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub label: String,
+    /// The target's place among those that took turns; absent if it was alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turns: Option<Turns>,
     /// The plan.
     pub plan: Plan,
     /// The command line; empty if unknown.
@@ -61,18 +71,70 @@ impl Header {
             title: title.to_owned(),
             about: about.to_owned(),
             target: location.to_string(),
+            label: String::new(),
+            turns: None,
             payloads: survey(&plan)?,
             plan,
             command: words.collect::<Vec<_>>().join(" "),
             begun_unix_s,
-            environment: match location {
-                Location::Sim(text) => {
-                    environment::simulated(&Profile::find(SystemSpec::profile_of(text))?)
-                }
-                _ => environment::environment(location.path().as_deref()),
-            },
+            environment: facts(location)?,
         })
     }
+
+    /// Returns headers of targets that take turns, of which `self` is that of the first.
+    ///
+    /// # Errors
+    /// An unknown profile.
+    pub(crate) fn in_turns(self, contenders: &[Contender]) -> Result<Vec<Self>> {
+        let session = Uuid::new_v4().simple().to_string();
+        let all = contenders.iter().enumerate();
+        all.map(|(index, Contender { location, label })| {
+            let mut header = self.clone();
+            header.target = location.to_string();
+            header.label.clone_from(label);
+            if contenders.len() > 1 {
+                let (index, of) = (index as u32, contenders.len() as u32);
+                header.turns = Some(Turns { session: session.clone(), index, of });
+            }
+            if index > 0 {
+                header.environment = facts(location)?;
+            }
+            Ok(header)
+        })
+        .collect()
+    }
+
+    /// Returns the name of the target in reports.
+    pub fn name(&self) -> &str {
+        if self.label.is_empty() { &self.target } else { &self.label }
+    }
+
+    /// Returns whether the targets of both took turns in one session.
+    pub fn is_in_turns_with(&self, other: &Self) -> bool {
+        let session = |header: &Self| header.turns.as_ref().map(|turns| turns.session.clone());
+        session(self).is_some_and(|own| session(other) == Some(own))
+    }
+}
+
+/// The place of a target among those that took turns.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Turns {
+    /// Name that no other session has.
+    pub session: String,
+    /// Index of the target, from 0.
+    pub index: u32,
+    /// Number of targets, from 2 to [`TARGETS_MAX`].
+    pub of: u32,
+}
+
+/// Returns the facts about this machine, or about a simulated drive.
+fn facts(location: &Location) -> Result<Vec<(String, String)>> {
+    Ok(match location {
+        Location::Sim(text) => {
+            environment::simulated(&Profile::find(SystemSpec::profile_of(text))?)
+        }
+        _ => environment::environment(location.path().as_deref()),
+    })
 }
 
 /// Measured savings of a level's data.

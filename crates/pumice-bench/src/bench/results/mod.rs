@@ -18,5 +18,5 @@ pub(crate) mod sample;
 pub(crate) use cells::names;
 pub use cells::{CellSummary, Results};
 pub use file::{Writer, read};
-pub use header::{FORMAT, Header, LevelFindings};
+pub use header::{FORMAT, Header, LevelFindings, TARGETS_MAX, Turns};
 pub use run::{DeviceBytes, RunResult};

@@ -60,7 +60,7 @@ impl Sink for Notes<'_> {
         self.steps.push(step);
     }
 
-    fn keep(&mut self, run: &RunResult) -> Result<()> {
+    fn keep(&mut self, _target: usize, run: &RunResult) -> Result<()> {
         self.kept.push(run.clone());
         if self.kept.len() == self.stop_after {
             self.stop.store(true, Ordering::Relaxed);
@@ -86,7 +86,9 @@ fn carried_out(
         saved: Vec::new(),
         kept: Vec::new(),
     };
-    let (end, _) = carry_out(&location, plan, done, &stop, &mut notes).expect("a benchmark");
+    let targets = std::slice::from_ref(&location);
+    let carried = carry_out(targets, plan, vec![done], &stop, &mut notes);
+    let (end, _) = carried.expect("a benchmark");
     (end, notes.steps, notes.saved, notes.kept)
 }
 
@@ -123,7 +125,8 @@ fn every_cell_runs_once_a_round_and_finds_its_own_data() {
 fn levels_come_in_another_order_in_every_round() {
     let mut plan = plan(&[Operation::Read]);
     let orders = |plan: &Plan| -> Vec<Vec<usize>> {
-        let levels = |round| cells(plan, &[0, 1, 2], round, &[]).into_iter().map(|cell| cell.level);
+        let levels =
+            |round| cells(plan, &[0, 1, 2], round, &[&[]]).into_iter().map(|cell| cell.level);
         (0..plan.runs).map(|round| levels(round).collect()).collect()
     };
     plan.runs = 30;
@@ -170,38 +173,19 @@ fn trimmed_data_is_put_back() {
     };
     assert_eq!(kept.len(), 6);
     assert!(saved.iter().all(|saved| (saved - 90.0).abs() < 1.0), "{saved:?}");
-    let mut held = Runner {
-        bench: Bench {
-            location: &Location::File("none".into()),
-            plan: &plan(&[Operation::Trim]),
-            access: Access::default(),
-            device: None,
-            stop: &AtomicBool::new(false),
-            begun: 0.0,
-            sink: &mut Notes {
-                location: Location::File("none".into()),
-                stop: &AtomicBool::new(false),
-                stop_after: 0,
-                steps: Vec::new(),
-                saved: Vec::new(),
-                kept: Vec::new(),
-            },
-        },
-        sim: None,
-        payloads: Vec::new(),
-        runs: Vec::new(),
-        held: Some(1),
-        position: 0,
-    };
-    held.note_held(&workload(Operation::Rewrite), 1);
-    assert_eq!(held.held, Some(1));
-    held.note_held(&workload(Operation::Trim), 1);
-    assert_eq!(held.held, None);
-    held.note_held(&workload(Operation::Write), 2);
-    assert_eq!(held.held, Some(2));
-    let part = Workload { span_bytes: SPAN / 2, ..workload(Operation::Write) };
-    held.note_held(&part, 2);
-    assert_eq!(held.held, None);
+    let plan = plan(&[Operation::Trim]);
+    let location = Location::File("none".into());
+    let mut held = Lane::new(0, &location, Vec::new()).expect("a file");
+    held.held = Some(1);
+    for (workload, level, wanted) in [
+        (workload(Operation::Rewrite), 1, Some(1)),
+        (workload(Operation::Trim), 1, None),
+        (workload(Operation::Write), 2, Some(2)),
+        (Workload { span_bytes: SPAN / 2, ..workload(Operation::Write) }, 2, None),
+    ] {
+        held.note_held(&plan, &workload, level);
+        assert_eq!(held.held, wanted);
+    }
 }
 
 /// A run with that value in MB/s.
@@ -223,13 +207,13 @@ fn rounds_go_on_for_the_cells_that_are_not_known_well() {
             runs.push(run(round, 1, level, 100.0 + scatter));
         }
     }
-    let all = |round| cells(&plan, &[0, 1, 2], round, &runs);
+    let all = |round| cells(&plan, &[0, 1, 2], round, &[&runs]);
     assert_eq!(all(4).len(), 6);
     assert_eq!(all(5), [Cell { test: 1, level: 1 }]);
     assert_eq!(all(12), []);
     // Later rounds change nothing of it: a continuation has them already.
     let later: Vec<_> = runs.iter().cloned().chain([run(5, 1, 1, 1.0)]).collect();
-    assert_eq!(cells(&plan, &[0, 1, 2], 5, &later), all(5));
+    assert_eq!(cells(&plan, &[0, 1, 2], 5, &[&later]), all(5));
 }
 
 #[test]
@@ -244,12 +228,12 @@ fn rounds_go_on_until_the_tracked_test_is_steady() {
             [run(round, 0, 1, 50.0), run(round, 1, 1, value)]
         })
         .collect();
-    let rounds = (0..25).take_while(|round| !cells(&plan, &[1], *round, &falling).is_empty());
+    let rounds = (0..25).take_while(|round| !cells(&plan, &[1], *round, &[&falling]).is_empty());
     // Five rounds, and more until the last five are level: those from the fifth on.
     assert_eq!(rounds.count(), 25);
     let level: Vec<_> =
         falling.iter().cloned().chain([run(8, 0, 1, 50.0), run(8, 1, 1, 30.0)]).collect();
-    let rounds = (0..25).take_while(|round| !cells(&plan, &[1], *round, &level).is_empty());
+    let rounds = (0..25).take_while(|round| !cells(&plan, &[1], *round, &[&level]).is_empty());
     assert_eq!(rounds.count(), 9);
 }
 
@@ -263,4 +247,107 @@ fn a_plan_preconditions_before_each_pass_that_is_not_complete() {
     assert_eq!(doing, [first, second, Activity::Measure, Activity::Measure, Activity::Measure]);
     assert!((saved[0] - 90.0).abs() < 1.0, "{saved:?}");
     assert_eq!(carried_out(&plan, kept, usize::MAX).1, []);
+}
+
+/// Guards against a preconditioned target that was not purged before.
+#[test]
+fn a_target_is_purged_first() {
+    let mut plan = plan(&[Operation::Mixed]);
+    (plan.purge, plan.precondition, plan.fills) = (true, 1, false);
+    (plan.runs, plan.runs_max) = (1, 1);
+    plan.levels.truncate(1);
+    let (_, steps, _, _) = carried_out(&plan, Vec::new(), usize::MAX);
+    let doing: Vec<_> = steps.iter().map(|step| step.activity).collect();
+    assert_eq!(doing, [Activity::Purge, Activity::Precondition(0), Activity::Measure]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = Location::File(folder.path().join("data"));
+    std::fs::write(file.path().expect("a file"), [7; 1 << 16]).expect("written");
+    purge(&file, Access::default(), None, 1 << 16).expect("emptied");
+    assert_eq!(std::fs::metadata(file.path().expect("a file")).expect("a file").len(), 0);
+    let sim =
+        Rc::new(System::new(SystemSpec::find("micro-center-64").expect("known")).expect("ok"));
+    let location = Location::Sim("micro-center-64".into());
+    purge(&location, Access::default(), Some(&sim), 1 << 20).expect("trimmed");
+}
+
+/// Guards against turns that favour a target, and against targets that get different requests.
+#[test]
+fn targets_take_turns_in_every_cell() {
+    let plan = plan(&[Operation::Write, Operation::RandomRead]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let targets = ["a", "b", "c"].map(|name| Location::File(folder.path().join(name)));
+    targets.iter().for_each(|target| target.prepare(plan.end_bytes(), false).expect("room"));
+    let stop = AtomicBool::new(false);
+    let mut sink = Turns { runs: Vec::new(), stop: &stop, stop_after: usize::MAX };
+    let carried = carry_out(&targets, &plan, vec![Vec::new(); 3], &stop, &mut sink);
+    let (end, all) = carried.expect("a benchmark");
+    assert_eq!(end, End::Complete);
+    for (cell, three) in sink.runs.chunks(3).enumerate() {
+        let mut targets: Vec<usize> = three.iter().map(|(target, _)| *target).collect();
+        targets.sort_unstable();
+        assert_eq!(targets, [0, 1, 2]);
+        let cells = three.iter().map(|(_, run)| (run.round, run.test, run.level, run.place));
+        assert!(cells.clone().all(|one| Some(one) == cells.clone().next()));
+        assert_eq!(three[0].1.place, cell as u64);
+    }
+    // In three rounds every target comes first once.
+    for (test, level) in [(0, 0), (0, 1), (1, 2)] {
+        let firsts = sink.runs.chunks(3).map(|three| &three[0]);
+        let firsts = firsts.filter(|(_, run)| (run.test, run.level) == (test, level));
+        let mut firsts: Vec<usize> = firsts.map(|(target, _)| *target).collect();
+        firsts.sort_unstable();
+        assert_eq!(firsts, [0, 1, 2]);
+    }
+    // Interrupted between the turns of a cell, it continues there.
+    let stop = AtomicBool::new(false);
+    let mut part = Turns { runs: Vec::new(), stop: &stop, stop_after: 13 };
+    let carried = carry_out(&targets, &plan, vec![Vec::new(); 3], &stop, &mut part);
+    let (end, done) = carried.expect("a benchmark");
+    assert_eq!((end, done.iter().flatten().count()), (End::Stopped, 13));
+    let stop = AtomicBool::new(false);
+    let mut rest = Turns { runs: part.runs, stop: &stop, stop_after: usize::MAX };
+    let (end, resumed) = carry_out(&targets, &plan, done, &stop, &mut rest).expect("the rest");
+    assert_eq!(end, End::Complete);
+    let places = |all: &[Vec<RunResult>]| -> Vec<Vec<u64>> {
+        all.iter().map(|runs| runs.iter().map(|run| run.place).collect()).collect()
+    };
+    assert_eq!(places(&resumed), places(&all));
+    let turns = |runs: &[(usize, RunResult)]| -> Vec<(usize, u64)> {
+        runs.iter().map(|(target, run)| (*target, run.place)).collect()
+    };
+    assert_eq!(turns(&rest.runs), turns(&sink.runs));
+}
+
+/// Notes the turns, and stops after some.
+struct Turns<'a> {
+    runs: Vec<(usize, RunResult)>,
+    stop: &'a AtomicBool,
+    stop_after: usize,
+}
+
+impl Sink for Turns<'_> {
+    fn keep(&mut self, target: usize, run: &RunResult) -> Result<()> {
+        self.runs.push((target, run.clone()));
+        if self.runs.len() == self.stop_after {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_cell_runs_on_all_targets_if_one_needs_it() {
+    let mut plan = plan(&[Operation::Read]);
+    (plan.runs, plan.runs_max, plan.precision_percent) = (5, 12, Some(2.0));
+    let runs = |scatter: f64| -> Vec<RunResult> {
+        let one = |round: u32, level: usize| {
+            let scatter = if level == 1 { f64::from(round) * scatter } else { 0.0 };
+            run(round, 0, level, 100.0 + scatter)
+        };
+        (0..5).flat_map(|round| (0..3).map(move |level| one(round, level))).collect()
+    };
+    let (close, scattered) = (runs(0.0), runs(20.0));
+    assert_eq!(cells(&plan, &[0, 1, 2], 5, &[&close, &close]), []);
+    let wanted = [Cell { test: 0, level: 1 }];
+    assert_eq!(cells(&plan, &[0, 1, 2], 5, &[&close, &scattered]), wanted);
 }

@@ -44,6 +44,21 @@ pub enum Location {
     Sim(String),
 }
 
+/// A target with its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contender {
+    /// The target.
+    pub location: Location,
+    /// Its name in reports; empty for the location itself.
+    pub label: String,
+}
+
+impl From<Location> for Contender {
+    fn from(location: Location) -> Self {
+        Self { location, label: String::new() }
+    }
+}
+
 /// How files and devices are opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
@@ -105,6 +120,16 @@ impl Location {
             Self::File(path) | Self::Device(path) | Self::Drive(path) => Some(path.clone()),
             Self::Nbd(_) | Self::Sim(_) => None,
         }
+    }
+
+    /// Returns whether both are one target, as far as their names say. Simulated drives are made
+    /// anew for each.
+    pub fn is_same(&self, other: &Self) -> bool {
+        if let Some((one, two)) = self.path().zip(other.path()) {
+            let resolved = |path: &Path| fs::canonicalize(path).or(std::path::absolute(path)).ok();
+            return resolved(&one) == resolved(&two);
+        }
+        self == other && !matches!(self, Self::Sim(_))
     }
 
     /// Returns whether the bench creates a file here, which it may empty and removes at the end.

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::super::output;
+use pumice_bench::stats::{Design, Planned, VISIT_SPREAD};
 use pumice_bench::workload::Flush;
 use pumice_bench::workload::{Plan, Test};
 use pumice_drive::base::units::{format_size, format_size_exact};
@@ -13,8 +14,47 @@ use pumice_report::{Align, Table};
 /// drive. Only for the estimate.
 const ASSUMED_RATE: f64 = 500e6;
 
+/// The assumed spread of a run: that of a disk without other users. Only for what can be told.
+const ASSUMED_NOISE: f64 = 0.05;
+
+/// Returns in one line which differences a plan can tell: between these targets if there are
+/// several, or else between its results and others of the same plan.
+pub(super) fn power(plan: &Plan, targets: usize) -> String {
+    let cells = plan.cells();
+    // Of a plan that tracks steady state only the last window counts.
+    let runs = plan.runs as usize;
+    let noise = ASSUMED_NOISE;
+    let families = targets.saturating_sub(1).max(1);
+    let told = |design| {
+        let ratio = Planned { cells, families, runs, noise, design }.detectable();
+        ratio.map(|ratio| format!("{:.0} %", ((ratio - 1.0) * 100.0).ceil()))
+    };
+    let many = format!("{} of each of {}", counted(runs, "run"), counted(cells, "cell"));
+    let needed = |design| {
+        let wanted = (runs..=64)
+            .find(|&runs| Planned { cells, families, runs, noise, design }.detectable().is_some());
+        format!("{} runs are needed", wanted.unwrap_or(64))
+    };
+    let noise = format!("if runs spread by {:.0} %", ASSUMED_NOISE * 100.0);
+    let visits = Design::Visits(VISIT_SPREAD);
+    match (targets, told(Design::Turns), told(visits)) {
+        (1, _, None) => {
+            format!("{many} show no difference from another target: {}", needed(visits))
+        }
+        (1, turns, Some(visits)) => {
+            let turns = turns.unwrap_or_else(|| visits.clone());
+            format!(
+                "{many} show a difference of {visits} from another session {noise}, or of {turns} \
+                 between targets in turns"
+            )
+        }
+        (_, None, _) => format!("{many} show no difference: {}", needed(Design::Turns)),
+        (_, Some(turns), _) => format!("{many} show a difference of {turns} {noise}"),
+    }
+}
+
 /// Returns the plan as text.
-pub(super) fn text(plan: &Plan, target: &str) -> String {
+pub(super) fn text(plan: &Plan, targets: &[String]) -> String {
     let columns = ["test", "record", "depth", "threads", "span", "ends", "unit"];
     let mut table = Table::new(&columns.map(|name| (name, Align::Left)));
     for test in &plan.tests {
@@ -44,19 +84,27 @@ pub(super) fn text(plan: &Plan, target: &str) -> String {
     let rounds = f64::from(plan.runs) * plan.levels.len() as f64;
     let (timed, moved, filled) = estimate(plan);
     let seconds = rounds * (timed + moved / ASSUMED_RATE) + filled / ASSUMED_RATE;
+    let seconds = seconds * targets.len() as f64;
+    let written = (rounds * written(plan) + filled) * targets.len() as f64;
     let flush = plan.tests.iter().all(|test| test.workload.flush == Flush::Timed);
     let flush = if flush { "the final flush is timed" } else { "flushes differ between tests" };
     format!(
-        "{target}: {} at {}, {runs} each, {cache}; {flush}\nlevels: {}\n\n{}\n\
+        "{}: {} at {}, {runs} each, {cache}; {flush}\nlevels: {}\n\n{}\n{}.\n\
          Takes at least {} (if whole spans run at {:.0} MB/s) and writes {}, plus what time-based \
          tests write.\nDry run: nothing was done.\n",
+        if targets.len() > 1 {
+            format!("{} in turns", targets.join(", "))
+        } else {
+            targets.concat()
+        },
         counted(plan.tests.len(), "test"),
         counted(plan.levels.len(), "level"),
         levels.join(", "),
         output::table(&table),
+        power(plan, targets.len()),
         duration(seconds),
         ASSUMED_RATE / 1e6,
-        format_size((rounds * written(plan) + filled) as u64),
+        format_size(written as u64),
     )
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::show::{self, Shown};
 use super::{Args, dry, unix_seconds};
@@ -10,18 +10,18 @@ use crate::cli::signals::Interrupt;
 use crate::cli::{Outcome, print, print_json, say_error};
 use pumice_bench::interop::fio_job;
 use pumice_bench::runner::End;
-use pumice_bench::target::Location;
+use pumice_bench::target::{Contender, Location};
 use pumice_bench::workload::{Operation, Preset};
-use pumice_bench::{Benchmark, FileSink, Finished, Resumption};
+use pumice_bench::{Benchmark, Contest, FileSink, Resumption};
 
-/// Runs the preset on the target, or shows what it would do.
+/// Runs the preset on the targets, or shows what it would do.
 ///
 /// # Errors
-/// The options, the preset and the target do not fit together, or the target fails.
-pub(super) fn run(args: &Args, location: &Location, target: &str) -> Result<Outcome> {
+/// The options, the preset and the targets do not fit together, or a target fails.
+pub(super) fn run(args: &Args, locations: &[Location]) -> Result<Outcome> {
     let preset = Preset::load(&args.preset)?;
     let mut plan = preset.plan(&args.changes())?;
-    if plan.direct || !location.is_made() {
+    if plan.direct || !locations.iter().all(Location::is_made) {
         let left_out = plan.leave_out_stdio();
         let names: Vec<_> = left_out.into_iter().map(Operation::name).collect();
         if !names.is_empty() {
@@ -31,6 +31,7 @@ pub(super) fn run(args: &Args, location: &Location, target: &str) -> Result<Outc
         plan.check()?;
     }
     if args.fio_job {
+        let [target] = &args.targets[..] else { bail!("--fio-job needs one target") };
         print(&fio_job(&plan, target))?;
         return Ok(Outcome::Good);
     }
@@ -38,7 +39,7 @@ pub(super) fn run(args: &Args, location: &Location, target: &str) -> Result<Outc
         if args.json {
             print_json(&plan)?;
         } else {
-            print(&dry::text(&plan, target))?;
+            print(&dry::text(&plan, &args.targets))?;
         }
         return Ok(Outcome::Good);
     }
@@ -51,47 +52,52 @@ pub(super) fn run(args: &Args, location: &Location, target: &str) -> Result<Outc
         destroy: args.destroy_data,
         begun_unix_s: unix_seconds(),
     };
+    let labels = args.labels.iter().cloned().chain(std::iter::repeat(String::new()));
+    let contender =
+        |(location, label): (&Location, String)| Contender { location: location.clone(), label };
+    let contenders: Vec<Contender> = locations.iter().zip(labels).map(contender).collect();
     let mut shown = Shown::new(FileSink::new(path.clone()), 0);
-    let ended = benchmark.run(location, interrupt.flag(), &mut shown);
-    conclude(args, location, &path, &shown, ended)
+    let ended = benchmark.run_in_turns(&contenders, interrupt.flag(), &mut shown);
+    conclude(args, &path, &shown, ended)
 }
 
 /// Continues an interrupted benchmark.
 ///
 /// # Errors
-/// The result file cannot be read, or is of another target; the target fails.
-pub(super) fn resume(args: &Args, location: &Location, path: &Path) -> Result<Outcome> {
+/// The result file cannot be read, or is of other targets; a target fails.
+pub(super) fn resume(args: &Args, locations: &[Location], path: &Path) -> Result<Outcome> {
     let interrupt = Interrupt::catch()?;
     let (file, results) = FileSink::resume(path.to_owned())?;
-    let mut shown = Shown::new(file, results.runs.len());
+    let kept = results.iter().map(|one| one.runs.len()).sum();
+    let mut shown = Shown::new(file, kept);
     let resumption = Resumption { results, destroy: args.destroy_data };
-    let ended = resumption.run(location, interrupt.flag(), &mut shown);
-    conclude(args, location, path, &shown, ended)
+    let ended = resumption.run(locations, interrupt.flag(), &mut shown);
+    conclude(args, path, &shown, ended)
 }
 
 /// Prints the outcome of a benchmark.
 fn conclude(
     args: &Args,
-    location: &Location,
     path: &Path,
     shown: &Shown,
-    ended: pumice_bench::Result<Finished>,
+    ended: pumice_bench::Result<Contest>,
 ) -> Result<Outcome> {
     shown.finish();
-    let file = path.display();
+    let (file, targets) = (path.display(), args.targets.join(", "));
     let kept = match shown.kept() {
         Some(1) => "1 run is".to_owned(),
         kept => format!("{} runs are", kept.unwrap_or(0)),
     };
     match ended {
         Err(error) if shown.kept().is_none() => Err(error.into()),
-        Err(error) => Err(error)
-            .with_context(|| format!("{location}: the benchmark failed; {kept} in {file}")),
-        Ok(Finished { end: End::Stopped, .. }) => {
+        Err(error) => {
+            Err(error).with_context(|| format!("{targets}: the benchmark failed; {kept} in {file}"))
+        }
+        Ok(Contest { end: End::Stopped, .. }) => {
             say_error(&format!("interrupted: {kept} in {file}; continue with --resume {file}"));
             Ok(Outcome::Code(2))
         }
-        Ok(Finished { end: End::Complete, results }) => {
+        Ok(Contest { end: End::Complete, results }) => {
             show::summary(&results, path, args.json)?;
             Ok(Outcome::Good)
         }

@@ -13,7 +13,7 @@ mod show;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use super::output::columns;
 use super::values::{seconds, up_to, whole_number, word};
@@ -31,6 +31,10 @@ use pumice_report::Document;
 /// every run to a result file, for `pumice report` and `pumice compare`. The compressibility of the
 /// data is measured before the first run.
 ///
+/// Several targets take turns: each run is followed by the same run on the next target, so that
+/// what changes on the machine changes all of them alike. The others are compared with the first,
+/// pair by pair. That tells smaller differences than results of two sessions do.
+///
 /// TARGET is a file (created, and removed at the end), a folder (a file in it), a block device,
 /// drive:PATH (a Pumice drive, opened in this process), an NBD URI, or sim:PROFILE (a simulated
 /// drive in virtual time, see pumice drives; docs/bench.md lists options for the simulated host,
@@ -40,12 +44,13 @@ use pumice_report::Document;
 /// Presets (see pumice bench --list for descriptions):
 ///   compressibility      the default: how a target reacts to the data
 ///   iozone-throughput    iozone-iops    crystaldiskmark    as-ssd    atto    iometer    copy
-///   snia-iops            wsat
+///   snia-iops            snia-tp        snia-lat           wsat
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 #[command(after_help = "\
 Examples:
   pumice bench /mnt/disk
+  pumice bench /mnt/disk /mnt/other-disk --label old --label new
   pumice bench /dev/sdX --preset iozone-iops --destroy-data
   pumice bench drive:drive.pumice --destroy-data --saved 90% --saved 10% --runs 10
   pumice bench sim:micro-center-64
@@ -53,9 +58,13 @@ Examples:
   pumice bench /mnt/disk --detect-compression
   pumice bench /mnt/disk --output result.jsonl; pumice report result.jsonl --html page.html")]
 pub(crate) struct Args {
-    /// File, folder, block device, drive:PATH, NBD URI or sim:PROFILE
-    #[arg(required_unless_present = "list")]
-    target: Option<String>,
+    /// Files, folders, block devices, drive:PATH, NBD URIs or sim:PROFILE, which take turns
+    #[arg(required_unless_present = "list", value_name = "TARGET")]
+    targets: Vec<String>,
+
+    /// Name of the target in reports, in the order of the targets; may be repeated
+    #[arg(long = "label", value_name = "NAME", conflicts_with = "resume")]
+    labels: Vec<String>,
 
     /// Name of a preset, or a preset file
     #[arg(long, value_name = "NAME", default_value = PRESETS[0].0)]
@@ -211,15 +220,19 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         print(&list()?)?;
         return Ok(Outcome::Good);
     }
-    let target = args.target.as_deref().expect("required unless listed");
-    let location = Location::parse(target)?;
+    let locations: Vec<Location> =
+        args.targets.iter().map(|target| Location::parse(target)).collect::<Result<_, _>>()?;
+    if args.labels.len() > locations.len() {
+        bail!("{} labels for {} targets", args.labels.len(), locations.len());
+    }
     if args.detect_compression {
-        return detect::run(args, &location);
+        let [location] = &locations[..] else { bail!("--detect-compression needs one target") };
+        return detect::run(args, location);
     }
     if let Some(path) = &args.resume {
-        return measure::resume(args, &location, path);
+        return measure::resume(args, &locations, path);
     }
-    measure::run(args, &location, target)
+    measure::run(args, &locations)
 }
 
 /// Seconds since 1970.

@@ -8,9 +8,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::super::output::columns;
 use super::super::{print, print_json};
+use super::dry;
+use pumice_bench::compare::compare;
 use pumice_bench::results::{Header, LevelFindings, Results, RunResult};
+use pumice_bench::stats::VISIT_SPREAD;
 use pumice_bench::workload::Plan;
-use pumice_bench::{Activity, FileSink, Sink, Status};
+use pumice_bench::{Activity, FileSink, Sink, Status, report};
 
 /// Chunk size of the findings printed before the first run.
 const PRINTED_CHUNK_BYTES: usize = 4 << 10;
@@ -19,6 +22,8 @@ const PRINTED_CHUNK_BYTES: usize = 4 << 10;
 pub(super) struct Shown {
     /// The plan, once the benchmark has begun.
     plan: Option<Plan>,
+    /// Names of the targets, if there are several.
+    targets: Vec<String>,
     file: FileSink,
     bar: ProgressBar,
     kept: usize,
@@ -29,7 +34,7 @@ impl Shown {
     pub(super) fn new(file: FileSink, kept: usize) -> Self {
         let style = ProgressStyle::with_template("[{pos}/{len}, {eta} left] {wide_msg}");
         let bar = ProgressBar::no_length().with_style(style.expect("a constant template"));
-        Self { plan: None, file, bar, kept }
+        Self { plan: None, targets: Vec::new(), file, bar, kept }
     }
 
     /// Number of runs in the file; `None` if the benchmark has not begun.
@@ -43,12 +48,18 @@ impl Shown {
 }
 
 impl Sink for Shown {
-    fn begin(&mut self, header: &Header) -> pumice_bench::Result<()> {
-        self.file.begin(header)?;
+    fn begin(&mut self, headers: &[Header]) -> pumice_bench::Result<()> {
+        self.file.begin(headers)?;
         if self.kept == 0 {
-            payloads(&header.payloads);
+            payloads(&headers[0].payloads);
+            // A closed stderr is harmless.
+            let power = dry::power(&headers[0].plan, headers.len());
+            let _ = writeln!(std::io::stderr(), "{power}");
         }
-        self.plan = Some(header.plan.clone());
+        self.plan = Some(headers[0].plan.clone());
+        if headers.len() > 1 {
+            self.targets = headers.iter().map(|header| format!("{}, ", header.name())).collect();
+        }
         Ok(())
     }
 
@@ -56,17 +67,19 @@ impl Sink for Shown {
         let Some(Plan { tests, levels, .. }) = &self.plan else { return };
         let (level, round) = (&levels[status.level].name, status.round + 1);
         let what = match status.activity {
+            Activity::Purge => "purging".to_owned(),
             Activity::Precondition(pass) => format!("preconditioning, pass {}", pass + 1),
             Activity::Fill => "filling".to_owned(),
             Activity::Measure => tests[status.test].name.clone(),
         };
         self.bar.set_length(status.planned);
         self.bar.set_position(status.done);
-        self.bar.set_message(format!("round {round}, {level}: {what}"));
+        let target = self.targets.get(status.target).map_or("", String::as_str);
+        self.bar.set_message(format!("{target}round {round}, {level}: {what}"));
     }
 
-    fn keep(&mut self, run: &RunResult) -> pumice_bench::Result<()> {
-        self.file.keep(run)?;
+    fn keep(&mut self, target: usize, run: &RunResult) -> pumice_bench::Result<()> {
+        self.file.keep(target, run)?;
         self.kept += 1;
         self.bar.inc(1);
         Ok(())
@@ -86,13 +99,26 @@ fn payloads(payloads: &[LevelFindings]) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// Prints the summary of a complete benchmark.
-pub(super) fn summary(results: &Results, path: &Path, json: bool) -> Result<()> {
+/// Prints the summary of a complete benchmark: of targets that took turns, how they compare, too.
+pub(super) fn summary(all: &[Results], path: &Path, json: bool) -> Result<()> {
+    let [first, others @ ..] = all else { return Ok(()) };
+    let comparison =
+        if others.is_empty() { None } else { Some(compare(first, others, VISIT_SPREAD)?) };
     if json {
-        print_json(&results.cells())?;
-    } else {
-        let text = pumice_bench::report::summary(results).to_text_within(columns());
-        print(&format!("{text}\nResults: {}\n", path.display()))?;
+        return match comparison {
+            None => print_json(&first.cells()),
+            Some(comparison) => print_json(&comparison),
+        };
     }
-    Ok(())
+    let mut text = String::new();
+    match comparison {
+        None => text += &report::summary(first).to_text_within(columns()),
+        Some(comparison) => {
+            text += &comparison.summary().to_text_within(columns());
+            for results in all {
+                text += &report::warnings(results).to_text_within(columns());
+            }
+        }
+    }
+    print(&format!("{text}\nResults: {}\n", path.display()))
 }

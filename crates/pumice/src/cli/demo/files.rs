@@ -108,7 +108,7 @@ fn line(codec: &'static str, before: &Info, after: &Info, round: &Round) -> Line
     }
 }
 
-/// Returns the results of the real data as a table and a sentence.
+/// Returns the results of the real data as a table.
 pub(super) fn text(folder: &Path, lines: &[Line; 2]) -> String {
     let mut table = Table::new(&[
         ("codec", Align::Left),
@@ -131,13 +131,21 @@ pub(super) fn text(folder: &Path, lines: &[Line; 2]) -> String {
             format!("{:.0}", line.read_mb_s),
         ]);
     }
-    let [with, without] = lines;
     format!(
-        "Files of {}:\n{}\nAll {} MiB were read back correctly. For each byte of data, the drive \
-         wrote {:.2} bytes with compression and {:.2} without.\n",
+        "Files of {}:\n{}\nAll {} MiB were read back correctly.\n",
         folder.display(),
         output::table(&table),
-        mib(with.host_bytes),
+        mib(lines[0].host_bytes),
+    )
+}
+
+/// Returns the headline: what the drives wrote for each byte of the files.
+pub(super) fn took(folder: &Path, lines: &[Line; 2]) -> String {
+    let [with, without] = lines;
+    format!(
+        "For each byte of the files of {}, the drive wrote {:.2} bytes with compression and {:.2} \
+         without.",
+        folder.display(),
         with.write_amplification,
         without.write_amplification,
     )

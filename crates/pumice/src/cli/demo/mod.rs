@@ -107,10 +107,13 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     match result {
         Ok(shown) if args.json => print_json(&shown)?,
         Ok(shown) => {
+            let took = files::took(&args.path, &shown.files);
             let text = files::text(&args.path, &shown.files);
             #[cfg(feature = "bench")]
+            let took = format!("{took} {}", speed::verdict(&shown.bench));
+            #[cfg(feature = "bench")]
             let text = format!("{text}\n{}", speed::text(&shown.bench, &args.page));
-            print(&text)?;
+            print(&format!("{took}\n\n{text}"))?;
         }
         Err(error) if is_defect(&error) => {
             super::say_error(&super::chain(&error));
@@ -151,7 +154,10 @@ fn compare(args: &Args, interrupted: &Arc<AtomicBool>) -> Result<Shown> {
     ];
     let files = files::real_data(&mut sides, &args.path, bytes, &bar)?;
     #[cfg(feature = "bench")]
-    let bench = speed::measure(&sides, interrupted, &bar, &args.page)?;
+    let bench = {
+        let took = files::took(&args.path, &files);
+        speed::measure(&sides, interrupted, &bar, &args.page, &took)?
+    };
     for side in sides {
         bar.set_message(format!("{}: checking every checksum", side.codec));
         side.client.disconnect()?;

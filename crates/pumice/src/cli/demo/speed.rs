@@ -5,7 +5,7 @@
 //! different times cannot be compared, and runs at the same time disturb each other.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
@@ -15,51 +15,60 @@ use super::super::output;
 use super::Side;
 use pumice_bench::compare::{ComparedCell, Comparison, compare};
 use pumice_bench::report::document;
-use pumice_bench::results::{Header, Results, RunResult};
-use pumice_bench::runner::carry_out;
-use pumice_bench::target::Location;
+use pumice_bench::results::{Header, RunResult};
+use pumice_bench::runner::End;
+use pumice_bench::stats::{VISIT_SPREAD, Verdict};
+use pumice_bench::target::{Contender, Location};
 use pumice_bench::workload::{Changes, Preset};
-use pumice_bench::{Sink, Status};
+use pumice_bench::{Benchmark, Contest, Sink, Status};
+use pumice_drive::base::units::format_size;
 use pumice_nbd::client::Uri;
 use pumice_report::{Align, Table};
 
 const PRESET: &str = "compressibility";
 
-/// The smallest number of rounds at which differences can be significant.
-const ROUNDS: u32 = 5;
+/// Rounds: two more than the smallest number at which turns can be significant.
+const ROUNDS: u32 = 8;
 
 /// Span and duration of each test, chosen to keep the demo short.
 const SPAN_BYTES: u64 = 256 << 20;
 const SECONDS: f64 = 0.3;
 
-/// Stores the runs of one drive and shows the progress.
-struct Turn<'a> {
-    runs: &'a mut Vec<RunResult>,
+/// Shows the progress.
+struct Turns<'a> {
     bar: &'a ProgressBar,
-    name: String,
+    names: Vec<String>,
     tests: Vec<String>,
 }
 
-impl Sink for Turn<'_> {
+impl Sink for Turns<'_> {
+    fn begin(&mut self, headers: &[Header]) -> pumice_bench::Result<()> {
+        self.names = headers.iter().map(|header| header.name().to_owned()).collect();
+        let tests = &headers[0].plan.tests;
+        self.tests = tests.iter().map(|test| test.name.clone()).collect();
+        Ok(())
+    }
+
     fn progress(&mut self, status: Status) {
-        self.bar.set_message(format!("{}: {}", self.name, self.tests[status.test]));
+        let (name, test) = (&self.names[status.target], &self.tests[status.test]);
+        self.bar.set_message(format!("{name}, round {} of {ROUNDS}: {test}", status.round + 1));
         self.bar.tick();
     }
 
-    fn keep(&mut self, run: &RunResult) -> pumice_bench::Result<()> {
-        self.runs.push(run.clone());
+    fn keep(&mut self, _target: usize, run: &RunResult) -> pumice_bench::Result<()> {
         self.bar.inc(run.sample.host_bytes);
         Ok(())
     }
 }
 
-/// Runs the preset on both drives in turns, writes the page, and compares the drive that compresses
-/// with the one that does not.
+/// Runs the preset on both drives in turns, writes the page, which begins with what the files
+/// `took`, and compares the drive that compresses with the one that does not.
 pub(super) fn measure(
     sides: &[Side; 2],
     interrupted: &AtomicBool,
     bar: &ProgressBar,
     page: &Path,
+    took: &str,
 ) -> Result<Comparison> {
     let preset = Preset::load(PRESET)?;
     let changes = Changes {
@@ -68,39 +77,58 @@ pub(super) fn measure(
         span_bytes: Some(SPAN_BYTES),
         ..Changes::default()
     };
-    let plan = preset.plan(&changes)?;
-    let [with, without] = [&sides[0], &sides[1]].map(|side| {
-        let location = Location::Nbd(Uri::unix(&side.drive.socket, ""));
-        let begun = unix_seconds();
-        let header = Header::new(PRESET, &preset.about, &location, plan.clone(), begun);
-        header.map(|header| (location, Results { header, runs: Vec::new() }))
+    let benchmark = Benchmark {
+        title: PRESET.into(),
+        about: preset.about.clone(),
+        plan: preset.plan(&changes)?,
+        destroy: true,
+        begun_unix_s: unix_seconds(),
+    };
+    let [with, without] = sides;
+    let sides = [(without, "a drive without compression"), (with, "a drive with LZ4")];
+    let targets = sides.map(|(side, label)| Contender {
+        location: Location::Nbd(Uri::unix(&side.drive.socket, "")),
+        label: label.into(),
     });
-    let mut all = [with?, without?];
-    for round in 1..=ROUNDS {
-        for ((location, results), side) in all.iter_mut().zip(sides) {
-            let mut until = plan.clone();
-            (until.runs, until.runs_max) = (round, round);
-            let done = results.runs.clone();
-            let mut turn = Turn {
-                runs: &mut results.runs,
-                bar,
-                name: format!("{}, round {round} of {ROUNDS}", side.codec),
-                tests: plan.tests.iter().map(|test| test.name.clone()).collect(),
-            };
-            bar.reset();
-            carry_out(location, &until, done, interrupted, &mut turn)?;
-            if interrupted.load(Ordering::Relaxed) {
-                bail!("interrupted");
-            }
-        }
+    bar.reset();
+    let mut turns = Turns { bar, names: Vec::new(), tests: Vec::new() };
+    let Contest { end, results } = benchmark.run_in_turns(&targets, interrupted, &mut turns)?;
+    if end == End::Stopped {
+        bail!("interrupted");
     }
-    let [mut with, mut without] = all.map(|(_, results)| results);
-    with.header.target = "a drive with LZ4".into();
-    without.header.target = "a drive without compression".into();
-    let results = [without, with];
-    let html = document(&results).to_html();
+    let comparison = compare(&results[0], &results[1..], VISIT_SPREAD)?;
+    let mut document = document(&results);
+    document.title = "A drive with compression, and the same drive without".into();
+    document.lead = format!(
+        "{took} {} Both drives were served by this machine from files on one disk, and took turns: \
+         {ROUNDS} rounds of {SECONDS} s for each time-based test, over {}.",
+        verdict(&comparison),
+        format_size(SPAN_BYTES)
+    );
+    let html = document.to_html();
     std::fs::write(page, html).with_context(|| format!("cannot write {}", page.display()))?;
-    Ok(compare(&results[0], &results[1..])?)
+    Ok(comparison)
+}
+
+/// Returns in one sentence in how many cells the drive with LZ4 was faster or slower.
+pub(super) fn verdict(comparison: &Comparison) -> String {
+    let cells = &comparison.others[0].cells;
+    let of = |verdict| {
+        let is = |cell: &&ComparedCell| cell.compared.is_some_and(|one| one.verdict == verdict);
+        cells.iter().filter(is)
+    };
+    let (faster, slower) = (of(Verdict::Faster).count(), of(Verdict::Slower).count());
+    let ratio = |cell: &&ComparedCell| cell.compared.map_or(0.0, |one| one.ratio);
+    let most = of(Verdict::Faster).max_by(|a, b| ratio(a).total_cmp(&ratio(b)));
+    let most = most.map_or(String::new(), |cell| {
+        format!(", most of all '{}' of data '{}': {} times", cell.test, cell.level, cell.ratio())
+    });
+    format!(
+        "With compression, {faster} of {} tests were faster, {slower} slower, and {} not \
+         significantly different{most}.",
+        cells.len(),
+        cells.len() - faster - slower
+    )
 }
 
 /// Returns the results as a table and a few sentences.
@@ -113,6 +141,7 @@ pub(super) fn text(comparison: &Comparison, page: &Path) -> String {
         ("lz4", Align::Right),
         ("unit", Align::Left),
         ("lz4 as a multiple of none", Align::Right),
+        ("verdict", Align::Left),
     ]);
     for cell in cells {
         let mean = |summary: &Option<pumice_bench::stats::Summary>| {
@@ -121,56 +150,55 @@ pub(super) fn text(comparison: &Comparison, page: &Path) -> String {
         let unit = cell.unit.name().to_owned();
         let level = cell.level.clone();
         let (none, lz4) = (mean(&cell.base), mean(&cell.other));
-        table.row(vec![cell.test.clone(), level, none, lz4, unit, cell.ratio()]);
+        let verdict = cell.verdict("none");
+        table.row(vec![cell.test.clone(), level, none, lz4, unit, cell.ratio(), verdict]);
     }
-    let first_test = &cells[0].test;
-    let of_first: Vec<&ComparedCell> =
-        cells.iter().filter(|cell| cell.test == *first_test).collect();
-    let (most, least) = (of_first[0], of_first[of_first.len() - 1]);
-    let interval = |cell: &ComparedCell| cell.compared.and_then(|one| one.ratio_interval);
-    let verdict = match (interval(most), interval(least)) {
-        (Some(most), Some(least)) if most.low > least.high => {
-            "how much compression helps depends on the data"
-        }
-        _ => "in a run this short on this machine, the difference is not significant",
-    };
     format!(
-        "Preset {PRESET}, {ROUNDS} runs each, means, with 95 % intervals of the ratio:\n{}\n\
-         The speed of '{first_test}', relative to that without compression, is {} with data \
-         '{}' and {} with data '{}': {verdict}.\nAll results: {}\n",
+        "Preset {PRESET}, {ROUNDS} rounds in turns, means, with 95 % intervals of the ratio:\n{}\n\
+         All results: {}\n",
         output::table(&table),
-        most.ratio(),
-        most.level,
-        least.ratio(),
-        least.level,
         page.display(),
     )
 }
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the sentences about the data name the levels that were measured.
+    //! Goal: the headline says what the verdicts say, and no more.
     use super::*;
     use pumice_bench::compare::Against;
+    use pumice_bench::stats::{Better, Design, Pair, compare};
     use pumice_bench::workload::Unit;
 
     #[test]
-    fn the_levels_are_those_that_were_run() {
-        let levels = ["80 % saved", "50 % saved", "random"];
-        let cell = |level: &str| ComparedCell {
+    fn the_headline_counts_verdicts() {
+        let pair = |ratio: f64| {
+            let base = [100.0, 101.0, 99.0, 102.0, 98.0, 100.5, 99.5, 100.0];
+            Pair::of(&base, &base.map(|value| value * ratio))
+        };
+        let pairs = [1.5, 2.0, 0.8, 1.0].map(pair);
+        let compared = compare(&pairs, Design::Turns, Better::Higher, 1, 1);
+        let cell = |(level, compared): (&str, _)| ComparedCell {
             test: "write".into(),
             level: level.into(),
             unit: Unit::Throughput,
             base: None,
             other: None,
-            compared: None,
+            compared,
         };
-        let cells = levels.map(cell).to_vec();
-        let others = vec![Against { other: "lz4".into(), cells, environment: Vec::new() }];
-        let text = text(&Comparison { base: "none".into(), others }, Path::new("page.html"));
-        let (_, said) = text.split_once("relative to that").expect("a sentence");
-        let [first, last] = ["'80 % saved'", "'random'"].map(|level| said.find(level));
-        assert!(first.is_some() && first < last, "{said}");
-        assert!(!said.contains("98 %") && !said.contains("50 %"), "{said}");
+        let cells: Vec<_> = ["a", "b", "c", "d"].into_iter().zip(compared).map(cell).collect();
+        let others = vec![Against {
+            other: "lz4".into(),
+            took_turns: true,
+            design: Design::Turns,
+            cells,
+            environment: Vec::new(),
+        }];
+        let comparison = Comparison { base: "none".into(), others };
+        let said = verdict(&comparison);
+        let wanted = "2 of 4 tests were faster, 1 slower, and 1 not significantly different, most \
+                      of all 'write' of data 'b': 2.00";
+        assert!(said.contains(wanted), "{said}");
+        let text = text(&comparison, Path::new("page.html"));
+        assert!(text.contains("faster") && text.contains("page.html"), "{text}");
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 
 use super::*;
 use crate::bench::engine::{Interval, Sample};
-use crate::bench::results::DeviceBytes;
+use crate::bench::results::{DeviceBytes, Turns};
 use crate::stats::Latencies;
 use crate::workload::{Changes, Preset};
 use pumice_drive::base::ErrorKind;
@@ -17,6 +17,8 @@ fn header() -> Header {
         title: "compressibility".into(),
         about: "about".into(),
         target: "target".into(),
+        label: String::new(),
+        turns: None,
         plan: preset.plan(&Changes::default()).expect("a plan"),
         command: "pumice bench".into(),
         begun_unix_s: 7,
@@ -54,9 +56,9 @@ fn run(place: u64) -> RunResult {
 /// A file with three runs.
 fn written(folder: &tempfile::TempDir) -> PathBuf {
     let path = folder.path().join("results");
-    let mut writer = Writer::create(&path, &header()).expect("a new file");
+    let mut writer = Writer::create(&path, &[header()]).expect("a new file");
     for place in 0..3 {
-        writer.append(&run(place)).expect("a run");
+        writer.append(0, &run(place)).expect("a run");
     }
     path
 }
@@ -66,9 +68,8 @@ fn results_come_back_as_they_were() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = written(&folder);
     let results = read(&path).expect("results");
-    assert_eq!(results.header, header());
-    assert_eq!(results.runs, [0, 1, 2].map(run));
-    let error = Writer::create(&path, &header()).map(|_| ()).unwrap_err();
+    assert_eq!(results, [Results { header: header(), runs: [0, 1, 2].map(run).to_vec() }]);
+    let error = Writer::create(&path, &[header()]).map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AlreadyExists);
 }
 
@@ -81,10 +82,10 @@ fn a_torn_last_line_is_cut_off() {
     let last = whole[..whole.len() - 1].iter().rposition(|byte| *byte == b'\n').expect("lines");
     for end in [last + 1, last + 2, (last + whole.len()) / 2, whole.len() - 1] {
         fs::write(&path, &whole[..end]).expect("a file");
-        assert_eq!(read(&path).expect("results").runs, [0, 1].map(run), "{end}");
+        assert_eq!(read(&path).expect("results")[0].runs, [0, 1].map(run), "{end}");
         let (mut writer, results) = Writer::resume(&path).expect("a file");
-        assert_eq!(results.runs.len(), 2);
-        writer.append(&run(2)).expect("a run");
+        assert_eq!(results[0].runs.len(), 2);
+        writer.append(0, &run(2)).expect("a run");
         assert_eq!(fs::read(&path).expect("a file"), whole, "{end}");
     }
 }
@@ -102,13 +103,63 @@ fn what_is_no_result_is_refused() {
     refused("", "no complete line");
     refused("hello\n", "line 1: not a benchmark result");
     refused("{}\n", "not a result of pumice bench");
-    refused(&text.replacen("\"pumice_bench\":1", "\"pumice_bench\":2", 1), "version 2");
+    refused(&text.replacen("\"pumice_bench\":2", "\"pumice_bench\":3", 1), "version 3");
     refused(&text.replace("\"test\":2", "\"test\":4"), "line 2: a run of a test");
     refused(&text.replace("\"level\":1", "\"level\":3"), "line 2: a run of a test");
     refused(&text.replace("\"interval_ns\":50000000", "\"interval_ns\":0"), "invalid duration");
     refused(&text.replace("\"seconds\":1.25", "\"seconds\":-1.0"), "invalid duration");
     refused(&text.replace("\"place\":1,", "\"plaice\":1,"), "line 3: missing field");
     refused(&text.replacen("\"depth\":4", "\"depth\":0", 1), "invalid plan");
+    refused(
+        &text.replace("\"place\":1,", "\"place\":1,\"target\":1,"),
+        "line 3: a run of a target",
+    );
     let endless = format!("{}{}", text, "x".repeat(LINE_BYTES_MAX as usize + 1));
     refused(&endless, "line 5: the line is too long");
+}
+
+/// Guards against results of several targets that are mixed up, or taken for those of others.
+#[test]
+fn targets_that_took_turns_come_back_apart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("results");
+    let one = |index: u32| {
+        let turns = Some(Turns { session: "this".into(), index, of: 2 });
+        Header { target: format!("target {index}"), label: "it".into(), turns, ..header() }
+    };
+    let headers = [one(0), one(1)];
+    let mut writer = Writer::create(&path, &headers).expect("a new file");
+    for (target, place) in [(0, 0), (1, 0), (1, 1), (0, 1), (0, 2)] {
+        writer.append(target, &run(place)).expect("a run");
+    }
+    let results = read(&path).expect("results");
+    assert_eq!(results.len(), 2);
+    for (result, (header, places)) in results.iter().zip(headers.iter().zip([3, 2])) {
+        assert_eq!(result.header, *header);
+        assert_eq!(result.runs, (0..places).map(run).collect::<Vec<_>>());
+    }
+    let text = fs::read_to_string(&path).expect("text");
+    let refused = |text: &str, words: &str| {
+        fs::write(&path, text).expect("a file");
+        let error = read(&path).map(|_| ()).expect_err(words).chain();
+        assert!(error.contains(words), "{words}: {error}");
+    };
+    refused(&text.replace("\"target\":1,", "\"target\":2,"), "a target that no header describes");
+    refused(&text.replacen("\"of\":2", "\"of\":4000000000", 1), "expected 1 to 16");
+    refused(&text.replacen("\"of\":2", "\"of\":0", 1), "expected 1 to 16");
+    refused(&text.replacen("\"session\":\"this\"", "\"session\":\"that\"", 1), "another benchmark");
+    let first_line = text.split_inclusive('\n').next().expect("a line");
+    refused(first_line, "the header of a target is missing");
+}
+
+/// Guards against a new version that cannot read what the one before it wrote.
+#[test]
+fn results_of_version_1_are_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = written(&folder);
+    let text = fs::read_to_string(&path).expect("text");
+    let old = text.replacen("\"pumice_bench\":2", "\"pumice_bench\":1", 1);
+    assert_ne!(text, old);
+    fs::write(&path, old).expect("a file");
+    assert_eq!(read(&path).expect("results")[0].runs.len(), 3);
 }

@@ -1,0 +1,92 @@
+//! Several results in one chart: a group of bars for each target.
+//!
+//! With several levels each test has a chart, whose groups are the targets and whose bars are the
+//! levels; from three levels of known saving on, another one has the speed over the saving. With one
+//! level all tests of a unit are in one chart, whose bars are the targets.
+
+use super::cells::{Cell, Cells};
+use super::speed::{self, GROUPS_MAX};
+use crate::bench::results::Results;
+use crate::workload::Unit;
+use pumice_report::{Axis, Bar, BarChart, LineChart, Point, Section};
+
+/// Minimum number of levels of a curve.
+const LEVELS_MIN: usize = 3;
+
+/// Returns a section with the charts; without blocks if there are fewer than two results. The
+/// results must have been compared.
+pub(super) fn section(all: &[Results], names: &[String]) -> Section {
+    let mut section = super::section("Side by side");
+    let [first, _, ..] = all else { return section };
+    section.paragraph(
+        "Higher is better. Each bar is the mean of its runs, each error bar one standard deviation \
+         to either side.",
+    );
+    let cells: Vec<Cells<'_>> = all.iter().map(Cells::new).collect();
+    let plan = &first.header.plan;
+    for unit in [Unit::Throughput, Unit::Rate] {
+        let tests: Vec<usize> =
+            (0..plan.tests.len()).filter(|test| plan.tests[*test].unit == unit).collect();
+        if plan.levels.len() > 1 {
+            for test in tests {
+                section.block(by_level(&cells, names, test, unit));
+                if let Some(chart) = over_saving(&cells, names, test, unit) {
+                    section.block(chart);
+                }
+            }
+            continue;
+        }
+        let parts = tests.len().div_ceil(GROUPS_MAX);
+        for (part, tests) in tests.chunks(GROUPS_MAX).enumerate() {
+            let of = if parts > 1 { format!(", {} of {parts}", part + 1) } else { String::new() };
+            let title = format!("{} of {}{of}", speed::heading(unit), names.join(" and "));
+            let mut chart = BarChart::new(title, "test", speed::axis(unit), names);
+            for &test in tests {
+                let bars = cells.iter().map(|cells| bar(&cells.of_test(test)[0])).collect();
+                chart.group(&plan.tests[test].name, bars);
+            }
+            section.block(chart);
+        }
+    }
+    section
+}
+
+/// One test: a group for each target, a bar for each level.
+fn by_level(cells: &[Cells<'_>], names: &[String], test: usize, unit: Unit) -> BarChart {
+    let plan = cells[0].plan();
+    let levels = plan.levels.iter().map(|level| level.name.clone());
+    let title = plan.tests[test].name.clone();
+    let mut chart = BarChart::new(title, "target", speed::axis(unit), levels);
+    for (cells, name) in cells.iter().zip(names) {
+        chart.group(name, cells.of_test(test).iter().map(bar).collect());
+    }
+    chart
+}
+
+/// One test over the saving of its data: a line for each target, with deviations.
+fn over_saving(
+    cells: &[Cells<'_>],
+    names: &[String],
+    test: usize,
+    unit: Unit,
+) -> Option<LineChart> {
+    let plan = cells[0].plan();
+    let known = plan.levels.iter().filter(|level| level.saved_percent.is_some()).count();
+    if known < LEVELS_MIN {
+        return None;
+    }
+    let title = format!("{}, over the saving of the data", plan.tests[test].name);
+    let mut chart = LineChart::new(title, Axis::new("space saved", "%"), speed::axis(unit));
+    for (cells, name) in cells.iter().zip(names) {
+        let point = |cell: &Cell<'_>| {
+            let (saved, summary) = (cell.level.saved_percent?, cell.summary?);
+            Some(Point { x: saved, y: summary.mean, deviation: summary.deviation })
+        };
+        chart.line(name, cells.of_test(test).iter().filter_map(point).collect());
+    }
+    Some(chart)
+}
+
+fn bar(cell: &Cell<'_>) -> Bar {
+    cell.mean().map_or(Bar::missing("not run"), Bar::from)
+}
