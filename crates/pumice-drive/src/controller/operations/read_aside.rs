@@ -51,7 +51,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             let Record::Data { encoding, .. } = record else { return None };
             match Encoding::from_u8(encoding)? {
                 Encoding::Zstd => Some(()),
-                Encoding::Blocks => matches!(self.codec, Codec::Zstd { .. }).then_some(()),
+                Encoding::Blocks => matches!(self.codec.get(), Codec::Zstd { .. }).then_some(()),
                 // LZ4 decodes about as fast as memory is copied.
                 Encoding::Store | Encoding::Lz4 | Encoding::Lost => None,
             }
