@@ -11,8 +11,8 @@ use super::turns;
 const FOUND: f64 = 0.9;
 
 /// By what factor a difference of turns must exceed what Student's test would find: in general, and
-/// where only one of all ways to swap rounds is significant. Measured with 1, 4, 12 and 24 cells and
-/// 6 to 10 rounds of normal noise of 5 %: 84 to 89 % and 68 to 74 % were found without it.
+/// where only one of all ways to swap rounds is significant. Measured with 1, 4, 12 and 24 cells
+/// and 6 to 10 rounds of normal noise of 5 %: 84 to 89 % and 68 to 74 % were found without it.
 const EXCESS_OF_TURNS: f64 = 1.05;
 const EXCESS_OF_ONE_WAY: f64 = 1.4;
 

@@ -1,8 +1,8 @@
 //! Several results in one chart: a group of bars for each target.
 //!
 //! With several levels each test has a chart, whose groups are the targets and whose bars are the
-//! levels; from three levels of known saving on, another one has the speed over the saving. With one
-//! level all tests of a unit are in one chart, whose bars are the targets.
+//! levels; from three levels of known saving on, another one has the speed over the saving. With
+//! one level all tests of a unit are in one chart, whose bars are the targets.
 
 use super::cells::{Cell, Cells};
 use super::speed::{self, GROUPS_MAX};

@@ -114,7 +114,8 @@ pub(super) fn measure(
 pub(super) fn verdict(comparison: &Comparison) -> String {
     let cells = &comparison.others[0].cells;
     let of = |verdict| {
-        let is = |cell: &&ComparedCell| cell.compared.is_some_and(|one| one.verdict == verdict);
+        let is =
+            move |cell: &&ComparedCell| cell.compared.is_some_and(|one| one.verdict == verdict);
         cells.iter().filter(is)
     };
     let (faster, slower) = (of(Verdict::Faster).count(), of(Verdict::Slower).count());
