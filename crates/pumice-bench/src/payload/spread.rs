@@ -51,7 +51,7 @@ const SPREAD_TRIAL_STEP: usize = 3;
 
 /// Error in percentage points at which the trials end, and above which the best one is refused.
 const SPREAD_MISS_POINTS: f64 = 0.1;
-const SPREAD_MISS_POINTS_MAX: f64 = 0.75;
+const SPREAD_MISS_POINTS_MAX: f64 = 0.5;
 
 /// Returns a spread with the right mean for `codec`. The profile is fitted for LZ4 and no texture
 /// fits exactly, so each trial corrects the requested saving by the measured error.
