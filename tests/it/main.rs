@@ -64,6 +64,7 @@ mod restart;
 mod rounds;
 #[cfg(feature = "bench")]
 mod scan;
+mod scan_disks;
 mod scrub;
 mod serve;
 mod set;

@@ -18,17 +18,17 @@ use crate::harness::{
     wait, wait_until,
 };
 
-fn scan(args: &[&str]) -> Finished {
+pub(crate) fn scan(args: &[&str]) -> Finished {
     pumice(&[&["scan"], args].concat())
 }
 
-fn json(args: &[&str]) -> Value {
+pub(crate) fn json(args: &[&str]) -> Value {
     let finished = scan(&[args, &["--json"]].concat());
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
     serde_json::from_str(&finished.stdout).expect("JSON")
 }
 
-fn stored(of: &Value, config: usize, kind: &str) -> f64 {
+pub(crate) fn stored(of: &Value, config: usize, kind: &str) -> f64 {
     of["configs"][config][kind]["stored"].as_f64().expect("a number")
 }
 
@@ -79,7 +79,7 @@ fn a_drive_takes_what_the_scan_says() {
             .arg(&image)
             .arg(server.uri()),
     );
-    // Over NBD it is the same disk, but holes are zeroes there.
+    // Over NBD it is the same disk, but zeroes that nbdcopy left out are holes there.
     let served = json(&[&server.uri(), "--all"]);
     let ratio = stored(&served, 1, "drive") * served["bytes"].as_f64().unwrap()
         / (stored(&of, 1, "drive") * of["bytes"].as_f64().unwrap());
@@ -196,7 +196,7 @@ fn mistakes_are_said() {
     fs::write(place("data"), vec![1; 8192]).unwrap();
     fs::write(place("kept"), "mine").unwrap();
     let (data, missing, kept) = (place("data"), place("missing"), place("kept"));
-    let cases: [(&[&str], &str); 14] = [
+    let cases: [(&[&str], &str); 15] = [
         (&[], "required"),
         (&[&missing], "cannot scan"),
         (&["/dev/null"], "is not a file, folder or block device"),
@@ -211,6 +211,7 @@ fn mistakes_are_said() {
         (&[&data, "--drive", "no-such-drive"], "no-such-drive"),
         (&[&data, "--partial", &kept], "use --force to overwrite it"),
         (&["nbd+unix:///?socket=/nonexistent/sock"], "/nonexistent/sock"),
+        (&["nbds://localhost:10888/"], "TLS is not supported yet"),
     ];
     for (args, words) in cases {
         let finished = scan(args);
@@ -222,6 +223,56 @@ fn mistakes_are_said() {
     fs::write(place("disk.qcow2"), b"QFI\xfb and more").unwrap();
     let image = scan(&[&place("disk.qcow2")]);
     assert!(image.stdout.contains("is a qcow2 image"), "{}", image.stdout);
+}
+
+#[test]
+fn an_interrupted_full_read_speaks_of_what_it_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = image(folder.path());
+    let mut command = Command::new(PUMICE);
+    command.args(["scan", "--all", "--threads", "1", "--rate-limit", "2M"]).arg(&image);
+    let mut child = spawn(&mut command);
+    let read_bytes = || {
+        let io = fs::read_to_string(format!("/proc/{}/io", child.id())).unwrap_or_default();
+        io.lines().find_map(|line| line.strip_prefix("rchar: ")?.parse::<u64>().ok()).unwrap_or(0)
+    };
+    wait_until("some of it is read", || read_bytes() > 2 << 20);
+    run_ok(Command::new("kill").args(["-INT", &child.id().to_string()]));
+    let mut out = String::new();
+    child.stdout.take().expect("a pipe").read_to_string(&mut out).expect("output");
+    assert_eq!(wait(&mut child, COMMAND_LIMIT).expect("it ends soon").code(), Some(2));
+    let text = out.split_whitespace().collect::<Vec<_>>().join(" ");
+    for words in ["% that were read", "no sample", "Interrupted: all figures"] {
+        assert!(text.contains(words), "no '{words}' in {out}");
+    }
+    for words in ["Yes", "exact", "pumice create"] {
+        assert!(!text.contains(words), "'{words}' in {out}");
+    }
+}
+
+/// Every key of the result is described.
+#[test]
+fn the_result_is_documented() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let of =
+        json(&[&image(folder.path()).display().to_string(), "--codec", "liblz4", "--codec", "lz4"]);
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/scan.md"));
+    let page = page.expect("the page");
+    let section = page.split("## The result as JSON").nth(1).expect("a section");
+    for key in of.as_object().expect("an object").keys() {
+        assert!(section.contains(&format!("`{key}`")), "docs/scan.md does not describe {key}");
+    }
+    for key in of["configs"][0]["drive"].as_object().expect("an object").keys() {
+        assert!(section.contains(&format!("`{key}`")), "docs/scan.md does not describe {key}");
+    }
+    assert_eq!(of["format"], 1);
+    let codecs: Vec<_> =
+        of["configs"].as_array().unwrap().iter().map(|it| &it["config"]["codec"]).collect();
+    assert_eq!(codecs, ["liblz4", "liblz4", "lz4", "lz4"]);
+    // The two implementations differ, and a drive has one of them.
+    let (theirs, ours) = (stored(&of, 0, "codec"), stored(&of, 2, "codec"));
+    assert!(theirs != ours && (theirs - ours).abs() < 0.02, "{theirs} {ours}");
+    assert_eq!(of["create"]["codec"], "lz4");
 }
 
 #[test]

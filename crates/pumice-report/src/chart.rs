@@ -105,6 +105,9 @@ pub struct BarChart {
     pub axis: Axis,
     /// Names of the series, in the order of the legend.
     pub series: Vec<String>,
+    /// Whether the groups are the ranges of a histogram: all of them are drawn side by side in the
+    /// given width, and only as many are named as there is room for.
+    pub is_histogram: bool,
     groups: Vec<BarGroup>,
 }
 
@@ -121,8 +124,15 @@ impl BarChart {
             groups_title: groups_title.into(),
             axis,
             series: series.into_iter().map(Into::into).collect(),
+            is_histogram: false,
             groups: Vec::new(),
         }
+    }
+
+    /// Returns the chart as a histogram.
+    pub fn as_histogram(mut self) -> Self {
+        self.is_histogram = true;
+        self
     }
 
     /// Adds a group; missing bars at the end count as not measured.

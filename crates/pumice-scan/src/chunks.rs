@@ -8,9 +8,10 @@
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
+use super::codec::{Codec, Engine};
 use pumice_drive::base::Lba;
 use pumice_drive::base::units::{BLOCK_BYTES, format_size_exact};
-use pumice_drive::codec::{Codec, Engine, SAVING_DIVISOR};
+use pumice_drive::codec::SAVING_DIVISOR;
 use pumice_drive::controller::{Span, spans};
 use pumice_drive::format::RECORD_HEADER_BYTES;
 
@@ -67,6 +68,35 @@ impl Effort {
     }
 }
 
+/// Whole blocks of a file in a row.
+#[derive(Clone, Copy)]
+pub(super) struct Piece<'a> {
+    pub(super) bytes: &'a [u8],
+    /// For each block, whether it holds data; `None` if all do. Others are zeroes.
+    pub(super) has_data: Option<&'a [bool]>,
+}
+
+impl<'a> Piece<'a> {
+    /// Cuts the piece into chunks; the last one may be shorter.
+    fn chunks(self, chunk_bytes: usize) -> impl Iterator<Item = Piece<'a>> {
+        let blocks = chunk_bytes / BLOCK_BYTES;
+        self.bytes.chunks(chunk_bytes).enumerate().map(move |(index, bytes)| Piece {
+            bytes,
+            has_data: self.has_data.map(|all| &all[index * blocks..][..bytes.len() / BLOCK_BYTES]),
+        })
+    }
+
+    /// Returns the number of blocks with data in a range of blocks.
+    fn data_blocks(self, range: std::ops::Range<usize>) -> usize {
+        let marked = |all: &[bool]| all[range.clone()].iter().filter(|has_data| **has_data).count();
+        self.has_data.map_or(range.len(), marked)
+    }
+
+    fn data_bytes(self) -> u64 {
+        (self.data_blocks(0..self.bytes.len() / BLOCK_BYTES) * BLOCK_BYTES) as u64
+    }
+}
+
 /// Measures chunks in every configuration; one per thread.
 pub(super) struct ChunkMeter {
     configs: Vec<(Config, Engine, Effort)>,
@@ -81,23 +111,23 @@ impl ChunkMeter {
         Self { configs: engines.collect(), target: vec![0; Engine::target_bytes(largest as usize)] }
     }
 
-    /// Returns the stored size of `data`, whole blocks cut into chunks of configuration `index`.
-    /// Calls `heed` for each chunk with its size and its bytes.
+    /// Returns the stored size of `piece`, cut into chunks of configuration `index`. Calls `heed`
+    /// for each chunk with its bytes of data and what they take.
     pub(super) fn measure(
         &mut self,
         index: usize,
-        data: &[u8],
-        mut heed: impl FnMut(usize, Taken),
+        piece: Piece<'_>,
+        mut heed: impl FnMut(u64, Taken),
     ) -> Taken {
         let (config, engine, effort) = &mut self.configs[index];
         let began_ns = busy_ns();
         let mut all = Taken::default();
-        for chunk in data.chunks(config.chunk_bytes as usize) {
+        for chunk in piece.chunks(config.chunk_bytes as usize) {
             let taken = taken(engine, &mut self.target, chunk);
             all.add(taken);
-            heed(chunk.len(), taken);
+            heed(chunk.data_bytes(), taken);
         }
-        effort.bytes += data.len() as u64;
+        effort.bytes += piece.bytes.len() as u64;
         effort.ns += busy_ns() - began_ns;
         all
     }
@@ -114,18 +144,25 @@ fn busy_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Returns the stored size of one chunk: one frame and the fills around it.
-fn taken(engine: &mut Engine, target: &mut [u8], chunk: &[u8]) -> Taken {
+/// Returns the stored size of one chunk: one frame and the fills around it. Holes take nothing.
+fn taken(engine: &mut Engine, target: &mut [u8], chunk: Piece<'_>) -> Taken {
     let mut taken = Taken::default();
-    for span in spans(Lba(0), chunk, u16::MAX) {
+    for span in spans(Lba(0), chunk.bytes, u16::MAX) {
         let record_bytes = match span {
-            Span::Fill { count, .. } if count as usize * BLOCK_BYTES == chunk.len() => {
-                (RECORD_HEADER_BYTES * count as usize).div_ceil(FILL_BLOCKS)
+            Span::Fill { lba, count, .. } => {
+                let (first, count) = (lba.0 as usize, count as usize);
+                let fills = chunk.data_blocks(first..first + count);
+                match fills {
+                    0 => 0,
+                    // The record of a longer run.
+                    _ if count * BLOCK_BYTES == chunk.bytes.len() => {
+                        (RECORD_HEADER_BYTES * fills).div_ceil(FILL_BLOCKS)
+                    }
+                    _ => RECORD_HEADER_BYTES,
+                }
             }
-            Span::Fill { .. } => RECORD_HEADER_BYTES,
             Span::Data { bytes, .. } => {
-                let encoded = engine.encode(bytes, target, bytes.len());
-                let alone = encoded.map_or(bytes.len(), |(_, bytes)| bytes);
+                let alone = engine.encode(bytes, target).unwrap_or(bytes.len());
                 taken.codec_bytes += alone as u64;
                 let worthwhile = bytes.len() - bytes.len().div_ceil(SAVING_DIVISOR);
                 RECORD_HEADER_BYTES + if alone <= worthwhile { alone } else { bytes.len() }
@@ -146,16 +183,19 @@ mod tests {
     use super::*;
     use pumice_drive::base::seed::random;
 
+    const LZ4: Codec = Codec::Drive(pumice_drive::codec::Codec::Lz4);
+    const NONE: Codec = Codec::Drive(pumice_drive::codec::Codec::None);
+
     fn taken(config: Config, chunk: &[u8]) -> (u64, u64) {
         let mut meter = ChunkMeter::new(&[config]);
-        let taken = meter.measure(0, chunk, |_, _| {});
+        let taken = meter.measure(0, Piece { bytes: chunk, has_data: None }, |_, _| {});
         assert_eq!(meter.efforts().next().unwrap().bytes, chunk.len() as u64);
         (taken.codec_bytes, taken.record_bytes)
     }
 
     #[test]
     fn fills_cost_a_header_noise_itself_and_text_what_the_codec_makes() {
-        let config = Config { codec: Codec::Lz4, chunk_bytes: 32 << 10 };
+        let config = Config { codec: LZ4, chunk_bytes: 32 << 10 };
         let zeroes = vec![0; 32 << 10];
         assert_eq!(taken(config, &zeroes), (0, 1), "28 bytes for a MiB");
         let mut noise = vec![0; 32 << 10];
@@ -167,8 +207,35 @@ mod tests {
         let text: Vec<u8> = (0..32 << 10).map(|at: u32| b"abcdefgh"[(at % 8) as usize]).collect();
         let (alone, stored) = taken(config, &text);
         assert!(alone < 400 && stored == alone + 28, "{alone} {stored}");
-        let small = Config { codec: Codec::Lz4, chunk_bytes: 4096 };
+        let small = Config { codec: LZ4, chunk_bytes: 4096 };
         assert!(taken(small, &text[..4096]).0 > 20);
+    }
+
+    #[test]
+    fn holes_take_nothing() {
+        let config = Config { codec: LZ4, chunk_bytes: 4096 };
+        let mut bytes = vec![0; 8 * 4096];
+        random(3).fill_bytes(&mut bytes[4096..2 * 4096]);
+        // Noise, and two blocks of zeroes that were written; the rest is holes.
+        let mut has_data = [false; 8];
+        has_data[1..4].fill(true);
+        let piece = Piece { bytes: &bytes, has_data: Some(&has_data) };
+        let mut chunks = Vec::new();
+        let mut measured = |config: Config| {
+            chunks.clear();
+            let mut meter = ChunkMeter::new(&[config]);
+            let taken = meter.measure(0, piece, |bytes, taken| {
+                chunks.push((bytes, taken.record_bytes));
+            });
+            (taken.codec_bytes, taken.record_bytes, chunks.clone())
+        };
+        let (alone, stored, chunks) = measured(config);
+        assert_eq!((alone, stored), (4096, 4096 + 28 + 2));
+        let expected = [(0, 0), (4096, 4124), (4096, 1), (4096, 1), (0, 0), (0, 0), (0, 0), (0, 0)];
+        assert_eq!(chunks, expected);
+        let (_, stored, chunks) = measured(Config { chunk_bytes: 32 << 10, ..config });
+        assert_eq!(stored, 4096 + 28 + 28, "no header for the holes before it");
+        assert_eq!(chunks, [(3 * 4096, stored)]);
     }
 
     #[test]
@@ -177,9 +244,9 @@ mod tests {
         let mut chunk = vec![0; 4096];
         random(2).fill_bytes(&mut chunk);
         chunk[4000..4080].fill(7);
-        let (alone, stored) = taken(Config { codec: Codec::Lz4, chunk_bytes: 4096 }, &chunk);
+        let (alone, stored) = taken(Config { codec: LZ4, chunk_bytes: 4096 }, &chunk);
         assert!(alone < 4090, "{alone}");
         assert_eq!(stored, 4096 + 28);
-        assert_eq!(taken(Config { codec: Codec::None, chunk_bytes: 4096 }, &chunk), (4096, 4124));
+        assert_eq!(taken(Config { codec: NONE, chunk_bytes: 4096 }, &chunk), (4096, 4124));
     }
 }

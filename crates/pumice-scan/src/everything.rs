@@ -5,7 +5,7 @@
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use super::chunks::{ChunkMeter, Taken};
+use super::chunks::{ChunkMeter, Piece, Taken};
 use super::population::{Source, is_own};
 use super::read::Reader;
 use super::sample::{PACKED_MIN, format_of};
@@ -106,16 +106,18 @@ impl Everything<'_> {
             if !own || self.work.is_stopped() {
                 continue;
             }
-            reader.read(source, first, blocks, buffer)?;
-            let taken = self.piece(buffer, sums, meter);
+            let bytes = reader.read(source, first, blocks, buffer)?;
+            let has_data = source.data_mask(first, blocks);
+            let piece = Piece { bytes: buffer, has_data: has_data.as_deref() };
+            let taken = self.piece(piece, sums, meter);
             sums.add_piece(source, self.known, data_blocks, &taken);
-            for (number, block) in (first..).zip(buffer.chunks(BLOCK_BYTES)) {
+            for (index, block) in buffer.chunks(BLOCK_BYTES).enumerate() {
                 // A hole is not a fill.
-                if source.extents.is_none() || source.data_blocks_in(number, 1) > 0 {
+                if has_data.as_ref().is_none_or(|all| all[index]) {
                     sums.repeats.add(block);
                 }
             }
-            if first == 0 && taken[main].record_bytes as f64 > PACKED_MIN * buffer.len() as f64 {
+            if first == 0 && taken[main].record_bytes as f64 > PACKED_MIN * bytes as f64 {
                 format = format_of(&buffer[..buffer.len().min(super::sample::HEAD_BYTES)]);
             }
             whole.add(taken[main]);
@@ -133,10 +135,9 @@ impl Everything<'_> {
         Ok(())
     }
 
-    fn piece(&self, bytes: &[u8], sums: &mut Sums, meter: &mut ChunkMeter) -> Vec<Taken> {
-        let measure = |index| {
-            meter.measure(index, bytes, |length, taken| sums.add_chunk(index, length, taken))
-        };
+    fn piece(&self, piece: Piece<'_>, sums: &mut Sums, meter: &mut ChunkMeter) -> Vec<Taken> {
+        let measure =
+            |index| meter.measure(index, piece, |bytes, taken| sums.add_chunk(index, bytes, taken));
         (0..self.work.options.configs.len()).map(measure).collect()
     }
 }

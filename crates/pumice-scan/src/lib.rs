@@ -11,9 +11,8 @@
 //!
 //! ```
 //! use std::sync::atomic::AtomicBool;
-//! use pumice_drive::codec::Codec;
 //! use pumice_scan::{
-//!     Config, Error, Outcome, Reading, ScanOptions, ScanProgress, Shard, scan,
+//!     Codec, Config, Error, Outcome, Reading, ScanOptions, ScanProgress, Shard, scan,
 //! };
 //!
 //! struct Silent;
@@ -26,7 +25,7 @@
 //! let folder = tempfile::tempdir().unwrap();
 //! std::fs::write(folder.path().join("text"), "all work and no play ".repeat(10_000)).unwrap();
 //! let options = ScanOptions {
-//!     configs: vec![Config { codec: Codec::Lz4, chunk_bytes: 32 << 10 }],
+//!     configs: vec![Config { codec: "lz4".parse().unwrap(), chunk_bytes: 32 << 10 }],
 //!     main: 0,
 //!     error_points: 1.0,
 //!     confidence_percent: 95.0,
@@ -53,18 +52,24 @@
 //! ```
 //!
 //! * `scan`: the order of steps; `options`: its parameters and its progress.
-//! * `walk`: lists files; `read`: reads their bytes; `work`: what the threads share.
+//! * `walk`: lists files; `extents` with `fiemap`, and `export`: what of a file or an export is
+//!   data; `read`: reads it; `work`: what the threads share.
 //! * `population`: which blocks are drawn; `strata`, `interval`: the error of a mean of draws.
 //! * `duplicate_files`: copies of whole files.
-//! * `chunks`: the size of a chunk after a codec, and as records of a drive; `sums`: their totals.
+//! * `chunks`: the size of a chunk after a codec, and as records of a drive; `codec`: the codecs;
+//!   `sums`: totals.
 //! * `like`: a profile from which the benchmark makes similar data.
 //! * `outcome`: the estimates; `verdict`: their meaning for drives; `medium`: for a Pumice drive on
-//!   a medium; `report`: for people.
+//!   a medium; `provision`: the drive to create for the data; `report`: for people.
 
 mod chunks;
+mod codec;
 mod duplicate_files;
 mod error;
 mod everything;
+mod export;
+mod extents;
+mod fiemap;
 mod interval;
 mod like;
 mod medium;
@@ -72,6 +77,7 @@ mod options;
 mod outcome;
 mod partial;
 mod population;
+mod provision;
 mod read;
 mod report;
 mod sample;
@@ -85,11 +91,13 @@ mod walk;
 mod work;
 
 pub use chunks::Config;
+pub use codec::Codec;
 pub use error::{Error, Result};
 pub use medium::{Bound, Medium, OnMedium, Speed};
 pub use options::{Reading, ScanOptions, ScanProgress};
 pub use outcome::Outcome;
 pub use partial::{PARTIAL_BYTES_MAX, Partial};
 pub use population::Shard;
+pub use provision::Provision;
 pub use scan::{Scanned, scan};
 pub use verdict::{Drive, Range, verdicts};

@@ -66,7 +66,7 @@ impl Windows {
         let aligned = draw.block - draw.block % WINDOW_BLOCKS;
         let first = aligned.min(draw.source.blocks() - WINDOW_BLOCKS);
         match self.reader.read(&draw.source, first, WINDOW_BLOCKS, &mut self.buffer) {
-            Ok(()) => {
+            Ok(_) => {
                 self.profiling.add(&self.buffer);
                 1
             }

@@ -3,6 +3,7 @@
 use super::chunks::Config;
 use super::interval;
 use super::population::Shard;
+use super::sample::ROUND_DRAWS;
 
 /// The standard deviation between chunks, as a fraction, that is assumed before any draw was
 /// measured: real data has 0.25 to 0.27 (see `docs/scan.md`).
@@ -68,6 +69,12 @@ impl ScanOptions {
             Reading::Auto if self.shard.count > 1 => Some(self.draws_typical() as u64),
             _ => None,
         }
+    }
+
+    /// Returns the number of draws after which it is decided whether to go on drawing or to read
+    /// everything. A shard cannot decide for all: it counts on those that typical data needs.
+    pub(super) fn draws_first(&self) -> f64 {
+        if self.shard.count > 1 { self.draws_typical() } else { ROUND_DRAWS as f64 }
     }
 
     /// Returns the number of draws that typical data needs.

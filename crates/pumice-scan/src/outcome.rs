@@ -7,7 +7,7 @@ use serde::Serialize;
 use statrs::distribution::{ChiSquared, ContinuousCDF};
 
 use super::chunks::Config;
-use super::interval::{Betting, Plan};
+use super::interval::{Betting, Plan, VALUE_MAX};
 use super::partial::{Measured, Partial};
 use super::population::{Age, OTHERS};
 use super::sample::Drawn;
@@ -17,6 +17,7 @@ use super::walk::Passed;
 use pumice_bench::payload::Saving;
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::codec::Codec;
+use pumice_drive::controller::FRAME_BLOCKS_DEFAULT;
 
 /// Maximum number of groups of a kind that are listed; further groups are summed up.
 const GROUPS_MAX: usize = 16;
@@ -47,7 +48,8 @@ pub struct Estimate {
     /// Stored fraction, headers included: above 1 if they outweigh the saving.
     pub stored: f64,
     /// Lower end of the interval, as a stored fraction; equal to the upper end if everything was
-    /// read.
+    /// read. If reading everything was interrupted, nothing is known of the rest: the ends are what
+    /// all data takes if the rest takes nothing, or as much as possible.
     pub stored_low: f64,
     /// Upper end of the interval.
     pub stored_high: f64,
@@ -137,6 +139,9 @@ pub struct Outcome {
     pub bytes_read: u64,
     /// Whether the scan reached its end.
     pub is_complete: bool,
+    /// Share of the data for which the figures speak, in per cent: 100, or less if reading
+    /// everything was interrupted, as what was read until then is no sample of the rest.
+    pub covered_percent: f64,
     /// Whether everything was read; then nothing is estimated.
     pub is_exact: bool,
     /// Draws that were measured.
@@ -211,13 +216,14 @@ impl Outcome {
             bytes: partial.blocks * BLOCK_BYTES as u64,
             bytes_read: partial.bytes_read,
             is_complete: partial.is_complete,
+            covered_percent: seen.covered_percent,
             is_exact: matches!(partial.measured, Measured::All(_)) && partial.is_complete,
             draws: seen.draws,
             lost_percent: seen.lost_percent,
             confidence_percent: partial.confidence_percent,
             error_points_asked: partial.error_points,
             main: partial.main,
-            choice: choice(&configs),
+            choice: (seen.covered_percent == 100.0).then(|| choice(&configs)).flatten(),
             configs,
             fill_percent: seen.fill_percent,
             duplicates: seen.duplicates,
@@ -237,6 +243,18 @@ impl Outcome {
     pub fn main(&self) -> &ConfigOutcome {
         &self.configs[self.main]
     }
+
+    /// Returns whether the scanned data is one disk: an image, device or export, or another file.
+    pub(super) fn is_disk(&self) -> bool {
+        let is_unknown = |age: &GroupOutcome| age.name == Age::Unknown.name();
+        self.paths.len() == 1 && !self.ages.is_empty() && self.ages.iter().all(is_unknown)
+    }
+
+    /// Returns whether the figures speak for all data: not if reading everything was interrupted,
+    /// nor before the first draws were measured.
+    pub fn is_known(&self) -> bool {
+        self.covered_percent == 100.0 && (self.is_exact || self.draws > 0)
+    }
 }
 
 /// The results that draws and sums have in common.
@@ -246,6 +264,7 @@ struct Seen {
     alone: Vec<MeanInterval>,
     spread: Vec<Vec<u64>>,
     draws: u64,
+    covered_percent: f64,
     lost_percent: f64,
     fill_percent: f64,
     duplicates: Duplicates,
@@ -262,6 +281,14 @@ fn exactly(bytes: u64, of: u64) -> MeanInterval {
     MeanInterval::exact(bytes as f64 / of.max(1) as f64)
 }
 
+/// Returns the share of all data that was read; 1 for a complete scan, also if files vanished.
+fn share_read(partial: &Partial, sums: &Sums) -> f64 {
+    if partial.is_complete {
+        return 1.0;
+    }
+    sums.all.blocks as f64 / partial.blocks.max(sums.all.blocks).max(1) as f64
+}
+
 fn percent(part: f64, of: f64) -> f64 {
     if of > 0.0 { 100.0 * part / of } else { 0.0 }
 }
@@ -269,6 +296,11 @@ fn percent(part: f64, of: f64) -> f64 {
 impl Seen {
     fn of_sums(partial: &Partial, sums: &Sums) -> Self {
         let bytes = sums.all.bytes();
+        let share = share_read(partial, sums);
+        let bounded = |of: MeanInterval| {
+            let low = share * of.mean;
+            MeanInterval { mean: of.mean, low, high: low + (1.0 - share) * VALUE_MAX }
+        };
         let taken = |index: usize| sums.all.taken.get(index).copied().unwrap_or_default();
         let group = |(name, group): (String, &Group)| GroupOutcome {
             name,
@@ -276,7 +308,7 @@ impl Seen {
             drive: group
                 .taken
                 .get(partial.main)
-                .map(|taken| Estimate::of(exactly(taken.record_bytes, group.bytes()))),
+                .map(|taken| Estimate::of(bounded(exactly(taken.record_bytes, group.bytes())))),
         };
         let named = |groups: &super::sums::Groups| {
             listed(groups.iter().map(|(name, it)| group((name.clone(), it))).collect())
@@ -295,10 +327,14 @@ impl Seen {
         };
         let configs = 0..partial.configs.len();
         Self {
-            records: configs.clone().map(|i| exactly(taken(i).record_bytes, bytes)).collect(),
-            alone: configs.map(|i| exactly(taken(i).codec_bytes, bytes)).collect(),
+            records: configs
+                .clone()
+                .map(|i| bounded(exactly(taken(i).record_bytes, bytes)))
+                .collect(),
+            alone: configs.map(|i| bounded(exactly(taken(i).codec_bytes, bytes))).collect(),
             spread: sums.spread.clone(),
             draws: 0,
+            covered_percent: 100.0 * share,
             lost_percent: if partial.is_complete {
                 percent(
                     partial.blocks.saturating_sub(sums.all.blocks) as f64,
@@ -370,6 +406,7 @@ impl Seen {
             alone: configs.map(|i| mean(&|draw| draw.fractions[i].0)).collect(),
             spread,
             draws: all as u64,
+            covered_percent: 100.0,
             lost_percent: percent(lost as f64, all as f64 + lost as f64),
             fill_percent: percent(fills as f64, all as f64),
             duplicates: duplicates_of(partial, drawn, confidence),
@@ -533,14 +570,26 @@ fn quantiles(steps: &[u64]) -> Vec<Saving> {
     (0..COUNT).map(quantile).collect()
 }
 
-/// Returns the fastest configuration among those that compress fast enough and store hardly more
-/// than the densest of them.
+impl Config {
+    /// Returns whether a drive can be created that compresses like this: with one of its codecs, in
+    /// solid frames; block by block only if no other chunk size was measured.
+    pub(super) fn is_of_drive(&self, all: &[ConfigOutcome]) -> bool {
+        let solid = u32::from(FRAME_BLOCKS_DEFAULT) * BLOCK_BYTES as u32;
+        let has_solid = all.iter().any(|it| it.config.chunk_bytes == solid);
+        let chunk_bytes = if has_solid { solid } else { BLOCK_BYTES as u32 };
+        let codec = self.codec.of_drive().is_some_and(|codec| codec != Codec::None);
+        codec && self.chunk_bytes == chunk_bytes
+    }
+}
+
+/// Returns the fastest configuration of a drive among those that compress fast enough and store
+/// hardly more than the densest of them.
 fn choice(configs: &[ConfigOutcome]) -> Option<(usize, String)> {
     let speed = |it: &ConfigOutcome| it.mb_per_s.unwrap_or(0.0) * 1e6;
     let fast: Vec<(usize, &ConfigOutcome)> = configs
         .iter()
         .enumerate()
-        .filter(|(_, it)| it.config.codec != Codec::None && speed(it) >= CHOICE_BYTES_PER_S)
+        .filter(|(_, it)| it.config.is_of_drive(configs) && speed(it) >= CHOICE_BYTES_PER_S)
         .collect();
     let densest = fast.iter().map(|(_, it)| it.drive.stored).fold(f64::MAX, f64::min);
     let good = fast.into_iter().filter(|(_, it)| it.drive.stored <= CHOICE_SLACK * densest);

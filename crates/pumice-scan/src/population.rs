@@ -105,17 +105,38 @@ impl Source {
 
     /// Returns the number of blocks with data among `blocks` from `first` on.
     pub(super) fn data_blocks_in(&self, first: u64, blocks: u64) -> u64 {
+        self.runs_in(first, blocks).map(|run| run.blocks).sum()
+    }
+
+    /// Returns the runs of blocks with data among `blocks` from `first` on.
+    pub(super) fn runs_in(&self, first: u64, blocks: u64) -> impl Iterator<Item = Extent> {
         let end = first + blocks;
-        match &self.extents {
-            None => end.min(self.blocks()).saturating_sub(first),
+        let (listed, whole) = match &self.extents {
             Some(extents) => {
-                let from = extents.partition_point(|extent| extent.first + extent.blocks <= first);
-                let inside = extents[from..].iter().take_while(|extent| extent.first < end);
-                let shared = inside
-                    .map(|extent| end.min(extent.first + extent.blocks) - first.max(extent.first));
-                shared.sum()
+                let from = extents.partition_point(|run| run.first + run.blocks <= first);
+                (&extents[from..], None)
             }
+            None => (&[][..], Some(Extent { first: 0, blocks: self.blocks() })),
+        };
+        let inside = listed.iter().copied().chain(whole).take_while(move |run| run.first < end);
+        let cut = inside.map(move |run| {
+            let start = run.first.max(first);
+            let blocks = end.min(run.first + run.blocks).saturating_sub(start);
+            Extent { first: start, blocks }
+        });
+        cut.filter(|run| run.blocks > 0)
+    }
+
+    /// Returns for each of `blocks` blocks from `first` on whether it holds data; `None` if all do.
+    pub(super) fn data_mask(&self, first: u64, blocks: u64) -> Option<Vec<bool>> {
+        if self.data_blocks_in(first, blocks) == blocks {
+            return None;
         }
+        let mut mask = vec![false; blocks as usize];
+        for run in self.runs_in(first, blocks) {
+            mask[(run.first - first) as usize..][..run.blocks as usize].fill(true);
+        }
+        Some(mask)
     }
 
     /// Returns a number for the file that does not depend on the machine.

@@ -1,12 +1,15 @@
-//! Reads the scanned data: read-only, without changing access times where that is permitted, and
-//! within the requested rate.
+//! Reads the scanned data: read-only, without changing access times where that is permitted,
+//! without filling the page cache where the kernel allows it, and within the requested rate. Holes
+//! are not read.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSliceMut};
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::fs::{Advice, Mode, OFlags, fadvise, open};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use super::population::{Location, Source};
 use pumice_drive::base::clock::Clock;
@@ -49,7 +52,7 @@ pub(super) struct Reader {
 }
 
 enum Open {
-    File(File),
+    File(Uncached),
     Export(Runtime, Client),
 }
 
@@ -68,8 +71,9 @@ impl Reader {
         Self { pace, advice, open: None }
     }
 
-    /// Reads `blocks` blocks from block `first` of a source into `buffer`; a partial last block is
-    /// padded with zeroes.
+    /// Reads `blocks` blocks from block `first` of a source into `buffer`; holes are filled with
+    /// zeroes without reading them, and so is the end of a partial last block. Returns the bytes
+    /// read.
     ///
     /// # Errors
     /// `UnexpectedEof` if the source has become shorter; the errors of the operating system and of
@@ -80,27 +84,32 @@ impl Reader {
         first: u64,
         blocks: u64,
         buffer: &mut Vec<u8>,
-    ) -> io::Result<()> {
-        let offset = first * BLOCK_BYTES as u64;
-        let length = (blocks as usize) * BLOCK_BYTES;
-        let there = (source.bytes.saturating_sub(offset)).min(length as u64) as usize;
-        if let Some(pace) = &mut self.pace {
-            pace.wait(there as u64)?;
-        }
-        buffer.resize(length, 0);
-        buffer[there..].fill(0);
+    ) -> io::Result<u64> {
+        buffer.clear();
+        buffer.resize(blocks as usize * BLOCK_BYTES, 0);
         self.open(source)?;
-        match &self.open.as_ref().expect("it was just opened").1 {
-            Open::File(file) => file.read_exact_at(&mut buffer[..there], offset),
-            Open::Export(runtime, client) => {
-                let mut into = AlignedBuffer::zeroed(there);
-                into.set_len(there);
-                let (read, result) = runtime.block_on(client.read(offset, into));
-                result.map_err(failed)?;
-                buffer[..there].copy_from_slice(&read);
-                Ok(())
+        let mut all = 0;
+        for run in source.runs_in(first, blocks) {
+            let offset = run.first * BLOCK_BYTES as u64;
+            let length = run.blocks * BLOCK_BYTES as u64;
+            let there = source.bytes.saturating_sub(offset).min(length) as usize;
+            if let Some(pace) = &mut self.pace {
+                pace.wait(there as u64)?;
             }
+            let target = &mut buffer[(run.first - first) as usize * BLOCK_BYTES..][..there];
+            match &mut self.open.as_mut().expect("it was just opened").1 {
+                Open::File(file) => file.read(target, offset)?,
+                Open::Export(runtime, client) => {
+                    let mut into = AlignedBuffer::zeroed(there);
+                    into.set_len(there);
+                    let (read, result) = runtime.block_on(client.read(offset, into));
+                    result.map_err(failed)?;
+                    target.copy_from_slice(&read);
+                }
+            }
+            all += there as u64;
         }
+        Ok(all)
     }
 
     fn open(&mut self, source: &Source) -> io::Result<()> {
@@ -109,12 +118,7 @@ impl Reader {
         }
         self.close();
         let open = match &source.location {
-            Location::File(path) => {
-                let file = open_quietly(path)?;
-                // A hint; without it, reading is only slower.
-                let _ = fadvise(&file, 0, None, self.advice);
-                Open::File(file)
-            }
+            Location::File(path) => Open::File(Uncached::new(open_quietly(path)?, self.advice)),
             Location::Export(uri) => {
                 let runtime = Runtime::new(Backend::Auto).map_err(failed)?;
                 let uri = Uri::parse(uri).map_err(failed)?;
@@ -140,7 +144,7 @@ impl Reader {
     pub(super) fn head<'b>(&mut self, source: &Source, buffer: &'b mut [u8]) -> &'b [u8] {
         let Ok(()) = self.open(source) else { return &[] };
         match &self.open {
-            Some((_, Open::File(file))) => match file.read_at(buffer, 0) {
+            Some((_, Open::File(file))) => match file.file.read_at(buffer, 0) {
                 Ok(length) => &buffer[..length],
                 Err(_) => &[],
             },
@@ -149,12 +153,70 @@ impl Reader {
     }
 }
 
+/// A file that leaves the page cache as it was: pages that others have read stay, pages that the
+/// scan reads do not.
+struct Uncached {
+    file: File,
+    advice: Advice,
+    /// Whether the kernel can read without keeping the pages.
+    has_dontcache: bool,
+}
+
+/// `RWF_DONTCACHE`, since Linux 6.14: the pages that the call reads from the disk are dropped.
+/// Source: Linux, include/uapi/linux/fs.h.
+const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
+
+impl Uncached {
+    fn new(file: File, advice: Advice) -> Self {
+        // A hint; without it, reading is only slower.
+        let _ = fadvise(&file, 0, None, advice);
+        Self { file, advice, has_dontcache: true }
+    }
+
+    /// Fills `target` from `offset` on.
+    fn read(&mut self, target: &mut [u8], offset: u64) -> io::Result<()> {
+        let mut done = 0;
+        while self.has_dontcache && done < target.len() {
+            let rest = &mut [IoSliceMut::new(&mut target[done..])];
+            match preadv2(&self.file, rest, offset + done as u64, DONTCACHE) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => done += read,
+                Err(Errno::INTR) => {}
+                Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => self.has_dontcache = false,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if done == target.len() {
+            return Ok(());
+        }
+        self.read_and_drop(&mut target[done..], offset + done as u64)
+    }
+
+    /// The same for older kernels: what the cache does not hold beforehand is dropped afterwards.
+    /// Not when everything is read in order, as the kernel reads ahead there.
+    fn read_and_drop(&self, target: &mut [u8], offset: u64) -> io::Result<()> {
+        let mut cached = 0;
+        if self.advice == Advice::Random {
+            let whole = &mut [IoSliceMut::new(target)];
+            cached = preadv2(&self.file, whole, offset, ReadWriteFlags::NOWAIT).unwrap_or(0);
+        }
+        let (offset, rest) = (offset + cached as u64, &mut target[cached..]);
+        self.file.read_exact_at(rest, offset)?;
+        if self.advice == Advice::Random {
+            // Also a hint.
+            let _ =
+                fadvise(&self.file, offset, NonZeroU64::new(rest.len() as u64), Advice::DontNeed);
+        }
+        Ok(())
+    }
+}
+
 fn failed(error: Error) -> io::Error {
     io::Error::other(error.to_string())
 }
 
 /// Opens a file for reading, without changing its access time if the process owns the file.
-fn open_quietly(path: &Path) -> io::Result<File> {
+pub(super) fn open_quietly(path: &Path) -> io::Result<File> {
     // The file may have become a pipe, and opening a pipe would block.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let quiet = open(path, flags | OFlags::NOATIME, Mode::empty());

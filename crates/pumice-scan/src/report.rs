@@ -2,6 +2,7 @@
 
 use super::medium::OnMedium;
 use super::outcome::{BARS, ConfigOutcome, Estimate, FileOutcome, GroupOutcome, Outcome};
+use super::provision::Provision;
 use super::verdict::{Drive, Expected, Range, pumice};
 use super::walk::Passed;
 use pumice_drive::base::units::{format_size, format_size_exact};
@@ -29,7 +30,10 @@ impl Outcome {
             section.paragraph(on_medium.words(self));
         }
         if let Some((_, why)) = &self.choice {
-            section.paragraph(format!("Codec and chunk to choose here: {why}."));
+            section.paragraph(format!("Codec to choose here: {why}."));
+        }
+        if let Some(provision) = Provision::of(self) {
+            section.paragraph(provision.words()).preformatted(&provision.command);
         }
         for drive in drives {
             let section = document.section(&drive.name);
@@ -89,13 +93,21 @@ impl Outcome {
             ),
             (false, false) => "the scan was interrupted".to_owned(),
         };
-        format!("With {}: {}; {what}.", main.config, main.drive.saved)
+        if self.bytes_read == 0 {
+            return format!("Nothing was measured; {what}.");
+        }
+        let of = match self.covered_percent {
+            100.0 => String::new(),
+            percent => format!(" of the {percent:.1} % that were read"),
+        };
+        format!("With {}: {}{of}; {what}.", main.config, main.drive.saved)
     }
 
     fn facts(&self) -> Vec<(&'static str, String)> {
         let data = format!("{} in {} files", format_size(self.bytes), self.files);
         let read = match self.draws {
-            0 => format_size(self.bytes_read),
+            0 if self.is_exact => format_size(self.bytes_read),
+            0 => format!("{} ({:.1} %)", format_size(self.bytes_read), self.covered_percent),
             draws => {
                 let percent = 100.0 * self.bytes_read as f64 / self.bytes.max(1) as f64;
                 format!("{} ({percent:.2} %) in {draws} draws", format_size(self.bytes_read))
@@ -105,15 +117,16 @@ impl Outcome {
         let about = copies.percent.map_or(String::new(), |percent| {
             format!("about {percent:.1} % (deviation {:.1} points), ", copies.deviation_points)
         });
+        let of = if self.covered_percent < 100.0 { " that were read" } else { "" };
         let duplicates = format!(
-            "{about}at most {:.1} % of the blocks ({})",
+            "{about}at most {:.1} % of the blocks{of} ({})",
             copies.most_percent, copies.method
         );
         let mut facts = vec![
             ("scanned", self.paths.join(", ")),
             ("data", data),
             ("read", read),
-            ("one byte repeated", format!("{:.2} % of the blocks", self.fill_percent)),
+            ("one byte repeated", format!("{:.2} % of the blocks{of}", self.fill_percent)),
             ("duplicates", duplicates),
         ];
         if self.shard != "1/1" {
@@ -131,7 +144,7 @@ impl Outcome {
         }
         if !self.is_complete {
             section.warning(match self.draws {
-                0 => "Interrupted: the figures cover what was read first; the rest may differ.",
+                0 => "Interrupted: all figures are of what was read first; the rest is not known.",
                 _ => "Interrupted: the interval is valid, but wider than requested.",
             });
         } else if !self.is_exact && self.main().drive.error_points() > self.error_points_asked {
@@ -181,7 +194,7 @@ impl Outcome {
                 Number::new(it.drive.saved.percent(), 1).into(),
                 Number::new(it.drive.stored, 3).into(),
                 Number::new(1.0 / it.drive.stored, 2).into(),
-                interval(&it.drive).into(),
+                self.interval(&it.drive).into(),
                 Number::new(it.codec.stored, 3).into(),
                 it.mb_per_s.map(|speed| Number::new(speed, 0)).into(),
                 if is_chosen { "choose".into() } else { Cell::Empty },
@@ -198,8 +211,43 @@ impl Outcome {
         ];
         for (heading, name, groups) in kinds {
             if groups.len() > 1 {
-                document.section(heading).block(group_table(name, groups, self.bytes));
+                document.section(heading).block(self.group_table(name, groups));
             }
+        }
+    }
+
+    fn group_table(&self, name: &str, groups: &[GroupOutcome]) -> Table {
+        let mut table = Table::with_columns(vec![
+            Column::left(name),
+            Column::right("data"),
+            Column::right("share").with_unit("%"),
+            Column::right("saved").with_unit("%"),
+            Column::right("stored"),
+            Column::left("interval of stored"),
+        ]);
+        let all_bytes = self.bytes as f64 * self.covered_percent / 100.0;
+        for group in groups {
+            let name = if group.name.is_empty() { "(none)" } else { &group.name };
+            let drive = group.drive.as_ref();
+            table.push(vec![
+                name.into(),
+                format_size(group.bytes).into(),
+                Number::new(100.0 * group.bytes as f64 / all_bytes.max(1.0), 1).into(),
+                drive.map(|it| Number::new(it.saved.percent(), 1)).into(),
+                drive.map(|it| Number::new(it.stored, 3)).into(),
+                drive.map_or("no draw fell here".to_owned(), |it| self.interval(it)).into(),
+            ]);
+        }
+        table
+    }
+
+    fn interval(&self, estimate: &Estimate) -> String {
+        if self.covered_percent < 100.0 {
+            "not known".to_owned()
+        } else if estimate.stored_low == estimate.stored_high {
+            "exact".to_owned()
+        } else {
+            format!("{:.3} to {:.3}", estimate.stored_low, estimate.stored_high)
         }
     }
 
@@ -222,47 +270,15 @@ impl Outcome {
     }
 }
 
-fn interval(estimate: &Estimate) -> String {
-    if estimate.stored_low == estimate.stored_high {
-        "exact".to_owned()
-    } else {
-        format!("{:.3} to {:.3}", estimate.stored_low, estimate.stored_high)
-    }
-}
-
 fn histogram(config: &ConfigOutcome) -> BarChart {
     let axis = Axis::new("share of the data", "%");
-    let mut chart = BarChart::new("", "stored, %", axis, ["data"]);
+    let mut chart = BarChart::new("", "stored, %", axis, ["data"]).as_histogram();
     for (index, percent) in config.spread_percent.iter().enumerate() {
         let width = 100 / BARS;
         let name = format!("{}-{}", index * width, (index + 1) * width);
         chart.group(name, vec![Bar::from(Number::new(*percent, 1))]);
     }
     chart
-}
-
-fn group_table(name: &str, groups: &[GroupOutcome], all_bytes: u64) -> Table {
-    let mut table = Table::with_columns(vec![
-        Column::left(name),
-        Column::right("data"),
-        Column::right("share").with_unit("%"),
-        Column::right("saved").with_unit("%"),
-        Column::right("stored"),
-        Column::left("interval of stored"),
-    ]);
-    for group in groups {
-        let name = if group.name.is_empty() { "(none)" } else { &group.name };
-        let drive = group.drive.as_ref();
-        table.push(vec![
-            name.into(),
-            format_size(group.bytes).into(),
-            Number::new(100.0 * group.bytes as f64 / all_bytes.max(1) as f64, 1).into(),
-            drive.map(|it| Number::new(it.saved.percent(), 1)).into(),
-            drive.map(|it| Number::new(it.stored, 3)).into(),
-            drive.map_or("no draw fell here".to_owned(), interval).into(),
-        ]);
-    }
-    table
 }
 
 fn file_table(files: &[FileOutcome]) -> Table {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use super::chunks::ChunkMeter;
+use super::chunks::{ChunkMeter, Piece};
 use super::options::ScanOptions;
 use super::population::{Draw, Source};
 use super::read::Reader;
@@ -93,9 +93,11 @@ fn measure_some(
         let Some(draw) = order.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
         let measured = measure(work.options, draw, &mut meter, &mut reader, &mut buffer);
         let mut round = locked(round);
-        round.bytes_read += buffer.len() as u64;
         match measured {
-            Ok(drawn) => round.drawn.push(drawn),
+            Ok((drawn, bytes_read)) => {
+                round.drawn.push(drawn);
+                round.bytes_read += bytes_read;
+            }
             Err(error) => {
                 round.lost += 1;
                 work.failed(&draw.source, &error);
@@ -113,19 +115,21 @@ fn measure(
     meter: &mut ChunkMeter,
     reader: &mut Reader,
     buffer: &mut Vec<u8>,
-) -> std::io::Result<Drawn> {
+) -> std::io::Result<(Drawn, u64)> {
     let source = &*draw.source;
     let (window, blocks) = chunk_around(draw.block, options.chunk_bytes_max(), source);
-    buffer.clear();
-    reader.read(source, window, blocks, buffer)?;
+    let bytes_read = reader.read(source, window, blocks, buffer)?;
+    let has_data = source.data_mask(window, blocks);
     let mut fractions = Vec::with_capacity(options.configs.len());
     for (index, config) in options.configs.iter().enumerate() {
         let (first, blocks) = chunk_around(draw.block, config.chunk_bytes.into(), source);
-        let from = (first - window) as usize * BLOCK_BYTES;
-        let chunk = &buffer[from..][..blocks as usize * BLOCK_BYTES];
+        let (from, blocks_read) = ((first - window) as usize, blocks as usize);
+        let chunk = Piece {
+            bytes: &buffer[from * BLOCK_BYTES..][..blocks_read * BLOCK_BYTES],
+            has_data: has_data.as_ref().map(|all| &all[from..][..blocks_read]),
+        };
         let taken = meter.measure(index, chunk, |_, _| {});
-        // Relative to the bytes that are data: holes among them are never drawn, and cost almost
-        // nothing.
+        // Relative to the bytes that are data: holes among them are never drawn, and take nothing.
         let bytes = source.data_blocks_in(first, blocks) * BLOCK_BYTES as u64;
         let fraction = |taken: u64| taken as f64 / bytes.max(1) as f64;
         fractions.push((fraction(taken.codec_bytes), fraction(taken.record_bytes)));
@@ -134,7 +138,7 @@ fn measure(
     let content = repeats::hash(&buffer[own..own + BLOCK_BYTES]);
     let is_packed = fractions[options.main].1 > PACKED_MIN;
     let format = is_packed.then(|| format_of(reader.head(source, &mut [0; HEAD_BYTES]))).flatten();
-    Ok(Drawn {
+    let drawn = Drawn {
         mark: draw.mark,
         stratum: 0,
         file: source.name.clone(),
@@ -146,7 +150,8 @@ fn measure(
         fractions,
         content,
         format,
-    })
+    };
+    Ok((drawn, bytes_read))
 }
 
 /// Returns the chunk that contains a block: its first block, and its number of blocks in the file.

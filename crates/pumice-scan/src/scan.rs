@@ -48,7 +48,7 @@ pub fn scan(
     let roots = walk::roots(named)?;
     let shown = named.iter().map(|path| path.display().to_string()).collect();
     let mut partial = Partial::begin(shown, options);
-    partial.remarks = walk::containers(&roots);
+    partial.remarks = walk::remarks(&roots);
     let population = Mutex::new(Population::new(options.seed, options.shard));
     let listing = Listing { roots: &roots, options, stop };
     partial.passed = listing.run(&|source| locked(&population).add(source), progress);
@@ -63,13 +63,14 @@ pub fn scan(
     let work = Work::new(options, progress, stop);
     let mut reads_all = options.reading == Reading::All
         || options.reading == Reading::Auto
-            && is_little(options, &population, options.draws_typical());
+            && is_little(options, &population, options.draws_first());
     if !reads_all {
         reads_all = !draw(&mut partial, &population, &strata, &draws, &work);
     }
     if reads_all {
         read_everything(&mut partial, &mut population, &listing, &work);
-    } else {
+    }
+    if matches!(partial.measured, Measured::Draws { .. }) {
         partial.duplicates = population.take_duplicates().compare(&work);
     }
     partial.is_complete = !work.is_stopped();
@@ -110,6 +111,8 @@ impl Listing<'_> {
             match root {
                 Root::Single(source) => {
                     progress.found(1, source.bytes);
+                    let holes = source.blocks() - source.data_blocks();
+                    passed.hole_bytes += holes * BLOCK_BYTES as u64;
                     sink(source.clone());
                 }
                 Root::Folder(path) => {
@@ -146,10 +149,15 @@ fn read_everything(
         listing.run(sink, &NoProgress);
     });
     partial.bytes_read += sums.all.bytes();
-    partial.measured = Measured::All(Box::new(sums));
+    // Interrupted, what was read first is no sample; the draws before it, if any, are one.
+    let has_drawn = matches!(&partial.measured, Measured::Draws { drawn, .. } if !drawn.is_empty());
+    if !(work.is_stopped() && has_drawn) {
+        partial.measured = Measured::All(Box::new(sums));
+    }
 }
 
-/// Measures draws until they suffice. Returns false if reading everything is cheaper after all.
+/// Measures draws until they suffice. Returns false if reading everything is cheaper after all,
+/// which the first round decides in most cases.
 fn draw(
     partial: &mut Partial,
     population: &Population,
@@ -171,7 +179,7 @@ fn draw(
         None => options.draws_typical().min(last as f64),
     };
     work.progress.begin(true, expected as u64);
-    let (mut all, mut lost, mut done) = (Vec::new(), 0, 0);
+    let (mut all, mut lost, mut done, mut suffices) = (Vec::new(), 0, 0, true);
     while done < last {
         let round = &list[done..last.min(done + ROUND_DRAWS)];
         let Some(mut measured) = sample::round(work, round) else { break };
@@ -191,12 +199,13 @@ fn draw(
                 break;
             }
             if options.reading == Reading::Auto && is_little(options, population, mean.needed()) {
-                return false;
+                suffices = false;
+                break;
             }
         }
     }
     // The mark of the next draw is the first one that was not measured.
     let end = list.get(done).map_or(end, |draw| draw.mark.min(end));
     partial.measured = Measured::Draws { end, drawn: all, lost };
-    true
+    suffices
 }

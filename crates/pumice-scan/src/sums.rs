@@ -101,9 +101,11 @@ impl Sums {
         self.ages[source.age as usize].add(blocks, taken);
     }
 
-    /// Adds a chunk of configuration `config`.
-    pub(super) fn add_chunk(&mut self, config: usize, bytes: usize, taken: Taken) {
-        self.spread[config][step(taken.record_bytes as f64 / bytes as f64)] += bytes as u64;
+    /// Adds a chunk of configuration `config` with `bytes` bytes of data.
+    pub(super) fn add_chunk(&mut self, config: usize, bytes: u64, taken: Taken) {
+        if bytes > 0 {
+            self.spread[config][step(taken.record_bytes as f64 / bytes as f64)] += bytes;
+        }
     }
 
     /// Adds the sums of a whole file.

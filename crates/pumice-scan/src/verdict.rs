@@ -151,8 +151,11 @@ fn best_match(outcome: &Outcome, codec: Codec) -> (usize, &Estimate) {
     let is_zstd = |codec| matches!(codec, Codec::Zstd { .. });
     let distance = |number: &usize| {
         let config = &outcome.configs[*number].config;
-        let other_kind = is_zstd(config.codec) != is_zstd(codec);
-        (config.codec == Codec::None, other_kind, config.codec != codec, config.chunk_bytes)
+        // liblz4 is the next best to a drive's LZ4.
+        let measured = config.codec.of_drive().unwrap_or(Codec::Lz4);
+        let other_kind = is_zstd(measured) != is_zstd(codec);
+        let is_other = config.codec != codec.into();
+        (measured == Codec::None, other_kind, is_other, config.chunk_bytes)
     };
     let index = (0..outcome.configs.len()).min_by_key(distance).unwrap_or(outcome.main);
     (index, &outcome.configs[index].drive)
@@ -199,6 +202,9 @@ fn words(outcome: &Outcome, drive: &Expected, plain: Option<&Expected>) -> Strin
 fn worth(outcome: &Outcome) -> String {
     let saved = outcome.main().drive.saved;
     let (percent, points) = (saved.percent(), outcome.main().drive.error_points());
+    if !outcome.is_known() {
+        return unknown(outcome);
+    }
     let sure = if outcome.is_exact {
         format!("{percent:.1} %")
     } else {
@@ -219,8 +225,25 @@ fn worth(outcome: &Outcome) -> String {
     }
 }
 
+/// Returns what an interrupted scan can say.
+fn unknown(outcome: &Outcome) -> String {
+    if outcome.bytes_read == 0 {
+        return "Nothing was measured before the interruption.".to_owned();
+    }
+    format!(
+        "Of the {:.1} % of the data that were read before the interruption, compression saves \
+         {:.1} %. Nothing is known of the rest: what was read is what came first, and no sample. \
+         Without --all, a scan that is interrupted still has a valid interval.",
+        outcome.covered_percent,
+        outcome.main().drive.saved.percent()
+    )
+}
+
 /// Returns the effect on a Pumice drive, as a paragraph.
 pub(super) fn pumice(outcome: &Outcome) -> String {
+    if !outcome.is_known() {
+        return worth(outcome);
+    }
     let estimate = outcome.main().drive;
     let overhead = 1.0 + super::chunks::LOG_OVERHEAD;
     let [is, low, high] = [estimate.stored, estimate.stored_low, estimate.stored_high]

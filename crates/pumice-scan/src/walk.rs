@@ -19,23 +19,18 @@ use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use serde::{Deserialize, Serialize};
 
 use super::options::ScanProgress;
-use super::population::{Age, Extent, Location, Source};
+use super::population::{Age, Location, Source};
 use super::work::locked;
-use super::{Error, Result};
+use super::{Error, Result, export, extents, read};
 use pumice_drive::base::seed::mix;
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::format::SUPERBLOCK_MAGIC;
-use pumice_drive::runtime::{Backend, Runtime};
-use pumice_nbd::client::{Client, Uri};
 
 /// Number of threads that list folders: enough to keep a disk busy.
 const THREADS: usize = 8;
 
 /// Maximum number of skipped files that are named.
 const EXAMPLES_MAX: usize = 10;
-
-/// Maximum number of data runs in a sparse file; the rest of the file counts as data.
-const EXTENTS_MAX: usize = 1 << 16;
 
 /// Longest extension; a longer one is part of the name.
 const EXTENSION_MAX: usize = 10;
@@ -103,14 +98,10 @@ pub(super) enum Root {
 pub(super) fn roots(named: &[PathBuf]) -> Result<Vec<Root>> {
     refuse_overlaps(named)?;
     let roots = named.iter().enumerate().map(|(index, path)| match path.to_str() {
-        Some(text) if is_uri(text) => Ok(Root::Single(export(index, text)?)),
+        Some(text) if export::is_uri(text) => Ok(Root::Single(export::source(index, text)?)),
         _ => root(index, path),
     });
     roots.collect()
-}
-
-fn is_uri(text: &str) -> bool {
-    text.starts_with("nbd://") || text.starts_with("nbd+unix://")
 }
 
 fn refuse_overlaps(named: &[PathBuf]) -> Result<()> {
@@ -153,11 +144,7 @@ fn root(index: usize, path: &Path) -> Result<Root> {
     })?;
     // A block device has no length in its metadata.
     let bytes = file.seek(SeekFrom::End(0)).map_err(cannot)?;
-    let extents = if kind.is_file() && is_sparse(&metadata) {
-        Some(data_extents(&mut file, bytes).map_err(cannot)?)
-    } else {
-        None
-    };
+    let extents = if kind.is_file() { extents::data(&file, bytes).map_err(cannot)? } else { None };
     let source = Source {
         location: Location::File(path.to_owned()),
         name: format!("{index}/"),
@@ -184,46 +171,29 @@ const CONTAINERS: [(&[u8], &str); 6] = [
     (b"<<< Oracle VM VirtualBox", "a VDI image: serve it with qemu-nbd -r"),
 ];
 
-/// Returns warnings about files that contain a disk in a container format.
-pub(super) fn containers(roots: &[Root]) -> Vec<String> {
-    let files = roots.iter().filter_map(|root| match root {
-        Root::Single(Source { location: Location::File(path), .. }) => Some(path),
-        _ => None,
+/// Returns what a reader of the figures must know: of files that contain a disk in a container
+/// format, and of exports whose holes are not known.
+pub(super) fn remarks(roots: &[Root]) -> Vec<String> {
+    let singles = roots.iter().filter_map(|root| match root {
+        Root::Single(source) => Some(source),
+        Root::Folder(_) => None,
     });
-    let found = files.filter_map(|path| {
-        let mut head = Vec::new();
-        File::open(path).ok()?.take(64).read_to_end(&mut head).ok()?;
-        let (_, what) = CONTAINERS.iter().find(|(magic, _)| head.starts_with(magic))?;
-        Some(format!("{} is {what}, and scan that for what the disk holds", path.display()))
+    let found = singles.filter_map(|source| match &source.location {
+        Location::File(path) => container(path),
+        Location::Export(_) if source.extents.is_some() => None,
+        Location::Export(uri) => Some(format!(
+            "the server of {uri} does not report holes: they count as data, and as zeroes take \
+             hardly anything"
+        )),
     });
     found.collect()
 }
 
-fn export(index: usize, text: &str) -> Result<Source> {
-    let uri = Uri::parse(text)?;
-    let runtime = Runtime::new(Backend::Auto)?;
-    let bytes = runtime.block_on(async {
-        let client = Client::connect(&runtime, &uri).await?;
-        let bytes = client.size_bytes();
-        // The length is known; how the server ends the connection does not matter.
-        let _ = client.disconnect().await;
-        Ok::<_, Error>(bytes)
-    });
-    runtime.drop_tasks();
-    let bytes = bytes?;
-    if bytes == 0 {
-        return Err(invalid(format!("{text} holds no data")));
-    }
-    Ok(Source {
-        location: Location::Export(text.to_owned()),
-        name: format!("{index}/"),
-        bytes,
-        extents: None,
-        extension: String::new(),
-        folder: text.to_owned(),
-        age: Age::Unknown,
-        identity: None,
-    })
+fn container(path: &Path) -> Option<String> {
+    let mut head = Vec::new();
+    File::open(path).ok()?.take(64).read_to_end(&mut head).ok()?;
+    let (_, what) = CONTAINERS.iter().find(|(magic, _)| head.starts_with(magic))?;
+    Some(format!("{} is {what}, and scan that for what the disk holds", path.display()))
 }
 
 fn invalid(what: String) -> Error {
@@ -386,8 +356,13 @@ impl<'a> Walk<'a> {
 
     fn source(&self, path: PathBuf, metadata: &Metadata) -> io::Result<Source> {
         let bytes = metadata.len();
-        let extents = if is_sparse(metadata) {
-            Some(data_extents(&mut File::open(&path)?, bytes)?)
+        let extents = if extents::may_have_holes(metadata) {
+            let found = read::open_quietly(&path).and_then(|file| extents::data(&file, bytes));
+            match found {
+                // A draw of it will fail, and its share is then known.
+                Err(_) if !extents::is_sparse(metadata) => None,
+                found => found?,
+            }
         } else {
             None
         };
@@ -432,37 +407,6 @@ impl<'a> Walk<'a> {
         locked(&self.passed).other_file_systems += 1;
         Ok(false)
     }
-}
-
-/// Returns whether a file occupies less than its length.
-fn is_sparse(metadata: &Metadata) -> bool {
-    metadata.blocks() * 512 < metadata.len()
-}
-
-/// Returns the runs of blocks with data. File systems without holes report a single run.
-fn data_extents(file: &mut File, bytes: u64) -> io::Result<Vec<Extent>> {
-    let block = BLOCK_BYTES as u64;
-    let mut extents: Vec<Extent> = Vec::new();
-    let mut at = 0;
-    while at < bytes {
-        let data = match rustix::fs::seek(&*file, rustix::fs::SeekFrom::Data(at)) {
-            Ok(data) => data,
-            Err(rustix::io::Errno::NXIO) => break,
-            Err(error) => return Err(error.into()),
-        };
-        let hole = if extents.len() < EXTENTS_MAX {
-            rustix::fs::seek(&*file, rustix::fs::SeekFrom::Hole(data))?.min(bytes)
-        } else {
-            bytes
-        };
-        let (first, end) = (data / block, hole.div_ceil(block));
-        match extents.last_mut() {
-            Some(last) if first <= last.first + last.blocks => last.blocks = end - last.first,
-            _ => extents.push(Extent { first, blocks: end - first }),
-        }
-        at = hole.max(data + 1);
-    }
-    Ok(extents)
 }
 
 /// Returns the extension of a file's name in lower case; trailing numbers do not count, as in

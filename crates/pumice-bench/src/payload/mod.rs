@@ -14,10 +14,12 @@
 //! * `corpus`: profiles of files, folders and devices; `repeats`: data that occurs more than once.
 //! * `kind`: names of the kinds.
 //!
-//! No two units are equal unless duplicates or fills were requested or the replayed data contains
-//! them. Savings depend on the codec; a payload is calibrated when it is created, for LZ4 by
-//! default. The data is not encrypted: an observer can distinguish it from random bytes. Uses only
-//! the codecs of the drive and this crate's error.
+//! No two units are equal unless duplicates or fills were requested, or the imitated or replayed
+//! data contains them. That holds for whole units only: a piece of exact data that is smaller than
+//! a unit may be all zeroes, because what a unit saves are zeroes at its end. Savings depend on the
+//! codec; a payload is calibrated when it is created, for LZ4 by default. The data is not
+//! encrypted: an observer can distinguish it from random bytes. Uses only the codecs of the drive
+//! and this crate's error.
 
 mod corpus;
 mod exact;

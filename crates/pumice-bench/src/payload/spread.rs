@@ -14,6 +14,7 @@ use super::profile::{Profile, Savings, UNIT_BYTES, UNITS, WindowProfile};
 use super::saving::Saving;
 use super::texture::Library;
 use super::weave::Weave;
+use crate::error::{Error, Result};
 use pumice_drive::base::seed::{Random, random};
 use pumice_drive::codec::Codec;
 
@@ -23,8 +24,8 @@ const WINDOWS: usize = 512;
 /// Share of windows that save next to nothing, at a mean of 40 %.
 const FLAT_SHARE: f64 = 0.12;
 
-/// Mean from which some windows are zeroes, and their share at a mean of 100 %. Means above the
-/// savings of codecs on most data are not possible otherwise.
+/// Mean from which some windows are zeroes but for a few fresh bytes in each unit, and their share
+/// at a mean of 100 %. Means above the savings of codecs on most data are not possible otherwise.
 const FILLS_FROM: f64 = 0.8;
 const FILLS_SHARE: f64 = 0.9;
 
@@ -48,18 +49,22 @@ const SPREAD_TRIALS: usize = 4;
 const SPREAD_TRIAL_UNITS: u64 = 512 * 16;
 const SPREAD_TRIAL_STEP: usize = 3;
 
-/// Error in percentage points at which the trials end.
+/// Error in percentage points at which the trials end, and above which the best one is refused.
 const SPREAD_MISS_POINTS: f64 = 0.1;
+const SPREAD_MISS_POINTS_MAX: f64 = 0.5;
 
 /// Returns a spread with the right mean for `codec`. The profile is fitted for LZ4 and no texture
 /// fits exactly, so each trial corrects the requested saving by the measured error.
-pub(super) fn calibrated(saved: Saving, codec: Codec, seed: u64) -> Weave {
+///
+/// # Errors
+/// [`Error::Invalid`] if distinct units cannot save that much, or that little, with this codec.
+pub(super) fn calibrated(saved: Saving, codec: Codec, seed: u64) -> Result<Weave> {
     let mut wanted = saved;
-    let mut best: Option<(f64, Weave)> = None;
+    let mut best: Option<(f64, Saving, Weave)> = None;
     let library = Arc::new(Library::new(seed));
     let mut unit = vec![0; UNIT_BYTES];
     for _ in 0..SPREAD_TRIALS {
-        let weave = Weave::new(&profile(wanted), Arc::clone(&library));
+        let weave = Weave::new(&profile(wanted), Arc::clone(&library)).with_stamps();
         let mut meter = Meter::new(codec);
         for number in (0..SPREAD_TRIAL_UNITS).step_by(SPREAD_TRIAL_STEP) {
             weave.fill(0, number, &mut unit);
@@ -68,14 +73,23 @@ pub(super) fn calibrated(saved: Saving, codec: Codec, seed: u64) -> Weave {
         let measured = meter.tally().saved();
         let miss = measured.points_from(saved);
         wanted = Saving::from_fraction(wanted.fraction() + saved.fraction() - measured.fraction());
-        if best.as_ref().is_none_or(|(least, _)| miss < *least) {
-            best = Some((miss, weave));
+        if best.as_ref().is_none_or(|(least, ..)| miss < *least) {
+            best = Some((miss, measured, weave));
         }
         if miss < SPREAD_MISS_POINTS {
             break;
         }
     }
-    best.expect("there was a trial").1
+    let (miss, measured, weave) = best.expect("there was a trial");
+    if miss > SPREAD_MISS_POINTS_MAX {
+        let (asked, best) = (saved.percent(), measured.percent());
+        return Err(Error::invalid(format!(
+            "cannot save {asked:.2} %: units that differ as in real data, no two of them equal, \
+             come no nearer than {best:.2} % with {codec} (for more: kind exact, up to 98.9 %, or \
+             kind byte:0)"
+        )));
+    }
+    Ok(weave)
 }
 
 /// Returns a profile whose units save `saved` on average with LZ4.

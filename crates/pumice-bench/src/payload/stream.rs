@@ -55,7 +55,7 @@ impl Payload {
             }
             Kind::Spread(saved) => {
                 group_units = profile::UNITS as u64;
-                Source::Woven(spread::calibrated(saved, codec, seed))
+                Source::Woven(spread::calibrated(saved, codec, seed)?)
             }
             Kind::Like(profile) => {
                 group_units = profile::UNITS as u64;

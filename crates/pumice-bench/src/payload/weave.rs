@@ -33,10 +33,14 @@ const ALIKE: f64 = 0.2;
 /// half of the copy distance.
 const SEAM_BYTES: f64 = 60.0;
 
+/// Fresh bytes of a unit that is otherwise zeroes: enough that no two units of a drive are equal.
+const STAMP_BYTES: usize = 16;
+const _: () = assert!(STAMP_BYTES <= KEY_BYTES);
+
 /// How a window is generated.
 #[derive(Clone, Copy)]
 struct Plan {
-    /// Textures of the units; `None` for zeroes.
+    /// Textures of the units; `None` for zeroes, which may begin with fresh bytes.
     own: [Option<TextureId>; UNITS],
     shares: [bool; UNITS],
     shared: TextureId,
@@ -49,6 +53,8 @@ pub(super) struct Weave {
     library: Arc<Library>,
     plans: Vec<Plan>,
     step: u64,
+    /// Number of fresh bytes at the start of units that are fills in the profile.
+    stamp_bytes: usize,
     fills: f64,
 }
 
@@ -59,10 +65,15 @@ impl Weave {
         windows.sort_by(|a, b| a.mean().lz4.total_cmp(&b.mean().lz4));
         let plans: Vec<Plan> = windows.iter().map(|window| plan(window, &library)).collect();
         let step = golden_step(plans.len() as u64);
-        Self { library, plans, step, fills: profile.fills().fraction() }
+        Self { library, plans, step, stamp_bytes: 0, fills: profile.fills().fraction() }
     }
 
-    /// Returns the share of units that are zeroes.
+    /// Makes units that are fills in the profile begin with fresh bytes, so that no two are equal.
+    pub(super) fn with_stamps(self) -> Self {
+        Self { stamp_bytes: STAMP_BYTES, fills: 0.0, ..self }
+    }
+
+    /// Returns the share of units that are all zeroes.
     pub(super) fn fills(&self) -> f64 {
         self.fills
     }
@@ -75,13 +86,17 @@ impl Weave {
         let start = mix(base) % count;
         let place = (start + (window % count) * self.step) % count;
         let plan = &self.plans[place as usize];
-        let Some(own) = plan.own[index] else {
-            target.fill(0);
-            return;
-        };
         // Every window has 32 key numbers: one for each of its units, four for pieces shared far
         // and four for pieces shared near.
         let key_at = |number: usize| key(base, window * 2 * UNITS as u64 + number as u64);
+        let Some(own) = plan.own[index] else {
+            let (stamp, zeroes) = target.split_at_mut(self.stamp_bytes.min(target.len()));
+            let words = key_at(index);
+            let fresh = words.iter().flat_map(|word| word.to_le_bytes());
+            stamp.iter_mut().zip(fresh).for_each(|(byte, fresh)| *byte = fresh);
+            zeroes.fill(0);
+            return;
+        };
         let mut at = 0;
         if plan.shares[index] {
             let far = plan.far_bytes.min(target.len());

@@ -7,9 +7,10 @@
 //! ```
 //!
 //! Negotiates neither TLS nor structured replies nor metadata contexts, so that all replies of the
-//! transmission phase are simple ones. Trusts nothing that the server sends: the number of answers
-//! and their lengths are bounded, invalid sizes are refused, and messages are escaped before they
-//! become part of an error. The caller limits the time.
+//! transmission phase are simple ones; `allocation` negotiates what it needs before GO. Trusts
+//! nothing that the server sends: the number of answers and their lengths are bounded, invalid
+//! sizes are refused, and messages are escaped before they become part of an error. The caller
+//! limits the time.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -112,12 +113,12 @@ impl Export {
 }
 
 /// Returns the error of a server that violates the protocol.
-fn violation(what: impl Into<String>) -> Error {
+pub(super) fn violation(what: impl Into<String>) -> Error {
     let what = format!("the server violates the protocol: {}", what.into());
     Error::new(ErrorKind::Unsupported, what)
 }
 
-fn broken(error: io::Error) -> Error {
+pub(super) fn broken(error: io::Error) -> Error {
     let what = match error.kind() {
         io::ErrorKind::UnexpectedEof => "the server closed the connection during the handshake",
         _ => "the handshake failed",
@@ -141,14 +142,7 @@ impl Handshake<'_> {
     /// `NotFound` if there is no such export, `PermissionDenied` if the server refuses it,
     /// `Unsupported` if it requires TLS or violates the protocol, `Medium` if the connection ends.
     pub(super) async fn negotiate(mut self) -> Result<Export> {
-        let greeting = self.take::<{ wire::GREETING_BYTES }>().await?;
-        let offered = wire::decode_greeting(&greeting).ok_or_else(|| {
-            let what =
-                "the other side is not an NBD server, or supports only the oldstyle handshake";
-            Error::new(ErrorKind::Unsupported, what)
-        })?;
-        let flags = offered & (wire::FLAG_FIXED_NEWSTYLE | wire::FLAG_NO_ZEROES);
-        self.send(&u32::from(flags).to_be_bytes()).await?;
+        let flags = self.greet().await?;
         if flags & wire::FLAG_FIXED_NEWSTYLE != 0
             && let Some(export) = self.go().await?
         {
@@ -157,8 +151,24 @@ impl Handshake<'_> {
         self.export_name(flags & wire::FLAG_NO_ZEROES == 0).await
     }
 
+    /// Receives the greeting and answers it; returns the flags that both sides have.
+    ///
+    /// # Errors
+    /// `Unsupported` if the other side is no newstyle server.
+    pub(super) async fn greet(&mut self) -> Result<u16> {
+        let greeting = self.take::<{ wire::GREETING_BYTES }>().await?;
+        let offered = wire::decode_greeting(&greeting).ok_or_else(|| {
+            let what =
+                "the other side is not an NBD server, or supports only the oldstyle handshake";
+            Error::new(ErrorKind::Unsupported, what)
+        })?;
+        let flags = offered & (wire::FLAG_FIXED_NEWSTYLE | wire::FLAG_NO_ZEROES);
+        self.send(&u32::from(flags).to_be_bytes()).await?;
+        Ok(flags)
+    }
+
     /// Sends GO; returns `None` if the server does not know it.
-    async fn go(&mut self) -> Result<Option<Export>> {
+    pub(super) async fn go(&mut self) -> Result<Option<Export>> {
         let wanted_name = self.export;
         let name = wanted_name.as_bytes();
         let length = (name.len() as u32).to_be_bytes();
@@ -213,7 +223,7 @@ impl Handshake<'_> {
     }
 
     /// Returns the next answer to `option`: its type and data.
-    async fn answer(&mut self, option: u32) -> Result<(u32, &[u8])> {
+    pub(super) async fn answer(&mut self, option: u32) -> Result<(u32, &[u8])> {
         let header = self.take::<{ wire::OPTION_REPLY_BYTES }>().await?;
         let Some(OptionReply { option: answered, kind, length }) = OptionReply::decode(&header)
         else {
@@ -236,23 +246,31 @@ impl Handshake<'_> {
         Ok(bytes)
     }
 
-    async fn send_option(&self, option: u32, data: &[u8]) -> Result<()> {
+    pub(super) async fn send_option(&self, option: u32, data: &[u8]) -> Result<()> {
         let header = OptionHeader { option, length: data.len() as u32 }.encode();
         self.send(&[&header, data].concat()).await
     }
 
     async fn send(&self, message: &[u8]) -> Result<()> {
-        let (mut buffer, mut sent) = (message.to_vec(), 0);
-        while sent < message.len() {
-            let (back, result) = self.runtime.send(self.socket, buffer, sent..message.len()).await;
-            buffer = back;
-            match result {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                result => sent += result.map_err(broken)?,
-            }
-        }
-        Ok(())
+        send(self.runtime, self.socket, message).await
     }
+}
+
+/// Sends a whole message.
+///
+/// # Errors
+/// `Io` if the connection ends.
+pub(super) async fn send(runtime: &Runtime, socket: &Arc<OwnedFd>, message: &[u8]) -> Result<()> {
+    let (mut buffer, mut sent) = (message.to_vec(), 0);
+    while sent < message.len() {
+        let (back, result) = runtime.send(socket, buffer, sent..message.len()).await;
+        buffer = back;
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => sent += result.map_err(broken)?,
+        }
+    }
+    Ok(())
 }
 
 /// Returns why the server refuses the export.

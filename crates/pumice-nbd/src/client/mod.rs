@@ -8,8 +8,8 @@
 //!
 //! Everything runs on the one thread of the runtime. Requests that tasks make in one turn are sent
 //! together; replies received together are delivered together. Offers no TLS, no structured
-//! replies, no metadata contexts, and does not reconnect. Trusts nothing that a server sends: no
-//! input panics or allocates more than a fixed buffer.
+//! replies, no metadata contexts but [`allocation`], and does not reconnect. Trusts nothing that a
+//! server sends: no input panics or allocates more than a fixed buffer.
 //!
 //! | file | contents |
 //! |---|---|
@@ -21,7 +21,9 @@
 //! | `connection` | one request from start to end, the sender, the end |
 //! | `receiver` | replies |
 //! | `verbs` | the client: the requests it offers |
+//! | `allocation` | the holes of an export, over a connection of its own |
 
+mod allocation;
 mod connect;
 mod connection;
 mod handshake;
@@ -34,6 +36,7 @@ mod verbs;
 #[cfg(test)]
 mod tests;
 
+pub use allocation::allocation;
 pub use handshake::Capabilities;
 pub use uri::Uri;
 pub use verbs::Client;

@@ -69,7 +69,9 @@ pub(crate) fn bars(chart: &BarChart, frame: &Frame<'_>) -> String {
             let about = about(chart, &group.name, index, bar);
             draw_bar(&mut svg, &layout, &DrawnBar { bar, x, index, about: &about });
         }
-        draw_name(&mut svg, &layout, middle, &group.name);
+        if index % layout.name_step == 0 {
+            draw_name(&mut svg, &layout, middle, &group.name);
+        }
     }
     let floor = layout.axis.floor();
     let line = format!("M{} {}H{}", Px(layout.left), Px(floor), Px(layout.size.width));
@@ -86,6 +88,8 @@ struct Layout {
     bar_width: f64,
     axis: PixelAxis,
     has_numbers: bool,
+    /// Every how many groups one is named.
+    name_step: usize,
 }
 
 impl Layout {
@@ -107,19 +111,26 @@ impl Layout {
         let words = chart.groups().iter().flat_map(|group| parts(&group.name));
         let word =
             words.map(|(_, word)| text_width(word, FONT_LABEL) + NAME_GAP).fold(0.0, f64::max);
-        let group_min =
-            (series * BAR_MIN / (1.0 - GROUP_GAP)).max(GROUP_MIN).max(word.min(WORD_MAX));
+        let bars_min = series * BAR_MIN / (1.0 - GROUP_GAP);
+        let group_min = if chart.is_histogram {
+            bars_min
+        } else {
+            bars_min.max(GROUP_MIN).max(word.min(WORD_MAX))
+        };
         let group_max = (series * GROUP_MAX_PER_BAR).max(group_min);
         let group_width = ((frame.width - left) / groups).clamp(group_min, group_max);
         let bar_width = (group_width * (1.0 - GROUP_GAP) / series).min(BAR_MAX);
-        let names = chart.groups().iter().map(|group| name_lines(&group.name, group_width).len());
+        let name_step = if chart.is_histogram { (word / group_width).ceil().max(1.0) } else { 1.0 };
+        let name_width = group_width * name_step;
+        let names = chart.groups().iter().map(|group| name_lines(&group.name, name_width).len());
         let height = bottom + 6.0 + LINE_HEIGHT * names.max().unwrap_or(0) as f64 + 4.0;
         // A single bar has space on both sides.
         let room = if series == 1.0 { group_width - 4.0 } else { bar_width };
         let fits = |bar: &Bar| text_width(&number_text(bar), FONT_LABEL) <= room;
         let has_numbers = all().filter(|bar| bar.number.is_some()).all(fits);
         let size = Size { width: left + groups * group_width, height };
-        Self { size, left, bottom, group_width, bar_width, axis, has_numbers }
+        let name_step = name_step as usize;
+        Self { size, left, bottom, group_width, bar_width, axis, has_numbers, name_step }
     }
 }
 
@@ -232,14 +243,15 @@ fn draw_missing(svg: &mut Svg, layout: &Layout, bar: &Bar, middle: f64) {
     );
 }
 
-fn name_lines(name: &str, group_width: f64) -> Vec<String> {
-    wrapped(name, FONT_LABEL, group_width - NAME_GAP + 0.01, NAME_LINES_MAX)
+fn name_lines(name: &str, width: f64) -> Vec<String> {
+    wrapped(name, FONT_LABEL, width - NAME_GAP + 0.01, NAME_LINES_MAX)
 }
 
 fn draw_name(svg: &mut Svg, layout: &Layout, middle: f64, name: &str) {
     svg.open("g", &[]);
     svg.leaf("title", &[], name);
-    for (index, line) in name_lines(name, layout.group_width).iter().enumerate() {
+    let width = layout.group_width * layout.name_step as f64;
+    for (index, line) in name_lines(name, width).iter().enumerate() {
         let y = layout.bottom + 6.0 + LINE_HEIGHT * (index as f64 + 0.75);
         svg.label("tick middle", Pixel { x: middle, y }, line);
     }

@@ -87,6 +87,32 @@ fn many_bars_get_more_room_instead_of_becoming_invisible() {
     }
 }
 
+/// Regression: a histogram of twenty bars was wider than its column, and its last bars, often the
+/// highest, had to be scrolled to.
+#[test]
+fn a_histogram_fits_its_width() {
+    let mut chart =
+        BarChart::new("", "stored, %", Axis::new("share", "%"), ["data"]).as_histogram();
+    for index in 0..20 {
+        let name = format!("{}-{}", 5 * index, 5 * index + 5);
+        chart.group(name, vec![Number::new(f64::from(index), 1).into()]);
+    }
+    for (width, named) in [(820.0, 10), (700.0, 10), (350.0, 7)] {
+        let (tags, text) = read(&bars(&chart, &Frame { width, ..FRAME }));
+        let rects: Vec<_> = tags.iter().filter(|tag| tag.starts_with("rect")).collect();
+        assert_eq!(rects.len(), 20);
+        let right = number(rects[19], "x") + number(rects[19], "width");
+        assert!(right <= width && number(&tags[0], "width") <= width, "{right} of {width}");
+        assert!(number(rects[0], "width") >= 7.0, "{}", rects[0]);
+        // Each name is the tooltip of its group; those below the bars come a second time.
+        let shown = (0..20).filter(|index| {
+            let name = format!("{}-{}", 5 * index, 5 * index + 5);
+            tags.iter().any(|tag| tag.contains("tick middle")) && text.matches(&name).count() > 2
+        });
+        assert!(shown.count() >= named, "{text}");
+    }
+}
+
 #[test]
 fn lines_have_a_path_each_and_markers_where_points_are_few() {
     let (tags, _) = read(&lines(&sample::percentiles(), &FRAME));

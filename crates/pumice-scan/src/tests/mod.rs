@@ -3,8 +3,10 @@
 //!
 //! * here: the whole scan, shards, what is skipped, and bad input.
 //! * `coverage`: populations that deceive.
+//! * `holes`: files with holes and unwritten space.
 
 mod coverage;
+mod holes;
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, symlink};
@@ -19,15 +21,16 @@ use super::*;
 use pumice_drive::base::chain;
 use pumice_drive::base::seed::random;
 use pumice_drive::base::units::BLOCK_BYTES;
-use pumice_drive::codec::Codec;
 
 static GO_ON: AtomicBool = AtomicBool::new(false);
 
-pub(super) const LZ4: Config = Config { codec: Codec::Lz4, chunk_bytes: 32 << 10 };
+const CODEC: Codec = Codec::Drive(pumice_drive::codec::Codec::Lz4);
+
+pub(super) const LZ4: Config = Config { codec: CODEC, chunk_bytes: 32 << 10 };
 
 pub(super) fn options() -> ScanOptions {
     ScanOptions {
-        configs: vec![LZ4, Config { codec: Codec::Lz4, chunk_bytes: 4096 }],
+        configs: vec![LZ4, Config { codec: CODEC, chunk_bytes: 4096 }],
         main: 0,
         error_points: 1.0,
         confidence_percent: 95.0,
@@ -111,16 +114,52 @@ fn everything_read_is_exact_and_draws_hold_it() {
 
 #[test]
 fn an_adaptive_scan_stops_at_its_error_or_reads_everything() {
-    let tree = tree();
-    // Draws for three points would read a fraction of it, for a third of a point more than all.
+    let tree = tempfile::tempdir().unwrap();
+    let path = tree.path().join("disk.img");
+    // Even data of 64 MiB.
+    write(&path, 16 << 10, 0.5, 5);
     let scan = |error_points| {
         let options = ScanOptions { error_points, configs: vec![LZ4], ..options() };
-        Outcome::of(&run(&[&tree.path().join("disk.img")], &options).unwrap())
+        Outcome::of(&run(&[&path], &options).unwrap())
     };
-    let coarse = scan(6.0);
-    assert!(!coarse.is_exact && coarse.main().drive.error_points() <= 6.0, "{coarse:?}");
-    assert!(coarse.draws.is_multiple_of(512) && coarse.bytes_read >= coarse.draws * 4096);
-    assert!(scan(0.33).is_exact);
+    // Regression: less than 480 MB were read completely before anything was known of them.
+    let coarse = scan(1.0);
+    assert_eq!((coarse.is_exact, coarse.draws), (false, 512));
+    let points = coarse.main().drive.error_points();
+    assert!(points <= 1.0 && coarse.bytes_read >= coarse.draws * 4096, "{points}");
+    // For a tenth of a point draws would read more than everything.
+    assert!(scan(0.1).is_exact);
+    write(&path, 4000, 0.5, 5);
+    assert!(scan(6.0).is_exact, "the first draws alone would read all of it");
+}
+
+/// Data for which the first draws show that reading everything is cheaper, and then the user has no
+/// patience: the draws are a sample, what was read first is none.
+#[test]
+fn an_interrupted_full_read_falls_back_on_its_draws() {
+    struct Stopper(AtomicBool, AtomicBool);
+    impl ScanProgress for Stopper {
+        fn found(&self, _files: u64, _bytes: u64) {}
+        fn begin(&self, reads_draws: bool, _total: u64) {
+            self.1.store(!reads_draws, Ordering::Relaxed);
+        }
+        fn advance(&self, _count: u64) {
+            self.0.fetch_or(self.1.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+    let tree = tempfile::tempdir().unwrap();
+    for number in 0..40 {
+        let share = if number % 2 == 0 { 0.0 } else { 0.95 };
+        write(&tree.path().join(number.to_string()), 400, share, number);
+    }
+    let stopper = Stopper(AtomicBool::new(false), AtomicBool::new(false));
+    let paths = [tree.path().to_owned()];
+    let options = ScanOptions { error_points: 0.5, ..options() };
+    let partial = scan(&paths, &options, false, &stopper, &stopper.0).unwrap().unwrap().partial;
+    let outcome = Outcome::of(&partial);
+    assert!(!outcome.is_complete && outcome.is_known() && outcome.draws == 512, "{outcome:?}");
+    let of = outcome.main().drive;
+    assert!(of.stored_low < 0.53 && of.stored_high > 0.53, "{of:?}");
 }
 
 #[test]
@@ -312,9 +351,30 @@ fn an_interrupted_scan_keeps_whole_rounds() {
         }
         let text = outcome.document(&[], None).to_text();
         assert!(text.contains("Interrupted"), "{text}");
+        assert_eq!(outcome.is_known(), reading != Reading::All);
+        if reading == Reading::All {
+            assert_it_speaks_of_what_was_read(&outcome, &text);
+        }
     }
     let stopped = AtomicBool::new(true);
     assert!(scan(&paths, &options(), false, &NoProgress, &stopped).unwrap().is_none());
+}
+
+/// Regression: an interrupted full read had "exact" intervals and a verdict on all data.
+fn assert_it_speaks_of_what_was_read(outcome: &Outcome, text: &str) {
+    let percent = outcome.covered_percent;
+    assert!((5.0..99.0).contains(&percent), "{percent}");
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for words in [format!("of the {percent:.1} % that were read"), "not known".into()] {
+        assert!(text.contains(&words), "no '{words}' in {text}");
+    }
+    for words in ["Yes", "exact", "pumice create", "to choose here"] {
+        assert!(!text.contains(words), "'{words}' in {text}");
+    }
+    let of = outcome.main().drive;
+    let known = of.stored * percent / 100.0;
+    assert!((of.stored_low - known).abs() < 1e-9, "{of:?}");
+    assert!((of.stored_high - known - 1.05 * (1.0 - percent / 100.0)).abs() < 1e-9, "{of:?}");
 }
 
 #[test]

@@ -4,8 +4,8 @@
 //! * `image`: a small drive's medium, written from a script with valid checksums; a checkpoint if
 //!   the script has one.
 //! * `open`: opens and checks such a medium.
-//! * `nbd`: the NBD server against any client; `nbd_client`: the client against any server;
-//!   `nbd_handover`: a server against what any predecessor hands over.
+//! * `nbd`: the NBD server against any client; `nbd_client`: the client against any server,
+//!   and its questions for holes; `nbd_handover`: a server against what any predecessor hands over.
 //! * `vhost`: what a vhost-user device reads of any front end and any guest.
 //! * `fuse`: a FUSE session against any kernel. `sockets`: what the targets on sockets share.
 //! * `files`: traces, results of benchmarks, partial results of scans.
@@ -35,7 +35,7 @@ pub use bytes::{batch, checkpoint, leaf, record, segment, superblock};
 pub use files::{bench_results, scan_partial, trace};
 pub use fuse::fuse;
 pub use nbd::{nbd_handshake, nbd_transmission};
-pub use nbd_client::nbd_client;
+pub use nbd_client::{nbd_allocation, nbd_client};
 pub use nbd_handover::nbd_handover;
 pub use open::open;
 pub use vhost::{vhost_message, vhost_request};
@@ -45,7 +45,7 @@ pub type EntryPoint = fn(&[u8]) -> bool;
 
 /// Every target: its name in `fuzz/fuzz_targets/` and `fuzz/corpus/`, and its entry point. A new
 /// target needs a line here, a binary in `fuzz/`, its name in the Makefile, and a few seeds.
-pub const TARGETS: [(&str, EntryPoint); 17] = [
+pub const TARGETS: [(&str, EntryPoint); 18] = [
     ("superblock", superblock),
     ("segment", segment),
     ("batch", batch),
@@ -56,6 +56,7 @@ pub const TARGETS: [(&str, EntryPoint); 17] = [
     ("nbd_handshake", nbd_handshake),
     ("nbd_transmission", nbd_transmission),
     ("nbd_client", nbd_client),
+    ("nbd_allocation", nbd_allocation),
     ("nbd_handover", nbd_handover),
     ("fuse", fuse),
     ("vhost_message", vhost_message),

@@ -1,4 +1,4 @@
-//! Fuzz target for the NBD client: the bytes of any server.
+//! Fuzz targets for the NBD client: the bytes of any server.
 //!
 //! ```text
 //! input   chunk | chunk | ...          at most CHUNKS_MAX, then the server closes its side
@@ -7,7 +7,7 @@
 //!
 //! The server is a thread that follows the input. It closes the connection if the bytes do not
 //! arrive, so that an input with wrong counts costs time but ends. The client connects, reads,
-//! writes and flushes; every call must end.
+//! writes and flushes, or asks for the holes of the export; every call must end.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use pumice_drive::base::AlignedBuffer;
 use pumice_drive::runtime::{Backend, Runtime};
-use pumice_nbd::client::{Client, Uri};
+use pumice_nbd::client::{Client, Uri, allocation};
 
 /// Maximum number of chunks: the handshake and a few replies; bounds the time of one input.
 const CHUNKS_MAX: usize = 8;
@@ -28,11 +28,37 @@ const PATIENCE: Duration = Duration::from_millis(if cfg!(fuzzing) { 20 } else { 
 /// Limit on the time of one input, after which the client counts as hanging.
 const LIMIT_NS: u64 = 30_000_000_000;
 
+/// Maximum number of extents that are taken.
+const EXTENTS_MAX: u64 = 1 << 16;
+
 /// Length of the read.
 const READ_BYTES: usize = 512;
 
 /// Connects the client to a server that sends the input. Accepted if the read succeeds.
 pub fn nbd_client(input: &[u8]) -> bool {
+    meet(input, call)
+}
+
+/// Asks a server that sends the input for the holes of its export. Accepted if it reports any
+/// extent.
+pub fn nbd_allocation(input: &[u8]) -> bool {
+    meet(input, async |runtime: &Runtime, uri: &Uri| {
+        let (mut bytes, mut extents) = (0u64, 0);
+        let told = allocation(runtime, uri, LIMIT_NS, |length, _| {
+            assert!(length > 0, "an extent of nothing");
+            bytes = bytes.checked_add(length).expect("no export is so long");
+            extents += 1;
+            extents < EXTENTS_MAX
+        });
+        // The server may refuse or break it.
+        let _told = told.await;
+        assert!(i64::try_from(bytes).is_ok(), "extents beyond the export");
+        extents > 0
+    })
+}
+
+/// Lets a client meet a server that sends the input.
+fn meet(input: &[u8], call: impl AsyncFnOnce(&Runtime, &Uri) -> bool) -> bool {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("socket");
     let listener = UnixListener::bind(&path).expect("a listening socket");

@@ -138,6 +138,7 @@ fn seeds(target: &str) -> Vec<(&'static str, Vec<u8>)> {
         "nbd_handshake" => handshake_seeds(),
         "nbd_transmission" => transmission_seeds(),
         "nbd_client" => client_seeds(),
+        "nbd_allocation" => allocation_seeds(),
         "nbd_handover" => handover_seeds(),
         "fuse" => fuse_seeds(),
         "vhost_message" => vhost_message_seeds(),
@@ -195,6 +196,8 @@ fn hostile() -> Vec<(&'static str, &'static str, Vec<u8>)> {
             "answers-without-end",
             chunk(0, &[GREETING, &inform(1).repeat(99)].concat()),
         ),
+        ("nbd_allocation", "longer-than-any-reply", allocation(&status(5, 0xffff_fffc, &[1; 16]))),
+        ("nbd_allocation", "extent-of-nothing", allocation(&status(5, 12, &extent(0, 3)))),
         ("nbd_handover", "fewer-sockets", [&[0], &handover(0, 1, 0, b"")[1..]].concat()),
         ("nbd_handover", "fewer-bytes", handover(1, 1, 70_000, b"short")),
         (
@@ -503,6 +506,38 @@ fn client_seeds() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
+/// A handshake for block status (flags and STRUCTURED_REPLY, SET_META_CONTEXT, GO), then `answer`
+/// to the first request.
+fn allocation(answer: &[u8]) -> Vec<u8> {
+    let magic = 0x0003_e889_0455_65a9_u64.to_be_bytes();
+    let reply = |option: u8, kind: u8, data: &[u8]| {
+        let numbers = [0, 0, 0, option, 0, 0, 0, kind, 0, 0, 0, data.len() as u8];
+        [&magic[..], &numbers, data].concat()
+    };
+    let contexts = [reply(10, 4, b"\0\0\0\x01base:allocation"), reply(10, 1, b"")].concat();
+    let export = [inform(1 << 20), reply(7, 1, b"")].concat();
+    let asked = [chunk(20, &reply(8, 1, b"")), chunk(43, &contexts), chunk(24, &export)].concat();
+    [chunk(0, GREETING), asked, chunk(28, answer)].concat()
+}
+
+/// The last chunk of a structured reply to the first request.
+fn status(kind: u8, length: u32, payload: &[u8]) -> Vec<u8> {
+    let header = [0x66, 0x8e, 0x33, 0xef, 0, 1, 0, kind, 0, 0, 0, 0, 0, 0, 0, 1];
+    [&header[..], &length.to_be_bytes(), payload].concat()
+}
+
+/// One extent in the context 1.
+fn extent(bytes: u32, flags: u32) -> Vec<u8> {
+    [1, bytes, flags].map(u32::to_be_bytes).concat()
+}
+
+fn allocation_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let whole = allocation(&status(5, 12, &extent(1 << 20, 3)));
+    let halves = [status(5, 12, &extent(1 << 19, 0)), status(5, 12, &extent(1 << 19, 3))];
+    let second = chunk(28, &[&halves[1][..15], &[2], &halves[1][16..]].concat());
+    vec![("hole", whole), ("data-and-hole", [allocation(&halves[0]), second].concat())]
+}
+
 /// A handover of listeners and clients, with what the clients sent already: the same for each.
 fn handover(listeners: u8, clients: u8, unread_bytes: usize, unread: &[u8]) -> Vec<u8> {
     // "/nowhere"
@@ -700,7 +735,7 @@ fn partial_seeds() -> Vec<(&'static str, Vec<u8>)> {
     fs::write(folder.path().join("numbers.bin"), bytes).expect("room for a file");
     let scanned = |reading| {
         let options = ScanOptions {
-            configs: vec![Config { codec: Codec::Lz4, chunk_bytes: 4096 }],
+            configs: vec![Config { codec: Codec::Lz4.into(), chunk_bytes: 4096 }],
             main: 0,
             error_points: 1.0,
             confidence_percent: 95.0,

@@ -28,15 +28,19 @@ const PIECES_MEASURED_MAX: u64 = 64;
 ///
 /// Writes data of one kind to a file or to stdout, then prints how much space LZ4 and zstd:1 save
 /// in independent chunks of 4, 16 and 64 KiB (on stderr if the data goes to stdout). Without
-/// --output, the data is only measured. All 4 KiB units differ unless --duplicates is given. The
-/// same options of the same version produce the same bytes.
+/// --output, the data is only measured. All units, of 4 KiB or --record, differ unless --duplicates
+/// is given; byte, like, replay and the IOzone kinds contain duplicates of their own. The same
+/// options of the same version produce the same bytes.
 ///
 /// Kinds:
 ///   random          incompressible
 ///   byte:0x00       one byte repeated, any value
-///   exact           every chunk saves the share given by --saved
+///   exact           every chunk saves the share given by --saved: that share of each unit is
+///                   zeroes, at its end. For a target that looks at smaller blocks than 4 KiB, set
+///                   --record to their size: it would find most of them to be the same
 ///   spread          chunks differ as in real data and save the share given by --saved on average
-///                   at 4 KiB; zstd saves more than LZ4, larger chunks more than smaller ones
+///                   at 4 KiB; zstd saves more than LZ4, larger chunks more than smaller ones.
+///                   Above 80%, more and more units are zeroes after 16 fresh bytes
 ///   like:PATH       statistically like a file, folder, device or profile, in the savings of its
 ///                   chunks, duplicates and zeroes
 ///   replay:PATH     the bytes of a file, repeated

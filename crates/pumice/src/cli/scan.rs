@@ -18,11 +18,11 @@ use super::values::{gigabytes, percent, whole_number};
 use super::{Outcome, print, print_json, size};
 use pumice_bench::forecast;
 use pumice_drive::base::units::format_size;
-use pumice_drive::codec::Codec;
+use pumice_drive::codec::Codec as DriveCodec;
 use pumice_drive::controller::FRAME_BLOCKS_DEFAULT;
 use pumice_scan::{
-    Config, Drive, Medium, OnMedium, PARTIAL_BYTES_MAX, Partial, Reading, ScanOptions,
-    ScanProgress, Scanned, Shard, scan, verdicts,
+    Codec, Config, Drive, Medium, OnMedium, PARTIAL_BYTES_MAX, Partial, Provision, Reading,
+    ScanOptions, ScanProgress, Scanned, Shard, scan, verdicts,
 };
 
 /// The chunk sizes that are measured by default, and with `--sweep`.
@@ -30,9 +30,14 @@ const CHUNKS: [u32; 2] = [4 << 10, FRAME_BLOCKS_DEFAULT as u32 * 4096];
 const SWEEP_CHUNKS: [u32; 6] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10];
 
 /// The codecs that are measured by default, and with `--sweep`.
-const CODECS: [Codec; 2] = [Codec::Lz4, Codec::Zstd { level: 1 }];
-const SWEEP_CODECS: [Codec; 4] =
-    [Codec::Lz4, Codec::Zstd { level: -1 }, Codec::Zstd { level: 1 }, Codec::Zstd { level: 3 }];
+const CODECS: [Codec; 2] =
+    [Codec::Drive(DriveCodec::Lz4), Codec::Drive(DriveCodec::Zstd { level: 1 })];
+const SWEEP_CODECS: [Codec; 4] = [
+    Codec::Drive(DriveCodec::Lz4),
+    Codec::Drive(DriveCodec::Zstd { level: -1 }),
+    Codec::Drive(DriveCodec::Zstd { level: 1 }),
+    Codec::Drive(DriveCodec::Zstd { level: 3 }),
+];
 
 /// The lowest CPU priority.
 const NICENESS: i32 = 19;
@@ -44,8 +49,16 @@ const IDLE_CLASS: &str = "3";
 ///
 /// Reads samples of files, folders (recursively), block devices or NBD exports until the savings
 /// are known with the requested precision, or everything, if that is cheaper. The true value is
-/// within the reported interval with at least the stated confidence, whatever the data. Nothing is
-/// written, and access times are preserved where the system allows it.
+/// within the reported interval with at least the stated confidence, whatever the data. Holes and
+/// space that was allocated but never written are not data.
+///
+/// Made for machines in production: nothing is written, access times are preserved where the system
+/// allows it, and the scan runs at the lowest CPU and I/O priority. It usually reads 17 to 150 MB,
+/// in single reads of up to 32 KiB (or the largest --chunk) at random places, and more for a
+/// smaller --error. What it reads does not stay in the page cache, and what is there stays: on
+/// Linux before 6.14 only when sampling, not when everything is read. It ends with the pumice
+/// create command of
+/// a drive that holds the data.
 ///
 /// The estimate counts what a drive stores: chunks are compressed independently, a block of one
 /// repeated byte takes only a header, a chunk that saves less than 1/32 is stored uncompressed, and
@@ -71,7 +84,8 @@ pub(crate) struct Args {
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
 
-    /// Codec to measure: lz4, zstd, zstd:LEVEL or none; may be repeated [default: lz4 and zstd:1]
+    /// Codec to measure: lz4, zstd, zstd:LEVEL, none, or liblz4, the LZ4 of others than drives; may
+    /// be repeated [default: lz4 and zstd:1]
     #[arg(long = "codec", value_name = "CODEC", conflicts_with = "sweep")]
     codecs: Vec<Codec>,
 
@@ -94,7 +108,8 @@ pub(crate) struct Args {
         value_parser = percent(50.0..=99.99), allow_negative_numbers = true)]
     confidence: f64,
 
-    /// Number of samples to measure, regardless of the error
+    /// Number of samples to measure, regardless of the error; some per cent more or fewer are, as
+    /// shards do not know of each other
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=100_000),
         conflicts_with = "all", allow_negative_numbers = true)]
     samples: Option<u64>,
@@ -329,13 +344,18 @@ fn write_all(mut file: fs::File, path: &Path, text: &str) -> Result<()> {
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// Version of the result's JSON; `docs/scan.md` describes it.
+const JSON_VERSION: u32 = 1;
+
 /// The result as JSON.
 #[derive(Serialize)]
 struct Shape<'a> {
+    format: u32,
     #[serde(flatten)]
     outcome: &'a pumice_scan::Outcome,
     drives: &'a [Drive],
     on_medium: Option<&'a OnMedium>,
+    create: Option<Provision>,
 }
 
 impl Output {
@@ -378,7 +398,13 @@ impl Output {
             opened.write(&document, &outcome.table())?;
         }
         match (self.json, uses_stdout) {
-            (true, _) => print_json(&Shape { outcome: &outcome, drives: &drives, on_medium })?,
+            (true, _) => print_json(&Shape {
+                format: JSON_VERSION,
+                outcome: &outcome,
+                drives: &drives,
+                on_medium,
+                create: Provision::of(&outcome),
+            })?,
             (false, false) => print(&document.to_text_within(columns()))?,
             (false, true) => {}
         }

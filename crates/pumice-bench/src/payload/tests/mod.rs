@@ -61,12 +61,13 @@ fn exact_data_saves_what_was_asked() {
     for percent in PERCENTS {
         let data = bytes(&payload(Kind::Exact(saving(percent))), 0, SOME);
         for chunk in CHUNKS {
-            assert_saves(&data, Codec::Lz4, chunk, percent, 1.0);
+            // The limits that docs/bench.md states.
+            assert_saves(&data, Codec::Lz4, chunk, percent, 0.5);
             for codec in ZSTD {
-                assert_saves(&data, codec, chunk, percent, 2.5);
+                assert_saves(&data, codec, chunk, percent, 0.9);
             }
             let zlib = measure_zlib(&data, chunk);
-            assert!(zlib.points_from(saving(percent)) <= 2.5, "zlib at {chunk}: {percent}, {zlib}");
+            assert!(zlib.points_from(saving(percent)) <= 1.5, "zlib at {chunk}: {percent}, {zlib}");
         }
         let mut meter = Meter::new(Codec::Lz4);
         meter.add_chunks(&data, CHUNKS[0]);
@@ -160,8 +161,7 @@ fn spread_data_can_be_calibrated_for_another_codec() {
 fn assert_no_unit_twice(data: &[u8], unit_bytes: usize) {
     let mut seen = HashSet::new();
     for (number, unit) in data.chunks(unit_bytes).enumerate() {
-        let fill = pumice_drive::codec::fill_byte(unit).is_some();
-        assert!(fill || seen.insert(unit), "unit {number} was there before");
+        assert!(seen.insert(unit), "unit {number} was there before");
     }
 }
 
@@ -173,7 +173,8 @@ fn no_unit_comes_twice() {
         Kind::Exact(saving(50.0)),
         Kind::Exact(saving(98.0)),
         Kind::Spread(saving(50.0)),
-        Kind::Spread(saving(95.0)),
+        Kind::Spread(saving(90.0)),
+        Kind::Spread(saving(98.0)),
     ];
     for kind in kinds {
         let mut data = Vec::new();
@@ -336,6 +337,7 @@ fn bad_options_are_refused() {
     let options = |kind| PayloadOptions::new(kind);
     refused(options(Kind::Exact(saving(100.0))), "save at most 98.9");
     refused(options(Kind::Exact(saving(99.9))), "byte:0");
+    refused(options(Kind::Spread(saving(99.9))), "no two of them equal");
     refused(PayloadOptions { codec: Codec::None, ..options(Kind::Exact(half)) }, "with none");
     refused(options(Kind::Replay(Arc::from([]))), "to replay is empty");
     refused(

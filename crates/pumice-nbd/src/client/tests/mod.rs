@@ -3,6 +3,7 @@
 //! `replies` a thread plays a server that says what the test wants, byte by byte. Every wait has a
 //! time limit, so that a lost answer is a failure and not a hang.
 
+mod allocation;
 mod handshakes;
 mod own_server;
 mod replies;

@@ -1,0 +1,65 @@
+//! NBD exports: their size, and which of their blocks hold data.
+//!
+//! Holes are those of the metadata context `base:allocation`, which Pumice, qemu-nbd and nbdkit
+//! offer. Where a server does not tell, everything counts as data, zeroes included.
+
+use super::extents::Runs;
+use super::population::{Age, Location, Source};
+use super::{Error, Result};
+use pumice_drive::runtime::{Backend, Runtime};
+use pumice_nbd::Content;
+use pumice_nbd::client::{Client, Uri, allocation};
+
+/// Time limit for all answers about holes: a server that knows them has them in memory.
+const ALLOCATION_NS: u64 = 120_000_000_000;
+
+/// Returns whether a named path is the address of an export.
+pub(super) fn is_uri(text: &str) -> bool {
+    let scheme = text.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
+    matches!(scheme.as_deref(), Some("nbd" | "nbds" | "nbd+unix" | "nbds+unix"))
+}
+
+/// Returns the export with this URI, the `index`-th of the named paths.
+///
+/// # Errors
+/// The URI is invalid, or the server cannot be reached, or the export holds no data.
+pub(super) fn source(index: usize, text: &str) -> Result<Source> {
+    let uri = Uri::parse(text)?;
+    let runtime = Runtime::new(Backend::Auto)?;
+    let found = runtime.block_on(async {
+        let client = Client::connect(&runtime, &uri).await?;
+        let bytes = client.size_bytes();
+        // The length is known; how the server ends the connection does not matter.
+        let _ = client.disconnect().await;
+        let (mut runs, mut at) = (Runs::default(), 0);
+        let is_told = allocation(&runtime, &uri, ALLOCATION_NS, |length, content| {
+            if content != Content::Hole {
+                runs.add(at..at + length);
+            }
+            at += length;
+            !runs.is_full()
+        });
+        // A server that answers neither with holes nor with an error in time is read as it is.
+        let is_told = is_told.await.unwrap_or(false);
+        // The rest of an export in too many pieces counts as data, and so does its last, short
+        // block, about which no request can ask.
+        runs.add(at..bytes);
+        Ok::<_, Error>((bytes, is_told.then_some(runs.0)))
+    });
+    runtime.drop_tasks();
+    let (bytes, extents) = found?;
+    let source = Source {
+        location: Location::Export(text.to_owned()),
+        name: format!("{index}/"),
+        bytes,
+        extents,
+        extension: String::new(),
+        folder: text.to_owned(),
+        age: Age::Unknown,
+        identity: None,
+    };
+    if source.data_blocks() == 0 {
+        return Err(Error::InvalidInput(format!("{text} holds no data").into()));
+    }
+    Ok(source)
+}

@@ -1,0 +1,143 @@
+//! The parts of a file that hold data: without holes, and without space that is allocated but was
+//! never written.
+//!
+//! `SEEK_DATA` finds the holes. It takes unwritten space for data while its pages are in the page
+//! cache; the map of the file system ([`super::fiemap`]) names that space, and what the cache holds
+//! of it decides block by block: zeroes are no data, anything else was written and is on its way to
+//! the disk. So the result does not depend on what was read before. Reading there costs no I/O.
+//!
+//! Without such a map (tmpfs, ZFS, NFS, most FUSE file systems) `SEEK_DATA` alone decides.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
+
+use super::fiemap;
+use super::population::Extent;
+use pumice_drive::base::units::BLOCK_BYTES;
+
+/// Maximum number of runs of data, and of unwritten extents, of a file: the rest counts as data.
+pub(super) const EXTENTS_MAX: usize = 1 << 16;
+
+/// Minimum size of a file without holes for which the map is asked for. Smaller files count as they
+/// are: opening every file would make the listing of large trees several times as long.
+const MAPPED_BYTES_MIN: u64 = 1 << 20;
+
+/// Bytes read at once.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Returns whether a regular file takes less than its length, so that it has holes.
+pub(super) fn is_sparse(metadata: &Metadata) -> bool {
+    metadata.blocks() * 512 < metadata.len()
+}
+
+/// Returns whether a regular file may hold something else than data.
+pub(super) fn may_have_holes(metadata: &Metadata) -> bool {
+    is_sparse(metadata) || metadata.len() >= MAPPED_BYTES_MIN
+}
+
+/// Returns the runs of blocks with data in the first `bytes` bytes; `None` if these are all. A
+/// block is data if any of its bytes is.
+///
+/// # Errors
+/// Those of the operating system.
+pub(super) fn data(file: &File, bytes: u64) -> io::Result<Option<Vec<Extent>>> {
+    let mut unwritten = Vec::new();
+    fiemap::unwritten(file, bytes, |range| {
+        unwritten.push(range);
+        unwritten.len() < EXTENTS_MAX
+    })?;
+    let mut runs = Runs::default();
+    let (mut at, mut next) = (0, 0);
+    while at < bytes {
+        let data = match seek(file, SeekFrom::Data(at)) {
+            Ok(data) => data,
+            Err(Errno::NXIO) => break,
+            // The whole file is data where the file system does not know better.
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
+            Err(error) => return Err(error.into()),
+        };
+        let hole = if runs.is_full() { bytes } else { hole_after(file, data, bytes)? };
+        let mut from = data;
+        while let Some(range) = unwritten.get(next).filter(|range| range.start < hole) {
+            if range.end > from {
+                runs.add(from..range.start.max(from));
+                add_written(file, range.start.max(from)..range.end.min(hole), &mut runs)?;
+                from = range.end.min(hole);
+            }
+            if range.end > hole {
+                break;
+            }
+            next += 1;
+        }
+        runs.add(from..hole);
+        at = hole.max(data + 1);
+    }
+    let whole = [Extent { first: 0, blocks: bytes.div_ceil(BLOCK_BYTES as u64) }];
+    Ok((runs.0 != whole).then_some(runs.0))
+}
+
+fn hole_after(file: &File, data: u64, bytes: u64) -> io::Result<u64> {
+    match seek(file, SeekFrom::Hole(data)) {
+        Ok(hole) => Ok(hole.min(bytes)),
+        Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NXIO) => Ok(bytes),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Adds the blocks of an unwritten range whose content in the page cache is not zero.
+fn add_written(file: &File, range: Range<u64>, runs: &mut Runs) -> io::Result<()> {
+    let mut buffer = vec![0; PIECE_BYTES.min((range.end - range.start) as usize)];
+    let mut at = range.start;
+    while at < range.end && !runs.is_full() {
+        let wanted = buffer.len().min((range.end - at) as usize);
+        let read = file.read_at(&mut buffer[..wanted], at)?;
+        if read == 0 {
+            return Ok(());
+        }
+        for (index, block) in buffer[..read].chunks(BLOCK_BYTES).enumerate() {
+            if block.iter().any(|byte| *byte != 0) {
+                let start = at + (index * BLOCK_BYTES) as u64;
+                runs.add(start..start + block.len() as u64);
+            }
+        }
+        at += read as u64;
+    }
+    if runs.is_full() {
+        runs.add(at..range.end);
+    }
+    Ok(())
+}
+
+/// Runs of blocks under construction, in ascending order.
+#[derive(Default)]
+pub(super) struct Runs(pub(super) Vec<Extent>);
+
+impl Runs {
+    /// Returns whether no run may be added that is apart from the last one.
+    pub(super) fn is_full(&self) -> bool {
+        self.0.len() >= EXTENTS_MAX
+    }
+
+    /// Adds the blocks of a range of bytes, which must not begin before the last one; joins
+    /// neighbours.
+    pub(super) fn add(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        let block = BLOCK_BYTES as u64;
+        let (first, end) = (range.start / block, range.end.div_ceil(block));
+        let is_full = self.is_full();
+        match self.0.last_mut() {
+            // What is between the last runs of a file in too many pieces counts as data.
+            Some(last) if is_full || first <= last.first + last.blocks => {
+                last.blocks = last.blocks.max(end - last.first);
+            }
+            _ => self.0.push(Extent { first, blocks: end - first }),
+        }
+    }
+}
