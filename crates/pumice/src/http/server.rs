@@ -20,6 +20,7 @@ use tokio::time::{sleep, timeout};
 use super::access::Access;
 use super::ask::{self, Answerer};
 use super::routes;
+use crate::watch::Names;
 use pumice_drive::base::{Error, Result};
 
 /// Connections at once; others wait in the backlog. A browser opens up to six.
@@ -79,7 +80,7 @@ impl Http {
     ///
     /// # Errors
     /// The operating system cannot start a thread.
-    pub(crate) fn serve(self, names: Vec<Vec<String>>) -> Result<(Serving, Vec<Answerer>)> {
+    pub(crate) fn serve(self, names: Vec<Names>) -> Result<(Serving, Vec<Answerer>)> {
         let (asker, answerers) = ask::channels(names);
         let app = routes::router(asker, self.access);
         let (stop, stopped) = oneshot::channel();
