@@ -83,10 +83,10 @@ fn a_client_that_breaks_the_protocol_is_on_the_promised_level() {
     client.write_all(&[0xff; 64]).unwrap();
     let refusal = || lines(&server).into_iter().find(|(_, what)| what.contains("refused"));
     wait_until("the log tells of it", || refusal().is_some());
-    assert_eq!(refusal().unwrap().0, "DEBUG");
+    assert_eq!(refusal().unwrap().0, "INFO");
     let operate = include_str!("../../docs/operate.md");
-    let row = operate.lines().find(|line| line.contains("a client that breaks the protocol"));
-    assert!(row.is_some_and(|row| row.starts_with("| `debug`")), "{row:?}");
+    let row = operate.lines().find(|line| line.contains("clients that connect, disconnect or are"));
+    assert!(row.is_some_and(|row| row.starts_with("| `info`")), "{row:?}");
     server.stop();
 }
 

@@ -5,6 +5,7 @@
 
 mod harness;
 
+mod access;
 #[cfg(feature = "attach")]
 mod attach;
 mod bad_input;

@@ -25,14 +25,14 @@ use crate::harness::{
 };
 
 /// An authority, and the directories of those it knows.
-struct Authority {
-    folder: TempDir,
-    issuer: Issuer<'static, KeyPair>,
+pub(crate) struct Authority {
+    pub(crate) folder: TempDir,
+    pub(crate) issuer: Issuer<'static, KeyPair>,
     certificate: Certificate,
 }
 
 impl Authority {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -45,7 +45,7 @@ impl Authority {
 
     /// A directory with a certificate of this authority for `role` (server or client), made by
     /// `change`; its owner trusts `trusted`.
-    fn issue(
+    pub(crate) fn issue(
         &self,
         name: &str,
         role: &str,
@@ -70,11 +70,11 @@ impl Authority {
         folder
     }
 
-    fn server(&self) -> PathBuf {
+    pub(crate) fn server(&self) -> PathBuf {
         self.issue("server", "server", self, |_| {})
     }
 
-    fn client(&self, name: &str) -> PathBuf {
+    pub(crate) fn client(&self, name: &str) -> PathBuf {
         self.issue(name, "client", self, |_| {})
     }
 }
@@ -213,7 +213,7 @@ fn tls_may_be_left_to_the_client() {
 }
 
 /// A connection that has been greeted.
-fn connect(server: &Server) -> UnixStream {
+pub(crate) fn connect(server: &Server) -> UnixStream {
     let mut socket = UnixStream::connect(server.socket()).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let mut greeting = [0; 18];
@@ -222,12 +222,12 @@ fn connect(server: &Server) -> UnixStream {
     socket
 }
 
-fn option(number: u8, data: &[u8]) -> Vec<u8> {
+pub(crate) fn option(number: u8, data: &[u8]) -> Vec<u8> {
     [&b"IHAVEOPT\0\0\0"[..], &[number], &(data.len() as u32).to_be_bytes(), data].concat()
 }
 
 /// Type of the next reply to an option, without its data.
-fn reply(stream: &mut impl Read) -> io::Result<u32> {
+pub(crate) fn reply(stream: &mut impl Read) -> io::Result<u32> {
     let mut header = [0; 20];
     stream.read_exact(&mut header)?;
     let field = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().unwrap());
@@ -246,7 +246,7 @@ fn list_over_tls(server: &Server, certificates: &Path) -> io::Result<u32> {
     reply(&mut stream)
 }
 
-const ACK: u32 = 1;
+pub(crate) const ACK: u32 = 1;
 const SERVER: u32 = 2;
 const ERR_INVALID: u32 = (1 << 31) + 3;
 const ERR_TLS_REQD: u32 = (1 << 31) + 5;
@@ -329,7 +329,7 @@ fn what_was_agreed_on_in_the_clear_is_forgotten() {
     server.stop();
 }
 
-fn tls_client(certificates: &Path) -> rustls::ClientConnection {
+pub(crate) fn tls_client(certificates: &Path) -> rustls::ClientConnection {
     let mut roots = rustls::RootCertStore::empty();
     let authority = CertificateDer::from_pem_file(certificates.join("ca-cert.pem")).unwrap();
     roots.add(authority).unwrap();

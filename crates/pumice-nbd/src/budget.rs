@@ -6,11 +6,11 @@
 //!
 //! * a connection may hold at most half of what the others leave: one alone has half of the budget,
 //!   and two that never take their replies leave a quarter for the next;
-//! * when the budget is spent, a connection that holds no *extra* buffer gets one, of up to
-//!   [`EXTRA_BYTES_MAX`]. Every request can be carried out with that buffer, and its release
-//!   depends on no other connection: there is no deadlock.
+//! * when the budget is spent, a connection gets *extra* buffers of up to [`EXTRA_BYTES_MAX`] in
+//!   all: one long one, or those of a deep queue of short requests. Every request can be carried
+//!   out with them, and their release depends on no other connection: there is no deadlock.
 //!
-//! Payloads therefore take at most the budget plus one extra buffer for each connection.
+//! Payloads therefore take at most the budget plus [`EXTRA_BYTES_MAX`] for each connection.
 
 #![expect(
     clippy::indexing_slicing,
@@ -25,7 +25,8 @@ use pumice_drive::base::wait::{Line, WaitQueue};
 /// Room before the data for the header of a reply, so that both are sent at once.
 pub(super) use super::chunks::HEAD_BYTES;
 
-/// Largest extra buffer: one piece of a streamed request.
+/// Extra buffers of a connection in all, in bytes: one piece of a streamed request, or 32 requests
+/// of 32 KiB.
 pub(super) const EXTRA_BYTES_MAX: usize = super::PIECE_BYTES;
 
 /// Smallest buffer, in bytes; most requests of a file system have this length.
@@ -51,7 +52,7 @@ pub(super) struct Budget {
 pub(super) struct Share {
     budget: Rc<Budget>,
     held_bytes: Cell<usize>,
-    has_extra: Cell<bool>,
+    extra_bytes: Cell<usize>,
     /// Requests that wait for a buffer: no later one gets one before them.
     waiting: Line,
 }
@@ -106,8 +107,8 @@ impl Budget {
 impl Share {
     /// Returns the share of a new connection.
     pub(super) fn new(budget: Rc<Budget>) -> Rc<Self> {
-        let (held_bytes, has_extra) = (Cell::new(0), Cell::new(false));
-        Rc::new(Self { budget, held_bytes, has_extra, waiting: Line::default() })
+        let (held_bytes, extra_bytes) = (Cell::new(0), Cell::new(0));
+        Rc::new(Self { budget, held_bytes, extra_bytes, waiting: Line::default() })
     }
 
     /// Waits for a buffer for `length` bytes of data, at most [`EXTRA_BYTES_MAX`].
@@ -117,8 +118,7 @@ impl Share {
             return payload;
         }
         let _turn = self.waiting.turn().await;
-        let extra = || (!self.has_extra.replace(true)).then(|| self.payload_extra(length));
-        self.budget.returned.wait_for(|| self.take(length).or_else(extra)).await
+        self.budget.returned.wait_for(|| self.take(length).or_else(|| self.extra(length))).await
     }
 
     /// Returns a buffer for `length` bytes of data, at most 32 MiB, if the budget has one now and
@@ -142,9 +142,14 @@ impl Share {
         Some(Payload { buffer, class, is_extra: false, share: self.clone() })
     }
 
-    fn payload_extra(self: &Rc<Self>, length: usize) -> Payload {
+    fn extra(self: &Rc<Self>, length: usize) -> Option<Payload> {
         let class = class_for(length);
-        Payload { buffer: new_buffer(class), class, is_extra: true, share: self.clone() }
+        let bytes = self.extra_bytes.get() + class_bytes(class);
+        if bytes > EXTRA_BYTES_MAX {
+            return None;
+        }
+        self.extra_bytes.set(bytes);
+        Some(Payload { buffer: new_buffer(class), class, is_extra: true, share: self.clone() })
     }
 }
 
@@ -153,7 +158,7 @@ impl Drop for Payload {
         let budget = &self.share.budget;
         let bytes = class_bytes(self.class);
         if self.is_extra {
-            self.share.has_extra.set(false);
+            self.share.extra_bytes.update(|extra| extra - bytes);
         } else {
             self.share.held_bytes.update(|held| held - bytes);
             budget.lent_bytes.update(|lent| lent - bytes);
@@ -214,13 +219,13 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_half_and_one_extra() {
+    fn a_share_is_half_and_an_extra() {
         let share = Share::new(Budget::new(64 << 10));
         let held: Vec<_> = (0..8).map(|_| share.acquire_now(4096).unwrap()).collect();
         assert!(share.acquire_now(4096).is_none());
-        let extra = poll(share.acquire(4096)).unwrap();
+        let extra = poll(share.acquire(EXTRA_BYTES_MAX)).unwrap();
         assert!(extra.is_extra);
-        assert!(poll(share.acquire(4096)).is_none(), "a second extra buffer");
+        assert!(poll(share.acquire(4096)).is_none(), "more extra buffers");
         drop(extra);
         assert!(poll(share.acquire(4096)).unwrap().is_extra);
         drop(held);
@@ -255,6 +260,23 @@ mod tests {
         }
     }
 
+    /// Guards against a queue that has depth 1 because others take no replies.
+    #[test]
+    fn a_spent_budget_leaves_every_connection_a_deep_queue() {
+        let budget = Budget::new(64 << 10);
+        let takers: Vec<_> = (0..5).map(|_| Share::new(budget.clone())).collect();
+        let _held: Vec<Vec<_>> = takers
+            .iter()
+            .map(|share| std::iter::from_fn(|| share.acquire_now(4096)).collect())
+            .collect();
+        let share = Share::new(budget.clone());
+        let queue: Vec<_> = std::iter::from_fn(|| poll(share.acquire(4096))).collect();
+        assert_eq!(queue.len(), EXTRA_BYTES_MAX / 4096);
+        assert!(queue.iter().all(|payload| payload.is_extra));
+        drop(queue);
+        assert_eq!(share.extra_bytes.get(), 0);
+    }
+
     #[test]
     fn kept_buffers_make_room_for_other_sizes() {
         let budget = Budget::new(64 << 10);
@@ -272,7 +294,7 @@ mod tests {
     fn a_waiter_is_served_when_a_buffer_returns() {
         let share = Share::new(Budget::new(8192));
         let held = share.acquire_now(4096).unwrap();
-        let extra = poll(share.acquire(4096)).unwrap();
+        let extra = poll(share.acquire(EXTRA_BYTES_MAX)).unwrap();
         let mut waiting = pin!(share.acquire(4096));
         let context = &mut Context::from_waker(Waker::noop());
         assert!(waiting.as_mut().poll(context).is_pending());
@@ -287,7 +309,7 @@ mod tests {
     fn a_later_request_does_not_pass_one_that_waits() {
         let share = Share::new(Budget::new(16 << 10));
         let held = [share.acquire_now(4096), share.acquire_now(4096)].map(Option::unwrap);
-        let extra = poll(share.acquire(4096)).unwrap();
+        let extra = poll(share.acquire(EXTRA_BYTES_MAX)).unwrap();
         let mut waiting = pin!(share.acquire(8192));
         let context = &mut Context::from_waker(Waker::noop());
         assert!(waiting.as_mut().poll(context).is_pending());

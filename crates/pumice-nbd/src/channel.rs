@@ -11,7 +11,8 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::tls::{Identity, Tls};
+use super::identity::Identity;
+use super::tls::Tls;
 use pumice_drive::runtime::{Runtime, shutdown_socket};
 
 /// A socket, with or without TLS.
@@ -63,15 +64,16 @@ impl Channel {
         }
     }
 
-    /// Performs a TLS handshake as the server; every later byte is encrypted.
+    /// Performs a TLS handshake as the server; every later byte is encrypted. Returns the state of
+    /// TLS.
     ///
     /// # Errors
     /// The stream ended, or `identity` does not accept the client. The channel cannot be used
     /// afterwards.
-    pub(super) async fn encrypt(&self, identity: &Identity) -> io::Result<()> {
+    pub(super) async fn encrypt(&self, identity: &Identity) -> io::Result<&Tls> {
         let tls = Tls::accept(identity, &self.runtime, &self.socket).await?;
         assert!(self.tls.set(tls).is_ok(), "a channel is encrypted once");
-        Ok(())
+        Ok(self.tls.get().expect("it was set"))
     }
 
     /// Whether the channel is encrypted.

@@ -8,7 +8,7 @@
 //! A future of the disk is never dropped before it completes: however a connection ends, its
 //! requests complete, and only their replies are lost.
 
-#![expect(clippy::indexing_slicing, reason = "the handshake returns the position of an export")]
+#![expect(clippy::indexing_slicing, reason = "the handshake returns the position of an offer")]
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -31,47 +31,85 @@ use super::session::{Link, Place, Session, Shared, Stage};
 use super::slots::Slots;
 use super::tls::Tls;
 use crate::Disk;
+use pumice_drive::base::Clock;
 
 /// Serves one client until it disconnects or is parked.
 pub(super) async fn serve<D: Disk + 'static>(
     shared: Rc<Shared<D>>,
     link: Rc<Link>,
 ) -> Option<Parked> {
-    let channel = Channel::new(shared.runtime.clone(), link.socket.clone());
+    let caller = &link.caller;
+    let channel = Channel::new(shared.runtime.clone(), caller.socket.clone());
     let mut incoming = Incoming::new(channel.clone());
     let replies = Replies::new(channel.clone(), shared.all_pending.clone());
     let limit_ns = shared.options.handshake_ns;
-    let handshake = shake_hands(&shared, &link, &channel, &mut incoming, &replies);
+    let places = shared.places();
+    let handshake = shake_hands(&shared, &places, &link, &channel, &mut incoming, &replies);
     let outcome = shared.runtime.timeout(limit_ns, handshake).await;
-    let mut parked = None;
-    match outcome {
-        Some(Ok(Outcome::Transmission(index, dialect))) => match shared.place(index) {
-            Place::Here(export) => {
-                note_choice(&shared, &link);
-                let client = link.client.clone();
-                tracing::debug!(export = %export.name, %client, "client connected");
-                let session = Session::new(shared.clone(), export, client, dialect, replies);
-                parked = transmit(&Rc::new(session), incoming, &link, &channel).await;
-            }
-            Place::There(other, index) => {
-                let (socket, export) = (link.socket.clone(), other.exports[index].name.clone());
-                let (known, unread) = (Known::default(), incoming.unread().to_vec());
-                let client = Parked { socket, export, dialect, known, unread };
-                drop((incoming, replies));
-                let channel = Rc::into_inner(channel).expect("nothing else uses the channel");
-                let entered = || note_choice(&shared, &link);
-                let parked = other.serve(client, channel.into_tls(), entered).await;
-                return leave(&link, parked);
-            }
-        },
-        Some(Ok(Outcome::Violation(reason))) => {
-            tracing::debug!(client = %link.client, reason, "handshake refused");
+    let chosen = match outcome {
+        // The other exports are let go, so that they can be closed.
+        Some(Ok(Outcome::Transmission(index, dialect))) => {
+            places.into_iter().nth(index).map(|place| (place, dialect))
         }
-        Some(Ok(Outcome::Aborted | Outcome::StartTls)) => {}
-        Some(Err(error)) => tracing::debug!(client = %link.client, %error, "handshake failed"),
-        None => tracing::debug!(client = %link.client, reason = "time limit", "handshake refused"),
+        Some(Ok(Outcome::Violation(reason))) => {
+            shared.note_refused(caller, None, reason);
+            None
+        }
+        Some(Ok(Outcome::Aborted | Outcome::StartTls)) => None,
+        Some(Err(error)) => {
+            tracing::debug!(client = %caller, %error, "handshake failed");
+            None
+        }
+        None => {
+            shared.note_refused(caller, None, "the handshake takes too long");
+            None
+        }
+    };
+    let mut parked = None;
+    match chosen.filter(|(place, _)| may_enter(&shared, &link, place)) {
+        None => {}
+        Some((Place::Here(export), dialect)) => {
+            enter(&shared, &link, &export.name);
+            let session = Session::new(shared.clone(), export, caller.clone(), dialect, replies);
+            parked = transmit(&Rc::new(session), incoming, &link, &channel).await;
+        }
+        Some((Place::There(other, export), dialect)) => {
+            let (socket, export) = (caller.socket.clone(), export.name.clone());
+            let (known, unread) = (Known::default(), incoming.unread().to_vec());
+            let client = Parked { socket, export: export.clone(), dialect, known, unread };
+            drop((incoming, replies));
+            let channel = Rc::into_inner(channel).expect("nothing else uses the channel");
+            let entered = || enter(&shared, &link, &export);
+            let tls = channel.into_tls();
+            let parked = other.serve(client, caller.clone(), tls, entered).await;
+            return leave(&link, parked);
+        }
     }
     end(&shared, &link, &channel, parked).await
+}
+
+/// Whether the client may still use the export that it was promised: it may have been withdrawn, or
+/// taken by others, in the meantime.
+fn may_enter<D: Disk>(shared: &Shared<D>, link: &Link, place: &Place<D>) -> bool {
+    let is_there = shared.places().iter().any(|other| other.is_same(place));
+    let objection = if is_there {
+        shared.admission(place.name(), &link.caller)
+    } else {
+        Some("the export is no longer served")
+    };
+    match objection {
+        Some(reason) => shared.note_refused(&link.caller, Some(place.name()), reason),
+        // From here on the export cannot be withdrawn without the client.
+        None => link.caller.note_export(place.name()),
+    }
+    objection.is_none()
+}
+
+/// Notes that the client has chosen an export and is served.
+fn enter<D: Disk>(shared: &Shared<D>, link: &Link, export: &str) {
+    link.is_haggling.set(false);
+    shared.notices.connected(shared.runtime.now_ns(), &link.caller, export);
+    shared.changed.wake_all();
 }
 
 /// Continues a client that was parked, by this server or another one, or that has chosen its export
@@ -83,13 +121,12 @@ pub(super) async fn resume<D: Disk + 'static>(
     parked: Parked,
     tls: Option<Tls>,
 ) -> Option<Parked> {
-    let channel = Channel::continued(shared.runtime.clone(), link.socket.clone(), tls);
+    let channel = Channel::continued(shared.runtime.clone(), link.caller.socket.clone(), tls);
     let incoming = Incoming::with_unread(channel.clone(), &parked.unread);
     drop(parked.unread);
     let replies = Replies::new(channel.clone(), shared.all_pending.clone());
-    let (client, dialect) = (link.client.clone(), parked.dialect);
-    tracing::debug!(export = %export.name, %client, "client connected");
-    let session = Rc::new(Session::new(shared.clone(), export, client, dialect, replies));
+    let (caller, dialect) = (link.caller.clone(), parked.dialect);
+    let session = Rc::new(Session::new(shared.clone(), export, caller, dialect, replies));
     let parked = transmit(&session, incoming, &link, &channel).await;
     end(&shared, &link, &channel, parked).await
 }
@@ -100,13 +137,8 @@ pub(super) async fn resume_there(
     link: Rc<Link>,
     parked: Parked,
 ) -> Option<Parked> {
-    let parked = other.serve(parked, None, || ()).await;
+    let parked = other.serve(parked, link.caller.clone(), None, || ()).await;
     leave(&link, parked)
-}
-
-fn note_choice<D>(shared: &Shared<D>, link: &Link) {
-    link.is_haggling.set(false);
-    shared.changed.wake_all();
 }
 
 /// Closes the channel of a client that is not parked.
@@ -135,6 +167,7 @@ fn leave(link: &Link, parked: Option<Parked>) -> Option<Parked> {
 /// for it.
 async fn shake_hands<D: Disk>(
     shared: &Shared<D>,
+    places: &[Place<D>],
     link: &Link,
     channel: &Channel,
     incoming: &mut Incoming,
@@ -144,28 +177,42 @@ async fn shake_hands<D: Disk>(
         Ok(flags) => flags,
         Err(what) => return Ok(Outcome::Violation(what)),
     };
-    let offers = shared.offers();
-    let shape = async |index| shared.shape(index).await;
-    let mut security = match &shared.options.security {
+    let offers: Vec<_> = places.iter().map(Place::offer).collect();
+    let shape = async |index: usize| places[index].shape().await;
+    let objection = |index: usize| shared.admission(offers[index].name, &link.caller);
+    let refused =
+        |export: &str, reason: &str| shared.note_refused(&link.caller, Some(export), reason);
+    let offered = shared.security.borrow().clone();
+    let mut security = match &offered {
         Offered::Clear => Security::Clear,
         Offered::Allow(_) => Security::Offered,
         Offered::Require(_) => Security::Required,
     };
     loop {
-        let terms = Terms { offers: &offers, security };
+        let shows_names = !shared.policy.borrow().hides_names;
+        let (offers, objection, refused) = (&offers[..], &objection, &refused);
+        let terms = Terms { offers, security, shows_names, objection, refused };
         let is_shutting_down = || shared.stage.get() == Stage::ShuttingDown;
         let outcome =
             handshake::haggle(incoming, replies, &terms, flags, shape, is_shutting_down).await?;
-        let (Offered::Allow(identity) | Offered::Require(identity)) = &shared.options.security
-        else {
+        let (Offered::Allow(identity) | Offered::Require(identity)) = &offered else {
             return Ok(outcome);
         };
         if outcome != Outcome::StartTls {
             return Ok(outcome);
         }
-        if let Err(error) = channel.encrypt(identity).await {
-            tracing::info!(client = %link.client, %error, "TLS handshake failed");
-            return Err(error);
+        match channel.encrypt(identity).await {
+            Ok(tls) => {
+                tls.note_certificate(&link.caller);
+                // Others may have taken the place of these certificates in the meantime.
+                if !shared.security.borrow().accepts(&link.caller, Some(identity)) {
+                    return Ok(Outcome::Violation("its certificate is no longer accepted"));
+                }
+            }
+            Err(error) => {
+                shared.note_refused(&link.caller, None, format_args!("TLS: {error}"));
+                return Err(error);
+            }
         }
         security = Security::Encrypted;
     }
@@ -214,7 +261,7 @@ async fn transmit<D: Disk + 'static>(
     let export = &session.export;
     let Shape { size_bytes, is_read_only } = export.shape();
     (may_park && !channel.is_encrypted()).then(|| Parked {
-        socket: link.socket.clone(),
+        socket: link.caller.socket.clone(),
         export: export.name.clone(),
         dialect: session.dialect,
         known: Known { left: export.lineage.leaves.clone(), size_bytes, is_read_only },
@@ -228,18 +275,20 @@ fn note_quiet<D: Disk>(session: &Session<D>, slots: &Slots<Job>, link: &Link) ->
     let waits_to_receive = session.is_in_request.get() && slots.count() == 0;
     link.waits_for_client.set(waits_to_receive || !session.replies.is_empty());
     let is_quiet = slots.count() == 0 && session.replies.is_empty() && !session.is_in_request.get();
-    if link.is_quiet.replace(is_quiet) != is_quiet
-        && session.shared.stage.get() == Stage::ShuttingDown
-    {
-        session.shared.changed.wake_all();
+    if link.is_quiet.replace(is_quiet) != is_quiet {
+        link.caller.meter.note_busy(!is_quiet);
+        if session.shared.stage.get() == Stage::ShuttingDown {
+            session.shared.changed.wake_all();
+        }
     }
     is_quiet
 }
 
 fn log_end<D>(session: &Session<D>, end: &End) {
-    let (export, client) = (&session.export.name, &session.client);
+    let (export, client) = (&session.export.name, &session.caller);
     match end {
-        End::Disconnect | End::Parked => tracing::debug!(%export, %client, "client disconnected"),
+        End::Disconnect => tracing::debug!(%export, %client, "client sent DISC"),
+        End::Parked => tracing::debug!(%export, %client, "client parked"),
         End::Stream(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
             tracing::debug!(%export, %client, "client closed its connection without DISC");
         }

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::rate::{Limits, Paid};
 use super::request::Shape;
 use crate::Disk;
 
@@ -36,13 +37,24 @@ pub struct Export<D> {
     /// Which clients of another server may continue.
     pub lineage: Lineage,
     refused: Arc<AtomicU64>,
+    /// Limits of the rate of requests, which the server in front may change.
+    pub(super) limits: Arc<Limits>,
+    pub(super) paid: Paid,
 }
 
 impl<D: Disk> Export<D> {
     /// Returns an export of `disk`.
     pub fn new(name: impl Into<String>, description: impl Into<String>, disk: Rc<D>) -> Self {
         let (name, description) = (name.into(), description.into());
-        Self { name, description, disk, lineage: Lineage::default(), refused: Arc::default() }
+        Self {
+            name,
+            description,
+            disk,
+            lineage: Lineage::default(),
+            refused: Arc::default(),
+            limits: Arc::default(),
+            paid: Paid::default(),
+        }
     }
 
     /// Returns the export with the lineage of its disk.
@@ -77,11 +89,4 @@ impl<D: Disk> Export<D> {
 pub(super) struct Offer<'a> {
     pub(super) name: &'a str,
     pub(super) description: &'a str,
-}
-
-impl<'a, D: Disk> From<&'a Rc<Export<D>>> for Offer<'a> {
-    fn from(export: &'a Rc<Export<D>>) -> Self {
-        let Export { name, description, .. } = &**export;
-        Self { name, description }
-    }
 }

@@ -66,6 +66,12 @@ pub(super) enum Outcome {
 pub(super) struct Terms<'a> {
     pub(super) offers: &'a [Offer<'a>],
     pub(super) security: Security,
+    /// Whether the client may see the names of the exports.
+    pub(super) shows_names: bool,
+    /// Returns why the client may not use the export at a position.
+    pub(super) objection: &'a dyn Fn(usize) -> Option<&'static str>,
+    /// Is told when the client is refused an export, with the name it asked for and the reason.
+    pub(super) refused: &'a dyn Fn(&str, &str),
 }
 
 /// What the flags of a client say.
@@ -234,10 +240,21 @@ impl Haggling<'_> {
         match answered {
             Ok(()) => acknowledge(out),
             Err((kind, message)) => {
+                self.report(option, data, kind, &message);
                 wire::append_option_reply(out, option, kind, &[message.as_bytes()]);
             }
         }
         None
+    }
+
+    /// Reports the refusal of an export.
+    fn report(&self, option: u32, data: &[u8], kind: u32, message: &str) {
+        if matches!(option, option::INFO | option::GO)
+            && matches!(kind, reply::ERR_POLICY | reply::ERR_UNKNOWN)
+            && let Some(request) = InfoRequest::decode(data)
+        {
+            (self.terms.refused)(&String::from_utf8_lossy(request.name), message);
+        }
     }
 
     fn start_tls(&self, data: &[u8]) -> Result<(), Refusal> {
@@ -260,8 +277,12 @@ impl Haggling<'_> {
         if self.headers == Headers::Extended {
             return Outcome::Violation("EXPORT_NAME with extended headers");
         }
-        let Ok(index) = self.find(name) else {
-            return Outcome::Violation("unknown export name");
+        let index = match self.find(name) {
+            Ok(index) => index,
+            Err((reply::ERR_POLICY, _)) => {
+                return Outcome::Violation("EXPORT_NAME of an export that the client may not use");
+            }
+            Err(_) => return Outcome::Violation("unknown export name"),
         };
         let Some(shape) = self.shape else {
             return Outcome::Violation("export is no longer served");
@@ -279,7 +300,10 @@ impl Haggling<'_> {
         if !data.is_empty() {
             return Err(invalid("the option takes no data"));
         }
-        for offer in self.terms.offers {
+        if !self.terms.shows_names {
+            return Err((reply::ERR_POLICY, "this server does not list its exports".into()));
+        }
+        for offer in self.usable() {
             let name = offer.name.as_bytes();
             let length = (name.len() as u32).to_be_bytes();
             let entry: [&[u8]; 3] = [&length, name, offer.description.as_bytes()];
@@ -358,18 +382,45 @@ impl Haggling<'_> {
         Ok(Outcome::Transmission(index, self.dialect(index)))
     }
 
-    /// Returns the position of the export with this name.
+    /// Returns the offers that the client may use.
+    fn usable(&self) -> impl Iterator<Item = &Offer<'_>> {
+        let offers = self.terms.offers.iter().enumerate();
+        let usable = offers.filter(|(index, _)| (self.terms.objection)(*index).is_none());
+        usable.map(|(_, offer)| offer)
+    }
+
+    /// Returns the position of the export with this name, if the client may use it.
     fn find(&self, name: &[u8]) -> Result<usize, Refusal> {
         if name.len() > NAME_BYTES_MAX {
             let message = format!("export name of {} bytes: the limit is 4096", name.len());
             return Err((reply::ERR_TOO_BIG, message));
         }
         let offers = self.terms.offers;
-        if name.is_empty() && offers.len() == 1 {
-            return Ok(0);
+        let found = if name.is_empty() && offers.len() == 1 {
+            Some(0)
+        } else {
+            offers.iter().position(|offer| offer.name.as_bytes() == name)
+        };
+        let index = found.ok_or_else(|| (reply::ERR_UNKNOWN, self.unknown()))?;
+        match (self.terms.objection)(index) {
+            Some(objection) => Err((reply::ERR_POLICY, objection.into())),
+            None => Ok(index),
         }
-        let found = offers.iter().position(|offer| offer.name.as_bytes() == name);
-        found.ok_or_else(|| (reply::ERR_UNKNOWN, unknown(offers)))
+    }
+
+    /// Lists the available names: a readable number of them, in a string that the protocol allows.
+    fn unknown(&self) -> String {
+        const NAMES: usize = 8;
+        let mut names: Vec<_> =
+            self.usable().take(NAMES + 1).map(|offer| format!("'{:.100}'", offer.name)).collect();
+        if !self.terms.shows_names || names.is_empty() {
+            return "no such export".into();
+        }
+        if names.len() > NAMES {
+            names.truncate(NAMES);
+            names.push("more".into());
+        }
+        format!("no such export: available are {}", names.join(", "))
     }
 
     /// Returns the dialect of the transmission phase on this export.
@@ -404,17 +455,6 @@ impl Haggling<'_> {
 
 fn invalid(message: &str) -> Refusal {
     (reply::ERR_INVALID, message.into())
-}
-
-/// Lists the available names: a readable number of them, in a string that the protocol allows.
-fn unknown(offers: &[Offer<'_>]) -> String {
-    const NAMES: usize = 8;
-    let mut names: Vec<_> =
-        offers.iter().take(NAMES).map(|offer| format!("'{:.100}'", offer.name)).collect();
-    if offers.len() > NAMES {
-        names.push("more".into());
-    }
-    format!("no such export: available are {}", names.join(", "))
 }
 
 fn append_contexts(out: &mut Vec<u8>, option: u32, contexts: Contexts, with_ids: bool) {

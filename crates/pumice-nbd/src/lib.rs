@@ -89,6 +89,10 @@
 //! | `export` | a disk and its name |
 //! | `handshake` | options |
 //! | `channel`, `tls` | a socket, clear or encrypted |
+//! | `identity`, `certificate` | who the server is, and who its clients are |
+//! | `policy`, `rate` | who may use which export, and how much of it |
+//! | `caller`, `roster` | clients as other threads see them |
+//! | `notices` | lines of the log about clients |
 //! | `incoming`, `replies` | the two halves of a channel |
 //! | `receive` | requests as they arrive |
 //! | `slots`, `execute` | requests in flight, and how each is carried out |
@@ -96,6 +100,7 @@
 //! | `budget` | memory for payloads |
 //! | `session` | state shared by the parts of a connection |
 //! | `connection`, `server` | the order of steps |
+//! | `changes` | a server that changes while it serves |
 //! | `elsewhere` | exports on another thread |
 //! | `tally` | counters for any thread |
 //! | `handover` | connections that another process continues |
@@ -111,6 +116,9 @@
 
 mod block_status;
 mod budget;
+mod caller;
+mod certificate;
+mod changes;
 mod channel;
 mod chunks;
 pub mod client;
@@ -122,13 +130,18 @@ mod execute;
 mod export;
 mod handover;
 mod handshake;
+mod identity;
 mod incoming;
 pub mod listen;
 pub mod memory_disk;
+mod notices;
+mod policy;
+mod rate;
 mod read_reply;
 mod receive;
 mod replies;
 mod request;
+mod roster;
 mod server;
 mod session;
 mod slots;
@@ -139,15 +152,20 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
+pub use certificate::Validity;
 pub use client::{Capabilities, Client, Uri};
 pub use disk::{Content, Disk, Extent};
-pub use elsewhere::Elsewhere;
+pub use elsewhere::{Announcement, Elsewhere};
 pub use export::{Export, Lineage};
 pub use handover::{Handover, Parked};
-pub use listen::{Access, Listen, Listener};
+pub use identity::Identity;
+pub use ipnet::IpNet;
+pub use listen::{Access, Endpoint, Listen, Listener};
+pub use policy::{Policy, Rules};
+pub use rate::Rate;
+pub use roster::{Listed, Roster};
 pub use server::{Options, Security, Server};
 pub use tally::Tally;
-pub use tls::Identity;
 
 /// Length of the pieces in which longer requests are streamed, in bytes. After a crash a write up
 /// to this length is there completely or not at all; of a longer one this holds for each piece.

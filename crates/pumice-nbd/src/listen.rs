@@ -66,6 +66,10 @@ pub struct Listener {
     address: BoundAddress,
 }
 
+/// Where a [`Listener`] listens; it may be gone by now.
+#[derive(Clone, Debug)]
+pub struct Endpoint(BoundAddress);
+
 /// Address of a [`Listener`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum BoundAddress {
@@ -205,16 +209,12 @@ impl Listener {
     /// Returns the NBD URI of an export: `nbd+unix:///NAME?socket=PATH` or `nbd://HOST:PORT/NAME`,
     /// with `nbds` if clients must use TLS.
     pub fn uri(&self, export: &str, needs_tls: bool) -> String {
-        let scheme = if needs_tls { "nbds" } else { "nbd" };
-        let name = percent_encode(export.as_bytes()).to_string();
-        match &self.address {
-            BoundAddress::Unix { path, .. } => {
-                let socket = percent_encode(path.as_os_str().as_bytes());
-                format!("{scheme}+unix:///{name}?socket={socket}")
-            }
-            BoundAddress::Tcp(address) if name.is_empty() => format!("{scheme}://{address}"),
-            BoundAddress::Tcp(address) => format!("{scheme}://{address}/{name}"),
-        }
+        self.endpoint().uri(export, needs_tls)
+    }
+
+    /// Returns where it listens.
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint(self.address.clone())
     }
 
     /// Returns a listener of a socket that listens already.
@@ -256,6 +256,22 @@ impl Listener {
             net::sockopt::set_tcp_user_timeout(accepted, USER_TIMEOUT_MS)?;
         }
         Ok(())
+    }
+}
+
+impl Endpoint {
+    /// Returns the NBD URI of an export; see [`Listener::uri`].
+    pub fn uri(&self, export: &str, needs_tls: bool) -> String {
+        let scheme = if needs_tls { "nbds" } else { "nbd" };
+        let name = percent_encode(export.as_bytes()).to_string();
+        match &self.0 {
+            BoundAddress::Unix { path, .. } => {
+                let socket = percent_encode(path.as_os_str().as_bytes());
+                format!("{scheme}+unix:///{name}?socket={socket}")
+            }
+            BoundAddress::Tcp(address) if name.is_empty() => format!("{scheme}://{address}"),
+            BoundAddress::Tcp(address) => format!("{scheme}://{address}/{name}"),
+        }
     }
 }
 

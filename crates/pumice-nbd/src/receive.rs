@@ -16,16 +16,21 @@
 )]
 
 use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::PIECE_BYTES;
 use super::chunks::HEAD_BYTES;
 use super::execute::{Job, WriteStream};
+use super::export::Export;
 use super::incoming::Incoming;
 use super::request::{self, Command, PAYLOAD_BYTES_MAX, Refusal, Verb};
-use super::session::{Session, Stage};
+use super::session::{Session, Shared, Stage};
 use super::slots::Slots;
 use super::wire::{Errno, Request, command};
 use crate::Disk;
+use pumice_drive::base::Clock;
 
 /// Payloads up to this length go through the receive buffer: a fragment is moved to the start of
 /// the buffer (at most 32 KiB, about 1 us) and completed there. Half of the buffer, so that every
@@ -36,6 +41,10 @@ const PAYLOAD_BUFFERED_BYTES: usize = super::incoming::BUFFER_BYTES / 2;
 /// connection. Twice the allowed length, so that a client with an honest mistake gets its error
 /// value.
 const PAYLOAD_SKIPPED_BYTES_MAX: u64 = 2 * PAYLOAD_BYTES_MAX as u64;
+
+/// Longest wait for the limits of an export until the connection is looked at again, in
+/// nanoseconds. Arbitrary; each look is a system call.
+const WAIT_NS: u64 = 250_000_000;
 
 /// Why no more requests are read.
 #[derive(Debug)]
@@ -90,9 +99,15 @@ async fn read_request<D: Disk>(
             break;
         }
         incoming.receive().await?;
+        session.caller.meter.note_active(session.shared.runtime.now_ns());
     }
     let request = session.dialect.decode(&incoming.unread()[..header_bytes]);
     let request = request.ok_or(End::Violation("wrong magic in a request"))?;
+    if session.export.limits.are_set()
+        && let Ok(command) = request::check(&request, session.export.shape(), session.dialect)
+    {
+        await_turn(session, command.read_bytes() + command.written_bytes()).await?;
+    }
     incoming.consume(header_bytes);
     session.is_in_request.set(true);
     if request.command == command::DISC {
@@ -109,6 +124,7 @@ async fn read_request<D: Disk>(
         Ok(command) => command,
         Err(refusal) => return refuse(session, incoming, &request, refusal).await,
     };
+    session.caller.meter.count(command.read_bytes(), command.written_bytes());
     match command.verb {
         Verb::Write if command.length > 0 => write(session, incoming, slots, command).await?,
         _ => {
@@ -117,6 +133,35 @@ async fn read_request<D: Disk>(
         }
     }
     Ok(())
+}
+
+/// Waits until the limits of the export let a request of `bytes` bytes start. The connection is at
+/// rest in the meantime: its client is parked, and a server that shuts down does not wait for it.
+async fn await_turn<D: Disk>(session: &Session<D>, bytes: u64) -> Result<(), End> {
+    let Shared { runtime, stage, changed, .. } = &*session.shared;
+    let Export { limits, paid, .. } = &*session.export;
+    loop {
+        match stage.get() {
+            Stage::Parking => return Err(End::Parked),
+            Stage::ShuttingDown => return Ok(()),
+            Stage::Open | Stage::Closed => {}
+        }
+        let Err(wait_ns) = paid.start(limits, bytes, runtime.now_ns()) else { return Ok(()) };
+        // Nothing is received here that would tell.
+        if has_hung_up(&session.caller.socket) {
+            return Err(End::Stream(io::ErrorKind::ConnectionReset.into()));
+        }
+        let is_ending =
+            || matches!(stage.get(), Stage::Parking | Stage::ShuttingDown).then_some(());
+        runtime.timeout(wait_ns.min(WAIT_NS), changed.wait_for(is_ending)).await;
+    }
+}
+
+fn has_hung_up(socket: &OwnedFd) -> bool {
+    let mut events = [PollFd::new(socket, PollFlags::empty())];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let ended = PollFlags::HUP | PollFlags::ERR;
+    poll(&mut events, Some(&at_once)).is_ok() && events[0].revents().intersects(ended)
 }
 
 async fn refuse<D: Disk>(

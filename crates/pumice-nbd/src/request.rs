@@ -65,6 +65,18 @@ pub(super) struct Command {
     pub(super) length: u64,
 }
 
+impl Command {
+    /// Returns how many bytes its reply brings, if it succeeds.
+    pub(super) fn read_bytes(&self) -> u64 {
+        if matches!(self.verb, Verb::Read { .. }) { self.length } else { 0 }
+    }
+
+    /// Returns how many bytes came with it.
+    pub(super) fn written_bytes(&self) -> u64 {
+        if self.verb == Verb::Write { self.length } else { 0 }
+    }
+}
+
 /// The properties of an export that the checks need.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {

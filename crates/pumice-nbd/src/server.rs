@@ -1,9 +1,9 @@
 //! Accepts connections, and ends them all.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::rc::Rc;
@@ -14,14 +14,19 @@ use std::task::Poll;
 use futures_util::future::{join, join_all};
 
 use super::budget::Budget;
+use super::caller::{Caller, Peer};
 use super::connection;
 use super::elsewhere::{self, Elsewhere};
 use super::export::Export;
 use super::handover::{Handover, Parked};
+use super::identity::Identity;
+use super::notices::Notices;
+use super::policy::Policy;
 use super::replies::AllPending;
+use super::roster::Roster;
 use super::session::{Link, Place, Shared, Stage};
 use super::tally::Tally;
-use super::tls::{Identity, Tls};
+use super::tls::Tls;
 use crate::{Disk, Listener};
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Clock, Result};
@@ -51,11 +56,13 @@ pub struct Options {
     /// Memory for replies of all connections that their clients have not taken, in bytes. Beyond it
     /// each connection may have 64 KiB.
     pub reply_bytes: usize,
+    /// Who may use which export; see [`Server::set_policy`].
+    pub policy: Policy,
 }
 
 impl Options {
     /// Returns the options of one of `count` servers, each on its own thread, that share this
-    /// memory.
+    /// memory. The server in front of them decides who comes in.
     #[must_use]
     pub fn shared_by(self, count: usize) -> Self {
         let (payload_bytes, reply_bytes) = (self.payload_bytes / count, self.reply_bytes / count);
@@ -77,12 +84,13 @@ impl Default for Options {
             payload_bytes: 64 << 20,
             // Arbitrary: a deep queue for each of 32 clients.
             reply_bytes: 32 << 20,
+            policy: Policy::default(),
         }
     }
 }
 
 /// Whether clients may or must use TLS.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Security {
     /// No TLS.
@@ -93,11 +101,33 @@ pub enum Security {
     Require(Identity),
 }
 
+impl Security {
+    /// Returns the identity for clients that use TLS.
+    pub fn identity(&self) -> Option<&Identity> {
+        match self {
+            Self::Clear => None,
+            Self::Allow(identity) | Self::Require(identity) => Some(identity),
+        }
+    }
+
+    /// Whether a client whose connection was encrypted with `earlier`, or is in the clear, would be
+    /// accepted now.
+    pub(super) fn accepts(&self, caller: &Caller, earlier: Option<&Identity>) -> bool {
+        match (self, earlier) {
+            (Self::Clear, _) | (Self::Allow(_), None) => true,
+            (Self::Require(_), None) => false,
+            (Self::Allow(identity) | Self::Require(identity), Some(earlier)) => {
+                let chain = caller.certificate().map(|certificate| &certificate.chain[..]);
+                identity == earlier || identity.accepts(chain)
+            }
+        }
+    }
+}
+
 /// Serves disks to any number of clients.
 pub struct Server<D: Disk> {
-    shared: Rc<Shared<D>>,
-    links: RefCell<Vec<Rc<Link>>>,
-    tally: Arc<Tally>,
+    pub(super) shared: Rc<Shared<D>>,
+    roster: Arc<Roster>,
     listeners: RefCell<Vec<Arc<OwnedFd>>>,
     /// What [`Self::hand_over`] has collected so far.
     handover: RefCell<Handover>,
@@ -128,29 +158,34 @@ impl<D: Disk + 'static> Server<D> {
         elsewhere: Vec<Elsewhere>,
         options: Options,
     ) -> Rc<Self> {
-        let here = exports.iter().map(|export| export.refused().clone());
-        let there = elsewhere.iter().flat_map(|other| &other.exports);
-        let refused: Vec<_> = here.chain(there.map(|export| export.refused.clone())).collect();
-        assert!(!refused.is_empty(), "a server needs at least one export");
         let budget = Budget::new(options.payload_bytes);
         let all_pending = AllPending::new(options.reply_bytes);
         let shared = Rc::new(Shared {
             runtime,
-            exports,
+            exports: RefCell::new(exports),
             elsewhere: elsewhere.into_iter().map(Rc::new).collect(),
+            security: RefCell::new(options.security.clone()),
+            policy: RefCell::new(options.policy.clone()),
+            notices: Notices::default(),
+            links: RefCell::default(),
+            tally: Arc::default(),
             options,
             budget,
             all_pending,
             stage: Cell::new(Stage::Open),
             changed: WaitQueue::default(),
         });
-        Rc::new(Self {
+        let places = shared.places();
+        assert!(!places.is_empty(), "a server needs at least one export");
+        places.iter().for_each(|place| shared.tally.add_refused(place.refused()));
+        let server = Rc::new(Self {
             shared,
-            links: RefCell::default(),
-            tally: Arc::new(Tally { refused, ..Tally::default() }),
+            roster: Arc::default(),
             listeners: RefCell::default(),
             handover: RefCell::default(),
-        })
+        });
+        server.settle();
+        server
     }
 
     /// Accepts clients on `listener` until [`Self::shutdown`] or [`Self::hand_over`]. May be called
@@ -174,12 +209,18 @@ impl<D: Disk + 'static> Server<D> {
                 None => return,
                 Some(Ok(socket)) => match listener.prepare(&socket) {
                     Ok(()) => {
+                        let caller = self.caller(socket);
+                        if self.is_peer_full(&caller) {
+                            let reason = "too many connections of this peer";
+                            self.shared.note_refused(&caller, None, reason);
+                            continue;
+                        }
                         let may_enter = || stage.get() != Stage::Open || self.make_room();
                         changed.wait_for(|| may_enter().then_some(())).await;
                         if stage.get() == Stage::ShuttingDown {
                             return;
                         }
-                        self.start(socket);
+                        self.admit(caller);
                     }
                     Err(error) => tracing::debug!(%error, "client disconnected at once"),
                 },
@@ -192,25 +233,34 @@ impl<D: Disk + 'static> Server<D> {
         }
     }
 
+    /// Whether a client may not be served because of its peer's other connections.
+    fn is_peer_full(&self, caller: &Caller) -> bool {
+        let Some(max) = self.shared.policy.borrow().connections_per_peer_max else { return false };
+        let links = self.shared.links.borrow();
+        let peer = caller.peer();
+        links.iter().filter(|link| link.caller.peer() == peer).count() >= max
+    }
+
     /// Whether another client can be served, if necessary in place of one that has not chosen an
     /// export yet: clients that connect and stay silent must not keep others out.
     fn make_room(&self) -> bool {
-        let links = self.links.borrow();
-        if links.len() < self.shared.options.connections_max {
+        let Shared { runtime, links, notices, options, .. } = &*self.shared;
+        let links = links.borrow();
+        if links.len() < options.connections_max {
             return true;
         }
-        let Some(longest) = links.iter().find(|link| link.is_haggling.get()) else {
-            tracing::warn!(connections = links.len(), "connection limit reached: new clients wait");
-            return false;
-        };
-        tracing::warn!(
-            connections = links.len(),
-            client = %longest.client,
-            "connection limit reached: closing the oldest connection still in its handshake"
-        );
+        // Of the peer that has most of them, so that it does not drive out others.
+        let mut counts: HashMap<Peer, usize> = HashMap::new();
+        let haggling = || links.iter().filter(|link| link.is_haggling.get());
+        haggling().for_each(|link| *counts.entry(link.caller.peer()).or_default() += 1);
+        let most = counts.values().max();
+        let oldest = haggling().find(|link| counts.get(&link.caller.peer()) == most);
+        let caller = oldest.map(|link| &*link.caller);
+        notices.full(runtime.now_ns(), links.len(), caller);
+        let Some(oldest) = oldest else { return false };
         // Only once; the connection ends at its next turn.
-        longest.is_haggling.set(false);
-        longest.cut();
+        oldest.is_haggling.set(false);
+        oldest.cut();
         true
     }
 
@@ -235,28 +285,39 @@ impl<D: Disk + 'static> Server<D> {
 
     /// Serves the client at the other end of `socket`, which is in blocking mode, in a task.
     pub fn start(self: &Rc<Self>, socket: OwnedFd) {
-        let link = self.link(Arc::new(socket), true);
-        self.tally.accepted.fetch_add(1, Ordering::Relaxed);
+        self.admit(self.caller(socket));
+    }
+
+    fn caller(&self, socket: OwnedFd) -> Arc<Caller> {
+        Caller::new(Arc::new(socket), self.shared.runtime.now_ns())
+    }
+
+    fn admit(self: &Rc<Self>, caller: Arc<Caller>) {
+        let link = self.link(caller, true, true);
+        self.shared.tally.accepted.fetch_add(1, Ordering::Relaxed);
         self.follow(link.clone(), connection::serve(self.shared.clone(), link));
     }
 
     /// Continues a client that another server has handed over, in a task. The connection is closed
     /// if its export is no longer served or does not follow what the client knows (see
-    /// [`Lineage`](super::Lineage)), has become smaller or read-only, or if TLS is required.
+    /// [`Lineage`](super::Lineage)), has become smaller or read-only, or is closed to the client
+    /// now, or if TLS is required.
     pub fn resume(self: &Rc<Self>, parked: Parked) {
         let shared = self.shared.clone();
-        let index = shared.offers().iter().position(|offer| offer.name == parked.export);
-        let objection = match index {
+        let caller = Caller::new(parked.socket.clone(), shared.runtime.now_ns());
+        let place = shared.places().into_iter().find(|place| place.name() == parked.export);
+        let objection = match &place {
             None => Some("its export is no longer served"),
-            Some(index) => shared.objection(&parked.known, index),
+            Some(place) => shared.objection(&parked.known, place, &caller),
         };
-        let (Some(index), None) = (index, objection) else {
-            let (export, client) = (&parked.export, client_address(&parked.socket));
-            tracing::warn!(%export, %client, reason = objection, "closing a connection");
+        let (Some(place), None) = (place, objection) else {
+            let export = &parked.export;
+            tracing::warn!(%export, client = %caller, reason = objection, "closing a connection");
             return;
         };
-        let link = self.link(parked.socket.clone(), false);
-        match shared.place(index) {
+        caller.note_export(place.name());
+        let link = self.link(caller, true, false);
+        match place {
             Place::Here(export) => {
                 self.follow(link.clone(), connection::resume(shared, export, link, parked, None));
             }
@@ -266,17 +327,17 @@ impl<D: Disk + 'static> Server<D> {
         }
     }
 
-    /// Serves a client that has chosen one of these exports on another thread, in a task; calls
-    /// `ended` with the client if it was parked.
+    /// Serves a client that has chosen this export on another thread, in a task; calls `ended` with
+    /// the client if it was parked.
     pub(super) fn enter(
         self: &Rc<Self>,
+        export: Rc<Export<D>>,
         client: Parked,
+        caller: Arc<Caller>,
         tls: Option<Tls>,
         ended: impl FnOnce(Option<Parked>) + 'static,
     ) {
-        let export = self.exports().iter().find(|export| export.name == client.export);
-        let export = export.expect("the export was announced").clone();
-        let link = self.link(client.socket.clone(), false);
+        let link = self.link(caller, false, false);
         let served = connection::resume(self.shared.clone(), export, link.clone(), client, tls);
         self.follow(link, async move {
             ended(served.await);
@@ -284,13 +345,15 @@ impl<D: Disk + 'static> Server<D> {
         });
     }
 
-    fn link(&self, socket: Arc<OwnedFd>, is_haggling: bool) -> Rc<Link> {
-        let client = client_address(&socket);
+    fn link(&self, caller: Arc<Caller>, is_own: bool, is_haggling: bool) -> Rc<Link> {
+        if is_own {
+            self.roster.add(&caller);
+        }
         let (is_quiet, is_haggling) = (Cell::new(true), Cell::new(is_haggling));
         let waits_for_client = Cell::new(false);
-        let link = Rc::new(Link { socket, client, is_quiet, is_haggling, waits_for_client });
-        self.links.borrow_mut().push(link.clone());
-        self.tally.open.fetch_add(1, Ordering::Relaxed);
+        let link = Rc::new(Link { caller, is_own, is_quiet, is_haggling, waits_for_client });
+        self.shared.links.borrow_mut().push(link.clone());
+        self.shared.tally.open.fetch_add(1, Ordering::Relaxed);
         link
     }
 
@@ -303,9 +366,16 @@ impl<D: Disk + 'static> Server<D> {
         let server = self.clone();
         self.shared.runtime.spawn(async move {
             let parked = connection.await;
+            if link.is_own {
+                server.roster.remove(&link.caller);
+                if parked.is_none() && link.caller.export().is_some() {
+                    let now_ns = server.shared.runtime.now_ns();
+                    server.shared.notices.disconnected(now_ns, &link.caller);
+                }
+            }
             server.handover.borrow_mut().clients.extend(parked);
-            server.links.borrow_mut().retain(|other| !Rc::ptr_eq(other, &link));
-            server.tally.open.fetch_sub(1, Ordering::Relaxed);
+            server.shared.links.borrow_mut().retain(|other| !Rc::ptr_eq(other, &link));
+            server.shared.tally.open.fetch_sub(1, Ordering::Relaxed);
             server.shared.changed.wake_all();
         });
     }
@@ -329,18 +399,19 @@ impl<D: Disk + 'static> Server<D> {
         for listener in self.listeners.borrow().iter() {
             runtime.interrupt(listener);
         }
-        let is_haggling = || self.links.borrow().iter().any(|link| link.is_haggling.get());
+        let is_haggling = || self.shared.links.borrow().iter().any(|link| link.is_haggling.get());
         let is_closed = || self.listeners.borrow().is_empty() && !is_haggling();
         let closed = changed.wait_for(|| is_closed().then_some(()));
         if runtime.timeout(options.grace_ns, closed).await.is_none() {
             tracing::warn!("closing connections that are still in their handshake");
         }
         stage.set(Stage::Parking);
-        for link in self.links.borrow().iter() {
+        changed.wake_all();
+        for link in self.shared.links.borrow().iter() {
             if link.is_haggling.get() {
                 link.cut();
             } else {
-                runtime.interrupt(&link.socket);
+                runtime.interrupt(&link.caller.socket);
             }
         }
         let elsewhere = self.shared.elsewhere.iter().map(|other| other.hand_over());
@@ -354,16 +425,17 @@ impl<D: Disk + 'static> Server<D> {
     /// a row.
     async fn parked(&self) {
         let Shared { runtime, options, changed, .. } = &*self.shared;
-        let is_over = || self.links.borrow().is_empty() && self.listeners.borrow().is_empty();
+        let is_over =
+            || self.shared.links.borrow().is_empty() && self.listeners.borrow().is_empty();
         let over = || changed.wait_for(|| is_over().then_some(()));
         let mut late: Vec<Rc<Link>> = Vec::new();
         while runtime.timeout(options.grace_ns / 2, over()).await.is_none() {
-            let mut waiting = self.links.borrow().clone();
+            let mut waiting = self.shared.links.borrow().clone();
             waiting.retain(|link| link.waits_for_client.get());
             for link in &waiting {
                 if late.iter().any(|other| Rc::ptr_eq(other, link)) {
                     tracing::warn!(
-                        client = %link.client,
+                        client = %link.caller,
                         "closing a connection: its client did not complete a request in time"
                     );
                     link.cut();
@@ -393,17 +465,18 @@ impl<D: Disk + 'static> Server<D> {
         }
         let elsewhere = self.shared.elsewhere.iter().map(|other| other.shut_down());
         let elsewhere = join_all(elsewhere).await;
-        let is_quiet = || self.links.borrow().iter().all(|link| link.is_quiet.get());
+        let is_quiet = || self.shared.links.borrow().iter().all(|link| link.is_quiet.get());
         let quiet = changed.wait_for(|| is_quiet().then_some(()));
         if runtime.timeout(options.grace_ns, quiet).await.is_none() {
             tracing::warn!("shutting down with requests in flight");
         }
         let flushed = self.flush_all().await;
         let flushed = elsewhere.into_iter().fold(flushed, Result::and);
-        for link in self.links.borrow().iter() {
+        for link in self.shared.links.borrow().iter() {
             link.cut();
         }
-        let is_over = || self.links.borrow().is_empty() && self.listeners.borrow().is_empty();
+        let is_over =
+            || self.shared.links.borrow().is_empty() && self.listeners.borrow().is_empty();
         let gone = changed.wait_for(|| is_over().then_some(()));
         if runtime.timeout(options.grace_ns, gone).await.is_none() {
             let connections = self.connections();
@@ -414,7 +487,7 @@ impl<D: Disk + 'static> Server<D> {
 
     async fn flush_all(&self) -> Result<()> {
         let mut flushed = Ok(());
-        for export in &self.shared.exports {
+        for export in self.exports() {
             if export.disk.is_read_only() {
                 continue;
             }
@@ -429,17 +502,27 @@ impl<D: Disk + 'static> Server<D> {
 
     /// Returns the number of clients connected now, including those in their handshake.
     pub fn connections(&self) -> usize {
-        self.links.borrow().len()
+        self.shared.links.borrow().len()
     }
 
-    /// Returns the exports.
-    pub fn exports(&self) -> &[Rc<Export<D>>] {
-        &self.shared.exports
+    /// Returns the exports on this thread.
+    pub fn exports(&self) -> Vec<Rc<Export<D>>> {
+        self.shared.exports.borrow().clone()
+    }
+
+    /// Returns an export on this thread.
+    pub(super) fn export(&self, name: &str) -> Option<Rc<Export<D>>> {
+        self.shared.exports.borrow().iter().find(|export| export.name == name).cloned()
+    }
+
+    /// Returns the clients, for any thread.
+    pub fn roster(&self) -> &Arc<Roster> {
+        &self.roster
     }
 
     /// Returns what the server has counted.
     pub fn tally(&self) -> &Arc<Tally> {
-        &self.tally
+        &self.shared.tally
     }
 
     /// Returns the exports for a server on another thread: see [`Self::in_front_of`]. That one then
@@ -450,18 +533,5 @@ impl<D: Disk + 'static> Server<D> {
 
     pub(super) fn runtime(&self) -> &Runtime {
         &self.shared.runtime
-    }
-}
-
-/// Returns the address of the peer for the log: `IP:PORT`, or the process at the other end of a
-/// Unix socket.
-fn client_address(socket: &OwnedFd) -> String {
-    let peer = rustix::net::getpeername(socket).ok().flatten();
-    match peer.and_then(|address| SocketAddr::try_from(address).ok()) {
-        Some(address) => address.to_string(),
-        None => match rustix::net::sockopt::socket_peercred(socket) {
-            Ok(credentials) => format!("unix:pid={}", credentials.pid),
-            Err(_) => "unix".to_owned(),
-        },
     }
 }

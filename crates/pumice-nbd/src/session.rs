@@ -1,32 +1,44 @@
 //! The state of connections: what all connections of a server share, and what the parts of one
 //! connection share. Also ends requests; the order of steps is in `connection`.
 
-use std::cell::Cell;
-use std::os::fd::OwnedFd;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::budget::{Budget, Share};
+use super::caller::Caller;
 use super::chunks::ReplyTo;
-use super::elsewhere::Elsewhere;
+use super::elsewhere::{Announcement, Elsewhere};
 use super::export::{Export, Offer};
 use super::handover::Known;
+use super::notices::Notices;
+use super::policy::Policy;
+use super::rate::Limits;
 use super::replies::{AllPending, Replies};
 use super::request::{Command, Dialect, Refusal, Shape};
+use super::tally::Tally;
 use super::wire::{Errno, Request};
 use super::{Options, Security};
 use crate::Disk;
+use pumice_drive::base::Clock;
 use pumice_drive::base::wait::{Line, WaitQueue};
 use pumice_drive::base::{Error, ErrorKind, Result};
-use pumice_drive::runtime::{Runtime, shutdown_socket};
+use pumice_drive::runtime::Runtime;
 
 /// What all connections of a server share.
 pub(super) struct Shared<D> {
     pub(super) runtime: Runtime,
-    pub(super) exports: Vec<Rc<Export<D>>>,
+    pub(super) exports: RefCell<Vec<Rc<Export<D>>>>,
     /// Exports on other threads; offered after those on this one.
     pub(super) elsewhere: Vec<Rc<Elsewhere>>,
     pub(super) options: Options,
+    /// Those for new connections.
+    pub(super) security: RefCell<Security>,
+    pub(super) policy: RefCell<Policy>,
+    pub(super) notices: Notices,
+    pub(super) links: RefCell<Vec<Rc<Link>>>,
+    pub(super) tally: Arc<Tally>,
     pub(super) budget: Rc<Budget>,
     pub(super) all_pending: Rc<AllPending>,
     pub(super) stage: Cell<Stage>,
@@ -35,56 +47,119 @@ pub(super) struct Shared<D> {
     pub(super) changed: WaitQueue,
 }
 
-/// Where an export is.
+/// An export, where it is. It may be withdrawn at any time, and stays usable until this is dropped.
 pub(super) enum Place<D> {
     /// On this thread.
     Here(Rc<Export<D>>),
-    /// On another thread, at this position.
-    There(Rc<Elsewhere>, usize),
+    /// On another thread.
+    There(Rc<Elsewhere>, Arc<Announcement>),
+}
+
+impl<D: Disk> Place<D> {
+    /// Returns what a handshake tells about the export.
+    pub(super) fn offer(&self) -> Offer<'_> {
+        match self {
+            Self::Here(export) => Offer { name: &export.name, description: &export.description },
+            Self::There(_, export) => {
+                Offer { name: &export.name, description: &export.description }
+            }
+        }
+    }
+
+    /// Whether both are one export.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Here(one), Self::Here(other)) => Rc::ptr_eq(one, other),
+            (Self::There(_, one), Self::There(_, other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+
+    /// Returns the name of the export.
+    pub(super) fn name(&self) -> &str {
+        self.offer().name
+    }
+
+    /// Returns the counter of requests that were refused.
+    pub(super) fn refused(&self) -> &Arc<AtomicU64> {
+        match self {
+            Self::Here(export) => export.refused(),
+            Self::There(_, export) => &export.refused,
+        }
+    }
+
+    /// Returns the limits of the rate of its requests.
+    pub(super) fn limits(&self) -> &Limits {
+        match self {
+            Self::Here(export) => &export.limits,
+            Self::There(_, export) => &export.limits,
+        }
+    }
+
+    /// Returns the shape of the export; `None` if its thread has ended, or no longer has it.
+    pub(super) async fn shape(&self) -> Option<Shape> {
+        match self {
+            Self::Here(export) => Some(export.shape()),
+            Self::There(other, export) => other.shape(&export.name).await,
+        }
+    }
 }
 
 impl<D: Disk> Shared<D> {
-    /// Returns what a handshake tells about the exports.
-    pub(super) fn offers(&self) -> Vec<Offer<'_>> {
-        let here = self.exports.iter().map(Offer::from);
-        here.chain(self.elsewhere.iter().flat_map(|other| other.offers())).collect()
+    /// Returns the exports that clients may choose now.
+    pub(super) fn places(&self) -> Vec<Place<D>> {
+        let here = self.exports.borrow();
+        let here = here.iter().cloned().map(Place::Here);
+        let there = self.elsewhere.iter().flat_map(|other| {
+            let exports = other.exports.borrow().clone();
+            exports.into_iter().map(|export| Place::There(other.clone(), export))
+        });
+        here.chain(there).collect()
     }
 
-    /// Returns the place of the offer at `index`.
-    pub(super) fn place(&self, index: usize) -> Place<D> {
-        if let Some(export) = self.exports.get(index) {
-            return Place::Here(export.clone());
-        }
-        let mut index = index - self.exports.len();
-        for other in &self.elsewhere {
-            if index < other.exports.len() {
-                return Place::There(other.clone(), index);
-            }
-            index -= other.exports.len();
-        }
-        unreachable!("an offer is an export");
+    /// Returns why a client may not use an export now.
+    pub(super) fn admission(&self, export: &str, caller: &Caller) -> Option<&'static str> {
+        let policy = self.policy.borrow();
+        let rules = policy.rules.get(export)?;
+        rules.objection(caller).or_else(|| {
+            let is_full = |max| self.clients_of(export) >= max;
+            let is_full = rules.connections_max.is_some_and(is_full);
+            is_full.then_some("the export has as many connections as it may")
+        })
     }
 
-    /// Returns why a client of another server cannot continue on the offer at `index`.
-    pub(super) fn objection(&self, known: &Known, index: usize) -> Option<&'static str> {
-        if matches!(self.options.security, Security::Require(_)) {
+    /// Returns the number of clients that have chosen an export.
+    pub(super) fn clients_of(&self, export: &str) -> usize {
+        let links = self.links.borrow();
+        links.iter().filter(|link| link.caller.export() == Some(export)).count()
+    }
+
+    /// Returns why a client of another server cannot continue at this place.
+    pub(super) fn objection(
+        &self,
+        known: &Known,
+        place: &Place<D>,
+        caller: &Caller,
+    ) -> Option<&'static str> {
+        if matches!(&*self.security.borrow(), Security::Require(_)) {
             return Some("TLS is required now");
         }
-        match self.place(index) {
+        let changed = match place {
             Place::Here(export) => known.objection(&export.lineage.follows, export.shape()),
-            Place::There(other, index) => {
-                let export = other.exports.get(index).expect("a place is in its list");
-                known.objection(&export.follows, export.shape)
-            }
-        }
+            Place::There(_, export) => known.objection(&export.follows, export.shape),
+        };
+        changed.or(self.policy.borrow().objection(place.name(), caller))
     }
 
-    /// Returns the shape of the offer at `index`; `None` if its thread has ended.
-    pub(super) async fn shape(&self, index: usize) -> Option<Shape> {
-        match self.place(index) {
-            Place::Here(export) => Some(export.shape()),
-            Place::There(other, index) => other.shape(index).await,
-        }
+    /// Counts and logs that a client is refused.
+    pub(super) fn note_refused(
+        &self,
+        caller: &Caller,
+        export: Option<&str>,
+        reason: impl std::fmt::Display,
+    ) {
+        self.tally.refused_clients.fetch_add(1, Ordering::Relaxed);
+        self.notices.refused(self.runtime.now_ns(), caller, export, reason);
     }
 }
 
@@ -103,9 +178,10 @@ pub(super) enum Stage {
 
 /// What the server knows about a connection.
 pub(super) struct Link {
-    pub(super) socket: Arc<OwnedFd>,
-    /// Address of the client, for the log.
-    pub(super) client: String,
+    pub(super) caller: Arc<Caller>,
+    /// Whether this server has accepted the client, or continues it; else another thread has, and
+    /// knows of its end.
+    pub(super) is_own: bool,
     /// Nothing is in flight: no request, no unsent reply.
     pub(super) is_quiet: Cell<bool>,
     /// The client has not chosen an export yet.
@@ -117,7 +193,7 @@ pub(super) struct Link {
 impl Link {
     /// Ends all traffic at once, also of a connection that another thread continues.
     pub(super) fn cut(&self) {
-        shutdown_socket(&self.socket);
+        self.caller.cut();
     }
 }
 
@@ -125,8 +201,7 @@ impl Link {
 pub(super) struct Session<D> {
     pub(super) shared: Rc<Shared<D>>,
     pub(super) export: Rc<Export<D>>,
-    /// Address of the client, for the log.
-    pub(super) client: String,
+    pub(super) caller: Arc<Caller>,
     pub(super) dialect: Dialect,
     pub(super) share: Rc<Share>,
     pub(super) replies: Replies,
@@ -141,7 +216,7 @@ impl<D: Disk> Session<D> {
     pub(super) fn new(
         shared: Rc<Shared<D>>,
         export: Rc<Export<D>>,
-        client: String,
+        caller: Arc<Caller>,
         dialect: Dialect,
         replies: Replies,
     ) -> Self {
@@ -149,7 +224,7 @@ impl<D: Disk> Session<D> {
         Self {
             shared,
             export,
-            client,
+            caller,
             dialect,
             share,
             replies,
@@ -182,7 +257,7 @@ impl<D: Disk> Session<D> {
         let Request { cookie, offset, .. } = *request;
         tracing::debug!(
             export = %self.export.name,
-            client = %self.client,
+            client = %self.caller,
             command = request.command,
             offset,
             length = request.length,
@@ -220,7 +295,7 @@ impl<D: Disk> Session<D> {
             ($level:ident) => {
                 tracing::$level!(
                     export = %self.export.name,
-                    client = %self.client,
+                    client = %self.caller,
                     command,
                     offset,
                     length,

@@ -1,16 +1,20 @@
 //! What a server has counted, for any thread. Changes with connections and refusals, not with
 //! requests.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::certificate::Validity;
 
 /// The counters of a server.
 #[derive(Debug, Default)]
 pub struct Tally {
     pub(super) open: AtomicU64,
     pub(super) accepted: AtomicU64,
-    /// Those of all exports.
-    pub(super) refused: Vec<Arc<AtomicU64>>,
+    pub(super) refused_clients: AtomicU64,
+    /// Those of all exports, also of those that were withdrawn: a counter never decreases.
+    refused: Mutex<Vec<Arc<AtomicU64>>>,
+    validities: Mutex<Vec<Validity>>,
 }
 
 impl Tally {
@@ -24,9 +28,32 @@ impl Tally {
         self.accepted.load(Ordering::Relaxed)
     }
 
+    /// Returns the number of times that a client was refused since the server started: a handshake,
+    /// a certificate or an export.
+    pub fn refused_clients(&self) -> u64 {
+        self.refused_clients.load(Ordering::Relaxed)
+    }
+
     /// Returns the number of requests refused before they reached a disk: malformed ones, and those
     /// that arrived during shutdown.
     pub fn refused_requests(&self) -> u64 {
-        self.refused.iter().map(|refused| refused.load(Ordering::Relaxed)).sum()
+        lock(&self.refused).iter().map(|refused| refused.load(Ordering::Relaxed)).sum()
     }
+
+    /// Returns how long the certificates and lists of revocations that the server uses are valid.
+    pub fn validities(&self) -> Vec<Validity> {
+        lock(&self.validities).clone()
+    }
+
+    pub(super) fn add_refused(&self, counter: &Arc<AtomicU64>) {
+        lock(&self.refused).push(counter.clone());
+    }
+
+    pub(super) fn set_validities(&self, validities: Vec<Validity>) {
+        *lock(&self.validities) = validities;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,10 +1,4 @@
-//! TLS on the server's side of a connection: the server's identity, the clients it accepts, and
-//! encryption.
-//!
-//! The files have the names that qemu and libnbd use, in one directory: `server-cert.pem` (the
-//! certificate, followed by intermediate ones), `server-key.pem`, and, to verify clients,
-//! `ca-cert.pem` and optionally `ca-crl.pem`. TLS 1.2 and 1.3 with the defaults of the library; no
-//! pre-shared keys, which the library does not offer.
+//! An encrypted stream: TLS on the server's side of a connection.
 //!
 //! ```text
 //! socket -> sealed -> connection -> the caller's buffer
@@ -20,15 +14,12 @@ use std::cell::{Cell, RefCell};
 use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::Arc;
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig, ServerConnection};
+use rustls::ServerConnection;
 
-use pumice_drive::base::{Error, ErrorKind, Result};
+use super::caller::Caller;
+use super::identity::Identity;
 use pumice_drive::runtime::Runtime;
 
 /// Bytes received at once: the longest record and its header.
@@ -37,84 +28,6 @@ const SEALED_BYTES: usize = 16 << 10 | 0x400;
 /// Clear bytes taken at once. Taking as much as a whole send of a long read would need that memory
 /// twice; this is four of the longest records.
 const PLAIN_BYTES_MAX: usize = 64 << 10;
-
-/// The identity of a server, and which clients it accepts.
-#[derive(Clone, Debug)]
-pub struct Identity(Arc<ServerConfig>);
-
-impl Identity {
-    /// Reads the files of a directory; see the header of the module. With `verifies_clients`, a
-    /// client needs a certificate that the authority in `ca-cert.pem` has signed and that
-    /// `ca-crl.pem`, if it exists, does not revoke; a list that has expired accepts no client.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NotFound`] and the like for a file; [`ErrorKind::InvalidInput`] if the content
-    /// of a file is invalid, or if key and certificate do not belong together.
-    pub fn load(directory: &Path, verifies_clients: bool) -> Result<Self> {
-        let unusable = |name: &str, error: &dyn std::error::Error| {
-            let what = format!("cannot use {}: {error}", directory.join(name).display());
-            Error::new(ErrorKind::InvalidInput, what)
-        };
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ServerConfig::builder_with_provider(provider.clone())
-            .with_safe_default_protocol_versions()
-            .map_err(|error| unusable("", &error))?;
-        let builder = if verifies_clients {
-            let name = "ca-cert.pem";
-            let mut roots = RootCertStore::empty();
-            for certificate in certificates(directory, name)? {
-                roots.add(certificate).map_err(|error| unusable(name, &error))?;
-            }
-            let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider)
-                .with_crls(revocations(directory)?)
-                // An old list would let in clients whose certificates were revoked since.
-                .enforce_revocation_expiration()
-                .build()
-                .map_err(|error| unusable(name, &error))?;
-            builder.with_client_cert_verifier(verifier)
-        } else {
-            builder.with_no_client_auth()
-        };
-        let chain = certificates(directory, "server-cert.pem")?;
-        let name = "server-key.pem";
-        let key = PrivateKeyDer::from_pem_slice(&read(directory, name)?)
-            .map_err(|error| unusable(name, &error))?;
-        let config =
-            builder.with_single_cert(chain, key).map_err(|error| unusable(name, &error))?;
-        Ok(Self(Arc::new(config)))
-    }
-}
-
-fn read(directory: &Path, name: &str) -> Result<Vec<u8>> {
-    let path = directory.join(name);
-    std::fs::read(&path)
-        .map_err(|error| Error::os(format!("cannot read {}", path.display()), error))
-}
-
-fn certificates(directory: &Path, name: &str) -> Result<Vec<CertificateDer<'static>>> {
-    let certificates: std::result::Result<Vec<_>, _> =
-        CertificateDer::pem_slice_iter(&read(directory, name)?).collect();
-    match certificates {
-        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-        _ => {
-            let what = format!("{} holds no certificate", directory.join(name).display());
-            Err(Error::new(ErrorKind::InvalidInput, what))
-        }
-    }
-}
-
-fn revocations(directory: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>> {
-    let name = "ca-crl.pem";
-    if !directory.join(name).exists() {
-        return Ok(Vec::new());
-    }
-    CertificateRevocationListDer::pem_slice_iter(&read(directory, name)?)
-        .collect::<std::result::Result<_, _>>()
-        .map_err(|error| {
-            let what = format!("cannot use {}: {error}", directory.join(name).display());
-            Error::new(ErrorKind::InvalidInput, what)
-        })
-}
 
 /// An encrypted stream.
 pub(super) struct Tls {
@@ -137,7 +50,7 @@ impl Tls {
         runtime: &Runtime,
         socket: &Arc<OwnedFd>,
     ) -> io::Result<Self> {
-        let mut connection = ServerConnection::new(identity.0.clone()).map_err(io::Error::other)?;
+        let mut connection = ServerConnection::new(identity.config()).map_err(io::Error::other)?;
         connection.set_buffer_limit(Some(PLAIN_BYTES_MAX));
         let tls = Self {
             connection: RefCell::new(connection),
@@ -155,6 +68,13 @@ impl Tls {
                 let _may_be_gone = tls.flush(runtime, socket).await;
                 return Err(error);
             }
+        }
+    }
+
+    /// Notes the certificate of the client, if it had to show one.
+    pub(super) fn note_certificate(&self, caller: &Caller) {
+        if let Some(chain) = self.connection.borrow().peer_certificates() {
+            caller.note_certificate(chain);
         }
     }
 

@@ -4,6 +4,7 @@
 //! the client's end of it tells the server's side what to do next, and closing it ends the test.
 //! Every client socket has a time limit, so that a missing reply is a failure and not a hang.
 
+mod access;
 mod dialects;
 mod handover;
 mod handshake;

@@ -87,7 +87,7 @@ struct Ended {
 }
 
 impl Door {
-    fn enter_at(&self, export: &str) -> Client {
+    pub(super) fn enter_at(&self, export: &str) -> Client {
         let mut client = self.connect();
         client.greet(3);
         client.option(option::GO, &choice(export));
@@ -97,7 +97,7 @@ impl Door {
     }
 }
 
-fn choice(export: &str) -> Vec<u8> {
+pub(super) fn choice(export: &str) -> Vec<u8> {
     let length = export.len() as u32;
     [&length.to_be_bytes(), export.as_bytes(), &[0, 0]].concat()
 }

@@ -4,7 +4,8 @@
 //! This file knows no flag by name. All flags of a subcommand with `--config FILE`, and those of
 //! the program, are keys, because both come from clap's definition. Clap checks the values. A key
 //! means the same as its flag: relative paths start from the working directory. The command line
-//! and the environment take precedence over the file.
+//! and the environment take precedence over the file. Tables within the file, which no flag could
+//! say, are parsed by a definition of their own, and returned beside the arguments.
 //!
 //! ```text
 //! pumice serve --config FILE --listen ..                                      typed
@@ -40,7 +41,26 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// The arguments for clap, and the file from which some of them came.
 pub(super) struct Arguments {
     pub(super) args: Vec<OsString>,
+    /// What is not an argument.
+    pub(super) tables: Vec<FoundTable>,
     file: Option<Source>,
+}
+
+/// A key whose value is a table of tables, each with flags of its own as keys.
+pub(crate) struct Tables {
+    /// The subcommand that has the key.
+    pub(crate) command: &'static str,
+    pub(crate) key: &'static str,
+    /// Returns the flags that are keys of each table.
+    pub(crate) keys: fn() -> Command,
+}
+
+/// One of these tables: `[KEY.NAME]`.
+pub(crate) struct FoundTable {
+    pub(crate) name: String,
+    pub(crate) matches: ArgMatches,
+    /// File, line, key and name.
+    pub(crate) position: String,
 }
 
 /// A configuration file and the positions of its entries.
@@ -61,7 +81,7 @@ impl Arguments {
     ///
     /// # Errors
     /// The file cannot be read, is not TOML, or has an unknown key or a value of the wrong type.
-    pub(super) fn gather(program: Command, typed: Vec<OsString>) -> Result<Self> {
+    pub(super) fn gather(program: Command, tables: &Tables, typed: Vec<OsString>) -> Result<Self> {
         let mut program = program;
         program.build();
         // Clap reports errors in the arguments when it parses all of them.
@@ -72,14 +92,19 @@ impl Arguments {
             Some((name.to_owned(), path, matches))
         });
         let Some((name, path, matches)) = found else {
-            return Ok(Self { args: typed, file: None });
+            return Ok(Self { args: typed, tables: Vec::new(), file: None });
         };
         let command = program.find_subcommand(&name).expect("it was matched");
         let given = matches.subcommand().expect("it was matched").1;
         let text = read(&path)?;
         let mut reading = Reading { path: &path, text: &text, entries: Vec::new() };
         let (mut of_program, mut flags, mut values) = (Vec::new(), Vec::new(), Vec::new());
+        let mut found_tables = Vec::new();
         for (key, value) in reading.table()? {
+            if tables.command == name && tables.key == key.get_ref() {
+                found_tables = reading.tables(tables, value)?;
+                continue;
+            }
             let (arg, given, flags) = match find(command, key.get_ref()) {
                 Some(arg) => (arg, given, &mut flags),
                 None => match find(&program, key.get_ref()) {
@@ -105,20 +130,25 @@ impl Arguments {
         let (program_s, command_s) = (&typed[1..=at], &typed[at + 1..]);
         let args = [&typed[..1], &of_program, program_s, &flags, command_s, &values].concat();
         let entries = reading.entries;
-        Ok(Self { args, file: Some(Source { path, entries }) })
+        Ok(Self { args, tables: found_tables, file: Some(Source { path, entries }) })
     }
 
     /// Returns the position in the file of the argument that clap rejects; `None` if the argument
     /// is not from the file.
     pub(super) fn position_of(&self, error: &clap::Error) -> Option<String> {
-        let source = self.file.as_ref()?;
+        self.file.as_ref()?.position_of(error)
+    }
+}
+
+impl Source {
+    fn position_of(&self, error: &clap::Error) -> Option<String> {
         let named = match error.get(ContextKind::InvalidArg)? {
             ContextValue::String(one) => std::slice::from_ref(one),
             ContextValue::Strings(several) => several.as_slice(),
             _ => return None,
         };
-        let path = source.path.display();
-        match source.entries.iter().find(|entry| named.contains(&entry.shown)) {
+        let path = self.path.display();
+        match self.entries.iter().find(|entry| named.contains(&entry.shown)) {
             Some(entry) => Some(format!("{path}:{}: {}", entry.line, entry.key)),
             // An entry may require another flag or conflict with one.
             None => match error.kind() {
@@ -188,9 +218,62 @@ impl<'a> Reading<'a> {
             let message = error.message().replace('\n', ", ");
             anyhow!("{position}: {message}: expected KEY = VALUE, with text in quotes")
         })?;
-        let mut entries: Vec<_> = table.into_inner().into_iter().collect();
-        entries.sort_by_key(|(key, _)| key.span().start);
-        Ok(entries)
+        Ok(sorted(table.into_inner()))
+    }
+
+    /// Returns the tables below a key.
+    fn tables(&self, tables: &Tables, value: Spanned<DeValue<'a>>) -> Result<Vec<FoundTable>> {
+        let wrong = |value: &Spanned<DeValue<'_>>| {
+            let (position, found) = (self.position(value.span()), kind(value.get_ref()));
+            let key = tables.key;
+            anyhow!("{position}: {key}: expected tables [{key}.NAME], found {found}")
+        };
+        if !matches!(value.get_ref(), DeValue::Table(_)) {
+            return Err(wrong(&value));
+        }
+        let DeValue::Table(all) = value.into_inner() else { unreachable!("it is a table") };
+        let mut found = Vec::new();
+        for (name, value) in sorted(all) {
+            if !matches!(value.get_ref(), DeValue::Table(_)) {
+                return Err(wrong(&value));
+            }
+            let DeValue::Table(table) = value.into_inner() else { unreachable!("it is a table") };
+            let place = self.position(name.span());
+            let name = name.into_inner().into_owned();
+            let position = format!("{place}: {}.{name}", tables.key);
+            let matches = self.one_table(tables, &name, table)?;
+            found.push(FoundTable { name, matches, position });
+        }
+        Ok(found)
+    }
+
+    /// Parses one table as arguments.
+    fn one_table(&self, tables: &Tables, name: &str, table: DeTable<'a>) -> Result<ArgMatches> {
+        let mut command = (tables.keys)();
+        command.build();
+        let mut inner = Reading { path: self.path, text: self.text, entries: Vec::new() };
+        let mut words = vec![OsString::from(tables.key)];
+        for (key, value) in sorted(table) {
+            let Some(arg) = find(&command, key.get_ref()) else {
+                let keys: Vec<&str> = command.get_arguments().filter_map(key_of).collect();
+                let meant = meant(key.get_ref(), &keys);
+                let (position, key) = (self.position(key.span()), key.get_ref());
+                bail!("{position}: unknown key '{key}': {meant}Keys are {}", keys.join(", "));
+            };
+            // It would mean the same as no list, which is the contrary.
+            if matches!(value.get_ref(), DeValue::Array(values) if values.is_empty()) {
+                let (position, key) = (self.position(value.span()), key.get_ref());
+                bail!("{position}: {key}: expected at least one value");
+            }
+            words.extend(inner.words(arg, &key, &value)?);
+        }
+        let source = Source { path: self.path.to_owned(), entries: inner.entries };
+        command.try_get_matches_from_mut(words).map_err(|error| {
+            let position = source.position_of(&error).unwrap_or_else(|| name.to_owned());
+            let said = error.to_string();
+            let line = said.lines().next().unwrap_or_default();
+            anyhow!("{position}: {}", line.strip_prefix("error: ").unwrap_or(line))
+        })
     }
 
     fn position(&self, span: Range<usize>) -> String {
@@ -204,12 +287,11 @@ impl<'a> Reading<'a> {
     fn unknown(&self, key: &Key<'_>, commands: [&Command; 2]) -> anyhow::Error {
         let keys = commands.into_iter().flat_map(Command::get_arguments).filter_map(key_of);
         let keys: Vec<&str> = keys.collect();
-        let near = nearest(key.get_ref(), &keys).map(|near| format!("did you mean '{near}'? "));
         anyhow!(
             "{}: unknown key '{}': {}Keys are the long flags of `pumice {} --help`",
             self.position(key.span()),
             key.get_ref(),
-            near.unwrap_or_default(),
+            meant(key.get_ref(), &keys),
             commands[0].get_name()
         )
     }
@@ -253,6 +335,18 @@ impl<'a> Reading<'a> {
         self.entries.push(Entry { shown: arg.to_string(), key: key.get_ref().to_string(), line });
         Ok(words)
     }
+}
+
+/// Returns the entries of a table in the order of the file.
+fn sorted<'a>(table: DeTable<'a>) -> Vec<(Key<'a>, Spanned<DeValue<'a>>)> {
+    let mut entries: Vec<_> = table.into_iter().collect();
+    entries.sort_by_key(|(key, _)| key.span().start);
+    entries
+}
+
+/// Returns the question for the key that was meant, if one is near.
+fn meant(key: &str, keys: &[&str]) -> String {
+    nearest(key, keys).map_or_else(String::new, |near| format!("did you mean '{near}'? "))
 }
 
 /// Returns the text of a value as it would be typed.

@@ -1,6 +1,8 @@
-//! The log on stderr: its levels and formats, and how often it says the same.
+//! The log on stderr: its levels and formats, and how often it says the same. Each event is one line,
+//! whatever names and messages it contains.
 
 use std::collections::HashMap;
+use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -12,8 +14,8 @@ use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
 /// The level of a log entry. "The log" in docs/operate.md describes what each level contains.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub(super) enum LogLevel {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LogLevel {
     /// Nothing
     Off,
     /// Failures that require action
@@ -39,8 +41,8 @@ impl From<LogLevel> for LevelFilter {
 }
 
 /// The format of the log.
-#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
-pub(super) enum LogFormat {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LogFormat {
     /// Human-readable lines without timestamps
     #[default]
     Text,
@@ -55,7 +57,7 @@ const A_MINUTE_MAX: u32 = 100;
 /// Sends the log to stderr.
 pub(super) fn start(format: LogFormat, level: LogLevel) {
     let layer = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
+        .with_writer(|| Lines(std::io::stderr()))
         .with_ansi(super::output::is_stderr_coloured())
         .with_target(false)
         .log_internal_errors(false);
@@ -108,9 +110,42 @@ impl<S> Filter<S> for Limit {
     }
 }
 
+/// Writes each event, which comes in one piece, as one line: control characters within it are
+/// escaped, so that no name makes a line that looks like another event. The escape character is
+/// left alone, because colours begin with it; the subscriber has escaped it in names.
+struct Lines<W>(W);
+
+impl<W: Write> Write for Lines<W> {
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let (line, end) = match event.split_last() {
+            Some((b'\n', line)) => (line, &b"\n"[..]),
+            _ => (event, &b""[..]),
+        };
+        let is_plain = |byte: &u8| !byte.is_ascii_control() || *byte == b'\x1b';
+        if line.iter().all(is_plain) {
+            self.0.write_all(event)?;
+            return Ok(event.len());
+        }
+        let mut escaped = Vec::with_capacity(event.len() + 16);
+        for byte in line {
+            match is_plain(byte) {
+                true => escaped.push(*byte),
+                false => escaped.extend(byte.escape_ascii()),
+            }
+        }
+        escaped.extend(end);
+        self.0.write_all(&escaped)?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    //! Goal: what repeats does not fill the log, and hides nothing else.
+    //! Goal: an event is one line; what repeats does not fill the log, and hides nothing else.
     use std::io::{Read, Seek};
     use std::sync::Arc;
 
@@ -133,5 +168,16 @@ mod tests {
         let count = |word| text.lines().filter(|line| line.contains(word)).count() as u32;
         let counts = ["repeated", "ordinary", "another"].map(count);
         assert_eq!(counts, [A_MINUTE_MAX, 3 * A_MINUTE_MAX, 1]);
+    }
+
+    #[test]
+    fn no_name_makes_a_line_of_its_own() {
+        let mut written = Vec::new();
+        for event in ["plain \u{e4} \x1b[31mred\n", "a\n<0>b\r\0\tc\n", "\n", "no end\n\n"] {
+            Lines(&mut written).write_all(event.as_bytes()).unwrap();
+        }
+        let text = String::from_utf8(written).unwrap();
+        let expected = "plain \u{e4} \x1b[31mred\na\\n<0>b\\r\\x00\\tc\n\nno end\\n\n";
+        assert_eq!(text, expected);
     }
 }

@@ -21,6 +21,7 @@ mod attach;
 #[cfg(feature = "bench")]
 mod bench;
 mod check;
+mod clients;
 mod commands;
 mod compact;
 #[cfg(feature = "bench")]
@@ -77,7 +78,7 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 
 use self::commands::{Command, DriveCommand, program};
 use self::config::Arguments;
-use self::log::{LogFormat, LogLevel};
+pub(crate) use self::log::{LogFormat, LogLevel};
 pub(crate) use self::output::{chain, lossy, print, print_json, say_error};
 pub(crate) use self::values::{size, socket_address, thresholds};
 
@@ -131,18 +132,17 @@ pub(crate) fn main() -> ExitCode {
 
 fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     let mut program = program();
-    let arguments = match Arguments::gather(program.clone(), args.collect()) {
+    let mut arguments = match Arguments::gather(program.clone(), &serve::TABLES, args.collect()) {
         Ok(arguments) => arguments,
         Err(error) => return fail(&error),
     };
-    let cli = program
-        .try_get_matches_from_mut(&arguments.args)
-        .and_then(|matches| Cli::from_arg_matches(&matches))
-        .map_err(|error| error.format(&mut program));
-    let cli = match cli {
+    let mut cli = match parse(&mut program, &arguments) {
         Ok(cli) => cli,
         Err(error) => return refuse(&program, &error, &arguments),
     };
+    if let Err(error) = cli.take_tables(&mut arguments) {
+        return fail(&error);
+    }
     let default_level = match cli.command {
         Command::Drive(DriveCommand::Serve(_)) => LogLevel::Info,
         _ => LogLevel::Warn,
@@ -155,6 +155,43 @@ fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         Err(error) => fail(&error),
     }
 }
+
+fn parse(program: &mut clap::Command, arguments: &Arguments) -> Result<Cli, clap::Error> {
+    program
+        .try_get_matches_from_mut(&arguments.args)
+        .and_then(|matches| Cli::from_arg_matches(&matches))
+        .map_err(|error| error.format(program))
+}
+
+impl Cli {
+    /// Passes on what the subcommand does not parse itself.
+    fn take_tables(&mut self, arguments: &mut Arguments) -> anyhow::Result<()> {
+        if let Command::Drive(DriveCommand::Serve(args)) = &mut self.command {
+            args.take(std::mem::take(&mut arguments.tables), (self.log, self.log_format))?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads the process's arguments, and the configuration that they name, again; returns those of
+/// `serve`.
+///
+/// # Errors
+/// They are not those of `serve`, or the configuration is wrong now.
+pub(crate) fn serve_args() -> anyhow::Result<Box<serve::Args>> {
+    let mut program = program();
+    let typed = std::env::args_os().collect();
+    let mut arguments = Arguments::gather(program.clone(), &serve::TABLES, typed)?;
+    let mut cli = parse(&mut program, &arguments)?;
+    cli.take_tables(&mut arguments)?;
+    match cli.command {
+        Command::Drive(DriveCommand::Serve(args)) => Ok(args),
+        _ => anyhow::bail!("the arguments are not those of a server"),
+    }
+}
+
+/// The options of the log.
+pub(crate) type LogOptions = (Option<LogLevel>, LogFormat);
 
 /// Prints why the program could not run.
 fn fail(error: &anyhow::Error) -> ExitCode {

@@ -28,7 +28,7 @@ use pumice_drive::runtime::Runtime;
 pub(crate) type FileDrive = Drive<FileMedium, Runtime>;
 
 /// Flags of subcommands that open a drive for hosts.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, PartialEq, clap::Args)]
 #[group(skip)]
 pub(crate) struct Opening {
     /// Refuse writes and change nothing

@@ -11,9 +11,9 @@ use super::open::FileDrive;
 use super::size;
 #[cfg(feature = "http")]
 pub(crate) use crate::http::{Access, Answerer, Http, Serving};
-use crate::watch::{Connections, Measured, Watch};
+use crate::watch::{Connections, Measured, Names, Validity, Watch};
 use pumice_drive::runtime::Runtime;
-use pumice_nbd::Tally;
+use pumice_nbd::{Roster, Tally};
 
 /// Without `http` nothing listens and nothing serves.
 #[cfg(not(feature = "http"))]
@@ -29,7 +29,7 @@ pub(crate) type Serving = Box<Http>;
 pub(crate) type MeasuredDrive = Measured<FileDrive>;
 
 /// Monitoring options.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, PartialEq, clap::Args)]
 #[group(skip)]
 #[command(next_help_heading = "Watching")]
 pub(crate) struct Args {
@@ -48,6 +48,11 @@ pub(crate) struct Args {
     #[cfg(feature = "http")]
     #[arg(long, requires = "http")]
     http_insecure: bool,
+
+    /// Require the token for reading from this machine, too
+    #[cfg(feature = "http")]
+    #[arg(long, requires = "http_token_file")]
+    http_private: bool,
 
     /// Rated write endurance of the medium (TBW), to show how much of it is left
     #[arg(long, value_parser = size, value_name = "SIZE")]
@@ -70,7 +75,8 @@ impl Args {
             }
             None => None,
         };
-        Ok(Some(Access::new(address, token, self.http_insecure)?))
+        let access = Access::new(address, token, self.http_insecure)?;
+        Ok(Some(if self.http_private { access.private()? } else { access }))
     }
 
     #[cfg(not(feature = "http"))]
@@ -99,12 +105,15 @@ pub(crate) fn bind(_: Option<Access>) -> Result<Option<Http>> {
 }
 
 /// Returns the watch of the drives of one thread, without drives yet.
-pub(crate) fn watch(runtime: &Runtime, tally: Arc<Tally>) -> Rc<Watch> {
-    Watch::new(runtime.clone(), move || Connections {
+pub(crate) fn watch(runtime: &Runtime, tally: Arc<Tally>, roster: Arc<Roster>) -> Rc<Watch> {
+    let connections = move || Connections {
         open: tally.open(),
         accepted: tally.accepted(),
+        refused: tally.refused_clients(),
         refused_requests: tally.refused_requests(),
-    })
+        validities: tally.validities().into_iter().map(Validity::from).collect(),
+    };
+    Watch::new(runtime.clone(), connections, roster)
 }
 
 /// Serves drives, whose names are given for each of their threads, over HTTP until the first result
@@ -115,7 +124,7 @@ pub(crate) fn watch(runtime: &Runtime, tally: Arc<Tally>) -> Rc<Watch> {
 #[cfg(feature = "http")]
 pub(crate) fn serve(
     http: Option<Http>,
-    names: Vec<Vec<String>>,
+    names: Vec<Names>,
 ) -> Result<(Option<Serving>, Vec<Option<Answerer>>)> {
     let Some(http) = http else { return Ok((None, names.iter().map(|_| None).collect())) };
     tracing::info!(url = %format_args!("http://{}/", http.address()), "HTTP server started");
@@ -126,7 +135,7 @@ pub(crate) fn serve(
 #[cfg(not(feature = "http"))]
 pub(crate) fn serve(
     _: Option<Http>,
-    names: Vec<Vec<String>>,
+    names: Vec<Names>,
 ) -> Result<(Option<Serving>, Vec<Option<Answerer>>)> {
     Ok((None, names.iter().map(|_| None).collect()))
 }

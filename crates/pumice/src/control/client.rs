@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::net::sockopt::socket_peercred;
 
 use super::directory::{Found, SOCKET_SUFFIX, existing, socket_name};
-use super::protocol::{ANSWER_BYTES_MAX, Answer, Request, Service, line};
+use super::protocol::{ANSWER_BYTES_MAX, Answer, ListedClient, Request, Service, line};
 #[cfg(feature = "top")]
 use crate::watch::Snapshot;
 use pumice_drive::base::{Error, ErrorKind, Result};
@@ -115,14 +115,83 @@ fn sockets(directory: &Path) -> Vec<PathBuf> {
 
 /// Asks the server at a socket; `None` if it has ended.
 fn server(socket: &Path, owner: u32) -> Result<Option<(Service, Info)>> {
-    let ask = |request: &Request| match stream(socket, owner)? {
-        Some(stream) => client(stream, socket)?.ask(request, |_| ()),
-        None => Ok(None),
-    };
+    let ask = |request: &Request| ask(socket, owner, request, |_| ());
     match (ask(&Request::Service {})?, ask(&Request::Info {})?) {
         (Some(Answer::Service(service)), Some(Answer::Info(info))) => Ok(Some((service, *info))),
         (None, _) | (_, None) => Ok(None),
         _ => Err(malformed(socket)),
+    }
+}
+
+/// A server, as one of its drives answers for it.
+pub(crate) struct Serving {
+    /// How that drive is served.
+    pub(crate) service: Service,
+    socket: PathBuf,
+    owner: u32,
+}
+
+/// Returns the servers of this user, and for root those of services as well, once for each of their
+/// drives. Those that have ended are left out.
+pub(crate) fn serving() -> Vec<Result<Serving>> {
+    let found = existing().into_iter().flat_map(|found| match found {
+        Ok(Found { directory, owner }) => {
+            let of = |socket: PathBuf| match ask(&socket, owner, &Request::Service {}, |_| ()) {
+                Ok(Some(Answer::Service(service))) => Some(Ok(Serving { service, socket, owner })),
+                Ok(None) => None,
+                Ok(Some(_)) => Some(Err(malformed(&socket))),
+                Err(error) => Some(Err(error)),
+            };
+            sockets(&directory).into_iter().filter_map(of).collect()
+        }
+        Err(error) => vec![Err(error)],
+    });
+    found.collect()
+}
+
+impl Serving {
+    /// Returns the clients of the server; none if it has ended.
+    ///
+    /// # Errors
+    /// Those of [`Client::ask`].
+    pub(crate) fn clients(&self) -> Result<Vec<ListedClient>> {
+        let mut clients = Vec::new();
+        let visit = |answer| {
+            if let Answer::SomeClients(some) = answer {
+                clients.extend(some);
+            }
+        };
+        match ask(&self.socket, self.owner, &Request::Clients {}, visit)? {
+            Some(Answer::Clients(rest)) => clients.extend(rest),
+            None => {}
+            Some(_) => return Err(malformed(&self.socket)),
+        }
+        Ok(clients)
+    }
+
+    /// Disconnects a client; returns whether it was one of this server.
+    ///
+    /// # Errors
+    /// Those of [`Client::ask`].
+    pub(crate) fn disconnect(&self, id: u64) -> Result<bool> {
+        match ask(&self.socket, self.owner, &Request::Disconnect { id }, |_| ())? {
+            Some(Answer::Disconnected(was_there)) => Ok(was_there),
+            None => Ok(false),
+            Some(_) => Err(malformed(&self.socket)),
+        }
+    }
+}
+
+/// Asks the server at a socket; `None` if it has ended.
+fn ask(
+    socket: &Path,
+    owner: u32,
+    request: &Request,
+    visit: impl FnMut(Answer),
+) -> Result<Option<Answer>> {
+    match stream(socket, owner)? {
+        Some(stream) => client(stream, socket)?.ask(request, visit),
+        None => Ok(None),
     }
 }
 

@@ -28,8 +28,8 @@ mod socket;
 
 #[cfg(feature = "top")]
 pub(crate) use client::snapshot;
-pub(crate) use client::{Client, connect, info, servers, service};
+pub(crate) use client::{Client, Serving, connect, info, servers, service, serving};
 #[cfg(feature = "attach")]
 pub(crate) use directory::{place, private_directory};
-pub(crate) use protocol::{Answer, Progress, Request, Service};
+pub(crate) use protocol::{Answer, ListedClient, Progress, Request, Service};
 pub(crate) use socket::ControlSocket;

@@ -16,6 +16,7 @@ use pumice_drive::base::{Error, ErrorKind};
 use pumice_drive::controller::{
     Compacted, Info, Problem, Resize, Resized, ScrubReport, SettingsChange, SettingsChanged,
 };
+use pumice_nbd::Listed;
 
 /// Longest request in bytes.
 pub(super) const REQUEST_BYTES_MAX: usize = 4096;
@@ -47,6 +48,13 @@ pub(crate) enum Request {
     },
     /// Return how the drive is served.
     Service {},
+    /// Return the NBD clients of the server.
+    Clients {},
+    /// Disconnect an NBD client.
+    Disconnect {
+        /// Its number.
+        id: u64,
+    },
 }
 
 /// Answers of a server.
@@ -71,6 +79,12 @@ pub(crate) enum Answer {
     Compacted(Compacted),
     /// How the drive is served: the result.
     Service(Service),
+    /// Some of the clients; sent before the result.
+    SomeClients(Vec<ListedClient>),
+    /// The rest of the clients: the result.
+    Clients(Vec<ListedClient>),
+    /// Whether there was such a client: the result.
+    Disconnected(bool),
     /// The request failed.
     Failed {
         /// Kind of the error.
@@ -88,10 +102,53 @@ pub(crate) struct Service {
     pub path: String,
     /// The server's process.
     pub process: u32,
+    /// The drive's name among the exports of the server.
+    pub export: String,
     /// Connections of NBD clients, to all drives of the server.
     pub clients: u64,
     /// Where clients reach the drive; none if it is attached.
     pub uris: Vec<String>,
+}
+
+/// An NBD client of a server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ListedClient {
+    /// Number that no other client on this machine has.
+    pub id: u64,
+    /// `IP:PORT`, or `unix:pid=N`.
+    pub address: String,
+    /// `certificate=NAME` or `uid=N`, if one is known.
+    pub identity: Option<String>,
+    /// Name of its export; none while it is in its handshake.
+    pub export: Option<String>,
+    /// Time since it connected, or since the server restarted, in nanoseconds.
+    pub connected_ns: u64,
+    /// Time since it asked for something, in nanoseconds; 0 while requests are in flight.
+    pub idle_ns: u64,
+    /// Requests in that time.
+    pub requests: u64,
+    /// Bytes it asked to read.
+    pub read_bytes: u64,
+    /// Bytes it sent to be written.
+    pub written_bytes: u64,
+}
+
+impl From<&Listed> for ListedClient {
+    fn from(listed: &Listed) -> Self {
+        let Listed { id, address, identity, export, .. } = listed.clone();
+        let Listed { connected_ns, idle_ns, requests, read_bytes, written_bytes, .. } = *listed;
+        Self {
+            id,
+            address,
+            identity,
+            export,
+            connected_ns,
+            idle_ns,
+            requests,
+            read_bytes,
+            written_bytes,
+        }
+    }
 }
 
 /// Progress of a long request.
@@ -113,7 +170,7 @@ impl Answer {
 
     /// Whether this is the last answer.
     pub(super) fn is_last(&self) -> bool {
-        !matches!(self, Answer::Progress(_) | Answer::Problem(_))
+        !matches!(self, Answer::Progress(_) | Answer::Problem(_) | Answer::SomeClients(_))
     }
 }
 

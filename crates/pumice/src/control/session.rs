@@ -12,13 +12,14 @@ use std::sync::Arc;
 
 use futures_util::future::{Either, select};
 
-use super::protocol::{Answer, Progress, REQUEST_BYTES_MAX, Request, Service, line};
+use super::protocol::{Answer, ListedClient, Progress, REQUEST_BYTES_MAX, Request, Service, line};
 use crate::watch::Watch;
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Clock, Error, ErrorKind, Result};
 use pumice_drive::controller::{Drive, Resize, Resized, SettingsChange};
 use pumice_drive::media::Medium;
 use pumice_drive::runtime::Runtime;
+use pumice_nbd::{Listed, Roster};
 
 /// Clients at once; others wait in the backlog. Enough for a scrub, a resize and several requests
 /// for info.
@@ -30,6 +31,9 @@ const CLIENT_NS: u64 = 5_000_000_000;
 
 /// Interval of progress lines, which also detect that a client is gone.
 const PROGRESS_NS: u64 = 250_000_000;
+
+/// Clients in one answer: their names may be long, and an answer has a limit.
+const LISTED_MAX: usize = 16;
 
 /// Number of clients being served.
 #[derive(Default)]
@@ -48,27 +52,60 @@ impl Drop for ClientCount {
     }
 }
 
-/// Accepts clients forever, and serves each in a task of its own.
+/// What a socket is about.
+pub(super) struct Served<M> {
+    /// The drive's path, as far as it is UTF-8.
+    pub(super) path: String,
+    pub(super) drive: Rc<Drive<M, Runtime>>,
+    /// The server, and the name of the drive there.
+    pub(super) watch: (Rc<Watch>, String),
+    pub(super) uris: Rc<RefCell<Vec<String>>>,
+}
+
+/// Whether a socket is to be served no longer, so that its drive can be closed.
+#[derive(Default)]
+pub(super) struct End {
+    has_come: Cell<bool>,
+    noted: WaitQueue,
+}
+
+impl End {
+    /// Ends the serving.
+    pub(super) fn come(&self) {
+        self.has_come.set(true);
+        self.noted.wake_all();
+    }
+
+    async fn wait(&self) {
+        self.noted.wait_for(|| self.has_come.get().then_some(())).await;
+    }
+}
+
+/// Accepts clients until the end, and serves each in a task of its own.
 pub(super) async fn serve<M: Medium + 'static>(
     runtime: Runtime,
     socket: Arc<OwnedFd>,
-    drive: Rc<Drive<M, Runtime>>,
-    watch: (Rc<Watch>, usize),
-    service: Service,
+    end: Rc<End>,
+    served: Served<M>,
 ) {
+    let served = Rc::new(served);
     let clients = Rc::<Clients>::default();
     loop {
         let has_room = || (clients.count.get() < CLIENTS_MAX).then_some(());
         clients.left.wait_for(has_room).await;
-        match runtime.accept(&socket).await {
+        let accepted = match select(pin!(runtime.accept(&socket)), pin!(end.wait())).await {
+            Either::Left((accepted, _)) => accepted,
+            Either::Right(_) => return,
+        };
+        match accepted {
             Ok(client) => {
                 clients.count.set(clients.count.get() + 1);
                 let count = ClientCount(clients.clone());
                 let link = Link { runtime: runtime.clone(), client: Arc::new(client) };
-                let (drive, watch, service) = (drive.clone(), watch.clone(), service.clone());
+                let served = served.clone();
                 runtime.spawn(async move {
                     let _count = count;
-                    serve_client(&link, &drive, &watch, &service).await;
+                    serve_client(&link, &served).await;
                 });
             }
             Err(error) => {
@@ -85,12 +122,8 @@ struct Link {
     client: Arc<OwnedFd>,
 }
 
-async fn serve_client<M: Medium + 'static>(
-    link: &Link,
-    drive: &Rc<Drive<M, Runtime>>,
-    (watch, number): &(Rc<Watch>, usize),
-    service: &Service,
-) {
+async fn serve_client<M: Medium + 'static>(link: &Link, served: &Served<M>) {
+    let Served { drive, watch: (watch, name), .. } = served;
     let request = match link.runtime.timeout(CLIENT_NS, link.request()).await {
         Some(Ok(request)) => request,
         Some(Err(error)) => {
@@ -101,19 +134,38 @@ async fn serve_client<M: Medium + 'static>(
     };
     let answer = match request {
         Request::Info {} => Some(Answer::Info(Box::new(drive.info()))),
-        Request::Watch {} => Some(Answer::Watched(Box::new(watch.snapshot(Some(*number))))),
+        Request::Watch {} => Some(Answer::Watched(Box::new(watch.snapshot(Some(name))))),
         Request::Scrub { rate_bytes } => scrub(link, drive, rate_bytes).await,
         Request::Resize(wanted) => resize(link, drive, wanted).await,
         Request::Set(change) => set(link, drive, change).await,
         Request::Compact { percent } => compact(link, drive, percent).await,
-        Request::Service {} => {
-            let clients = watch.snapshot(Some(*number)).connections.open;
-            Some(Answer::Service(Service { clients, ..service.clone() }))
-        }
+        Request::Service {} => Some(Answer::Service(Service {
+            path: served.path.clone(),
+            process: std::process::id(),
+            export: name.clone(),
+            clients: watch.connections().open,
+            uris: served.uris.borrow().clone(),
+        })),
+        Request::Clients {} => clients(link, watch.roster()).await,
+        Request::Disconnect { id } => Some(Answer::Disconnected(watch.roster().disconnect(id))),
     };
     if let Some(answer) = answer {
         link.send(&answer).await;
     }
+}
+
+/// Lists the clients of the server, a few in each answer; returns `None` if the client is gone.
+async fn clients(link: &Link, roster: &Roster) -> Option<Answer> {
+    let listed = roster.list(link.runtime.now_ns());
+    let mut parts = listed.chunks(LISTED_MAX);
+    let last = parts.next_back().unwrap_or_default();
+    let answer = |part: &[Listed]| part.iter().map(ListedClient::from).collect();
+    for part in parts {
+        if !link.send(&Answer::SomeClients(answer(part))).await {
+            return None;
+        }
+    }
+    Some(Answer::Clients(answer(last)))
 }
 
 /// Scrubs the drive; returns `None` if the client is gone.

@@ -1,5 +1,6 @@
 //! The listening control socket of a drive.
 
+use std::cell::RefCell;
 use std::fs::{self, File, Permissions};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -9,7 +10,6 @@ use std::rc::Rc;
 use std::sync::{Arc, Once};
 
 use super::directory::{SOCKET_SUFFIX, private_directory, socket_path};
-use super::protocol::Service;
 use super::session;
 use crate::watch::Watch;
 use pumice_drive::base::clock::while_busy;
@@ -21,7 +21,8 @@ use pumice_drive::runtime::Runtime;
 /// Whether this process has removed the sockets of servers that were killed.
 static SWEPT: Once = Once::new();
 
-/// The listening control socket of one drive; its file is removed on drop.
+/// The listening control socket of one drive; on drop its file is removed, and it is served no
+/// longer.
 pub(crate) struct ControlSocket {
     socket: Arc<OwnedFd>,
     path: PathBuf,
@@ -29,6 +30,7 @@ pub(crate) struct ControlSocket {
     drive: PathBuf,
     /// Device and inode of the socket's file.
     file: (u64, u64),
+    end: Rc<session::End>,
 }
 
 impl ControlSocket {
@@ -67,22 +69,22 @@ impl ControlSocket {
         let metadata = fs::symlink_metadata(&path).map_err(cannot)?;
         let file = (metadata.dev(), metadata.ino());
         let drive = std::path::absolute(drive).unwrap_or_else(|_| drive.to_owned());
-        Ok(Self { socket: Arc::new(listener.into()), path, drive, file })
+        let end = Rc::default();
+        Ok(Self { socket: Arc::new(listener.into()), path, drive, file, end })
     }
 
-    /// Serves requests about `drive`, which has that number in `watch` and is served at `uris`,
-    /// forever. The socket's file
-    /// may be removed before this ends.
+    /// Serves requests about `drive`, which has that name in `watch` and is served at `uris`,
+    /// until this socket is dropped.
     pub(crate) fn serve<M: Medium + 'static>(
         &self,
         runtime: Runtime,
         drive: Rc<Drive<M, Runtime>>,
-        watch: (Rc<Watch>, usize),
-        uris: Vec<String>,
+        watch: (Rc<Watch>, String),
+        uris: Rc<RefCell<Vec<String>>>,
     ) -> impl Future<Output = ()> + 'static {
         let path = self.drive.to_string_lossy().into_owned();
-        let service = Service { path, process: std::process::id(), uris, clients: 0 };
-        session::serve(runtime, self.socket.clone(), drive, watch, service)
+        let (socket, end) = (self.socket.clone(), self.end.clone());
+        session::serve(runtime, socket, end, session::Served { path, drive, watch, uris })
     }
 }
 
@@ -105,6 +107,7 @@ fn remove_dead(directory: &Path) {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
+        self.end.come();
         // Another read-only server, started at the same moment, may have replaced the file.
         let is_own = |metadata: fs::Metadata| (metadata.dev(), metadata.ino()) == self.file;
         if fs::symlink_metadata(&self.path).is_ok_and(is_own) {

@@ -3,7 +3,7 @@
 //! | listening on | token | GET | POST |
 //! |---|---|---|---|
 //! | loopback | no | everyone | refused |
-//! | loopback | yes | everyone | with the token |
+//! | loopback | yes | everyone, or with the token if that is asked for | with the token |
 //! | other addresses | yes | with the token | with the token |
 //! | other addresses, `insecure` | no | everyone | refused |
 //! | other addresses | no | refused to listen | |
@@ -36,6 +36,8 @@ const TOKEN_BYTES_MAX: usize = 1024;
 pub(crate) struct Access {
     address: SocketAddr,
     token: Option<String>,
+    /// Whether reading needs the token on a loopback address, too.
+    is_private: bool,
 }
 
 /// Why a request is refused.
@@ -71,7 +73,19 @@ impl Access {
                  --http-insecure to allow reading without a token"
             ));
         }
-        Ok(Self { address, token })
+        Ok(Self { address, token, is_private: false })
+    }
+
+    /// Returns rules by which reading needs the token on a loopback address, too.
+    ///
+    /// # Errors
+    /// `InvalidInput` if there is no token.
+    pub(crate) fn private(self) -> Result<Self> {
+        if self.token.is_none() {
+            let what = "--http-private needs --http-token-file";
+            return Err(Error::new(ErrorKind::InvalidInput, what));
+        }
+        Ok(Self { is_private: true, ..self })
     }
 
     /// Returns the address to listen on.
@@ -91,7 +105,8 @@ impl Access {
         headers: &HeaderMap,
     ) -> std::result::Result<(), Refusal> {
         let is_read = matches!(*method, Method::GET | Method::HEAD);
-        let asks_always = self.token.is_some() && !is_loopback(self.address.ip());
+        let is_open = is_loopback(self.address.ip()) && !self.is_private;
+        let asks_always = self.token.is_some() && !is_open;
         if !asks_always && !headers.get(HOST).is_some_and(|host| self.is_known(host.as_bytes())) {
             let what = "use an address or localhost: other names are refused, so that no page of \
                         another site can read this";
@@ -191,6 +206,8 @@ mod tests {
         let wrong = "Bearer 0123456789abcdee";
         let inside = access("127.0.0.1:80", false, false).unwrap();
         let inside_with = access("[::1]:80", true, false).unwrap();
+        let private = access("127.0.0.1:80", true, false).unwrap().private().unwrap();
+        assert!(access("127.0.0.1:80", false, false).unwrap().private().is_err());
         let outside_with = access("192.0.2.1:80", true, false).unwrap();
         let outside_open = access("0.0.0.0:80", false, true).unwrap();
         assert!(access("192.0.2.1:80", false, false).is_err());
@@ -199,6 +216,7 @@ mod tests {
             (&inside, [200, 403], [200, 403], [200, 403]),
             (&inside_with, [200, 401], [200, 401], [200, 200]),
             (&outside_with, [401, 401], [200, 401], [200, 200]),
+            (&private, [401, 401], [200, 401], [200, 200]),
             (&outside_open, [200, 403], [200, 403], [200, 403]),
         ] {
             for (at, method) in ["GET", "POST"].into_iter().enumerate() {

@@ -5,15 +5,17 @@
 //! once if the channel is full, and abandoned if it is not answered in time. A snapshot shows the
 //! drives of the threads that answer.
 
+use std::collections::HashMap;
+use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{FutureExt, join_all};
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::time::{Sleep, sleep};
 
-use tokio::sync::{mpsc, oneshot};
-
-use crate::watch::{Action, Snapshot, Watch};
+use crate::watch::{Action, Names, Snapshot, Watch};
 use pumice_drive::base::Error;
 use pumice_drive::controller::SegmentMap;
 use pumice_drive::runtime::Runtime;
@@ -24,6 +26,9 @@ const QUESTIONS_MAX: usize = 16;
 /// Time limit for a snapshot. A thread of drives answers in well under a millisecond; if it takes
 /// two seconds, something is wrong, and the client should see that.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
+
+/// How old a map of segments may be, and the time between two that are made.
+const MAP_AGE_MAX: Duration = Duration::from_secs(1);
 
 /// Time limit for an action: a flush of a slow medium.
 const ACTION_MAX: Duration = Duration::from_secs(30);
@@ -43,21 +48,32 @@ pub(super) struct Unanswered;
 #[derive(Clone)]
 pub(super) struct Asker(Arc<[Asked]>);
 
+/// The last map of a drive.
+struct LastMap {
+    /// Ends when it is too old.
+    age: Pin<Box<Sleep>>,
+    /// The cells that were asked for.
+    cells_max: u32,
+    map: SegmentMap,
+}
+
 /// A thread that can be asked.
 struct Asked {
     /// The names of its drives.
-    drives: Vec<String>,
+    drives: Names,
     questions: mpsc::Sender<Ask>,
+    /// Locked while a map is made, so that one is made at a time.
+    maps: Mutex<HashMap<String, LastMap>>,
 }
 
 /// The answering end, of one thread.
 pub(crate) struct Answerer(mpsc::Receiver<Ask>);
 
 /// Returns both ends; `names` are those of the drives of each thread.
-pub(super) fn channels(names: Vec<Vec<String>>) -> (Asker, Vec<Answerer>) {
+pub(super) fn channels(names: Vec<Names>) -> (Asker, Vec<Answerer>) {
     let channel = |drives| {
         let (questions, receiver) = mpsc::channel(QUESTIONS_MAX);
-        (Asked { drives, questions }, Answerer(receiver))
+        (Asked { drives, questions, maps: Mutex::default() }, Answerer(receiver))
     };
     let (asked, answerers): (Vec<_>, _) = names.into_iter().map(channel).unzip();
     (Asker(asked.into()), answerers)
@@ -77,26 +93,41 @@ impl Asker {
         }))
     }
 
-    /// Returns the names of the drives.
-    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().flat_map(|asked| &asked.drives).map(String::as_str)
+    /// Returns the names of the drives of now.
+    pub(super) fn names(&self) -> impl Iterator<Item = String> {
+        self.0.iter().flat_map(Asked::drives)
     }
 
     /// Returns the names of the drives that a snapshot lacks.
-    pub(super) fn missing(&self, snapshot: &Snapshot) -> impl Iterator<Item = &str> {
-        let is_there = |name: &str| snapshot.drives.iter().any(|drive| drive.name == name);
-        self.names().filter(move |name| !is_there(name))
+    pub(super) fn missing(&self, snapshot: &Snapshot) -> Vec<String> {
+        let is_there = |name: &String| snapshot.drives.iter().any(|drive| drive.name == *name);
+        self.names().filter(|name| !is_there(name)).collect()
     }
 
-    /// Returns the segments of a drive in at most `cells_max` cells; none if there is no such
-    /// drive.
+    /// Returns the segments of a drive in at most `cells_max` cells, as they were within the last
+    /// second; none if there is no such drive. Its thread makes one map a second at most: each
+    /// walks all segments.
     pub(super) async fn segments(
         &self,
         drive: String,
         cells_max: u32,
     ) -> Result<Option<SegmentMap>, Unanswered> {
         let Some(asked) = self.of(&drive) else { return Ok(None) };
-        asked.ask(|answer| Ask::Segments(drive, cells_max, answer), ANSWER_MAX).await
+        let mut maps = asked.maps.lock().await;
+        if let Some(last) = maps.get_mut(&drive) {
+            if last.cells_max == cells_max && last.age.as_mut().now_or_never().is_none() {
+                return Ok(Some(last.map.clone()));
+            }
+            last.age.as_mut().await;
+        }
+        let name = drive.clone();
+        let made = asked.ask(|answer| Ask::Segments(name, cells_max, answer), ANSWER_MAX).await?;
+        // Of drives that are there, so that there are no more than these.
+        let drives = asked.drives();
+        maps.retain(|name, _| drives.contains(name));
+        let age = Box::pin(sleep(MAP_AGE_MAX));
+        maps.extend(made.clone().map(|map| (drive, LastMap { age, cells_max, map })));
+        Ok(made)
     }
 
     /// Carries out an action on a drive; returns `None` if there is no such drive.
@@ -110,11 +141,15 @@ impl Asker {
     }
 
     fn of(&self, drive: &String) -> Option<&Asked> {
-        self.0.iter().find(|asked| asked.drives.contains(drive))
+        self.0.iter().find(|asked| asked.drives().contains(drive))
     }
 }
 
 impl Asked {
+    fn drives(&self) -> Vec<String> {
+        self.drives.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     async fn ask<T>(
         &self,
         question: impl FnOnce(oneshot::Sender<T>) -> Ask,

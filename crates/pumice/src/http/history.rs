@@ -7,7 +7,7 @@
 //! The points are in memory, and end with the server. A snapshot takes a thread of drives as long
 //! as a client's does.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -74,8 +74,9 @@ pub(super) struct Points {
 impl History {
     /// Returns a history without points of the drives that can be asked.
     pub(super) fn new(asker: &Asker) -> Self {
-        let drives = asker.names().map(|name| (name.to_owned(), Past::default())).collect();
-        Self(Arc::new(Mutex::new(drives)))
+        let history = Self(Arc::default());
+        history.drives(|drives| follow(drives, asker.names()));
+        history
     }
 
     /// Takes points forever.
@@ -87,7 +88,10 @@ impl History {
         loop {
             ticks.tick().await;
             let snapshot = asker.snapshot().await.ok();
-            self.drives(|drives| note(drives, snapshot));
+            self.drives(|drives| {
+                follow(drives, asker.names());
+                note(drives, snapshot);
+            });
         }
     }
 
@@ -116,6 +120,15 @@ fn period(drives: usize) -> Duration {
     SPAN.div_f64(points_max(drives) as f64)
 }
 
+/// Forgets the drives that are served no more, and adds those that are new.
+fn follow(drives: &mut HashMap<String, Past>, names: impl Iterator<Item = String>) {
+    let names: HashSet<String> = names.collect();
+    drives.retain(|name, _| names.contains(name));
+    for name in names {
+        drives.entry(name).or_default();
+    }
+}
+
 /// Adds a point to each drive that answered twice in a row.
 fn note(drives: &mut HashMap<String, Past>, snapshot: Option<Snapshot>) {
     let points_max = points_max(drives.len());
@@ -128,9 +141,9 @@ fn note(drives: &mut HashMap<String, Past>, snapshot: Option<Snapshot>) {
         if let (Some((then_ns, then)), Some((_, now))) = (&past.last, &now)
             && now_ns > *then_ns
         {
-            if past.points.len() == points_max {
-                past.points.pop_front();
-            }
+            // Other drives may have come since, which share the memory.
+            let excess = (past.points.len() + 1).saturating_sub(points_max);
+            past.points.drain(..excess);
             let seconds = (now_ns - then_ns) as f64 / 1e9;
             past.points.push_back(Point(now_ns as f64 / 1e9, values(then, now, seconds)));
         }
@@ -203,6 +216,17 @@ mod tests {
         }
         let times: Vec<f64> = drives["d"].points.iter().map(|point| point.0).collect();
         assert_eq!(times, [5.0, 20.0]);
+    }
+
+    #[test]
+    fn drives_come_and_go() {
+        let mut drives = history();
+        [0, 5].map(|seconds| note(&mut drives, Some(at(seconds))));
+        follow(&mut drives, ["d", "e"].map(String::from).into_iter());
+        assert_eq!(drives.len(), 2);
+        assert_eq!(drives["d"].points.len(), 1, "the points of a drive that stays are kept");
+        follow(&mut drives, ["e".to_owned()].into_iter());
+        assert!(!drives.contains_key("d"));
     }
 
     #[test]

@@ -194,7 +194,7 @@ impl Collector for Metrics {
 impl Metrics {
     /// Metrics of the server.
     fn server(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let (version, connections) = (&self.0.version, self.0.connections);
+        let (version, connections) = (&self.0.version, &self.0.connections);
         let help = "Version of the program; always 1.";
         let mut metric = encoder.encode_descriptor("build_info", help, None, MetricType::Gauge)?;
         let labels = [("version", version.as_str())];
@@ -214,6 +214,11 @@ impl Metrics {
         for (name, help, value) in [
             ("connections_accepted", "NBD clients accepted.", connections.accepted),
             (
+                "connections_refused",
+                "NBD clients refused: a handshake, a certificate or an export.",
+                connections.refused,
+            ),
+            (
                 "refused_requests",
                 "Requests refused before they reached a drive: malformed, or during shutdown.",
                 connections.refused_requests,
@@ -221,6 +226,15 @@ impl Metrics {
         ] {
             let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             ConstCounter::new(value).encode(metric)?;
+        }
+        let help = "When a certificate, or a list of revocations, ends; in seconds since 1970.";
+        let name = "certificate_expiry_timestamp_seconds";
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (index, validity) in connections.validities.iter().enumerate() {
+            // A file may hold a chain of them.
+            let number = index.to_string();
+            let labels = [("file", validity.file.as_str()), ("number", number.as_str())];
+            ConstGauge::new(validity.until_s).encode(metric.encode_family(&labels)?)?;
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `/` | the page, with `/page.css` and its scripts |
 //! | `/metrics` | metrics for Prometheus |
-//! | `/healthz` | 200, or 503 with the reason |
+//! | `/healthz` | 200, or 503 with the reason; without the token only the status |
 //! | `/api/snapshot` | everything, as the page uses it |
 //! | `/api/drives` | the drives' names |
 //! | `/api/drives/NAME` | what `pumice info --json` prints |
@@ -18,8 +18,8 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue,
-    REFERRER_POLICY, TRANSFER_ENCODING, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+    CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName,
+    HeaderValue, REFERRER_POLICY, TRANSFER_ENCODING, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
@@ -44,6 +44,9 @@ const BODY_BYTES_MAX: u64 = 4096;
 /// Why a drive is not shown.
 const SILENT: &str = "the drives' thread does not answer in time";
 
+/// The path for probes.
+const HEALTH: &str = "/healthz";
+
 /// Cells of a map of segments: the maximum, and the default.
 const CELLS_MAX: u32 = 4096;
 const CELLS_DEFAULT: u32 = 1024;
@@ -63,7 +66,7 @@ pub(super) fn router(asker: Asker, history: History, access: Access) -> Router {
         .route("/", get(page::html))
         .route("/{file}", get(page::file))
         .route("/metrics", get(metrics))
-        .route("/healthz", get(health))
+        .route(HEALTH, get(health))
         .route("/api/snapshot", get(snapshot))
         .route("/api/drives", get(drives))
         .route("/api/drives/{name}", get(drive))
@@ -81,7 +84,18 @@ pub(super) fn router(asker: Asker, history: History, access: Access) -> Router {
 
 /// Applies the access rules, and adds security headers to every answer.
 async fn guard(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
-    let mut response = match access.check(request.method(), request.headers()) {
+    let checked = access.check(request.method(), request.headers());
+    let is_refused = checked.is_err();
+    let mut response = match checked {
+        // Probes of load balancers have no token.
+        Err(refusal)
+            if refusal.status == StatusCode::UNAUTHORIZED && request.uri().path() == HEALTH =>
+        {
+            let answered = tokio::time::timeout(ANSWER_MAX, next.run(request)).await;
+            let status = answered.map_or(StatusCode::SERVICE_UNAVAILABLE, |got| got.status());
+            let word = if status.is_success() { "ok" } else { "failing" };
+            (status, Json(json!({ "status": word }))).into_response()
+        }
         Err(refusal) => failed(refusal.status, refusal.what),
         Ok(()) if has_long_body(request.headers()) => {
             failed(StatusCode::PAYLOAD_TOO_LARGE, "request body too long")
@@ -98,8 +112,13 @@ async fn guard(State(access): State<Arc<Access>>, request: Request, next: Next) 
         (CONTENT_SECURITY_POLICY, POLICY),
         (REFERRER_POLICY, "no-referrer"),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
     ] {
         headers.insert(name, HeaderValue::from_static(value));
+    }
+    // Who is refused does not keep one of the few connections.
+    if is_refused {
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
     if is_unauthorized {
         let ask = HeaderValue::from_static("Basic realm=\"pumice\", charset=\"UTF-8\"");
@@ -160,7 +179,7 @@ async fn health(State(asker): State<Asker>) -> Response {
         .collect();
     let answering = drives.len();
     let silent = |name| json!({ "name": name, "status": "failing", "what": SILENT, "alerts": [] });
-    drives.extend(asker.missing(&snapshot).map(silent));
+    drives.extend(asker.missing(&snapshot).into_iter().map(silent));
     let any = drives.len() > answering || snapshot.drives.iter().any(is_failing);
     let status = if any { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
     (status, Json(json!({ "status": word(any), "drives": drives }))).into_response()
@@ -171,7 +190,7 @@ async fn snapshot(State(asker): State<Asker>) -> Response {
         Ok(snapshot) => snapshot,
         Err(error) => return unanswered(error),
     };
-    let silent: Vec<&str> = asker.missing(&snapshot).collect();
+    let silent = asker.missing(&snapshot);
     Json(Everything { snapshot: &snapshot, silent }).into_response()
 }
 
@@ -181,7 +200,7 @@ struct Everything<'a> {
     #[serde(flatten)]
     snapshot: &'a Snapshot,
     /// The drives whose thread does not answer.
-    silent: Vec<&'a str>,
+    silent: Vec<String>,
 }
 
 async fn drives(State(asker): State<Asker>) -> Response {

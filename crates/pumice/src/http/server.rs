@@ -21,6 +21,7 @@ use super::access::Access;
 use super::ask::{self, Answerer};
 use super::history::History;
 use super::routes;
+use crate::watch::Names;
 use pumice_drive::base::{Error, Result};
 
 /// Connections at once; others wait in the backlog. A browser opens up to six.
@@ -80,7 +81,7 @@ impl Http {
     ///
     /// # Errors
     /// The operating system cannot start a thread.
-    pub(crate) fn serve(self, names: Vec<Vec<String>>) -> Result<(Serving, Vec<Answerer>)> {
+    pub(crate) fn serve(self, names: Vec<Names>) -> Result<(Serving, Vec<Answerer>)> {
         let (asker, answerers) = ask::channels(names);
         let history = History::new(&asker);
         let app = routes::router(asker.clone(), history.clone(), self.access);

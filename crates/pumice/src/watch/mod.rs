@@ -28,6 +28,8 @@
     allow(dead_code, unused_imports, reason = "each of the two shows a part of this")
 )]
 
+use std::sync::{Arc, Mutex};
+
 mod latency;
 mod measured;
 mod rates;
@@ -39,5 +41,9 @@ mod watched;
 pub(crate) use latency::{BUCKETS, Latency, bucket_limit_ns};
 pub(crate) use measured::Measured;
 pub(crate) use rates::Rates;
-pub(crate) use snapshot::{Connections, DriveSnapshot, Snapshot};
+pub(crate) use snapshot::{Connections, DriveSnapshot, Snapshot, Validity};
 pub(crate) use watched::{Action, Watch};
+
+/// The names of the drives of a thread, for any thread; they change when drives are added or
+/// removed.
+pub(crate) type Names = Arc<Mutex<Vec<String>>>;

@@ -24,14 +24,37 @@ pub(crate) struct Snapshot {
 }
 
 /// NBD clients of a server.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Connections {
     /// Connected now, those in their handshake included.
     pub open: u64,
     /// Accepted since the start.
     pub accepted: u64,
+    /// Times that a client was refused: a handshake, a certificate, an export.
+    pub refused: u64,
     /// Requests refused before they reached a drive: malformed ones, and those during shutdown.
     pub refused_requests: u64,
+    /// How long the certificates and lists of revocations that the server uses are valid.
+    pub validities: Vec<Validity>,
+}
+
+/// The time for which a certificate or a list of revocations is valid, in seconds since 1970.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Validity {
+    /// The file it comes from.
+    pub file: String,
+    /// Its beginning.
+    pub from_s: i64,
+    /// Its end.
+    pub until_s: i64,
+}
+
+impl From<pumice_nbd::Validity> for Validity {
+    fn from(validity: pumice_nbd::Validity) -> Self {
+        let pumice_nbd::Validity { file, from_s, until_s } = validity;
+        Self { file, from_s, until_s }
+    }
 }
 
 /// One drive at one moment.

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +14,7 @@ use pumice_drive::base::{Clock, Result};
 use pumice_drive::controller::{Drive, SegmentMap};
 use pumice_drive::media::Medium;
 use pumice_drive::runtime::Runtime;
+use pumice_nbd::Roster;
 
 /// A maintenance action on a drive; it changes nothing that a host could see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,33 +85,49 @@ impl<M: Medium + 'static> Watched for WatchedDrive<M> {
 pub(crate) struct Watch {
     runtime: Runtime,
     connections: Box<dyn Fn() -> Connections>,
+    roster: Arc<Roster>,
     drives: RefCell<Vec<Rc<dyn Watched>>>,
 }
 
 impl Watch {
-    /// Returns a server without drives; `connections` returns its connections.
+    /// Returns a server without drives; `connections` returns its connections, and `roster` has its
+    /// clients.
     pub(crate) fn new(
         runtime: Runtime,
         connections: impl Fn() -> Connections + 'static,
+        roster: Arc<Roster>,
     ) -> Rc<Self> {
         let drives = RefCell::default();
-        Rc::new(Self { runtime, connections: Box::new(connections), drives })
+        Rc::new(Self { runtime, connections: Box::new(connections), roster, drives })
     }
 
-    /// Adds a drive, and returns its number. `rated_write_bytes` is the rated write endurance of
-    /// its medium.
+    /// Returns the clients of the server.
+    pub(crate) fn roster(&self) -> &Roster {
+        &self.roster
+    }
+
+    /// Returns the connections of the server.
+    pub(crate) fn connections(&self) -> Connections {
+        (self.connections)()
+    }
+
+    /// Adds a drive. `rated_write_bytes` is the rated write endurance of its medium.
     pub(crate) fn add<M: Medium + 'static>(
         &self,
         name: String,
         drive: Rc<Drive<M, Runtime>>,
         measured: Rc<Measured<Drive<M, Runtime>>>,
         rated_write_bytes: Option<u64>,
-    ) -> usize {
+    ) {
         let media_bytes_at_start = drive.info().media_bytes;
         let watched =
             WatchedDrive { name, drive, measured, rated_write_bytes, media_bytes_at_start };
         self.drives.borrow_mut().push(Rc::new(watched));
-        self.drives.borrow().len() - 1
+    }
+
+    /// Removes a drive.
+    pub(crate) fn remove(&self, name: &str) {
+        self.drives.borrow_mut().retain(|drive| drive.name() != name);
     }
 
     /// Returns a drive by its name.
@@ -117,13 +135,12 @@ impl Watch {
         self.drives.borrow().iter().find(|drive| drive.name() == name).cloned()
     }
 
-    /// Returns a snapshot of the server with all its drives, or with one.
-    pub(crate) fn snapshot(&self, only: Option<usize>) -> Snapshot {
+    /// Returns a snapshot of the server with all its drives, or with the one of this name.
+    pub(crate) fn snapshot(&self, only: Option<&str>) -> Snapshot {
         let now_ns = self.runtime.now_ns();
         let drives = self.drives.borrow();
-        let wanted = drives.iter().enumerate();
-        let wanted = wanted.filter(|(number, _)| only.is_none_or(|only| only == *number));
-        let drives = wanted.map(|(_, drive)| drive.snapshot()).collect();
+        let wanted = drives.iter().filter(|drive| only.is_none_or(|only| only == drive.name()));
+        let drives = wanted.map(|drive| drive.snapshot()).collect();
         Snapshot {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             now_ns,

@@ -97,9 +97,10 @@ fn serve_opened(
         tracing::warn!(drive = %path, %error, "other commands cannot reach the drive");
     });
     if let Ok(control) = &control {
-        let watch = Watch::new(runtime.clone(), Connections::default);
-        let number = watch.add(name, drive.clone(), measured, None);
-        runtime.spawn(control.serve(runtime.clone(), drive.clone(), (watch, number), Vec::new()));
+        let watch = Watch::new(runtime.clone(), Connections::default, Arc::default());
+        watch.add(name.clone(), drive.clone(), measured, None);
+        let watch = (watch, name);
+        runtime.spawn(control.serve(runtime.clone(), drive.clone(), watch, Rc::default()));
     }
     // Fails only if the thread has ended, which its result reports.
     let _ = steps.file.send(file);

@@ -8,6 +8,7 @@ use clap::{CommandFactory, Parser};
 use tempfile::NamedTempFile;
 
 use super::super::commands::{Command as Chosen, DriveCommand};
+use super::super::serve::TABLES;
 use super::super::{Cli, chain};
 use super::*;
 
@@ -21,7 +22,7 @@ fn gather(text: &str, typed: &[&str]) -> Result<Arguments> {
     let file = file(text);
     let path = file.path().to_str().unwrap();
     let typed = ["pumice"].iter().chain(typed).map(|arg| arg.replace("FILE", path).into());
-    Arguments::gather(Cli::command(), typed.collect())
+    Arguments::gather(Cli::command(), &TABLES, typed.collect())
 }
 
 /// Returns the resulting arguments, without the path of the file.
@@ -51,7 +52,7 @@ fn sample(arg: &Arg) -> String {
         "MODE" => "0o660",
         "USER[:GROUP]" => "\"0:0\"",
         "CODEC" => "\"zstd\"",
-        "NUMBER" => "7",
+        "NUMBER" | "SECONDS" => "7",
         "PERCENT|off" => "20",
         "PERCENT,..." => "\"80,90\"",
         _ => panic!("{arg}: what is a {name}? Add a sample of it here"),
@@ -138,6 +139,34 @@ fn a_mistake_is_named_with_its_line() {
 }
 
 #[test]
+fn tables_are_parsed_as_flags_are_and_mistakes_are_named_with_their_lines() {
+    let text = "read-only = true\n[export.a]\ndrive = 'x'\nallow-users = [0, 'root']\n\
+                [export.'b c']\niops = 5\n";
+    let arguments = gather(text, &["serve", "--config", "FILE"]).unwrap();
+    let names: Vec<_> = arguments.tables.iter().map(|table| table.name.as_str()).collect();
+    assert_eq!(names, ["a", "b c"]);
+    assert!(arguments.tables[1].position.ends_with(":5: export.b c"));
+    for (text, at, words) in [
+        ("export = 5", 1, "export: expected tables [export.NAME], found a number"),
+        ("[export]\na = 5", 2, "export: expected tables [export.NAME], found a number"),
+        ("[export.a]\nreed-only = true", 2, "unknown key 'reed-only': did you mean 'read-only'?"),
+        ("[export.a]\nallow-users = []", 2, "allow-users: expected at least one value"),
+        ("[export.a]\niops = true", 2, "iops: expected a string in quotes or a number"),
+        ("[export.a]\n\niops = 0", 3, "invalid value '0' for '--iops"),
+        ("[export.a]\nallow-addresses = ['10.0.0.0/33']", 2, "expected an address, or a network"),
+        ("[export.a]\nallow-users = ['no such user']", 2, "no such user"),
+    ] {
+        let refusal = refusal(text);
+        assert!(refusal.contains(&format!(":{at}: ")), "{text}: {refusal}");
+        assert!(refusal.contains(words) && !refusal.contains('\n'), "{text}: {refusal}");
+    }
+    // No other command has them.
+    let typed = ["attach", "--config", "FILE"];
+    let refused = gather("[export.a]\n", &typed).err().map(|error| chain(&error));
+    assert!(refused.is_none_or(|refused| refused.contains("unknown key 'export'")));
+}
+
+#[test]
 fn what_clap_refuses_is_named_with_its_line() {
     for (text, words) in [
         ("paths = ['a']\nmap-cache = '12Q'", ":2: map-cache"),
@@ -158,7 +187,7 @@ fn what_clap_refuses_is_named_with_its_line() {
 fn endless_and_absent_files_are_refused() {
     for (path, words) in [("/dev/zero", "longer than"), ("/nowhere", "cannot read")] {
         let typed = ["pumice", "serve", "--config", path].map(OsString::from);
-        let refusal = Arguments::gather(Cli::command(), typed.into()).err().expect(path);
+        let refusal = Arguments::gather(Cli::command(), &TABLES, typed.into()).err().expect(path);
         assert!(refusal.to_string().contains(words), "{refusal}");
     }
 }

@@ -1,12 +1,15 @@
 //! The drives that `pumice serve` serves, and their names.
 
+use std::cell::RefCell;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use anyhow::{Context, Result, bail};
 use futures_util::stream::{StreamExt, iter};
 
+use super::tables::Exports;
 use crate::cli::chain;
 use crate::cli::open::{self, FileDrive};
 use crate::cli::remains;
@@ -31,6 +34,7 @@ const SUFFIX: &str = ".pumice";
 const AT_ONCE: usize = 8;
 
 /// A drive that is to be served.
+#[derive(Clone, Debug)]
 pub(super) struct Planned {
     pub(super) path: PathBuf,
     pub(super) name: String,
@@ -38,6 +42,19 @@ pub(super) struct Planned {
     options: OpenOptions,
     /// Whether it was found in a directory: if it cannot be opened, the others are served.
     is_found: bool,
+    /// Device and inode of the file when this was planned.
+    file: Option<(u64, u64)>,
+}
+
+impl Planned {
+    /// Whether serving this is the same as serving `other`.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let is_same_place = self.path == other.path && self.file == other.file;
+        let is_same_export = self.name == other.name && self.description == other.description;
+        // Options of a drive cannot be compared, and have nothing that is not shown.
+        let options = [self, other].map(|planned| format!("{:?}", planned.options));
+        is_same_place && is_same_export && options[0] == options[1]
+    }
 }
 
 /// The file of a drive.
@@ -47,17 +64,25 @@ pub(super) struct Found {
     is_found: bool,
 }
 
+impl Found {
+    fn file(&self) -> Option<(u64, u64)> {
+        fs::metadata(&self.path).ok().map(|found| (found.dev(), found.ino()))
+    }
+}
+
 /// A drive that is served.
 pub(super) struct Served {
     pub(super) path: PathBuf,
     pub(super) drive: Rc<FileDrive>,
     pub(super) export: Rc<Export<MeasuredDrive>>,
+    /// Where clients reach it.
+    pub(super) uris: Rc<RefCell<Vec<String>>>,
     /// The control socket of the drive, while this lives.
     control: Option<ControlSocket>,
 }
 
 /// Options for the name of an export.
-#[derive(Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub(super) struct Names {
     /// Export name, for a single drive [default: the file name without .pumice]
     #[arg(long, value_name = "NAME")]
@@ -97,23 +122,48 @@ pub(super) fn expand(paths: &[PathBuf]) -> Result<Vec<Found>> {
     Ok(files)
 }
 
-/// Returns what is to be served: the drives at `paths`.
+/// Returns what is to be served: the drives at `found`, and those of the tables. A drive that is in
+/// both is served under the name of its table.
 ///
 /// # Errors
 /// Two drives have one name; a name or description that the protocol does not allow.
 pub(super) fn plan(
-    found: &[Found],
+    mut found: Vec<Found>,
     names: &Names,
+    tables: &Exports,
     options: impl Fn(&Path) -> OpenOptions,
 ) -> Result<Vec<Planned>> {
-    let planned = found.iter().zip(names.of(found)?).map(|(found, name)| Planned {
-        path: found.path.clone(),
-        name,
-        description: names.description.clone(),
-        options: options(&found.path),
-        is_found: found.is_found,
+    let own = tables.0.iter().filter_map(|(name, (table, _))| {
+        let path = table.drive.clone()?;
+        Some((Found { path, is_found: false }, name.clone()))
+    });
+    let own: Vec<_> = own.collect();
+    let own_files: Vec<_> = own.iter().filter_map(|(own, _)| own.file()).collect();
+    found.retain(|found| found.file().is_none_or(|file| !own_files.contains(&file)));
+    let named = names.of(&found)?;
+    let all = found.into_iter().zip(named).chain(own).collect::<Vec<_>>();
+    check_names(&all)?;
+    let planned = all.into_iter().map(|(found, name)| {
+        let table = tables.0.get(&name).map(|(table, _)| table);
+        let mut options = options(&found.path);
+        options.read_only |= table.is_some_and(|table| table.read_only);
+        let description = table.and_then(|table| table.description.clone());
+        let description = description.or_else(|| names.description.clone());
+        let file = found.file();
+        Planned { path: found.path, name, description, options, is_found: found.is_found, file }
     });
     Ok(planned.collect())
+}
+
+/// Checks that no two drives have one name.
+fn check_names(all: &[(Found, String)]) -> Result<()> {
+    for (index, (found, name)) in all.iter().enumerate() {
+        if let Some((other, _)) = all[..index].iter().find(|(_, other)| other == name) {
+            let (one, two) = (other.path.display(), found.path.display());
+            bail!("{one} and {two} would both be the export '{name}'");
+        }
+    }
+    Ok(())
 }
 
 /// Checks that each file holds a drive, as far as that is seen without opening it.
@@ -166,7 +216,8 @@ pub(super) fn open_all(
                 let measured = Measured::new(drive.clone(), runtime.clone());
                 let export = Export::new(name.clone(), description, Rc::new(measured));
                 let export = Rc::new(export.with_lineage(lineage(&drive)));
-                served.push(Served { path: path.clone(), drive, export, control: None });
+                let uris = Rc::default();
+                served.push(Served { path: path.clone(), drive, export, uris, control: None });
             }
             Err(error) if *is_found => {
                 let (drive, error) = (path.display(), chain(&error));
@@ -180,19 +231,16 @@ pub(super) fn open_all(
     Err(error)
 }
 
-/// Makes all drives visible to monitoring and to other commands.
-pub(super) fn show_all(
+/// Makes a drive visible to monitoring and to other commands.
+pub(super) fn show(
     runtime: &Runtime,
-    served: &mut [Served],
+    served: &mut Served,
     rated_write_bytes: Option<u64>,
     watch: &Rc<Watch>,
-    uris: &[Vec<String>],
 ) {
-    for (drive, uris) in served.iter_mut().zip(uris) {
-        let (name, measured) = (drive.export.name.clone(), drive.export.disk.clone());
-        let number = watch.add(name, drive.drive.clone(), measured, rated_write_bytes);
-        drive.control = control(runtime, drive, (watch.clone(), number), uris);
-    }
+    let (name, measured) = (served.export.name.clone(), served.export.disk.clone());
+    watch.add(name.clone(), served.drive.clone(), measured, rated_write_bytes);
+    served.control = control(runtime, served, (watch.clone(), name));
 }
 
 /// Closes drives; returns the first error, with its path.
@@ -226,25 +274,19 @@ impl Names {
         }
         if let Some(name) = &self.export_name {
             check_text("--export-name", name)?;
-            return Ok(vec![name.clone()]);
+            return Ok(found.iter().map(|_| name.clone()).collect());
         }
         let names: Vec<_> = found.iter().map(|found| name_of(&found.path)).collect();
-        for (index, name) in names.iter().enumerate() {
-            if name.is_empty() {
-                let path = found[index].path.display();
-                bail!("{path} has no name before {SUFFIX}: rename it, or use --export-name");
-            }
-            if let Some(other) = names[..index].iter().position(|other| other == name) {
-                let (one, two) = (found[other].path.display(), found[index].path.display());
-                bail!("{one} and {two} would both be the export '{name}'");
-            }
+        if let Some(index) = names.iter().position(String::is_empty) {
+            let path = found[index].path.display();
+            bail!("{path} has no name before {SUFFIX}: rename it, or use --export-name");
         }
         Ok(names)
     }
 }
 
 /// Checks a text that the protocol sends.
-fn check_text(option: &str, text: &str) -> Result<()> {
+pub(super) fn check_text(option: &str, text: &str) -> Result<()> {
     if text.len() > TEXT_BYTES_MAX || text.contains('\0') {
         bail!("{option} takes up to {TEXT_BYTES_MAX} bytes without NUL");
     }
@@ -279,8 +321,7 @@ fn describe(drive: &FileDrive) -> String {
 fn control(
     runtime: &Runtime,
     served: &Served,
-    watch: (Rc<Watch>, usize),
-    uris: &[String],
+    watch: (Rc<Watch>, String),
 ) -> Option<ControlSocket> {
     let path = &served.path;
     let socket = ControlSocket::bind(runtime, path).inspect_err(|error| {
@@ -288,6 +329,7 @@ fn control(
         tracing::warn!(drive = %path, %error, "other commands cannot reach the drive");
     });
     let socket = socket.ok()?;
-    runtime.spawn(socket.serve(runtime.clone(), served.drive.clone(), watch, uris.to_vec()));
+    let uris = served.uris.clone();
+    runtime.spawn(socket.serve(runtime.clone(), served.drive.clone(), watch, uris));
     Some(socket)
 }

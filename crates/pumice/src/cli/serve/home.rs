@@ -9,9 +9,10 @@ use anyhow::Result;
 use super::exports::{self, Planned, Served};
 use super::threads::Described;
 use crate::cli::watch::{self, Answerer, MeasuredDrive};
+use crate::watch::Watch;
 use pumice_drive::codec::{Pool, Workers};
 use pumice_drive::runtime::Runtime;
-use pumice_nbd::{Options, Server, Tally};
+use pumice_nbd::{Announcement, Options, Roster, Server, Tally};
 
 /// What is to live on one thread.
 pub(super) struct Plan {
@@ -32,6 +33,7 @@ pub(super) struct Showing {
     pub(super) rated_write_bytes: Option<u64>,
     /// Of the server that clients connect to.
     pub(super) tally: Arc<Tally>,
+    pub(super) roster: Arc<Roster>,
     pub(super) answerer: Option<Answerer>,
     /// Dropped when it has been done.
     pub(super) _done: Sender<()>,
@@ -40,8 +42,11 @@ pub(super) struct Showing {
 /// Drives of one thread.
 pub(super) struct Home {
     runtime: Runtime,
+    workers: Option<Workers>,
     pub(super) served: Vec<Served>,
     pub(super) server: Rc<Server<MeasuredDrive>>,
+    /// Once the drives are shown, and the rated write endurance of their medium.
+    watch: Option<(Rc<Watch>, Option<u64>)>,
 }
 
 impl Plan {
@@ -74,26 +79,75 @@ impl Home {
         let exports = served.iter().map(|drive| drive.export.clone()).collect();
         let options = plan.options.shared_by(plan.homes);
         let server = Server::new(runtime.clone(), exports, options);
-        Ok(Some(Self { runtime: runtime.clone(), served, server }))
+        let runtime = runtime.clone();
+        Ok(Some(Self { runtime, workers, served, server, watch: None }))
     }
 
     /// Returns what other threads may know of the drives.
     pub(super) fn described(&self) -> Vec<Described> {
-        let describe = |drive: &Served| Described {
+        self.served.iter().map(|drive| self.describe(drive)).collect()
+    }
+
+    fn describe(&self, drive: &Served) -> Described {
+        Described {
             path: drive.path.clone(),
             name: drive.export.name.clone(),
             is_direct: drive.drive.medium().is_direct(),
             io: self.runtime.backend_name(),
+        }
+    }
+
+    /// Opens another drive, whose export the server offers from then on; `None` if it was left out.
+    ///
+    /// # Errors
+    /// Those of opening it.
+    pub(super) fn add(&mut self, planned: Planned) -> Result<Option<(Described, Announcement)>> {
+        let planned = [planned];
+        let opened = exports::open_all(&self.runtime, &planned, self.workers.as_ref(), 1)?;
+        let Some(mut served) = opened.into_iter().next() else { return Ok(None) };
+        if let Some((watch, rated_write_bytes)) = &self.watch {
+            exports::show(&self.runtime, &mut served, *rated_write_bytes, watch);
+        }
+        self.server.add(served.export.clone());
+        let added = (self.describe(&served), Announcement::of(&served.export));
+        self.served.push(served);
+        Ok(Some(added))
+    }
+
+    /// Closes a drive whose clients are gone, and which no client is offered any more.
+    ///
+    /// # Errors
+    /// That of closing it.
+    pub(super) fn remove(&mut self, name: &str) -> Result<()> {
+        // Nothing is waited for: the server in front has no clients of this export.
+        self.runtime.block_on(self.server.withdraw(name));
+        let Some(at) = self.served.iter().position(|served| served.export.name == name) else {
+            return Ok(());
         };
-        self.served.iter().map(describe).collect()
+        if let Some((watch, _)) = &self.watch {
+            watch.remove(name);
+        }
+        let served = self.served.remove(at);
+        exports::close_all(&self.runtime, &[served])
+    }
+
+    /// Changes where clients reach the drives.
+    pub(super) fn set_uris(&self, uris: &[Vec<String>]) {
+        for (served, uris) in self.served.iter().zip(uris) {
+            served.uris.borrow_mut().clone_from(uris);
+        }
     }
 
     /// Makes the drives visible to monitoring and to other commands.
     pub(super) fn show(&mut self, showing: Showing) {
-        let Showing { uris, rated_write_bytes, tally, answerer, _done } = showing;
-        let watch = watch::watch(&self.runtime, tally);
-        exports::show_all(&self.runtime, &mut self.served, rated_write_bytes, &watch, &uris);
+        let Showing { uris, rated_write_bytes, tally, roster, answerer, _done } = showing;
+        let watch = watch::watch(&self.runtime, tally, roster);
+        self.set_uris(&uris);
+        for served in &mut self.served {
+            exports::show(&self.runtime, served, rated_write_bytes, &watch);
+        }
         watch::answer(answerer, &self.runtime, &watch);
+        self.watch = Some((watch, rated_write_bytes));
     }
 
     /// Closes the drives, whose clients are gone.

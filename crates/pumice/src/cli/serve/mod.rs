@@ -2,10 +2,13 @@
 //! ends it.
 
 mod command;
+mod expiry;
 mod exports;
 mod home;
 mod network;
+mod reload;
 mod restart;
+mod tables;
 mod threads;
 mod uris;
 #[cfg_attr(not(feature = "vhost"), path = "no_vhost.rs")]
@@ -21,26 +24,31 @@ pub(crate) use self::exports::name_of;
 use self::exports::{Names, Planned};
 use self::home::Plan;
 use self::network::Network;
+use self::reload::Live;
 use self::restart::{End, Inherited};
+use self::tables::Exports;
+pub(crate) use self::tables::TABLES;
 use self::threads::Drives;
+use super::config::FoundTable;
 use super::open::Opening;
 use super::signals::{self, Signals};
 use super::watch::{Access, MeasuredDrive};
-use super::{Outcome, chain, say_error, thresholds};
+use super::{LogOptions, Outcome, chain, say_error, thresholds};
 use pumice_drive::controller::{OpenOptions, WARN_THRESHOLDS_MAX};
 use pumice_drive::runtime::{Backend, Runtime};
-use pumice_nbd::{Handover, Listener, Options, Security, Server};
+use pumice_nbd::{Handover, Listener, Options, Policy, Security, Server};
 
 /// Serve drives over NBD until SIGINT or SIGTERM
 ///
 /// Each drive is an export named after its file; a single drive is also the default export. Without
 /// --unix, --listen, --vhost-user or --run, the server listens on 127.0.0.1:10809, or on the
 /// sockets passed by systemd. On shutdown it flushes all drives; a second signal ends it at once.
-/// SIGHUP restarts the server, possibly as a newer version, with the same arguments; clients notice
-/// only a pause. The restarted server rereads its configuration and keeps its sockets. On a
-/// terminal, or with --run, SIGHUP shuts the server down. The log goes to stderr; `pumice --log
-/// debug serve` logs more.
-#[derive(Debug, clap::Args)]
+/// SIGHUP rereads configuration and certificates. Access rules, limits, certificates, and drives
+/// that were added or removed change while clients work; for anything else, or if nothing has
+/// changed, the server restarts, possibly as a newer version, with the same arguments and sockets:
+/// clients notice only a pause. On a terminal, or with --run, SIGHUP shuts the server down. The log
+/// goes to stderr; `pumice --log debug serve` logs more.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
 #[command(after_help = "\
 Examples:
   pumice serve drive.pumice --unix /tmp/drive.sock
@@ -89,9 +97,17 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     watch: super::watch::Args,
+
+    /// Tables of the configuration
+    #[arg(skip)]
+    exports: Exports,
+
+    /// The options of the log, which are the program's
+    #[arg(skip)]
+    log: LogOptions,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 enum Io {
     /// io_uring if the kernel allows it, otherwise threads
     Auto,
@@ -112,6 +128,43 @@ impl From<Io> for Backend {
 }
 
 impl Args {
+    /// Takes what are no flags of this subcommand: tables, and the options of the log.
+    ///
+    /// # Errors
+    /// A table contradicts itself.
+    pub(crate) fn take(&mut self, tables: Vec<FoundTable>, log: LogOptions) -> Result<()> {
+        self.exports = Exports::new(tables)?;
+        self.log = log;
+        Ok(())
+    }
+
+    /// Returns what is to be served, and under which security.
+    ///
+    /// # Errors
+    /// Options or tables that contradict each other; a certificate that cannot be used; a directory
+    /// without drives.
+    fn prepare(&self) -> Result<(Security, Vec<Planned>)> {
+        let has_drives = self.exports.has_drives() || !self.paths.is_empty();
+        if let (false, Some(file)) = (has_drives, &self.config) {
+            let file = file.display();
+            bail!("{file} names no drive: add paths = [\"...\"], or a PATH argument");
+        }
+        let security = self.network.security()?;
+        let found = exports::expand(&self.paths)?;
+        vhost::check(&self.network, found.len())?;
+        let options = |path: &Path| self.options(path);
+        let drives = exports::plan(found, &self.names, &self.exports, options)?;
+        vhost::check(&self.network, drives.len())?;
+        let names: Vec<_> = drives.iter().map(|drive| &*drive.name).collect();
+        self.exports.check(&names, self.network.verifies_peers())?;
+        Ok((security, drives))
+    }
+
+    /// Returns what clients are allowed.
+    fn policy(&self) -> Policy {
+        self.network.policy(self.exports.rules())
+    }
+
     fn options(&self, path: &Path) -> OpenOptions {
         OpenOptions { warn_percent: self.warn, ..self.opening.options(path) }
     }
@@ -140,14 +193,7 @@ impl Args {
 /// # Errors
 /// A drive cannot be opened, a socket is in use, or the command cannot be started.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    if let ([], Some(file)) = (&args.paths[..], &args.config) {
-        let file = file.display();
-        bail!("{file} names no drive: add paths = [\"...\"], or a PATH argument");
-    }
-    let security = args.network.security()?;
-    let found = exports::expand(&args.paths)?;
-    vhost::check(&args.network, found.len())?;
-    let drives = exports::plan(&found, &args.names, |path| args.options(path))?;
+    let (security, drives) = args.prepare()?;
     let access = args.watch.access()?;
     if args.check {
         exports::check(&drives)?;
@@ -185,27 +231,33 @@ fn serve(
     let front_ends = vhost::Socket::bind(&args.network, &runtime)?;
     let http = super::watch::bind(access)?;
     let needs_tls = matches!(security, Security::Require(_));
+    let endpoints: Vec<_> = listeners.iter().map(Listener::endpoint).collect();
+    let mut live = Live::new(args, &security, &drives, endpoints.clone());
     let mut options = Options::default();
     options.security = security;
     options.connections_max = args.network.connections_max();
+    options.policy = args.policy();
     let threads = args.threads(drives.len());
     let (pool, busy_poll_ns) = (args.opening.pool()?, args.opening.busy_poll_ns());
     let plan = Plan { drives, pool, homes: 1, options, busy_poll_ns };
     let (mut drives, server) = Drives::open(&runtime, plan, threads, args.backend(&runtime))?;
     let described = drives.described().concat();
-    let uris = uris::of(&listeners, &described, needs_tls);
+    let uris = uris::of(&endpoints, &described, needs_tls);
     uris::log(&described, &uris);
+    runtime.spawn(expiry::watch(runtime.clone(), server.tally().clone()));
     for listener in listeners {
         runtime.spawn(server.clone().serve(listener));
     }
     clients.into_iter().for_each(|client| server.resume(client));
     let device = front_ends.serve(&runtime, drives.here(), restart::inherited_guest().as_deref());
     let (watching, answerers) = super::watch::serve(http, drives.names())?;
-    drives.show(answerers, server.tally(), args.watch.rated_tbw(), &uris);
+    drives.show(answerers, &server, args.watch.rated_tbw(), &uris);
     let printed = if args.json && !is_restarted { uris::print(&described, &uris) } else { Ok(()) };
     super::notify::ready();
     let end = printed.and_then(|()| match &args.run {
-        None => Ok(restart::wait_for_a_signal(&runtime, &signals, &addresses)),
+        None => Ok(restart::wait_for_a_signal(&runtime, &signals, &addresses, |is_replaced| {
+            live.reload(&runtime, &server, &mut drives, is_replaced)
+        })),
         Some(command) => command::run(command, &runtime, &signals, &uris[0][0]).map(End::Command),
     });
     drop(watching);

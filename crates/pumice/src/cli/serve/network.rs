@@ -1,5 +1,6 @@
 //! Where `pumice serve` listens, and which clients it accepts.
 
+use std::collections::BTreeMap;
 use std::fs::Permissions;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -13,10 +14,10 @@ use crate::cli::socket_address;
 use pumice_drive::base::clock::while_busy;
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::{Access, Listen, Listener};
-use pumice_nbd::{Identity, Security};
+use pumice_nbd::{Identity, Policy, Rules, Security};
 
 /// Options of sockets and of TLS.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, PartialEq, clap::Args)]
 pub(super) struct Network {
     #[command(flatten)]
     sockets: UnixSockets,
@@ -54,10 +55,23 @@ pub(super) struct Network {
     #[arg(long, value_name = "NUMBER", default_value_t = 256,
         value_parser = clap::value_parser!(u32).range(1..=65536))]
     connections: u32,
+
+    /// Maximum number of connections from one address, or of one user over Unix sockets; further
+    /// ones are refused
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    connections_per_peer: Option<u32>,
+
+    /// Disconnect clients that have asked for nothing for this many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    idle_limit: Option<u32>,
+
+    /// Do not tell clients the names of the exports
+    #[arg(long)]
+    no_list: bool,
 }
 
 /// Unix sockets to listen on.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, PartialEq, clap::Args)]
 struct UnixSockets {
     /// Listen on a Unix socket
     #[arg(long, value_name = "SOCKET")]
@@ -105,6 +119,27 @@ impl Sockets {
 impl Network {
     pub(super) fn connections_max(&self) -> usize {
         self.connections as usize
+    }
+
+    /// Returns what clients are allowed.
+    pub(super) fn policy(&self, rules: BTreeMap<String, Rules>) -> Policy {
+        Policy {
+            rules,
+            hides_names: self.no_list,
+            connections_per_peer_max: self.connections_per_peer.map(|number| number as usize),
+            idle_max_ns: self.idle_limit.map(|seconds| u64::from(seconds) * 1_000_000_000),
+        }
+    }
+
+    /// Whether clients must show a certificate.
+    pub(super) fn verifies_peers(&self) -> bool {
+        self.tls_verify_peer
+    }
+
+    /// Returns these options with those of `other` that can change while clients are served.
+    pub(super) fn with_policy_of(&self, other: &Self) -> Self {
+        let (connections_per_peer, idle_limit) = (other.connections_per_peer, other.idle_limit);
+        Self { connections_per_peer, idle_limit, no_list: other.no_list, ..self.clone() }
     }
 
     /// Returns the TLS settings, with the server's certificate.
@@ -231,7 +266,7 @@ fn owner(text: &str) -> std::result::Result<Owner, String> {
     Ok((user_id(user)?, group_id(group)?))
 }
 
-fn user_id(name: &str) -> std::result::Result<Option<u32>, String> {
+pub(super) fn user_id(name: &str) -> std::result::Result<Option<u32>, String> {
     if name.is_empty() || name.parse::<u32>().is_ok() {
         return Ok(name.parse().ok());
     }

@@ -16,6 +16,7 @@ use std::convert::Infallible;
 use std::env;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -110,12 +111,14 @@ pub(super) fn restart(
     Some(become_program(program, left, guest))
 }
 
-/// Waits for a signal, and on SIGHUP until a program is found to restart as, which would inherit
-/// sockets with these addresses.
+/// Waits for a signal. On SIGHUP calls `reload`, which returns whether it has applied all that has
+/// changed, with whether the program has been replaced; if not, returns a program to restart as,
+/// which would inherit sockets with these addresses.
 pub(super) fn wait_for_a_signal(
     runtime: &Runtime,
     signals: &Signals,
     addresses: &[SocketAddr],
+    mut reload: impl FnMut(bool) -> Result<bool>,
 ) -> End {
     loop {
         runtime.block_on(signals.next(runtime));
@@ -123,9 +126,13 @@ pub(super) fn wait_for_a_signal(
             return End::Signal;
         }
         notify::reloading();
-        match runtime.block_on(program(runtime, addresses)) {
+        let reloaded = runtime
+            .block_on(program(runtime, addresses))
+            .and_then(|program| Ok((reload(is_replaced(&program))?, program)));
+        match reloaded {
             _ if signals.is_ending() => return End::Signal,
-            Ok(program) => return End::Restart(program),
+            Ok((true, _)) => notify::ready(),
+            Ok((false, program)) => return End::Restart(program),
             Err(error) => {
                 tracing::error!(error = %chain(&error), "not restarted: the server continues");
                 notify::ready();
@@ -173,6 +180,12 @@ async fn program(runtime: &Runtime, addresses: &[SocketAddr]) -> Result<PathBuf>
     let said = String::from_utf8_lossy(&tried.stderr);
     let what = format!("{} --check: {}, {}", path.display(), tried.status, said.trim());
     bail!(what.replace('\n', "; "))
+}
+
+/// Whether the file of the program is no longer the one that this process executes.
+fn is_replaced(program: &Path) -> bool {
+    let file = |path: &Path| std::fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+    file(program).is_none_or(|found| file(Path::new("/proc/self/exe")) != Some(found))
 }
 
 /// Returns the output of a command that ends in time, while the drives are served.

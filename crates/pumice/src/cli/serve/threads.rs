@@ -19,24 +19,24 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::{PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result, anyhow, bail};
 use async_channel::{Receiver, Sender, bounded};
 
-use super::exports::Served;
+use super::exports::{Planned, Served};
 use super::home::{Home, Plan, Showing};
 use crate::cli::signals;
 use crate::cli::watch::{Answerer, MeasuredDrive};
+use crate::watch::Names;
 use pumice_drive::runtime::{Backend, Runtime};
-use pumice_nbd::{Elsewhere, Server, Tally};
+use pumice_nbd::{Announcement, Elsewhere, Policy, Server};
 
 /// All drives of a server, in the order of the command line.
 pub(super) enum Drives {
     /// On the thread of the server.
-    Here(Home),
+    Here(Home, Names),
     /// On threads of their own.
     There(Vec<Thread>),
 }
@@ -44,9 +44,22 @@ pub(super) enum Drives {
 /// A thread of drives.
 pub(super) struct Thread {
     drives: Vec<Described>,
-    /// Shows the drives; ends the thread when dropped.
-    showing: Sender<Showing>,
+    names: Names,
+    /// Ends the thread when dropped.
+    orders: Sender<Order>,
     handle: JoinHandle<Result<()>>,
+}
+
+/// What a thread of drives is to do.
+enum Order {
+    /// Show the drives: the first order.
+    Show(Showing),
+    /// Open another drive.
+    Add(Box<Planned>, Sender<Result<Option<(Described, Announcement)>>>),
+    /// Close a drive, whose clients are gone.
+    Remove(String, Sender<Result<()>>),
+    /// Change where clients reach the drives.
+    Uris(Vec<Vec<String>>),
 }
 
 /// What other threads know of an open drive.
@@ -61,7 +74,7 @@ pub(super) struct Described {
 /// A thread that opens its drives.
 struct Opening {
     opened: mpsc::Receiver<Opened>,
-    showing: Sender<Showing>,
+    orders: Sender<Order>,
     handle: JoinHandle<Result<()>>,
 }
 
@@ -89,9 +102,13 @@ impl Drives {
         if threads == 0 {
             let home = Home::open(runtime, plan)?.context(NONE_LEFT)?;
             let server = home.server.clone();
-            return Ok((Self::Here(home), server));
+            let names = names_of(&home.described());
+            return Ok((Self::Here(home, names), server));
         }
         let options = plan.options.clone();
+        let mut plan = plan;
+        // The server in front decides who comes in.
+        plan.options.policy = Policy::default();
         // All of them open their drives at the same time.
         let plans = plan.split(threads).into_iter().enumerate();
         let openings: Vec<_> = plans.map(|(index, plan)| start(index + 1, plan, io)).collect();
@@ -122,21 +139,107 @@ impl Drives {
     /// Returns the drives of each thread.
     pub(super) fn described(&self) -> Vec<Vec<Described>> {
         match self {
-            Self::Here(home) => vec![home.described()],
+            Self::Here(home, _) => vec![home.described()],
             Self::There(threads) => threads.iter().map(|thread| thread.drives.clone()).collect(),
         }
     }
 
     /// Returns the names of the drives of each thread.
-    pub(super) fn names(&self) -> Vec<Vec<String>> {
-        let names = |drives: Vec<Described>| drives.into_iter().map(|drive| drive.name).collect();
-        self.described().into_iter().map(names).collect()
+    pub(super) fn names(&self) -> Vec<Names> {
+        match self {
+            Self::Here(_, names) => vec![names.clone()],
+            Self::There(threads) => threads.iter().map(|thread| thread.names.clone()).collect(),
+        }
+    }
+
+    /// Whether all threads live.
+    pub(super) fn are_whole(&self) -> bool {
+        match self {
+            Self::Here(..) => true,
+            Self::There(threads) => threads.iter().all(|thread| !thread.handle.is_finished()),
+        }
+    }
+
+    /// Opens another drive, on the thread with the fewest, while the others are served; clients may
+    /// choose it from then on. Returns whether it was opened: one that was found in a directory is
+    /// left out if it cannot be.
+    ///
+    /// # Errors
+    /// Those of opening it; its thread has ended.
+    pub(super) fn add(
+        &mut self,
+        runtime: &Runtime,
+        server: &Server<MeasuredDrive>,
+        planned: Planned,
+    ) -> Result<bool> {
+        let threads = match self {
+            Self::Here(home, names) => {
+                let is_added = home.add(planned)?.is_some();
+                refresh(names, &home.described());
+                return Ok(is_added);
+            }
+            Self::There(threads) => threads,
+        };
+        let fewest = threads.iter().enumerate().min_by_key(|(_, thread)| thread.drives.len());
+        let index = fewest.context(NONE_LEFT)?.0;
+        let thread = &mut threads[index];
+        let added = thread.ask(runtime, |answer| Order::Add(Box::new(planned), answer))?;
+        let Some((described, announcement)) = added else { return Ok(false) };
+        thread.drives.push(described);
+        refresh(&thread.names, &thread.drives);
+        server.announce(index, announcement);
+        Ok(true)
+    }
+
+    /// Closes a drive: disconnects its clients, waits for their requests, and flushes.
+    ///
+    /// # Errors
+    /// Its requests do not end; that of closing it.
+    pub(super) fn remove(
+        &mut self,
+        runtime: &Runtime,
+        server: &Server<MeasuredDrive>,
+        name: &str,
+    ) -> Result<()> {
+        if !runtime.block_on(server.withdraw(name)) {
+            bail!("requests of its clients are still in flight: the drive stays open");
+        }
+        let threads = match self {
+            Self::Here(home, names) => {
+                let removed = home.remove(name);
+                refresh(names, &home.described());
+                return removed;
+            }
+            Self::There(threads) => threads,
+        };
+        let is_here = |thread: &&mut Thread| thread.drives.iter().any(|drive| drive.name == name);
+        let Some(thread) = threads.iter_mut().find(is_here) else { return Ok(()) };
+        let removed = thread.ask(runtime, |answer| Order::Remove(name.to_owned(), answer));
+        thread.drives.retain(|drive| drive.name != name);
+        refresh(&thread.names, &thread.drives);
+        removed
+    }
+
+    /// Changes where clients reach the drives, in the order of [`Self::described`].
+    pub(super) fn set_uris(&self, uris: &[Vec<String>]) {
+        match self {
+            Self::Here(home, _) => home.set_uris(uris),
+            Self::There(threads) => {
+                let mut rest = uris;
+                for thread in threads {
+                    let (own, others) = rest.split_at(thread.drives.len());
+                    rest = others;
+                    // A thread that has ended has nothing to show.
+                    let _ = thread.orders.try_send(Order::Uris(own.to_vec()));
+                }
+            }
+        }
     }
 
     /// Returns the drives on this thread.
     pub(super) fn here(&self) -> &[Served] {
         match self {
-            Self::Here(home) => &home.served,
+            Self::Here(home, _) => &home.served,
             Self::There(_) => &[],
         }
     }
@@ -146,17 +249,18 @@ impl Drives {
     pub(super) fn show(
         &mut self,
         answerers: Vec<Option<Answerer>>,
-        tally: &Arc<Tally>,
+        server: &Server<MeasuredDrive>,
         rated_write_bytes: Option<u64>,
         uris: &[Vec<String>],
     ) {
         let (done, all_done) = mpsc::channel();
         let showing = |uris: &[Vec<String>], answerer| {
-            let (uris, tally, done) = (uris.to_vec(), tally.clone(), done.clone());
-            Showing { uris, rated_write_bytes, tally, answerer, _done: done }
+            let (uris, done) = (uris.to_vec(), done.clone());
+            let (tally, roster) = (server.tally().clone(), server.roster().clone());
+            Showing { uris, rated_write_bytes, tally, roster, answerer, _done: done }
         };
         match self {
-            Self::Here(home) => {
+            Self::Here(home, _) => {
                 answerers.into_iter().for_each(|answerer| home.show(showing(uris, answerer)));
             }
             Self::There(threads) => {
@@ -165,7 +269,7 @@ impl Drives {
                     let (own, others) = rest.split_at(thread.drives.len());
                     rest = others;
                     // A thread that has ended has nothing to show.
-                    let _ = thread.showing.try_send(showing(own, answerer));
+                    let _ = thread.orders.try_send(Order::Show(showing(own, answerer)));
                 }
             }
         }
@@ -180,11 +284,11 @@ impl Drives {
     /// The first of a drive, with its path.
     pub(super) fn close(self) -> Result<()> {
         let threads = match self {
-            Self::Here(home) => return home.close(),
+            Self::Here(home, _) => return home.close(),
             Self::There(threads) => threads,
         };
         let end = |thread: Thread| {
-            drop(thread.showing);
+            drop(thread.orders);
             thread.handle
         };
         let handles: Vec<_> = threads.into_iter().map(end).collect();
@@ -194,28 +298,56 @@ impl Drives {
 
 impl Opening {
     fn wait(self) -> Result<Option<(Thread, Elsewhere)>> {
-        let Self { opened, showing, handle } = self;
+        let Self { opened, orders, handle } = self;
         match opened.recv() {
             Ok(Opened { drives, elsewhere }) => {
-                Ok(Some((Thread { drives, showing, handle }, elsewhere)))
+                let names = names_of(&drives);
+                Ok(Some((Thread { drives, names, orders, handle }, elsewhere)))
             }
             Err(_) => join(handle).map(|()| None),
         }
     }
 }
 
+impl Thread {
+    /// Sends an order, and waits for its end while this thread's clients are served.
+    fn ask<T>(
+        &self,
+        runtime: &Runtime,
+        order: impl FnOnce(Sender<Result<T>>) -> Order,
+    ) -> Result<T> {
+        let (sender, answer) = bounded(1);
+        let asked = runtime.block_on(async {
+            self.orders.send(order(sender)).await.ok()?;
+            answer.recv().await.ok()
+        });
+        asked.unwrap_or_else(|| Err(anyhow!("the thread of these drives has ended")))
+    }
+}
+
+fn names_of(drives: &[Described]) -> Names {
+    let names = Names::default();
+    refresh(&names, drives);
+    names
+}
+
+fn refresh(names: &Names, drives: &[Described]) {
+    let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);
+    *names = drives.iter().map(|drive| drive.name.clone()).collect();
+}
+
 /// Starts a thread that opens its drives and serves them until the result is dropped.
 fn start(number: usize, plan: Plan, io: Backend) -> Result<Opening> {
-    let (showing, shown) = bounded(1);
+    let (orders, taken) = bounded(1);
     let (report, opened) = mpsc::sync_channel(1);
     let run = move || {
         let runtime = Runtime::new(io)?;
         let Some(home) = Home::open(&runtime, plan)? else { return Ok(()) };
-        live(&runtime, home, &report, &shown)
+        live(&runtime, home, &report, &taken)
     };
     let thread = thread::Builder::new().name(format!("drives-{number}"));
     let handle = signals::blocked(|| thread.spawn(run))?.context("cannot start a thread")?;
-    Ok(Opening { opened, showing, handle })
+    Ok(Opening { opened, orders, handle })
 }
 
 fn join(handle: JoinHandle<Result<()>>) -> Result<()> {
@@ -228,16 +360,18 @@ fn live(
     runtime: &Runtime,
     mut home: Home,
     report: &mpsc::SyncSender<Opened>,
-    shown: &Receiver<Showing>,
+    orders: &Receiver<Order>,
 ) -> Result<()> {
     let drives = home.described();
     let names: Vec<_> = drives.iter().map(|drive| drive.name.clone()).collect();
     let elsewhere = home.server.elsewhere();
-    // Without a receiver, `shown` is closed as well.
+    // Without a receiver, `orders` is closed as well.
     let _ = report.send(Opened { drives, elsewhere });
-    let Ok(showing) = runtime.block_on(shown.recv()) else { return home.close() };
-    home.show(showing);
-    let serve = || drop(runtime.block_on(shown.recv()));
+    let serve = || {
+        while let Ok(order) = runtime.block_on(orders.recv()) {
+            obey(&mut home, order);
+        }
+    };
     if catch_unwind(AssertUnwindSafe(serve)).is_ok() {
         return home.close();
     }
@@ -247,6 +381,16 @@ fn live(
     // The ends of the tasks tell others, and one that panics must not keep the rest alive.
     while catch_unwind(AssertUnwindSafe(|| runtime.drop_tasks())).is_err() {}
     Ok(())
+}
+
+fn obey(home: &mut Home, order: Order) {
+    // An answer that is no longer waited for is dropped.
+    match order {
+        Order::Show(showing) => home.show(showing),
+        Order::Add(planned, answer) => drop(answer.try_send(home.add(*planned))),
+        Order::Remove(name, answer) => drop(answer.try_send(home.remove(&name))),
+        Order::Uris(uris) => home.set_uris(&uris),
+    }
 }
 
 #[cfg(test)]
@@ -260,7 +404,8 @@ mod tests {
     use pumice_drive::media::file::FileMedium;
     use pumice_nbd::Options;
 
-    use super::super::exports::{self, Names};
+    use super::super::exports;
+    use super::super::tables::Exports;
     use super::*;
     use crate::cli::open;
 
@@ -279,14 +424,15 @@ mod tests {
         drive(&runtime, &path);
         let options = |_: &Path| OpenOptions::default();
         let drives = exports::plan(
-            &exports::expand(std::slice::from_ref(&path)).unwrap(),
-            &Names::default(),
+            exports::expand(std::slice::from_ref(&path)).unwrap(),
+            &exports::Names::default(),
+            &Exports::default(),
             options,
         )
         .unwrap();
         let (pool, options) = (None, Options::default());
         let plan = Plan { drives, pool, homes: 1, options, busy_poll_ns: 0 };
-        let (showing, shown) = bounded(1);
+        let (orders, taken) = bounded(1);
         let (report, opened) = mpsc::sync_channel(1);
         let (trigger, triggered) = bounded::<()>(1);
         let thread = thread::spawn(move || {
@@ -296,18 +442,20 @@ mod tests {
                 let _ = triggered.recv().await;
                 panic!("planted");
             });
-            live(&runtime, home, &report, &shown)
+            live(&runtime, home, &report, &taken)
         });
         let elsewhere = opened.recv().unwrap().elsewhere;
         let options = Options::default();
         let server =
             Server::<MeasuredDrive>::in_front_of(runtime.clone(), vec![elsewhere], options);
         let (done, all_done) = mpsc::channel();
-        let (uris, tally) = (vec![Vec::new()], server.tally().clone());
+        let (tally, roster) = (server.tally().clone(), server.roster().clone());
+        let uris = vec![Vec::new()];
         let rated_write_bytes = None;
         let answerer = None;
-        let shows = Showing { uris, rated_write_bytes, tally, answerer, _done: done };
-        showing.try_send(shows).unwrap_or_else(|_| panic!("the thread has ended"));
+        let shows = Showing { uris, rated_write_bytes, tally, roster, answerer, _done: done };
+        let shown = orders.try_send(Order::Show(shows));
+        shown.unwrap_or_else(|_| panic!("the thread has ended"));
         assert!(all_done.recv().is_err(), "nothing is sent");
         assert!(FileMedium::create(&path, 1 << 20, true).is_err(), "the drive is not locked");
         trigger.try_send(()).unwrap();

@@ -4,11 +4,11 @@ use anyhow::Result;
 
 use super::threads::Described;
 use crate::cli::print_json;
-use pumice_nbd::Listener;
+use pumice_nbd::Endpoint;
 
-/// Returns the URIs of each drive: one for each listener.
+/// Returns the URIs of each drive: one for each endpoint.
 pub(super) fn of(
-    listeners: &[Listener],
+    endpoints: &[Endpoint],
     served: &[Described],
     needs_tls: bool,
 ) -> Vec<Vec<String>> {
@@ -19,7 +19,7 @@ pub(super) fn of(
     };
     let of = |drive: &Described| {
         let name = name(drive);
-        listeners.iter().map(|listener| listener.uri(&name, needs_tls)).collect()
+        endpoints.iter().map(|endpoint| endpoint.uri(&name, needs_tls)).collect()
     };
     served.iter().map(of).collect()
 }

@@ -1,0 +1,206 @@
+//! The client of a connection, as any thread may know it: who it is, and what it does.
+//!
+//! The server that accepted a client creates this; the thread of its export counts. Only that one
+//! thread writes the counters, so that counting needs no atomic addition, and others see values
+//! that may be a moment old.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use rustls::pki_types::CertificateDer;
+
+use super::certificate;
+use pumice_drive::runtime::shutdown_socket;
+
+/// Where a client comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// A TCP address.
+    Internet(SocketAddr),
+    /// A process at the other end of a Unix socket, when it connected, and its user.
+    Local { process: i32, user: u32 },
+    /// The operating system does not say: the client has left.
+    Unknown,
+}
+
+/// What counts as one peer: all connections from an address, or of a user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Peer {
+    Address(IpAddr),
+    User(u32),
+    Unknown,
+}
+
+/// A certificate that the server has verified.
+#[derive(Debug)]
+pub(super) struct Certificate {
+    /// Common name and alternative names, see [`certificate::names`].
+    pub(super) names: Vec<String>,
+    /// The client's certificate, followed by intermediate ones.
+    pub(super) chain: Vec<CertificateDer<'static>>,
+}
+
+/// The client of a connection.
+#[derive(Debug)]
+pub(super) struct Caller {
+    /// The inode of the server's end of the connection. No other client of this machine has it, and
+    /// it stays when another server continues the connection.
+    pub(super) id: u64,
+    pub(super) socket: Arc<OwnedFd>,
+    pub(super) origin: Origin,
+    /// When the server learnt of it, by the clock of the runtimes.
+    pub(super) since_ns: u64,
+    certificate: OnceLock<Certificate>,
+    export: OnceLock<String>,
+    pub(super) meter: Meter,
+}
+
+/// What a client has asked for since its server started.
+#[derive(Debug, Default)]
+pub(super) struct Meter {
+    requests: AtomicU64,
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
+    /// When bytes of requests arrived last.
+    active_ns: AtomicU64,
+    is_busy: AtomicBool,
+}
+
+/// What a [`Meter`] has counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Counted {
+    pub(super) requests: u64,
+    pub(super) read_bytes: u64,
+    pub(super) written_bytes: u64,
+}
+
+impl Caller {
+    /// Returns the client at the other end of `socket`.
+    pub(super) fn new(socket: Arc<OwnedFd>, now_ns: u64) -> Arc<Self> {
+        let id = rustix::fs::fstat(&socket).map_or(0, |status| status.st_ino);
+        let origin = origin(&socket);
+        let meter = Meter::default();
+        meter.active_ns.store(now_ns, Ordering::Relaxed);
+        let (certificate, export) = (OnceLock::new(), OnceLock::new());
+        Arc::new(Self { id, socket, origin, since_ns: now_ns, certificate, export, meter })
+    }
+
+    /// Notes the certificate that TLS has verified.
+    pub(super) fn note_certificate(&self, chain: &[CertificateDer<'_>]) {
+        let Some(first) = chain.first() else { return };
+        let names = certificate::names(first);
+        let chain = chain.iter().map(|certificate| certificate.clone().into_owned()).collect();
+        // TLS starts once.
+        let _ = self.certificate.set(Certificate { names, chain });
+    }
+
+    /// Returns the certificate that TLS has verified, if there is one.
+    pub(super) fn certificate(&self) -> Option<&Certificate> {
+        self.certificate.get()
+    }
+
+    /// Notes the export that the client has chosen.
+    pub(super) fn note_export(&self, name: &str) {
+        let _ = self.export.set(name.to_owned());
+    }
+
+    /// Returns the export that the client has chosen.
+    pub(super) fn export(&self) -> Option<&str> {
+        self.export.get().map(String::as_str)
+    }
+
+    /// Returns whose connections are counted together with this one.
+    pub(super) fn peer(&self) -> Peer {
+        match self.origin {
+            Origin::Internet(address) => Peer::Address(address.ip().to_canonical()),
+            Origin::Local { user, .. } => Peer::User(user),
+            Origin::Unknown => Peer::Unknown,
+        }
+    }
+
+    /// Returns who the client is, as far as that is known: the first name of its certificate, or
+    /// its user.
+    pub(super) fn identity(&self) -> Option<String> {
+        let certificate = self.certificate().map(|certificate| match certificate.names.first() {
+            Some(name) => format!("certificate={name}"),
+            None => "certificate without a name".to_owned(),
+        });
+        certificate.or(match self.origin {
+            Origin::Local { user, .. } => Some(format!("uid={user}")),
+            _ => None,
+        })
+    }
+
+    /// Ends all traffic at once, on whichever thread it is.
+    pub(super) fn cut(&self) {
+        shutdown_socket(&self.socket);
+    }
+}
+
+/// The address of the client: `IP:PORT`, or the process at the other end of a Unix socket.
+impl fmt::Display for Caller {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.origin {
+            Origin::Internet(address) => address.fmt(formatter),
+            Origin::Local { process, .. } => write!(formatter, "unix:pid={process}"),
+            Origin::Unknown => formatter.write_str("unix"),
+        }
+    }
+}
+
+impl Meter {
+    /// Counts a request that asks for data, or brings it.
+    pub(super) fn count(&self, read_bytes: u64, written_bytes: u64) {
+        let add = |counter: &AtomicU64, more: u64| {
+            counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+        };
+        add(&self.requests, 1);
+        add(&self.read_bytes, read_bytes);
+        add(&self.written_bytes, written_bytes);
+    }
+
+    /// Notes when bytes of requests arrived.
+    pub(super) fn note_active(&self, now_ns: u64) {
+        self.active_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// Notes whether requests or replies are in flight.
+    pub(super) fn note_busy(&self, is_busy: bool) {
+        self.is_busy.store(is_busy, Ordering::Relaxed);
+    }
+
+    /// Returns for how long the client has asked for nothing; zero while it waits for replies, or
+    /// they for it.
+    pub(super) fn idle_ns(&self, now_ns: u64) -> u64 {
+        if self.is_busy.load(Ordering::Relaxed) {
+            return 0;
+        }
+        now_ns.saturating_sub(self.active_ns.load(Ordering::Relaxed))
+    }
+
+    /// Returns what was counted.
+    pub(super) fn counted(&self) -> Counted {
+        Counted {
+            requests: self.requests.load(Ordering::Relaxed),
+            read_bytes: self.read_bytes.load(Ordering::Relaxed),
+            written_bytes: self.written_bytes.load(Ordering::Relaxed),
+        }
+    }
+}
+
+fn origin(socket: &OwnedFd) -> Origin {
+    let peer = rustix::net::getpeername(socket).ok().flatten();
+    match peer.and_then(|address| SocketAddr::try_from(address).ok()) {
+        Some(address) => Origin::Internet(address),
+        None => match rustix::net::sockopt::socket_peercred(socket) {
+            Ok(credentials) => Origin::Local {
+                process: credentials.pid.as_raw_nonzero().get(),
+                user: credentials.uid.as_raw(),
+            },
+            Err(_) => Origin::Unknown,
+        },
+    }
+}

@@ -1,0 +1,147 @@
+//! A server that changes while it serves: its exports, certificates, and what it allows.
+//!
+//! Clients whom a change does not concern notice nothing. Those who would not be let in any more
+//! are disconnected, so that a change which closes something does so at once.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::caller::Caller;
+use super::elsewhere::Announcement;
+use super::export::Export;
+use super::policy::Policy;
+use super::server::{Security, Server};
+use super::session::{Place, Shared, Stage};
+use crate::Disk;
+use pumice_drive::base::Clock;
+
+/// How often connections without requests are looked for, as a part of the longest pause they may
+/// make, and the shortest and longest time between two looks.
+const IDLE_PARTS: u64 = 8;
+const IDLE_LOOK_NS: (u64, u64) = (100_000_000, 60_000_000_000);
+
+impl<D: Disk + 'static> Server<D> {
+    /// Changes what clients are allowed. Those who may no longer use their export are disconnected;
+    /// limits of connections count for new ones, and limits of rates for the next request.
+    pub fn set_policy(self: &Rc<Self>, policy: Policy) {
+        let shared = &self.shared;
+        let had_idle_max = shared.policy.replace(policy).idle_max_ns.is_some();
+        self.apply_rates();
+        let policy = shared.policy.borrow();
+        if policy.idle_max_ns.is_some() && !had_idle_max {
+            self.start_to_watch_idle();
+        }
+        self.drop_clients(|caller| policy.objection(caller.export()?, caller));
+    }
+
+    /// Uses other certificates for new connections. Clients are disconnected whose certificates are
+    /// not accepted any more.
+    ///
+    /// # Panics
+    /// If clients may use TLS by only one of the old security and the new, or must: that needs
+    /// another server, to which none of the clients have come under other conditions.
+    pub fn set_security(&self, security: Security) {
+        let old = self.shared.security.replace(security.clone());
+        let are_alike = std::mem::discriminant(&old) == std::mem::discriminant(&security);
+        assert!(are_alike, "certificates change, and not whether they are needed");
+        self.note_validities();
+        let reason = "its certificate is no longer accepted";
+        self.drop_clients(|caller| {
+            // Those in the clear have none; those in their handshake are checked at its end.
+            let is_concerned = caller.certificate().is_some();
+            (is_concerned && !security.accepts(caller, old.identity())).then_some(reason)
+        });
+    }
+
+    /// Adds an export on this thread. Rules for it must be set before.
+    pub fn add(&self, export: Rc<Export<D>>) {
+        self.tally().add_refused(export.refused());
+        self.apply_rate(&Place::Here(export.clone()));
+        self.shared.exports.borrow_mut().push(export);
+    }
+
+    /// Adds an export on another thread, whose server has added it: the one of this position in
+    /// [`Server::in_front_of`]. Rules for it must be set before.
+    ///
+    /// # Panics
+    /// If there is no such thread.
+    pub fn announce(&self, thread: usize, export: Announcement) {
+        self.tally().add_refused(&export.refused);
+        let other = self.shared.elsewhere.get(thread).expect("a thread of this server");
+        let export = Arc::new(export);
+        self.apply_rate(&Place::There(other.clone(), export.clone()));
+        other.exports.borrow_mut().push(export);
+    }
+
+    /// Offers an export no longer, on this thread or another one, disconnects its clients, and
+    /// waits until they are gone, with their requests. Returns whether that was so within
+    /// [`Options::grace_ns`](super::Options::grace_ns).
+    pub async fn withdraw(&self, name: &str) -> bool {
+        let Shared { runtime, options, changed, exports, elsewhere, .. } = &*self.shared;
+        exports.borrow_mut().retain(|export| export.name != name);
+        for other in elsewhere {
+            other.exports.borrow_mut().retain(|export| export.name != name);
+        }
+        let withdrawn = "the export is no longer served";
+        self.drop_clients(|caller| (caller.export() == Some(name)).then_some(withdrawn));
+        let gone = changed.wait_for(|| (self.shared.clients_of(name) == 0).then_some(()));
+        runtime.timeout(options.grace_ns, gone).await.is_some()
+    }
+
+    /// Applies what [`Options`](super::Options) say to a new server.
+    pub(super) fn settle(self: &Rc<Self>) {
+        self.apply_rates();
+        self.note_validities();
+        if self.shared.policy.borrow().idle_max_ns.is_some() {
+            self.start_to_watch_idle();
+        }
+    }
+
+    fn note_validities(&self) {
+        let security = self.shared.security.borrow();
+        let validities = security.identity().map(|identity| identity.validities().to_vec());
+        self.tally().set_validities(validities.unwrap_or_default());
+    }
+
+    fn apply_rates(&self) {
+        self.shared.places().iter().for_each(|place| self.apply_rate(place));
+    }
+
+    fn apply_rate(&self, place: &Place<D>) {
+        place.limits().set(self.shared.policy.borrow().rate(place.name()));
+    }
+
+    /// Disconnects clients for the reason that is returned for them.
+    fn drop_clients(&self, reason: impl Fn(&Caller) -> Option<&'static str>) {
+        let links = self.shared.links.borrow().clone();
+        for link in links.iter().filter(|link| link.is_own) {
+            if let Some(reason) = reason(&link.caller) {
+                self.shared.note_refused(&link.caller, link.caller.export(), reason);
+                link.cut();
+            }
+        }
+    }
+
+    /// Disconnects idle clients, in a task, until no limit is set.
+    fn start_to_watch_idle(self: &Rc<Self>) {
+        let server = self.clone();
+        self.shared.runtime.spawn(async move {
+            let Shared { runtime, policy, changed, stage, .. } = &*server.shared;
+            let is_ending = || (stage.get() != Stage::Open).then_some(());
+            loop {
+                let Some(max_ns) = policy.borrow().idle_max_ns else { return };
+                let (least_ns, most_ns) = IDLE_LOOK_NS;
+                let pause_ns = (max_ns / IDLE_PARTS).clamp(least_ns, most_ns);
+                if runtime.timeout(pause_ns, changed.wait_for(is_ending)).await.is_some() {
+                    return;
+                }
+                let now_ns = runtime.now_ns();
+                server.drop_clients(|caller| {
+                    let is_idle =
+                        caller.export().is_some() && caller.meter.idle_ns(now_ns) > max_ns;
+                    is_idle.then_some("it has asked for nothing for too long")
+                });
+            }
+        });
+    }
+}

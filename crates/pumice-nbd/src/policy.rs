@@ -1,0 +1,93 @@
+//! Who may use which export, and how much of a server one may take.
+//!
+//! A client is let in by what it cannot make up: the address of its connection, the user of its
+//! process as the kernel knows it, and the names in a certificate that TLS has verified. A list
+//! that is there lets in only those on it, so that what was forgotten is closed:
+//!
+//! | list | who must be on it |
+//! |---|---|
+//! | certificates | every client |
+//! | addresses, users | clients over TCP by their address, over Unix sockets by their user |
+//!
+//! With addresses and no users, no client comes in over a Unix socket, and the other way around.
+
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
+
+use super::caller::{Caller, Origin};
+use super::rate::Rate;
+
+/// Who may use an export, and how much.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Names of which a client's certificate must have one, as common or alternative name.
+    pub certificates: Option<Vec<String>>,
+    /// Addresses of clients over TCP.
+    pub addresses: Option<Vec<IpNet>>,
+    /// User numbers of clients over Unix sockets.
+    pub users: Option<Vec<u32>>,
+    /// Concurrent connections of all clients.
+    pub connections_max: Option<usize>,
+    /// Rate of the requests of all clients together.
+    pub rate: Rate,
+}
+
+/// What a server allows its clients.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// Rules by the name of the export. Every client may use an export without rules.
+    pub rules: BTreeMap<String, Rules>,
+    /// Whether the names of exports are kept from clients: they must know the one they want.
+    pub hides_names: bool,
+    /// Concurrent connections from one address, or of one user over Unix sockets.
+    pub connections_per_peer_max: Option<usize>,
+    /// How long a client may ask for nothing, in nanoseconds; it is then disconnected.
+    pub idle_max_ns: Option<u64>,
+}
+
+impl Rules {
+    /// Returns why a client may not use the export.
+    pub(super) fn objection(&self, caller: &Caller) -> Option<&'static str> {
+        if let Some(allowed) = &self.certificates {
+            let Some(certificate) = caller.certificate() else {
+                return Some("the export needs a client certificate");
+            };
+            // Names of hosts have no case, and an authority that tells two clients apart by it is
+            // not to be expected.
+            let is_allowed =
+                |name: &String| allowed.iter().any(|allowed| allowed.eq_ignore_ascii_case(name));
+            if !certificate.names.iter().any(is_allowed) {
+                return Some("this certificate may not use the export");
+            }
+        }
+        if self.addresses.is_none() && self.users.is_none() {
+            return None;
+        }
+        let is_allowed = match caller.origin {
+            Origin::Internet(address) => {
+                let address = address.ip().to_canonical();
+                let allowed = self.addresses.iter().flatten();
+                allowed.into_iter().any(|network| network.contains(&address))
+            }
+            Origin::Local { user, .. } => self.users.iter().flatten().any(|other| *other == user),
+            Origin::Unknown => false,
+        };
+        (!is_allowed).then_some(match caller.origin {
+            Origin::Internet(_) => "this address may not use the export",
+            _ => "this user may not use the export",
+        })
+    }
+}
+
+impl Policy {
+    /// Returns why a client may not use the export of this name, connections aside.
+    pub(super) fn objection(&self, export: &str, caller: &Caller) -> Option<&'static str> {
+        self.rules.get(export)?.objection(caller)
+    }
+
+    /// Returns the limit of the rate of an export.
+    pub(super) fn rate(&self, export: &str) -> Rate {
+        self.rules.get(export).map_or(Rate::default(), |rules| rules.rate)
+    }
+}

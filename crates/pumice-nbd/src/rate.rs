@@ -1,0 +1,138 @@
+//! Limits of the rate of an export's requests.
+//!
+//! ```text
+//!  now                 paid_ns
+//!   |---- at most BURST ---|          a request may start: its cost moves `paid_ns` on
+//!   |---------- more than BURST ------------|          it waits for the difference
+//! ```
+//!
+//! A request pays when it starts, however long it is, and those after it wait: a long one needs no
+//! saving up, and a client that leaves while it waits has paid nothing. Without limits a request
+//! costs two loads of words that are written only when the configuration changes.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How much may start at once after a pause: what the limits allow in this time. Arbitrary: long
+/// enough for the bursts of a file system, and too short to be noticed as a change of speed.
+const BURST_NS: u64 = 100_000_000;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// The most that the clients of an export may ask for together; `None` for no limit, and zero
+/// counts as one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rate {
+    /// Requests in each second.
+    pub operations: Option<u64>,
+    /// Bytes read and written in each second.
+    pub bytes: Option<u64>,
+}
+
+/// A [`Rate`] that another thread may change; 0 for no limit.
+#[derive(Debug, Default)]
+pub(super) struct Limits {
+    operations: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// What the requests of an export have used of its limits.
+#[derive(Debug, Default)]
+pub(super) struct Paid {
+    operations_ns: Cell<u64>,
+    bytes_ns: Cell<u64>,
+}
+
+impl Limits {
+    /// Changes the limits.
+    pub(super) fn set(&self, rate: Rate) {
+        let value = |limit: Option<u64>| limit.map_or(0, |limit| limit.max(1));
+        self.operations.store(value(rate.operations), Ordering::Relaxed);
+        self.bytes.store(value(rate.bytes), Ordering::Relaxed);
+    }
+
+    fn get(&self) -> (u64, u64) {
+        (self.operations.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    }
+
+    /// Whether there is a limit.
+    pub(super) fn are_set(&self) -> bool {
+        self.get() != (0, 0)
+    }
+}
+
+impl Paid {
+    /// Starts a request of `bytes` bytes. Returns how long it has to wait if that would exceed the
+    /// limits.
+    pub(super) fn start(&self, limits: &Limits, bytes: u64, now_ns: u64) -> Result<(), u64> {
+        let (operations, byte_limit) = limits.get();
+        let wait = |limit: u64, paid: &Cell<u64>| match limit {
+            0 => 0,
+            _ => paid.get().saturating_sub(now_ns + BURST_NS),
+        };
+        let waits = wait(operations, &self.operations_ns).max(wait(byte_limit, &self.bytes_ns));
+        if waits > 0 {
+            return Err(waits);
+        }
+        let pay = |limit: u64, paid: &Cell<u64>, amount: u64| {
+            if limit > 0 {
+                let cost = amount.saturating_mul(SECOND_NS) / limit;
+                paid.set(paid.get().max(now_ns).saturating_add(cost));
+            }
+        };
+        pay(operations, &self.operations_ns, 1);
+        pay(byte_limit, &self.bytes_ns, bytes);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: over a second no more starts than the limits allow, beside the burst, and nothing is
+    //! kept waiting forever. Method: a clock of numbers.
+    use super::*;
+
+    /// Returns how many requests of `bytes` bytes start until `end_ns`.
+    fn starts(rate: Rate, bytes: u64, end_ns: u64) -> u64 {
+        let (limits, paid) = (Limits::default(), Paid::default());
+        limits.set(rate);
+        let (mut now_ns, mut count) = (0, 0);
+        while now_ns < end_ns {
+            match paid.start(&limits, bytes, now_ns) {
+                Ok(()) => count += 1,
+                Err(wait_ns) => now_ns += wait_ns,
+            }
+            if count > 1_000_000 {
+                break;
+            }
+        }
+        count
+    }
+
+    #[test]
+    fn both_limits_hold_over_time() {
+        let operations = Rate { operations: Some(1000), bytes: None };
+        let count = starts(operations, 4096, 10 * SECOND_NS);
+        assert!((10_000..=10_101).contains(&count), "{count} requests");
+        let bytes = Rate { operations: None, bytes: Some(1 << 20) };
+        let count = starts(bytes, 4096, 10 * SECOND_NS);
+        assert!((2560..=2587).contains(&count), "{count} requests");
+        let both = Rate { operations: Some(100), bytes: Some(1 << 20) };
+        let count = starts(both, 4096, 10 * SECOND_NS);
+        assert!((1000..=1011).contains(&count), "{count} requests");
+        assert!(starts(Rate::default(), 4096, SECOND_NS) > 1_000_000, "no limit");
+    }
+
+    #[test]
+    fn a_long_request_starts_and_those_after_it_wait() {
+        let (limits, paid) = (Limits::default(), Paid::default());
+        limits.set(Rate { operations: None, bytes: Some(1 << 20) });
+        assert!(limits.are_set());
+        assert_eq!(paid.start(&limits, 32 << 20, SECOND_NS), Ok(()));
+        assert_eq!(paid.start(&limits, 1, SECOND_NS), Err(32 * SECOND_NS - BURST_NS));
+        assert_eq!(paid.start(&limits, u64::MAX, 40 * SECOND_NS), Ok(()));
+        // A change of the limits counts at once.
+        limits.set(Rate::default());
+        assert_eq!(paid.start(&limits, 1, SECOND_NS), Ok(()));
+    }
+}

@@ -1,0 +1,139 @@
+//! The tables `[export.NAME]` of a configuration: who may use an export, and how much.
+//!
+//! The keys of a table are the long flags of [`Table`], which clap parses and checks as it does
+//! those of the command line.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::{CommandFactory, FromArgMatches};
+
+use crate::cli::config::{FoundTable, Tables};
+use crate::cli::size;
+use pumice_drive::base::near::nearest;
+use pumice_nbd::{IpNet, Rate, Rules};
+
+/// What [`crate::cli::config`] needs to know of the tables.
+pub(crate) const TABLES: Tables = Tables { command: "serve", key: "export", keys: Table::command };
+
+/// Keys of a table.
+#[derive(Clone, Debug, Default, PartialEq, clap::Parser)]
+#[command(name = "export", disable_help_flag = true)]
+pub(crate) struct Table {
+    /// File or block device of the drive [default: the drive in `paths` that has this name]
+    #[arg(long, value_name = "PATH")]
+    pub(super) drive: Option<PathBuf>,
+
+    /// Export description
+    #[arg(long, value_name = "TEXT")]
+    pub(super) description: Option<String>,
+
+    /// Refuse writes and change nothing
+    #[arg(long)]
+    pub(super) read_only: bool,
+
+    /// Names, one of which the client's certificate must have; needs tls-verify-peer
+    #[arg(long, value_name = "NAME", action = clap::ArgAction::Append)]
+    allow_certificates: Option<Vec<String>>,
+
+    /// Addresses of clients over TCP, or networks such as 10.0.0.0/8
+    #[arg(long, value_name = "NETWORK", action = clap::ArgAction::Append, value_parser = network)]
+    allow_addresses: Option<Vec<IpNet>>,
+
+    /// Users of clients over Unix sockets, by name or number
+    #[arg(long, value_name = "USER", action = clap::ArgAction::Append, value_parser = user)]
+    allow_users: Option<Vec<u32>>,
+
+    /// Maximum number of connections to the export
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    connections: Option<u32>,
+
+    /// Requests per second of all its clients
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
+    iops: Option<u64>,
+
+    /// Bytes that all its clients may read and write per second
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    bandwidth: Option<u64>,
+}
+
+/// The tables of a configuration, by the names of their exports, and the positions of these names.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Exports(pub(super) BTreeMap<String, (Table, String)>);
+
+/// Tables that say the same are equal, wherever they stand.
+impl PartialEq for Exports {
+    fn eq(&self, other: &Self) -> bool {
+        let tables = |exports: &Self| -> Vec<_> {
+            exports.0.iter().map(|(name, (table, _))| (name.clone(), table.clone())).collect()
+        };
+        tables(self) == tables(other)
+    }
+}
+
+impl Exports {
+    /// Returns the tables that a configuration has.
+    ///
+    /// # Errors
+    /// A rule that nothing can fulfil.
+    pub(crate) fn new(found: Vec<FoundTable>) -> Result<Self> {
+        let mut tables = BTreeMap::new();
+        for FoundTable { name, matches, position } in found {
+            let table = Table::from_arg_matches(&matches)?;
+            super::exports::check_text(&format!("{position}: the name of an export"), &name)?;
+            if name.is_empty() {
+                bail!("{position}: an export needs a name");
+            }
+            tables.insert(name, (table, position));
+        }
+        Ok(Self(tables))
+    }
+
+    /// Checks that each table has a drive, among the exports that are planned, and that rules about
+    /// certificates can be fulfilled.
+    ///
+    /// # Errors
+    /// One has none, or needs certificates that clients do not have to show.
+    pub(super) fn check(&self, exports: &[&str], verifies_peers: bool) -> Result<()> {
+        for (name, (table, position)) in &self.0 {
+            if !exports.contains(&name.as_str()) {
+                let near = nearest(name, exports).map(|near| format!("did you mean '{near}'? "));
+                let near = near.unwrap_or_default();
+                bail!("{position}: no drive has this name: {near}Add drive = \"PATH\"");
+            }
+            if table.allow_certificates.is_some() && !verifies_peers {
+                bail!("{position}: allow-certificates needs tls-verify-peer = true");
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a table names its drive.
+    pub(super) fn has_drives(&self) -> bool {
+        self.0.values().any(|(table, _)| table.drive.is_some())
+    }
+
+    /// Returns the rules by the names of the exports.
+    pub(super) fn rules(&self) -> BTreeMap<String, Rules> {
+        let rules = |table: &Table| Rules {
+            certificates: table.allow_certificates.clone(),
+            addresses: table.allow_addresses.clone(),
+            users: table.allow_users.clone(),
+            connections_max: table.connections.map(|number| number as usize),
+            rate: Rate { operations: table.iops, bytes: table.bandwidth },
+        };
+        self.0.iter().map(|(name, (table, _))| (name.clone(), rules(table))).collect()
+    }
+}
+
+fn network(text: &str) -> std::result::Result<IpNet, String> {
+    let address = text.parse::<IpAddr>().map(IpNet::from);
+    let expected = "expected an address, or a network such as 10.0.0.0/8";
+    address.or_else(|_| text.parse()).map_err(|_| expected.into())
+}
+
+fn user(text: &str) -> std::result::Result<u32, String> {
+    super::network::user_id(text)?.ok_or_else(|| "expected the name or number of a user".into())
+}
