@@ -350,6 +350,10 @@ mod tests {
         assert!(text.ends_with("# EOF\n"));
         assert!(text.contains("# HELP pumice_host_written_bytes "));
         assert!(text.contains("\npumice_host_written_bytes_total{drive=\"d\"} 1000\n"));
+        let ends = "pumice_certificate_expiry_timestamp_seconds\
+                    {file=\"server-cert.pem\",number=\"0\"} 2\n";
+        assert!(text.contains(ends), "{text}");
+        assert!(text.contains("\npumice_connections_refused_total 4\n"), "{text}");
         let bucket = "pumice_request_duration_seconds_bucket{le=\"0.000016\",drive=\"d\",\
                       command=\"write\"} 1\n";
         assert!(text.contains(bucket), "{text}");

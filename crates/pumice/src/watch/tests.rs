@@ -22,7 +22,14 @@ pub(crate) fn snapshot(name: &str) -> Snapshot {
         rated_write_bytes: Some(6000),
         media_bytes_at_start: 100,
     };
-    let connections = Connections { open: 1, accepted: 2, refused_requests: 3 };
+    let validity = Validity { file: "server-cert.pem".into(), from_s: 1, until_s: 2 };
+    let connections = Connections {
+        open: 1,
+        accepted: 2,
+        refused: 4,
+        refused_requests: 3,
+        validities: vec![validity],
+    };
     let drives = vec![drive];
     Snapshot { version: "1.2.3".into(), now_ns: 5_000_000_000, taken_ns: 9, connections, drives }
 }
