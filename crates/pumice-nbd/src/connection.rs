@@ -45,6 +45,10 @@ pub(super) async fn serve<D: Disk + 'static>(
     let outcome = shared.runtime.timeout(limit_ns, handshake).await;
     let mut parked = None;
     match outcome {
+        // It left before it was answered; what it has asked for since is not carried out.
+        Some(Ok(_)) if replies.has_failed() => {
+            tracing::debug!(client = %link.client, "client left during its handshake");
+        }
         Some(Ok(Outcome::Transmission(index, dialect))) => match shared.place(index) {
             Place::Here(export) => {
                 note_choice(&shared, &link);
