@@ -60,6 +60,7 @@ mod rescue;
 mod resize;
 mod restart;
 mod rounds;
+mod runbooks;
 #[cfg(feature = "bench")]
 mod scan;
 mod scrub;
