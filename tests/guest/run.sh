@@ -4,8 +4,8 @@
 #
 #   tests/guest/run.sh SCRIPT PUMICE [PORT|SOCKET|URI]
 #
-# SCRIPT runs in the guest after prelude.sh and words.sh, by busybox's shell, as `/init`; `/pumice` is the program
-# PUMICE, and 10.0.2.2, with $port in its environment, is the server on PORT of this machine's
+# SCRIPT runs in the guest after prelude.sh and words.sh, by busybox's shell, as `/init`; `/pumice`
+# is the program PUMICE, and 10.0.2.2, with $port in its environment, is the server on PORT of this machine's
 # loopback; with SOCKET, /dev/vda is the vhost-user disk there; with URI, it is that NBD export, with
 # a write cache. What SCRIPT says in lines that begin with "| " goes to standard output, everything
 # on the guest's console to standard error. Its last word must be "good".

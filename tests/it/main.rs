@@ -63,6 +63,7 @@ mod rescue;
 mod resize;
 mod restart;
 mod rounds;
+mod runbooks;
 #[cfg(feature = "bench")]
 mod scan;
 mod scan_disks;

@@ -11,6 +11,9 @@
 //!   out with them, and their release depends on no other connection: there is no deadlock.
 //!
 //! Payloads therefore take at most the budget plus [`EXTRA_BYTES_MAX`] for each connection.
+//!
+//! A buffer that returns wakes only connections that can take one: with hundreds that wait because
+//! their clients take no replies, to poll them all would cost the others their speed.
 
 #![expect(
     clippy::indexing_slicing,
@@ -18,9 +21,11 @@
 )]
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::{Poll, Waker};
 
-use pumice_drive::base::wait::{Line, WaitQueue};
+use pumice_drive::base::wait::Line;
 
 /// Room before the data for the header of a reply, so that both are sent at once.
 pub(super) use super::chunks::HEAD_BYTES;
@@ -44,7 +49,8 @@ pub(super) struct Budget {
     /// Bytes in use, without extra buffers.
     lent_bytes: Cell<usize>,
     kept: RefCell<[Vec<Vec<u8>>; CLASSES]>,
-    returned: WaitQueue,
+    /// Connections that wait for a buffer, in order of arrival.
+    waiting: RefCell<Vec<Rc<Share>>>,
 }
 
 /// The part of the budget that one connection holds.
@@ -55,7 +61,12 @@ pub(super) struct Share {
     extra_bytes: Cell<usize>,
     /// Requests that wait for a buffer: no later one gets one before them.
     waiting: Line,
+    /// The class that the first of them wants, and its task.
+    wanted: RefCell<Option<(usize, Waker)>>,
 }
+
+/// A connection in the list of those that wait, until dropped.
+struct Waiting<'a>(&'a Rc<Share>);
 
 /// A buffer with room for the header of a reply and for at least the requested length of data.
 ///
@@ -77,7 +88,7 @@ impl Budget {
             allocated_bytes: Cell::new(0),
             lent_bytes: Cell::new(0),
             kept: RefCell::default(),
-            returned: WaitQueue::default(),
+            waiting: RefCell::default(),
         })
     }
 
@@ -108,7 +119,8 @@ impl Share {
     /// Returns the share of a new connection.
     pub(super) fn new(budget: Rc<Budget>) -> Rc<Self> {
         let (held_bytes, extra_bytes) = (Cell::new(0), Cell::new(0));
-        Rc::new(Self { budget, held_bytes, extra_bytes, waiting: Line::default() })
+        let (waiting, wanted) = (Line::default(), RefCell::default());
+        Rc::new(Self { budget, held_bytes, extra_bytes, waiting, wanted })
     }
 
     /// Waits for a buffer for `length` bytes of data, at most [`EXTRA_BYTES_MAX`].
@@ -118,7 +130,16 @@ impl Share {
             return payload;
         }
         let _turn = self.waiting.turn().await;
-        self.budget.returned.wait_for(|| self.take(length).or_else(|| self.extra(length))).await
+        let mut waits = None;
+        poll_fn(|context| {
+            if let Some(payload) = self.take(length).or_else(|| self.extra(length)) {
+                return Poll::Ready(payload);
+            }
+            waits.get_or_insert_with(|| Waiting::begin(self));
+            *self.wanted.borrow_mut() = Some((class_for(length), context.waker().clone()));
+            Poll::Pending
+        })
+        .await
     }
 
     /// Returns a buffer for `length` bytes of data, at most 32 MiB, if the budget has one now and
@@ -128,18 +149,29 @@ impl Share {
     }
 
     fn take(self: &Rc<Self>, length: usize) -> Option<Payload> {
-        let Budget { limit_bytes, lent_bytes, .. } = &*self.budget;
         let class = class_for(length);
-        let held = self.held_bytes.get() + class_bytes(class);
-        let lent = lent_bytes.get() + class_bytes(class);
-        // What it holds is no more than what is left.
-        if held > limit_bytes.saturating_sub(lent) {
+        if !self.may_take(class) {
             return None;
         }
         let buffer = self.budget.take(class)?;
-        self.held_bytes.set(held);
-        lent_bytes.set(lent);
+        self.held_bytes.update(|held| held + class_bytes(class));
+        self.budget.lent_bytes.update(|lent| lent + class_bytes(class));
         Some(Payload { buffer, class, is_extra: false, share: self.clone() })
+    }
+
+    /// Whether what it would hold is no more than what would be left.
+    fn may_take(&self, class: usize) -> bool {
+        let held = self.held_bytes.get() + class_bytes(class);
+        let lent = self.budget.lent_bytes.get() + class_bytes(class);
+        held <= self.budget.limit_bytes.saturating_sub(lent)
+    }
+
+    /// Wakes the request that waits, if it wants a class for which `can_get` holds.
+    fn wake_if(&self, can_get: impl FnOnce(usize) -> bool) {
+        let mut wanted = self.wanted.borrow_mut();
+        if let Some((_, waker)) = wanted.take_if(|(class, _)| can_get(*class)) {
+            waker.wake();
+        }
     }
 
     fn extra(self: &Rc<Self>, length: usize) -> Option<Payload> {
@@ -159,6 +191,7 @@ impl Drop for Payload {
         let bytes = class_bytes(self.class);
         if self.is_extra {
             self.share.extra_bytes.update(|extra| extra - bytes);
+            self.share.wake_if(|_| true);
         } else {
             self.share.held_bytes.update(|held| held - bytes);
             budget.lent_bytes.update(|lent| lent - bytes);
@@ -168,8 +201,24 @@ impl Drop for Payload {
             } else {
                 budget.kept.borrow_mut()[self.class].push(std::mem::take(&mut self.buffer));
             }
+            for share in &*budget.waiting.borrow() {
+                share.wake_if(|class| share.may_take(class));
+            }
         }
-        budget.returned.wake_all();
+    }
+}
+
+impl<'a> Waiting<'a> {
+    fn begin(share: &'a Rc<Share>) -> Self {
+        share.budget.waiting.borrow_mut().push(share.clone());
+        Self(share)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.wanted.take();
+        self.0.budget.waiting.borrow_mut().retain(|share| !Rc::ptr_eq(share, self.0));
     }
 }
 
@@ -298,11 +347,41 @@ mod tests {
         let mut waiting = pin!(share.acquire(4096));
         let context = &mut Context::from_waker(Waker::noop());
         assert!(waiting.as_mut().poll(context).is_pending());
-        assert!(!share.budget.returned.is_empty());
+        assert!(share.wanted.borrow().is_some());
         drop(held);
-        assert!(share.budget.returned.is_empty());
+        assert!(share.wanted.borrow().is_none(), "it was not woken");
         assert!(waiting.as_mut().poll(context).is_ready());
+        assert!(share.budget.waiting.borrow().is_empty());
         drop(extra);
+    }
+
+    /// Guards against hundreds of connections that are polled for each buffer that returns, although
+    /// they can take none.
+    #[test]
+    fn a_buffer_that_returns_wakes_only_those_who_can_take_it() {
+        let budget = Budget::new(64 << 10);
+        let [first, second] = [(); 2].map(|()| Share::new(budget.clone()));
+        let worker = Share::new(budget.clone());
+        let mut held: Vec<_> = std::iter::from_fn(|| first.acquire_now(16 << 10)).collect();
+        held.extend(std::iter::from_fn(|| second.acquire_now(4096)));
+        let extras = [&first, &second].map(|share| poll(share.acquire(4096)).unwrap());
+        let context = &mut Context::from_waker(Waker::noop());
+        let mut waiting = [&first, &second].map(|share| Box::pin(share.acquire(4096)));
+        for waiting in &mut waiting {
+            assert!(waiting.as_mut().poll(context).is_pending());
+        }
+        drop(worker.acquire_now(4096).unwrap());
+        assert!(first.wanted.borrow().is_some() && second.wanted.borrow().is_some());
+        let [extra, other] = extras;
+        drop(extra);
+        assert!(first.wanted.borrow().is_none() && second.wanted.borrow().is_some());
+        drop(other);
+        drop(held);
+        assert!(second.wanted.borrow().is_none());
+        drop(waiting);
+        assert!(budget.waiting.borrow().is_empty());
+        drop(poll(worker.acquire(4096)));
+        assert_eq!(budget.lent_bytes.get(), 0);
     }
 
     #[test]

@@ -47,6 +47,11 @@ pub(super) async fn serve<D: Disk + 'static>(
     let handshake = shake_hands(&shared, &places, &link, &channel, &mut incoming, &replies);
     let outcome = shared.runtime.timeout(limit_ns, handshake).await;
     let chosen = match outcome {
+        // It left before it was answered; what it has asked for since is not carried out.
+        Some(Ok(_)) if replies.has_failed() => {
+            tracing::debug!(client = %caller, "client left during its handshake");
+            None
+        }
         // The other exports are let go, so that they can be closed.
         Some(Ok(Outcome::Transmission(index, dialect))) => {
             places.into_iter().nth(index).map(|place| (place, dialect))

@@ -64,6 +64,9 @@ pub(super) async fn read<D: Disk>(session: &Session<D>, command: Command) {
 async fn read_short<D: Disk>(session: &Session<D>, command: Command) {
     let length = command.length as usize;
     let mut payload = session.share.acquire(length).await;
+    if session.replies.has_failed() {
+        return;
+    }
     let reply = &mut payload.buffer[..HEAD_BYTES + length];
     let result = session.export.disk.read(command.offset, &mut reply[HEAD_BYTES..]).await;
     session.replies.room().await;
@@ -80,6 +83,10 @@ async fn read_short<D: Disk>(session: &Session<D>, command: Command) {
 async fn read_whole<D: Disk>(session: &Session<D>, command: Command) -> Result<()> {
     let length = command.length as usize;
     let mut payload = acquire(session, length).await;
+    // While it waited for the buffer the client may have left.
+    if session.replies.has_failed() {
+        return Ok(());
+    }
     let piece = length.min(payload.buffer.len() - HEAD_BYTES);
     let disk = &session.export.disk;
     let first = &mut payload.buffer[HEAD_BYTES..][..piece];
@@ -148,6 +155,9 @@ async fn read_parts<D: Disk>(session: &Session<D>, command: Command) -> Result<(
         let (mut at, part_end) = (part.offset, part.offset + part.length);
         while at < part_end && !session.replies.has_failed() {
             let mut payload = acquire(session, (part_end - at) as usize).await;
+            if session.replies.has_failed() {
+                return Ok(());
+            }
             let piece = (payload.buffer.len() - HEAD_BYTES).min((part_end - at) as usize);
             let target = &mut payload.buffer[HEAD_BYTES..][..piece];
             if let Err(error) = session.export.disk.read(at, target).await {

@@ -70,13 +70,7 @@ impl Client {
 
     /// A request with extended headers.
     fn extended(&mut self, command: u16, flags: u16, offset: u64, length: u64) {
-        let mut bytes = 0x21e4_1c71_u32.to_be_bytes().to_vec();
-        bytes.extend_from_slice(&flags.to_be_bytes());
-        bytes.extend_from_slice(&command.to_be_bytes());
-        for field in [77, offset, length] {
-            bytes.extend_from_slice(&field.to_be_bytes());
-        }
-        self.send(&bytes);
+        self.send(&encode_extended(&Request { flags, command, cookie: 77, offset, length }));
     }
 
     /// An extended chunk: the offset it repeats, and the rest.
@@ -91,6 +85,17 @@ impl Client {
     }
 }
 
+/// A request with an extended header.
+pub(super) fn encode_extended(request: &Request) -> Vec<u8> {
+    let mut bytes = 0x21e4_1c71_u32.to_be_bytes().to_vec();
+    bytes.extend_from_slice(&request.flags.to_be_bytes());
+    bytes.extend_from_slice(&request.command.to_be_bytes());
+    for field in [request.cookie, request.offset, request.length] {
+        bytes.extend_from_slice(&field.to_be_bytes());
+    }
+    bytes
+}
+
 fn context_data(export: &str, names: &[&str]) -> Vec<u8> {
     let string = |text: &str| [&(text.len() as u32).to_be_bytes(), text.as_bytes()].concat();
     let mut data = string(export);
@@ -101,9 +106,14 @@ fn context_data(export: &str, names: &[&str]) -> Vec<u8> {
 
 /// A client that agreed on structured replies and both contexts.
 fn structured(door: &Door) -> Client {
+    enter_by(door, option::STRUCTURED_REPLY)
+}
+
+/// A client that agreed on this option, structured replies or extended headers, and both contexts.
+pub(super) fn enter_by(door: &Door, option: u32) -> Client {
     let mut client = door.connect();
     client.greet(3);
-    client.agree(option::STRUCTURED_REPLY);
+    client.agree(option);
     let selected = client.select("", &["base:allocation", "x-pumice:stored"]);
     let expected = [(ALLOCATION, "base:allocation"), (STORED, "x-pumice:stored")];
     assert_eq!(selected, expected.map(|(id, name)| (id, name.to_owned())));

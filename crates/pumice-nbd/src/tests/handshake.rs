@@ -62,7 +62,7 @@ fn info_tells_what_was_asked_and_haggling_goes_on() {
                 end => break assert_eq!(end, (reply::ACK, vec![])),
             }
         }
-        let sizes = [&[0, 3][..], &[0, 0, 2, 0], &[0, 0, 16, 0], &[2, 0, 0, 0]].concat();
+        let sizes = [&[0, 3][..], &[0, 0, 0, 1], &[0, 0, 16, 0], &[2, 0, 0, 0]].concat();
         let expected =
             [export_info(FLAGS), b"\0\x01disk".to_vec(), b"\0\x02a test disk".to_vec(), sizes];
         assert_eq!(told, expected);

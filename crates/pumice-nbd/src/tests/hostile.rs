@@ -1,8 +1,10 @@
 //! Goal: no bytes and no silence of one client harm the server or another client.
-//! Method: seeded random streams by the thousand, and clients that stop reading.
+//! Method: seeded random streams by the thousand, in every dialect, and clients that stop reading.
 
 use rand::RngExt;
 
+use super::super::wire::option;
+use super::dialects::{encode_extended, enter_by};
 use super::*;
 use pumice_drive::base::seed::{self, Random};
 
@@ -48,17 +50,27 @@ fn random_requests_after_the_handshake() {
     let left = serve(MemoryDisk::default(), Options::default(), |door| {
         let random = &mut seed::random(SEED);
         let mut witness = door.enter();
-        for round in 0..1000 {
+        for round in 0..1500 {
+            let client = match round % 3 {
+                0 => door.enter(),
+                1 => enter_by(&door, option::STRUCTURED_REPLY),
+                _ => enter_by(&door, option::EXTENDED_HEADERS),
+            };
             let mut stream = Vec::new();
             for _ in 0..random.random_range(1..20) {
-                stream.extend_from_slice(&random_request(random).encode());
+                let request = random_request(random);
+                if round % 3 == 2 {
+                    stream.extend_from_slice(&encode_extended(&request));
+                } else {
+                    stream.extend_from_slice(&request.encode());
+                }
                 if random.random_ratio(1, 3) {
                     let length = random.random_range(0..300);
                     stream.extend_from_slice(&bytes(random, length));
                 }
             }
             stream.truncate(random.random_range(0..=stream.len()));
-            pour(door.enter(), &stream);
+            pour(client, &stream);
             if round % 100 == 0 {
                 witness.expect_alive();
             }
@@ -78,7 +90,12 @@ fn random_request(random: &mut Random) -> Request {
         _ => random.random::<u32>().into(),
     };
     Request {
-        flags: if random.random_ratio(1, 4) { random.random() } else { random.random_range(0..4) },
+        // The sixth: the length is that of a payload.
+        flags: match random.random_range(0..4) {
+            0 => random.random(),
+            1 => random.random_range(0..4) | 1 << 5,
+            _ => random.random_range(0..4),
+        },
         command: random.random_range(0..9),
         cookie: random.random(),
         offset: if random.random_ratio(1, 4) {
@@ -208,6 +225,28 @@ fn requests_of_a_client_that_has_left_are_dropped() {
     });
     // Those that were in slots when the client left.
     assert!(left.disk.completed.get() < 100, "{} requests", left.disk.completed.get());
+}
+
+/// Guards against reads that wait for a buffer when their client leaves, and are then carried out.
+#[test]
+fn reads_that_wait_for_a_buffer_are_dropped_with_their_client() {
+    let options = Options { connections_max: 1, payload_bytes: 2 << 20, ..Options::default() };
+    for length in [32 << 20, 1 << 20] {
+        let disk = MemoryDisk { gated_offset: Some(0), ..MemoryDisk::default() };
+        let left = serve(disk, options.clone(), move |mut door| {
+            let mut client = door.enter();
+            let read = Request { flags: 0, command: command::READ, cookie: 1, offset: 0, length };
+            client.send(&read.encode().repeat(60));
+            // The others have begun: some at the gate, the rest without a buffer.
+            assert_eq!(client.call(command::CACHE, 0, 1 << 20, 4096), 0);
+            drop(client);
+            door.signal(OPEN_GATE);
+            // Accepted only once the first is gone.
+            door.enter().expect_alive();
+        });
+        let completed = left.disk.completed.get();
+        assert!(completed < 10, "{completed} requests");
+    }
 }
 
 #[test]

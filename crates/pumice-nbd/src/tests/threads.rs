@@ -216,6 +216,36 @@ fn handshakes_hold_up_no_disk() {
     threads.into_iter().for_each(|thread| drop(thread.end()));
 }
 
+/// Guards against requests that are carried out although their client was gone before it was let in.
+#[test]
+fn who_leaves_during_the_handshake_has_asked_for_nothing() {
+    let World { runtime, server, threads } = World::new(|_| true, Options::default());
+    visit(
+        |mut door| {
+            let mut hasty = door.connect();
+            let write =
+                Request { flags: 0, command: command::WRITE, cookie: 1, offset: 0, length: 4 };
+            let header = [&b"IHAVEOPT"[..], &option::GO.to_be_bytes(), &7u32.to_be_bytes()];
+            let parts = [&3u32.to_be_bytes()[..], &header.concat(), &choice("a"), &write.encode()];
+            hasty.send(&[&parts.concat()[..], b"late"].concat());
+            drop(hasty);
+            door.signal(b'b');
+            door.enter_at("a").expect_alive();
+        },
+        |listener, near| {
+            let signal = || runtime.block_on(runtime.receive(&near, vec![0; 1], 0..1)).1.unwrap();
+            assert_eq!(signal(), 1);
+            runtime.spawn(server.clone().serve(listener));
+            UnixStream::from(near.try_clone().unwrap()).write_all(b"b").unwrap();
+            assert_eq!(signal(), 0);
+            runtime.block_on(server.shutdown()).unwrap();
+            runtime.drop_tasks();
+        },
+    );
+    let [calls, _] = threads.map(Thread::end);
+    assert_eq!(calls, ["write 8192 10 false", "flush"]);
+}
+
 #[test]
 fn a_thread_that_panics_ends_its_clients_and_no_others() {
     let panics_at_0 = |offset| {

@@ -97,8 +97,10 @@ fn wait_until_gone(attachment: &Attachment, device: &Path) -> Result<()> {
     if becomes(GONE_LOOKS, || !attachment.devices().iter().any(|other| other == device)) {
         return Ok(());
     }
+    // As a service this process may not see what others have open.
     let openers = holders::openers(device).join(", ");
-    bail!("{} is removed once it is closed by process {openers}", device.display())
+    let by = if openers.is_empty() { "" } else { " by process " };
+    bail!("{} is removed once it is closed{by}{openers}", device.display())
 }
 
 /// Whether a condition holds, or starts to hold within the given number of checks.
