@@ -22,6 +22,10 @@ use pumice_drive::runtime::{Backend, Runtime};
 /// Sizes that are not asked for are multiples of this.
 const MIB: u64 = 1 << 20;
 
+/// Segments of which a drive has fewer only if they are the smallest: eight times what it keeps for
+/// itself.
+const SEGMENTS_FEW: u64 = 88;
+
 /// `f_type` of a tmpfs. Source: statfs(2).
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
@@ -75,9 +79,10 @@ pub(crate) struct Args {
     #[arg(long, default_value = "solid", value_name = "solid|blocks")]
     frame: FrameForm,
 
-    /// Segment size, 4M to 1G
-    #[arg(long, value_parser = size, default_value = "32M", value_name = "SIZE")]
-    segment: u64,
+    /// Segment size, 4M to 1G [default: 32M, or less for a small drive: 4M below 704M, 8M below
+    /// 1408M, 16M below 2816M]
+    #[arg(long, value_parser = size, value_name = "SIZE")]
+    segment: Option<u64>,
 
     /// Warn when this much of the capacity is in use, up to four percentages; or none
     #[arg(long, value_parser = thresholds, default_value = "80,90,95", value_name = "PERCENT,...")]
@@ -130,6 +135,26 @@ struct Created {
     /// Bytes that the file system of a file has left.
     free_bytes: Option<u64>,
     preallocated: bool,
+}
+
+/// Returns the segment size of a drive of which `bytes` are given: its capacity, or the size of its
+/// device or its disk. A drive keeps 11 segments and more for itself, which must be a small part.
+fn segment_bytes_of(bytes: u64) -> u32 {
+    let sizes = [SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_DEFAULT / 2, SEGMENT_BYTES_DEFAULT / 4];
+    let fits = |segment_bytes: &u32| bytes / u64::from(*segment_bytes) >= SEGMENTS_FEW;
+    sizes.into_iter().find(fits).unwrap_or(SEGMENT_BYTES_DEFAULT / 8)
+}
+
+/// Returns the segment size that is asked for, or one that suits the drive.
+fn segment_bytes(args: &Args) -> Result<u32> {
+    let Some(bytes) = args.segment else {
+        let given = args.capacity.map_or_else(|| device_bytes(&args.path), |bytes| Ok(Some(bytes)));
+        return Ok(segment_bytes_of(given?.or(args.size).unwrap_or(0)));
+    };
+    u32::try_from(bytes).ok().with_context(|| {
+        let usual = format_size_exact(SEGMENT_BYTES_DEFAULT.into());
+        format!("invalid segment size: expected 4M to 1G (the default is {usual})")
+    })
 }
 
 /// Returns the specification of the drive, with a new identity and the current time.
@@ -255,11 +280,8 @@ fn write(path: &Path, spec: &Spec) -> Result<()> {
 /// # Errors
 /// The specification is impossible, or the medium cannot be used; nothing has changed then.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    let segment_bytes = u32::try_from(args.segment).ok().with_context(|| {
-        let usual = format_size_exact(SEGMENT_BYTES_DEFAULT.into());
-        format!("invalid segment size: expected 4M to 1G (the default is {usual})")
-    })?;
     check_place(&args.path)?;
+    let segment_bytes = segment_bytes(args)?;
     let spec = spec(args, segment_bytes)?;
     let geometry = spec.geometry().with_context(|| args.path.display().to_string())?;
     let (needed, free) = (geometry.medium_bytes(), free_bytes(&args.path));
@@ -349,6 +371,19 @@ mod tests {
             assert!(needed(size_bytes + MIB) > capacity, "{size_bytes}");
         }
         assert_eq!(size_covered(&Spec::new(uuid::Uuid::nil(), 0), 64 << 20), 0);
+    }
+
+    #[test]
+    fn small_drives_have_small_segments() {
+        let mib = |bytes: u64| segment_bytes_of(bytes * MIB) >> 20;
+        let sizes = [1, 703, 704, 1407, 1408, 2815, 2816, 1 << 20].map(mib);
+        assert_eq!(sizes, [4, 4, 8, 8, 16, 16, 32, 32]);
+        for (size, most) in [(100, 210), (1024, 1450), (4096, 5300)] {
+            let segment_bytes = segment_bytes_of(size * MIB);
+            let spec = Spec { segment_bytes, ..Spec::new(uuid::Uuid::nil(), size * MIB) };
+            let capacity = spec.geometry().expect("a geometry").capacity_bytes();
+            assert!(capacity < most * MIB, "{size} MiB: {} MiB", capacity / MIB);
+        }
     }
 
     #[test]

@@ -334,12 +334,14 @@ fn facts_of(drive: &DriveSnapshot, rates: Option<&Rates>) -> [Vec<String>; 3] {
     let info = &drive.info;
     let moved = rates.map_or(0.0, |rates| rates.moved_bytes / 1e6);
     let debt = drive.overview.gc_debt_segments;
+    // There is none before the first write.
+    let share = |share: f64| if info.host_bytes > 0 { format!("{share:.4}") } else { "-".into() };
     let works = if debt > 0 { format!("{debt} segments to free") } else { "idle".into() };
     [
         vec![
             format!("life: {} written", format_size(info.host_bytes)),
-            format!("stored fraction {:.4}", info.stored_fraction),
-            format!("write amplification {:.4}", info.write_amplification),
+            format!("stored fraction {}", share(info.stored_fraction)),
+            format!("write amplification {}", share(info.write_amplification)),
         ],
         vec![
             format!("garbage collection {works}"),
