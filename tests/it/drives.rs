@@ -60,7 +60,7 @@ fn a_drive_is_explained_with_units_and_arithmetic() {
         &["size_bytes", "50.02", "GB", "source:"],
         &["program_ns", "940", "µs", "source:"],
         &["over_provisioning_percent", "37.38", "%"],
-        &["program_bytes_per_s", "122.7", "MB/s"],
+        &["program_bytes_per_s", "123.2", "MB/s"],
     ] {
         let is_there = text.lines().any(|shown| {
             let words: Vec<&str> = shown.split_whitespace().collect();

@@ -91,14 +91,14 @@ fn mistakes_are_explained() {
     let trace = trace.display().to_string();
     let simple = ["--workload", "random-write", "--saved"];
     for (args, words) in [
-        (vec!["--workload", "random-write"], &["--saved"][..]),
+        (vec!["--workload", "random-write"], &["compresses", "--saved"][..]),
         ([&simple[..], &["0.5"]].concat(), &["saved, stored or a ratio", "50%"]),
         (vec!["--workload", "random-wirte", "--saved", "5%"], &["did you mean random-write?"]),
         (vec!["--workload", PROFILE, "--saved", "5%"], &["unknown key"]),
         (vec!["--workload", PUMICE, "--saved", "5%"], &["--format", "blkparse"]),
         ([&simple[..], &["5%", "--fold"]].concat(), &["--fold", "remove it"]),
         ([&simple[..], &["5%", "--span", "1T"]].concat(), &["beyond the drive", "smaller"]),
-        ([&simple[..], &["5%", "--state", "old"]].concat(), &["new, filled or steady"]),
+        ([&simple[..], &["5%", "--state", "old"]].concat(), &["new, filled, steady or used"]),
         ([&simple[..], &["5%", "--gb-per-day", "-1"]].concat(), &["such as 20"]),
         ([&simple[..], &["5%", "--data", "x"]].concat(), &["cannot be used with"]),
         ([&simple[..], &["5%", "--full-size", "--scaled", "1G"]].concat(), &["cannot be used"]),
@@ -124,6 +124,15 @@ fn mistakes_are_explained() {
         "{}",
         finished.stderr
     );
+}
+
+/// Guards against a question that has no answer for a drive without a codec.
+#[test]
+fn a_drive_that_does_not_compress_needs_no_saving() {
+    let common = ["forecast", "--workload", "rewrite", "--state", "new", "--span", "16M"];
+    let finished = pumice(&[&common[..], &["--profile", "hdd-2010"]].concat());
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    assert!(finished.stdout.contains("MB/s"), "{}", finished.stdout);
 }
 
 /// A grid of both lists, with charts; a list of one is a simple forecast.

@@ -28,6 +28,7 @@ use pumice_sim::nand::{FlashShape, FlashTiming};
 const TIMING: FlashTiming = FlashTiming {
     read_ns: 60_000,
     program_ns: 900_000,
+    program_fast_ns: 900_000,
     erase_ns: 3_000_000,
     bus_bytes_per_s: 400_000_000,
     multi_plane: true,
@@ -53,6 +54,7 @@ fn spec(shape: FlashShape, user_blocks: u64, stored: f64) -> LogSpec {
         victims: VictimPolicy::Greedy,
         moved_apart: true,
         buffer_bytes: 8 << 20,
+        store_bytes_per_s: None,
         free_segments: FREE_SEGMENTS,
         bad_percent: 0.0,
         seed: 1,

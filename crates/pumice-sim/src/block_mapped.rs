@@ -23,7 +23,7 @@
 //! [`Flash`] checks the rules of flash. Writes are serialized; reads run concurrently with them.
 //! Nothing waits in a buffer, so a flush has nothing to do. The buffer serves only read-ahead.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 
 use super::content::{Content, Part, check_range, parts};
@@ -31,7 +31,7 @@ use crate::nand::{BlockAddress, Flash, FlashCounts, FlashShape, FlashTiming, Fre
 use crate::{Error, Result};
 use pumice_drive::base::Clock;
 use pumice_drive::base::units::transfer_ns;
-use pumice_drive::base::wait::WaitQueue;
+use pumice_drive::base::wait::{Line, Place};
 
 /// Entry of a table for an absent block or row.
 const NONE: u32 = u32::MAX;
@@ -118,18 +118,8 @@ pub struct BlockMapped<C> {
     clock: C,
     layout: Layout,
     state: RefCell<State>,
-    is_writing: Cell<bool>,
-    written: WaitQueue,
-}
-
-/// The exclusive right to write, until dropped.
-struct Turn<'a, C>(&'a BlockMapped<C>);
-
-impl<C> Drop for Turn<'_, C> {
-    fn drop(&mut self) {
-        self.0.is_writing.set(false);
-        self.0.written.wake_all();
-    }
+    /// Writes, flushes and trims: one at a time, in order of arrival.
+    writers: Line,
 }
 
 impl Layout {
@@ -347,8 +337,7 @@ impl<C: Clock> BlockMapped<C> {
             ahead: BTreeMap::new(),
             read_end: 0,
         };
-        let (is_writing, written) = (Cell::new(false), WaitQueue::default());
-        Ok(Self { spec, clock, layout, state: RefCell::new(state), is_writing, written })
+        Ok(Self { spec, clock, layout, state: RefCell::new(state), writers: Line::default() })
     }
 
     /// Returns the merges so far, by kind.
@@ -517,10 +506,9 @@ impl<C: Clock> BlockMapped<C> {
         state.merge(now_ns, oldest).map(Some)
     }
 
-    async fn turn(&self) -> Turn<'_, C> {
-        self.written.wait_for(|| (!self.is_writing.get()).then_some(())).await;
-        self.is_writing.set(true);
-        Turn(self)
+    /// Waits for the exclusive right to write.
+    async fn turn(&self) -> Place<'_> {
+        self.writers.turn().await
     }
 
     async fn until_ns(&self, ns: u64) {

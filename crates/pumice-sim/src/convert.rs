@@ -6,7 +6,7 @@
 
 use super::front::FrontSpec;
 use super::ftl::{BLOCK_BYTES, LogSpec, StoredSizes, VictimPolicy};
-use super::map_pages::MapSpec;
+use super::log_store::LogStoreSpec;
 use super::profile::{Design, Flash, Profile, Sourced};
 use crate::nand::{FlashShape, FlashTiming};
 use crate::{Error, Result};
@@ -61,14 +61,15 @@ pub(super) fn whole(profile: &Profile, key: &str, number: &Sourced<u64>) -> Resu
 /// `InvalidInput` if the queue is too deep.
 pub(super) fn front(profile: &Profile) -> Result<FrontSpec> {
     let (link, controller) = (&profile.link, &profile.controller);
-    let cap_ns = controller.cap_write_per_s.as_ref().map_or(0, |cap| 1_000_000_000 / cap.is);
+    let cap = &controller.cap_write_per_s;
     Ok(FrontSpec {
         read_bytes_per_s: link.read_bytes_per_s.is,
         write_bytes_per_s: link.write_bytes_per_s.is,
         command_ns: link.command_ns.is,
         depth: whole(profile, "depth", &link.depth)?,
         read_ns: controller.read_ns.is,
-        write_ns: controller.write_ns.is.max(cap_ns),
+        write_ns: controller.write_ns.is,
+        scattered_write_ns: cap.as_ref().map_or(0, |cap| 1_000_000_000 / cap.is),
         engine_bytes_per_s: controller.engine_bytes_per_s.as_ref().map(|rate| rate.is),
         load_bytes_per_s: controller.load_bytes_per_s.as_ref().map(|rate| rate.is),
     })
@@ -78,13 +79,6 @@ pub(super) fn front(profile: &Profile) -> Result<FrontSpec> {
 pub(super) fn command_bytes_max(profile: &Profile) -> u64 {
     let block = u64::from(BLOCK_BYTES);
     COMMAND_BYTES_MAX.min(profile.link.request_bytes_max.is / block * block)
-}
-
-/// Returns the parameters of the map cache; `None` if the whole map is in memory.
-pub(super) fn map(profile: &Profile) -> Option<MapSpec> {
-    let controller = &profile.controller;
-    let map = controller.map_read_ns.as_ref().zip(controller.map_at_hand_bytes.as_ref());
-    map.map(|(read, cached)| MapSpec { read_ns: read.is, cached_bytes: cached.is })
 }
 
 /// Returns the geometry of the flash.
@@ -106,14 +100,33 @@ pub(super) fn shape(profile: &Profile, flash: &Flash) -> Result<FlashShape> {
 /// Returns the times of the flash, where programming includes the overhead that is not data.
 pub(super) fn timing(flash: &Flash) -> FlashTiming {
     let sent_ns = flash.transfer_ns() * flash.planes_at_once() as f64;
-    let row_ns = (sent_ns + flash.program_ns.is as f64) / (1.0 - flash.overhead_percent.is / 100.0);
+    let with_overhead = |program_ns: u64| {
+        let row_ns = (sent_ns + program_ns as f64) / (1.0 - flash.overhead_percent.is / 100.0);
+        (row_ns - sent_ns) as u64
+    };
     FlashTiming {
         read_ns: flash.read_ns.is,
-        program_ns: (row_ns - sent_ns) as u64,
+        program_ns: with_overhead(flash.program_ns.is),
+        program_fast_ns: with_overhead(flash.program_fast_ns()),
         erase_ns: flash.erase_ns.is,
         bus_bytes_per_s: flash.bus_bytes_per_s.is,
         multi_plane: flash.multi_plane.is,
         cache_program: flash.cache_program.is,
+    }
+}
+
+impl LogStoreSpec {
+    /// Returns the storage of a profile: see [`LogSpec::of`].
+    ///
+    /// # Errors
+    /// Those of [`LogSpec::of`].
+    pub fn of(profile: &Profile, stored: StoredSizes) -> Result<Self> {
+        let controller = &profile.controller;
+        Ok(Self {
+            log: LogSpec::of(profile, stored)?,
+            map_cached_bytes: controller.map_at_hand_bytes.as_ref().map(|bytes| bytes.is),
+            unit_blocks: controller.unit_blocks() as u32,
+        })
     }
 }
 
@@ -138,12 +151,18 @@ impl LogSpec {
             timing: timing(flash),
             user_blocks: profile.size_bytes.is / u64::from(BLOCK_BYTES),
             stored: if compresses { stored } else { StoredSizes::Constant(1.0) },
-            stored_min: if compresses { controller.stored_min() } else { 0.0 },
+            // What a drive stores at least was measured on its flash: its overhead included.
+            stored_min: if compresses {
+                controller.stored_min() * (1.0 - flash.overhead_percent.is / 100.0)
+            } else {
+                0.0
+            },
             header_bytes: 0,
             parity_percent: 0.0,
             victims: VictimPolicy::Greedy,
             moved_apart: true,
             buffer_bytes: buffer_bytes.max(buffer_min),
+            store_bytes_per_s: controller.store_bytes_per_s.as_ref().map(|rate| rate.is),
             free_segments: FREE_SEGMENTS,
             bad_percent: flash.bad_block_percent.is,
             seed: 1,

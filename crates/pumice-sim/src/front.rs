@@ -7,15 +7,20 @@
 //!        decompression, link
 //! ```
 //!
-//! Link and processor each serve one item at a time, in order of arrival; the link idles while the
-//! data it sends next is being decompressed. The front knows no address and no byte.
+//! Commands beyond the queue's depth get slots in order of arrival. Link and processor each serve
+//! one item at a time, in order of arrival; the link idles while the data it sends next is being
+//! decompressed. The front knows no address and no byte.
 
 use std::cell::Cell;
 
+use super::ftl::ReadTimes;
 use crate::{Error, Result};
 use pumice_drive::base::Clock;
 use pumice_drive::base::units::transfer_ns;
-use pumice_drive::base::wait::WaitQueue;
+use pumice_drive::base::wait::{Line, WaitQueue};
+
+/// Bytes of a command that are read before the link sends them: a page of several planes (a guess).
+const PART_BYTES: u64 = 16 << 10;
 
 /// Parameters of a drive's front.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,6 +37,9 @@ pub struct FrontSpec {
     pub read_ns: u64,
     /// Processing time of a write command, in ns; its inverse is the maximum command rate.
     pub write_ns: u64,
+    /// Time between two write commands that continue no earlier one, in ns: a limit of the
+    /// firmware; 0 for none.
+    pub scattered_write_ns: u64,
     /// Host bytes compressed per second, if that is a limit.
     pub engine_bytes_per_s: Option<u64>,
     /// Stored bytes decompressed per second, if that is a limit.
@@ -55,10 +63,34 @@ impl FrontSpec {
         if self.depth == 0 {
             return wrong("the queue depth must be at least 1");
         }
-        if [self.command_ns, self.read_ns, self.write_ns].iter().any(|&ns| ns > 10_000_000_000) {
+        if [self.command_ns, self.read_ns, self.write_ns, self.scattered_write_ns]
+            .iter()
+            .any(|&ns| ns > 10_000_000_000)
+        {
             return wrong("the time of a command must be at most ten seconds");
         }
         Ok(())
+    }
+}
+
+impl FrontSpec {
+    /// Returns the processing time of a write command, in ns.
+    pub(super) fn write_ns_of(&self, is_scattered: bool) -> u64 {
+        if is_scattered { self.write_ns.max(self.scattered_write_ns) } else { self.write_ns }
+    }
+
+    /// Returns the time for which read data occupies the link, in ns.
+    pub(super) fn send_ns(&self, bytes: u64, stored_bytes: u64) -> u64 {
+        let load_ns = self.load_bytes_per_s.map_or(0, |rate| transfer_ns(stored_bytes, rate));
+        load_ns + transfer_ns(bytes, self.read_bytes_per_s)
+    }
+
+    /// Returns when the link can begin to send data that arrives during `times`: so that it never
+    /// waits for the data, except for the last part.
+    pub(super) fn send_at_ns(&self, times: ReadTimes, bytes: u64, stored_bytes: u64) -> u64 {
+        let early = bytes.saturating_sub(PART_BYTES) as f64 / bytes.max(1) as f64;
+        let early_ns = (self.send_ns(bytes, stored_bytes) as f64 * early) as u64;
+        times.first_ns.max(times.last_ns.saturating_sub(early_ns))
     }
 }
 
@@ -89,6 +121,8 @@ pub struct Front<C> {
     processor: Server,
     engine: Server,
     in_flight: Cell<u32>,
+    /// Commands that wait for a slot, in order of arrival.
+    arrivals: Line,
     left: WaitQueue,
 }
 
@@ -110,16 +144,22 @@ impl<C: Clock> Front<C> {
     pub fn new(spec: FrontSpec, clock: C) -> Result<Self> {
         spec.check()?;
         let (wire, processor, engine) = (Server::default(), Server::default(), Server::default());
-        let (in_flight, left) = (Cell::new(0), WaitQueue::default());
-        Ok(Self { spec, clock, wire, processor, engine, in_flight, left })
+        let (in_flight, arrivals, left) = (Cell::new(0), Line::default(), WaitQueue::default());
+        Ok(Self { spec, clock, wire, processor, engine, in_flight, arrivals, left })
     }
 
-    /// Accepts a command that carries `bytes` bytes, then runs `drive`.
-    pub async fn write<T>(&self, bytes: u64, drive: impl Future<Output = T>) -> T {
+    /// Accepts a command that carries `bytes` bytes, then runs `drive`. A scattered write continues
+    /// no earlier one.
+    pub async fn write<T>(
+        &self,
+        bytes: u64,
+        is_scattered: bool,
+        drive: impl Future<Output = T>,
+    ) -> T {
         let _slot = self.enter().await;
         let data_ns = transfer_ns(bytes, self.spec.write_bytes_per_s);
         self.wire.serve(&self.clock, self.spec.command_ns + data_ns).await;
-        self.processor.serve(&self.clock, self.spec.write_ns).await;
+        self.processor.serve(&self.clock, self.spec.write_ns_of(is_scattered)).await;
         if let Some(bytes_per_s) = self.spec.engine_bytes_per_s {
             self.engine.serve(&self.clock, transfer_ns(bytes, bytes_per_s)).await;
         }
@@ -137,12 +177,11 @@ impl<C: Clock> Front<C> {
 
     /// Sends read data to the host: `bytes` bytes, stored as `stored_bytes` on flash.
     pub async fn send(&self, bytes: u64, stored_bytes: u64) {
-        let load_ns = self.spec.load_bytes_per_s.map_or(0, |rate| transfer_ns(stored_bytes, rate));
-        let wire_ns = transfer_ns(bytes, self.spec.read_bytes_per_s);
-        self.wire.serve(&self.clock, load_ns + wire_ns).await;
+        self.wire.serve(&self.clock, self.spec.send_ns(bytes, stored_bytes)).await;
     }
 
     async fn enter(&self) -> QueueSlot<'_, C> {
+        let _turn = self.arrivals.turn().await;
         let free = || (self.in_flight.get() < self.spec.depth).then_some(());
         self.left.wait_for(free).await;
         self.in_flight.set(self.in_flight.get() + 1);
@@ -167,6 +206,7 @@ mod tests {
         depth: 4,
         read_ns: 20_000,
         write_ns: 30_000,
+        scattered_write_ns: 0,
         engine_bytes_per_s: None,
         load_bytes_per_s: None,
     };
@@ -183,7 +223,7 @@ mod tests {
             runtime.spawn(async move {
                 let drive = async { clock.sleep_ns(DRIVE_NS).await };
                 if is_write {
-                    front.write(4000, drive).await
+                    front.write(4000, true, drive).await
                 } else {
                     let _slot = front.begin_read().await;
                     drive.await;
@@ -224,6 +264,31 @@ mod tests {
         // One command after the other.
         let alone = time(FrontSpec { depth: 1, ..SPEC }, 10, false);
         assert_eq!(alone, 10 * (5_000 + 20_000 + DRIVE_NS + 20_000));
+    }
+
+    /// Guards against commands that starve while later ones pass them.
+    #[test]
+    fn slots_are_given_in_order_of_arrival() {
+        let runtime = Runtime::simulated();
+        let spec = FrontSpec { depth: 1, ..SPEC };
+        let front = Rc::new(Front::new(spec, runtime.clone()).unwrap());
+        let ended = Rc::new(std::cell::RefCell::new(Vec::new()));
+        for task in 0..5 {
+            let (front, ended) = (Rc::clone(&front), Rc::clone(&ended));
+            runtime.spawn(async move {
+                for _ in 0..4 {
+                    front.write(4000, true, async {}).await;
+                    ended.borrow_mut().push(task);
+                }
+            });
+        }
+        runtime.block_on(async {
+            while ended.borrow().len() < 20 {
+                runtime.sleep_ns(1_000).await;
+            }
+        });
+        let rounds: Vec<_> = ended.borrow().chunks(5).map(<[i32]>::to_vec).collect();
+        assert_eq!(rounds, [[0, 1, 2, 3, 4]; 4]);
     }
 
     #[test]

@@ -118,7 +118,7 @@ impl Host {
             let percent = self.spec.read_percent;
             let is_read = percent > 0 && self.random.random_range(0..100) < percent;
             let (done_ns, latencies) = if is_read {
-                (drive.read(now_ns, lba, self.spec.blocks)?, &mut run.reads)
+                (drive.read(now_ns, lba, self.spec.blocks)?.last_ns, &mut run.reads)
             } else {
                 (drive.write(now_ns, lba, self.spec.blocks)?, &mut run.writes)
             };

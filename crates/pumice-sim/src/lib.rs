@@ -32,12 +32,13 @@
 //!   to the parameters of the simulations.
 //! * `front`: the queue, the link and the processor between a host and the storage of a drive.
 //! * `drive`: a drive with real bytes, for benchmarks: a front and one of three designs. These are
-//!   this program's controller on simulated flash; `block_mapped`, flash with a map of large units;
-//!   and `disk`, a head over platters. `content` holds the bytes of the latter two.
+//!   a log on simulated flash; `block_mapped`, flash with a map of large units; and `disk`, a head
+//!   over platters. `content` holds the bytes.
 //! * `nand`: simulated flash: rules, times, wear.
-//! * `stored`: the stored size of each block; `map_pages`: the cached part of a map.
-//! * `ftl`: a flash translation layer that holds stored sizes instead of bytes.
-//! * `log_drive`: such a layer with a front, computed without tasks.
+//! * `ftl`: a flash translation layer that holds stored sizes instead of bytes; `log_store`: with
+//!   the cached part of its map (`map_pages`), read-ahead and larger units.
+//! * `log_drive`: such a store with a front, computed without tasks; `streams`: sequential
+//!   commands.
 //! * `host`: a closed-loop host of such a layer; `sim_host`: runs a host on a drive with bytes.
 //! * `system`: a host's operating system, with its page cache, on top of a drive.
 //! * `formula`: the cost of garbage collection and the endurance, without simulation.
@@ -54,13 +55,14 @@ pub mod front;
 pub mod ftl;
 pub mod host;
 pub mod log_drive;
+mod log_store;
 mod map_pages;
 pub mod nand;
 pub mod profile;
 pub mod sim_host;
-mod stored;
+mod streams;
 pub mod system;
 pub mod trace;
 
 pub use error::{Error, Result};
-pub use map_pages::MapSpec;
+pub use log_store::LogStoreSpec;

@@ -1,15 +1,16 @@
-//! A log-structured layer with a front: a drive without content, whose requests take as long as
-//! those of [`Front`](super::front::Front), computed from the times at which each part is free.
+//! A log-structured layer with a front: a drive without content, or several of them as a RAID 0,
+//! whose requests take as long as those of [`Front`](super::front::Front), computed from the times
+//! at which each part is free.
 //!
 //! ```text
 //! request -> commands -> queue slot -> link -> processor -> engine -> layer (-> link)
 //! ```
 //!
 //! Events are handled in order of time, then of creation: nothing overtakes. The host's slots limit
-//! the requests in flight, so that forecasts of the layer stay short. Map look-ups and
-//! decompression take the same time as in [`SimDrive`](super::drive::SimDrive), except that a
-//! command is sent as a whole and decompressed as if all of it were equally compressible. **A write
-//! of a part of a block** reads the block first. Trims affect whole blocks only.
+//! the requests in flight, so that forecasts of the layer stay short. Storage and times are those
+//! of [`SimDrive`](super::drive::SimDrive), except that all data is decompressed as if it were
+//! equally compressible. **A write of a part of a block** reads the block first. Trims affect whole
+//! blocks only.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -17,31 +18,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::convert;
 use super::front::FrontSpec;
-use super::ftl::{BLOCK_BYTES, LogCounts, LogFtl, LogSpec, StoredSizes};
-use super::map_pages::{MapPages, MapSpec};
+use super::ftl::{BLOCK_BYTES, LogCounts, ReadTimes, StoredSizes};
+use super::log_store::{LogStore, LogStoreSpec};
 use super::profile::Profile;
-use crate::nand::Wear;
+use super::streams::Streams;
 use crate::{Error, Result};
-use pumice_drive::base::Lba;
 use pumice_drive::base::units::transfer_ns;
 
 /// Maximum number of slots of a host (arbitrary; the queues of drives are shorter).
 const SLOTS_MAX: u32 = 1 << 16;
 
+/// Maximum number of drives of a RAID 0 (arbitrary).
+const STRIPE_MAX: u32 = 64;
+
 /// Parameters of a log-structured drive with a front.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogDriveSpec {
-    /// Translation layer and flash.
-    pub log: LogSpec,
+    /// Translation layer, flash and map.
+    pub store: LogStoreSpec,
     /// Link and processor.
     pub front: FrontSpec,
-    /// Map cache; `None` if the whole map is in memory.
-    pub map: Option<MapSpec>,
     /// Longest command in bytes; longer requests are sent as several commands at once. A multiple
     /// of 4096.
     pub command_bytes_max: u64,
-    /// Limit on the bytes that the controller sends to the flash per second.
-    pub store_bytes_per_s: Option<u64>,
+    /// Drives of this kind that make up a RAID 0: adjacent chunks of `command_bytes_max` are on
+    /// adjacent drives, each of which has a link and a queue of its own. At least 1.
+    pub stripe: u32,
 }
 
 /// The kind of a request.
@@ -100,6 +102,9 @@ impl Server {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Command {
     slot: u32,
+    /// Number of the drive in a RAID 0.
+    member: u32,
+    /// On that drive.
     offset: u64,
     bytes: u64,
 }
@@ -137,27 +142,30 @@ struct Flight {
     commands_left: u32,
 }
 
-/// A drive in virtual time.
+/// One drive of a RAID 0.
 #[derive(Debug)]
-pub struct LogDrive {
-    ftl: LogFtl,
-    map: Option<MapPages>,
-    /// Mean stored fraction of a block.
-    stored: f64,
-    spec: LogDriveSpec,
+struct Member {
+    store: LogStore,
+    streams: Streams,
     wire: Server,
     processor: Server,
     engine: Server,
-    store: Server,
-    /// Flash bytes that the store limit has accounted for.
-    stored_bytes: u64,
+    /// Commands that found the queue full.
+    waiting: VecDeque<Command>,
+    in_queue: u32,
+}
+
+/// A drive, or a RAID 0 of drives, in virtual time.
+#[derive(Debug)]
+pub struct LogDrive {
+    members: Vec<Member>,
+    /// Mean stored fraction of a block.
+    stored: f64,
+    spec: LogDriveSpec,
     now_ns: u64,
     events: BinaryHeap<Reverse<Event>>,
     events_made: u64,
     flights: Vec<Option<Flight>>,
-    /// Commands that found the queue full.
-    waiting: VecDeque<Command>,
-    in_queue: u32,
 }
 
 impl LogDriveSpec {
@@ -167,17 +175,30 @@ impl LogDriveSpec {
     /// Those of [`LogSpec::of`].
     pub fn of(profile: &Profile, stored: StoredSizes) -> Result<Self> {
         Ok(Self {
-            log: LogSpec::of(profile, stored)?,
+            store: LogStoreSpec::of(profile, stored)?,
             front: convert::front(profile)?,
-            map: convert::map(profile),
             command_bytes_max: convert::command_bytes_max(profile),
-            store_bytes_per_s: profile.controller.store_bytes_per_s.as_ref().map(|rate| rate.is),
+            stripe: 1,
         })
     }
 
-    /// Returns the size of the disk in bytes.
+    /// Returns the size of the disk in bytes: of a RAID 0, whole chunks of all drives.
     pub fn size_bytes(&self) -> u64 {
-        self.log.user_blocks * u64::from(BLOCK_BYTES)
+        let bytes = self.store.log.user_blocks * u64::from(BLOCK_BYTES);
+        if self.stripe == 1 {
+            return bytes;
+        }
+        bytes / self.command_bytes_max * self.command_bytes_max * u64::from(self.stripe)
+    }
+
+    /// Returns the bytes of the segments of all drives: see [`LogSpec::raw_bytes`].
+    ///
+    /// # Errors
+    /// Those of [`LogSpec::raw_bytes`].
+    ///
+    /// [`LogSpec::raw_bytes`]: super::ftl::LogSpec::raw_bytes
+    pub fn raw_bytes(&self) -> Result<f64> {
+        Ok(self.store.log.raw_bytes()? * f64::from(self.stripe))
     }
 }
 
@@ -193,26 +214,29 @@ impl LogDrive {
             let what = "the longest command must be a multiple of 4096 bytes";
             return Err(Error::InvalidInput(what.into()));
         }
-        if spec.store_bytes_per_s == Some(0) {
-            let what = "store_bytes_per_s must not be zero";
+        if !(1..=STRIPE_MAX).contains(&spec.stripe) {
+            let what = format!("a RAID 0 has 1 to {STRIPE_MAX} drives, not {}", spec.stripe);
             return Err(Error::InvalidInput(what.into()));
         }
+        let member = |_| {
+            Ok(Member {
+                store: LogStore::new(&spec.store)?,
+                streams: Streams::default(),
+                wire: Server::default(),
+                processor: Server::default(),
+                engine: Server::default(),
+                waiting: VecDeque::new(),
+                in_queue: 0,
+            })
+        };
         Ok(Self {
-            ftl: LogFtl::new(spec.log.clone())?,
-            map: spec.map.map(MapPages::new),
-            stored: spec.log.stored_mean()?,
+            members: (0..spec.stripe).map(member).collect::<Result<_>>()?,
+            stored: spec.store.log.stored_mean()?,
             spec,
-            wire: Server::default(),
-            processor: Server::default(),
-            engine: Server::default(),
-            store: Server::default(),
-            stored_bytes: 0,
             now_ns: 0,
             events: BinaryHeap::new(),
             events_made: 0,
             flights: Vec::new(),
-            waiting: VecDeque::new(),
-            in_queue: 0,
         })
     }
 
@@ -221,24 +245,21 @@ impl LogDrive {
         &self.spec
     }
 
-    /// Returns the counters of written bytes.
+    /// Returns the counters of written bytes, of all drives.
     pub fn counts(&self) -> LogCounts {
-        self.ftl.counts()
+        let counts = self.members.iter().map(|member| member.store.ftl.counts());
+        counts.fold(LogCounts::default(), |sum, counts| sum.with(&counts))
     }
 
-    /// Returns the wear of the good blocks.
-    pub fn wear(&self) -> Wear {
-        self.ftl.wear()
-    }
-
-    /// Returns the erase count of each good block.
+    /// Returns the erase count of each good block, of all drives.
     pub fn erases(&self) -> impl Iterator<Item = u32> {
-        self.ftl.erases()
+        self.members.iter().flat_map(|member| member.store.ftl.erases())
     }
 
     /// Advances time without the host until the flash is idle.
     pub fn settle(&mut self) {
-        self.now_ns = self.ftl.settle().max(self.now_ns);
+        let idle_ns = self.members.iter_mut().map(|member| member.store.ftl.settle());
+        self.now_ns = idle_ns.max().unwrap_or(0).max(self.now_ns);
     }
 
     /// Returns the time at which the last request ended or the drive settled, in ns.
@@ -282,11 +303,9 @@ impl LogDrive {
             return Err(Error::InvalidInput(what.into()));
         }
         let begun_ns = request.due_ns.max(self.now_ns);
-        let commands = request.bytes.div_ceil(self.spec.command_bytes_max).max(1);
-        let commands_left = u32::try_from(commands).unwrap_or(u32::MAX);
-        self.flights[slot as usize] = Some(Flight { request, begun_ns, commands_left });
+        self.flights[slot as usize] = Some(Flight { request, begun_ns, commands_left: 0 });
         if begun_ns > self.now_ns {
-            let command = Command { slot, offset: request.offset, bytes: request.bytes };
+            let command = Command { slot, member: 0, offset: request.offset, bytes: request.bytes };
             self.push(begun_ns, Stage::Due, command);
             return Ok(());
         }
@@ -296,33 +315,58 @@ impl LogDrive {
 
     /// Creates the commands of a request.
     fn begin(&mut self, slot: u32, request: &Request) {
-        let most = self.spec.command_bytes_max;
-        let (mut offset, end) = (request.offset, request.offset + request.bytes);
-        loop {
-            let bytes = most.min(end - offset);
-            self.waiting.push_back(Command { slot, offset, bytes });
-            offset += bytes;
-            if offset >= end {
-                break;
+        let (chunk, stripe) = (self.spec.command_bytes_max, u64::from(self.spec.stripe));
+        let (mut at, end) = (request.offset, request.offset + request.bytes);
+        let mut count = 0;
+        if request.verb == Verb::Flush {
+            for member in 0..self.spec.stripe {
+                let command = Command { slot, member, offset: 0, bytes: 0 };
+                self.members[member as usize].waiting.push_back(command);
+                count += 1;
             }
         }
-        self.admit();
+        while request.verb != Verb::Flush && (at < end || count == 0) {
+            // One drive has no chunks: commands are as long as they can be.
+            let limit = if stripe == 1 { at + chunk } else { (at / chunk + 1) * chunk };
+            let bytes = limit.min(end) - at;
+            let (number, within) = (at / chunk, at % chunk);
+            let offset = if stripe == 1 { at } else { number / stripe * chunk + within };
+            let member = if stripe == 1 { 0 } else { (number % stripe) as u32 };
+            self.members[member as usize].waiting.push_back(Command {
+                slot,
+                member,
+                offset,
+                bytes,
+            });
+            at += bytes;
+            count += 1;
+        }
+        if let Some(flight) = &mut self.flights[slot as usize] {
+            flight.commands_left = count;
+        }
+        (0..self.members.len()).for_each(|member| self.admit(member));
     }
 
-    /// Admits waiting commands to the queue.
-    fn admit(&mut self) {
-        while self.in_queue < self.spec.front.depth {
-            let Some(command) = self.waiting.pop_front() else { break };
-            self.in_queue += 1;
+    /// Admits waiting commands to the queue of a drive.
+    fn admit(&mut self, member: usize) {
+        while self.members[member].in_queue < self.spec.front.depth {
+            let Some(command) = self.members[member].waiting.pop_front() else { break };
             let verb = self.verb(command.slot);
-            let front = &self.spec.front;
+            let (front, now_ns) = (&self.spec.front, self.now_ns);
+            let of = &mut self.members[member];
+            of.in_queue += 1;
             let data = if verb == Verb::Write { command.bytes } else { 0 };
             let wire_ns = front.command_ns + transfer_ns(data, front.write_bytes_per_s);
-            let processor_ns = if verb == Verb::Read { front.read_ns } else { front.write_ns };
-            let mut at_ns = self.wire.serve(self.now_ns, wire_ns);
-            at_ns = self.processor.serve(at_ns, processor_ns);
+            let is_scattered =
+                verb == Verb::Write && !of.streams.add(command.offset, command.bytes);
+            let processor_ns = match verb {
+                Verb::Read => front.read_ns,
+                _ => front.write_ns_of(is_scattered),
+            };
+            let mut at_ns = of.wire.serve(now_ns, wire_ns);
+            at_ns = of.processor.serve(at_ns, processor_ns);
             if let Some(bytes_per_s) = front.engine_bytes_per_s.filter(|_| verb != Verb::Read) {
-                at_ns = self.engine.serve(at_ns, transfer_ns(data, bytes_per_s));
+                at_ns = of.engine.serve(at_ns, transfer_ns(data, bytes_per_s));
             }
             self.push(at_ns, Stage::Arrived, command);
         }
@@ -338,87 +382,72 @@ impl LogDrive {
     }
 
     fn turn(&mut self, host: &mut impl Host, Event { stage, command, .. }: Event) -> Result<()> {
+        let (member, now_ns) = (command.member as usize, self.now_ns);
         match (stage, self.verb(command.slot)) {
             (Stage::Due, verb) => {
-                let Command { slot, offset, bytes } = command;
-                self.begin(slot, &Request { verb, offset, bytes, due_ns: self.now_ns });
+                let Command { slot, offset, bytes, .. } = command;
+                self.begin(slot, &Request { verb, offset, bytes, due_ns: now_ns });
             }
             (Stage::Arrived, Verb::Read) => {
-                let late_ns = self.map.as_ref().map_or(0, |map| map.need(command.offset));
-                self.push(self.now_ns + late_ns, Stage::Mapped, command);
+                let Command { offset, bytes, .. } = command;
+                match self.members[member].store.begin_read(now_ns, offset, bytes)? {
+                    Some(times) => self.push_read(times, command),
+                    None => {
+                        let mapped_ns = self.members[member].store.look_up(now_ns, offset)?;
+                        self.push(mapped_ns, Stage::Mapped, command);
+                    }
+                }
             }
             (Stage::Mapped, _) => {
-                let (lba, blocks) = covered(command.offset, command.bytes);
-                let read_ns = self.ftl.read(self.now_ns, lba, blocks)?;
-                self.push(read_ns, Stage::Read, command);
+                let times =
+                    self.members[member].store.read(now_ns, command.offset, command.bytes)?;
+                self.push_read(times, command);
             }
             (Stage::Read, _) => {
-                let front = &self.spec.front;
-                let stored_bytes = (command.bytes as f64 * self.stored) as u64;
-                let load_ns = front.load_bytes_per_s.map_or(0, |it| transfer_ns(stored_bytes, it));
-                let data_ns = transfer_ns(command.bytes, front.read_bytes_per_s);
-                let ended_ns = self.wire.serve(self.now_ns, load_ns + data_ns);
+                let send_ns = self.spec.front.send_ns(command.bytes, self.stored_bytes(command));
+                let ended_ns = self.members[member].wire.serve(now_ns, send_ns);
                 self.push(ended_ns, Stage::Ended, command);
             }
             (Stage::Arrived, Verb::Write) => {
-                if let Some(map) = &self.map {
-                    map.need(command.offset);
-                }
-                let merged_ns = self.read_edges(command)?;
+                let Command { offset, bytes, .. } = command;
+                let merged_ns = self.members[member].store.read_edges(now_ns, offset, bytes)?;
                 self.push(merged_ns, Stage::Merged, command);
             }
             (Stage::Merged, _) => {
-                let ended_ns = self.write(command)?;
+                let Command { offset, bytes, .. } = command;
+                let ended_ns = self.members[member].store.write(now_ns, offset, bytes, None)?;
                 self.push(ended_ns, Stage::Ended, command);
             }
             (Stage::Arrived, Verb::Trim) => {
-                let block = u64::from(BLOCK_BYTES);
-                let end = (command.offset + command.bytes) / block;
-                let first = command.offset.div_ceil(block).min(end);
-                self.ftl.trim(self.now_ns, Lba(first), (end - first) as u32)?;
-                self.push(self.now_ns, Stage::Ended, command);
+                self.members[member].store.trim(now_ns, command.offset, command.bytes)?;
+                self.push(now_ns, Stage::Ended, command);
             }
             (Stage::Arrived, Verb::Flush) => {
-                let flushed_ns = self.ftl.flush(self.now_ns)?;
+                let flushed_ns = self.members[member].store.flush(now_ns)?;
                 self.push(flushed_ns, Stage::Ended, command);
             }
-            (Stage::Ended, _) => {
-                self.in_queue -= 1;
-                self.admit();
+            (Stage::Ended, verb) => {
+                if verb == Verb::Read {
+                    self.members[member].store.end_read();
+                }
+                self.members[member].in_queue -= 1;
+                self.admit(member);
                 self.end(host, command.slot)?;
             }
         }
         Ok(())
     }
 
-    /// Reads the first and the last block of a write if the write covers them only partly. Returns
-    /// the time at which they are available.
-    fn read_edges(&mut self, Command { offset, bytes, .. }: Command) -> Result<u64> {
-        let block = u64::from(BLOCK_BYTES);
-        let (first, end) = (offset / block, offset + bytes);
-        let last = end.saturating_sub(1) / block;
-        let mut read_ns = self.now_ns;
-        let covers_last = end.is_multiple_of(block);
-        if !offset.is_multiple_of(block) || (first == last && !covers_last) {
-            read_ns = read_ns.max(self.ftl.read(self.now_ns, Lba(first), 1)?);
-        }
-        if last > first && !covers_last {
-            read_ns = read_ns.max(self.ftl.read(self.now_ns, Lba(last), 1)?);
-        }
-        Ok(read_ns)
+    /// Sends the data of a command as soon as enough of it is available.
+    fn push_read(&mut self, times: ReadTimes, command: Command) {
+        let stored_bytes = self.stored_bytes(command);
+        let at_ns = self.spec.front.send_at_ns(times, command.bytes, stored_bytes);
+        self.push(at_ns.max(self.now_ns), Stage::Read, command);
     }
 
-    /// Writes. Returns the time of the acknowledgement: not before all bytes sent to the flash,
-    /// except those the buffer holds, have passed the store limit.
-    fn write(&mut self, Command { offset, bytes, .. }: Command) -> Result<u64> {
-        let (lba, blocks) = covered(offset, bytes);
-        let ended_ns = self.ftl.write(self.now_ns, lba, blocks)?;
-        let Some(bytes_per_s) = self.spec.store_bytes_per_s else { return Ok(ended_ns) };
-        let flash_bytes = self.ftl.counts().flash_bytes;
-        let added = flash_bytes - std::mem::replace(&mut self.stored_bytes, flash_bytes);
-        let stored_ns = self.store.serve(self.now_ns, transfer_ns(added, bytes_per_s));
-        let buffer_ns = transfer_ns(self.spec.log.buffer_bytes, bytes_per_s);
-        Ok(ended_ns.max(stored_ns.saturating_sub(buffer_ns)))
+    /// Returns the bytes that are read from flash for a command.
+    fn stored_bytes(&self, command: Command) -> u64 {
+        (command.bytes as f64 * self.stored) as u64
     }
 
     /// Ends a command of a slot; after the last command the host continues.
@@ -432,13 +461,6 @@ impl LogDrive {
         self.flights[slot as usize] = None;
         self.ask(host, slot)
     }
-}
-
-/// Returns the blocks that a range touches.
-fn covered(offset: u64, bytes: u64) -> (Lba, u32) {
-    let block = u64::from(BLOCK_BYTES);
-    let first = offset / block;
-    (Lba(first), ((offset + bytes).div_ceil(block) - first) as u32)
 }
 
 #[cfg(test)]

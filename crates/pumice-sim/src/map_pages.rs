@@ -1,47 +1,41 @@
-//! The map of a drive whose memory is too small to hold all of it: map pages are read from flash,
-//! and the most recently used pages are cached.
-
-use std::cell::RefCell;
+//! The map of a drive whose memory is too small to hold all of it: the most recently used pages are
+//! cached, all others are read from flash.
 
 use hashlink::LinkedHashSet;
 
 use super::profile::MAP_REGION_BYTES;
 
-/// How much of a map is cached, and the cost of a miss.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MapSpec {
-    /// Time to read one page of the map, in ns.
-    pub read_ns: u64,
-    /// Bytes of the disk that the cached map pages cover; at least one page is cached.
-    pub cached_bytes: u64,
-}
-
 /// The cached pages of a map.
 #[derive(Debug)]
 pub(super) struct MapPages {
-    spec: MapSpec,
+    /// Number of pages that fit; at least 1.
+    pages_max: u64,
     /// Numbers of the cached pages, least recently used first.
-    cached: RefCell<LinkedHashSet<u64>>,
+    cached: LinkedHashSet<u64>,
 }
 
 impl MapPages {
-    /// Creates an empty cache.
-    pub(super) fn new(spec: MapSpec) -> Self {
-        Self { spec, cached: RefCell::default() }
+    /// Creates an empty cache of the pages that cover `cached_bytes` bytes of the disk, or of one.
+    pub(super) fn new(cached_bytes: u64) -> Self {
+        let pages_max = (cached_bytes / MAP_REGION_BYTES).max(1);
+        Self { pages_max, cached: LinkedHashSet::new() }
     }
 
-    /// Uses the page that covers byte `offset` of the disk. Returns the time to load it, in ns; 0
-    /// if it is cached.
-    pub(super) fn need(&self, offset: u64) -> u64 {
-        let mut cached = self.cached.borrow_mut();
-        let is_new = cached.insert(offset / MAP_REGION_BYTES);
-        if !is_new {
-            return 0;
+    /// Uses the page that covers byte `offset` of the disk. Returns its number if it must be read.
+    pub(super) fn need(&mut self, offset: u64) -> Option<u64> {
+        let number = offset / MAP_REGION_BYTES;
+        if !self.cached.insert(number) {
+            return None;
         }
-        if cached.len() as u64 > (self.spec.cached_bytes / MAP_REGION_BYTES).max(1) {
-            cached.pop_front();
+        if self.cached.len() as u64 > self.pages_max {
+            self.cached.pop_front();
         }
-        self.spec.read_ns
+        Some(number)
+    }
+
+    /// Returns whether the page that covers byte `offset` is cached.
+    pub(super) fn has(&self, offset: u64) -> bool {
+        self.cached.contains(&(offset / MAP_REGION_BYTES))
     }
 }
 
@@ -52,10 +46,10 @@ mod tests {
 
     #[test]
     fn recently_used_pages_are_cached() {
-        let spec = MapSpec { read_ns: 7, cached_bytes: 2 * MAP_REGION_BYTES };
-        let map = MapPages::new(spec);
+        let mut map = MapPages::new(2 * MAP_REGION_BYTES);
         let regions = [0, 1, 0, 2, 0, 1];
-        let took = regions.map(|region| map.need(region * MAP_REGION_BYTES + 4096));
-        assert_eq!(took, [7, 7, 0, 7, 0, 7]);
+        let read = regions.map(|region| map.need(region * MAP_REGION_BYTES + 4096));
+        assert_eq!(read, [Some(0), Some(1), None, Some(2), None, Some(1)]);
+        assert!(map.has(4096) && !map.has(2 * MAP_REGION_BYTES));
     }
 }

@@ -4,9 +4,7 @@
 //! For designs that cannot be simulated without content; their times do not depend on the data.
 
 use std::cell::RefCell;
-use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -38,8 +36,6 @@ pub fn run(drive: &SimDrive, host: &mut impl Host, slots: u32, stop: &AtomicBool
             if stop.load(Ordering::Relaxed) {
                 return Ok(false);
             }
-            // A request that waits for the free queue slot comes first.
-            others_first().await;
         }
     };
     // Polls in the order of waking, so that no request overtakes another.
@@ -51,19 +47,6 @@ pub fn run(drive: &SimDrive, host: &mut impl Host, slots: u32, stop: &AtomicBool
         }
         Ok(have_ended)
     })
-}
-
-/// Lets all tasks that were woken earlier run first.
-async fn others_first() {
-    let mut has_waited = false;
-    poll_fn(|context| {
-        if std::mem::replace(&mut has_waited, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 /// Performs a request; `bytes` is a buffer that is reused.

@@ -39,8 +39,11 @@ const TARGET_BIT: u32 = 52;
 const FILL_STREAM: u64 = THREADS_MAX as u64;
 const WARM_UP_STREAM: u64 = 2 * THREADS_MAX as u64;
 
-/// Maximum record of a fill in bytes, and records in flight: enough to saturate any target.
-const FILL_RECORD_BYTES: u64 = 1 << 20;
+/// Records of a fill in bytes: long ones, which saturate any target, then what is left of the span
+/// in blocks and in sectors.
+const FILL_RECORD_BYTES: [u64; 3] = [1 << 20, 4096, 512];
+
+/// Records of a fill in flight: enough to saturate any target.
 const FILL_DEPTH: u32 = 8;
 
 /// How a benchmark ended.
@@ -292,8 +295,10 @@ impl<'a> Lane<'a> {
 
     /// Fills the whole span with a level's data.
     fn write_span(&mut self, bench: &Bench<'_>, level: usize, stream: u64) -> Result<()> {
-        let workload = fill(bench.plan.end_bytes());
-        self.measure(bench, &workload, level, stream)?;
+        let plan = bench.plan;
+        for (number, part) in (0..).zip(fill(plan.begin_bytes(), plan.end_bytes())) {
+            self.measure(bench, &part, level, stream + number)?;
+        }
         self.held = (!bench.is_stopped()).then_some(level);
         Ok(())
     }
@@ -361,8 +366,8 @@ impl<'a> Lane<'a> {
         match workload.operation {
             Operation::Trim => self.held = None,
             operation if operation.is_new() => {
-                let is_whole = workload.shift_bytes == 0
-                    && workload.span_bytes == plan.end_bytes()
+                let is_whole = workload.shift_bytes == plan.begin_bytes()
+                    && workload.end_bytes() == plan.end_bytes()
                     && workload.span_bytes.is_multiple_of(workload.record_bytes)
                     && workload.threads == 1;
                 self.held = is_whole.then_some(level);
@@ -416,21 +421,29 @@ impl Bench<'_> {
     }
 }
 
-/// Returns a workload that writes the first `bytes` bytes at full speed.
-fn fill(bytes: u64) -> Workload {
-    let record_bytes = 1 << bytes.trailing_zeros().clamp(9, FILL_RECORD_BYTES.trailing_zeros());
-    Workload {
-        operation: Operation::Write,
-        record_bytes,
-        depth: FILL_DEPTH,
-        threads: 1,
-        span_bytes: bytes,
-        shift_bytes: 0,
-        pattern: Pattern::default(),
-        reads_percent: 0,
-        seconds: 1.0,
-        flush: Flush::Timed,
+/// Returns workloads that write all sectors of a range once, in order and at full speed.
+fn fill(begin: u64, end: u64) -> Vec<Workload> {
+    let mut shift_bytes = begin;
+    let mut parts = Vec::new();
+    for record_bytes in FILL_RECORD_BYTES {
+        let span_bytes = (end - shift_bytes) / record_bytes * record_bytes;
+        if span_bytes > 0 {
+            parts.push(Workload {
+                operation: Operation::Write,
+                record_bytes,
+                depth: FILL_DEPTH,
+                threads: 1,
+                span_bytes,
+                shift_bytes,
+                pattern: Pattern::default(),
+                reads_percent: 0,
+                seconds: 1.0,
+                flush: Flush::Timed,
+            });
+        }
+        shift_bytes += span_bytes;
     }
+    parts
 }
 
 fn seconds(clock: ClockId) -> f64 {

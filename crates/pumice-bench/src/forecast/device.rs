@@ -33,6 +33,7 @@ impl Spec {
             let asked = [
                 ("--over-provisioning", options.over_provisioning_percent.is_some()),
                 ("--scaled", options.scaled_bytes.is_some()),
+                ("--stripe", options.stripe > 1),
             ];
             return match asked.iter().find(|(_, is_asked)| *is_asked) {
                 None => Ok(Self::Other(Box::new(SimSpec::of(profile)?))),
@@ -45,11 +46,13 @@ impl Spec {
         }
         let mut spec = LogDriveSpec::of(profile, data.sizes(options.seed))?;
         if let Some(percent) = options.over_provisioning_percent {
-            spec.log = spec.log.over_provisioned(percent)?;
+            spec.store.log = spec.store.log.over_provisioned(percent)?;
         }
         if let Some(size_bytes) = options.scaled_bytes {
-            spec.log = spec.log.scaled(size_bytes)?;
+            spec.store.log =
+                spec.store.log.scaled(size_bytes / u64::from(options.stripe.max(1)))?;
         }
+        spec.stripe = options.stripe;
         Ok(Self::Log(Box::new(spec)))
     }
 
@@ -64,7 +67,7 @@ impl Spec {
     /// Returns the maximum memory of the simulation in bytes; 0 if it is small.
     pub(super) fn memory_bytes_max(&self) -> Result<u64> {
         match self {
-            Self::Log(spec) => Ok(spec.log.memory_bytes_max()?),
+            Self::Log(spec) => Ok(spec.store.log.memory_bytes_max()? * u64::from(spec.stripe)),
             Self::Other(_) => Ok(0),
         }
     }
@@ -72,13 +75,13 @@ impl Spec {
     /// Returns the spare capacity of the flash in per cent of the drive's size, for a log.
     pub(super) fn over_provisioning_percent(&self) -> Result<Option<f64>> {
         let Self::Log(spec) = self else { return Ok(None) };
-        Ok(Some((spec.log.raw_bytes()? / spec.size_bytes() as f64 - 1.0) * 100.0))
+        Ok(Some((spec.raw_bytes()? / spec.size_bytes() as f64 - 1.0) * 100.0))
     }
 
     /// Returns the mean stored fraction of the data.
     pub(super) fn stored_mean(&self) -> Result<f64> {
         match self {
-            Self::Log(spec) => Ok(spec.log.stored_mean()?),
+            Self::Log(spec) => Ok(spec.store.log.stored_mean()?),
             Self::Other(_) => Ok(1.0),
         }
     }
@@ -91,7 +94,7 @@ impl Spec {
     /// Returns the depth of its queue.
     pub(super) fn depth(&self) -> u32 {
         match self {
-            Self::Log(spec) => spec.front.depth,
+            Self::Log(spec) => spec.front.depth * spec.stripe,
             Self::Other(spec) => spec.front.depth,
         }
     }
@@ -152,7 +155,7 @@ impl Device {
         let DesignCounts::BlockMapped(merges) = counts.design else { return LogCounts::default() };
         let row_bytes = match &drive.spec().design {
             SimDesign::BlockMapped(spec) => u64::from(spec.shape.row_bytes()),
-            SimDesign::Log(_) | SimDesign::Disk(_) => 0,
+            SimDesign::Log(..) | SimDesign::Disk(_) => 0,
         };
         let collected_bytes = merges.rows_copied * row_bytes;
         let others = counts.flash_bytes.saturating_sub(collected_bytes);
@@ -177,9 +180,6 @@ impl Device {
 
     /// Returns the erasures of the good blocks; `None` for a disk.
     pub(super) fn wear(&self) -> Option<Worn> {
-        if let Self::Log(drive) = self {
-            return Some(drive.wear().into());
-        }
         let erases = self.erases();
         let count = erases.len() as f64;
         let mean = erases.iter().copied().map(f64::from).sum::<f64>() / count;

@@ -6,7 +6,6 @@ use super::host::Tally;
 use crate::stats::Percentiles;
 use pumice_sim::formula;
 use pumice_sim::ftl::LogCounts;
-use pumice_sim::nand::Wear;
 
 /// Behaviour of a drive under one workload.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -73,6 +72,8 @@ pub struct Breakdown {
     pub all: f64,
     /// Data of the host, as stored.
     pub host: f64,
+    /// Other data in units of the map that the host wrote parts of.
+    pub rewritten: f64,
     /// Garbage collection.
     pub collected: f64,
     /// Wear leveling.
@@ -129,6 +130,7 @@ impl Breakdown {
         (host_bytes > 0).then(|| Self {
             all,
             host: per_byte(counts.host_bytes),
+            rewritten: per_byte(counts.rewritten_bytes),
             collected: per_byte(counts.collected_bytes),
             leveled: per_byte(counts.leveled_bytes),
             padding: per_byte(counts.padding_bytes),
@@ -166,11 +168,5 @@ impl Speed {
         let writes = Self::of(tally.write_bytes, writes, seconds);
         let bytes = tally.read_bytes + tally.write_bytes;
         [Self::of(bytes, tally.requests, seconds), reads, writes]
-    }
-}
-
-impl From<Wear> for Worn {
-    fn from(wear: Wear) -> Self {
-        Self { mean: wear.mean, max: wear.max, deviation: wear.deviation }
     }
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::host::Lane;
 use super::scenario::Setup;
 use super::side_by_side::{side_by_side, threads};
-use super::{Case, Data, Figures, Forecast, ForecastOptions, Scenario, State, Watch};
+use super::{Case, Data, Figures, Forecast, ForecastOptions, Scenario, Watch};
 use crate::error::Result;
 use pumice_report::{Axis, Cell, Column, Document, LineChart, Number, Point, Scale, Table};
 use pumice_sim::profile::Profile;
@@ -226,7 +226,7 @@ impl Grid {
     fn unsteady(&self, index: usize) -> impl Iterator<Item = String> {
         let forecasts = self.forecasts.iter().filter(move |forecast| {
             let figures = &forecast.tests[index].drive;
-            forecast.state == State::Steady
+            forecast.state.is_steady()
                 && figures.write_amplification.is_some()
                 && !figures.preconditioning.is_steady
         });

@@ -22,6 +22,16 @@ pub enum State {
     /// Filled, then the workload ran until write amplification no longer changed.
     #[default]
     Steady,
+    /// Every block of the drive was written, in order, then the workload ran on its span until
+    /// write amplification no longer changed.
+    Used,
+}
+
+impl State {
+    /// Returns whether the workload runs until write amplification no longer changes.
+    pub(super) fn is_steady(self) -> bool {
+        matches!(self, Self::Steady | Self::Used)
+    }
 }
 
 /// Options of a forecast.
@@ -36,6 +46,8 @@ pub struct ForecastOptions {
     /// Simulate a smaller drive of about this size: see
     /// [`LogSpec::scaled`](pumice_sim::ftl::LogSpec::scaled).
     pub scaled_bytes: Option<u64>,
+    /// Drives of this kind that make up a RAID 0, each of the size of the profile; at least 1.
+    pub stripe: u32,
     /// Sell the same flash as another size: see
     /// [`LogSpec::over_provisioned`](pumice_sim::ftl::LogSpec::over_provisioned).
     pub over_provisioning_percent: Option<f64>,
@@ -48,6 +60,7 @@ impl Default for ForecastOptions {
             seed: 1,
             bytes_per_day: None,
             scaled_bytes: None,
+            stripe: 1,
             over_provisioning_percent: None,
         }
     }
@@ -59,7 +72,7 @@ impl Default for ForecastOptions {
 /// The errors of [`Spec::of`].
 pub fn size_bytes(profile: &Profile, data: &Data, options: &ForecastOptions) -> Result<u64> {
     match options.over_provisioning_percent {
-        None => Ok(profile.size_bytes.is),
+        None => Ok(profile.size_bytes.is * u64::from(options.stripe)),
         Some(_) => {
             let whole = ForecastOptions { scaled_bytes: None, ..options.clone() };
             Ok(Spec::of(profile, data, &whole)?.size_bytes())

@@ -3,6 +3,7 @@
 use super::{Figures, Forecast, Point, State, Test};
 use pumice_drive::base::units::format_size;
 use pumice_report::{Axis, Cell, Column, Document, LineChart, Number, Scale, Table};
+use pumice_sim::profile::ChannelFigures;
 
 /// A row of figures: name, unit, decimals, value.
 type Row = (&'static str, &'static str, u8, fn(&Figures) -> Option<f64>);
@@ -16,7 +17,7 @@ fn us(ns: f64) -> f64 {
     ns / 1e3
 }
 
-const ROWS: [Row; 30] = [
+const ROWS: [Row; 31] = [
     ("throughput", "MB/s", 1, |it| Some(it.all.mb_per_s)),
     ("requests", "/s", 0, |it| Some(it.all.iops)),
     ("reads", "MB/s", 1, |it| mixed(it).then_some(it.reads.mb_per_s)),
@@ -40,6 +41,9 @@ const ROWS: [Row; 30] = [
     ("programmed to flash", "GB", 2, |it| it.write_amplification.map(|_| it.flash_bytes / 1e9)),
     ("write amplification", "", 3, |it| it.write_amplification.map(|it| it.all)),
     ("  data of the host", "", 3, |it| it.write_amplification.map(|it| it.host)),
+    ("  rest of map units", "", 3, |it| {
+        it.write_amplification.map(|it| it.rewritten).filter(|&rewritten| rewritten > 0.0)
+    }),
     ("  garbage collection", "", 3, |it| it.write_amplification.map(|it| it.collected)),
     ("  wear leveling", "", 3, |it| it.write_amplification.map(|it| it.leveled)),
     ("  padding", "", 3, |it| it.write_amplification.map(|it| it.padding)),
@@ -93,8 +97,37 @@ impl Forecast {
                 section.block(wear(test));
             }
         }
+        if with_charts && !self.by_channels.is_empty() {
+            let section = document.section("speed by number of channels");
+            section.paragraph(
+                "By arithmetic, with as many dies on each channel: the speed of the flash grows \
+                 with the channels until the controller or the link is the limit. Sequential, \
+                 data that does not compress, one drive.",
+            );
+            section.block(self.channels());
+        }
         self.remarks(&mut document);
         document
+    }
+
+    /// Sequential speeds by number of channels.
+    fn channels(&self) -> LineChart {
+        type Value = fn(&ChannelFigures) -> f64;
+        let lines: [(&str, Value); 4] = [
+            ("flash, reading", |of| of.flash_read_bytes_per_s),
+            ("flash, programming", |of| of.flash_program_bytes_per_s),
+            ("drive, reading", |of| of.read_bytes_per_s),
+            ("drive, writing", |of| of.write_bytes_per_s),
+        ];
+        let axes = (Axis::new("channels", ""), Axis::new("throughput", "MB/s"));
+        let mut chart = LineChart::new("Sequential speed by number of channels", axes.0, axes.1);
+        for (name, value) in lines {
+            let points = self.by_channels.iter();
+            let points =
+                points.map(|of| pumice_report::Point::new(of.channels as f64, value(of) / 1e6));
+            chart.line(name, points.collect());
+        }
+        chart
     }
 
     /// Returns a table with every figure in a row of its own.
@@ -136,7 +169,11 @@ impl Forecast {
 
     fn facts(&self) -> Vec<(&'static str, String)> {
         let size = |bytes: u64| format!("{:.2} GB", bytes as f64 / 1e9);
-        let mut facts = vec![("drive", format!("{}, {}", self.profile, size(self.size_bytes)))];
+        let drives = match self.stripe {
+            1 => self.profile.clone(),
+            several => format!("RAID 0 of {several} times {}", self.profile),
+        };
+        let mut facts = vec![("drive", format!("{drives}, {}", size(self.size_bytes)))];
         if let Some(percent) = self.over_provisioning_percent {
             facts.push(("over-provisioning", format!("{percent:.1} %")));
         }
@@ -185,8 +222,10 @@ fn preconditioned(figures: &Figures, state: State) -> String {
         rounds => format!(", then {rounds} rounds"),
     };
     let steady = match (state, done.is_steady, figures.write_amplification) {
-        (State::Steady, true, _) => "; steady",
-        (State::Steady, false, Some(_)) => "; NOT steady: write amplification still changes",
+        (State::Steady | State::Used, true, _) => "; steady",
+        (State::Steady | State::Used, false, Some(_)) => {
+            "; NOT steady: write amplification still changes"
+        }
         _ => "",
     };
     format!("{filled}{rounds}{steady}; then {:.1} s measured.", figures.seconds)

@@ -10,7 +10,7 @@ use super::simulation::Simulation;
 use super::{Case, Data, Figures, ForecastOptions, Spec, State, size_bytes};
 use crate::error::Result;
 use pumice_drive::codec::Codec;
-use pumice_sim::profile::Profile;
+use pumice_sim::profile::{ChannelFigures, Profile};
 
 /// The forecast for a drive.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -19,7 +19,9 @@ pub struct Forecast {
     pub profile: String,
     /// Name of the drive.
     pub name: String,
-    /// Size of the drive in bytes.
+    /// Drives of this kind in a RAID 0; 1 for a single drive.
+    pub stripe: u32,
+    /// Size of the drive in bytes, of all drives of a RAID 0.
     pub size_bytes: u64,
     /// Size of the simulated drive in bytes.
     pub simulated_bytes: u64,
@@ -35,6 +37,8 @@ pub struct Forecast {
     pub seed: u64,
     /// Tests, in the order in which they ran on one drive.
     pub tests: Vec<Test>,
+    /// Sequential speeds of one drive by number of channels, by arithmetic; empty for a hard disk.
+    pub by_channels: Vec<ChannelFigures>,
     /// Deviations from the workload.
     pub remarks: Vec<String>,
 }
@@ -120,7 +124,6 @@ fn uncompressed(profile: &Profile) -> Profile {
     let mut plain = profile.clone();
     plain.controller.codec = None;
     plain.controller.stored_min = None;
-    plain.controller.frame_blocks = None;
     plain.controller.engine_bytes_per_s = None;
     plain.controller.load_bytes_per_s = None;
     plain
@@ -185,6 +188,7 @@ impl Setup<'_> {
         Ok(Forecast {
             profile: profile.id.clone(),
             name: profile.name.clone(),
+            stripe: options.stripe,
             size_bytes: size_bytes(profile, data, options)?,
             simulated_bytes: spec.size_bytes(),
             over_provisioning_percent: spec.over_provisioning_percent()?,
@@ -193,6 +197,7 @@ impl Setup<'_> {
             state: options.state,
             seed: options.seed,
             tests,
+            by_channels: profile.by_channels(),
             remarks,
         })
     }

@@ -141,7 +141,11 @@ impl<'a> Simulation<'a> {
             Load::Steps(workload) => (workload.shift_bytes, workload.end_bytes()),
             Load::Trace(_) => (0, self.spec.size_bytes()),
         };
-        let filled_bytes = match self.fill(begin, end, stop)? {
+        let (fill_begin, fill_end) = match self.options.state {
+            State::Used => (0, self.spec.size_bytes()),
+            State::New | State::Filled | State::Steady => (begin, end),
+        };
+        let filled_bytes = match self.fill(fill_begin, fill_end, stop)? {
             Some(bytes) => bytes,
             None => return Ok(None),
         };
@@ -156,7 +160,7 @@ impl<'a> Simulation<'a> {
             let Some(mut round) = self.round(case, is_last, stop)? else { return Ok(None) };
             course.push(self.point(&round));
             let is_steady = before.as_ref().is_some_and(|before| round.is_like(before));
-            let is_wanted = self.options.state == State::Steady && round.amplification().is_some();
+            let is_wanted = self.options.state.is_steady() && round.amplification().is_some();
             if !is_last && is_wanted && !is_steady {
                 before = Some(round);
                 continue;
@@ -175,14 +179,15 @@ impl<'a> Simulation<'a> {
 
     /// Maximum number of rounds of a case, including the measured one.
     fn rounds_max(&self, case: &Case, span_bytes: u64) -> Result<u32> {
-        if self.options.state != State::Steady {
+        if !self.options.state.is_steady() {
             return Ok(1);
         }
         Ok(match (&case.load, &self.spec) {
             (Load::Trace(_), _) => REPLAYS_MAX + 1,
             (Load::Steps(_), Spec::Other(_)) => ROUNDS_MAX as u32,
             (Load::Steps(_), Spec::Log(spec)) => {
-                let turns = spec.log.raw_bytes()? / (span_bytes as f64 * spec.log.stored_mean()?);
+                let log = &spec.store.log;
+                let turns = spec.raw_bytes()? / (span_bytes as f64 * log.stored_mean()?);
                 (ROUNDS_MAX + 2.0 * turns).min(1e6) as u32
             }
         })
@@ -356,6 +361,7 @@ impl<'a> Simulation<'a> {
         let holds = is_random
             && workload.pattern == Pattern::Uniform
             && workload.is_block_aligned()
+            && matches!(&self.spec, Spec::Log(spec) if spec.store.unit_blocks == 1)
             && self.options.state == State::Steady;
         if !holds {
             return Ok(None);
@@ -363,8 +369,8 @@ impl<'a> Simulation<'a> {
         let (Spec::Log(spec), Some((overhead_percent, _))) = (&self.spec, self.flash) else {
             return Ok(None);
         };
-        let log = &spec.log;
-        let (raw, stored) = (log.raw_bytes()?, log.stored_mean()?);
+        let log = &spec.store.log;
+        let (raw, stored) = (spec.raw_bytes()?, log.stored_mean()?);
         let data = formula::first_order(raw, workload.span_bytes as f64, stored);
         Ok(Some(data / (1.0 - overhead_percent / 100.0)))
     }

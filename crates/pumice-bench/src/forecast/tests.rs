@@ -68,7 +68,7 @@ fn causes_add_up_and_compression_pays() {
     let plain = test.uncompressed.as_ref().unwrap();
     for figures in [&test.drive, plain] {
         let of = amplification(figures);
-        let sum = of.host + of.collected + of.leveled + of.padding + of.overhead;
+        let sum = of.host + of.rewritten + of.collected + of.leveled + of.padding + of.overhead;
         assert!((sum / of.all - 1.0).abs() < 1e-3, "{of:?}");
         assert!((of.overhead / of.all - 0.1).abs() < 1e-9, "{of:?}");
         assert!((of.all * figures.host_bytes as f64 / figures.flash_bytes - 1.0).abs() < 1e-9);
@@ -177,6 +177,45 @@ fn years_are_at_what_is_written_a_day() {
     let made = made("rewrite", &saved(0.0), &Asked::default(), &options).unwrap();
     let endurance = made.tests[0].drive.endurance.unwrap();
     assert!((endurance.years.unwrap() / (endurance.host_bytes / 1e9 / 365.25) - 1.0).abs() < 1e-9);
+}
+
+/// Guards against a drive that is as fast when it is full of other data as when it is new.
+#[test]
+fn a_used_drive_collects_where_a_new_one_has_room() {
+    let asked = Asked {
+        changes: Changes { span_bytes: Some(SIZE / 4), ..Changes::default() },
+        ..Asked::default()
+    };
+    let with = |state| {
+        let options = ForecastOptions { state, ..ForecastOptions::default() };
+        made("random-write", &saved(0.0), &asked, &options).unwrap().tests.remove(0).drive
+    };
+    let (steady, used) = (with(State::Steady), with(State::Used));
+    assert_eq!(used.preconditioning.filled_bytes, SIZE);
+    assert!(used.preconditioning.is_steady);
+    let (steady_wa, used_wa) = (amplification(&steady).all, amplification(&used).all);
+    assert!(used_wa > 1.05 * steady_wa, "{used_wa}, {steady_wa} with the rest unused");
+    assert!(used.writes.iops < steady.writes.iops);
+}
+
+/// Guards against a RAID 0 that counts one drive, or wears out like one.
+#[test]
+fn two_drives_are_twice_as_fast_and_last_twice_as_long() {
+    let with = |stripe| {
+        let options = ForecastOptions { stripe, ..ForecastOptions::default() };
+        made("rewrite", &saved(0.0), &Asked::default(), &options).unwrap()
+    };
+    let (one, two) = (with(1), with(2));
+    let ratio =
+        |value: fn(&Figures) -> f64| value(&two.tests[0].drive) / value(&one.tests[0].drive);
+    assert!((1.9..2.1).contains(&ratio(|it| it.all.mb_per_s)), "{:?}", two.tests[0].drive.all);
+    assert!((1.9..2.1).contains(&ratio(|it| it.endurance.unwrap().host_bytes)));
+    assert_eq!((two.size_bytes, two.stripe), (2 * SIZE, 2));
+    assert!(two.summary().to_text().contains("RAID 0 of 2 times small"));
+    let options = ForecastOptions { stripe: 2, ..ForecastOptions::default() };
+    let disk = Profile::find("hdd-2010").unwrap();
+    let refused = Spec::of(&disk, &saved(0.0), &options).unwrap_err().to_string();
+    assert!(refused.contains("--stripe is for profiles of kind"), "{refused}");
 }
 
 /// A trace of four requests a millisecond: three writes and a read, over the first 64 MiB.

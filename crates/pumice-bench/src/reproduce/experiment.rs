@@ -137,7 +137,7 @@ impl Experiment {
         let wrong = |what: String| Error::invalid(format!("{name}: {what}"));
         let experiment: Self =
             toml::from_str(text).map_err(|error| wrong(error.message().to_owned()))?;
-        let plan = experiment.plan(None)?;
+        let plan = experiment.plan()?;
         for cell in &experiment.cells {
             let Published { test, data, basis, .. } = cell;
             if !plan.tests.iter().any(|known| known.name == *test) {
@@ -185,13 +185,20 @@ impl Experiment {
         }
     }
 
-    /// Returns the plan, with this number of runs if given.
+    /// Makes the drive forget what was fitted to its own published results: what the other drives
+    /// and its data sheet say of it is left. An error then measures the prediction of a new drive.
+    pub fn leave_out(&mut self) {
+        let join = if self.conditions.is_empty() { "" } else { "&" };
+        self.conditions = format!("{}{join}without={}", self.conditions, self.drive);
+    }
+
+    /// Returns the plan of a run.
     ///
     /// # Errors
     /// The errors of presets.
-    pub fn plan(&self, runs: Option<u32>) -> Result<Plan> {
+    pub fn plan(&self) -> Result<Plan> {
         let preset = Preset::from_table(self.preset.clone(), &self.title)?;
-        preset.plan(&Changes { runs, ..Changes::default() })
+        preset.plan(&Changes { runs: Some(1), ..Changes::default() })
     }
 }
 
@@ -207,7 +214,7 @@ mod tests {
         assert_eq!(all.len(), EXPERIMENTS.len());
         for experiment in all {
             let spec = SystemSpec::find(&experiment.target()).expect(&experiment.title);
-            let plan = experiment.plan(Some(1)).expect(&experiment.title);
+            let plan = experiment.plan().expect(&experiment.title);
             assert!(spec.size_bytes() >= plan.end_bytes(), "{}", experiment.title);
             assert_eq!(plan.runs, 1);
         }

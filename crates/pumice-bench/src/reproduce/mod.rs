@@ -14,8 +14,11 @@ mod outcome;
 use std::sync::atomic::AtomicBool;
 
 pub use experiment::{Basis, EXPERIMENTS, Experiment, Measure, Published};
-pub use outcome::{Group, Outcome, Reproduced, document, groups, summary, table};
+pub use outcome::{
+    DriveError, Group, Outcome, Reproduced, document, drives, groups, summary, table,
+};
 
+use crate::bench::results::Results;
 use crate::bench::runner::End;
 use crate::bench::target::Location;
 use crate::bench::{Benchmark, Finished, Sink, Status};
@@ -36,17 +39,36 @@ impl Sink for ProgressSink<'_, '_> {
     }
 }
 
-/// Runs an experiment on its drive in virtual time. Returns `None` if it was stopped.
+/// Runs an experiment `runs` times in virtual time, each time on a new drive and with another seed
+/// of addresses and data. Returns `None` if it was stopped.
 ///
 /// # Errors
 /// The errors of the plan and of the drive.
 pub fn reproduce(
     experiment: &Experiment,
-    runs: Option<u32>,
+    runs: u32,
     stop: &AtomicBool,
     progress: &mut Progress<'_>,
 ) -> Result<Option<Reproduced>> {
-    let plan = experiment.plan(runs)?;
+    let mut all = Vec::new();
+    for run in 0..runs.max(1) {
+        let Some(results) = once(experiment, u64::from(run), stop, progress)? else {
+            return Ok(None);
+        };
+        all.push(results);
+    }
+    Outcome::all(experiment, &all).map(Some)
+}
+
+/// Runs an experiment on a new drive. Returns `None` if it was stopped.
+fn once(
+    experiment: &Experiment,
+    run: u64,
+    stop: &AtomicBool,
+    progress: &mut Progress<'_>,
+) -> Result<Option<Results>> {
+    let mut plan = experiment.plan()?;
+    plan.seed += run;
     let benchmark = Benchmark {
         title: experiment.title.clone(),
         about: experiment.about.clone(),
@@ -60,6 +82,6 @@ pub fn reproduce(
     let Finished { end, results } = benchmark.run(&location, stop, &mut sink)?;
     match end {
         End::Stopped => Ok(None),
-        End::Complete => Outcome::all(experiment, &results).map(Some),
+        End::Complete => Ok(Some(results)),
     }
 }

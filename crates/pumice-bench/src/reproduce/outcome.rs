@@ -6,7 +6,10 @@ use super::experiment::{Basis, Experiment, Measure, Published};
 use crate::bench::results::{Results, RunResult};
 use crate::error::{Error, Result};
 use crate::workload::Level;
+use pumice_drive::codec::Codec;
 use pumice_report::{Axis, Column, Document, LineChart, Number, Point, Table};
+use pumice_sim::drive::SimDesign;
+use pumice_sim::system::SystemSpec;
 
 /// One cell.
 #[derive(Clone, Debug, Serialize)]
@@ -48,8 +51,23 @@ pub struct Reproduced {
     pub about: String,
     /// The target, as a target of the bench.
     pub target: String,
+    /// Whether the drive compresses.
+    pub compresses: bool,
     /// All cells.
     pub cells: Vec<Outcome>,
+}
+
+/// Errors of the cells of one drive, or of several.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DriveError {
+    /// Profile of the drive, or what several have in common.
+    pub drive: String,
+    /// Number of cells with a published number, without effects of the host.
+    pub cells: usize,
+    /// Mean of the absolute errors, in per cent.
+    pub mean_percent: f64,
+    /// Maximum of the absolute errors, in per cent.
+    pub max_percent: f64,
 }
 
 /// Errors of the cells of one kind.
@@ -66,21 +84,22 @@ pub struct Group {
 }
 
 impl Outcome {
-    /// Returns every cell of an experiment from its runs.
-    pub(super) fn all(experiment: &Experiment, results: &Results) -> Result<Reproduced> {
-        let cells = experiment.cells.iter().map(|cell| Self::of(cell, results));
+    /// Returns every cell of an experiment from its runs, of which there is at least one.
+    pub(super) fn all(experiment: &Experiment, runs: &[Results]) -> Result<Reproduced> {
+        let cells = experiment.cells.iter().map(|cell| Self::of(cell, runs));
         Ok(Reproduced {
             drive: experiment.drive.clone(),
             title: experiment.title.clone(),
             source: experiment.source.clone(),
             about: experiment.about.clone(),
-            target: results.header.target.clone(),
+            target: runs[0].header.target.clone(),
+            compresses: compresses(&experiment.target())?,
             cells: cells.collect::<Result<_>>()?,
         })
     }
 
-    fn of(published: &Published, results: &Results) -> Result<Self> {
-        let plan = &results.header.plan;
+    fn of(published: &Published, runs: &[Results]) -> Result<Self> {
+        let plan = &runs[0].header.plan;
         let test = plan.tests.iter().position(|test| test.name == published.test);
         let level = plan.levels.iter().position(|level| level.name == published.data);
         let (Some(test), Some(level)) = (test, level) else {
@@ -105,7 +124,8 @@ impl Outcome {
                     .unwrap_or(0) as f64
             }),
         };
-        let values: Vec<f64> = results.cell(test, level).map(value).collect();
+        let values: Vec<f64> =
+            runs.iter().flat_map(|results| results.cell(test, level)).map(value).collect();
         let count = values.len() as f64;
         let mean = values.iter().sum::<f64>() / count;
         let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
@@ -155,6 +175,33 @@ pub fn groups(all: &[Reproduced]) -> Vec<Group> {
         })
     };
     Basis::ALL.into_iter().filter_map(of).collect()
+}
+
+/// Returns whether a target's drive compresses.
+fn compresses(target: &str) -> Result<bool> {
+    let spec = SystemSpec::find(target)?;
+    Ok(matches!(spec.drive.design, SimDesign::Log(codec, _) if codec != Codec::None))
+}
+
+/// Returns the mean absolute error of each drive, then of those that compress, and of all others.
+pub fn drives(all: &[Reproduced]) -> Vec<DriveError> {
+    let mut names: Vec<&str> = all.iter().map(|one| one.drive.as_str()).collect();
+    names.dedup();
+    let of = |drive: &str, is_meant: &dyn Fn(&Reproduced) -> bool| {
+        let cells = all.iter().filter(|one| is_meant(one)).flat_map(|one| &one.cells);
+        let cells = cells.filter(|cell| cell.basis != Basis::Host);
+        let errors: Vec<f64> = cells.filter_map(|cell| cell.error_percent).map(f64::abs).collect();
+        (!errors.is_empty()).then(|| DriveError {
+            drive: drive.to_owned(),
+            cells: errors.len(),
+            mean_percent: errors.iter().sum::<f64>() / errors.len() as f64,
+            max_percent: errors.iter().copied().fold(0.0, f64::max),
+        })
+    };
+    let each = names.iter().filter_map(|name| of(name, &|one| one.drive == *name));
+    let sums =
+        [of("all that compress", &|one| one.compresses), of("all others", &|one| !one.compresses)];
+    each.chain(sums.into_iter().flatten()).collect()
 }
 
 fn columns(is_whole: bool) -> Vec<Column> {
@@ -278,6 +325,21 @@ fn made(all: &[Reproduced], with_charts: bool) -> Document {
                    was. Host: an effect of the machine around the drive, which is no part of the \
                    model.";
     document.section("Errors").paragraph(meaning).block(sums);
+    let mut sums = Table::with_columns(vec![
+        Column::left("drive"),
+        Column::right("cells"),
+        Column::right("mean absolute error").with_unit("%"),
+        Column::right("largest").with_unit("%"),
+    ]);
+    for error in drives(all) {
+        sums.push(vec![
+            error.drive.as_str().into(),
+            Number::new(error.cells as f64, 0).into(),
+            Number::new(error.mean_percent, 1).with_unit("%").into(),
+            Number::new(error.max_percent, 1).with_unit("%").into(),
+        ]);
+    }
+    document.section("Errors by drive").block(sums);
     document
 }
 
@@ -313,7 +375,15 @@ mod tests {
         ];
         let empty = String::new;
         let (drive, title, source) = (empty(), "a title".into(), empty());
-        let one = Reproduced { drive, title, source, about: empty(), target: empty(), cells };
+        let one = Reproduced {
+            drive,
+            title,
+            source,
+            about: empty(),
+            target: empty(),
+            compresses: true,
+            cells,
+        };
         let sums = groups(std::slice::from_ref(&one));
         let expected = [(Basis::Calibrated, 2, 3.0, 4.0), (Basis::Host, 1, 100.0, 100.0)];
         assert_eq!(sums.len(), expected.len());
@@ -322,6 +392,10 @@ mod tests {
             assert!((group.mean_percent - mean).abs() < 1e-9, "{group:?}");
             assert!((group.max_percent - max).abs() < 1e-9, "{group:?}");
         }
+        let by_drive = drives(std::slice::from_ref(&one));
+        let names: Vec<_> = by_drive.iter().map(|error| (&*error.drive, error.cells)).collect();
+        assert_eq!(names, [("", 2), ("all that compress", 2)], "no effect of the host");
+        assert!((by_drive[0].mean_percent - 3.0).abs() < 1e-9, "{by_drive:?}");
         assert_eq!(table(std::slice::from_ref(&one)).rows().len(), 4);
         let text = document(&[one]).to_text();
         for words in ["-2.0", "4.0", "because", "mean absolute error", "calibrated"] {
@@ -340,7 +414,15 @@ mod tests {
         let cells = [cells, vec![at(2.0, Some(20.0), 19.0)]].concat();
         let text = String::new;
         let (drive, title, source) = (text(), "a title".into(), text());
-        let one = Reproduced { drive, title, source, about: text(), target: text(), cells };
+        let one = Reproduced {
+            drive,
+            title,
+            source,
+            about: text(),
+            target: text(),
+            compresses: true,
+            cells,
+        };
         let charts = charts(&one);
         assert_eq!(charts.len(), 1, "one level is no chart");
         let [simulated, published] = &charts[0].series[..] else { panic!("{charts:?}") };

@@ -216,6 +216,11 @@ impl Plan {
         self.tests.len() * self.levels.len()
     }
 
+    /// Returns the begin of the used part of the target, in bytes.
+    pub fn begin_bytes(&self) -> u64 {
+        self.tests.iter().map(|test| test.workload.shift_bytes).min().unwrap_or(0)
+    }
+
     /// Returns the end of the used part of the target, in bytes.
     pub fn end_bytes(&self) -> u64 {
         self.tests.iter().map(|test| test.workload.end_bytes()).max().unwrap_or(0)

@@ -3,6 +3,7 @@
 //! Method: random operations on small flash against an array, with several numbers of logs; merges
 //! of one kind at a time against arithmetic.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use futures_util::future::try_join_all;
@@ -18,6 +19,7 @@ const SPEC: BlockMappedSpec = BlockMappedSpec {
     shape: FlashShape { planes: 1, blocks_per_plane: 32, pages_per_block: 16, ..sample::SHAPE },
     timing: FlashTiming {
         program_ns: 1_000_000,
+        program_fast_ns: 1_000_000,
         bus_bytes_per_s: 40_960_000,
         multi_plane: false,
         ..sample::TIMING

@@ -1,123 +1,178 @@
-//! A drive whose storage is this program's controller on simulated flash.
+//! A drive whose storage is a log on simulated flash: the store has the times, the content the
+//! bytes.
 
-use std::rc::Rc;
+use std::cell::RefCell;
 
-use super::ControllerSpec;
-use super::ahead::{Ahead, Reading};
-use crate::map_pages::MapPages;
-use crate::nand::{Flash, NandMedium};
-use crate::stored::StoredBlocks;
+use crate::content::{Content, parts};
+use crate::ftl::{LogCounts, ReadTimes};
+use crate::log_store::{LogStore, LogStoreSpec};
+use crate::nand::FlashCounts;
 use crate::{Error, Result};
+use pumice_drive::base::Clock;
 use pumice_drive::base::units::BLOCK_BYTES;
-use pumice_drive::controller::{Drive, OpenOptions, Spec, create};
+use pumice_drive::codec::{Codec, Compressor};
 use pumice_drive::runtime::Runtime;
 
-/// The controller of this program on simulated flash.
+/// Bytes of a block.
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// A log on simulated flash.
 pub(super) struct Log {
-    pub(super) drive: Rc<Drive<Rc<NandMedium<Runtime>>, Runtime>>,
-    pub(super) medium: Rc<NandMedium<Runtime>>,
-    pub(super) map: Option<MapPages>,
-    stored: Option<StoredBlocks>,
-    pub(super) ahead: Rc<Ahead>,
-    pub(super) page_bytes: u32,
+    store: RefCell<LogStore>,
+    content: RefCell<Content>,
+    /// `None` for a drive that does not compress.
+    sizes: Option<RefCell<Sizes>>,
+}
+
+/// The stored size of each block, as its data was written last.
+struct Sizes {
+    compressor: Compressor,
+    scratch: Vec<u8>,
+    block: Vec<u8>,
+    stored_min: u32,
+    stored_bytes: Box<[u16]>,
+}
+
+/// A read in flight, until dropped.
+pub(super) struct Reading<'a>(&'a Log);
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.store.borrow_mut().end_read();
+    }
 }
 
 impl Log {
-    /// Creates an empty drive; its tasks run on `runtime`.
-    pub(super) fn new(size_bytes: u64, spec: &ControllerSpec, runtime: &Runtime) -> Result<Self> {
-        let flash = Flash::new(spec.shape, spec.timing)?;
-        let medium = NandMedium::new(flash, spec.nand, runtime.clone())?;
-        let medium = Rc::new(medium);
-        let map = spec.map.map(MapPages::new);
-        let stored = spec.stored_min.map(|least| StoredBlocks::new(least, size_bytes));
-        let stored = stored.transpose()?;
-        let geometry = medium.geometry();
-        let capacity_bytes = geometry.capacity_bytes();
-        if capacity_bytes < size_bytes {
-            let what =
-                format!("the flash holds {capacity_bytes} bytes, but the disk needs {size_bytes}");
+    /// Creates an empty drive.
+    ///
+    /// # Errors
+    /// `InvalidInput` for an impossible specification, and for a store smaller than the disk.
+    pub(super) fn new(size_bytes: u64, codec: Codec, spec: &LogStoreSpec) -> Result<Self> {
+        let has_bytes = spec.log.user_blocks * BLOCK;
+        if has_bytes < size_bytes {
+            let what = format!("the store has {has_bytes} bytes, but the disk needs {size_bytes}");
             return Err(Error::InvalidInput(what.into()));
         }
-        let made = Spec {
-            capacity_bytes: Some(capacity_bytes),
-            segment_bytes: geometry.segment_bytes,
-            frame_blocks: spec.frame_blocks,
-            codec: spec.codec,
-            ..Spec::new(uuid::Uuid::from_u128(spec.nand.seed.into()), size_bytes)
-        };
-        let drive = runtime.block_on(async {
-            create(&medium, &made).await?;
-            // A simulated drive keeps its memory for the map, as real ones do.
-            let options =
-                OpenOptions { read_cache_bytes: 0, read_ahead_bytes: 0, ..OpenOptions::default() };
-            Drive::open(Rc::clone(&medium), runtime.clone(), options).await
-        })?;
-        let ahead = Rc::default();
-        Ok(Self { drive, medium, map, stored, ahead, page_bytes: spec.shape.page_bytes })
+        let store = RefCell::new(LogStore::new(spec)?);
+        let sizes = (codec != Codec::None).then(|| {
+            RefCell::new(Sizes {
+                compressor: Compressor::new(codec),
+                scratch: vec![0; Compressor::target_bytes(BLOCK_BYTES)],
+                block: vec![0; BLOCK_BYTES],
+                stored_min: (spec.log.stored_min * BLOCK as f64).ceil() as u32,
+                stored_bytes: vec![0; size_bytes.div_ceil(BLOCK) as usize].into_boxed_slice(),
+            })
+        });
+        Ok(Self { store, content: RefCell::new(Content::new(BLOCK_BYTES)), sizes })
     }
 
-    /// Reads. Returns the number of bytes read from flash.
-    pub(super) async fn read(&self, offset: u64, target: &mut [u8]) -> Result<u64> {
-        self.drive.read(offset, target).await?;
-        Ok(self.unpack(offset, target))
-    }
-
-    /// Restores the host's bytes from those of the controller. Returns the number of bytes read
-    /// from flash.
-    pub(super) fn unpack(&self, offset: u64, target: &mut [u8]) -> u64 {
-        match &self.stored {
-            None => target.len() as u64,
-            Some(stored) => {
-                stored.uncover(offset, target);
-                stored.stored_bytes(offset, target.len())
-            }
-        }
-    }
-
-    /// Starts reading the command of `len` bytes that follows this one, if it is likely to come.
-    pub(super) fn read_ahead(
+    /// Reads. Returns when the data is available, the bytes that were read from flash, and a guard
+    /// that is held until the data was sent.
+    pub(super) async fn read(
         &self,
         offset: u64,
-        len: u64,
-        size_bytes: u64,
-        runtime: &Runtime,
-    ) -> Reading<'_> {
-        let (reading, is_likely) = self.ahead.begin(offset, len);
-        let next = offset + len;
-        if is_likely && next + len <= size_bytes {
-            let (ahead, drive) = (Rc::clone(&self.ahead), Rc::clone(&self.drive));
-            runtime.spawn(async move {
-                let read = async {
-                    let mut bytes = vec![0; len as usize];
-                    drive.read(next, &mut bytes).await.is_ok().then_some(bytes)
-                };
-                ahead.fetch(next, read).await;
-            });
-        }
-        reading
-    }
-
-    pub(super) async fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        if let Some(map) = &self.map {
-            map.need(offset);
-        }
-        self.ahead.forget();
-        let written = match &self.stored {
-            None => self.drive.write(offset, bytes, false).await,
-            Some(stored) => self.drive.write(offset, &stored.cover(offset, bytes), false).await,
+        target: &mut [u8],
+        clock: &Runtime,
+    ) -> Result<(ReadTimes, u64, Reading<'_>)> {
+        let bytes = target.len() as u64;
+        let held = self.store.borrow_mut().begin_read(clock.now_ns(), offset, bytes)?;
+        let reading = Reading(self);
+        let times = match held {
+            Some(times) => times,
+            None => {
+                let mapped_ns = self.store.borrow_mut().look_up(clock.now_ns(), offset)?;
+                until_ns(clock, mapped_ns).await;
+                self.store.borrow_mut().read(clock.now_ns(), offset, bytes)?
+            }
         };
-        // A read-ahead that began in between may hold the old bytes.
-        self.ahead.forget();
-        Ok(written?)
+        let content = self.content.borrow();
+        let mut rest = target;
+        for part in parts(BLOCK, offset, bytes) {
+            let (now, later) = rest.split_at_mut(part.len);
+            content.read(part.slot, part.within, now);
+            rest = later;
+        }
+        Ok((times, self.stored_bytes(offset, bytes), reading))
     }
 
-    pub(super) async fn trim(&self, offset: u64, len: u64) -> Result<()> {
-        if let Some(stored) = &self.stored {
-            stored.forget(offset / BLOCK_BYTES as u64, len / BLOCK_BYTES as u64);
+    /// Writes; the data is in the buffer or on flash when this returns.
+    pub(super) async fn write(&self, offset: u64, bytes: &[u8], clock: &Runtime) -> Result<()> {
+        let len = bytes.len() as u64;
+        let merged_ns = self.store.borrow_mut().read_edges(clock.now_ns(), offset, len)?;
+        until_ns(clock, merged_ns).await;
+        let stored_bytes = self.put(offset, bytes);
+        let ended_ns =
+            self.store.borrow_mut().write(clock.now_ns(), offset, len, stored_bytes.as_deref())?;
+        until_ns(clock, ended_ns).await;
+        Ok(())
+    }
+
+    pub(super) async fn flush(&self, clock: &Runtime) -> Result<()> {
+        let flushed_ns = self.store.borrow_mut().flush(clock.now_ns())?;
+        until_ns(clock, flushed_ns).await;
+        Ok(())
+    }
+
+    /// Trims whole blocks.
+    pub(super) fn trim(&self, offset: u64, len: u64, clock: &Runtime) -> Result<()> {
+        self.store.borrow_mut().trim(clock.now_ns(), offset, len)?;
+        let blocks = offset / BLOCK..(offset + len) / BLOCK;
+        if let Some(sizes) = &self.sizes {
+            sizes.borrow_mut().stored_bytes[blocks.start as usize..blocks.end as usize].fill(0);
         }
-        self.ahead.forget();
-        let trimmed = self.drive.trim(offset, len, false).await;
-        self.ahead.forget();
-        Ok(trimmed?)
+        let content = &mut *self.content.borrow_mut();
+        blocks.for_each(|block| drop(content.take(block)));
+        Ok(())
+    }
+
+    /// Returns the counters of written bytes, the operations of the flash, its programmed bytes
+    /// (those that wait for a die included), and the erase count of each good block.
+    pub(super) fn counts(&self) -> (LogCounts, FlashCounts, u64, Vec<u32>) {
+        let ftl = &self.store.borrow().ftl;
+        (ftl.counts(), ftl.flash_counts(), ftl.counts().flash_bytes, ftl.erases().collect())
+    }
+
+    /// Keeps the bytes of a write. Returns the stored size of each block that it touches, if the
+    /// drive compresses.
+    fn put(&self, offset: u64, bytes: &[u8]) -> Option<Vec<u32>> {
+        let content = &mut *self.content.borrow_mut();
+        let mut sizes = self.sizes.as_ref().map(RefCell::borrow_mut);
+        let mut found = Vec::new();
+        let mut rest = bytes;
+        for part in parts(BLOCK, offset, bytes.len() as u64) {
+            let (now, later) = rest.split_at(part.len);
+            content.write(part.slot, part.within, now);
+            rest = later;
+            if let Some(sizes) = &mut sizes {
+                let Sizes { compressor, scratch, block, stored_min, stored_bytes } = &mut **sizes;
+                let whole = if now.len() == BLOCK_BYTES {
+                    now
+                } else {
+                    content.read(part.slot, 0, block);
+                    &block[..]
+                };
+                let (_, stored) = compressor.compress(whole, scratch);
+                let stored = (stored as u32).clamp(*stored_min, BLOCK as u32);
+                stored_bytes[part.slot as usize] = stored as u16;
+                found.push(stored);
+            }
+        }
+        sizes.map(|_| found)
+    }
+
+    /// Returns the stored bytes of a range; blocks that lie partly in it count in proportion.
+    fn stored_bytes(&self, offset: u64, len: u64) -> u64 {
+        let Some(sizes) = &self.sizes else { return len };
+        let sizes = sizes.borrow();
+        let stored = |slot: u64| u64::from(sizes.stored_bytes[slot as usize]);
+        let sums = parts(BLOCK, offset, len).map(|part| stored(part.slot) * part.len as u64);
+        sums.sum::<u64>() / BLOCK
+    }
+}
+
+async fn until_ns(clock: &Runtime, ns: u64) {
+    let now_ns = clock.now_ns();
+    if ns > now_ns {
+        clock.sleep_ns(ns - now_ns).await;
     }
 }

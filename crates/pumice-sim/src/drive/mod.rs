@@ -1,16 +1,15 @@
 //! Simulated drives with real bytes, attached to a host's link, in virtual time.
 //!
 //! ```text
-//! host -> front: queue, link, processor -> log           the controller of this program, on flash
+//! host -> front: queue, link, processor -> log           a map of blocks, on flash
 //!                                       -> block-mapped  a map of large units, on flash
 //!                                       -> disk          a head over platters
 //! ```
 //!
 //! **Cost model**: only the flash, the platters and the front take virtual time. Compression and
 //! map look-ups take none of their own; a profile includes them in the time of a command. The
-//! content of the drive is in memory, compressed where the drive compresses.
+//! content of the drive is in memory, as the host wrote it.
 
-mod ahead;
 mod design;
 mod log;
 mod simulated;
@@ -20,4 +19,4 @@ mod tests;
 
 pub use design::{DesignCounts, SimCounts};
 pub use simulated::SimDrive;
-pub use spec::{ControllerSpec, SimDesign, SimSpec};
+pub use spec::{SimDesign, SimSpec};

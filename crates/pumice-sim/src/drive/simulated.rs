@@ -1,20 +1,27 @@
 //! A drive with a link to its host.
 
+use std::cell::RefCell;
+
 use futures_util::future::try_join_all;
 
 use super::design::Core;
 use super::{SimCounts, SimSpec};
 use crate::front::Front;
+use crate::streams::Streams;
 use crate::{Error, Result};
 use pumice_drive::base::Clock;
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::runtime::Runtime;
+
+/// Bytes of a command that block-mapped flash reads and sends together.
+const PART_BYTES: usize = 16 << 10;
 
 /// A simulated drive in virtual time. All methods may be called concurrently.
 pub struct SimDrive {
     runtime: Runtime,
     core: Core,
     front: Front<Runtime>,
+    streams: RefCell<Streams>,
     spec: SimSpec,
 }
 
@@ -34,7 +41,7 @@ impl SimDrive {
             return Err(Error::InvalidInput(what.into()));
         }
         let core = Core::new(spec.size_bytes, &spec.design, &runtime)?;
-        Ok(Self { runtime, core, front, spec })
+        Ok(Self { runtime, core, front, streams: RefCell::default(), spec })
     }
 
     /// Returns the runtime of the drive, on virtual time.
@@ -81,7 +88,9 @@ impl SimDrive {
         let most = self.spec.command_bytes_max;
         let commands = (0..).zip(bytes.chunks(most as usize)).map(|(number, part)| {
             let at = offset + number * most;
-            self.front.write(part.len() as u64, self.core.write(at, part))
+            let is_scattered = !self.streams.borrow_mut().add(at, part.len() as u64);
+            let write = self.core.write(at, part, &self.runtime);
+            self.front.write(part.len() as u64, is_scattered, write)
         });
         try_join_all(commands).await.map(drop)
     }
@@ -89,28 +98,26 @@ impl SimDrive {
     async fn read_command(&self, offset: u64, target: &mut [u8]) -> Result<()> {
         let _slot = self.front.begin_read().await;
         let bytes = target.len() as u64;
-        let _reading = match &self.core {
-            Core::Log(log) => {
-                let ahead = log.ahead.take(offset, target).await;
-                let reading = log.read_ahead(offset, bytes, self.spec.size_bytes, &self.runtime);
-                if ahead {
-                    self.front.send(bytes, log.unpack(offset, target)).await;
-                    return Ok(());
-                }
-                Some(reading)
+        if let Core::Log(log) = &self.core {
+            let (times, stored_bytes, _reading) = log.read(offset, target, &self.runtime).await?;
+            let begin_ns = self.spec.front.send_at_ns(times, bytes, stored_bytes);
+            let now_ns = self.runtime.now_ns();
+            if begin_ns > now_ns {
+                self.runtime.sleep_ns(begin_ns - now_ns).await;
             }
-            Core::BlockMapped(..) | Core::Disk(_) => None,
-        };
-        let late_ns = self.core.late_ns(offset);
-        if late_ns > 0 {
-            self.runtime.sleep_ns(late_ns).await;
+            self.front.send(bytes, stored_bytes).await;
+            return Ok(());
         }
-        // The first part goes over the link while the rest is read.
-        let part_bytes = self.core.part_bytes().min(self.spec.command_bytes_max as usize);
+        // The first part of flash goes over the link while the rest is read.
+        let part_bytes = match self.core {
+            Core::Disk(_) => usize::MAX,
+            Core::Log(_) | Core::BlockMapped(..) => PART_BYTES,
+        };
+        let part_bytes = part_bytes.min(self.spec.command_bytes_max as usize);
         let parts = (0..).zip(target.chunks_mut(part_bytes)).map(async |(number, part)| {
             let bytes = part.len() as u64;
-            let stored_bytes = self.core.read(offset + number * part_bytes as u64, part).await?;
-            self.front.send(bytes, stored_bytes).await;
+            self.core.read(offset + number * part_bytes as u64, part).await?;
+            self.front.send(bytes, bytes).await;
             Ok(())
         });
         try_join_all(parts).await.map(drop)
@@ -134,7 +141,7 @@ impl SimDrive {
     /// # Errors
     /// Those of the design: `Drive::flush`, `BlockMapped::flush`, `Disk::flush`.
     pub async fn flush(&self) -> Result<()> {
-        self.front.write(0, self.core.flush()).await
+        self.front.write(0, false, self.core.flush(&self.runtime)).await
     }
 
     /// Trims the blocks that lie completely in a range.
@@ -149,7 +156,8 @@ impl SimDrive {
         if first >= end {
             return Ok(());
         }
-        self.front.write(0, self.core.trim(first * block, (end - first) * block)).await
+        let trim = self.core.trim(first * block, (end - first) * block, &self.runtime);
+        self.front.write(0, false, trim).await
     }
 }
 

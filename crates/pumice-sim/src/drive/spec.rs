@@ -3,10 +3,10 @@
 use crate::block_mapped::BlockMappedSpec;
 use crate::disk::DiskSpec;
 use crate::front::FrontSpec;
-use crate::nand::{FlashShape, FlashTiming, NandSpec};
+use crate::ftl::StoredSizes;
+use crate::nand::FlashShape;
 use crate::profile::{Design, Disk, Mapping, Profile};
-use crate::{Error, Result};
-use crate::{MapSpec, convert};
+use crate::{Error, LogStoreSpec, Result, convert};
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::codec::Codec;
 
@@ -26,32 +26,12 @@ pub struct SimSpec {
 /// The storage of a simulated drive.
 #[derive(Clone, Debug)]
 pub enum SimDesign {
-    /// The controller of this program on flash.
-    Log(ControllerSpec),
+    /// A log on flash, with this codec; [`Codec::None`] for a drive that does not compress.
+    Log(Codec, Box<LogStoreSpec>),
     /// Flash with a map of large units.
     BlockMapped(BlockMappedSpec),
     /// A hard disk.
     Disk(DiskSpec),
-}
-
-/// The controller of this program on flash.
-#[derive(Clone, Debug)]
-pub struct ControllerSpec {
-    /// Codec; [`Codec::None`] for a drive that does not compress.
-    pub codec: Codec,
-    /// Least stored fraction of a block, above 0 and up to 1; if absent, that of this program's
-    /// controller.
-    pub stored_min: Option<f64>,
-    /// Map cache; `None` if the whole map is in memory.
-    pub map: Option<MapSpec>,
-    /// Blocks compressed together, a power of two up to 64.
-    pub frame_blocks: u16,
-    /// Geometry of the flash.
-    pub shape: FlashShape,
-    /// Times of the flash.
-    pub timing: FlashTiming,
-    /// Use of the flash.
-    pub nand: NandSpec,
 }
 
 impl SimSpec {
@@ -66,9 +46,8 @@ impl SimSpec {
     /// Returns the drive of a profile. Programmed bytes that are not data (parity, ECC, metadata)
     /// reduce the programming speed.
     ///
-    /// **Deviations from the profile:** a log has the write buffer of this program's controller; a
-    /// block-mapped drive ignores `store_bytes_per_s`; only a log pays for map pages that are not
-    /// cached.
+    /// **Deviations from the profile:** a block-mapped drive ignores `store_bytes_per_s`; only a
+    /// log pays for map pages that are not cached.
     ///
     /// # Errors
     /// `InvalidInput` for flash beyond what can be simulated, and for a block-mapped drive whose
@@ -76,19 +55,10 @@ impl SimSpec {
     pub fn of(profile: &Profile) -> Result<Self> {
         let controller = &profile.controller;
         let design = match &profile.design {
-            Design::Log { flash } => SimDesign::Log(ControllerSpec {
-                codec: controller.codec(),
-                stored_min: controller.stored_min.as_ref().map(|fraction| fraction.is),
-                map: convert::map(profile),
-                frame_blocks: controller.frame_blocks() as u16,
-                shape: convert::shape(profile, flash)?,
-                timing: convert::timing(flash),
-                nand: NandSpec {
-                    bad_percent: flash.bad_block_percent.is,
-                    seed: 1,
-                    store_bytes_per_s: controller.store_bytes_per_s.as_ref().map(|rate| rate.is),
-                },
-            }),
+            Design::Log { .. } => {
+                let store = LogStoreSpec::of(profile, StoredSizes::AsWritten)?;
+                SimDesign::Log(controller.codec(), Box::new(store))
+            }
             Design::BlockMapped { flash, mapping } => {
                 let shape = convert::shape(profile, flash)?;
                 let buffer_bytes = controller.buffer_bytes.as_ref().map_or(0, |bytes| bytes.is);

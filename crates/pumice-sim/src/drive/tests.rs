@@ -5,14 +5,19 @@
 //! profiles of other designs.
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::atomic::AtomicBool;
 
 use rand::RngExt;
 
 use super::*;
 use crate::front::FrontSpec;
 use crate::ftl::sample;
-use crate::nand::{FlashShape, FlashTiming, NandSpec};
+use crate::ftl::{LogSpec, StoredSizes};
+use crate::log_drive::{Host, LogDrive, LogDriveSpec, Request, Verb};
+use crate::nand::{FlashShape, FlashTiming};
+use crate::{LogStoreSpec, sim_host};
 use pumice_drive::base::seed::{Random, random};
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Clock, ErrorKind};
@@ -30,31 +35,41 @@ fn spec(codec: Codec) -> SimSpec {
             depth: 32,
             read_ns: 10_000,
             write_ns: 20_000,
+            scattered_write_ns: 0,
             engine_bytes_per_s: None,
             load_bytes_per_s: None,
         },
         command_bytes_max: 128 << 10,
-        design: SimDesign::Log(ControllerSpec {
+        design: SimDesign::Log(
             codec,
-            stored_min: None,
-            map: None,
-            frame_blocks: 1,
-            shape: FlashShape {
-                channels: 4,
-                dies_per_channel: DIES / 4,
-                blocks_per_plane: 48,
-                pages_per_block: 64,
-                ..sample::SHAPE
-            },
-            timing: FlashTiming { bus_bytes_per_s: 50_000_000, ..sample::TIMING },
-            nand: NandSpec { bad_percent: 0.0, seed: 1, store_bytes_per_s: None },
-        }),
+            Box::new(LogStoreSpec {
+                log: LogSpec {
+                    shape: FlashShape {
+                        channels: 4,
+                        dies_per_channel: DIES / 4,
+                        blocks_per_plane: 48,
+                        pages_per_block: 64,
+                        ..sample::SHAPE
+                    },
+                    timing: FlashTiming { bus_bytes_per_s: 50_000_000, ..sample::TIMING },
+                    user_blocks: (128 << 20) / 4096,
+                    stored: match codec {
+                        Codec::None => StoredSizes::Constant(1.0),
+                        _ => StoredSizes::AsWritten,
+                    },
+                    buffer_bytes: 512 << 10,
+                    ..sample::small()
+                },
+                map_cached_bytes: None,
+                unit_blocks: 1,
+            }),
+        ),
     }
 }
 
-fn log(spec: &mut SimSpec) -> &mut ControllerSpec {
+fn log(spec: &mut SimSpec) -> &mut LogSpec {
     match &mut spec.design {
-        SimDesign::Log(log) => log,
+        SimDesign::Log(_, store) => &mut store.log,
         other => panic!("{other:?}"),
     }
 }
@@ -105,7 +120,7 @@ fn blocks_of_one_byte_take_the_floor_and_come_back() {
     const BYTES: u64 = 16 << 20;
     let sim = {
         let mut spec = spec(Codec::Lz4);
-        log(&mut spec).stored_min = Some(0.14);
+        log(&mut spec).stored_min = 0.14;
         SimDrive::new(spec).unwrap()
     };
     sequential_write(&sim, BYTES >> 20, |_| vec![0x5a; 1 << 20]);
@@ -134,8 +149,7 @@ fn blocks_of_one_byte_take_the_floor_and_come_back() {
 fn what_comes_next_is_read_ahead_and_forgotten_when_it_changes() {
     const LEN: usize = 64 << 10;
     let mut spec = spec(Codec::Lz4);
-    let SimDesign::Log(of_log) = &mut spec.design else { panic!("a log") };
-    of_log.timing.bus_bytes_per_s = 400_000_000;
+    log(&mut spec).timing.bus_bytes_per_s = 400_000_000;
     let sim = SimDrive::new(spec).unwrap();
     sequential_write(&sim, 2, |number| noise(&mut random(number), 1 << 20));
     let array = [0, 1].map(|number| noise(&mut random(number), 1 << 20)).concat();
@@ -153,8 +167,8 @@ fn what_comes_next_is_read_ahead_and_forgotten_when_it_changes() {
     assert!(took_ns[3..].iter().all(|&ns| ns.abs_diff(link_ns) < 1_000), "{took_ns:?}");
     // Number 8 was read ahead, and is changed.
     let mut changed = array.clone();
-    changed[8 * LEN..][..4096].fill(7);
-    sim.runtime().block_on(sim.write((8 * LEN) as u64, &[7; 4096])).unwrap();
+    changed[9 * LEN - 4096..][..4096].fill(7);
+    sim.runtime().block_on(sim.write((9 * LEN) as u64 - 4096, &[7; 4096])).unwrap();
     assert!(read(8, &changed) > link_ns + 50_000);
 }
 
@@ -197,13 +211,13 @@ fn overwritten(codec: Codec) -> (u64, String) {
     sim.runtime().block_on(sim.read(0, &mut back)).unwrap();
     assert!(back == plain);
     let counts = sim.counts();
-    let DesignCounts::Log(info) = &counts.design else { panic!("{counts:?}") };
-    assert!(info.operations.gc_victims > 10, "too tame a test: {counts:?}");
+    let DesignCounts::Log(written) = counts.design else { panic!("{counts:?}") };
+    assert!(written.segments_collected > 4, "too tame a test: {written:?}");
     assert_eq!(
         counts.wear.iter().map(|&wear| u64::from(wear)).sum::<u64>(),
         counts.flash.blocks_erased
     );
-    (sim.runtime().now_ns(), format!("{:?} {:?}", counts.flash, info.media_bytes))
+    (sim.runtime().now_ns(), format!("{:?} {written:?}", counts.flash))
 }
 
 #[test]
@@ -214,6 +228,75 @@ fn every_byte_is_kept_and_the_same_run_gives_the_same() {
     assert!(plain.0 > first.0, "{plain:?}, compressing {first:?}");
 }
 
+/// Hands out a list of requests, whatever the slot.
+struct List(VecDeque<Request>);
+
+impl Host for List {
+    fn next(&mut self, _slot: u32, _now_ns: u64) -> crate::Result<Option<Request>> {
+        Ok(self.0.pop_front())
+    }
+
+    fn done(&mut self, _request: &Request, _begun_ns: u64, _done_ns: u64) {}
+}
+
+/// Guards against a benchmark and a forecast that say different things of one drive in one state.
+#[test]
+fn a_drive_with_content_takes_the_time_of_one_without() {
+    let spec = spec(Codec::None);
+    let SimDesign::Log(_, store) = &spec.design else { panic!("a log") };
+    let without = LogDriveSpec {
+        store: LogStoreSpec::clone(store),
+        front: spec.front,
+        command_bytes_max: spec.command_bytes_max,
+        stripe: 1,
+    };
+    let mut without = LogDrive::new(without).unwrap();
+    let with = SimDrive::new(spec.clone()).unwrap();
+    let mut random = random(11);
+    let mut list = |verb, bytes: u64, count: u64, is_random: bool| -> VecDeque<Request> {
+        let mut offset = |number: u64| match is_random {
+            true => random.random_range(0..(128 << 20) / bytes) * bytes,
+            false => number * bytes,
+        };
+        (0..count)
+            .map(|number| Request { verb, offset: offset(number), bytes, due_ns: 0 })
+            .collect()
+    };
+    let loads = [
+        ("sequential writes", 1, list(Verb::Write, 1 << 20, 128, false)),
+        ("random writes", 8, list(Verb::Write, 4096, 20_000, true)),
+        ("random reads", 8, list(Verb::Read, 4096, 5_000, true)),
+        ("one sequential reader", 1, list(Verb::Read, 64 << 10, 500, false)),
+        ("several", 4, list(Verb::Read, 1 << 20, 64, false)),
+    ];
+    let go_on = AtomicBool::new(false);
+    for (name, slots, requests) in loads {
+        let begun_ns = (with.runtime().now_ns(), without.now_ns());
+        assert!(sim_host::run(&with, &mut List(requests.clone()), slots, &go_on).unwrap());
+        assert!(without.run(&mut List(requests), slots, &go_on).unwrap());
+        let took_ns = with.runtime().now_ns() - begun_ns.0;
+        let other_ns = without.now_ns() - begun_ns.1;
+        let ratio = took_ns as f64 / other_ns as f64;
+        assert!((ratio - 1.0).abs() < 0.01, "{name}: {took_ns} ns, without content {other_ns} ns");
+    }
+    let DesignCounts::Log(counts) = with.counts().design else { panic!("a log") };
+    let ratio = counts.flash_bytes as f64 / without.counts().flash_bytes as f64;
+    assert!((ratio - 1.0).abs() < 0.01, "{counts:?}");
+}
+
+/// Guards against memory for what was overwritten: only live data is held.
+#[test]
+fn data_of_one_byte_is_stored_and_read_by_a_drive_that_does_not_compress() {
+    let sim = SimDrive::new(spec(Codec::None)).unwrap();
+    sequential_write(&sim, 32, |_| vec![0x5a; 1 << 20]);
+    assert!(sim.counts().flash_bytes >= 32 << 20, "{:?}", sim.counts().flash);
+    let mut target = vec![0; 4096];
+    let begun_ns = sim.runtime().now_ns();
+    sim.runtime().block_on(sim.read(5 << 20, &mut target)).unwrap();
+    let took_ns = sim.runtime().now_ns() - begun_ns;
+    assert!(took_ns > 50_000 + 81_920, "{took_ns} ns: the flash was not read");
+}
+
 #[test]
 fn a_drive_that_cannot_be_is_refused() {
     let wrong: [fn(&mut SimSpec); 5] = [
@@ -221,7 +304,7 @@ fn a_drive_that_cannot_be_is_refused() {
         |spec| spec.command_bytes_max = 1000,
         |spec| spec.front.depth = 0,
         |spec| log(spec).shape.planes = 0,
-        |spec| log(spec).frame_blocks = 3,
+        |spec| log(spec).stored_min = 1.5,
     ];
     for (number, wrong) in wrong.into_iter().enumerate() {
         let mut spec = spec(Codec::Lz4);

@@ -4,8 +4,8 @@ use super::BLOCK_BYTES;
 
 /// Counters of a drive since its creation.
 ///
-/// `host + collected + leveled + padding + parity = flash` bytes, except for bytes that wait in
-/// rows that are not full yet.
+/// `host + rewritten + collected + leveled + padding + parity = flash` bytes, except for bytes that
+/// wait in rows that are not full yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogCounts {
     /// Blocks of 4 KiB that the host wrote.
@@ -16,6 +16,8 @@ pub struct LogCounts {
     pub blocks_trimmed: u64,
     /// Bytes of frames, headers included, that store the host's blocks.
     pub host_bytes: u64,
+    /// Bytes of frames that share a unit of the map with a block that the host wrote.
+    pub rewritten_bytes: u64,
     /// Bytes of frames that garbage collection moved.
     pub collected_bytes: u64,
     /// Bytes of frames that wear leveling moved.
@@ -38,6 +40,8 @@ pub struct LogCounts {
 pub struct Amplification {
     /// Data of the host, as stored.
     pub host: f64,
+    /// Other data of the host in units of the map that it wrote parts of.
+    pub rewritten: f64,
     /// Garbage collection.
     pub collected: f64,
     /// Wear leveling.
@@ -56,6 +60,7 @@ impl LogCounts {
             host_blocks_read: self.host_blocks_read - earlier.host_blocks_read,
             blocks_trimmed: self.blocks_trimmed - earlier.blocks_trimmed,
             host_bytes: self.host_bytes - earlier.host_bytes,
+            rewritten_bytes: self.rewritten_bytes - earlier.rewritten_bytes,
             collected_bytes: self.collected_bytes - earlier.collected_bytes,
             leveled_bytes: self.leveled_bytes - earlier.leveled_bytes,
             padding_bytes: self.padding_bytes - earlier.padding_bytes,
@@ -66,9 +71,27 @@ impl LogCounts {
         }
     }
 
+    /// Returns the sums with those of another drive.
+    pub fn with(&self, other: &Self) -> Self {
+        Self {
+            host_blocks_written: self.host_blocks_written + other.host_blocks_written,
+            host_blocks_read: self.host_blocks_read + other.host_blocks_read,
+            blocks_trimmed: self.blocks_trimmed + other.blocks_trimmed,
+            host_bytes: self.host_bytes + other.host_bytes,
+            rewritten_bytes: self.rewritten_bytes + other.rewritten_bytes,
+            collected_bytes: self.collected_bytes + other.collected_bytes,
+            leveled_bytes: self.leveled_bytes + other.leveled_bytes,
+            padding_bytes: self.padding_bytes + other.padding_bytes,
+            parity_bytes: self.parity_bytes + other.parity_bytes,
+            flash_bytes: self.flash_bytes + other.flash_bytes,
+            segments_collected: self.segments_collected + other.segments_collected,
+            segments_leveled: self.segments_leveled + other.segments_leveled,
+        }
+    }
+
     /// Returns the sum of the bytes of all causes.
     pub(super) fn caused_bytes(&self) -> u64 {
-        let moved = self.collected_bytes + self.leveled_bytes;
+        let moved = self.rewritten_bytes + self.collected_bytes + self.leveled_bytes;
         self.host_bytes + moved + self.padding_bytes + self.parity_bytes
     }
 
@@ -82,6 +105,7 @@ impl LogCounts {
     pub fn amplification(&self) -> Amplification {
         Amplification {
             host: self.per_host_byte(self.host_bytes),
+            rewritten: self.per_host_byte(self.rewritten_bytes),
             collected: self.per_host_byte(self.collected_bytes),
             leveled: self.per_host_byte(self.leveled_bytes),
             padding: self.per_host_byte(self.padding_bytes),

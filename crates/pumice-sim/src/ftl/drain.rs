@@ -259,10 +259,10 @@ impl Drain {
                         takes_ns = free_ns;
                     }
                 }
-                Work::Program { ready_ns, host_row, .. } => {
+                Work::Program { row, ready_ns, host_row } => {
                     for _ in 0..times {
                         let begun_ns = (takes_ns.max(ready_ns) + transfer_ns).max(free_ns);
-                        free_ns = begun_ns + timing.program_ns;
+                        free_ns = begun_ns + timing.row_program_ns(row);
                         takes_ns = if timing.cache_program { begun_ns } else { free_ns };
                     }
                     if wanted(host_row) {

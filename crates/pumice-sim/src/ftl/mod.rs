@@ -26,7 +26,7 @@ mod sizes;
 mod spec;
 
 pub use counts::{Amplification, LogCounts};
-pub use log::LogFtl;
+pub use log::{LogFtl, ReadTimes};
 pub use sizes::StoredSizes;
 pub use spec::{LogSpec, VictimPolicy};
 

@@ -8,6 +8,7 @@ use crate::nand::{FlashShape, FlashTiming};
 pub const TIMING: FlashTiming = FlashTiming {
     read_ns: 50_000,
     program_ns: 900_000,
+    program_fast_ns: 900_000,
     erase_ns: 2_000_000,
     bus_bytes_per_s: 51_200_000,
     multi_plane: true,
@@ -37,6 +38,7 @@ pub fn small() -> LogSpec {
         victims: VictimPolicy::Greedy,
         moved_apart: true,
         buffer_bytes: 64 << 10,
+        store_bytes_per_s: None,
         free_segments: 3,
         bad_percent: 0.0,
         seed: 1,

@@ -21,6 +21,8 @@ pub enum StoredSizes {
         /// Seed of the choice.
         seed: u64,
     },
+    /// Each block as it was written last: see [`LogFtl::write_sized`](super::LogFtl::write_sized).
+    AsWritten,
 }
 
 /// The frame size of each block, by table look-up.
@@ -29,6 +31,8 @@ pub(super) struct FrameSizes {
     /// At least one.
     bytes: Box<[u32]>,
     seed: u64,
+    /// Of each block, as it was written last; empty unless sizes are known only then.
+    written: Box<[u16]>,
 }
 
 impl FrameSizes {
@@ -42,6 +46,7 @@ impl FrameSizes {
         let (fractions, seed) = match sizes {
             StoredSizes::Constant(fraction) => (std::slice::from_ref(fraction), 0),
             StoredSizes::Table { fractions, seed } => (fractions.as_slice(), *seed),
+            StoredSizes::AsWritten => (&[floor.max(1.0 / f64::from(BLOCK_BYTES)), 1.0][..], 0),
         };
         if fractions.is_empty() || fractions.len() > FRACTIONS_MAX {
             let what = "a table of stored fractions has from 1 to";
@@ -62,17 +67,40 @@ impl FrameSizes {
         let frame = |fraction: &f64| {
             (fraction.max(floor) * f64::from(BLOCK_BYTES)).ceil() as u32 + header_bytes
         };
-        Ok(Self { bytes: fractions.iter().map(frame).collect(), seed })
+        let bytes = fractions.iter().map(frame).collect();
+        Ok(Self { bytes, seed, written: Box::default() })
+    }
+
+    /// Makes room for the sizes of this many blocks, for [`FrameSizes::set`].
+    pub(super) fn keep_written(&mut self, blocks: u64) {
+        self.written = vec![0; blocks as usize].into_boxed_slice();
+    }
+
+    /// Returns the bytes of a frame that stores `stored_bytes` bytes of data.
+    pub(super) fn frame_of(&self, stored_bytes: u32, header_bytes: u32) -> u32 {
+        (stored_bytes + header_bytes).clamp(self.smallest(), self.largest())
+    }
+
+    /// Sets the bytes of a block's frame.
+    pub(super) fn set(&mut self, lba: u32, bytes: u32) {
+        self.written[lba as usize] = bytes as u16;
     }
 
     /// Returns the bytes of a block's frame, header included.
     #[inline]
     pub(super) fn frame_bytes(&self, lba: u32) -> u32 {
+        if !self.written.is_empty() {
+            return self.written[lba as usize].into();
+        }
         if let [bytes] = *self.bytes {
             return bytes;
         }
         let draw = u128::from(mix(u64::from(lba) ^ self.seed.rotate_left(32)));
         self.bytes[((draw * self.bytes.len() as u128) >> 64) as usize]
+    }
+
+    pub(super) fn heap_bytes(&self) -> u64 {
+        2 * self.written.len() as u64
     }
 
     /// Returns the mean over the table.

@@ -43,6 +43,8 @@ pub struct LogSpec {
     /// Write buffer in bytes: acknowledged data that waits for the flash; at least two rows and a
     /// frame.
     pub buffer_bytes: u64,
+    /// Limit on the bytes of rows that are sent to the flash per second; `None` for no limit.
+    pub store_bytes_per_s: Option<u64>,
     /// Garbage collection begins below this number of free segments; at least 2.
     pub free_segments: u32,
     /// Share of bad blocks, in per cent; 0 to 50.
@@ -94,8 +96,9 @@ impl LogSpec {
     }
 
     /// Returns the maximum memory of such a drive in bytes, whatever is written: 4 bytes per block
-    /// for the map, then the reverse lists, whose entries are at most twice the number of blocks
-    /// and hardly more than log2(segments) + 3 bits long, then small tables.
+    /// for the map, 2 more if its size is known only when it is written, then the reverse lists,
+    /// whose entries are at most twice the number of blocks and hardly more than log2(segments) + 3
+    /// bits long, then small tables.
     ///
     /// # Errors
     /// Those of [`LogSpec::check`].
@@ -112,7 +115,8 @@ impl LogSpec {
         let victim = slots * 8;
         let flash = 8 * u64::from(dies) * u64::from(self.shape.blocks_per_plane);
         let tables = segment_count * segments::segment_bytes(dies);
-        Ok(4 * self.user_blocks + segment_count * list + open + victim + flash + tables)
+        let per_block = if self.stored == StoredSizes::AsWritten { 6 } else { 4 };
+        Ok(per_block * self.user_blocks + segment_count * list + open + victim + flash + tables)
     }
 
     /// Checks the parameters.
@@ -138,6 +142,9 @@ impl LogSpec {
                 "bad_percent must be from 0 to 50, not {}",
                 self.bad_percent
             )));
+        }
+        if self.store_bytes_per_s == Some(0) {
+            return Err(wrong("store_bytes_per_s must not be zero".into()));
         }
         if self.free_segments < FREE_SEGMENTS_MIN {
             return Err(wrong(format!("free_segments must be at least {FREE_SEGMENTS_MIN}")));
@@ -165,7 +172,7 @@ impl LogSpec {
     }
 
     fn needed_bytes(&self, frames: &FrameSizes) -> u64 {
-        if frames.smallest() == frames.largest() {
+        if frames.smallest() == frames.largest() || self.stored == StoredSizes::AsWritten {
             return self.user_blocks * u64::from(frames.largest());
         }
         (0..self.user_blocks as u32).map(|lba| u64::from(frames.frame_bytes(lba))).sum()

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use super::*;
+use crate::ftl::LogSpec;
 use crate::ftl::sample::small;
 use pumice_drive::base::{ErrorKind, chain};
 
@@ -14,7 +15,7 @@ static GO_ON: AtomicBool = AtomicBool::new(false);
 
 fn spec() -> LogDriveSpec {
     LogDriveSpec {
-        log: small(),
+        store: LogStoreSpec { log: small(), map_cached_bytes: None, unit_blocks: 1 },
         front: FrontSpec {
             read_bytes_per_s: 204_800_000,
             write_bytes_per_s: 102_400_000,
@@ -22,12 +23,12 @@ fn spec() -> LogDriveSpec {
             depth: 4,
             read_ns: 20_000,
             write_ns: 30_000,
+            scattered_write_ns: 0,
             engine_bytes_per_s: None,
             load_bytes_per_s: None,
         },
-        map: None,
         command_bytes_max: 128 << 10,
-        store_bytes_per_s: None,
+        stripe: 1,
     }
 }
 
@@ -99,11 +100,16 @@ fn one_request_takes_the_sum_of_its_parts() {
     assert_eq!(run(&mut drive, 1, &[request(Verb::Read, 8 * BLOCK, BLOCK)]).0, [read_ns]);
     // So is what unpacking and a page of the map take in that of reads.
     let front = FrontSpec { load_bytes_per_s: Some(102_400_000), ..spec().front };
-    let map = Some(MapSpec { read_ns: 70_000, cached_bytes: 4 << 20 });
-    let mut drive = filled(LogDriveSpec { front, map, ..spec() });
+    let store = LogStoreSpec { map_cached_bytes: Some(4 << 20), ..spec().store };
+    let mut drive = filled(LogDriveSpec { front, store, ..spec() });
+    // Another region of the map is cached.
+    drive.members[0].store.look_up(drive.now_ns, 4 << 20).unwrap();
+    let later = Request { due_ns: drive.now_ns + 1_000_000, ..request(Verb::Flush, 0, 0) };
+    run(&mut drive, 1, &[later]);
     let reads = [request(Verb::Read, 0, BLOCK); 2];
     let took = run(&mut drive, 1, &reads).0;
-    assert_eq!(took, [read_ns + 40_000 + 70_000, read_ns + 40_000]);
+    // A page of the map takes tR and a block on the bus.
+    assert_eq!(took, [read_ns + 40_000 + 130_000, read_ns + 40_000]);
 }
 
 #[test]
@@ -117,7 +123,8 @@ fn requests_wait_for_their_time_and_for_a_place() {
     let front = FrontSpec { depth: 1, ..spec().front };
     let mut alone = filled(LogDriveSpec { front, ..spec() });
     let begun = alone.now_ns();
-    let reads: Vec<_> = (0..16).map(|at| request(Verb::Read, at * BLOCK, BLOCK)).collect();
+    // Not in order, which would be read ahead.
+    let reads: Vec<_> = (0..16).map(|at| request(Verb::Read, at * 7 % 16 * BLOCK, BLOCK)).collect();
     let (took, ended) = run(&mut alone, 16, &reads);
     assert_eq!(ended - begun, 16 * 175_000, "one place: one after the other");
     assert_eq!(took.iter().max(), Some(&(16 * 175_000)));
@@ -133,7 +140,9 @@ fn long_requests_are_commands_at_once_that_end_together() {
 #[test]
 fn the_store_bounds_what_the_flash_is_given() {
     let bandwidth = |store_bytes_per_s| {
-        let mut drive = LogDrive::new(LogDriveSpec { store_bytes_per_s, ..spec() }).unwrap();
+        let mut of = spec();
+        of.store.log.store_bytes_per_s = store_bytes_per_s;
+        let mut drive = LogDrive::new(of).unwrap();
         let writes: Vec<_> = (0..1000).map(|at| request(Verb::Write, at * BLOCK, BLOCK)).collect();
         let (_, ended_ns) = run(&mut drive, 4, &writes);
         1000.0 * BLOCK as f64 * 1e3 / ended_ns as f64
@@ -157,8 +166,38 @@ fn what_goes_beyond_the_drive_is_refused_and_a_stop_is_heard() {
     assert!(!drive.run(&mut list, 1, &AtomicBool::new(true)).unwrap());
     assert_eq!(list.took_ns.len(), 1);
     assert!(LogDrive::new(LogDriveSpec { command_bytes_max: 1000, ..spec() }).is_err());
-    assert!(LogDrive::new(LogDriveSpec { store_bytes_per_s: Some(0), ..spec() }).is_err());
+    let mut stopped = spec();
+    stopped.store.log.store_bytes_per_s = Some(0);
+    assert!(LogDrive::new(stopped).is_err());
     assert!(drive.run(&mut List::default(), 0, &GO_ON).is_err());
+}
+
+/// Guards against a RAID 0 that loses bytes between its drives, or has one link for all of them.
+#[test]
+fn drives_of_a_raid_share_the_work() {
+    let ended = |stripe| {
+        let mut drive = LogDrive::new(LogDriveSpec { stripe, ..spec() }).unwrap();
+        let blocks = drive.spec().size_bytes() / (256 << 10);
+        let writes: Vec<_> =
+            (0..16).map(|at| request(Verb::Write, at % blocks * (256 << 10), 256 << 10)).collect();
+        let (_, ended_ns) = run(&mut drive, 4, &writes);
+        assert_eq!(drive.counts().host_blocks_written, 16 * 64);
+        let flush = request(Verb::Flush, 0, 0);
+        run(&mut drive, 1, &[flush]);
+        ended_ns
+    };
+    let (one, two) = (ended(1), ended(2));
+    let ratio = one as f64 / two as f64;
+    assert!((1.8..2.1).contains(&ratio), "{one} ns, {two} ns with two drives");
+    let two = LogDriveSpec { stripe: 2, ..spec() };
+    assert_eq!(two.size_bytes(), 2 * (spec().size_bytes() / (128 << 10) * (128 << 10)));
+    let mut drive = LogDrive::new(two).unwrap();
+    let beyond = request(Verb::Read, drive.spec().size_bytes(), 4096);
+    let mut list = List { requests: vec![beyond].into(), ..List::default() };
+    assert!(drive.run(&mut list, 1, &GO_ON).is_err());
+    for stripe in [0, 65] {
+        assert!(LogDrive::new(LogDriveSpec { stripe, ..spec() }).is_err());
+    }
 }
 
 #[test]
@@ -175,15 +214,21 @@ fn every_log_of_the_list_becomes_a_drive() {
         }
         let spec = spec.unwrap();
         let compresses = profile.controller.codec() != pumice_drive::codec::Codec::None;
-        assert_eq!(spec.log.stored_mean().unwrap(), if compresses { 0.5 } else { 1.0 }, "{id}");
+        assert_eq!(
+            spec.store.log.stored_mean().unwrap(),
+            if compresses { 0.5 } else { 1.0 },
+            "{id}"
+        );
         assert_eq!(spec.size_bytes(), profile.size_bytes.is / BLOCK * BLOCK);
         let flash = profile.flash().unwrap().bytes().unwrap() as f64;
-        let raw = spec.log.raw_bytes().unwrap();
+        let raw = spec.store.log.raw_bytes().unwrap();
         assert!((0.93..1.0).contains(&(raw / flash)), "{id}: {raw} of {flash}");
     }
     let profile = Profile::find("micro-center-64").unwrap();
+    // What was measured on flash includes the overhead.
+    let floor = 0.14 * (1.0 - profile.flash().unwrap().overhead_percent.is / 100.0);
     let little = LogDriveSpec::of(&profile, StoredSizes::Constant(0.01)).unwrap();
-    assert_eq!(little.log.stored_mean().unwrap(), (0.14f64 * 4096.0).ceil() / 4096.0);
+    assert_eq!(little.store.log.stored_mean().unwrap(), (floor * 4096.0).ceil() / 4096.0);
 }
 
 #[test]

@@ -49,8 +49,11 @@ pub struct FlashShape {
 pub struct FlashTiming {
     /// Time from the array to a die's register (tR), in ns.
     pub read_ns: u64,
-    /// Time from the register into the array (tPROG), in ns.
+    /// Time from the register into the array (tPROG), averaged over the rows of a block, in ns.
     pub program_ns: u64,
+    /// tPROG of the fast rows of a block, in ns, at most `program_ns`: cells of two bits program
+    /// the first bit faster than the second.
+    pub program_fast_ns: u64,
     /// tERASE, in ns.
     pub erase_ns: u64,
     /// Bytes per second on a channel.
@@ -171,11 +174,23 @@ impl FlashTiming {
         if self.bus_bytes_per_s == 0 {
             return Err(wrong("bus_bytes_per_s must not be zero".into()));
         }
+        if self.program_fast_ns > self.program_ns {
+            return Err(wrong("program_fast_ns must be at most program_ns".into()));
+        }
         let times = [self.read_ns, self.program_ns, self.erase_ns];
         if times.iter().any(|&ns| ns > 10_000_000_000) {
             return Err(wrong("the time of a flash operation must be at most ten seconds".into()));
         }
         Ok(())
+    }
+
+    /// Returns tPROG of a row, in ns: two fast rows, then two slow ones, and so on.
+    ///
+    /// Source: the order in which MLC is programmed, in pairs of rows that share cells; its exact
+    /// pattern differs from part to part, and this one is a guess.
+    pub fn row_program_ns(&self, row: u32) -> u64 {
+        let is_fast = row & 2 == 0;
+        if is_fast { self.program_fast_ns } else { 2 * self.program_ns - self.program_fast_ns }
     }
 
     /// Returns the time of a transfer on the bus, in ns, rounded up.
@@ -281,7 +296,7 @@ impl Flash {
             let sent_ns = bus.take(now_ns, ready, transfer_ns) + transfer_ns;
             let begun_ns = sent_ns.max(die.free_ns);
             die.register_free_ns = begun_ns;
-            die.free_ns = begun_ns + self.timing.program_ns;
+            die.free_ns = begun_ns + self.timing.row_program_ns(row);
             #[cfg(test)]
             self.taken.extend([
                 tests::Taken::bus(address.die, sent_ns - transfer_ns, sent_ns),
@@ -328,6 +343,24 @@ impl Flash {
         die.free_ns = ended_ns;
         die.register_free_ns = ended_ns;
         Ok(ended_ns)
+    }
+
+    /// Reads `bytes` bytes of a page that the drive keeps for itself, which is no part of any block
+    /// of this flash. Returns the time at which the last byte has left the bus. The times of calls
+    /// must not decrease.
+    ///
+    /// # Panics
+    /// If the die does not exist.
+    pub fn read_own(&mut self, now_ns: u64, die: u32, bytes: u32) -> u64 {
+        self.counts.pages_read += 1;
+        let transfer_ns = self.timing.transfer_ns(bytes.into());
+        let bus = &mut self.buses[(die % self.shape.channels) as usize];
+        let die = &mut self.dies[die as usize];
+        let sensed_ns = die.free_ns.max(now_ns) + self.timing.read_ns;
+        let ended_ns = bus.take(now_ns, sensed_ns, transfer_ns) + transfer_ns;
+        die.free_ns = ended_ns;
+        die.register_free_ns = ended_ns;
+        ended_ns
     }
 
     /// Erases a block. Returns the completion time. The times of calls must not decrease.

@@ -27,6 +27,12 @@ pub const PROFILES: [(&str, &str); 14] = profiles![
     "compressing-nvme-1tb",
 ];
 
+/// Parts that profiles share: id and text.
+pub(super) const PARTS: [(&str, &str); 2] = [
+    ("sandforce-sf-1200", include_str!("../profiles/parts/sandforce-sf-1200.toml")),
+    ("mlc-34nm", include_str!("../profiles/parts/mlc-34nm.toml")),
+];
+
 /// Returns the message for an unknown name, with similar names.
 pub(super) fn not_found(typed: &str) -> String {
     let ids = PROFILES.map(|(id, _)| id);

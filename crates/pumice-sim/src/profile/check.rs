@@ -35,12 +35,11 @@ impl Profile {
         self.link.check_limits()?;
         self.controller.check_limits()?;
         check_compression(&self.controller)?;
-        let (read_ns, at_hand) = (&self.controller.map_read_ns, &self.controller.map_at_hand_bytes);
-        hold(read_ns.is_some() == at_hand.is_some(), || {
-            "[controller] map_read_ns and map_at_hand_bytes belong together: add the other".into()
-        })?;
         let has_codec = self.controller.codec() != Codec::None;
         let has_buffer = self.controller.buffer_bytes.is_some();
+        hold(self.kind() == "log" || self.controller.unit_blocks.is_none(), || {
+            "[controller] unit_blocks: only kind \"log\" has such a map: remove it".into()
+        })?;
         match &self.design {
             Design::Log { flash } => check_flash(flash, size)?,
             Design::BlockMapped { flash, mapping } => {
@@ -68,7 +67,6 @@ impl Profile {
 fn check_compression(controller: &Controller) -> Checked {
     let keys = [
         ("stored_min", controller.stored_min.is_some()),
-        ("frame_blocks", controller.frame_blocks.is_some()),
         ("engine_bytes_per_s", controller.engine_bytes_per_s.is_some()),
         ("load_bytes_per_s", controller.load_bytes_per_s.is_some()),
     ];
@@ -81,9 +79,9 @@ fn check_compression(controller: &Controller) -> Checked {
             format!("[controller] {key} is missing: a codec needs it")
         })?;
     }
-    let blocks = controller.frame_blocks();
+    let blocks = controller.unit_blocks();
     hold(blocks.is_power_of_two(), || {
-        format!("[controller] frame_blocks: {blocks} is not a power of two: expected 1 to 64")
+        format!("[controller] unit_blocks: {blocks} is not a power of two: expected 1 to 4096")
     })
 }
 
@@ -92,6 +90,10 @@ fn check_flash(flash: &Flash, size_bytes: u64) -> Checked {
     let page = flash.page_bytes.is;
     hold(page.is_power_of_two(), || {
         format!("[flash] page_bytes: {page} is not a power of two: do not count the spare area")
+    })?;
+    let (fast, program) = (flash.program_fast_ns(), flash.program_ns.is);
+    hold(fast <= program, || {
+        format!("[flash] program_fast_ns: {fast} is more than program_ns, {program}: swap them")
     })?;
     let flash_bytes = flash.bytes().ok_or_else(|| {
         "[flash] has more bytes than 64 bits can count: check blocks_per_plane and pages_per_block"

@@ -37,6 +37,23 @@ pub struct FlashFigures {
     pub read_bytes_per_s: f64,
 }
 
+/// Sequential speeds of a drive with another number of channels, by arithmetic: with as many dies
+/// on each of them, the flash is as many times faster, until the controller or the link is the
+/// limit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ChannelFigures {
+    /// Number of channels.
+    pub channels: u64,
+    /// Bytes per second that the flash reads.
+    pub flash_read_bytes_per_s: f64,
+    /// Bytes per second that the flash programs.
+    pub flash_program_bytes_per_s: f64,
+    /// Host bytes per second of reads, of data that does not compress.
+    pub read_bytes_per_s: f64,
+    /// Host bytes per second of writes, of data that does not compress.
+    pub write_bytes_per_s: f64,
+}
+
 /// Figures of platters.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DiskFigures {
@@ -96,6 +113,28 @@ impl Profile {
             }
             Design::Disk { disk } => Figures::Disk(disk_figures(disk)),
         }
+    }
+
+    /// Returns the speeds with 1, 2, 4 and more channels, up to four times those of the drive;
+    /// empty for a disk.
+    pub fn by_channels(&self) -> Vec<ChannelFigures> {
+        let Some(flash) = self.flash() else { return Vec::new() };
+        let counts = (0..).map(|power| 1u64 << power).take_while(|&it| it <= 4 * flash.channels.is);
+        let of = |channels: u64| {
+            let mut flash = flash.clone();
+            flash.channels.is = channels;
+            let figures = self.flash_figures(&flash);
+            let link = |rate: u64| rate as f64;
+            ChannelFigures {
+                channels,
+                flash_read_bytes_per_s: figures.read_bytes_per_s,
+                flash_program_bytes_per_s: figures.program_bytes_per_s,
+                read_bytes_per_s: figures.read_bytes_per_s.min(link(self.link.read_bytes_per_s.is)),
+                write_bytes_per_s: (figures.store_bytes_per_s)
+                    .min(link(self.link.write_bytes_per_s.is)),
+            }
+        };
+        counts.map(of).collect()
     }
 
     /// Returns (flash bytes - size) / size in per cent; `None` for a disk.

@@ -6,6 +6,7 @@
 //! year = 2010
 //! kind = "log"                   # or "block-mapped", "disk"
 //! size_bytes = { is = 60_022_480_896, source = "data sheet" }
+//! include = "sandforce-sf-1200"   # optional: parts or profiles that have the keys that lack here
 //! [link]                         # the link to the host
 //! [controller]
 //! [flash]                        # of "log" and "block-mapped"
@@ -16,7 +17,7 @@
 //! * `sourced`: a number and its basis: a source, cells it was fitted to, or an admitted guess.
 //! * `sections`: the keys of each section, defined once: type, limits and display.
 //! * `check`: what makes a profile invalid.
-//! * `figures`: what follows from a profile by arithmetic.
+//! * `figures`: what follows from a profile by arithmetic; `links`: other links for a drive.
 //!
 //! Invariants of every [`Profile`] value: each number is within the limits of its key, the bytes of
 //! the geometry fit 64 bits, and the good flash is not smaller than the disk. So a simulation need
@@ -25,6 +26,7 @@
 mod builtin;
 mod check;
 mod figures;
+mod links;
 mod parse;
 mod parts;
 mod sections;
@@ -33,7 +35,7 @@ mod sourced;
 mod tests;
 
 pub use builtin::PROFILES;
-pub use figures::{DiskFigures, Figures, FlashFigures};
+pub use figures::{ChannelFigures, DiskFigures, Figures, FlashFigures};
 pub use parts::{Design, Profile};
 pub use sections::{Controller, Disk, Fact, Flash, Link, MAP_REGION_BYTES, Mapping, Value};
 pub use sourced::{Basis, Sourced};

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::builtin::{PROFILES, not_found};
+use super::builtin::{PARTS, PROFILES, not_found};
 use super::{Controller, Design, Disk, Flash, Link, Mapping, Profile, Sourced};
 use crate::{Error, Result};
 
@@ -31,6 +31,9 @@ impl Kind {
         }
     }
 }
+
+/// Maximum number of parts that are included in each other.
+const INCLUDES_MAX: u32 = 4;
 
 /// A profile as written in its file, before it is validated.
 #[derive(Deserialize)]
@@ -77,21 +80,113 @@ impl Profile {
         Self::parse(&text, id_or_path)
     }
 
+    /// Returns the built-in profile with this id as it would be without the published results of a
+    /// drive: with the values that were known otherwise in place of what was fitted to them.
+    ///
+    /// # Errors
+    /// Those of [`Profile::find`]; `NotFound` for a profile in a file.
+    pub fn find_without(id: &str, drive: &str) -> Result<Self> {
+        let Some((id, text)) = PROFILES.iter().find(|(known, _)| *known == id) else {
+            return Err(Error::NotFound(not_found(id).into()));
+        };
+        let wrong = |error: toml::de::Error| invalid(format!("{id}: {}", error.message()));
+        let table: toml::Table = toml::from_str(text).map_err(wrong)?;
+        let mut table = complete(table, id, INCLUDES_MAX)?;
+        leave_out(&mut table, drive);
+        let profile = table.try_into::<Text>().map_err(wrong)?.designed((*id).to_owned());
+        let profile = profile.and_then(|profile| profile.check().map(|()| profile));
+        profile.map_err(|what| invalid(format!("{id} without {drive}: {what}")))
+    }
+
     /// Parses a profile; `file` is its name in errors, and its stem becomes the id.
     ///
     /// # Errors
     /// `InvalidInput` that names the file and the line or key.
     pub fn parse(text: &str, file: &str) -> Result<Self> {
-        let parsed: Text = toml::from_str(text).map_err(|error| {
+        let located = |error: toml::de::Error| {
             let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or("");
             let line = before.matches('\n').count() + 1;
             invalid(format!("{file}, line {line}: {}", error.message().replace('\n', " ")))
-        })?;
+        };
+        let parsed: Text = if text.lines().any(|line| line.starts_with("include")) {
+            let table: toml::Table = toml::from_str(text).map_err(located)?;
+            let table = complete(table, file, INCLUDES_MAX)?;
+            let wrong = |error: toml::de::Error| {
+                invalid(format!("{file}: {}", error.message().replace('\n', " ")))
+            };
+            table.try_into().map_err(wrong)?
+        } else {
+            toml::from_str(text).map_err(located)?
+        };
         let stem = Path::new(file).file_stem().unwrap_or_default();
         let profile = parsed.designed(stem.to_string_lossy().into_owned());
         let profile = profile.and_then(|profile| profile.check().map(|()| profile));
         profile.map_err(|what| invalid(format!("{file}: {what}")))
     }
+}
+
+/// Adds the keys that a profile lacks from the parts and profiles that it includes, in their order.
+fn complete(mut table: toml::Table, file: &str, includes_max: u32) -> Result<toml::Table> {
+    let Some(includes) = table.remove("include") else { return Ok(table) };
+    let names = match includes {
+        toml::Value::String(name) => vec![name],
+        toml::Value::Array(names) => {
+            names.iter().filter_map(|name| Some(name.as_str()?.to_owned())).collect()
+        }
+        _ => Vec::new(),
+    };
+    if names.is_empty() || includes_max == 0 {
+        let what = format!("{file}: include: expected the names of parts or profiles");
+        return Err(invalid(format!(
+            "{what}, which include at most {INCLUDES_MAX} others in turn"
+        )));
+    }
+    for name in names {
+        let known = PARTS.iter().chain(&PROFILES).find(|(known, _)| *known == name);
+        let Some((_, text)) = known else {
+            let parts = PARTS.map(|(known, _)| known).join(", ");
+            let what = format!("{file}: include: no part is called {name}");
+            return Err(invalid(format!("{what}: use {parts} or a profile of pumice drives")));
+        };
+        let part: toml::Table = toml::from_str(text)
+            .map_err(|error| invalid(format!("{name}: {}", error.message())))?;
+        add(&mut table, complete(part, &name, includes_max - 1)?);
+    }
+    Ok(table)
+}
+
+/// Adds the keys of `more` that `table` lacks, section by section; a number is a whole.
+fn add(table: &mut toml::Table, more: toml::Table) {
+    for (key, value) in more {
+        match (table.get_mut(&key), value) {
+            (None, value) => drop(table.insert(key, value)),
+            (Some(toml::Value::Table(own)), toml::Value::Table(more))
+                if !own.contains_key("is") =>
+            {
+                add(own, more)
+            }
+            (Some(_), _) => {}
+        }
+    }
+}
+
+/// Replaces the numbers that were fitted to the published results of a drive.
+fn leave_out(table: &mut toml::Table, drive: &str) {
+    table.retain(|_, value| {
+        let toml::Value::Table(number) = value else { return true };
+        if number.get("of").and_then(toml::Value::as_str) != Some(drive) {
+            leave_out(number, drive);
+            return true;
+        }
+        match number.get("otherwise").cloned() {
+            None => true,
+            Some(otherwise) if otherwise.as_str() == Some("none") => false,
+            Some(otherwise) => {
+                number.insert("is".into(), otherwise);
+                true
+            }
+        }
+    });
 }
 
 impl Text {

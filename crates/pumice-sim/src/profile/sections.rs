@@ -269,22 +269,20 @@ section! {
     read_ns: Sourced<u64> => 0..=TIME_NS_MAX;
     /// Processing time of a 4 KiB write; commands are processed one at a time.
     write_ns: Sourced<u64> => 0..=TIME_NS_MAX;
-    /// Additional time of a read whose map page is not cached, concurrent with other commands; if
-    /// absent, the whole map is in memory.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    map_read_ns: Option<Sourced<u64>> => 0..=TIME_NS_MAX;
-    /// Bytes of the disk that the cached map pages cover; requires map_read_ns.
+    /// Bytes of the disk that the cached pages of the map cover; a page that is not cached is read
+    /// from a die. If absent, the whole map is in memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     map_at_hand_bytes: Option<Sourced<u64>> => MAP_REGION_BYTES..=RATE_MAX;
     /// Codec; absent for a controller that does not compress.
     #[serde(skip_serializing_if = "Option::is_none")]
     codec: Option<Sourced<Codec>> => ();
-    /// Least stored fraction of any data, in (0, 1]; requires a codec.
+    /// Least flash bytes per host byte of any data, overhead included, in (0, 1]; requires a codec.
     #[serde(skip_serializing_if = "Option::is_none")]
     stored_min: Option<Sourced<f64>> => 0.001..=1.0;
-    /// LBAs that are compressed together: a power of two up to 64; requires a codec.
+    /// Blocks of 4 KiB that the map holds as one unit, of which a write of any part rewrites all: a
+    /// power of two; 1 if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
-    frame_blocks: Option<Sourced<u64>> => 1..=64;
+    unit_blocks: Option<Sourced<u64>> => 1..=4096;
     /// Limit on the host bytes compressed per second; absent for no limit; requires a codec.
     #[serde(skip_serializing_if = "Option::is_none")]
     engine_bytes_per_s: Option<Sourced<u64>> => 1..=RATE_MAX;
@@ -295,7 +293,8 @@ section! {
     /// Limit on the stored bytes per second, whatever the flash can program; absent for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     store_bytes_per_s: Option<Sourced<u64>> => 1..=RATE_MAX;
-    /// Limit of the firmware on random 4 KiB writes per second; absent for no limit.
+    /// Limit of the firmware on write commands per second that continue no earlier one; absent for
+    /// no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     cap_write_per_s: Option<Sourced<u64>> => 1..=RATE_MAX;
     /// Write buffer: data that waits for the flash; for flash drives.
@@ -322,6 +321,9 @@ section! {
     read_ns: Sourced<u64> => 1..=TIME_NS_MAX;
     /// Time from the register to the cells of a page (tPROG), averaged over the pages of a block.
     program_ns: Sourced<u64> => 1..=TIME_NS_MAX;
+    /// tPROG of the fast half of the pages, at most program_ns; absent if all pages are alike.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    program_fast_ns: Option<Sourced<u64>> => 1..=TIME_NS_MAX;
     /// Time to erase a block (tBERS).
     erase_ns: Sourced<u64> => 1..=TIME_NS_MAX;
     /// Bytes per second between registers and controller, on each channel.
@@ -376,13 +378,20 @@ impl Controller {
         self.codec.as_ref().map_or(Codec::None, |codec| codec.is)
     }
 
-    /// Returns the LBAs that are stored together: 1 without a codec.
-    pub fn frame_blocks(&self) -> u64 {
-        self.frame_blocks.as_ref().map_or(1, |blocks| blocks.is)
+    /// Returns the blocks of a unit of the map.
+    pub fn unit_blocks(&self) -> u64 {
+        self.unit_blocks.as_ref().map_or(1, |blocks| blocks.is)
     }
 
     /// Returns the least stored fraction: 1 without a codec.
     pub fn stored_min(&self) -> f64 {
         self.stored_min.as_ref().map_or(1.0, |fraction| fraction.is)
+    }
+}
+
+impl Flash {
+    /// Returns tPROG of the fast half of the pages, in ns.
+    pub fn program_fast_ns(&self) -> u64 {
+        self.program_fast_ns.as_ref().map_or(self.program_ns.is, |time| time.is)
     }
 }

@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 /// A number (or an identifier, or a boolean) with its basis.
 ///
 /// In TOML `{ is = 900_000, source = "data sheet" }`, with exactly one of `source`, `fitted` and
-/// `guess`; likewise in JSON.
+/// `guess`; likewise in JSON. What was fitted to published results of one drive may name it, and
+/// the value without these results: `{ is = 3, fitted = "..", of = "a-drive", otherwise = 4 }`;
+/// `"none"` for no such number.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "Text<T>")]
 pub struct Sourced<T> {
@@ -52,6 +54,12 @@ impl Basis {
 #[serde(deny_unknown_fields)]
 struct Text<T> {
     is: T,
+    /// Drives whose published results the fit used, and the value without them: see
+    /// [`Profile::find_without`](super::Profile::find_without).
+    #[serde(rename = "of")]
+    _of: Option<String>,
+    #[serde(rename = "otherwise")]
+    _otherwise: Option<toml::Value>,
     source: Option<String>,
     fitted: Option<String>,
     guess: Option<String>,

@@ -1,6 +1,7 @@
 //! A simulated system's parameters, and how they are written: a drive with conditions.
 
 use crate::drive::SimSpec;
+use crate::profile::Profile;
 use crate::{Error, Result};
 use pumice_drive::base::units::parse_size;
 
@@ -63,14 +64,20 @@ impl SystemSpec {
     /// depth              maximum number of commands in flight: 31 with NCQ on Linux, 1 in IDE mode
     /// command_bytes_max  longest command
     /// offset_bytes       offset of the target on the drive, such as 32256
+    /// without            a drive, to leave out what was fitted to its published results
     /// ```
     ///
     /// # Errors
     /// Those of [`SimSpec::find`]; `InvalidInput` for an unknown key or an invalid value.
     pub fn find(text: &str) -> Result<Self> {
         let (profile, conditions) = text.split_once('?').unwrap_or((text, ""));
-        let mut spec =
-            Self { drive: SimSpec::find(profile)?, offset_bytes: 0, call_ns: 0, cache: None };
+        let without =
+            conditions.split('&').find_map(|condition| condition.strip_prefix("without="));
+        let drive = match without {
+            None => SimSpec::find(profile)?,
+            Some(drive) => SimSpec::of(&Profile::find_without(profile, drive)?)?,
+        };
+        let mut spec = Self { drive, offset_bytes: 0, call_ns: 0, cache: None };
         let mut call_ns = None;
         let mut cache = CacheSpec {
             cache_bytes: 0,
@@ -81,6 +88,9 @@ impl SystemSpec {
         let mut of_cache = None;
         for condition in conditions.split('&').filter(|condition| !condition.is_empty()) {
             let (key, value) = condition.split_once('=').unwrap_or((condition, ""));
+            if key == "without" {
+                continue;
+            }
             let number = parse_size(value).map_err(|error| invalid(format!("{key}: {error}")))?;
             match key {
                 "cache_bytes" => cache.cache_bytes = number,
@@ -97,7 +107,7 @@ impl SystemSpec {
                 _ => {
                     let what = format!("'{key}' is not a condition of a simulated drive");
                     let keys = "cache_bytes, dirty_percent, readahead_bytes, copy_bytes_per_s, \
-                                call_ns, depth, command_bytes_max, offset_bytes";
+                                call_ns, depth, command_bytes_max, offset_bytes, without";
                     return Err(invalid(format!("{what}: expected one of {keys}")));
                 }
             }

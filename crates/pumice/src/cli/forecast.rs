@@ -18,6 +18,7 @@ use pumice_bench::forecast::{
 use pumice_bench::payload::Saving;
 use pumice_bench::workload::Changes;
 use pumice_bench::workload::{DEPTH_MAX, Operation, Pattern, THREADS_MAX};
+use pumice_drive::codec::Codec;
 use pumice_report::{Document, Table};
 use pumice_sim::profile::Profile;
 use pumice_sim::trace::{Format, Options as TraceOptions};
@@ -54,6 +55,7 @@ Examples:
   pumice forecast --profile micro-center-64 --workload random-write \\
     --over-provisioning 7,12,20,28 --saved 0%,25%,50%,75%,98% --html grid.html
   pumice forecast --profile micro-center-64 --workload job.fio --saved 56% --gb-per-day 20
+  pumice forecast --profile micro-center-64 --link sata-6g --stripe 2 --workload read --saved 50%
   pumice forecast --profile corsair-force-100 --workload web_0.csv --fold --data data.json --json")]
 pub(crate) struct Args {
     /// Name of a drive profile (see pumice drives), or a profile file
@@ -65,13 +67,12 @@ pub(crate) struct Args {
     workload: String,
 
     /// Compressibility of every block, as the share of space saved, such as 50%; may be repeated or
-    /// separated by commas
+    /// separated by commas; this or --data is required for a drive that compresses
     #[arg(
         long,
         value_name = "SHARE",
         allow_hyphen_values = true,
         value_delimiter = ',',
-        required_unless_present = "data",
         conflicts_with = "data"
     )]
     saved: Vec<Saving>,
@@ -86,11 +87,22 @@ pub(crate) struct Args {
         allow_negative_numbers = true)]
     over_provisioning: Vec<f64>,
 
+    /// Attach the drive to another link: sata-1.5g, sata-3g, sata-6g, nvme-3x4 or nvme-4x4
+    /// [default: that of the profile]
+    #[arg(long, value_name = "LINK")]
+    link: Option<String>,
+
+    /// Number of such drives in a RAID 0, with chunks of 128 KiB and a link for each
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = up_to(64),
+        allow_negative_numbers = true)]
+    stripe: u32,
+
     /// Amount of data that the host writes per day in GB, to estimate the lifetime of the drive
     #[arg(long, value_name = "GB", value_parser = gigabytes, allow_negative_numbers = true)]
     gb_per_day: Option<f64>,
 
-    /// Initial state of the drive: new, filled (sequentially) or steady (under the workload)
+    /// Initial state of the drive: new, filled (its span sequentially), steady (filled, then under
+    /// the workload) or used (the whole drive filled, then under the workload)
     #[arg(long, value_name = "STATE", default_value = "steady", value_parser = state)]
     state: State,
 
@@ -163,7 +175,8 @@ fn state(text: &str) -> Result<State, String> {
         "new" => Ok(State::New),
         "filled" => Ok(State::Filled),
         "steady" => Ok(State::Steady),
-        _ => Err("expected new, filled or steady".to_owned()),
+        "used" => Ok(State::Used),
+        _ => Err("expected new, filled, steady or used".to_owned()),
     }
 }
 
@@ -172,7 +185,14 @@ fn state(text: &str) -> Result<State, String> {
 /// # Errors
 /// The options, the profile and the workload do not fit together, or a file cannot be read.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    let profile = Profile::find(&args.profile)?;
+    let mut profile = Profile::find(&args.profile)?;
+    if let Some(link) = &args.link {
+        profile = profile.with_link(link)?;
+    }
+    let compresses = profile.controller.codec() != Codec::None;
+    if compresses && args.saved.is_empty() && args.data.is_empty() {
+        bail!("{} compresses: state what data saves with --saved 50%, or --data", profile.id);
+    }
     let asked = args.asked();
     let (source, remarks) = Source::find(&args.workload, &asked)?;
     args.refuse_unused_options(&source)?;
@@ -269,6 +289,7 @@ impl Plan {
             seed: args.seed,
             bytes_per_day: args.gb_per_day.map(|gb| gb * 1e9),
             scaled_bytes: args.scaled.or(scaled),
+            stripe: args.stripe,
             over_provisioning_percent: None,
         };
         let over: Vec<Option<f64>> = match args.over_provisioning.as_slice() {
@@ -329,7 +350,9 @@ impl Args {
     /// The data cannot be read.
     fn data(&self, profile: &Profile) -> Result<Vec<Data>> {
         if self.data.is_empty() {
-            return Ok(self.saved.iter().copied().map(Data::saved).collect());
+            // A drive that does not compress stores all of any data.
+            let saved = if self.saved.is_empty() { &[Saving::NONE][..] } else { &self.saved };
+            return Ok(saved.iter().copied().map(Data::saved).collect());
         }
         let codec = profile.controller.codec();
         Ok(self.data.iter().map(|path| Data::of_path(path, codec)).collect::<Result<_, _>>()?)

@@ -9,21 +9,23 @@ use super::output::columns;
 use super::signals::Interrupt;
 use super::{Outcome, print, print_json};
 use pumice_bench::reproduce::{
-    Experiment, Group, Reproduced, document, groups, reproduce, summary, table,
+    DriveError, Experiment, Group, Reproduced, document, drives, groups, reproduce, summary, table,
 };
 
 /// Run published experiments on simulated drives, and compare the results
 ///
 /// Prints the published and the simulated value of every cell, with the error. Also prints the mean
 /// absolute error of the cells to which a profile was fitted (calibrated), and of all other cells
-/// (predicted). Effects of the host, which a simulated drive cannot explain, are marked. Reports
-/// have a chart of each test that used data of different compressibility. Everything runs in
-/// virtual time, so all machines print the same results.
+/// (predicted). Simulated values are means over several runs, with their standard deviation.
+/// Effects of the host, which a simulated drive cannot explain, are marked. Reports have a chart of
+/// each test that used data of different compressibility. Everything runs in virtual time, so all
+/// machines print the same results.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   pumice reproduce corsair-force-100
   pumice reproduce all --runs 1
+  pumice reproduce all --leave-out
   pumice reproduce corsair-force-100 --profile ./my-drive.toml
   pumice reproduce all --html reproduced.html")]
 pub(crate) struct Args {
@@ -35,10 +37,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     profile: Option<String>,
 
-    /// Number of runs of each test [default: that of the experiment]
+    /// Leave out what was fitted to the published results of the drive itself, to measure how well
+    /// the others predict it
+    #[arg(long, conflicts_with = "profile")]
+    leave_out: bool,
+
+    /// Number of runs of each experiment, each on a new drive with other addresses and data
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000),
-        allow_negative_numbers = true)]
-    runs: Option<u32>,
+        default_value_t = 3, allow_negative_numbers = true)]
+    runs: u32,
 
     /// Print the result as JSON
     #[arg(long)]
@@ -53,6 +60,7 @@ pub(crate) struct Args {
 struct Summary<'a> {
     experiments: &'a [Reproduced],
     errors: Vec<Group>,
+    drives: Vec<DriveError>,
 }
 
 /// Runs the subcommand.
@@ -66,6 +74,9 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
             bail!("--profile requires a drive: name the one whose experiments to run");
         }
         experiments.iter_mut().for_each(|one| one.drive.clone_from(profile));
+    }
+    if args.leave_out {
+        experiments.iter_mut().for_each(Experiment::leave_out);
     }
     let opened = args.documents.open(&[])?;
     if args.json && opened.uses_stdout() {
@@ -95,7 +106,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     bar.finish_and_clear();
     let is_complete = all.len() == experiments.len();
     if args.json {
-        print_json(&Summary { experiments: &all, errors: groups(&all) })?;
+        print_json(&Summary { experiments: &all, errors: groups(&all), drives: drives(&all) })?;
     } else if opened.is_none() {
         print(&summary(&all).to_text_within(columns()))?;
     }

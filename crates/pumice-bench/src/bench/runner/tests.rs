@@ -351,3 +351,34 @@ fn a_cell_runs_on_all_targets_if_one_needs_it() {
     let wanted = [Cell { test: 0, level: 1 }];
     assert_eq!(cells(&plan, &[0, 1, 2], 5, &[&close, &scattered]), wanted);
 }
+
+/// Guards against spans that are filled in sectors because their length is no multiple of a block,
+/// and against fills that begin before the span.
+#[test]
+fn a_fill_covers_the_span_in_long_records() {
+    for (begin, end) in [(0, 1_000_000_512), (32_256, 32_256 + 1_000_000_000), (512, 1024), (0, 0)]
+    {
+        let mut at = begin;
+        let mut requests = 0;
+        for part in fill(begin, end) {
+            part.check().expect("a workload");
+            assert_eq!(part.shift_bytes, at);
+            at = part.end_bytes();
+            requests += part.span_bytes / part.record_bytes;
+        }
+        assert_eq!(at, end);
+        assert!(requests <= end / (1 << 20) + 256 + 8, "{requests} requests");
+    }
+}
+
+#[test]
+fn only_the_span_is_filled() {
+    let mut plan = plan(&[Operation::Rewrite]);
+    plan.tests[0].workload.shift_bytes = 64 << 10;
+    let (_, steps, saved, _) = carried_out(&plan, Vec::new(), 1);
+    assert!(steps.iter().any(|step| step.activity == Activity::Fill));
+    // The first sixteenth of the file is a hole.
+    let asked = plan.levels[steps[0].level].saved_percent.expect("exact");
+    let hole = 100.0 / 17.0;
+    assert!((saved[0] - (hole + asked * (1.0 - hole / 100.0))).abs() < 1.0, "{saved:?}, {asked}");
+}

@@ -3,17 +3,24 @@
 #[cfg(test)]
 use super::tests;
 use super::{Cause, LogFtl, Open};
+use crate::ftl::StoredSizes;
 use crate::ftl::layout::UNMAPPED;
 use crate::ftl::reverse::LbaSet;
 use crate::nand::{BlockAddress, Worn};
 use crate::{Error, Result};
+use pumice_drive::base::units::transfer_ns;
 
 impl LogFtl {
-    /// Appends a block's frame to its stream. Returns the bytes of the frame.
-    pub(super) fn append(&mut self, lba: u32, cause: Cause, ready_ns: u64) -> Result<u32> {
-        let bytes = self.frames.frame_bytes(lba);
+    /// Appends a block's frame of `bytes` bytes to its stream.
+    pub(super) fn append(
+        &mut self,
+        lba: u32,
+        bytes: u32,
+        cause: Cause,
+        ready_ns: u64,
+    ) -> Result<()> {
         let stream = match cause {
-            Cause::Host => 0,
+            Cause::Host | Cause::Rewritten => 0,
             Cause::Collected => usize::from(self.spec.moved_apart),
             Cause::Leveled => 2,
         };
@@ -32,6 +39,11 @@ impl LogFtl {
                 self.accepted_bytes += u64::from(bytes);
                 self.counts.host_blocks_written
             }
+            Cause::Rewritten => {
+                self.counts.rewritten_bytes += u64::from(bytes);
+                self.accepted_bytes += u64::from(bytes);
+                self.counts.host_blocks_written
+            }
             Cause::Collected => {
                 self.counts.collected_bytes += u64::from(bytes);
                 self.collection.age()
@@ -46,14 +58,18 @@ impl LogFtl {
         #[cfg(test)]
         self.trace.push(tests::Event::placed(lba, cause, self.collection.source(), entry));
         if old != UNMAPPED {
-            self.release(old, bytes);
+            self.release(old, self.frames.frame_bytes(lba));
+        }
+        if self.spec.stored == StoredSizes::AsWritten {
+            self.frames.set(lba, bytes);
         }
         if end / self.layout.row_bytes > self.open[stream].as_ref().map_or(0, |open| open.rows) {
             // The bytes after the end of the row belong to this frame.
-            let beyond = if cause == Cause::Host { end % self.layout.row_bytes } else { 0 };
+            let is_host = matches!(cause, Cause::Host | Cause::Rewritten);
+            let beyond = if is_host { end % self.layout.row_bytes } else { 0 };
             self.hand_on_rows(stream, self.accepted_bytes - u64::from(beyond));
         }
-        Ok(bytes)
+        Ok(())
     }
 
     /// Ensures that a stream has an open segment with room for `bytes`. The host always leaves one
@@ -64,7 +80,8 @@ impl LogFtl {
             if self.open[stream].as_ref().is_some_and(|open| open.offset <= limit) {
                 return Ok(());
             }
-            if cause == Cause::Host && self.segments.free_count() <= 1 {
+            let is_host = matches!(cause, Cause::Host | Cause::Rewritten);
+            if is_host && self.segments.free_count() <= 1 {
                 self.collect_one()?;
                 continue;
             }
@@ -121,7 +138,11 @@ impl LogFtl {
                 }
                 let is_parity = number > first;
                 let covered = covered.filter(|_| !is_parity);
-                self.drain.program(self.now_ns, address, location.row, open.ready_ns, covered);
+                let row_ns = (self.spec.store_bytes_per_s)
+                    .map_or(0, |rate| transfer_ns(self.layout.row_bytes.into(), rate));
+                self.store_free_ns = self.store_free_ns.max(self.now_ns) + row_ns;
+                let ready_ns = open.ready_ns.max(self.store_free_ns);
+                self.drain.program(self.now_ns, address, location.row, ready_ns, covered);
                 let row_bytes = u64::from(self.layout.row_bytes);
                 self.counts.flash_bytes += row_bytes;
                 self.counts.parity_bytes += if is_parity { row_bytes } else { 0 };

@@ -200,7 +200,8 @@ impl LogFtl {
             self.read_victim_row(data_row);
         }
         let ready_ns = self.collection.victim.as_ref().map_or(0, |victim| victim.ready_ns);
-        let moved = self.append(lba, cause, ready_ns)?;
+        let moved = self.frames.frame_bytes(lba);
+        self.append(lba, moved, cause, ready_ns)?;
         if self.collection.victim.as_ref().is_some_and(|it| it.next == it.frames.len()) {
             self.finish_victim();
         }

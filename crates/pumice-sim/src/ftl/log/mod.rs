@@ -38,6 +38,9 @@
 mod append;
 mod collect;
 mod requests;
+
+pub use requests::ReadTimes;
+
 #[cfg(test)]
 mod tests;
 
@@ -48,7 +51,7 @@ use super::layout::{Layout, UNMAPPED};
 use super::segments::Segments;
 use super::sizes::FrameSizes;
 use super::spec::Parts;
-use super::{LogCounts, LogSpec};
+use super::{LogCounts, LogSpec, StoredSizes};
 use crate::Result;
 use crate::nand::{Flash, FlashCounts, Wear};
 
@@ -56,6 +59,8 @@ use crate::nand::{Flash, FlashCounts, Wear};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
     Host,
+    /// The host's, around a block that it wrote.
+    Rewritten,
     Collected,
     Leveled,
 }
@@ -91,6 +96,8 @@ pub struct LogFtl {
     collection: Collection,
     /// Bytes of the host's frames so far.
     accepted_bytes: u64,
+    /// Time at which the next row can be sent to the flash.
+    store_free_ns: u64,
     /// Time of the last acknowledgement: writes are acknowledged in order.
     acknowledged_ns: u64,
     now_ns: u64,
@@ -105,7 +112,10 @@ impl LogFtl {
     /// # Errors
     /// Those of [`LogSpec::check`].
     pub fn new(spec: LogSpec) -> Result<Self> {
-        let Parts { frames, layout, free_blocks } = spec.parts()?;
+        let Parts { mut frames, layout, free_blocks } = spec.parts()?;
+        if spec.stored == StoredSizes::AsWritten {
+            frames.keep_written(spec.user_blocks);
+        }
         Ok(Self {
             layout,
             frames,
@@ -116,6 +126,7 @@ impl LogFtl {
             open: [None, None, None],
             collection: Collection::default(),
             accepted_bytes: 0,
+            store_free_ns: 0,
             acknowledged_ns: 0,
             now_ns: 0,
             counts: LogCounts::default(),
@@ -161,6 +172,10 @@ impl LogFtl {
         let flash = 8 * u64::from(self.spec.shape.dies() * self.spec.shape.blocks_per_plane);
         let map = 4 * self.map.len() as u64;
         let moving = self.collection.heap_bytes() + open as u64;
-        map + self.segments.heap_bytes() + self.drain.heap_bytes() + moving + flash
+        map + self.frames.heap_bytes()
+            + self.segments.heap_bytes()
+            + self.drain.heap_bytes()
+            + moving
+            + flash
     }
 }

@@ -2,9 +2,11 @@
 
 use super::Cause;
 use super::LogFtl;
+use crate::ftl::BLOCK_BYTES;
 use crate::ftl::layout::{Layout, UNMAPPED};
 use crate::{Error, Result};
 use pumice_drive::base::Lba;
+use pumice_drive::base::seed::mix;
 
 impl LogFtl {
     /// Writes blocks. Returns the time of the acknowledgement: when the buffer has room for the
@@ -20,24 +22,79 @@ impl LogFtl {
     pub fn write(&mut self, now_ns: u64, lba: Lba, blocks: u32) -> Result<u64> {
         let first = self.begin(now_ns, lba, blocks)?;
         for lba in first..first + blocks {
-            let bytes = self.append(lba, Cause::Host, now_ns)?;
-            self.pace(bytes)?;
+            self.put(lba, self.frames.frame_bytes(lba), Cause::Host, now_ns)?;
         }
+        Ok(self.acknowledge(now_ns))
+    }
+
+    /// Writes adjacent blocks that store these bytes each, on a drive whose sizes are
+    /// [`StoredSizes::AsWritten`](super::super::StoredSizes). Otherwise like [`LogFtl::write`].
+    ///
+    /// # Errors
+    /// Those of [`LogFtl::write`].
+    pub fn write_sized(&mut self, now_ns: u64, lba: Lba, stored_bytes: &[u32]) -> Result<u64> {
+        let first = self.begin(now_ns, lba, stored_bytes.len() as u32)?;
+        for (lba, &stored) in (first..).zip(stored_bytes) {
+            let bytes = self.frames.frame_of(stored, self.spec.header_bytes);
+            self.put(lba, bytes, Cause::Host, now_ns)?;
+        }
+        Ok(self.acknowledge(now_ns))
+    }
+
+    /// Reads blocks and writes those that hold data again, as a drive does whose map has larger
+    /// units than a block. Returns the time of the acknowledgement, as [`LogFtl::write`] does.
+    ///
+    /// # Errors
+    /// Those of [`LogFtl::write`].
+    pub fn rewrite(&mut self, now_ns: u64, lba: Lba, blocks: u32) -> Result<u64> {
+        let first = self.begin(now_ns, lba, blocks)?;
+        let read_ns = self.read_rows(first, blocks).last_ns;
+        for lba in first..first + blocks {
+            if self.map[lba as usize] != UNMAPPED {
+                self.put(lba, self.frames.frame_bytes(lba), Cause::Rewritten, read_ns)?;
+            }
+        }
+        Ok(self.acknowledge(now_ns))
+    }
+
+    fn put(&mut self, lba: u32, bytes: u32, cause: Cause, ready_ns: u64) -> Result<()> {
+        self.append(lba, bytes, cause, ready_ns)?;
+        self.pace(bytes)
+    }
+
+    /// Returns the time at which the buffer has room for everything accepted so far.
+    fn acknowledge(&mut self, now_ns: u64) -> u64 {
         let needed = self.accepted_bytes.saturating_sub(self.spec.buffer_bytes);
         let room_ns = self.drain.done_ns(&self.flash, now_ns, needed);
         self.acknowledged_ns = self.acknowledged_ns.max(room_ns).max(now_ns);
-        Ok(self.acknowledged_ns)
+        self.acknowledged_ns
     }
 
-    /// Reads blocks. Returns the time at which the last of them is available. Blocks that were
-    /// never written, and blocks still in the buffer, take no time.
+    /// Reads blocks. Returns the times at which the first and the last of them are available.
+    /// Blocks that were never written, and blocks still in the buffer, take no time.
     ///
     /// # Errors
     /// `InvalidInput` for blocks beyond the drive.
-    pub fn read(&mut self, now_ns: u64, lba: Lba, blocks: u32) -> Result<u64> {
+    pub fn read(&mut self, now_ns: u64, lba: Lba, blocks: u32) -> Result<ReadTimes> {
         let first = self.begin(now_ns, lba, blocks)?;
         self.counts.host_blocks_read += u64::from(blocks);
-        let mut done_ns = now_ns;
+        Ok(self.read_rows(first, blocks))
+    }
+
+    /// Reads a page of the drive's own data, of a block of the host at most, such as a page of the
+    /// map; `number` chooses the die. Returns the time at which it is available.
+    ///
+    /// # Errors
+    /// `InvalidInput` if time would decrease.
+    pub fn read_own(&mut self, now_ns: u64, number: u64) -> Result<u64> {
+        self.begin(now_ns, Lba(0), 0)?;
+        let die = (mix(number) % u64::from(self.spec.shape.dies())) as u32;
+        let bytes = BLOCK_BYTES.min(self.spec.shape.page_bytes);
+        Ok(self.flash.read_own(now_ns, die, bytes))
+    }
+
+    fn read_rows(&mut self, first: u32, blocks: u32) -> ReadTimes {
+        let mut times = ReadTimes { first_ns: u64::MAX, last_ns: self.now_ns };
         let mut row: Option<RowRead> = None;
         for lba in first..first + blocks {
             let entry = self.map[lba as usize];
@@ -50,13 +107,15 @@ impl LogFtl {
             for data_row in first_row..=last_row {
                 let same = |row: &RowRead| (row.segment, row.data_row) == (segment, data_row);
                 if !row.as_ref().is_some_and(same) {
-                    done_ns = done_ns.max(self.read_row(row.take()));
+                    times.add(self.read_row(row.take()));
                 }
                 let row = row.get_or_insert(RowRead::new(segment, data_row));
                 row.add(&self.layout, offset, end);
             }
         }
-        Ok(done_ns.max(self.read_row(row)))
+        times.add(self.read_row(row));
+        times.first_ns = times.first_ns.min(times.last_ns);
+        times
     }
 
     /// Trims blocks. Takes no time, neither of the drive nor of the flash.
@@ -129,6 +188,27 @@ impl LogFtl {
         let bytes = bytes.min(pages * self.spec.shape.page_bytes);
         let read = self.flash.read(self.now_ns, address, row, pages, bytes);
         read.expect("what the map names is programmed or in the buffer")
+    }
+}
+
+/// When data that was read is available.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadTimes {
+    /// Time of the first part, in the order of addresses.
+    pub first_ns: u64,
+    /// Time of all of it.
+    pub last_ns: u64,
+}
+
+impl ReadTimes {
+    /// Adds the time of the next row; 0 for none.
+    fn add(&mut self, row_ns: u64) {
+        if row_ns > 0 {
+            if self.first_ns == u64::MAX {
+                self.first_ns = row_ns;
+            }
+            self.last_ns = self.last_ns.max(row_ns);
+        }
     }
 }
 

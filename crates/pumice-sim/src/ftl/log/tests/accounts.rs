@@ -45,7 +45,7 @@ fn disturb(drive: &mut LogFtl, operations: u32, seed: u64) -> u64 {
         let answer = match random.random_range(0..20) {
             0 => drive.trim(now_ns, lba, blocks).map(|()| now_ns),
             1 => drive.flush(now_ns),
-            2..6 => drive.read(now_ns, lba, blocks),
+            2..6 => drive.read(now_ns, lba, blocks).map(|times| times.last_ns),
             _ => drive.write(now_ns, lba, blocks),
         };
         let done_ns = answer.unwrap();

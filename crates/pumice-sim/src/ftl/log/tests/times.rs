@@ -23,19 +23,24 @@ fn filled(spec: LogSpec) -> LogFtl {
 #[test]
 fn one_request_takes_the_sum_of_its_parts() {
     let mut drive = LogFtl::new(small()).unwrap();
-    assert_eq!(drive.read(5, Lba(0), 8).unwrap(), 5, "nothing was written");
+    assert_eq!(drive.read(5, Lba(0), 8).unwrap().last_ns, 5, "nothing was written");
     assert_eq!(drive.write(5, Lba(0), 1).unwrap(), 5, "there is room in the buffer");
-    assert_eq!(drive.read(6, Lba(0), 1).unwrap(), 6, "it is in the buffer");
+    assert_eq!(drive.read(6, Lba(0), 1).unwrap().last_ns, 6, "it is in the buffer");
     let flushed = drive.flush(10).unwrap();
     assert_near(flushed, 10 + 2 * TRANSFER_NS + 900_000);
-    assert_eq!(drive.read(flushed - 1, Lba(0), 1).unwrap(), flushed - 1, "still in the buffer");
+    assert_eq!(
+        drive.read(flushed - 1, Lba(0), 1).unwrap().last_ns,
+        flushed - 1,
+        "still in the buffer"
+    );
     let now = 10_000_000;
     assert_eq!(drive.flush(now).unwrap(), now, "nothing waits");
-    assert_near(drive.read(now, Lba(0), 1).unwrap(), now + 50_000 + TRANSFER_NS);
+    assert_near(drive.read(now, Lba(0), 1).unwrap().last_ns, now + 50_000 + TRANSFER_NS);
 
     let mut drive = filled(small());
     let now = drive.settle();
-    let read = |drive: &mut LogFtl, lba, blocks| drive.read(now, Lba(lba), blocks).unwrap() - now;
+    let read =
+        |drive: &mut LogFtl, lba, blocks| drive.read(now, Lba(lba), blocks).unwrap().last_ns - now;
     let row = 50_000 + 2 * TRANSFER_NS;
     assert_near(read(&mut drive.clone(), 0, 2), row);
     // Two rows of two dies on two channels, then two more on the same channels.
@@ -56,13 +61,13 @@ fn compressed_blocks_are_read_with_the_pages_they_touch() {
     let transfer_ns = |bytes: u64| TIMING.transfer_ns(bytes);
     for (lba, pages) in [(0, 1), (2, 1), (3, 2), (4, 1)] {
         let before = drive.flash_counts().pages_read;
-        let took = drive.read(now, Lba(lba), 1).unwrap() - now;
+        let took = drive.read(now, Lba(lba), 1).unwrap().last_ns - now;
         assert_near(took, 50_000 + transfer_ns(1048));
         assert_eq!(drive.flash_counts().pages_read - before, pages, "block {lba}");
         now += 1_000_000;
     }
     // Block 7 stands in two rows, on two channels: the longer part counts.
-    let took = drive.read(now, Lba(7), 1).unwrap() - now;
+    let took = drive.read(now, Lba(7), 1).unwrap().last_ns - now;
     assert_near(took, 50_000 + transfer_ns(8192 - 7 * 1048));
 }
 
@@ -120,7 +125,7 @@ fn a_read_waits_for_one_row_at_most() {
         assert_eq!(drive.write(now, Lba(lba), 8).unwrap(), now);
     }
     let later = now + 100;
-    let read_ns = drive.read(later, Lba(0), 1).unwrap() - later;
+    let read_ns = drive.read(later, Lba(0), 1).unwrap().last_ns - later;
     let row_ns = 900_000 + 4 * TRANSFER_NS;
     assert!(read_ns > 500_000, "nothing was under way");
     assert!(read_ns <= row_ns + 50_000 + TRANSFER_NS, "{read_ns} ns");
