@@ -121,7 +121,7 @@ impl Session {
             Noise::Normal => 1.0,
             Noise::TwoModes => [1.0, 0.5][draw as usize % 2],
             Noise::Stalls => {
-                if draw % 10 == 0 {
+                if draw.is_multiple_of(10) {
                     0.33
                 } else {
                     1.0

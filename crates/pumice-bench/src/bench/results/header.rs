@@ -1,13 +1,14 @@
 //! The facts known before the first run.
 
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
-use uuid::Uuid;
 
 use super::environment;
 use crate::bench::target::{Contender, Location};
 use crate::error::Result;
 use crate::payload::{Finding, Survey};
 use crate::workload::Plan;
+use pumice_drive::base::checksum::crc64;
 use pumice_sim::profile::Profile;
 use pumice_sim::system::SystemSpec;
 
@@ -86,7 +87,7 @@ impl Header {
     /// # Errors
     /// An unknown profile.
     pub(crate) fn in_turns(self, contenders: &[Contender]) -> Result<Vec<Self>> {
-        let session = Uuid::new_v4().simple().to_string();
+        let session = self.session();
         let all = contenders.iter().enumerate();
         all.map(|(index, Contender { location, label })| {
             let mut header = self.clone();
@@ -102,6 +103,15 @@ impl Header {
             Ok(header)
         })
         .collect()
+    }
+
+    /// Returns a name that no other session has: a checksum of the command, its process and the
+    /// moment.
+    fn session(&self) -> String {
+        let now = clock_gettime(ClockId::Monotonic);
+        let (command, begun, process) = (&self.command, self.begun_unix_s, std::process::id());
+        let text = format!("{command} {begun} {process} {}.{}", now.tv_sec, now.tv_nsec);
+        format!("{:016x}", crc64(text.as_bytes()))
     }
 
     /// Returns the name of the target in reports.
