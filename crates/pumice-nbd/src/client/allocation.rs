@@ -23,6 +23,7 @@ use super::super::wire::{self, Fields, Request, command, option, reply};
 use super::connect::connect;
 use super::handshake::{Export, Handshake, broken, violation};
 use super::uri::Uri;
+use super::verbs::Unfinished;
 use crate::disk::Content;
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::runtime::Runtime;
@@ -86,6 +87,8 @@ async fn tell(
 ) -> Result<bool> {
     let socket = connect(&uri.server).await;
     let socket = Arc::new(socket.map_err(|error| Error::os("cannot connect", error))?);
+    // The connection ends with this call, also when its time is over.
+    let _unfinished = Unfinished(Some(socket.clone()));
     let mut incoming = Incoming::new(Channel::new(runtime.clone(), socket.clone()));
     let handshake =
         Handshake { runtime, socket: &socket, incoming: &mut incoming, export: uri.export() };

@@ -78,7 +78,7 @@ impl fmt::Debug for Client {
 
 /// A socket that is shut down at once unless it becomes a connection: an abandoned receive keeps
 /// its descriptor open until the runtime runs next.
-struct Unfinished(Option<Arc<OwnedFd>>);
+pub(super) struct Unfinished(pub(super) Option<Arc<OwnedFd>>);
 
 impl Unfinished {
     fn keep(mut self) {
