@@ -75,8 +75,7 @@ impl Paid {
             return Err(waits);
         }
         let pay = |limit: u64, paid: &Cell<u64>, amount: u64| {
-            if limit > 0 {
-                let cost = amount.saturating_mul(SECOND_NS) / limit;
+            if let Some(cost) = amount.saturating_mul(SECOND_NS).checked_div(limit) {
                 paid.set(paid.get().max(now_ns).saturating_add(cost));
             }
         };

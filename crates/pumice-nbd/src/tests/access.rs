@@ -166,11 +166,11 @@ fn requests_of_an_export_keep_to_its_rate() {
     });
 }
 
+/// A change of a server.
+type Step = Box<dyn Fn(&Rc<Server<MemoryDisk>>)>;
+
 /// A server that is changed while a client works, which sends the number of a step to have it done.
-fn change(
-    steps: Vec<Box<dyn Fn(&Rc<Server<MemoryDisk>>)>>,
-    client: impl FnOnce(Door) + Send + 'static,
-) {
+fn change(steps: Vec<Step>, client: impl FnOnce(Door) + Send + 'static) {
     let runtime = Runtime::new(Backend::Auto).unwrap();
     let disk = || Rc::new(MemoryDisk::default());
     let exports = vec![Rc::new(Export::new("disk", "", disk()))];
@@ -196,13 +196,12 @@ fn change(
 
 #[test]
 fn a_change_disconnects_those_whom_it_shuts_out_and_no_others() {
-    let shut: Box<dyn Fn(&Rc<Server<MemoryDisk>>)> =
-        Box::new(|server| server.set_policy(open_to(&[own() + 1])));
-    let open: Box<dyn Fn(&Rc<Server<MemoryDisk>>)> = Box::new(|server| {
+    let shut: Step = Box::new(|server| server.set_policy(open_to(&[own() + 1])));
+    let open: Step = Box::new(|server| {
         server.set_policy(open_to(&[own()]));
         server.add(Rc::new(Export::new("more", "", Rc::new(MemoryDisk::default()))));
     });
-    let withdraw: Box<dyn Fn(&Rc<Server<MemoryDisk>>)> = Box::new(|server| {
+    let withdraw: Step = Box::new(|server| {
         let (runtime, server) = (server.runtime().clone(), server.clone());
         runtime.spawn(async move { assert!(server.withdraw("disk").await) });
     });
@@ -231,7 +230,7 @@ fn a_change_disconnects_those_whom_it_shuts_out_and_no_others() {
 
 #[test]
 fn clients_are_listed_and_dropped() {
-    let drop_it: Box<dyn Fn(&Rc<Server<MemoryDisk>>)> = Box::new(|server| {
+    let drop_it: Step = Box::new(|server| {
         let listed = server.roster().list(u64::MAX);
         let busy = |client: &&Listed| client.export.as_deref() == Some("disk");
         let client = listed.iter().find(busy).unwrap();

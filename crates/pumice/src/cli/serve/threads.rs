@@ -50,12 +50,15 @@ pub(super) struct Thread {
     handle: JoinHandle<Result<()>>,
 }
 
+/// A drive that was opened; none if it was left out.
+type Added = Option<(Described, Announcement)>;
+
 /// What a thread of drives is to do.
 enum Order {
     /// Show the drives: the first order.
     Show(Showing),
     /// Open another drive.
-    Add(Box<Planned>, Sender<Result<Option<(Described, Announcement)>>>),
+    Add(Box<Planned>, Sender<Result<Added>>),
     /// Close a drive, whose clients are gone.
     Remove(String, Sender<Result<()>>),
     /// Change where clients reach the drives.
