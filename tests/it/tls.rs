@@ -25,14 +25,14 @@ use crate::harness::{
 };
 
 /// An authority, and the directories of those it knows.
-struct Authority {
+pub(crate) struct Authority {
     folder: TempDir,
     issuer: Issuer<'static, KeyPair>,
     certificate: Certificate,
 }
 
 impl Authority {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -70,7 +70,7 @@ impl Authority {
         folder
     }
 
-    fn server(&self) -> PathBuf {
+    pub(crate) fn server(&self) -> PathBuf {
         self.issue("server", "server", self, |_| {})
     }
 
