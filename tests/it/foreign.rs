@@ -1,8 +1,8 @@
 //! Goal: the server passes the test suites of libnbd and of the reference implementation.
 //!
 //! Method: their own C programs and scripts, which `tests/foreign/list` names, built from source by
-//! `tests/foreign/build.sh` in the folder that `PUMICE_FOREIGN_TESTS` names. libnbd's start `nbdkit`,
-//! which is `tests/foreign/nbdkit` here.
+//! `tests/foreign/build.sh` in the folder that `PUMICE_FOREIGN_TESTS` names. libnbd's start
+//! `nbdkit`, which is `tests/foreign/nbdkit` here.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -86,7 +86,7 @@ fn libnbd_s_scripts_for_its_tools_pass() {
 fn the_reference_tester_passes() {
     let Some(suites) = suites() else { return };
     for (program, args) in listed(&["nbd/"]) {
-        // One of the tests expects a disk of a gigabyte that nobody has written to.
+        // One of the tests expects a new disk of a gigabyte.
         let drive = Drive::create("1G", &[]);
         let server = drive.serve();
         let mut command = command(&suites, program);

@@ -23,6 +23,7 @@ mod cli_doc;
 mod compact;
 mod config;
 mod crash;
+mod crowd;
 #[cfg(feature = "http")]
 mod dashboard;
 mod decoder;

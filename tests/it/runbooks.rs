@@ -1,4 +1,5 @@
-//! Goal: the runbooks of docs/operate.md work as written: their commands run, and print what is shown.
+//! Goal: the runbooks of docs/operate.md work as written: their commands run, and print what is
+//! shown.
 //! Method: `fixtures/runbook.py` brings a drive into the state that a runbook is for, types its
 //! commands, and compares.
 

@@ -355,8 +355,8 @@ mod tests {
         drop(extra);
     }
 
-    /// Guards against hundreds of connections that are polled for each buffer that returns, although
-    /// they can take none.
+    /// Guards against hundreds of connections that are polled for each buffer that returns,
+    /// although they can take none.
     #[test]
     fn a_buffer_that_returns_wakes_only_those_who_can_take_it() {
         let budget = Budget::new(64 << 10);

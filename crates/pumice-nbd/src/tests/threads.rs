@@ -216,7 +216,7 @@ fn handshakes_hold_up_no_disk() {
     threads.into_iter().for_each(|thread| drop(thread.end()));
 }
 
-/// Guards against requests that are carried out although their client was gone before it was let in.
+/// Guards against requests that are carried out although their client left before it was let in.
 #[test]
 fn who_leaves_during_the_handshake_has_asked_for_nothing() {
     let World { runtime, server, threads } = World::new(|_| true, Options::default());
