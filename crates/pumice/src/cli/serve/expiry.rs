@@ -33,6 +33,7 @@ pub(super) async fn watch(runtime: Runtime, tally: Arc<Tally>) {
 }
 
 /// Warns of what ends soon.
+#[allow(clippy::disallowed_methods, reason = "certificates end by the wall clock")]
 pub(super) fn warn(validities: &[Validity]) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now_s = now.map_or(0, |now| now.as_secs().cast_signed());
