@@ -41,7 +41,9 @@ fn duplicates_and_zeroes_are_imitated() {
     let options =
         PayloadOptions { duplicates: Saving::NONE, ..PayloadOptions::new(Kind::Like(again)) };
     let unlike = bytes(&Payload::new(options).expect("good options"), 0, CORPUS_BYTES);
-    assert_no_unit_twice(&unlike, UNIT_BYTES);
+    // But for the zeroes, which the data has, too.
+    let units = unlike.chunks(UNIT_BYTES).filter(|unit| unit.iter().any(|byte| *byte != 0));
+    assert_no_unit_twice(&units.flatten().copied().collect::<Vec<u8>>(), UNIT_BYTES);
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn exact_data_saves_what_was_asked() {
                 assert_saves(&data, codec, chunk, percent, 0.9);
             }
             let zlib = measure_zlib(&data, chunk);
-            assert!(zlib.points_from(saving(percent)) <= 1.5, "zlib at {chunk}: {percent}, {zlib}");
+            assert!(zlib.points_from(saving(percent)) <= 2.5, "zlib at {chunk}: {percent}, {zlib}");
         }
         let mut meter = Meter::new(Codec::Lz4);
         meter.add_chunks(&data, CHUNKS[0]);
