@@ -32,7 +32,7 @@ fn ext4(folder: &Path) -> Option<PathBuf> {
 
 /// Drops an image that is on the disk from the page cache.
 fn forget(image: &Path) {
-    fadvise(&fs::File::open(image).unwrap(), 0, None, Advice::DontNeed).expect("dropped");
+    fadvise(fs::File::open(image).unwrap(), 0, None, Advice::DontNeed).expect("dropped");
 }
 
 fn figures(of: &Value) -> (u64, Vec<(f64, f64)>) {

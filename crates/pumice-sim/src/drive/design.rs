@@ -38,7 +38,7 @@ pub enum DesignCounts {
 /// The part that stores the bytes.
 pub(super) enum Core {
     Log(Box<Log>),
-    BlockMapped(BlockMapped<Runtime>, u32),
+    BlockMapped(Box<BlockMapped<Runtime>>, u32),
     Disk(Rc<Disk<Runtime>>),
 }
 
@@ -48,7 +48,7 @@ impl Core {
             SimDesign::Log(codec, spec) => Self::Log(Box::new(Log::new(size_bytes, *codec, spec)?)),
             SimDesign::BlockMapped(spec) => {
                 let drive = BlockMapped::new(size_bytes, *spec, runtime.clone())?;
-                Self::BlockMapped(drive, spec.shape.page_bytes)
+                Self::BlockMapped(Box::new(drive), spec.shape.page_bytes)
             }
             SimDesign::Disk(spec) => {
                 let disk = Rc::new(Disk::new(size_bytes, *spec, runtime.clone())?);

@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn drives_come_and_go() {
         let mut drives = history();
-        [0, 5].map(|seconds| note(&mut drives, Some(at(seconds))));
+        [0, 5].iter().for_each(|&seconds| note(&mut drives, Some(at(seconds))));
         follow(&mut drives, ["d", "e"].map(String::from).into_iter());
         assert_eq!(drives.len(), 2);
         assert_eq!(drives["d"].points.len(), 1, "the points of a drive that stays are kept");
