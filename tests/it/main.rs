@@ -67,6 +67,7 @@ mod rounds;
 mod runbooks;
 #[cfg(feature = "bench")]
 mod scan;
+#[cfg(feature = "bench")]
 mod scan_disks;
 mod scrub;
 mod serve;

@@ -14,7 +14,8 @@ const MIB: u64 = 1 << 20;
 /// A file of 8 MiB: 1 MiB of noise, a hole of 1 MiB, 6 MiB of preallocated space with a block of
 /// noise in its middle. `None` where the file system cannot preallocate.
 fn preallocated(path: &Path) -> Option<File> {
-    let file = File::options().read(true).write(true).create(true).open(path).unwrap();
+    let file =
+        File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap();
     let mut noise = vec![0; MIB as usize];
     random(1).fill_bytes(&mut noise);
     file.write_all_at(&noise, 0).unwrap();
