@@ -37,18 +37,18 @@ pub enum DesignCounts {
 
 /// The part that stores the bytes.
 pub(super) enum Core {
-    Log(Log),
-    BlockMapped(BlockMapped<Runtime>, u32),
+    Log(Box<Log>),
+    BlockMapped(Box<BlockMapped<Runtime>>, u32),
     Disk(Rc<Disk<Runtime>>),
 }
 
 impl Core {
     pub(super) fn new(size_bytes: u64, design: &SimDesign, runtime: &Runtime) -> Result<Self> {
         Ok(match design {
-            SimDesign::Log(codec, spec) => Self::Log(Log::new(size_bytes, *codec, spec)?),
+            SimDesign::Log(codec, spec) => Self::Log(Box::new(Log::new(size_bytes, *codec, spec)?)),
             SimDesign::BlockMapped(spec) => {
                 let drive = BlockMapped::new(size_bytes, *spec, runtime.clone())?;
-                Self::BlockMapped(drive, spec.shape.page_bytes)
+                Self::BlockMapped(Box::new(drive), spec.shape.page_bytes)
             }
             SimDesign::Disk(spec) => {
                 let disk = Rc::new(Disk::new(size_bytes, *spec, runtime.clone())?);
