@@ -1,5 +1,5 @@
-//! The log on stderr: its levels and formats, and how often it says the same. Each event is one line,
-//! whatever names and messages it contains.
+//! The log on stderr: its levels and formats, and how often it says the same. Each event is one
+//! line, whatever names and messages it contains.
 
 use std::collections::HashMap;
 use std::io::{self, Write};

@@ -52,7 +52,7 @@ fn sample(arg: &Arg) -> String {
         "MODE" => "0o660",
         "USER[:GROUP]" => "\"0:0\"",
         "CODEC" => "\"zstd\"",
-        "NUMBER" | "SECONDS" => "7",
+        "NUMBER" | "SECONDS" | "MICROSECONDS" => "7",
         "PERCENT|off" => "20",
         "PERCENT,..." => "\"80,90\"",
         _ => panic!("{arg}: what is a {name}? Add a sample of it here"),

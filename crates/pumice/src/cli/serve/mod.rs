@@ -165,6 +165,14 @@ impl Args {
         self.network.policy(self.exports.rules())
     }
 
+    fn server_options(&self, security: Security) -> Options {
+        let mut options = Options::default();
+        options.security = security;
+        options.connections_max = self.network.connections_max();
+        options.policy = self.policy();
+        options
+    }
+
     fn options(&self, path: &Path) -> OpenOptions {
         OpenOptions { warn_percent: self.warn, ..self.opening.options(path) }
     }
@@ -233,10 +241,7 @@ fn serve(
     let needs_tls = matches!(security, Security::Require(_));
     let endpoints: Vec<_> = listeners.iter().map(Listener::endpoint).collect();
     let mut live = Live::new(args, &security, &drives, endpoints.clone());
-    let mut options = Options::default();
-    options.security = security;
-    options.connections_max = args.network.connections_max();
-    options.policy = args.policy();
+    let options = args.server_options(security);
     let threads = args.threads(drives.len());
     let (pool, busy_poll_ns) = (args.opening.pool()?, args.opening.busy_poll_ns());
     let plan = Plan { drives, pool, homes: 1, options, busy_poll_ns };
