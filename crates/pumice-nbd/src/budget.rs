@@ -364,7 +364,8 @@ mod tests {
         let worker = Share::new(budget.clone());
         let mut held: Vec<_> = std::iter::from_fn(|| first.acquire_now(16 << 10)).collect();
         held.extend(std::iter::from_fn(|| second.acquire_now(4096)));
-        let extras = [&first, &second].map(|share| poll(share.acquire(4096)).unwrap());
+        let extra = |share: &Rc<Share>| poll(share.acquire(EXTRA_BYTES_MAX)).unwrap();
+        let extras = [&first, &second].map(extra);
         let context = &mut Context::from_waker(Waker::noop());
         let mut waiting = [&first, &second].map(|share| Box::pin(share.acquire(4096)));
         for waiting in &mut waiting {
