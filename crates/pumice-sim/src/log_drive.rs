@@ -169,10 +169,10 @@ pub struct LogDrive {
 }
 
 impl LogDriveSpec {
-    /// Returns the drive of a profile: see [`LogSpec::of`].
+    /// Returns the drive of a profile: see [`LogStoreSpec::of`].
     ///
     /// # Errors
-    /// Those of [`LogSpec::of`].
+    /// Those of [`LogStoreSpec::of`].
     pub fn of(profile: &Profile, stored: StoredSizes) -> Result<Self> {
         Ok(Self {
             store: LogStoreSpec::of(profile, stored)?,
