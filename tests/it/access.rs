@@ -99,10 +99,10 @@ fn go(export: &str) -> Vec<u8> {
     option(7, &[&length[..], export.as_bytes(), &[0, 0]].concat())
 }
 
-type Encrypted = StreamOwned<ClientConnection, UnixStream>;
+pub(crate) type Encrypted = StreamOwned<ClientConnection, UnixStream>;
 
 /// A connection that is encrypted.
-fn encrypted(server: &Server, certificates: &Path) -> Encrypted {
+pub(crate) fn encrypted(server: &Server, certificates: &Path) -> Encrypted {
     let mut socket = connect(server);
     socket.write_all(&option(5, b"")).unwrap();
     assert_eq!(reply(&mut socket).unwrap(), ACK);
@@ -110,7 +110,7 @@ fn encrypted(server: &Server, certificates: &Path) -> Encrypted {
 }
 
 /// Chooses an export; the type of the answer.
-fn choose(stream: &mut (impl Read + Write), export: &str) -> u32 {
+pub(crate) fn choose(stream: &mut (impl Read + Write), export: &str) -> u32 {
     stream.write_all(&go(export)).unwrap();
     match reply(stream).unwrap() {
         INFO => {
@@ -122,7 +122,7 @@ fn choose(stream: &mut (impl Read + Write), export: &str) -> u32 {
 }
 
 /// Reads a block; whether it was answered.
-fn reads(stream: &mut (impl Read + Write)) -> bool {
+pub(crate) fn reads(stream: &mut (impl Read + Write)) -> bool {
     let request = [&0x2560_9513_u32.to_be_bytes()[..], &[0; 20], &[0, 0, 0, 8]].concat();
     let mut answer = [0; 24];
     stream.write_all(&request).and_then(|()| stream.read_exact(&mut answer)).is_ok()

@@ -14,11 +14,12 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::Security as Offered;
 use super::channel::Channel;
-use super::elsewhere::Elsewhere;
+use super::elsewhere::{Announcement, Elsewhere};
 use super::execute::{Job, execute};
 use super::export::Export;
 use super::handover::{Known, Parked};
@@ -79,14 +80,20 @@ pub(super) async fn serve<D: Disk + 'static>(
             parked = transmit(&Rc::new(session), incoming, &link, &channel).await;
         }
         Some((Place::There(other, export), dialect)) => {
-            let (socket, export) = (caller.socket.clone(), export.name.clone());
+            let (socket, name) = (caller.socket.clone(), export.name.clone());
             let (known, unread) = (Known::default(), incoming.unread().to_vec());
-            let client = Parked { socket, export: export.clone(), dialect, known, unread };
+            let client = Parked { socket, export: name.clone(), dialect, known, unread };
             drop((incoming, replies));
             let channel = Rc::into_inner(channel).expect("nothing else uses the channel");
-            let entered = || enter(&shared, &link, &export);
-            let tls = channel.into_tls();
-            let parked = other.serve(client, caller.clone(), tls, entered).await;
+            let entered = || enter(&shared, &link, &name);
+            let (caller, tls) = (caller.clone(), channel.into_tls());
+            let through = shared.connection_thread(&name, tls.is_some());
+            let parked = match through {
+                None => other.serve(client, caller, tls, entered).await,
+                Some(thread) => {
+                    other.serve_through(&thread, export, client, caller, tls, entered).await
+                }
+            };
             return leave(&link, parked);
         }
     }
@@ -138,11 +145,16 @@ pub(super) async fn resume<D: Disk + 'static>(
 
 /// Continues a client on the thread of its export.
 pub(super) async fn resume_there(
-    other: Rc<Elsewhere>,
+    through: Option<Rc<Elsewhere>>,
+    (other, export): (Rc<Elsewhere>, Arc<Announcement>),
     link: Rc<Link>,
     parked: Parked,
 ) -> Option<Parked> {
-    let parked = other.serve(parked, link.caller.clone(), None, || ()).await;
+    let caller = link.caller.clone();
+    let parked = match through {
+        None => other.serve(parked, caller, None, || ()).await,
+        Some(thread) => other.serve_through(&thread, export, parked, caller, None, || ()).await,
+    };
     leave(&link, parked)
 }
 

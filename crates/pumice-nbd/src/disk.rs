@@ -23,6 +23,11 @@ pub trait Disk {
     /// Whether writes, trims and write-zeroes are refused.
     fn is_read_only(&self) -> bool;
 
+    /// Learns the size anew, where [`Self::size_bytes`] may be a moment old.
+    fn refresh(&self) -> impl Future<Output = ()> {
+        async {}
+    }
+
     /// Fills `out` with the bytes at `offset`.
     fn read(&self, offset: u64, out: &mut [u8]) -> impl Future<Output = Result<()>>;
 

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::elsewhere::Announcement;
 use super::rate::{Limits, Paid};
 use super::request::Shape;
 use crate::Disk;
@@ -39,7 +40,7 @@ pub struct Export<D> {
     refused: Arc<AtomicU64>,
     /// Limits of the rate of requests, which the server in front may change.
     pub(super) limits: Arc<Limits>,
-    pub(super) paid: Paid,
+    pub(super) paid: Arc<Paid>,
 }
 
 impl<D: Disk> Export<D> {
@@ -53,7 +54,7 @@ impl<D: Disk> Export<D> {
             lineage: Lineage::default(),
             refused: Arc::default(),
             limits: Arc::default(),
-            paid: Paid::default(),
+            paid: Arc::default(),
         }
     }
 
@@ -72,6 +73,20 @@ impl<D: Disk> Export<D> {
     /// Counts a request that was refused.
     pub(super) fn count_refused(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the export of a disk on another thread, for one client there.
+    pub(super) fn relayed(announced: &Announcement, disk: Rc<D>) -> Self {
+        let Announcement { name, lineage, refused, limits, paid, .. } = announced;
+        Self {
+            name: name.clone(),
+            description: String::new(),
+            disk,
+            lineage: lineage.clone(),
+            refused: refused.clone(),
+            limits: limits.clone(),
+            paid: paid.clone(),
+        }
     }
 
     /// Returns the counter of requests that were refused.

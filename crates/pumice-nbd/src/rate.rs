@@ -10,7 +10,6 @@
 //! saving up, and a client that leaves while it waits has paid nothing. Without limits a request
 //! costs two loads of words that are written only when the configuration changes.
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How much may start at once after a pause: what the limits allow in this time. Arbitrary: long
@@ -36,11 +35,11 @@ pub(super) struct Limits {
     bytes: AtomicU64,
 }
 
-/// What the requests of an export have used of its limits.
+/// What the requests of an export have used of its limits, whatever thread they come through.
 #[derive(Debug, Default)]
 pub(super) struct Paid {
-    operations_ns: Cell<u64>,
-    bytes_ns: Cell<u64>,
+    operations_ns: AtomicU64,
+    bytes_ns: AtomicU64,
 }
 
 impl Limits {
@@ -66,17 +65,20 @@ impl Paid {
     /// limits.
     pub(super) fn start(&self, limits: &Limits, bytes: u64, now_ns: u64) -> Result<(), u64> {
         let (operations, byte_limit) = limits.get();
-        let wait = |limit: u64, paid: &Cell<u64>| match limit {
+        let wait = |limit: u64, paid: &AtomicU64| match limit {
             0 => 0,
-            _ => paid.get().saturating_sub(now_ns + BURST_NS),
+            _ => paid.load(Ordering::Relaxed).saturating_sub(now_ns + BURST_NS),
         };
         let waits = wait(operations, &self.operations_ns).max(wait(byte_limit, &self.bytes_ns));
         if waits > 0 {
             return Err(waits);
         }
-        let pay = |limit: u64, paid: &Cell<u64>, amount: u64| {
+        // Two threads that start a request at the same moment may exceed the limits by one.
+        let pay = |limit: u64, paid: &AtomicU64, amount: u64| {
             if let Some(cost) = amount.saturating_mul(SECOND_NS).checked_div(limit) {
-                paid.set(paid.get().max(now_ns).saturating_add(cost));
+                paid.fetch_max(now_ns, Ordering::Relaxed);
+                let add = |paid: u64| Some(paid.saturating_add(cost));
+                let _ = paid.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
             }
         };
         pay(operations, &self.operations_ns, 1);

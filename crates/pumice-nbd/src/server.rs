@@ -16,7 +16,7 @@ use futures_util::future::{join, join_all};
 use super::budget::Budget;
 use super::caller::{Caller, Peer};
 use super::connection;
-use super::elsewhere::{self, Elsewhere};
+use super::elsewhere::{self, Elsewhere, PassedOn};
 use super::export::Export;
 use super::handover::{Handover, Parked};
 use super::identity::Identity;
@@ -24,7 +24,7 @@ use super::notices::Notices;
 use super::policy::Policy;
 use super::replies::AllPending;
 use super::roster::Roster;
-use super::session::{Link, Place, Shared, Stage};
+use super::session::{Connections, Link, Place, Shared, Stage};
 use super::tally::Tally;
 use super::tls::Tls;
 use crate::{Disk, Listener};
@@ -139,7 +139,13 @@ impl<D: Disk + 'static> Server<D> {
     /// # Panics
     /// If there are no exports.
     pub fn new(runtime: Runtime, exports: Vec<Rc<Export<D>>>, options: Options) -> Rc<Self> {
+        assert!(!exports.is_empty(), "a server needs at least one export");
         Self::with(runtime, exports, Vec::new(), options)
+    }
+
+    /// Returns a server that only continues clients; see [`elsewhere::connections`].
+    pub(super) fn of_no_exports(runtime: Runtime, options: Options) -> Rc<Self> {
+        Self::with(runtime, Vec::new(), Vec::new(), options)
     }
 
     /// Returns a server of the exports of other servers, on other threads, that does not listen
@@ -149,7 +155,15 @@ impl<D: Disk + 'static> Server<D> {
     /// # Panics
     /// If there are no exports.
     pub fn in_front_of(runtime: Runtime, others: Vec<Elsewhere>, options: Options) -> Rc<Self> {
+        let has_exports = others.iter().any(|other| !other.exports.borrow().is_empty());
+        assert!(has_exports, "a server needs at least one export");
         Self::with(runtime, Vec::new(), others, options)
+    }
+
+    /// Has some clients served by these threads of [`connections`](super::connections), in turn,
+    /// instead of by those of their exports.
+    pub fn connections_through(&self, threads: Vec<Elsewhere>, whom: PassedOn) {
+        *self.shared.connections.borrow_mut() = Connections::new(threads, whom);
     }
 
     fn with(
@@ -164,6 +178,7 @@ impl<D: Disk + 'static> Server<D> {
             runtime,
             exports: RefCell::new(exports),
             elsewhere: elsewhere.into_iter().map(Rc::new).collect(),
+            connections: RefCell::default(),
             security: RefCell::new(options.security.clone()),
             policy: RefCell::new(options.policy.clone()),
             notices: Notices::default(),
@@ -175,9 +190,7 @@ impl<D: Disk + 'static> Server<D> {
             stage: Cell::new(Stage::Open),
             changed: WaitQueue::default(),
         });
-        let places = shared.places();
-        assert!(!places.is_empty(), "a server needs at least one export");
-        places.iter().for_each(|place| shared.tally.add_refused(place.refused()));
+        shared.places().iter().for_each(|place| shared.tally.add_refused(place.refused()));
         let server = Rc::new(Self {
             shared,
             roster: Arc::default(),
@@ -321,8 +334,11 @@ impl<D: Disk + 'static> Server<D> {
             Place::Here(export) => {
                 self.follow(link.clone(), connection::resume(shared, export, link, parked, None));
             }
-            Place::There(other, _) => {
-                self.follow(link.clone(), connection::resume_there(other, link, parked));
+            Place::There(other, export) => {
+                let through = self.shared.connection_thread(&export.name, false);
+                let served =
+                    connection::resume_there(through, (other, export), link.clone(), parked);
+                self.follow(link, served);
             }
         }
     }
@@ -335,12 +351,12 @@ impl<D: Disk + 'static> Server<D> {
         client: Parked,
         caller: Arc<Caller>,
         tls: Option<Tls>,
-        ended: impl FnOnce(Option<Parked>) + 'static,
+        ended: impl AsyncFnOnce(Option<Parked>) + 'static,
     ) {
         let link = self.link(caller, false, false);
         let served = connection::resume(self.shared.clone(), export, link.clone(), client, tls);
         self.follow(link, async move {
-            ended(served.await);
+            ended(served.await).await;
             None
         });
     }
@@ -414,11 +430,23 @@ impl<D: Disk + 'static> Server<D> {
                 runtime.interrupt(&link.caller.socket);
             }
         }
-        let elsewhere = self.shared.elsewhere.iter().map(|other| other.hand_over());
-        let (flushed, ()) = join(join_all(elsewhere), self.parked()).await;
+        let elsewhere = self.end_elsewhere(Elsewhere::hand_over);
+        let (flushed, ()) = join(elsewhere, self.parked()).await;
         let handover = self.handover.take();
-        let flushed = flushed.into_iter().fold(Ok(()), Result::and);
         flushed.and(self.flush_all().await).map(|()| handover)
+    }
+
+    /// Ends what is on other threads: connections first, so that what they have acknowledged is
+    /// flushed by the threads of the exports.
+    async fn end_elsewhere(&self, end: impl AsyncFn(&Elsewhere) -> Result<()>) -> Result<()> {
+        let connections = self.shared.connections.borrow().threads.clone();
+        let exports = self.shared.elsewhere.clone();
+        let mut result = Ok(());
+        for threads in [connections, exports] {
+            let ended = join_all(threads.iter().map(|thread| end(thread))).await;
+            result = ended.into_iter().fold(result, Result::and);
+        }
+        result
     }
 
     /// Waits until no connection is left; closes those that wait for their client at two checks in
@@ -463,15 +491,14 @@ impl<D: Disk + 'static> Server<D> {
         for listener in self.listeners.borrow().iter() {
             shutdown_socket(listener);
         }
-        let elsewhere = self.shared.elsewhere.iter().map(|other| other.shut_down());
-        let elsewhere = join_all(elsewhere).await;
+        let elsewhere = self.end_elsewhere(Elsewhere::shut_down).await;
         let is_quiet = || self.shared.links.borrow().iter().all(|link| link.is_quiet.get());
         let quiet = changed.wait_for(|| is_quiet().then_some(()));
         if runtime.timeout(options.grace_ns, quiet).await.is_none() {
             tracing::warn!("shutting down with requests in flight");
         }
         let flushed = self.flush_all().await;
-        let flushed = elsewhere.into_iter().fold(flushed, Result::and);
+        let flushed = elsewhere.and(flushed);
         for link in self.shared.links.borrow().iter() {
             link.cut();
         }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::budget::{Budget, Share};
 use super::caller::Caller;
 use super::chunks::ReplyTo;
-use super::elsewhere::{Announcement, Elsewhere};
+use super::elsewhere::{Announcement, Elsewhere, PassedOn};
 use super::export::{Export, Offer};
 use super::handover::Known;
 use super::notices::Notices;
@@ -32,6 +32,8 @@ pub(super) struct Shared<D> {
     pub(super) exports: RefCell<Vec<Rc<Export<D>>>>,
     /// Exports on other threads; offered after those on this one.
     pub(super) elsewhere: Vec<Rc<Elsewhere>>,
+    /// Threads for connections to those.
+    pub(super) connections: RefCell<Connections>,
     pub(super) options: Options,
     /// Those for new connections.
     pub(super) security: RefCell<Security>,
@@ -45,6 +47,29 @@ pub(super) struct Shared<D> {
     /// Wakes waiters when a connection ended, chose its export, or became quiet during shutdown,
     /// and when the stage changed.
     pub(super) changed: WaitQueue,
+}
+
+/// Threads that have connections to exports on other threads.
+#[derive(Default)]
+pub(super) struct Connections {
+    pub(super) threads: Vec<Rc<Elsewhere>>,
+    pub(super) whom: PassedOn,
+    /// The one that gets the next client.
+    next: usize,
+}
+
+impl Connections {
+    /// Returns these threads, of which none has had a client.
+    pub(super) fn new(threads: Vec<Elsewhere>, whom: PassedOn) -> Self {
+        Self { threads: threads.into_iter().map(Rc::new).collect(), whom, next: 0 }
+    }
+
+    /// Returns a thread, of those that live, in turn.
+    fn next(&mut self) -> Option<Rc<Elsewhere>> {
+        self.threads.retain(|thread| thread.lives());
+        self.next = (self.next + 1).checked_rem(self.threads.len())?;
+        self.threads.get(self.next).cloned()
+    }
 }
 
 /// An export, where it is. It may be withdrawn at any time, and stays usable until this is dropped.
@@ -117,6 +142,21 @@ impl<D: Disk> Shared<D> {
         here.chain(there).collect()
     }
 
+    /// Returns the thread for the connection of a client that has chosen an export on another
+    /// thread, unless it is that one.
+    pub(super) fn connection_thread(
+        &self,
+        export: &str,
+        is_encrypted: bool,
+    ) -> Option<Rc<Elsewhere>> {
+        let mut connections = self.connections.borrow_mut();
+        let is_passed_on = match connections.whom {
+            PassedOn::All => true,
+            PassedOn::LaterEncrypted => is_encrypted && self.clients_of(export) > 1,
+        };
+        if is_passed_on { connections.next() } else { None }
+    }
+
     /// Returns why a client may not use an export now.
     pub(super) fn admission(&self, export: &str, caller: &Caller) -> Option<&'static str> {
         let policy = self.policy.borrow();
@@ -146,7 +186,7 @@ impl<D: Disk> Shared<D> {
         }
         let changed = match place {
             Place::Here(export) => known.objection(&export.lineage.follows, export.shape()),
-            Place::There(_, export) => known.objection(&export.follows, export.shape),
+            Place::There(_, export) => known.objection(&export.lineage.follows, export.shape),
         };
         changed.or(self.policy.borrow().objection(place.name(), caller))
     }

@@ -521,6 +521,15 @@ impl Driver {
         self.rings[ring].events.kick.write(1).expect("an eventfd");
     }
 
+    /// Whether the device has noticed all kicks of a ring. It takes what was offered before it looks
+    /// at a later kick.
+    pub fn is_kick_noticed(&self, ring: usize) -> bool {
+        let kicked = PollContext::<u32>::new().expect("a descriptor");
+        kicked.add(&self.rings[ring].events.kick, 0).expect("an eventfd");
+        let events = kicked.wait_timeout(Duration::ZERO).expect("an eventfd");
+        events.iter().next().is_none()
+    }
+
     /// Returns the index of the next request to offer.
     pub fn next(&self, ring: usize) -> u16 {
         self.rings[ring].next

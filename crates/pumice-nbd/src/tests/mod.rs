@@ -9,6 +9,7 @@ mod dialects;
 mod handover;
 mod handshake;
 mod hostile;
+mod relays;
 mod shutdown;
 mod threads;
 mod transmission;

@@ -87,9 +87,15 @@ struct Ended {
 }
 
 impl Door {
-    pub(super) fn enter_at(&self, export: &str) -> Client {
+    /// A connection that is to choose its export.
+    pub(super) fn haggle(&self) -> Client {
         let mut client = self.connect();
         client.greet(3);
+        client
+    }
+
+    pub(super) fn enter_at(&self, export: &str) -> Client {
+        let mut client = self.haggle();
         client.option(option::GO, &choice(export));
         assert_eq!(client.option_reply(option::GO).0, reply::INFO);
         assert_eq!(client.option_reply(option::GO), (reply::ACK, vec![]));
@@ -103,7 +109,7 @@ pub(super) fn choice(export: &str) -> Vec<u8> {
 }
 
 /// Names that the server lists.
-fn listed(client: &mut Client) -> Vec<String> {
+pub(super) fn listed(client: &mut Client) -> Vec<String> {
     client.option(option::LIST, b"");
     let mut names = Vec::new();
     loop {

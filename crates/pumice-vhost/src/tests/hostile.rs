@@ -182,11 +182,15 @@ fn requests_in_flight_are_bounded_by_the_ring() {
     });
     let mut driver = device.connect_with(Setup { rings: 2, size: 4, ..Setup::default() });
     driver.prepare(0, 0, kind::WRITE, 0, 4096);
-    for _ in 0..2 {
+    for is_full in [false, true] {
         for _ in 0..4 {
             driver.offer(0, 0);
         }
         driver.kick(0);
+        // A ring that is full does not listen.
+        while !is_full && !driver.is_kick_noticed(0) {
+            std::hint::spin_loop();
+        }
         // Takes its turn after the first ring.
         let slot = driver.take(1);
         driver.submit(1, slot, kind::FLUSH, 0, 0);

@@ -28,7 +28,7 @@ use self::reload::Live;
 use self::restart::{End, Inherited};
 use self::tables::Exports;
 pub(crate) use self::tables::TABLES;
-use self::threads::Drives;
+use self::threads::{Drives, Threads};
 use super::config::FoundTable;
 use super::open::Opening;
 use super::signals::{self, Signals};
@@ -179,11 +179,17 @@ impl Args {
 
     /// Returns how many threads serve this number of drives beside this one; none if it does so
     /// itself.
-    fn threads(&self, drives: usize) -> usize {
+    fn threads(&self, drives: usize, security: &Security) -> Threads {
         let threads = self.opening.threads();
         // The virtual machine's memory belongs to this thread.
-        let is_alone = threads == 1 || self.network.vhost_user().is_some();
-        if is_alone { 0 } else { threads.min(drives) }
+        if threads == 1 || self.network.vhost_user().is_some() {
+            return Threads { drives: 0, connections: 0 };
+        }
+        let drives = threads.min(drives);
+        // One is left for what compresses, and for clients on this machine.
+        let left = threads.saturating_sub(drives + 1);
+        let connections = if *security == Security::Clear { 0 } else { left };
+        Threads { drives, connections }
     }
 
     /// Returns what the threads of drives do I/O with: as `runtime`, which has warned of what is
@@ -241,8 +247,8 @@ fn serve(
     let needs_tls = matches!(security, Security::Require(_));
     let endpoints: Vec<_> = listeners.iter().map(Listener::endpoint).collect();
     let mut live = Live::new(args, &security, &drives, endpoints.clone());
+    let threads = args.threads(drives.len(), &security);
     let options = args.server_options(security);
-    let threads = args.threads(drives.len());
     let (pool, busy_poll_ns) = (args.opening.pool()?, args.opening.busy_poll_ns());
     let plan = Plan { drives, pool, homes: 1, options, busy_poll_ns };
     let (mut drives, server) = Drives::open(&runtime, plan, threads, args.backend(&runtime))?;
