@@ -521,8 +521,8 @@ impl Driver {
         self.rings[ring].events.kick.write(1).expect("an eventfd");
     }
 
-    /// Whether the device has noticed all kicks of a ring. It takes what was offered before it looks
-    /// at a later kick.
+    /// Whether the device has noticed all kicks of a ring. It takes what was offered before it
+    /// looks at a later kick.
     pub fn is_kick_noticed(&self, ring: usize) -> bool {
         let kicked = PollContext::<u32>::new().expect("a descriptor");
         kicked.add(&self.rings[ring].events.kick, 0).expect("an eventfd");
