@@ -270,6 +270,7 @@ impl Core {
         self.collector.earn_segment(segment, self.superblock.segment_bytes);
         let free_before = self.space.free_count();
         self.space.free(segment);
+        self.note_freed(segment);
         assert!(self.space.free_count() >= free_before, "freeing a segment takes none away");
         self.space_was_freed();
         self.wake(Wakes::PROGRESS);

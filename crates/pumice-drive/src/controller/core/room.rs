@@ -222,6 +222,9 @@ impl Core {
         if self.log.free_buffers() < HOST_BUFFERS + 3 {
             return Ok(false);
         }
+        if let Some(tail) = self.log.tail(stream) {
+            self.note_left(tail.segment);
+        }
         self.open_segment(stream);
         Ok(true)
     }
@@ -304,6 +307,10 @@ impl Core {
         }
         assert!(self.log.free_buffers() >= 2, "a stream has the buffers to change its segment");
         let generation = self.next_generation();
+        if stream == Stream::Host {
+            let next = self.space.next_for(stream);
+            self.note_host_enters(next.is_some_and(|segment| self.space.is_warm(segment)));
+        }
         let segment = self.space.allocate(stream, generation);
         let segment = segment.expect("a free segment was just counted");
         let record = Record::Open { stream, segment, generation };

@@ -15,7 +15,9 @@
 //! Where garbage collection works, what it frees is enough. Before that, a drive continues in
 //! segments that it has not used yet: the next one is filled with zeroes ahead of time. A segment
 //! that still holds what an earlier process left there needs no zeroes. A bulk load does not flush,
-//! and never pays for this.
+//! and never pays for this. Once the next segment is warm, the host leaves one that is not, though
+//! there is room left in it: each flush there would cost a commit until it is full. It does so once
+//! for a time of flushes, since more would waste what zeroes cannot keep up with.
 //!
 //! Nothing depends on which segments are warm: the bytes of a free segment may be anything. The
 //! list is kept in memory only, so after a death of the process what was warm stays on the medium
@@ -23,8 +25,9 @@
 //!
 //! `maintenance::warm` does the work.
 
+use super::super::log::Tail;
 use super::{Core, Wakes};
-use crate::base::SegmentId;
+use crate::base::{Result, SegmentId};
 use crate::format::Stream;
 
 /// Flushes in a second from which on a host flushes often, if each is for at most this many bytes
@@ -37,9 +40,13 @@ const OFTEN_BYTES: u64 = (1 << 20) / OFTEN_FLUSHES;
 /// of eight that share a batch each adds 512 or more.
 const OFTEN_BYTES_MIN: u64 = 512;
 
-/// A segment is zeroed once this part of its size was flushed beyond what was zeroed before: soon
-/// enough for a host that goes on, and for one of short bursts no more zeroes than log.
+/// A segment is zeroed once this part of its size was flushed beyond all that was zeroed before the
+/// last one: while the host fills a warm segment, the next becomes one, and for a host of short
+/// bursts zeroes are never two segments more than log.
 const ZEROED_AFTER: u64 = 8;
+
+/// A segment that is not warm is left for one that is if more than this part of it is unused.
+const LEFT_BEFORE: u32 = 8;
 
 /// Seconds for which the host must not have flushed often before warm segments are discarded.
 const QUIET_TICKS: u32 = 60;
@@ -61,6 +68,12 @@ pub(crate) struct Warming {
     flushed_bytes: u64,
     /// Bytes of segments that were begun to be zeroed: never much more than those.
     zeroed_bytes: u64,
+    /// Whether the segment that the host's stream is in was warm. Not known after an opening.
+    is_tail_warm: bool,
+    /// Whether the host has left a segment since it began to flush often.
+    has_left: bool,
+    /// Segments that were left before they were full, and not freed since.
+    partly_written: Vec<SegmentId>,
     /// Whether writing zeroes has failed, or the medium was full, which they made worse: not tried
     /// again in this opening.
     has_failed: bool,
@@ -91,6 +104,7 @@ impl Core {
         }
         let ticks = warming.quiet_ticks.map(|ticks| ticks.saturating_add(1));
         warming.quiet_ticks = if is_often { Some(0) } else { ticks };
+        warming.has_left &= warming.quiet_ticks.is_some_and(|ticks| ticks < QUIET_TICKS);
         self.wake(Wakes::WARMER);
     }
 
@@ -111,7 +125,18 @@ impl Core {
 
     /// Returns whether a segment that is freed now is not to be discarded.
     pub(crate) fn stays_warm(&self, segment: SegmentId) -> bool {
-        self.may_warm() && self.space.is_among_lowest(segment)
+        let is_written = !self.warming.partly_written.contains(&segment);
+        is_written && self.may_warm() && self.space.is_among_lowest(segment)
+    }
+
+    /// Notes that a segment is left before it is full.
+    pub(super) fn note_left(&mut self, segment: SegmentId) {
+        self.warming.partly_written.push(segment);
+    }
+
+    /// Notes that a segment was freed.
+    pub(super) fn note_freed(&mut self, segment: SegmentId) {
+        self.warming.partly_written.retain(|&left| left != segment);
     }
 
     /// Frees an empty segment, as [`Core::free_segment`], whose content was not discarded.
@@ -142,11 +167,45 @@ impl Core {
     /// Returns the segment that the host gets next, if it should be zeroed before.
     fn segment_to_zero(&self) -> Option<SegmentId> {
         let is_of_use = self.warming.quiet_ticks == Some(0) && !self.warming.has_failed;
-        let due_bytes = u64::from(self.superblock.segment_bytes) / ZEROED_AFTER;
-        let is_due = self.warming.flushed_bytes >= self.warming.zeroed_bytes + due_bytes;
+        let segment_bytes = u64::from(self.superblock.segment_bytes);
+        let before_bytes = self.warming.zeroed_bytes.saturating_sub(segment_bytes);
+        let is_due = self.warming.flushed_bytes >= before_bytes + segment_bytes / ZEROED_AFTER;
         let may_zero = is_of_use && is_due && self.may_warm() && self.has_spare();
         let segment = may_zero.then(|| self.space.next_for(Stream::Host)).flatten();
         segment.filter(|&segment| !self.space.is_warm(segment))
+    }
+
+    /// Notes whether the segment that the host's stream enters is warm.
+    pub(super) fn note_host_enters(&mut self, is_warm: bool) {
+        self.warming.is_tail_warm = is_warm;
+        // The one after it may be zeroed.
+        self.wake(Wakes::WARMER);
+    }
+
+    /// Returns whether the host's stream should go on in the next segment, which is warm, although
+    /// its own has room left.
+    pub(crate) fn should_leave_cold_segment(&self) -> bool {
+        let next = self.space.next_for(Stream::Host);
+        let is_next_warm = next.is_some_and(|segment| self.space.is_warm(segment));
+        let segment_bytes = self.superblock.segment_bytes;
+        let has_room = |tail: Tail| segment_bytes - tail.used > segment_bytes / LEFT_BEFORE;
+        !self.warming.is_tail_warm
+            && !self.warming.has_left
+            && is_next_warm
+            && self.log.tail(Stream::Host).is_some_and(has_room)
+            && self.keeps_warm()
+            && self.has_spare()
+    }
+
+    /// Lets the host's stream go on in the next segment. Returns whether that is settled; if not, the
+    /// caller waits for [`Wakes::PROGRESS`].
+    ///
+    /// # Errors
+    /// Those of [`Core::leave_segment`].
+    pub(crate) fn leave_cold_segment(&mut self) -> Result<bool> {
+        let has_left = self.leave_segment(Stream::Host)?;
+        self.warming.has_left |= has_left;
+        Ok(has_left)
     }
 
     /// Returns whether zeroing a segment ends before its end.

@@ -41,6 +41,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                 self.discard_free(segment).await;
             }
             self.with_core(|core| core.end_hold(segment, is_warm));
+            if self.core().should_leave_cold_segment() {
+                let leave = |core: &mut Core| Ok(core.leave_cold_segment()?.then_some(()));
+                // If the log has failed, others report that.
+                let _ = self.with_room(leave).await;
+            }
         }
     }
 

@@ -56,7 +56,7 @@ impl Space {
     }
 
     /// Returns the free segments, lowest first.
-    fn all_free(&self) -> impl Iterator<Item = SegmentId> {
+    pub(crate) fn all_free(&self) -> impl Iterator<Item = SegmentId> {
         let from = self.lowest_free.min(self.end) as usize;
         let handed_out = self.numbered().take(self.end as usize).skip(from);
         handed_out.filter(|(_, entry)| entry.is_available()).map(|(segment, _)| segment)

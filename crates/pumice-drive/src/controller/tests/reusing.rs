@@ -72,7 +72,8 @@ fn place_of(drive: &TestDrive, lba: u64) -> FramePlace {
     }
 }
 
-/// Fills the host's segment so far that a block needs another one.
+/// Fills the host's segment so far that a block needs another one, with few flushes: many would let
+/// the host move on to another segment.
 async fn fill_segment(drive: &TestDrive, data: &[u8]) {
     while drive.core().log().fit(Stream::Host, BLOCK_BYTES + 28, u32::MAX) != log::Fit::NewSegment {
         let fits = |bytes: usize| {
@@ -80,8 +81,9 @@ async fn fill_segment(drive: &TestDrive, data: &[u8]) {
             drive.core().log().fit(Stream::Host, room, u32::MAX) != log::Fit::NewSegment
         };
         let len = if fits(data.len()) { data.len() } else { BLOCK_BYTES };
-        drive.write(MIB, &data[..len], true).await.unwrap();
+        drive.write(MIB, &data[..len], false).await.unwrap();
     }
+    drive.flush().await.unwrap();
 }
 
 /// A write of parts of two blocks has read the first and waits for the second. The first is
