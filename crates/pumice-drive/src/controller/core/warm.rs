@@ -197,8 +197,8 @@ impl Core {
             && self.has_spare()
     }
 
-    /// Lets the host's stream go on in the next segment. Returns whether that is settled; if not, the
-    /// caller waits for [`Wakes::PROGRESS`].
+    /// Lets the host's stream go on in the next segment. Returns whether that is settled; if not,
+    /// the caller waits for [`Wakes::PROGRESS`].
     ///
     /// # Errors
     /// Those of [`Core::leave_segment`].
