@@ -25,6 +25,7 @@ use super::policy::Policy;
 use super::replies::AllPending;
 use super::roster::Roster;
 use super::session::{Link, Place, Shared, Stage};
+use super::spare_time::SpareTime;
 use super::tally::Tally;
 use super::tls::Tls;
 use crate::{Disk, Listener};
@@ -172,6 +173,7 @@ impl<D: Disk + 'static> Server<D> {
             options,
             budget,
             all_pending,
+            spare_time: SpareTime::default(),
             stage: Cell::new(Stage::Open),
             changed: WaitQueue::default(),
         });
