@@ -10,8 +10,8 @@
 //!   `progress`: how far a command is.
 //!
 //! Results go to stdout, progress and logs to stderr. The exit code is 0 for success, 1 if the
-//! subcommand ran and found a problem, and 2 if it could not run. A reader that closes stdout early
-//! is not an error.
+//! subcommand ran and found a problem, 2 if it could not run, and 128 and the number of a signal that
+//! has stopped it. A reader that closes stdout early is not an error.
 //!
 //! Subcommands return `anyhow` errors: nothing here but their text matters, except where a
 //! subcommand looks for a particular error, which it finds by downcasting.
@@ -148,12 +148,13 @@ fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         _ => LogLevel::Warn,
     };
     log::start(cli.log_format, cli.log.unwrap_or(default_level));
-    match cli.command.run() {
-        Ok(Outcome::Good) => ExitCode::SUCCESS,
+    let code = match cli.command.run() {
+        Ok(Outcome::Good) => return ExitCode::SUCCESS,
         Ok(Outcome::Problem) => ExitCode::from(1),
         Ok(Outcome::Code(code)) => ExitCode::from(code),
         Err(error) => fail(&error),
-    }
+    };
+    signals::exit_code().map_or(code, ExitCode::from)
 }
 
 fn parse(program: &mut clap::Command, arguments: &Arguments) -> Result<Cli, clap::Error> {
