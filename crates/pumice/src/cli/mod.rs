@@ -5,7 +5,8 @@
 //! * `open`: a drive for a subcommand; `holder`: the process that has it open;
 //!   `state`: how it is in use.
 //! * `mount`: the program as a helper of mount(8); `notify`: messages to systemd.
-//! * `signals`: Ctrl-C and the like; `watch`: metrics of `serve`.
+//! * `signals`: Ctrl-C and the like; `watch`: metrics of `serve`; `whereabouts`: files that are
+//!   moved or deleted while they are served.
 //! * `log`: the log; `output`: results and messages; `documents`: reports in several formats;
 //!   `progress`: how far a command is.
 //!
@@ -69,6 +70,7 @@ mod state;
 mod top;
 mod values;
 mod watch;
+mod whereabouts;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

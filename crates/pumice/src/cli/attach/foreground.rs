@@ -13,7 +13,7 @@ use super::worker::Worker;
 use super::{Args, Attachment, background, protect, take_down};
 use crate::cli::open::{self, FileDrive};
 use crate::cli::serve::name_of;
-use crate::cli::{Outcome, chain, notify, print, print_json, say_error, signals};
+use crate::cli::{Outcome, chain, notify, print, print_json, say_error, signals, whereabouts};
 use crate::control::ControlSocket;
 use crate::watch::{Connections, Measured, Watch};
 use pumice_drive::codec::Workers;
@@ -102,6 +102,7 @@ fn serve_opened(
         let watch = (watch, name);
         runtime.spawn(control.serve(runtime.clone(), drive.clone(), watch, Rc::default()));
     }
+    whereabouts::watch(drive.medium().whereabouts());
     // Fails only if the thread has ended, which its result reports.
     let _ = steps.file.send(file);
     let ready = runtime.block_on(steps.set_up.end(runtime)).and_then(|device| {
