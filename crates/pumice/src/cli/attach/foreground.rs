@@ -86,7 +86,7 @@ fn serve_opened(
         tracing::warn!(drive = %args.path.display(), "removed what a killed process had left");
     }
     wanted.check_mountpoint()?;
-    let attachment = Attachment::begin(&args.path, args.mountpoint.as_deref())?;
+    let mut attachment = Attachment::begin(&args.path, args.mountpoint.as_deref())?;
     let measured = Rc::new(Measured::new(drive.clone(), runtime.clone()));
     let name = name_of(&args.path);
     let file = attachment.fuse_directory().join(file_name(&name));
@@ -107,7 +107,8 @@ fn serve_opened(
     let _ = steps.file.send(file);
     let ready = runtime.block_on(steps.set_up.end(runtime)).and_then(|device| {
         protect::against_killing(steps.failures);
-        announce(args, &attachment, &device).inspect_err(|_| {
+        let noted = attachment.note_device(&device);
+        noted.and_then(|()| announce(args, &attachment, &device)).inspect_err(|_| {
             let _ = runtime.block_on(take_down_on_worker(runtime, &attachment));
         })
     });
