@@ -1,6 +1,7 @@
 //! Replies to BLOCK_STATUS: the status of a range in each metadata context that was negotiated.
 //!
-//! They are worked out in the spare time of the thread, and only for a client that takes its replies.
+//! They are worked out in the spare time of the thread, and only for a client that takes its
+//! replies.
 
 use super::chunks::Descriptor;
 use super::contexts::{Context, STATE_HOLE, STATE_ZERO, STORED_WHOLE};

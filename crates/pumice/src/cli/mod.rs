@@ -11,8 +11,8 @@
 //!   `progress`: how far a command is.
 //!
 //! Results go to stdout, progress and logs to stderr. The exit code is 0 for success, 1 if the
-//! subcommand ran and found a problem, 2 if it could not run, and 128 and the number of a signal that
-//! has stopped it. A reader that closes stdout early is not an error.
+//! subcommand ran and found a problem, 2 if it could not run, and 128 and the number of a signal
+//! that has stopped it. A reader that closes stdout early is not an error.
 //!
 //! Subcommands return `anyhow` errors: nothing here but their text matters, except where a
 //! subcommand looks for a particular error, which it finds by downcasting.

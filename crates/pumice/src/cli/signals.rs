@@ -7,8 +7,8 @@
 //! | `top`, `demo` | [`flag()`]: end at the next step | the same again |
 //! | other long commands | [`Interrupt`]: end at the next step | end the process as it is |
 //!
-//! A command that a signal has stopped before it was done exits with 128 and the signal's number, as
-//! shells expect; a server that has shut down is done.
+//! A command that a signal has stopped before it was done exits with 128 and the signal's number,
+//! as shells expect; a server that has shut down is done.
 
 use std::io::{IsTerminal, stderr, stdin};
 use std::os::fd::OwnedFd;

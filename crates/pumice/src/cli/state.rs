@@ -97,8 +97,8 @@ pub(super) fn read(path: &Path) -> Result<(Info, State)> {
     Ok((super::open::drive(&runtime, path, options)?.info(), State::default()))
 }
 
-/// Returns the drive that was opened at `path` by a server of this user, though nothing is there any
-/// more.
+/// Returns the drive that was opened at `path` by a server of this user, though nothing is there
+/// any more.
 fn misplaced(path: &Path) -> Option<(Info, State)> {
     let path = std::path::absolute(path).ok()?;
     let mut servers = control::servers().into_iter().filter_map(Result::ok);

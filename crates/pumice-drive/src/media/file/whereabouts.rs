@@ -85,8 +85,8 @@ impl Found {
                 "{path} no longer leads to the device of the drive, which was removed or renamed"
             )),
             ELSEWHERE => Some(format!(
-                "{path} no longer leads to the file of the drive, which was moved or replaced: move \
-                 it back before the process that uses it ends"
+                "{path} no longer leads to the file of the drive, which was moved or replaced: \
+                 move it back before the process that uses it ends"
             )),
             _ => Some(format!(
                 "{path} was deleted while in use: all data is lost when the process that uses it \

@@ -9,8 +9,8 @@
 //!
 //! The loop device is the one whose backing file is that file, which cannot be wrong. Lists of loop
 //! devices show the file, so it has the drive's name. Once a process that had mounts of its own is
-//! dead, the path of the file is lost; then it is the device that was recorded, if it is still in the
-//! same use.
+//! dead, the path of the file is lost; then it is the device that was recorded, if it is still in
+//! the same use.
 
 use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;

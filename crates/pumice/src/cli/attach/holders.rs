@@ -43,8 +43,8 @@ pub(super) fn is_on_lost_file(device: &str) -> bool {
     path.parent() == Some(Path::new("/"))
 }
 
-/// Returns the number of the use that is made of a block device, which no other use of any has; none
-/// before Linux 5.15.
+/// Returns the number of the use that is made of a block device, which no other use of any has;
+/// none before Linux 5.15.
 pub(super) fn use_number(device: &str) -> Option<u64> {
     let number = fs::read_to_string(format!("/sys/block/{device}/diskseq")).ok()?;
     number.trim().parse().ok()

@@ -14,8 +14,8 @@
 //! * `attachment`: the record of an attached drive. `holders`: what uses a device.
 //! * `protect`: keeps the process alive when memory is short.
 //!
-//! In a unit (`--step`), the process that serves has mounts of its own, and short ones beside it mount
-//! and unmount for the machine.
+//! In a unit (`--step`), the process that serves has mounts of its own, and short ones beside it
+//! mount and unmount for the machine.
 //!
 //! The background process is a new process and not a fork, because threads do not survive a fork. A
 //! failed attempt leaves nothing; what a killed process left is removed by the next attempt.
