@@ -8,6 +8,7 @@ ln -s /pumice /sbin/mount.pumice
 ln -s /pumice /sbin/umount.pumice
 # Where systemd looks for them.
 ln -s /sbin/mount /sbin/umount /bin/
+ln -s /sbin/nsenter /usr/bin/
 if blkid /dev/vda > /dev/null; then boot=second; else boot=first; fi
 [ $boot = second ] || mkfs.ext4 -q /dev/vda || fail "mkfs of the disk"
 mount -t ext4 /dev/vda /data || fail "mount of the disk"

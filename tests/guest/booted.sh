@@ -32,7 +32,18 @@ systemctl start pumice-attach@attached || fail "unit of attach: $(systemctl stat
 grep -q ' /srv/attached ext4 .*nosuid' /proc/mounts || fail "not mounted by the unit"
 cmp /srv/attached/sums /tmp/sums || fail "not the same drive"
 /pumice info $drive | grep attached || fail "not found by info"
-cp /tmp/sums /srv/attached/new
+grep fuse.pumice /proc/mounts && fail "the device's file is among the machine's mounts"
+cp /tmp/sums /srv/attached/new && sync || fail "writing by the unit"
+killed=$(systemctl show --value --property MainPID pumice-attach@attached)
+kill -9 "$killed"
+looks=0
+until [ "$(systemctl is-active pumice-attach@attached)" = active ] &&
+    [ "$(systemctl show --value --property MainPID pumice-attach@attached)" != "$killed" ]; do
+    looks=$((looks + 1))
+    [ $looks -lt 30 ] || fail "not restarted: $(systemctl status pumice-attach@attached)"
+    sleep 1
+done
+cmp /srv/attached/new /tmp/sums || fail "not mounted again"
 systemctl stop pumice-attach@attached || fail "stop of attach"
 grep /srv/attached /proc/mounts && fail "still mounted"
 /pumice check $drive || fail "check after the unit"

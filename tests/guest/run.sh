@@ -30,7 +30,7 @@ esac
 # Longest that a guest may take; half a minute is usual.
 GUEST_SECONDS=300
 MODULES=(ext4 fuse loop nbd virtio_blk virtio_net virtio_pci)
-PROGRAMS=(blkid e2fsck fstrim losetup mke2fs mount nbd-client umount)
+PROGRAMS=(blkid e2fsck fstrim losetup mke2fs mount nbd-client nsenter umount)
 
 missing() {
     echo "$*" >&2

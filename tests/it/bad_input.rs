@@ -62,7 +62,7 @@ fn a_drive_without_a_size_is_refused() {
         (&[][..], "--size is missing"),
         (&["--thin=3x"], "--thin needs the --capacity"),
         (&["--thin=0.5x", "--capacity=1G"], "such as 3x"),
-        (&["--capacity=1M"], "a capacity of 1.00 MiB is too small"),
+        (&["--capacity=1M"], "a capacity of 1 MiB is too small"),
     ] {
         let drive = Drive::absent();
         let path = drive.path().to_str().expect("a plain path");

@@ -117,6 +117,18 @@ fn what_a_start_would_refuse_refuses_a_restart() {
     server.stop();
 }
 
+#[test]
+fn a_check_says_what_would_be_served() {
+    if stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("64M", &[]);
+    let path = drive.path().to_str().unwrap();
+    let checked = pumice(&["serve", path, "--check"]);
+    let said = (checked.code, checked.stdout.as_str(), checked.stderr.as_str());
+    assert_eq!(said, (Some(0), "valid: would serve drive\n", ""));
+}
+
 /// As it is, and with every line that is commented out put to use.
 #[test]
 fn the_example_is_right_down_to_its_comments() {

@@ -7,6 +7,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::Duration;
 
@@ -269,7 +270,12 @@ fn who_may_ask_for_what() {
     }
     assert!(counter(&drive.info(), "checkpoints") >= 1);
     let page = get(&address, "/");
-    for header in ["content-security-policy: default-src 'none'", "nosniff", "no-store"] {
+    for header in [
+        "content-security-policy: default-src 'none'",
+        "cross-origin-resource-policy: same-origin",
+        "nosniff",
+        "no-store",
+    ] {
         assert!(page.head.contains(header), "{}", page.head);
     }
     assert!(!page.head.contains("access-control"), "{}", page.head);
@@ -311,6 +317,36 @@ fn an_address_for_all_needs_a_token_or_a_word() {
     assert_eq!(refused.code, Some(2));
     assert!(refused.stderr.contains(&taken), "{}", refused.stderr);
     assert_eq!(drive.info()["epoch"], before["epoch"]);
+}
+
+/// For machines on which other users must not see what drives do.
+#[test]
+fn a_unix_socket_is_for_those_who_may_connect() {
+    let drive = Drive::create("64M", &[]);
+    let socket = drive.beside("web");
+    let place = format!("unix:{}", socket.display());
+    let server = drive.serve_with(&["--http", &place]);
+    wait_until("the server says where it is", || server.stderr().contains(&place));
+    let ask = |path: &str| {
+        let mut client = UnixStream::connect(&socket).expect("connect");
+        client.set_read_timeout(Some(ANSWER_LIMIT)).expect("a limit");
+        let head = format!("GET {path} HTTP/1.1\r\nHost: any.example\r\nConnection: close\r\n\r\n");
+        client.write_all(head.as_bytes()).expect("a request");
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).expect("an answer");
+        parse(&answer)
+    };
+    assert_eq!(ask("/api/drives").json()[0]["name"], "drive");
+    assert_eq!(ask("/healthz").status, 200);
+    // A restart takes the socket over.
+    server.restart();
+    wait_until("HTTP is served again", || UnixStream::connect(&socket).is_ok());
+    assert_eq!(ask("/healthz").status, 200);
+    server.stop();
+    assert!(!socket.exists(), "the socket was not removed");
+    let path = drive.path().to_str().expect("UTF-8");
+    let refused = pumice(&["serve", path, "--check", "--http", "unix:"]);
+    assert!(refused.code == Some(2) && refused.stderr.contains("a path"), "{refused:?}");
 }
 
 #[test]

@@ -6,7 +6,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::harness::{COMMAND_LIMIT, Drive, Finished, PUMICE, run, run_ok, stand_in, tool};
+use crate::harness::{
+    COMMAND_LIMIT, Drive, Finished, PUMICE, run, run_ok, stand_in, tool, wait_until,
+};
 
 fn list(drive: &Drive, args: &[&str]) -> Finished {
     let mut command = Command::new(PUMICE);
@@ -49,7 +51,7 @@ fn drives_are_listed_with_their_state() {
         assert!((1..length).contains(&taken), "{taken} of {length}");
     }
     let text = list(&drive, &[]).stdout;
-    for word in ["drive ", "served", "64.00 MiB", "8.00 MiB", "x, 7.", "healthy", &server.uri()] {
+    for word in ["drive ", "served", "64 MiB", "8 MiB", "x, 7.", "healthy", &server.uri()] {
         assert!(text.contains(word), "{word} in\n{text}");
     }
 
@@ -79,5 +81,33 @@ fn drives_are_listed_with_their_state() {
     let finished = run(&mut command, COMMAND_LIMIT);
     assert_eq!((finished.code, &json(&finished)[0]["state"]), (Some(1), &"in use".into()));
     assert!(finished.stderr.contains(&format!("process {} ", server.id())), "{finished:?}");
+    server.stop();
+}
+
+/// Guards against a file that is deleted while its drive is served: all is lost when that ends.
+#[test]
+fn a_served_drive_whose_file_is_moved_or_deleted_says_so() {
+    if stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("64M", &[]);
+    let server = drive.serve_with_control(&[]);
+    let shown = |word: &str| {
+        // By its name, too, at which nothing is any more.
+        let mut info = Command::new(PUMICE);
+        info.env("PUMICE_RUNTIME_DIR", drive.beside("pumice")).arg("info").arg(drive.path());
+        let info = run_ok(&mut info).stdout;
+        info.contains(word) && list(&drive, &[]).stdout.contains("attention")
+    };
+    let other = drive.beside("other");
+    fs::rename(drive.path(), &other).unwrap();
+    wait_until("the move is noticed", || server.stderr().contains("was moved or replaced"));
+    assert!(shown("no longer leads"));
+    fs::rename(&other, drive.path()).unwrap();
+    wait_until("it is back", || server.stderr().contains("back in its place"));
+    assert_eq!(drive.info()["alerts"], Value::Array(Vec::new()));
+    fs::remove_file(drive.path()).unwrap();
+    wait_until("the end is noticed", || server.stderr().contains("was deleted while in use"));
+    assert!(shown("was deleted while in use"));
     server.stop();
 }

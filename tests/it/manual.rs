@@ -87,43 +87,39 @@ fn systemd_takes_the_units() {
 }
 
 /// What `systemd-analyze security` holds against `pumice-attach@.service`, and why it stays.
-const OPEN_ITEMS: [&str; 21] = [
+const OPEN_ITEMS: [&str; 16] = [
     // Only root may mount, make loop devices, and open the drives of other users; and the memory of
-    // a process that a file system waits for must be locked.
+    // a process that a file system waits for must not wait for it.
     "UserOrDynamicUser",
     "PrivateUsers",
     "CapabilityBoundingSet_CAP_SYS_ADMIN",
     "CapabilityBoundingSet_CAP_DAC_FOWNER_IPC_OWNER",
-    "CapabilityBoundingSet_CAP_IPC_LOCK",
     "CapabilityBoundingSet_CAP_SYS_NICE_RESOURCE",
     "SystemCallFilter_mount",
     // It gets FUSE and loop devices only, and the sockets of other commands and of systemd.
     "DeviceAllow",
-    "RestrictAddressFamilies_AF_UNIX",
-    // Each of these gives a service mounts of its own, which the machine would not see.
     "PrivateDevices",
-    "PrivateMounts",
-    "PrivateTmp",
+    "RestrictAddressFamilies_AF_UNIX",
+    // Settings of a loop device are in /sys, and other processes that use it in /proc.
     "ProcSubset",
-    "ProtectControlGroups",
-    "ProtectHome",
-    "ProtectKernelLogs",
-    "ProtectKernelModules",
     "ProtectKernelTunables",
     "ProtectProc",
+    // Drives and mount points may be anywhere but in the system's own folders.
+    "PrivateTmp",
+    "ProtectHome",
     "ProtectSystem",
     "RootDirectoryOrRootImage",
 ];
 
-/// A server listens to the world, and needs no rights for that. Attaching needs root and the
-/// machine's mounts; it listens to no one else. That both work with these rights is tried in a
-/// guest: see `guest`.
+/// A server listens to the world, and needs no rights for that. Attaching needs root, and the mounts
+/// of the machine in short steps only; it listens to no one else. That both work with these rights
+/// is tried in a guest: see `guest`.
 #[test]
 fn the_units_have_few_rights() {
     let Some(analyze) = tool("systemd-analyze") else { return };
     let folder = units();
-    // In tenths. With systemd 252 they have 1.5 and 3.2.
-    for (name, exposure_max) in [("pumice@.service", "30"), ("pumice-attach@.service", "33")] {
+    // In tenths, so that both are below 3.0. With systemd 252 they have 1.5 and 2.4.
+    for (name, exposure_max) in [("pumice@.service", "29"), ("pumice-attach@.service", "29")] {
         let mut command = Command::new(&analyze);
         command.args(["security", "--no-pager", "--offline=true", "--threshold", exposure_max]);
         let said = run(command.arg(folder.path().join(name)), COMMAND_LIMIT);

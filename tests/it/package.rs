@@ -110,7 +110,7 @@ fn the_units_find_what_is_installed() {
     let start = format!("ExecStart={} serve --config /etc/pumice/%i.toml\n", goes_to("pumice"));
     assert!(service.contains(&start), "{service}");
     let service = fs::read_to_string(dist.join("pumice-attach@.service")).unwrap();
-    let start = format!("{} attach --foreground --config /etc/pumice/%i.toml\n", goes_to("pumice"));
+    let start = format!("{} attach --step serve --config /etc/pumice/%i.toml\n", goes_to("pumice"));
     assert!(service.contains(&start), "{service}");
     // The only place where mount(8) looks, which is /sbin; a link from there to the program.
     assert_eq!(goes_to("/mount.pumice"), "/usr/sbin/mount.pumice");

@@ -240,7 +240,7 @@ fn an_interrupted_full_read_speaks_of_what_it_read() {
     run_ok(Command::new("kill").args(["-INT", &child.id().to_string()]));
     let mut out = String::new();
     child.stdout.take().expect("a pipe").read_to_string(&mut out).expect("output");
-    assert_eq!(wait(&mut child, COMMAND_LIMIT).expect("it ends soon").code(), Some(2));
+    assert_eq!(wait(&mut child, COMMAND_LIMIT).expect("it ends soon").code(), Some(130));
     let text = out.split_whitespace().collect::<Vec<_>>().join(" ");
     for words in ["% that were read", "no sample", "Interrupted: all figures"] {
         assert!(text.contains(words), "no '{words}' in {out}");
@@ -294,7 +294,7 @@ fn an_interrupt_shows_what_is_known() {
     let mut out = String::new();
     child.stdout.take().expect("a pipe").read_to_string(&mut out).expect("output");
     let ended = wait(&mut child, COMMAND_LIMIT).expect("it ends soon");
-    assert_eq!(ended.code(), Some(2));
+    assert_eq!(ended.code(), Some(130));
     let of: Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!(of["is_complete"], false);
     assert!(of["draws"].as_u64().unwrap().is_multiple_of(512), "{}", of["draws"]);

@@ -3,16 +3,18 @@
 //! Method: real clients on each kind of listener and each kind of I/O; the exit codes users script
 //! against.
 
-use std::fs::{DirBuilder, OpenOptions};
-use std::io::{BufRead, BufReader};
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::{
-    COMMAND_LIMIT, Drive, PUMICE, Server, counter, pumice, run, run_ok, stand_in, tool, wait_until,
+    COMMAND_LIMIT, Drive, PUMICE, Server, counter, pumice, run, run_ok, skip, stand_in, tool,
+    wait_until,
 };
 
 #[test]
@@ -69,6 +71,60 @@ fn a_signal_ends_the_command_and_leaves_no_socket() {
     assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
     assert!(!socket.exists(), "the socket was not removed");
     drive.assert_checks();
+}
+
+/// A process with this number, once the number is free; `None` if this machine gives numbers in no
+/// order that can be chosen.
+fn process_with(number: u32) -> Option<Child> {
+    for _ in 0..200 {
+        fs::write("/proc/sys/kernel/ns_last_pid", (number - 1).to_string()).ok()?;
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        if child.id() == number {
+            return Some(child);
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    None
+}
+
+/// Guards against a signal for the command of `--run` that reaches a stranger, who has the number
+/// of the command by then.
+#[test]
+fn a_signal_after_the_end_of_the_command_reaches_nobody() {
+    if stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("64M", &[]);
+    let socket = drive.beside("socket");
+    let mut server = Command::new(PUMICE)
+        .args(["serve".as_ref(), drive.path().as_os_str(), "--unix".as_ref(), socket.as_os_str()])
+        .args(["--run", "echo $$; read word; exit 7"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let command: u32 = line.trim().parse().unwrap();
+    // A client that stops in the middle of a write holds the shutdown up for seconds.
+    let mut client = UnixStream::connect(&socket).unwrap();
+    client.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0").unwrap();
+    client.read_exact(&mut [0; 18 + 32 + 20]).unwrap();
+    client.write_all(b"\x25\x60\x95\x13\0\0\0\x01\0\0\0\0\0\0\0\x01").unwrap();
+    client.write_all(b"\0\0\0\0\0\0\0\0\0\x10\0\0half").unwrap();
+    drop(server.stdin.take());
+    wait_until("the command has ended", || !Path::new(&format!("/proc/{command}")).exists());
+    let Some(mut stranger) = process_with(command) else {
+        server.wait().unwrap();
+        return skip("the number of a process cannot be chosen here").unwrap_or_default();
+    };
+    kill_process(Pid::from_child(&server), Signal::TERM).unwrap();
+    assert_eq!(server.wait().unwrap().code(), Some(7));
+    assert_eq!(stranger.try_wait().unwrap(), None, "another process was signalled");
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
 }
 
 #[test]

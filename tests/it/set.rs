@@ -102,3 +102,12 @@ fn what_is_no_setting_is_refused() {
     }
     assert_eq!(set(&Drive::absent(), &["codec=lz4"]).code, Some(2));
 }
+
+#[test]
+fn what_is_no_drive_is_refused_with_what_to_do() {
+    let drive = Drive::absent();
+    fs::write(drive.path(), "a text\n".repeat(1000)).unwrap();
+    let refused = set(&drive, &["codec=lz4"]);
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.stderr.contains("check the path"), "{refused:?}");
+}

@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -89,6 +90,25 @@ fn serve(drive: &Drive, certificates: &Path, args: &[&str]) -> Server {
 fn uri(server: &Server, certificates: &Path) -> String {
     let uri = server.uri().replacen("nbd+unix", "nbds+unix", 1);
     format!("{uri}&tls-certificates={}", certificates.display())
+}
+
+#[test]
+fn a_key_that_every_user_can_read_is_remarked() {
+    if stand_in().is_some() {
+        return;
+    }
+    let authority = Authority::new("an authority");
+    let certificates = authority.server();
+    let drive = Drive::create("64M", &[]);
+    for (mode, is_remarked) in [(0o640, false), (0o644, true)] {
+        let key = certificates.join("server-key.pem");
+        fs::set_permissions(&key, fs::Permissions::from_mode(mode)).unwrap();
+        let server = serve(&drive, &certificates, &[]);
+        wait_until("the drive is served", || server.stderr().contains("serving"));
+        let line = "every user can read the private key: chmod o-r";
+        assert_eq!(server.stderr().contains(line), is_remarked, "{}", server.stderr());
+        server.stop();
+    }
 }
 
 #[test]

@@ -1,9 +1,12 @@
 //! Replies to BLOCK_STATUS: the status of a range in each metadata context that was negotiated.
+//!
+//! They are worked out in the spare time of the thread, and only for a client that takes its
+//! replies.
 
 use super::chunks::Descriptor;
 use super::contexts::{Context, STATE_HOLE, STATE_ZERO, STORED_WHOLE};
 use super::request::Command;
-use super::session::Session;
+use super::session::{Session, Shared};
 use crate::Disk;
 use crate::disk::{Content, Extent};
 use pumice_drive::base::Result;
@@ -14,6 +17,9 @@ const EXTENTS_MAX: usize = 2048;
 
 /// Extents of the disk examined for one request: a few milliseconds.
 const VISITS_MAX: usize = 1 << 16;
+
+/// Extents examined at a time, between which others are served: about a tenth of a millisecond.
+const PIECE_VISITS: usize = 1 << 10;
 
 /// The extents that one context reports.
 struct Answer {
@@ -58,11 +64,11 @@ pub(super) async fn block_status<D: Disk>(session: &Session<D>, command: Command
     let new = |context| Answer { context, descriptors: Vec::new(), descriptors_max };
     let mut answers: Vec<_> = session.dialect.contexts.iter().map(new).collect();
     let _turn = session.statuses.turn().await;
+    session.replies.nearly_empty().await;
     if session.replies.has_failed() {
         return;
     }
-    let result = ask(&*session.export.disk, &command, &mut answers).await;
-    session.replies.room().await;
+    let result = ask(session, &command, &mut answers).await;
     if result.is_err() {
         return session.answer(&command, result);
     }
@@ -75,17 +81,30 @@ pub(super) async fn block_status<D: Disk>(session: &Session<D>, command: Command
     session.log_failure(&command, &result);
 }
 
-async fn ask<D: Disk>(disk: &D, command: &Command, answers: &mut [Answer]) -> Result<()> {
-    let mut visits = 0;
-    disk.extents(command.offset, command.length, |extent| {
-        visits += 1;
-        let mut is_wanted = false;
-        for answer in answers.iter_mut().filter(|answer| answer.wants_more()) {
-            is_wanted |= answer.take(extent);
-        }
-        is_wanted && visits < VISITS_MAX
-    })
-    .await
+/// Fills the answers, piece by piece, until nothing more is wanted.
+async fn ask<D: Disk>(
+    session: &Session<D>,
+    command: &Command,
+    answers: &mut [Answer],
+) -> Result<()> {
+    let Shared { runtime, spare_time, .. } = &*session.shared;
+    let end = command.offset + command.length;
+    let (mut at, mut visits, mut is_wanted) = (command.offset, 0, true);
+    while at < end && is_wanted && visits < VISITS_MAX && !session.replies.has_failed() {
+        // A disk that lists nothing ends the answer.
+        is_wanted = false;
+        let piece = session.export.disk.extents(at, end - at, |extent| {
+            visits += 1;
+            is_wanted = false;
+            for answer in answers.iter_mut().filter(|answer| answer.wants_more()) {
+                is_wanted |= answer.take(extent);
+            }
+            at += extent.bytes;
+            is_wanted && visits % PIECE_VISITS != 0
+        });
+        spare_time.piece(runtime, piece).await?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

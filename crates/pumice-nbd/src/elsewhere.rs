@@ -238,7 +238,9 @@ async fn obey<D: Disk + 'static>(server: Rc<Server<D>>, orders: Orders) {
             }
             Order::Relay(name, end) => {
                 if let Some(export) = server.export(&name) {
-                    server.runtime().spawn(relay::carry_out(export, end));
+                    let spare_time = server.spare_time().clone();
+                    let runtime = server.runtime();
+                    runtime.spawn(relay::carry_out(runtime.clone(), spare_time, export, end));
                 }
             }
             Order::HandOver(answer) => end_clients(&server, answer, true),

@@ -97,11 +97,12 @@
 //! | `receive` | requests as they arrive |
 //! | `slots`, `execute` | requests in flight, and how each is carried out |
 //! | `read_reply`, `block_status` | requests whose replies carry data |
+//! | `spare_time` | the part of a thread that BLOCK_STATUS may take |
 //! | `budget` | memory for payloads |
 //! | `session` | state shared by the parts of a connection |
 //! | `connection`, `server` | the order of steps |
 //! | `changes` | a server that changes while it serves |
-//! | `elsewhere` | exports on another thread |
+//! | `elsewhere`, `relay` | exports on another thread |
 //! | `tally` | counters for any thread |
 //! | `handover` | connections that another process continues |
 //! | `client` | the client |
@@ -146,6 +147,7 @@ mod roster;
 mod server;
 mod session;
 mod slots;
+mod spare_time;
 mod tally;
 mod tls;
 mod wire;

@@ -45,6 +45,8 @@ pub struct MemoryDisk {
     pub gates_flush: bool,
     /// Lists of extents wait until the gate opens.
     pub gates_extents: bool,
+    /// Lists of extents that were asked for.
+    pub listed: Cell<u64>,
     /// Lists of extents that wait at the gate.
     pub waiting: Cell<u64>,
     /// The most lists of extents that waited at the gate at a time.
@@ -82,6 +84,7 @@ impl MemoryDisk {
             fails_flush: false,
             gates_flush: false,
             gates_extents: false,
+            listed: Cell::new(0),
             waiting: Cell::new(0),
             waited_together: Cell::new(0),
             is_opened_by_reads: false,
@@ -221,6 +224,7 @@ impl Disk for MemoryDisk {
     ) -> Result<()> {
         self.range(offset, len);
         self.failure_of(offset, len)?;
+        self.listed.update(|listed| listed + 1);
         if self.gates_extents {
             self.waiting.update(|waiting| waiting + 1);
             self.waited_together.set(self.waiting.get().max(self.waited_together.get()));

@@ -132,6 +132,9 @@ async fn read_request<D: Disk>(
         Err(refusal) => return refuse(session, incoming, &request, refusal).await,
     };
     session.caller.meter.count(command.read_bytes(), command.written_bytes());
+    if !matches!(command.verb, Verb::BlockStatus { .. }) {
+        session.shared.spare_time.note_other();
+    }
     match command.verb {
         Verb::Write if command.length > 0 => write(session, incoming, slots, command).await?,
         _ => {

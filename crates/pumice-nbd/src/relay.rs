@@ -30,6 +30,7 @@ use super::caller::Caller;
 use super::export::Export;
 use super::request::Shape;
 use super::slots::{SLOTS_MAX, Seat, Slots};
+use super::spare_time::SpareTime;
 use crate::Disk;
 use crate::disk::Extent;
 use pumice_drive::base::wait::WaitQueue;
@@ -43,8 +44,9 @@ const KEPT_BYTES_MAX: usize = 4 * PIECE_BYTES;
 /// Errands under way: the requests of a connection, and what it asks in between.
 const SEATS: usize = 2 * SLOTS_MAX;
 
-/// Extents that the first errand and later ones of a list bring: a long read wants few.
-const EXTENTS_MAX: (usize, usize) = (64, 4096);
+/// Extents that the first errand and later ones of a list bring: a long read wants few, and no errand
+/// keeps the thread of the disk for longer than a piece of an answer.
+const EXTENTS_MAX: (usize, usize) = (64, 1024);
 
 /// The disk of an export on another thread.
 pub(super) struct Relay {
@@ -176,12 +178,18 @@ impl Way {
 
 /// Carries out what comes along the way, on the thread of the disk, until the other end leaves and
 /// all is done.
-pub(super) async fn carry_out<D: Disk + 'static>(export: Rc<Export<D>>, end: DiskEnd) {
+pub(super) async fn carry_out<D: Disk + 'static>(
+    runtime: Runtime,
+    spare_time: Rc<SpareTime>,
+    export: Rc<Export<D>>,
+    end: DiskEnd,
+) {
     let way = &end.0;
     // Dropped before the end is, so that the disk is free once the other side notices.
     let slots = {
         let (export, way) = (export.clone(), way.clone());
-        Slots::new(move |seat| run(export.clone(), way.clone(), seat))
+        let time = (runtime, spare_time);
+        Slots::new(move |seat| run(time.clone(), export.clone(), way.clone(), seat))
     };
     poll_fn(|context| {
         way.to_disk.register(context.waker());
@@ -207,10 +215,22 @@ pub(super) async fn carry_out<D: Disk + 'static>(export: Rc<Export<D>>, end: Dis
     drop((slots, export));
 }
 
-async fn run<D: Disk>(export: Rc<Export<D>>, way: Arc<Way>, seat: Seat<Errand>) {
+async fn run<D: Disk>(
+    (runtime, spare_time): (Runtime, Rc<SpareTime>),
+    export: Rc<Export<D>>,
+    way: Arc<Way>,
+    seat: Seat<Errand>,
+) {
     loop {
         let mut errand = seat.job().await;
-        errand.result = errand.run(&*export.disk).await;
+        // A read asks for few.
+        let is_question = matches!(errand.ask, Ask::Extents { max, .. } if max > EXTENTS_MAX.0);
+        errand.result = if is_question {
+            spare_time.piece(&runtime, errand.run(&*export.disk)).await
+        } else {
+            spare_time.note_other();
+            errand.run(&*export.disk).await
+        };
         assert!(way.answered.push(errand).is_ok(), "there is room for an errand of each seat");
         seat.release();
     }

@@ -56,7 +56,7 @@ pub(super) struct Replies {
     /// Requests that wait for room in `pending`.
     appenders: Line,
     has_failed: Cell<bool>,
-    /// Wakes the first of the appenders.
+    /// Wakes the first of the appenders, and who waits in [`Self::nearly_empty`].
     has_changed: WaitQueue,
 }
 
@@ -94,6 +94,13 @@ impl Replies {
             let _turn = self.appenders.turn().await;
             self.has_changed.wait_for(|| self.is_below_limit().then_some(())).await;
         }
+    }
+
+    /// Waits until few replies are left that the channel has not begun to send: for a reply that
+    /// costs far more to make than to ask for.
+    pub(super) async fn nearly_empty(&self) {
+        let are_few = || self.pending.borrow().len() < FEW_PENDING_BYTES || self.has_failed();
+        self.has_changed.wait_for(|| are_few().then_some(())).await;
     }
 
     /// Whether [`Self::room`] would not wait.

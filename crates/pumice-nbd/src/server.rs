@@ -25,6 +25,7 @@ use super::policy::Policy;
 use super::replies::AllPending;
 use super::roster::Roster;
 use super::session::{Connections, Link, Place, Shared, Stage};
+use super::spare_time::SpareTime;
 use super::tally::Tally;
 use super::tls::Tls;
 use crate::{Disk, Listener};
@@ -187,6 +188,7 @@ impl<D: Disk + 'static> Server<D> {
             options,
             budget,
             all_pending,
+            spare_time: Rc::default(),
             stage: Cell::new(Stage::Open),
             changed: WaitQueue::default(),
         });
@@ -560,5 +562,10 @@ impl<D: Disk + 'static> Server<D> {
 
     pub(super) fn runtime(&self) -> &Runtime {
         &self.shared.runtime
+    }
+
+    /// Returns the time of this thread that questions may take.
+    pub(super) fn spare_time(&self) -> &Rc<SpareTime> {
+        &self.shared.spare_time
     }
 }

@@ -17,6 +17,7 @@ use super::policy::Policy;
 use super::rate::Limits;
 use super::replies::{AllPending, Replies};
 use super::request::{Command, Dialect, Refusal, Shape};
+use super::spare_time::SpareTime;
 use super::tally::Tally;
 use super::wire::{Errno, Request};
 use super::{Options, Security};
@@ -43,6 +44,7 @@ pub(super) struct Shared<D> {
     pub(super) tally: Arc<Tally>,
     pub(super) budget: Rc<Budget>,
     pub(super) all_pending: Rc<AllPending>,
+    pub(super) spare_time: Rc<SpareTime>,
     pub(super) stage: Cell<Stage>,
     /// Wakes waiters when a connection ended, chose its export, or became quiet during shutdown,
     /// and when the stage changed.

@@ -135,7 +135,7 @@ fn size_unit(suffix: &str) -> Option<u64> {
 /// Names of the powers of 1024, from 1024^0.
 const SIZE_NAMES: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
-/// Formats a number of bytes for people: `1.50 GiB`, `4.00 KiB`, `17 B`.
+/// Formats a number of bytes for people, with up to two decimals: `1.5 GiB`, `4 KiB`, `17 B`.
 pub fn format_size(bytes: u64) -> String {
     if bytes < 1024 {
         return format!("{bytes} B");
@@ -146,7 +146,9 @@ pub fn format_size(bytes: u64) -> String {
         value /= 1024.0;
         name = larger;
     }
-    format!("{value:.2} {name}")
+    let number = format!("{value:.2}");
+    let number = number.trim_end_matches('0').trim_end_matches('.');
+    format!("{number} {name}")
 }
 
 /// Formats a number of bytes in the largest unit that divides it: `4 KiB`, `1536 B`. Different
@@ -193,9 +195,11 @@ mod tests {
     #[test]
     fn sizes_are_written_in_binary_units() {
         assert_eq!(format_size(17), "17 B");
-        assert_eq!(format_size(4096), "4.00 KiB");
-        assert_eq!(format_size(3 << 29), "1.50 GiB");
-        assert_eq!(format_size(u64::MAX), "16.00 EiB");
+        assert_eq!(format_size(4096), "4 KiB");
+        assert_eq!(format_size(3 << 29), "1.5 GiB");
+        assert_eq!(format_size(100 << 20), "100 MiB");
+        assert_eq!(format_size((7 << 30) / 3), "2.33 GiB");
+        assert_eq!(format_size(u64::MAX), "16 EiB");
     }
 
     #[test]

@@ -38,10 +38,14 @@ use crate::runtime::Runtime;
 
 mod create;
 mod durable;
+mod whereabouts;
 
 #[cfg(test)]
 #[expect(clippy::cast_possible_truncation, reason = "patterns of test data")]
 mod tests;
+
+use whereabouts::Found;
+pub use whereabouts::{Look, Whereabouts};
 
 /// The unit of writes in every mode: the page size, and at least the block size of every common
 /// device.
@@ -106,6 +110,7 @@ pub struct FileMedium {
     /// Woken when that is known of one.
     certain: WaitQueue,
     discard_refused: Cell<bool>,
+    found: Arc<Found>,
 }
 
 /// The kinds of file that can hold a drive.
@@ -190,6 +195,7 @@ impl FileMedium {
             doubts: Cell::new(0),
             certain: WaitQueue::default(),
             discard_refused: Cell::new(false),
+            found: Arc::default(),
         })
     }
 
@@ -207,6 +213,11 @@ impl FileMedium {
     /// Returns the path with which the medium was opened.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Returns what looks, on another thread, whether the path still leads to the medium.
+    pub fn whereabouts(&self) -> Whereabouts {
+        Whereabouts::new(&self.file, &self.path, self.kind, &self.found)
     }
 
     /// Returns an error of the medium that says what was being done. A full file system is
@@ -487,6 +498,10 @@ impl Medium for FileMedium {
                 _ => self.medium_error(&doing, true, error.into()),
             }
         })
+    }
+
+    fn misplaced(&self) -> Option<String> {
+        self.found.what(&self.path, self.kind == FileKind::Device)
     }
 
     async fn append(

@@ -198,6 +198,12 @@ pub trait Medium {
         Ok(())
     }
 
+    /// Returns what has happened to the place where the medium lies, and what to do, if its content
+    /// is at risk although it can be used. Must not block.
+    fn misplaced(&self) -> Option<String> {
+        None
+    }
+
     /// Writes the buffer at `offset` of `segment`. Offset and length are multiples of the write
     /// unit, and the range lies within the segment.
     ///

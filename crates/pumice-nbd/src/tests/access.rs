@@ -2,7 +2,10 @@
 //! serves disturbs no client whom the change does not concern.
 //! Method: clients over Unix sockets, whose user is the test's own; rules that name it, or another.
 
+use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
+
+use rustix::net::{AddressFamily, SocketType};
 
 use super::super::wire::{option, reply};
 use super::super::{Listed, Policy, Rate, Rules};
@@ -253,4 +256,46 @@ fn clients_are_listed_and_dropped() {
         let mut next = door.enter();
         next.expect_alive();
     });
+}
+
+/// Connects from an address of this machine.
+fn connect_from(source: [u8; 4], target: SocketAddr) -> Client {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddr::from((source, 0))).unwrap();
+    rustix::net::connect(&socket, &target).unwrap();
+    let socket = UnixStream::from(socket);
+    socket.set_read_timeout(Some(TIME_LIMIT)).unwrap();
+    Client(socket)
+}
+
+/// Guards against a crowd from one address that drives out clients of others, which came before.
+#[test]
+fn the_peer_with_most_silent_connections_makes_room() {
+    let runtime = Runtime::new(Backend::Auto).unwrap();
+    let export = Export::new("disk", "a test disk", Rc::new(MemoryDisk::default()));
+    let options = Options { connections_max: 8, ..Options::default() };
+    let server = Server::new(runtime.clone(), vec![Rc::new(export)], options);
+    let any = Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let listener = Listener::bind(&any, Access::default()).unwrap();
+    let target = listener.tcp_address().unwrap();
+    let (near, far) = UnixStream::pair().unwrap();
+    let clients = std::thread::spawn(move || {
+        let mut patient = connect_from([127, 0, 0, 1], target);
+        patient.greet(3);
+        let mut crowd: Vec<_> = (0..40).map(|_| connect_from([127, 0, 0, 2], target)).collect();
+        assert_eq!(crowd[0].receive(18).len(), 18);
+        crowd[0].expect_end();
+        connect_from([127, 0, 0, 3], target).greet(3);
+        // It is still there.
+        patient.option(wire::option::GO, b"\0\0\0\0\0\0");
+        assert_eq!(patient.option_reply(wire::option::GO).0, wire::reply::INFO);
+        drop(far);
+    });
+    runtime.spawn(server.clone().serve(listener));
+    let near = Arc::new(near.into());
+    runtime.block_on(async {
+        let _ = runtime.receive(&near, vec![0; 1], 0..1).await;
+        server.shutdown().await.unwrap();
+    });
+    clients.join().unwrap();
 }

@@ -264,6 +264,32 @@ fn a_flood_of_status_requests_is_answered_one_by_one() {
     assert_eq!(left.disk.waited_together.get(), 1);
 }
 
+/// Guards against long answers that are worked out, one after the other, for a client that takes
+/// none of them.
+#[test]
+fn answers_that_nobody_takes_are_not_worked_out() {
+    const ASKED: u64 = 60;
+    let disk = MemoryDisk::default();
+    disk.bytes.borrow_mut().chunks_mut(8192).for_each(|blocks| blocks[0] = 1);
+    let left = serve(disk, Options::default(), |door| {
+        let command = command::BLOCK_STATUS;
+        let status = Request { flags: 0, command, cookie: 0, offset: 0, length: 16 << 20 };
+        let mut client = structured(&door);
+        // In one piece, which fits a socket.
+        client.send(&status.encode().repeat(1000));
+        let mut other = structured(&door);
+        for _ in 0..ASKED {
+            other.send(&status.encode());
+            // 2,048 extents in each context.
+            let lengths = [other.chunk(), other.chunk()].map(|chunk| chunk.payload.len());
+            assert_eq!(lengths, [4 + 2048 * 8; 2]);
+        }
+    });
+    // Each answer takes three lists and 32 KiB: a dozen fill the socket and what may wait for it.
+    let more = left.disk.listed.get() - ASKED * 3;
+    assert!(more < 20 * 3, "{more} lists for a client that takes nothing");
+}
+
 #[test]
 fn block_status_tells_what_was_selected() {
     serve(disk_with_data(&[1, 2, 4]), Options::default(), |door| {

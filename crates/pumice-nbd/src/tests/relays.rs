@@ -276,7 +276,8 @@ fn clients_are_handed_over() {
 fn ends(runtime: &Runtime) -> (Rc<Export<MemoryDisk>>, RelayEnd) {
     let (end, relay) = relay::way(Shape { size_bytes: 4096, is_read_only: false });
     let export = Rc::new(Export::new("a", "", Rc::new(MemoryDisk::new(8192))));
-    runtime.spawn(relay::carry_out(export.clone(), end));
+    let carried_out = relay::carry_out(runtime.clone(), Rc::default(), export.clone(), end);
+    runtime.spawn(carried_out);
     (export, relay)
 }
 

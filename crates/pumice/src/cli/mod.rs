@@ -5,13 +5,14 @@
 //! * `open`: a drive for a subcommand; `holder`: the process that has it open;
 //!   `state`: how it is in use.
 //! * `mount`: the program as a helper of mount(8); `notify`: messages to systemd.
-//! * `signals`: Ctrl-C and the like; `watch`: metrics of `serve`.
+//! * `signals`: Ctrl-C and the like; `watch`: metrics of `serve`; `whereabouts`: files that are
+//!   moved or deleted while they are served.
 //! * `log`: the log; `output`: results and messages; `documents`: reports in several formats;
 //!   `progress`: how far a command is.
 //!
 //! Results go to stdout, progress and logs to stderr. The exit code is 0 for success, 1 if the
-//! subcommand ran and found a problem, and 2 if it could not run. A reader that closes stdout early
-//! is not an error.
+//! subcommand ran and found a problem, 2 if it could not run, and 128 and the number of a signal
+//! that has stopped it. A reader that closes stdout early is not an error.
 //!
 //! Subcommands return `anyhow` errors: nothing here but their text matters, except where a
 //! subcommand looks for a particular error, which it finds by downcasting.
@@ -69,6 +70,7 @@ mod state;
 mod top;
 mod values;
 mod watch;
+mod whereabouts;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -148,12 +150,13 @@ fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         _ => LogLevel::Warn,
     };
     log::start(cli.log_format, cli.log.unwrap_or(default_level));
-    match cli.command.run() {
-        Ok(Outcome::Good) => ExitCode::SUCCESS,
+    let code = match cli.command.run() {
+        Ok(Outcome::Good) => return ExitCode::SUCCESS,
         Ok(Outcome::Problem) => ExitCode::from(1),
         Ok(Outcome::Code(code)) => ExitCode::from(code),
         Err(error) => fail(&error),
-    }
+    };
+    signals::exit_code().map_or(code, ExitCode::from)
 }
 
 fn parse(program: &mut clap::Command, arguments: &Arguments) -> Result<Cli, clap::Error> {

@@ -32,8 +32,8 @@ const NOT_FOR_THE_DRIVE: [&str; 7] =
 
 /// Flags of `pumice attach` that are no options: they would destroy the file system at the next
 /// boot, or are set here.
-const NO_OPTIONS: [&str; 7] =
-    ["mkfs", "force", "foreground", "in-background", "json", "mount-options", "help"];
+const NO_OPTIONS: [&str; 8] =
+    ["mkfs", "force", "foreground", "in-background", "step", "json", "mount-options", "help"];
 
 /// What a helper has to do.
 enum Task {

@@ -90,6 +90,10 @@ pub(crate) fn advise(path: &Path, error: Error) -> anyhow::Error {
         Remains::Blank => {
             anyhow!("{shown}: it holds no Pumice drive and is blank: make one with `pumice create`")
         }
+        Remains::Other => anyhow!(
+            "{shown}: it holds no Pumice drive but other data: check the path; `pumice list \
+             DIRECTORY` shows the drives there"
+        ),
         _ => anyhow::Error::new(error).context(shown.to_string()),
     }
 }

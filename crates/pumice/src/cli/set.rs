@@ -18,7 +18,8 @@ use pumice_drive::runtime::{Backend, Runtime};
 ///
 /// A drive keeps its settings until they are changed again. A codec is that of what is written from
 /// now on; data that the drive holds stays as it is until it is overwritten. After a power loss the
-/// drive has the old or the new settings. `pumice info` shows them.
+/// drive has the old or the new settings. `pumice info` shows them. No drive keeps a description or
+/// when it is compacted: those are the options --description and --compact of `pumice serve`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Settings:

@@ -6,12 +6,15 @@
 //! | `attach` | [`socket`]: detach, unless the device is in use | the same again |
 //! | `top`, `demo` | [`flag()`]: end at the next step | the same again |
 //! | other long commands | [`Interrupt`]: end at the next step | end the process as it is |
+//!
+//! A command that a signal has stopped before it was done exits with 128 and the signal's number,
+//! as shells expect; a server that has shut down is done.
 
 use std::io::{IsTerminal, stderr, stdin};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use anyhow::{Context, Result};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
@@ -23,8 +26,8 @@ use pumice_drive::runtime::Runtime;
 /// The signals that end a command.
 const ENDING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
-/// Exit code of a command that a second signal ends.
-const INTERRUPTED: i32 = 2;
+/// Number of the last signal that asked a command to stop; 0 before.
+static STOPPED_BY: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
 
 /// What failed, for every error in this file but one.
 const CANNOT_CATCH: &str = "cannot catch signals";
@@ -38,6 +41,19 @@ fn set_then_exit(signal: i32, exit_code: i32, asked: &Arc<AtomicBool>) -> Result
         .context(CANNOT_CATCH)
 }
 
+/// Returns the exit code of a command that has not done its work because a signal asked it to stop;
+/// `None` if no signal has come.
+pub(crate) fn exit_code() -> Option<u8> {
+    let signal = STOPPED_BY.load(Ordering::Relaxed);
+    u8::try_from(signal).ok().filter(|signal| *signal > 0).map(|signal| 128 + signal)
+}
+
+/// Notes each `signal` for [`exit_code`].
+fn note(signal: i32) -> Result<()> {
+    let number = usize::try_from(signal).expect("signals are positive");
+    flag::register_usize(signal, STOPPED_BY.clone(), number).map(drop).context(CANNOT_CATCH)
+}
+
 /// Returns a flag that each signal sets.
 ///
 /// # Errors
@@ -45,6 +61,7 @@ fn set_then_exit(signal: i32, exit_code: i32, asked: &Arc<AtomicBool>) -> Result
 pub(crate) fn flag() -> Result<Arc<AtomicBool>> {
     let asked = Arc::new(AtomicBool::new(false));
     for signal in ENDING {
+        note(signal)?;
         flag::register(signal, asked.clone()).context(CANNOT_CATCH)?;
     }
     Ok(asked)
@@ -76,7 +93,8 @@ impl Interrupt {
     pub(crate) fn catch() -> Result<Self> {
         let asked = Arc::new(AtomicBool::new(false));
         for signal in ENDING {
-            set_then_exit(signal, INTERRUPTED, &asked)?;
+            note(signal)?;
+            set_then_exit(signal, 128 + signal, &asked)?;
         }
         Ok(Self(asked))
     }

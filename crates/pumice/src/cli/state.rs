@@ -11,6 +11,7 @@ use serde::Serialize;
 #[cfg(feature = "attach")]
 use super::attach::Attachment;
 use crate::control::{self, Service};
+use pumice_drive::base::ErrorKind;
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{Info, OpenOptions};
 use pumice_drive::runtime::{Backend, Runtime};
@@ -83,12 +84,26 @@ fn log_file(process: u32) -> Option<String> {
 /// # Errors
 /// There is no drive, or it is in use by a process that does not answer.
 pub(super) fn read(path: &Path) -> Result<(Info, State)> {
-    if let Some(info) = control::info(path)? {
-        return Ok((info, State::of(path, control::service(path)?)));
+    match control::info(path) {
+        Ok(Some(info)) => return Ok((info, State::of(path, control::service(path)?))),
+        Ok(None) => {}
+        Err(error) => {
+            let is_missing = error.kind() == ErrorKind::NotFound;
+            return is_missing.then(|| misplaced(path)).flatten().ok_or(error.into());
+        }
     }
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     Ok((super::open::drive(&runtime, path, options)?.info(), State::default()))
+}
+
+/// Returns the drive that was opened at `path` by a server of this user, though nothing is there
+/// any more.
+fn misplaced(path: &Path) -> Option<(Info, State)> {
+    let path = std::path::absolute(path).ok()?;
+    let mut servers = control::servers().into_iter().filter_map(Result::ok);
+    let (service, info) = servers.find(|(service, _)| Path::new(&service.path) == path)?;
+    Some((info, State::of(&path, Some(service))))
 }
 
 /// Returns the bytes that the file of a drive takes of its file system, which are fewer than its
@@ -123,7 +138,7 @@ pub(super) fn times(ratio: f64) -> String {
     if ratio >= 1000.0 { "over 1000x".into() } else { format!("{ratio:.1}x") }
 }
 
-/// Returns what a drive saves, as in "1.9x, 412.00 GiB".
+/// Returns what a drive saves, as in "1.9x, 412 GiB".
 pub(super) fn saved_text(info: &Info) -> String {
     saved(info)
         .map_or("-".into(), |(ratio, bytes)| format!("{}, {}", times(ratio), format_size(bytes)))

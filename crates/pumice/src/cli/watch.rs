@@ -10,7 +10,7 @@ use anyhow::Result;
 use super::open::FileDrive;
 use super::size;
 #[cfg(feature = "http")]
-pub(crate) use crate::http::{Access, Answerer, Http, Serving};
+pub(crate) use crate::http::{Access, Answerer, Http, Place, Serving};
 use crate::watch::{Connections, Measured, Names, Validity, Watch};
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::{Roster, Tally};
@@ -33,10 +33,11 @@ pub(crate) type MeasuredDrive = Measured<FileDrive>;
 #[group(skip)]
 #[command(next_help_heading = "Watching")]
 pub(crate) struct Args {
-    /// Serve a web page, metrics, health and JSON over HTTP; read-only without a token
+    /// Serve a web page, metrics, health and JSON over HTTP, at an address or at unix:SOCKET;
+    /// read-only without a token
     #[cfg(feature = "http")]
-    #[arg(long, value_name = "ADDR:PORT", value_parser = super::socket_address)]
-    http: Option<std::net::SocketAddr>,
+    #[arg(long, value_name = "ADDR:PORT", value_parser = place)]
+    http: Option<Place>,
 
     /// File with a token of 16 or more characters, which permits flush and checkpoint; required for
     /// reading from other machines
@@ -60,13 +61,13 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Returns who may read over HTTP, if an address is given.
+    /// Returns who may read over HTTP, if a place is given.
     ///
     /// # Errors
-    /// Other machines can reach the address and there is no token; the token cannot be read.
+    /// Other machines can reach the place and there is no token; the token cannot be read.
     #[cfg(feature = "http")]
     pub(crate) fn access(&self) -> Result<Option<Access>> {
-        let Some(address) = self.http else { return Ok(None) };
+        let Some(place) = &self.http else { return Ok(None) };
         let token = match &self.http_token_file {
             Some(path) => {
                 let token = std::fs::read_to_string(path);
@@ -75,7 +76,7 @@ impl Args {
             }
             None => None,
         };
-        let access = Access::new(address, token, self.http_insecure)?;
+        let access = Access::new(place.clone(), token, self.http_insecure)?;
         Ok(Some(if self.http_private { access.private()? } else { access }))
     }
 
@@ -90,10 +91,20 @@ impl Args {
     }
 }
 
+/// Parses a place to listen at.
+#[cfg(feature = "http")]
+fn place(text: &str) -> std::result::Result<Place, String> {
+    match text.strip_prefix("unix:") {
+        Some("") => Err("expected a path after unix:".into()),
+        Some(path) => Ok(Place::Unix(path.into())),
+        None => super::socket_address(text).map(Place::Tcp),
+    }
+}
+
 /// Listens for HTTP.
 ///
 /// # Errors
-/// The port is in use.
+/// The port or the socket is in use.
 #[cfg(feature = "http")]
 pub(crate) fn bind(access: Option<Access>) -> Result<Option<Http>> {
     Ok(access.map(Http::bind).transpose()?)
@@ -127,7 +138,7 @@ pub(crate) fn serve(
     names: Vec<Names>,
 ) -> Result<(Option<Serving>, Vec<Option<Answerer>>)> {
     let Some(http) = http else { return Ok((None, names.iter().map(|_| None).collect())) };
-    tracing::info!(url = %format_args!("http://{}/", http.address()), "HTTP server started");
+    tracing::info!(url = %http.place(), "HTTP server started");
     let (serving, answerers) = http.serve(names)?;
     Ok((Some(serving), answerers.into_iter().map(Some).collect()))
 }

@@ -4,6 +4,7 @@
 //! |---|---|---|---|
 //! | loopback | no | everyone | refused |
 //! | loopback | yes | everyone, or with the token if that is asked for | with the token |
+//! | a Unix socket | as loopback | who may connect | |
 //! | other addresses | yes | with the token | with the token |
 //! | other addresses, `insecure` | no | everyone | refused |
 //! | other addresses | no | refused to listen | |
@@ -14,9 +15,12 @@
 //!
 //! **DNS rebinding.** A page of another site can let its own name resolve to this address, and then
 //! read what is open to everyone. Where no token is required, the `Host` header must therefore be
-//! an address or `localhost`.
+//! an address or `localhost`. No page reaches a Unix socket, but a proxy in front of it may pass on
+//! any name.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 
 use axum::http::header::{AUTHORIZATION, HOST};
 use axum::http::{HeaderMap, Method, StatusCode};
@@ -31,12 +35,41 @@ const TOKEN_BYTES_MIN: usize = 16;
 /// Longest token in bytes; headers have a limit, too.
 const TOKEN_BYTES_MAX: usize = 1024;
 
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// At a TCP address.
+    Tcp(SocketAddr),
+    /// At a Unix socket.
+    Unix(PathBuf),
+}
+
+impl Place {
+    /// Whether only processes of this machine reach it.
+    fn is_local(&self) -> bool {
+        match self {
+            Self::Tcp(address) => is_loopback(address.ip()),
+            Self::Unix(_) => true,
+        }
+    }
+}
+
+/// As a URL, and as `--http` takes it, respectively.
+impl fmt::Display for Place {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(formatter, "http://{address}/"),
+            Self::Unix(path) => write!(formatter, "unix:{}", path.display()),
+        }
+    }
+}
+
 /// Access rules.
 #[derive(Clone)]
 pub(crate) struct Access {
-    address: SocketAddr,
+    place: Place,
     token: Option<String>,
-    /// Whether reading needs the token on a loopback address, too.
+    /// Whether reading needs the token on this machine, too.
     is_private: bool,
 }
 
@@ -52,12 +85,12 @@ fn refuse<T>(status: StatusCode, what: &'static str) -> std::result::Result<T, R
 }
 
 impl Access {
-    /// Returns the rules for a server at `address`.
+    /// Returns the rules for a server at `place`.
     ///
     /// # Errors
-    /// `InvalidInput` for an address that other machines can reach without token and without
+    /// `InvalidInput` for a place that other machines can reach without token and without
     /// `insecure`, and for a token that is too short, too long, or not printable ASCII.
-    pub(crate) fn new(address: SocketAddr, token: Option<String>, insecure: bool) -> Result<Self> {
+    pub(crate) fn new(place: Place, token: Option<String>, insecure: bool) -> Result<Self> {
         let wrong = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
         if let Some(token) = &token {
             let is_good_length = (TOKEN_BYTES_MIN..=TOKEN_BYTES_MAX).contains(&token.len());
@@ -67,16 +100,16 @@ impl Access {
                      without blanks: create one with `openssl rand -hex 16`"
                 ));
             }
-        } else if !is_loopback(address.ip()) && !insecure {
+        } else if !place.is_local() && !insecure {
             return wrong(format!(
-                "other machines can reach {address}: use --http-token-file, or \
+                "other machines can reach {place}: use --http-token-file, or \
                  --http-insecure to allow reading without a token"
             ));
         }
-        Ok(Self { address, token, is_private: false })
+        Ok(Self { place, token, is_private: false })
     }
 
-    /// Returns rules by which reading needs the token on a loopback address, too.
+    /// Returns rules by which reading needs the token on this machine, too.
     ///
     /// # Errors
     /// `InvalidInput` if there is no token.
@@ -88,14 +121,14 @@ impl Access {
         Ok(Self { is_private: true, ..self })
     }
 
-    /// Returns the address to listen on.
-    pub(super) fn address(&self) -> SocketAddr {
-        self.address
+    /// Returns where to listen.
+    pub(super) fn place(&self) -> &Place {
+        &self.place
     }
 
     /// Returns the same rules with the port that the operating system chose.
     pub(super) fn at(self, address: SocketAddr) -> Self {
-        Self { address, ..self }
+        Self { place: Place::Tcp(address), ..self }
     }
 
     /// Checks whether a request may be answered.
@@ -105,9 +138,10 @@ impl Access {
         headers: &HeaderMap,
     ) -> std::result::Result<(), Refusal> {
         let is_read = matches!(*method, Method::GET | Method::HEAD);
-        let is_open = is_loopback(self.address.ip()) && !self.is_private;
+        let is_open = self.place.is_local() && !self.is_private;
         let asks_always = self.token.is_some() && !is_open;
-        if !asks_always && !headers.get(HOST).is_some_and(|host| self.is_known(host.as_bytes())) {
+        let host = headers.get(HOST).map_or(&b""[..], |host| host.as_bytes());
+        if !asks_always && !self.is_known(host) {
             let what = "use an address or localhost: other names are refused, so that no page of \
                         another site can read this";
             return refuse(StatusCode::MISDIRECTED_REQUEST, what);
@@ -134,6 +168,7 @@ impl Access {
 
     /// Whether a `Host` header is not a name that an attacker could resolve to this address.
     fn is_known(&self, host: &[u8]) -> bool {
+        let Place::Tcp(address) = &self.place else { return true };
         let Ok(host) = std::str::from_utf8(host) else { return false };
         let name = match host.rsplit_once(':') {
             Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
@@ -141,7 +176,7 @@ impl Access {
         };
         let name = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
         match name.parse::<IpAddr>() {
-            Ok(ip) => is_loopback(ip) || !is_loopback(self.address.ip()),
+            Ok(ip) => is_loopback(ip) || !is_loopback(address.ip()),
             Err(_) => name.eq_ignore_ascii_case("localhost"),
         }
     }
@@ -184,7 +219,11 @@ mod tests {
     const TOKEN: &str = "0123456789abcdef";
 
     fn access(address: &str, token: bool, insecure: bool) -> Result<Access> {
-        Access::new(address.parse().unwrap(), token.then(|| TOKEN.to_owned()), insecure)
+        let place = match address.strip_prefix("unix:") {
+            Some(path) => Place::Unix(path.into()),
+            None => Place::Tcp(address.parse().unwrap()),
+        };
+        Access::new(place, token.then(|| TOKEN.to_owned()), insecure)
     }
 
     fn status(access: &Access, method: &str, host: &str, authorization: &str) -> u16 {
@@ -206,6 +245,9 @@ mod tests {
         let wrong = "Bearer 0123456789abcdee";
         let inside = access("127.0.0.1:80", false, false).unwrap();
         let inside_with = access("[::1]:80", true, false).unwrap();
+        let local = access("unix:/run/web", false, false).unwrap();
+        let local_with = access("unix:/run/web", true, false).unwrap();
+        assert_eq!(status(&local, "GET", "proxy.example", ""), 200, "no page reaches it");
         let private = access("127.0.0.1:80", true, false).unwrap().private().unwrap();
         assert!(access("127.0.0.1:80", false, false).unwrap().private().is_err());
         let outside_with = access("192.0.2.1:80", true, false).unwrap();
@@ -215,6 +257,8 @@ mod tests {
         for (rules, none, password, token) in [
             (&inside, [200, 403], [200, 403], [200, 403]),
             (&inside_with, [200, 401], [200, 401], [200, 200]),
+            (&local, [200, 403], [200, 403], [200, 403]),
+            (&local_with, [200, 401], [200, 401], [200, 200]),
             (&outside_with, [401, 401], [200, 401], [200, 200]),
             (&private, [401, 401], [200, 401], [200, 200]),
             (&outside_open, [200, 403], [200, 403], [200, 403]),
@@ -257,13 +301,13 @@ mod tests {
 
     #[test]
     fn tokens_that_are_easily_guessed_or_cannot_be_sent_are_refused() {
-        let address = "127.0.0.1:80".parse().unwrap();
+        let place = || Place::Tcp("127.0.0.1:80".parse().unwrap());
         for token in
             ["", "short", "0123456789abcde ", "0123456789abcd\u{e4}", "0123456789abc\r\ndef"]
         {
-            assert!(Access::new(address, Some(token.to_owned()), true).is_err(), "{token:?}");
+            assert!(Access::new(place(), Some(token.to_owned()), true).is_err(), "{token:?}");
         }
-        assert!(Access::new(address, Some("x".repeat(1025)), true).is_err());
+        assert!(Access::new(place(), Some("x".repeat(1025)), true).is_err());
         let malformed = ["Bearer", "Basic", "Basic !!!", "Basic YWJj", "Digest x", "Bearer  "];
         for offered in malformed {
             assert!(!is_token(Some(offered.as_bytes()), TOKEN, true), "{offered}");

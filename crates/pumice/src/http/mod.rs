@@ -46,6 +46,6 @@ mod page;
 mod routes;
 mod server;
 
-pub(crate) use access::Access;
+pub(crate) use access::{Access, Place};
 pub(crate) use ask::Answerer;
 pub(crate) use server::{Http, Serving};

@@ -2,27 +2,29 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
 use std::pin::pin;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use axum::Router;
-use futures_util::future::{Either, join, select};
+use futures_util::future::{Either, FutureExt, select, try_join};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{sleep, timeout};
 
-use super::access::Access;
+use super::access::{Access, Place};
 use super::ask::{self, Answerer};
 use super::history::History;
 use super::routes;
 use crate::watch::Names;
 use pumice_drive::base::{Error, Result};
+use pumice_nbd::{Listen, Listener};
 
 /// Connections at once; others wait in the backlog. A browser opens up to six.
 const CONNECTIONS_MAX: usize = 64;
@@ -47,8 +49,14 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A listening socket that is not served yet.
 pub(crate) struct Http {
-    listener: TcpListener,
+    socket: Socket,
     access: Access,
+}
+
+enum Socket {
+    Tcp(TcpListener),
+    /// The first removes the file at the end.
+    Unix(Listener, UnixListener),
 }
 
 /// The thread that serves; ended on drop.
@@ -61,19 +69,31 @@ impl Http {
     /// Listens.
     ///
     /// # Errors
-    /// Those of the operating system: the port is in use, or not permitted.
+    /// Those of the operating system: the port is in use, or not permitted; those of
+    /// [`Listener::bind`].
     pub(crate) fn bind(access: Access) -> Result<Self> {
-        let address = access.address();
-        let cannot = |error| Error::os(format!("cannot listen on http://{address}"), error);
-        let listener = TcpListener::bind(address).map_err(cannot)?;
-        listener.set_nonblocking(true).map_err(cannot)?;
-        let access = access.at(listener.local_addr().map_err(cannot)?);
-        Ok(Self { listener, access })
+        let place = access.place().clone();
+        let cannot = |error| Error::os(format!("cannot listen on {place}"), error);
+        match &place {
+            Place::Tcp(address) => {
+                let listener = TcpListener::bind(address).map_err(cannot)?;
+                listener.set_nonblocking(true).map_err(cannot)?;
+                let access = access.at(listener.local_addr().map_err(cannot)?);
+                Ok(Self { socket: Socket::Tcp(listener), access })
+            }
+            Place::Unix(path) => {
+                let owner = Listener::bind(&Listen::Unix(path.clone()), Default::default())?;
+                let listener = owner.socket().try_clone().map_err(cannot)?;
+                let listener = UnixListener::from(listener);
+                listener.set_nonblocking(true).map_err(cannot)?;
+                Ok(Self { socket: Socket::Unix(owner, listener), access })
+            }
+        }
     }
 
-    /// Returns the address it listens on.
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.access.address()
+    /// Returns where it listens.
+    pub(crate) fn place(&self) -> &Place {
+        self.access.place()
     }
 
     /// Serves snapshots of drives, whose names are given for each of their threads, until the first
@@ -87,7 +107,7 @@ impl Http {
         let app = routes::router(asker.clone(), history.clone(), self.access);
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new().name("http".into());
-        let thread = thread.spawn(move || run(self.listener, app, history.keep(asker), stopped));
+        let thread = thread.spawn(move || run(self.socket, app, history.keep(asker), stopped));
         let thread = thread.map_err(|error| Error::os("cannot start a thread for HTTP", error))?;
         Ok((Serving { stop: Some(stop), thread: Some(thread) }, answerers))
     }
@@ -102,7 +122,7 @@ impl Drop for Serving {
 }
 
 fn run(
-    listener: TcpListener,
+    socket: Socket,
     app: Router,
     keeping: impl Future<Output = ()>,
     stopped: oneshot::Receiver<Infallible>,
@@ -110,10 +130,22 @@ fn run(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let served = runtime.and_then(|runtime| {
         runtime.block_on(async {
-            let listener = tokio::net::TcpListener::from_std(listener)?;
-            let serving = join(accept(listener, app), keeping);
-            select(pin!(serving), stopped).await;
-            Ok(())
+            let serving = async {
+                match socket {
+                    Socket::Tcp(listener) => {
+                        let listener = tokio::net::TcpListener::from_std(listener)?;
+                        accept(async || Ok(listener.accept().await?.0), app).await
+                    }
+                    Socket::Unix(_owner, listener) => {
+                        let listener = tokio::net::UnixListener::from_std(listener)?;
+                        accept(async || Ok(listener.accept().await?.0), app).await
+                    }
+                }
+            };
+            match select(pin!(try_join(serving, keeping.map(Ok))), stopped).await {
+                Either::Left((Err(error), _)) => Err(error),
+                _ => Ok(()),
+            }
         })
     });
     if let Err(error) = served {
@@ -122,12 +154,15 @@ fn run(
 }
 
 /// Accepts clients forever, and serves each in a task of its own.
-async fn accept(listener: tokio::net::TcpListener, app: Router) {
+async fn accept<S>(next: impl AsyncFn() -> io::Result<S>, app: Router) -> io::Result<Infallible>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let permit = permits.clone().acquire_owned().await.expect("the semaphore is never closed");
-        match listener.accept().await {
-            Ok((socket, _)) => drop(tokio::spawn(serve_client(socket, app.clone(), permit))),
+        match next().await {
+            Ok(socket) => drop(tokio::spawn(serve_client(socket, app.clone(), permit))),
             Err(error) => {
                 // A client that left before it was accepted is no reason to pause.
                 if error.kind() != io::ErrorKind::ConnectionAborted {
@@ -140,7 +175,10 @@ async fn accept(listener: tokio::net::TcpListener, app: Router) {
 }
 
 /// Serves one client until it leaves or its time is over.
-async fn serve_client(socket: TcpStream, app: Router, _permit: OwnedSemaphorePermit) {
+async fn serve_client<S>(socket: S, app: Router, _permit: OwnedSemaphorePermit)
+where
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
+{
     let mut connection = http1::Builder::new();
     connection
         .timer(TokioTimer::new())

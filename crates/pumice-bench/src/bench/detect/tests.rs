@@ -233,7 +233,7 @@ fn words_say_what_was_found() {
         "target compresses",
         "50 % saved: 49.9 % less (ratio 2.00)",
         "from data that can save 25 %; at 12.5 % it is not",
-        "up to 4.00 KiB apart and not at 8.00 KiB: it compresses units of 8.00 KiB",
+        "up to 4 KiB apart and not at 8 KiB: it compresses units of 8 KiB",
         "Zeroes take a little space",
     ] {
         assert!(text.contains(part), "{part}: {text}");

@@ -48,6 +48,8 @@ pub enum AlertKind {
     Poisoned,
     /// There is no room for data, and none to be gained.
     Full,
+    /// The path of the medium no longer leads to it.
+    Misplaced,
     /// Reads or a scrub met bytes that are not what was written.
     Damage,
     /// A threshold of space is passed.
@@ -156,6 +158,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             let what = "the drive is full, writes are refused: trim what is not needed, or extend \
                         it with `pumice resize --capacity`";
             say(AlertKind::Full, true, what.to_owned());
+        }
+        if let Some(what) = self.medium().misplaced() {
+            say(AlertKind::Misplaced, false, what);
         }
         let (reads, scrub) = (core.counters().corrupt_reads.get(), self.scrub.get());
         if reads > 0 || scrub.scrub_problems > 0 {

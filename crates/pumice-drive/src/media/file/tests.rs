@@ -620,3 +620,29 @@ fn what_syncs_waits_until_it_is_known_why_a_durable_append_failed() {
         }
     }
 }
+
+/// Guards against a file that is deleted while its drive is served, and lost when that ends.
+#[test]
+fn a_file_that_is_moved_or_deleted_is_missed() {
+    let runtime = Runtime::new(Backend::Auto).unwrap();
+    let (directory, medium) = medium(&runtime, false);
+    let (path, other) = (medium.path().to_owned(), directory.path().join("other"));
+    let whereabouts = medium.whereabouts();
+    let look = || whereabouts.look().expect("an open medium");
+    assert_eq!((look(), medium.misplaced()), (Look::AsBefore, None));
+    fs::rename(&path, &other).unwrap();
+    let Look::Lost(what) = look() else { panic!("it was not missed") };
+    assert!(what.contains("moved or replaced"), "{what}");
+    assert_eq!((look(), medium.misplaced()), (Look::AsBefore, Some(what.clone())));
+    // Another file is not it.
+    fs::write(&path, "another").unwrap();
+    assert_eq!((look(), medium.misplaced()), (Look::AsBefore, Some(what)));
+    fs::rename(&other, &path).unwrap();
+    assert_eq!((look(), medium.misplaced()), (Look::Back, None));
+    std::os::unix::fs::symlink(&path, &other).unwrap();
+    fs::remove_file(&path).unwrap();
+    let Look::Lost(what) = look() else { panic!("it was not missed") };
+    assert!(what.contains("was deleted"), "{what}");
+    drop(medium);
+    assert_eq!(whereabouts.look(), None);
+}

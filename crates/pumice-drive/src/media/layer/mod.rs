@@ -112,6 +112,10 @@ impl<L: Layer> Medium for L {
         self.inner().reserve()
     }
 
+    fn misplaced(&self) -> Option<String> {
+        self.inner().misplaced()
+    }
+
     fn append(
         &self,
         segment: SegmentId,

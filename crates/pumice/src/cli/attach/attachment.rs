@@ -7,8 +7,10 @@
 //!                                 fuse/NAME      the drive as a file, while the process runs
 //! ```
 //!
-//! The loop device is not recorded: it is the one whose backing file is that file, which cannot be
-//! wrong. Lists of loop devices show the file, so it has the drive's name.
+//! The loop device is the one whose backing file is that file, which cannot be wrong. Lists of loop
+//! devices show the file, so it has the drive's name. Once a process that had mounts of its own is
+//! dead, the path of the file is lost; then it is the device that was recorded, if it is still in
+//! the same use.
 
 use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
@@ -39,6 +41,16 @@ struct Record {
     /// Start time of the process, in ticks since boot, because process numbers are reused.
     started_ticks: u64,
     mountpoint: Option<RecordedPath>,
+    #[serde(default)]
+    device: Option<RecordedDevice>,
+}
+
+/// A loop device in one of its uses.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct RecordedDevice {
+    name: String,
+    /// Number of the use; none before Linux 5.15.
+    use_number: Option<u64>,
 }
 
 /// A path as bytes.
@@ -130,19 +142,34 @@ impl Attachment {
             process,
             started_ticks: holders::started_ticks(process).unwrap_or(0),
             mountpoint: mountpoint.map(|path| RecordedPath(absolute(path))),
+            device: None,
         };
         // Without symbolic links, as the kernel names the file.
         let directory = place.canonicalize().with_context(cannot)?;
         let attachment = Self { directory, record };
-        let text = serde_json::to_vec(&attachment.record).expect("records serialize");
-        // Renamed, so that a record is complete or absent.
-        let draft = attachment.directory.join("record.new");
         private
             .create(attachment.fuse_directory())
-            .and_then(|()| fs::write(&draft, text))
-            .and_then(|()| fs::rename(&draft, attachment.record_file()))
+            .and_then(|()| attachment.write())
             .with_context(cannot)?;
         Ok(attachment)
+    }
+
+    fn write(&self) -> std::io::Result<()> {
+        let text = serde_json::to_vec(&self.record).expect("records serialize");
+        // Renamed, so that a record is complete or absent.
+        let draft = self.directory.join("record.new");
+        fs::write(&draft, text).and_then(|()| fs::rename(&draft, self.record_file()))
+    }
+
+    /// Records the loop device on the drive's file.
+    ///
+    /// # Errors
+    /// The record cannot be written.
+    pub(super) fn note_device(&mut self, device: &Path) -> Result<()> {
+        let name = device.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let use_number = holders::use_number(&name);
+        self.record.device = Some(RecordedDevice { name, use_number });
+        self.write().with_context(|| format!("cannot write {}", self.record_file().display()))
     }
 
     fn load(directory: &Path) -> Option<Self> {
@@ -150,8 +177,13 @@ impl Attachment {
             return None;
         }
         let directory = directory.canonicalize().ok()?;
-        let nothing =
-            || Record { path: PathBuf::new(), process: 0, started_ticks: 0, mountpoint: None };
+        let nothing = || Record {
+            path: PathBuf::new(),
+            process: 0,
+            started_ticks: 0,
+            mountpoint: None,
+            device: None,
+        };
         // A process that was killed before it wrote its record is cleaned up like any other.
         let text = fs::read(directory.join("record.json")).ok();
         let record = text.and_then(|text| serde_json::from_slice(&text).ok());
@@ -166,7 +198,14 @@ impl Attachment {
 
     /// Returns the loop devices on the drive's file: one, unless others were added by hand.
     pub(crate) fn devices(&self) -> Vec<PathBuf> {
-        holders::loop_devices(&self.fuse_directory())
+        let mut devices = holders::loop_devices(&self.fuse_directory());
+        if let Some(RecordedDevice { name, use_number }) = &self.record.device
+            && holders::is_on_lost_file(name)
+            && holders::use_number(name) == *use_number
+        {
+            devices.push(Path::new("/dev").join(name));
+        }
+        devices
     }
 
     /// Returns the path of the drive; empty if its process was killed before it wrote a record.
@@ -256,10 +295,12 @@ mod tests {
     fn a_path_that_is_not_utf_8_survives_the_record() {
         let path = Path::new(OsStr::from_bytes(b"/tmp/not\xffutf-8"));
         let mountpoint = Some(RecordedPath(path.to_owned()));
-        let record = Record { path: path.to_owned(), process: 1, started_ticks: 2, mountpoint };
+        let path = path.to_owned();
+        let record = Record { path, process: 1, started_ticks: 2, mountpoint, device: None };
         let text = serde_json::to_vec(&record).unwrap();
         let read: Record = serde_json::from_slice(&text).unwrap();
-        assert_eq!((read.path.as_path(), read.mountpoint.unwrap().0.as_path()), (path, path));
+        let mountpoint = read.mountpoint.expect("a mount point").0;
+        assert_eq!((&read.path, &mountpoint), (&record.path, &record.path));
     }
 
     /// Guards against a record that nothing removes, of a process killed between two steps.

@@ -13,7 +13,7 @@ use super::worker::Worker;
 use super::{Args, Attachment, background, protect, take_down};
 use crate::cli::open::{self, FileDrive};
 use crate::cli::serve::name_of;
-use crate::cli::{Outcome, chain, notify, print, print_json, say_error, signals};
+use crate::cli::{Outcome, chain, notify, print, print_json, say_error, signals, whereabouts};
 use crate::control::ControlSocket;
 use crate::watch::{Connections, Measured, Watch};
 use pumice_drive::codec::Workers;
@@ -86,7 +86,7 @@ fn serve_opened(
         tracing::warn!(drive = %args.path.display(), "removed what a killed process had left");
     }
     wanted.check_mountpoint()?;
-    let attachment = Attachment::begin(&args.path, args.mountpoint.as_deref())?;
+    let mut attachment = Attachment::begin(&args.path, args.mountpoint.as_deref())?;
     let measured = Rc::new(Measured::new(drive.clone(), runtime.clone()));
     let name = name_of(&args.path);
     let file = attachment.fuse_directory().join(file_name(&name));
@@ -102,11 +102,13 @@ fn serve_opened(
         let watch = (watch, name);
         runtime.spawn(control.serve(runtime.clone(), drive.clone(), watch, Rc::default()));
     }
+    whereabouts::watch(drive.medium().whereabouts());
     // Fails only if the thread has ended, which its result reports.
     let _ = steps.file.send(file);
     let ready = runtime.block_on(steps.set_up.end(runtime)).and_then(|device| {
         protect::against_killing(steps.failures);
-        announce(args, &attachment, &device).inspect_err(|_| {
+        let noted = attachment.note_device(&device);
+        noted.and_then(|()| announce(args, &attachment, &device)).inspect_err(|_| {
             let _ = runtime.block_on(take_down_on_worker(runtime, &attachment));
         })
     });

@@ -34,6 +34,22 @@ pub(super) fn loop_devices(directory: &Path) -> Vec<PathBuf> {
     devices
 }
 
+/// Whether a loop device is on a file in the root of a file system that nothing mounts any more, as
+/// far as its path tells.
+pub(super) fn is_on_lost_file(device: &str) -> bool {
+    let backing = fs::read_to_string(format!("/sys/block/{device}/loop/backing_file"));
+    let backing = backing.unwrap_or_default();
+    let path = Path::new(backing.trim_end_matches('\n'));
+    path.parent() == Some(Path::new("/"))
+}
+
+/// Returns the number of the use that is made of a block device, which no other use of any has;
+/// none before Linux 5.15.
+pub(super) fn use_number(device: &str) -> Option<u64> {
+    let number = fs::read_to_string(format!("/sys/block/{device}/diskseq")).ok()?;
+    number.trim().parse().ok()
+}
+
 /// Returns where a block device is mounted, in this process's view.
 pub(super) fn mounts_of(device: &Path) -> Vec<PathBuf> {
     let name = device.file_name().unwrap_or_default().to_string_lossy();

@@ -14,6 +14,9 @@
 //! * `attachment`: the record of an attached drive. `holders`: what uses a device.
 //! * `protect`: keeps the process alive when memory is short.
 //!
+//! In a unit (`--step`), the process that serves has mounts of its own, and short ones beside it
+//! mount and unmount for the machine.
+//!
 //! The background process is a new process and not a fork, because threads do not survive a fork. A
 //! failed attempt leaves nothing; what a killed process left is removed by the next attempt.
 
@@ -30,7 +33,7 @@ mod worker;
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::ValueEnum;
 
 pub(crate) use self::attachment::Attachment;
@@ -95,6 +98,10 @@ pub(crate) struct Args {
     /// Leave the terminal once the device is ready; starts the background process
     #[arg(long, hide = true, requires = "foreground")]
     in_background: bool,
+
+    /// One step of several, for a service that serves the device without the machine's mounts
+    #[arg(long, hide = true, value_enum, conflicts_with = "in_background")]
+    step: Option<Step>,
 }
 
 /// File system that `--mkfs` creates.
@@ -104,6 +111,19 @@ pub(crate) enum FileSystem {
     Ext4,
     /// XFS, by mkfs.xfs
     Xfs,
+}
+
+/// A step of what a unit does: only `serve` lasts, and only it does not see the machine's mounts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Step {
+    /// Remove what a killed process has left.
+    Clean,
+    /// Serve the device, and do not mount it.
+    Serve,
+    /// Mount the device.
+    Mount,
+    /// Unmount and detach the device, which the server sees.
+    Unmount,
 }
 
 impl FileSystem {
@@ -133,6 +153,7 @@ impl Args {
             path: self.path.clone(),
             mountpoint: self.mountpoint.clone(),
             mount_options: self.mount_options.clone(),
+            is_mounted_later: self.step == Some(Step::Serve),
         }
     }
 }
@@ -146,10 +167,32 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let wanted = args.wanted();
     wanted.check_machine()?;
     // Otherwise the mount found there may be left from this drive.
-    if Attachment::of(&args.path)?.is_none() {
+    if args.step.is_none() && Attachment::of(&args.path)?.is_none() {
         wanted.check_mountpoint()?;
     }
-    if args.foreground { foreground::serve(args, wanted) } else { background::start() }
+    match args.step {
+        Some(Step::Clean) => {
+            let left = Attachment::of(&args.path)?.filter(|left| left.process().is_none());
+            left.map_or(Ok(()), |left| take_down(&left, None).and_then(|()| left.remove()))?;
+        }
+        Some(Step::Mount) => mount(args, &wanted)?,
+        Some(Step::Unmount) => {
+            let attached = Attachment::of(&args.path)?;
+            attached.map_or(Ok(()), |attached| take_down(&attached, None))?;
+        }
+        Some(Step::Serve) => return foreground::serve(args, wanted),
+        None if args.foreground => return foreground::serve(args, wanted),
+        None => return background::start(),
+    }
+    Ok(Outcome::Good)
+}
+
+/// Mounts a device that another process serves.
+fn mount(args: &Args, wanted: &Wanted) -> Result<()> {
+    let attached = Attachment::of(&args.path)?.map(|attached| attached.devices());
+    let device = attached.unwrap_or_default().into_iter().next();
+    let device = device.with_context(|| format!("{} is not attached", args.path.display()))?;
+    wanted.mount(&device)
 }
 
 fn sector_bytes(text: &str) -> Result<u16, String> {

@@ -25,6 +25,8 @@ pub(super) struct Wanted {
     pub(super) path: PathBuf,
     pub(super) mountpoint: Option<PathBuf>,
     pub(super) mount_options: Option<String>,
+    /// Another process mounts the device when it is there.
+    pub(super) is_mounted_later: bool,
 }
 
 impl Wanted {
@@ -83,7 +85,11 @@ impl Wanted {
         args.push(file.as_os_str());
         let device = PathBuf::from(tools::run_well("losetup", &args)?);
         loop_device::complete_on_issuer(&device);
-        let ready = self.check_direct(&device).and_then(|()| self.fill(&device));
+        let filled = self.check_direct(&device).and_then(|()| self.fill(&device));
+        let ready = match self.is_mounted_later {
+            true => filled,
+            false => filled.and_then(|()| self.mount(&device)),
+        };
         if let Err(error) = ready {
             // The first error is the one to report.
             let _ = loop_device::detach(&device);
@@ -107,6 +113,14 @@ impl Wanted {
         if let Some(file_system) = self.mkfs {
             self.make(file_system, device)?;
         }
+        Ok(())
+    }
+
+    /// Mounts the device, if there is a mount point.
+    ///
+    /// # Errors
+    /// There is no file system on it that can be mounted; those of mount(8).
+    pub(super) fn mount(&self, device: &Path) -> Result<()> {
         let Some(mountpoint) = &self.mountpoint else { return Ok(()) };
         let found = tools::find("blkid").and_then(|_| probe(device)).unwrap_or_default();
         self.check_file_system(&found)?;

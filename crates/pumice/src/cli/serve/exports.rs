@@ -15,6 +15,7 @@ use crate::cli::open::{self, FileDrive};
 use crate::cli::remains;
 use crate::cli::state::saved_text;
 use crate::cli::watch::MeasuredDrive;
+use crate::cli::whereabouts;
 use crate::control::ControlSocket;
 use crate::watch::{Measured, Watch};
 use pumice_drive::base::units::format_size;
@@ -240,6 +241,7 @@ pub(super) fn show(
 ) {
     let (name, measured) = (served.export.name.clone(), served.export.disk.clone());
     watch.add(name.clone(), served.drive.clone(), measured, rated_write_bytes);
+    whereabouts::watch(served.drive.medium().whereabouts());
     served.control = control(runtime, served, (watch.clone(), name));
 }
 
@@ -313,8 +315,7 @@ pub(crate) fn name_of(path: &Path) -> String {
 }
 
 fn describe(drive: &FileDrive) -> String {
-    let size = indicatif::BinaryBytes(drive.size_bytes());
-    format!("a Pumice drive of {size}")
+    format!("a Pumice drive of {}", format_size(drive.size_bytes()))
 }
 
 /// Lets other commands reach the drive. A drive is served without it, too.

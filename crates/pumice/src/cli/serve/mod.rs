@@ -65,7 +65,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Validate options, configuration and certificates, then exit; opens no drive
+    /// Validate options, configuration and certificates, print what would be served, then exit;
+    /// opens no drive
     #[arg(long)]
     check: bool,
 
@@ -214,6 +215,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         // A restarted server keeps its sockets.
         let addresses = restart::inherited_addresses().into_iter().chain(args.network.address());
         args.network.check_reach(addresses, &security)?;
+        let names: Vec<_> = drives.iter().map(|drive| &*drive.name).collect();
+        super::print(&format!("valid: would serve {}\n", names.join(", ")))?;
         return Ok(Outcome::Good);
     }
     serve(args, security, drives, access)

@@ -138,7 +138,13 @@ function show(snapshot) {
   attributes(now);
 }
 
-const ALERTS = { poisoned: "Medium failed.", full: "Full.", damage: "Damage.", space: "Space." };
+const ALERTS = {
+  poisoned: "Medium failed.",
+  full: "Full.",
+  misplaced: "File gone.",
+  damage: "Damage.",
+  space: "Space.",
+};
 
 /** Alerts of other drives that are shown; the table has the rest. */
 const OTHERS_MAX = 4;

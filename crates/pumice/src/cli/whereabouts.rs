@@ -1,0 +1,61 @@
+//! Looks every few seconds whether the files of open drives are still where they were opened, on
+//! one thread for all of them, because a look may block.
+
+use std::sync::LazyLock;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::Builder;
+use std::time::Duration;
+
+use super::signals;
+use pumice_drive::media::file::{Look, Whereabouts};
+
+/// Pause between two looks: two system calls for each drive. Arbitrary.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// The way to the thread; none if it could not be started.
+static LOOKER: LazyLock<Option<Sender<Whereabouts>>> = LazyLock::new(|| {
+    let (sender, receiver) = channel();
+    let start = || Builder::new().name("whereabouts".into()).spawn(move || look_on(&receiver));
+    match signals::blocked(start) {
+        Ok(Ok(_)) => Some(sender),
+        _ => None,
+    }
+});
+
+/// Looks for a drive from now on, until it is closed; what has changed is logged.
+pub(super) fn watch(drive: Whereabouts) {
+    if let Some(looker) = &*LOOKER {
+        // The thread does not end.
+        let _ = looker.send(drive);
+    }
+}
+
+fn look_on(added: &Receiver<Whereabouts>) {
+    let mut drives = Vec::new();
+    loop {
+        match added.recv_timeout(PAUSE) {
+            Ok(drive) => drives.push(drive),
+            Err(RecvTimeoutError::Timeout) => drives.retain(is_open),
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        // Nothing is looked at while there is nothing.
+        while drives.is_empty() {
+            match added.recv() {
+                Ok(drive) => drives.push(drive),
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Looks once, and logs; returns whether the drive is still open.
+fn is_open(drive: &Whereabouts) -> bool {
+    let path = drive.path().display();
+    match drive.look() {
+        Some(Look::Lost(what)) => tracing::error!(drive = %path, what, "the drive is misplaced"),
+        Some(Look::Back) => tracing::info!(drive = %path, "the drive is back in its place"),
+        Some(Look::AsBefore) => {}
+        None => return false,
+    }
+    true
+}
