@@ -112,6 +112,7 @@ fn write(path: &Path, scale: f64, plan: Plan) {
                     },
                     processor_share: 0.5,
                     device: None,
+                    machine: None,
                     warnings: vec!["the processor was busy".to_owned()],
                 };
                 writer.append(0, &run).expect("appended");
