@@ -19,6 +19,7 @@ use pumice_bench::workload::{Cache, Level, Order, Plan, Test, Unit};
 use pumice_bench::workload::{Flush, Operation, Pattern, Workload};
 
 use crate::harness::{Finished, fixture, pumice, run_ok, tool};
+use crate::report::LEGIBLE;
 
 const ROUNDS: [f64; 8] = [1000.0, 1030.0, 980.0, 1010.0, 995.0, 1005.0, 1015.0, 990.0];
 
@@ -112,6 +113,7 @@ fn write(path: &Path, scale: f64, plan: Plan) {
                     },
                     processor_share: 0.5,
                     device: None,
+                    machine: None,
                     warnings: vec!["the processor was busy".to_owned()],
                 };
                 writer.append(0, &run).expect("appended");
@@ -159,7 +161,7 @@ fn every_form_holds_the_numbers() {
     args.extend(files.iter().flat_map(|(option, path)| [option.clone(), path.clone()]));
     let finished = pumice(&args);
     good(&finished);
-    assert!(finished.stdout.starts_with("# base\n"), "{}", finished.stdout);
+    assert!(finished.stdout.starts_with("# base on disk.img\n"), "{}", finished.stdout);
     assert!(fs::read_to_string(name("html")).expect("a page").contains("random-write"));
     let mut reader = csv::Reader::from_path(name("csv")).expect("a table");
     let rows: Vec<_> = reader.records().map(|row| row.expect("valid CSV")).collect();
@@ -183,10 +185,34 @@ fn a_page_is_whole_in_a_browser() {
     let pages = [("two results", report::document(&all).to_html())];
     let Some((wrong, drawings, _)) = crate::report::measured(&pages) else { return };
     assert!(wrong.is_empty(), "{} faults:\n{}", wrong.len(), wrong.join("\n"));
-    // A chart of both results for each operation; of each result two charts of bars, one of
-    // percentiles for each operation and two of each course; each in the four frames.
-    let tests = Operation::ALL.len();
-    assert_eq!(drawings, (tests + 2 * (2 + tests + 2 * 5)) * 4);
+    // Of both results a chart for each operation, and of each timed one two of its seconds at both
+    // levels; of each result two charts of bars, one of percentiles for each operation, and of each
+    // timed one its course and two of its seconds; each in the four frames.
+    let (tests, timed) = (Operation::ALL.len(), 5);
+    let charts = tests + 2 * 2 * timed + 2 * (2 + tests + 3 * timed);
+    assert_eq!(drawings, charts * 4);
+    let Some((wrong, drawings)) = crate::report::printed(&pages, LEGIBLE) else { return };
+    assert!(wrong.is_empty(), "{} faults:\n{}", wrong.len(), wrong.join("\n"));
+    assert_eq!(drawings, charts);
+}
+
+#[test]
+fn results_have_the_names_that_they_are_given() {
+    let (_folder, name) = folder();
+    let (base, slower) = (name("base"), name("slower"));
+    let labels = ["--label", "6.1", "--label", "6.18"];
+    let finished = pumice(&[&["compare", &base, &slower][..], &labels].concat());
+    good(&finished);
+    assert!(finished.stdout.contains("6.18 against 6.1"), "{}", finished.stdout);
+    let markdown = ["--markdown", "-"];
+    let finished = pumice(&[&["report", &base, &slower][..], &labels, &markdown].concat());
+    good(&finished);
+    assert!(finished.stdout.starts_with("# 6.1 · 6.18\n"), "{}", finished.stdout);
+    let finished = pumice(&[&["report", &base][..], &labels].concat());
+    assert_eq!(
+        (finished.code, finished.stderr.contains("2 labels for 1 results")),
+        (Some(2), true)
+    );
 }
 
 #[test]

@@ -55,21 +55,90 @@ for (const frame of document.querySelectorAll("iframe")) {
 document.body.textContent = "BEGIN\n" + wrong.join("\n") + "\nEND " + drawings + " " + texts + ".";
 "#;
 
+/// Pixels of a sheet between its margins: upright, the narrower of A4 and Letter, and on its side,
+/// the lower of both; their other sides are at least this long.
+const UPRIGHT: u32 = 702;
+const SIDEWAYS: u32 = 960;
+const UPRIGHT_HEIGHT: u32 = 950;
+
+/// Least size of a drawing in print, as a share of that on a screen, at which labels of 11 pixels
+/// are five points high.
+pub(crate) const LEGIBLE: f64 = 0.6;
+
+/// Writes what of each frame, whose page has the rules for print, does not fit its sheet or cannot
+/// be read.
+const MEASURE_PRINT: &str = r#"
+const wrong = [];
+let drawings = 0;
+for (const frame of document.querySelectorAll("iframe")) {
+  const page = frame.contentDocument, view = frame.contentWindow, name = frame.title;
+  const say = (what) => wrong.push(name + ": " + what);
+  const isSideways = (part) => part.closest(".many") || part.closest("figure")?.querySelector(".wide .wider");
+  const widest = (part) => isSideways(part) ? SIDEWAYS : UPRIGHT;
+  for (const table of page.querySelectorAll("table")) {
+    const at = table.getBoundingClientRect();
+    if (at.width > widest(table) + 1) say("a table of " + at.width + ": " + table.innerText.slice(0, 60));
+  }
+  for (const part of page.querySelectorAll("p, h1, h2, pre, dl, figcaption")) {
+    if (part.scrollWidth > UPRIGHT + 1) say("too wide: " + part.innerText.slice(0, 60));
+  }
+  for (const folded of page.querySelectorAll("details, nav")) {
+    if (view.getComputedStyle(folded).display != "none") say("not left out: " + folded.tagName);
+  }
+  for (const svg of page.querySelectorAll("svg[role=img]")) {
+    const box = svg.getBoundingClientRect(), size = svg.viewBox.baseVal;
+    if (box.width == 0) continue;
+    drawings += 1;
+    // The frame is upright; on a page on its side the drawing gets wider.
+    const share = Math.min(widest(svg), size.width) / size.width;
+    if (box.width > UPRIGHT + 1 || box.height > HEIGHT) say("a drawing of " + box.width + " x " + box.height);
+    if (share < SHARE) say("a drawing of " + share + " of its size: " + svg.textContent.slice(0, 60));
+  }
+}
+document.body.textContent = "BEGIN\n" + wrong.join("\n") + "\nEND " + drawings + " 0.";
+"#;
+
 /// Shows each page in a frame of each width; what is wrong, drawings and labels looked at.
 pub(crate) fn measured(pages: &[(&str, String)]) -> Option<(Vec<String>, usize, usize)> {
+    framed(pages, &WIDTHS, MEASURE)
+}
+
+/// Shows each page as it is printed; what does not fit the paper or is drawn smaller than this share
+/// of its size, and drawings looked at.
+pub(crate) fn printed(pages: &[(&str, String)], share_min: f64) -> Option<(Vec<String>, usize)> {
+    // A browser lets no frame be a printer, so the rules for print are made those of every medium.
+    let as_print = |page: &str| {
+        assert!(page.contains("@media print {"), "the page has rules for print");
+        let page = page.replace("@media print {", "@media all {");
+        page.replace("@media screen and", "@media speech and")
+    };
+    let pages: Vec<_> = pages.iter().map(|(name, page)| (*name, as_print(page))).collect();
+    let measure = MEASURE_PRINT
+        .replace("UPRIGHT", &UPRIGHT.to_string())
+        .replace("SIDEWAYS", &SIDEWAYS.to_string())
+        .replace("HEIGHT", &UPRIGHT_HEIGHT.to_string())
+        .replace("SHARE", &share_min.to_string());
+    framed(&pages, &[UPRIGHT], &measure).map(|(wrong, drawings, _)| (wrong, drawings))
+}
+
+fn framed(
+    pages: &[(&str, String)],
+    widths: &[u32],
+    measure: &str,
+) -> Option<(Vec<String>, usize, usize)> {
     let chromium = harness::tool("chromium")?;
     let directory = tempfile::Builder::new().prefix("pumice-").tempdir().expect("temp dir");
     let mut outer = "<!DOCTYPE html><meta charset=utf-8><title>x</title><body>".to_owned();
     for (name, page) in pages {
         let page = page.replace('&', "&amp;").replace('"', "&quot;");
-        for width in WIDTHS {
+        for width in widths {
             outer += &format!(
                 "<iframe title=\"{name} {width}\" width=\"{width}\" height=\"800\" \
                  style=\"border:0\" srcdoc=\"{page}\"></iframe>"
             );
         }
     }
-    outer += &format!("<script>onload = () => {{{MEASURE}}};</script>");
+    outer += &format!("<script>onload = () => {{{measure}}};</script>");
     let file = directory.path().join("outer.html");
     fs::write(&file, outer).expect("write the page");
     let finished = harness::run_ok(
@@ -101,6 +170,24 @@ fn a_page_is_whole_in_a_browser() {
     // Five, five and two charts in each of the frames.
     assert_eq!(drawings, 12 * WIDTHS.len());
     assert!(texts > 100 * WIDTHS.len(), "{texts}");
+}
+
+/// Guards against printed pages, and PDF files, on which charts and columns are cut off.
+#[test]
+fn a_printed_page_fits_its_paper() {
+    let pages = [
+        ("benchmark", sample::document().to_html()),
+        ("crowded", crowded().to_html()),
+        ("hostile", hostile().to_html()),
+    ];
+    // Thirty groups in one chart are legible on a screen only; benchmarks split them.
+    let Some((wrong, drawings)) = printed(&pages, 0.3) else { return };
+    assert!(wrong.is_empty(), "{} faults:\n{}", wrong.len(), wrong.join("\n"));
+    assert_eq!(drawings, 12);
+    let wide = "<table><tr><td style=\"min-width:1200px\">x</table><details>x</details>";
+    let page = format!("<!DOCTYPE html><title>x</title><style>@media print {{}}</style>{wide}");
+    let Some((wrong, _)) = printed(&[("x", page)], LEGIBLE) else { return };
+    assert_eq!(wrong.len(), 2, "{wrong:?}");
 }
 
 #[test]

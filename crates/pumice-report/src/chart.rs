@@ -8,6 +8,10 @@ use std::collections::BTreeSet;
 use super::number::Number;
 use super::table::{Cell, Column, Table};
 
+/// Ratio of the highest number of a chart to the lowest from which the lowest vanish on a linear
+/// axis: a bar of 1/50 is four pixels high.
+const LINEAR_RATIO_MAX: f64 = 50.0;
+
 /// The mapping from numbers to positions on an axis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scale {
@@ -16,6 +20,8 @@ pub enum Scale {
     Linear,
     /// Equal ratios have equal distances; numbers that are not positive are not drawn.
     Log,
+    /// As [`Scale::Log`], with ticks at powers of two: for queue depths and sizes.
+    Doubling,
     /// For percentiles in per cent: 90, 99 and 99.9 have equal distances; 100 and more are not
     /// drawn.
     Percentile,
@@ -44,10 +50,22 @@ impl Axis {
         self
     }
 
+    /// Returns the axis with a logarithmic scale if some of these numbers would vanish on a linear
+    /// one: if all are positive, and the highest is more than 50 times the lowest.
+    fn fitted(self, numbers: impl Iterator<Item = f64>) -> Self {
+        let finite = numbers.filter(|number| number.is_finite());
+        let (low, high) = finite.fold((f64::INFINITY, 0.0), |(low, high): (f64, f64), number| {
+            (low.min(number), high.max(number))
+        });
+        let vanish = low > 0.0 && high / low > LINEAR_RATIO_MAX;
+        if vanish { self.with_scale(Scale::Log) } else { self }
+    }
+
     /// Returns title and unit, and whether the scale is logarithmic: `latency, µs (log scale)`.
     pub(crate) fn heading(&self) -> String {
         let separator = if self.title.is_empty() || self.unit.is_empty() { "" } else { ", " };
-        let scale = if self.scale == Scale::Log { " (log scale)" } else { "" };
+        let is_log = matches!(self.scale, Scale::Log | Scale::Doubling);
+        let scale = if is_log { " (log scale)" } else { "" };
         format!("{}{separator}{}{scale}", self.title, self.unit).trim_start().to_owned()
     }
 }
@@ -132,6 +150,14 @@ impl BarChart {
     /// Returns the chart as a histogram.
     pub fn as_histogram(mut self) -> Self {
         self.is_histogram = true;
+        self
+    }
+
+    /// Returns the chart with a logarithmic axis, which says so, if some bars would vanish on a
+    /// linear one: if all are positive, and the highest is more than 50 times the lowest.
+    pub fn with_fitting_scale(mut self) -> Self {
+        let heights = self.groups.iter().flat_map(|group| &group.bars).filter_map(Bar::height);
+        self.axis = std::mem::take(&mut self.axis).fitted(heights);
         self
     }
 
@@ -237,6 +263,15 @@ impl LineChart {
     /// Returns a chart without lines.
     pub fn new(title: impl Into<String>, x: Axis, y: Axis) -> Self {
         Self { title: title.into(), x, y, series: Vec::new() }
+    }
+
+    /// Returns the chart with a logarithmic vertical axis, which says so, if some points would
+    /// vanish on a linear one: if all are positive, and the highest is more than 50 times the
+    /// lowest.
+    pub fn with_fitting_scale(mut self) -> Self {
+        let points = self.series.iter().flat_map(|series| &series.points);
+        self.y = std::mem::take(&mut self.y).fitted(points.map(|point| point.y));
+        self
     }
 
     /// Adds a line.
@@ -345,6 +380,27 @@ mod tests {
             "write      10.0 ± 0.2  not run",
         ];
         assert_eq!(text.lines().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn small_numbers_do_not_vanish() {
+        let scales = |numbers: &[f64]| {
+            let axis = || Axis::new("rate", "MB/s");
+            let mut bars = BarChart::new("", "", axis(), ["a"]);
+            let mut lines = LineChart::new("", Axis::default(), axis());
+            for number in numbers {
+                bars.group("x", vec![Number::new(*number, 1).into()]);
+                lines.dots("x", vec![Point::new(1.0, *number)]);
+            }
+            bars.group("y", vec![Bar::missing("not run")]);
+            let (bars, lines) = (bars.with_fitting_scale(), lines.with_fitting_scale());
+            assert_eq!(bars.axis.scale, lines.y.scale);
+            bars.axis.heading()
+        };
+        assert_eq!(scales(&[10.0, 51.0, 501.0, f64::NAN]), "rate, MB/s (log scale)");
+        for numbers in [&[10.0, 499.0][..], &[0.0, 1000.0], &[-1.0, 1000.0], &[]] {
+            assert_eq!(scales(numbers), "rate, MB/s", "{numbers:?}");
+        }
     }
 
     #[test]

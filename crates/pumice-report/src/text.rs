@@ -240,7 +240,7 @@ impl BarScale {
         let bars = || chart.groups().iter().flat_map(|group| &group.bars);
         let heights = || bars().filter_map(Bar::height);
         let floor = match scale {
-            Scale::Log => log_floor(heights()),
+            Scale::Log | Scale::Doubling => log_floor(heights()),
             Scale::Linear | Scale::Percentile => 0.0,
         };
         let mut this = Self { scale, floor, columns_per_unit: 1.0, has_left: false };
@@ -264,8 +264,8 @@ impl BarScale {
     /// Signed length in columns of a bar of this height.
     fn length(&self, height: f64) -> f64 {
         let units = match self.scale {
-            Scale::Log if height > 0.0 => (height / self.floor).log10(),
-            Scale::Log => 0.0,
+            Scale::Log | Scale::Doubling if height > 0.0 => (height / self.floor).log10(),
+            Scale::Log | Scale::Doubling => 0.0,
             Scale::Linear | Scale::Percentile => height,
         };
         units * self.columns_per_unit

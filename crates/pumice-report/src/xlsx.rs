@@ -317,9 +317,11 @@ impl Sheet {
             }
         }
         name_axes(&mut drawing, &chart.title, &chart.x.heading(), &chart.y);
-        if chart.x.scale == Scale::Log {
-            drawing.x_axis().set_log_base(10);
-        }
+        match chart.x.scale {
+            Scale::Log => drawing.x_axis().set_log_base(10),
+            Scale::Doubling => drawing.x_axis().set_log_base(2),
+            Scale::Linear | Scale::Percentile => drawing.x_axis(),
+        };
         self.place(&mut drawing, chart.series.len(), top, &written)
     }
 

@@ -1,7 +1,8 @@
 //! A whole benchmark in one call: prepare the targets, describe them, run the plan, clean up.
 //!
 //! ```text
-//! prepare targets -> headers -> Sink::begin -> { Sink::progress, Sink::keep } per run -> remove
+//! prepare targets -> headers, with Sink::describe -> Sink::begin
+//!                 -> { Sink::progress, Sink::keep } per run -> remove
 //! ```
 //!
 //! A [`Sink`] receives everything as it happens. Prints nothing.
@@ -112,7 +113,10 @@ impl Benchmark {
         let first = &targets[0].location;
         let header = Header::new(&self.title, &self.about, first, self.plan, self.begun_unix_s);
         let headers = header.and_then(|header| header.in_turns(targets));
-        let headers = headers.inspect_err(|_| remove(targets))?;
+        let mut headers = headers.inspect_err(|_| remove(targets))?;
+        for (header, target) in headers.iter_mut().zip(targets) {
+            header.environment.extend(sink.describe(&target.location));
+        }
         let results = headers.into_iter().map(|header| Results { header, runs: Vec::new() });
         finish(targets, results.collect(), stop, sink)
     }

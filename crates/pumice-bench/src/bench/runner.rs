@@ -17,7 +17,7 @@ use super::sink::{Activity, Sink, Status};
 use crate::bench::engine::{self, RunSpec, Sample};
 use crate::bench::purge::purge;
 use crate::bench::results::RunResult;
-use crate::bench::results::environment::{Device, memory_bytes};
+use crate::bench::results::environment::{Device, Gauges, memory_bytes};
 use crate::bench::target::{Access, Location};
 use crate::bench::warnings::warnings;
 use crate::error::Result;
@@ -102,6 +102,8 @@ struct Lane<'a> {
     index: usize,
     location: &'a Location,
     device: Option<Device>,
+    /// What the machine does beside the bench; `None` in virtual time.
+    gauges: Option<Gauges>,
     /// The simulated drive. Each run starts from the state that the previous run left.
     sim: Option<Rc<System>>,
     runs: Vec<RunResult>,
@@ -278,7 +280,8 @@ impl<'a> Lane<'a> {
             Location::Sim(profile) => Some(Rc::new(System::new(SystemSpec::find(profile)?)?)),
             _ => None,
         };
-        Ok(Self { index, location, device, sim, runs, held: None, is_unpurged: false })
+        let gauges = sim.is_none().then(|| Gauges::new(device.as_ref()));
+        Ok(Self { index, location, device, gauges, sim, runs, held: None, is_unpurged: false })
     }
 
     /// Trims the used part of the target. A target that cannot be trimmed stays as it is, which its
@@ -325,9 +328,11 @@ impl<'a> Lane<'a> {
             }
         }
         let counted = self.device.as_ref().and_then(Device::bytes);
+        let moment = self.gauges.as_ref().and_then(Gauges::now);
         let begun = [ClockId::Monotonic, ClockId::ProcessCPUTime].map(seconds);
         let sample = self.measure(bench, workload, cell.level, first_stream)?;
         let ended = [ClockId::Monotonic, ClockId::ProcessCPUTime].map(seconds);
+        let machine = self.gauges.as_ref().and_then(|gauges| gauges.since(moment));
         if bench.is_stopped() {
             return Ok(None);
         }
@@ -350,6 +355,7 @@ impl<'a> Lane<'a> {
             sample,
             processor_share,
             device: now.zip(counted).map(|(now, earlier)| now.since(earlier)),
+            machine,
             warnings: Vec::new(),
         };
         let in_process = matches!(self.location, Location::Drive(_) | Location::Sim(_));

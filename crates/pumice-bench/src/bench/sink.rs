@@ -4,10 +4,17 @@
 use std::path::PathBuf;
 
 use super::results::{Header, Results, RunResult, Writer};
+use super::target::Location;
 use crate::error::Result;
 
 /// Receives the results of a benchmark while it runs.
 pub trait Sink {
+    /// Returns further facts about a target for its header, with their names: what only the caller
+    /// knows, such as the drive that a server has.
+    fn describe(&mut self, _location: &Location) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
     /// The targets are ready and the first run follows; there is a header for each target.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 //! is a sentence with the observed number.
 
 use crate::bench::engine::Interval;
-use crate::bench::results::RunResult;
+use crate::bench::results::{MachineLoad, RunResult};
 use crate::workload::{Cache, Plan};
 use crate::workload::{Flush, Operation};
 use pumice_drive::base::units::format_size;
@@ -29,6 +29,23 @@ const INTERVALS_MIN: usize = 10;
 
 /// Minimum share of the bytes read by the host that the device must have read.
 const READ_SHARE_MIN: f64 = 0.5;
+
+/// Share of the processors above which others may have disturbed a run, and the share of the time
+/// with a task that waited for a processor below which they did not.
+const OTHERS_SHARE_MAX: f64 = 0.25;
+const PRESSURE_MIN: f64 = 0.1;
+
+/// Share of the processors above which the hypervisor disturbed a run.
+const STOLEN_SHARE_MAX: f64 = 0.05;
+
+/// Bytes that the device may write in a run beyond those of the bench: as a multiple of these in a
+/// run that writes, as a share of the bytes read in one that reads. Leaves room for the metadata of
+/// a file system; both were exceeded by every second run beside other writers.
+const WRITTEN_TIMES_MAX: f64 = 1.5;
+const WRITTEN_SHARE_MAX: f64 = 0.25;
+
+/// Bytes that the device may always write: a journal's.
+const WRITTEN_BYTES_MIN: f64 = 1e6;
 
 /// Returns the warnings of a run. `memory_bytes` is that of the machine; `in_process` means that
 /// the target is a drive in this process, whose device moves fewer bytes than the host, and which
@@ -81,6 +98,69 @@ pub(super) fn warnings(
                  cache, or is stored compressed"
             ));
         }
+    }
+    if !in_process {
+        warnings.extend(others_at_device(plan, run));
+    }
+    warnings.extend(run.machine.iter().flat_map(disturbances));
+    warnings
+}
+
+/// Returns a warning if the device wrote much that the bench did not.
+fn others_at_device(plan: &Plan, run: &RunResult) -> Option<String> {
+    let operation = plan.tests[run.test].workload.operation;
+    let written = run.device?.written as f64;
+    let own = run.sample.written_bytes as f64;
+    if operation == Operation::Trim || written < own + WRITTEN_BYTES_MIN {
+        return None;
+    }
+    if own > 0.0 {
+        let times = written / own;
+        return (times > WRITTEN_TIMES_MAX).then(|| {
+            format!(
+                "the device below wrote {times:.1} times the bytes of the bench: others wrote, \
+                 too, or the file system adds to them"
+            )
+        });
+    }
+    (written > run.sample.host_bytes as f64 * WRITTEN_SHARE_MAX).then(|| {
+        let (written, read) = (written / 1e6, run.sample.host_bytes as f64 / 1e6);
+        format!(
+            "others wrote {written:.0} MB to the device below while the bench read {read:.0} MB"
+        )
+    })
+}
+
+/// Returns the warnings of what the machine did beside the bench.
+fn disturbances(machine: &MachineLoad) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let &MachineLoad { processors, others_processors: others, .. } = machine;
+    let pressure = machine.processor_pressure;
+    let waited = pressure.is_none_or(|pressure| pressure > PRESSURE_MIN);
+    if others > processors * OTHERS_SHARE_MAX && waited {
+        let pressure = pressure.map(|share| share * 100.0);
+        let waited = pressure.map_or(String::new(), |percent| {
+            format!(", and some program waited for one {percent:.0} % of the time")
+        });
+        warnings.push(format!(
+            "others, the target's server among them, used {others:.1} of {processors} processors\
+             {waited}"
+        ));
+    }
+    let stolen = machine.stolen_processors / processors;
+    if stolen > STOLEN_SHARE_MAX {
+        let percent = stolen * 100.0;
+        warnings.push(format!("the hypervisor took {percent:.0} % of the processors away"));
+    }
+    if let Some(count) = machine.processor_throttles.filter(|count| *count > 0) {
+        warnings.push(format!("the processor slowed down {count} times because it was hot"));
+    }
+    let hot = machine.device_celsius.zip(machine.device_celsius_limit);
+    if let Some((celsius, limit)) = hot.filter(|(celsius, limit)| celsius >= limit) {
+        warnings.push(format!(
+            "the drive had {celsius:.0} degrees Celsius, at or above its limit of {limit:.0}: it \
+             may have slowed down"
+        ));
     }
     warnings
 }
@@ -140,6 +220,71 @@ mod tests {
         }
     }
 
+    const QUIET: MachineLoad = MachineLoad {
+        processors: 4.0,
+        others_processors: 0.1,
+        stolen_processors: 0.0,
+        processor_pressure: Some(0.02),
+        processor_mhz: None,
+        processor_celsius: Some(95.0),
+        processor_throttles: Some(0),
+        device_celsius: Some(60.0),
+        device_celsius_limit: Some(81.0),
+    };
+
+    /// Guards against load of others that is measured and not said.
+    #[test]
+    fn disturbances_are_named() {
+        let machine = |change: fn(&mut MachineLoad)| {
+            let mut machine = QUIET;
+            change(&mut machine);
+            disturbances(&machine)
+        };
+        assert_eq!(machine(|_| ()), Vec::<String>::new());
+        // Others that take nothing from the bench.
+        assert_eq!(machine(|it| it.others_processors = 3.0), Vec::<String>::new());
+        for (warnings, words) in [
+            (
+                machine(|it| {
+                    (it.others_processors, it.processor_pressure) = (1.2, Some(0.4));
+                }),
+                "used 1.2 of 4 processors, and some program waited for one 40 % of the time",
+            ),
+            (
+                machine(|it| (it.others_processors, it.processor_pressure) = (3.0, None)),
+                "used 3.0 of 4 processors",
+            ),
+            (machine(|it| it.stolen_processors = 0.4), "took 10 % of the processors"),
+            (machine(|it| it.processor_throttles = Some(3)), "slowed down 3 times"),
+            (machine(|it| it.device_celsius = Some(82.0)), "82 degrees Celsius, at or above"),
+        ] {
+            assert!(warnings.len() == 1 && warnings[0].contains(words), "{words}: {warnings:?}");
+        }
+        let mut run = good();
+        run.machine = Some(MachineLoad { stolen_processors: 1.0, ..QUIET });
+        assert_eq!(warnings(&plan(Operation::Read), &run, None, false).len(), 1);
+    }
+
+    #[test]
+    fn other_writers_are_named() {
+        let (read, write) = (plan(Operation::Read), plan(Operation::Write));
+        let mut run = good();
+        let wrote = |run: &mut RunResult, bytes| {
+            run.device.as_mut().expect("counted").written = bytes;
+        };
+        wrote(&mut run, 1_900_000);
+        assert_eq!(warnings(&read, &run, None, false), Vec::<String>::new());
+        wrote(&mut run, 3_000_000);
+        let told = warnings(&read, &run, None, false);
+        assert!(told.len() == 1 && told[0].contains("others wrote 3 MB"), "{told:?}");
+        run.sample.written_bytes = run.sample.host_bytes;
+        wrote(&mut run, 2 * 2200 * 4096);
+        let told = warnings(&write, &run, None, false);
+        assert!(told.len() == 1 && told[0].contains("2.0 times the bytes"), "{told:?}");
+        wrote(&mut run, 2200 * 4096 + 900_000);
+        assert_eq!(warnings(&write, &run, None, false), Vec::<String>::new());
+    }
+
     #[test]
     fn each_trap_is_named() {
         let (read, mut write) = (plan(Operation::Read), plan(Operation::Write));
@@ -171,6 +316,9 @@ mod tests {
             assert!(warnings.len() == 1 && warnings[0].contains(words), "{words}: {warnings:?}");
         }
         assert_eq!(warnings(&warm, &good(), Some(1 << 10), false), Vec::<String>::new());
+        // A drive in this process moves data of its own.
+        let moved = with(|run| run.device.as_mut().expect("counted").written = 1 << 30);
+        assert_eq!(warnings(&read, &moved, None, true), Vec::<String>::new());
         let mut unread = good();
         unread.device =
             Some(DeviceBytes { read: 0, written: 0, discarded: 0, smart_written: None });

@@ -7,8 +7,13 @@ use crate::table::{Align, Cell, Column, Table};
 /// Maximum characters of a row name that is not wrapped.
 const NAME_CHARS_MAX: usize = 28;
 
+/// Number of columns from which a table gets a printed page on its side.
+const WIDE_FROM: usize = 12;
+
 pub(super) struct TableView {
     pub(super) title: String,
+    /// Whether the table is too wide for an upright page.
+    pub(super) is_wide: bool,
     pub(super) has_header: bool,
     pub(super) columns: Vec<ColumnView>,
     pub(super) rows: Vec<Vec<CellView>>,
@@ -46,6 +51,7 @@ impl TableView {
         };
         Self {
             title: printable(table.title()),
+            is_wide: table.columns().len() >= WIDE_FROM,
             has_header: table.has_header(),
             columns: table.columns().iter().map(column).collect(),
             rows: table.rows().iter().map(cells).collect(),

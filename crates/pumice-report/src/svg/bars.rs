@@ -97,7 +97,7 @@ impl Layout {
         let scale = chart.axis.scale;
         let all = || chart.groups().iter().flat_map(|group| &group.bars);
         let mut ends: Vec<f64> = all().flat_map(ends).collect();
-        if scale == Scale::Log {
+        if matches!(scale, Scale::Log | Scale::Doubling) {
             ends.push(log_floor(all().filter_map(Bar::height)));
         }
         let bottom = ABOVE + frame.plot_height;

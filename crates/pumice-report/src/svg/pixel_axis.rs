@@ -46,12 +46,13 @@ impl PixelAxis {
         let (low, high) = match (low > high, scale) {
             (false, _) => (low, high),
             // No values.
-            (true, Scale::Log) => (1.0, 10.0),
+            (true, Scale::Log | Scale::Doubling) => (1.0, 10.0),
             (true, _) => (0.0, 1.0),
         };
         let ticks = match scale {
             Scale::Linear => linear_ticks(low, high, ticks),
             Scale::Log => log_ticks(low, high, ticks),
+            Scale::Doubling => doubling_ticks(low, high, ticks),
             Scale::Percentile => percentile_ticks(low, high),
         };
         let (mut low, mut high) = (unit_of(scale, low), unit_of(scale, high));
@@ -94,7 +95,7 @@ impl PixelAxis {
     pub(super) fn floor(&self) -> f64 {
         match self.scale {
             Scale::Linear => self.at(0.0),
-            Scale::Log | Scale::Percentile => self.from_px,
+            Scale::Log | Scale::Doubling | Scale::Percentile => self.from_px,
         }
     }
 
@@ -111,6 +112,7 @@ impl PixelAxis {
             Scale::Linear => tick_label(tick, largest, step),
             // Each label has its own suffix, in thousands from 10k on: on a logarithmic axis, plain
             // numbers of similar length are easily confused.
+            Scale::Doubling => tick_label(tick, largest.min(1e4), tick.min(1.0)),
             Scale::Log => tick_label(tick, if tick >= 1e4 { tick.max(1e5) } else { tick }, tick),
             Scale::Percentile => format!("{}", (tick * 1e9).round() / 1e9),
         };
@@ -123,7 +125,7 @@ fn can_show(scale: Scale, value: f64) -> bool {
     value.is_finite()
         && match scale {
             Scale::Linear => true,
-            Scale::Log => value >= f64::MIN_POSITIVE,
+            Scale::Log | Scale::Doubling => value >= f64::MIN_POSITIVE,
             Scale::Percentile => (0.0..100.0).contains(&value),
         }
 }
@@ -132,7 +134,7 @@ fn can_show(scale: Scale, value: f64) -> bool {
 fn unit_of(scale: Scale, value: f64) -> f64 {
     match scale {
         Scale::Linear => value,
-        Scale::Log => value.log10(),
+        Scale::Log | Scale::Doubling => value.log10(),
         Scale::Percentile => (-(1.0 - value / 100.0).log10()).clamp(0.0, NINES_MAX),
     }
 }
@@ -171,6 +173,15 @@ fn log_ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
     // Labels of decades are shorter than those of round numbers, so there may be twice as many.
     let every = ((decades.1 - decades.0) as usize).div_ceil(2 * count.max(1)).max(1);
     let powers = (decades.0..=decades.1).step_by(every).map(|decade| 10f64.powi(decade));
+    powers.filter(|tick| *tick > 0.0 && tick.is_finite()).collect()
+}
+
+/// Returns powers of two, or of four and so on if there are more than about twice `count`.
+fn doubling_ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
+    let (first, last) = (low.log2().ceil() as i32, high.log2().floor() as i32);
+    let steps = usize::try_from(last - first).unwrap_or(0);
+    let every = steps.div_ceil(2 * count.max(1)).max(1);
+    let powers = (first..=last).step_by(every).map(f64::from).map(f64::exp2);
     powers.filter(|tick| *tick > 0.0 && tick.is_finite()).collect()
 }
 
@@ -226,6 +237,9 @@ mod tests {
         }
         assert_eq!(labels(Scale::Log, &[48.0, 1970.0]).join(" "), "20 50 100 200 500 1000 2000");
         assert_eq!(labels(Scale::Log, &[3.0, 2e6, 9e6]).join(" "), "1 10 100 1000 10k 100k 1M 10M");
+        let axis = PixelAxis::new(Scale::Doubling, &[1.0, 64.0], 5, Ends::Data);
+        let marks: Vec<_> = axis.ticks().into_iter().map(|(_, label)| label).collect();
+        assert_eq!(marks.join(" "), "1 2 4 8 16 32 64");
         assert_eq!(labels(Scale::Percentile, &[0.0, 99.95, 100.0]).join(" "), "0 50 90 99 99.9");
     }
 
@@ -249,7 +263,7 @@ mod tests {
             0.1,
             0.1 + f64::EPSILON,
         ];
-        for scale in [Scale::Linear, Scale::Log, Scale::Percentile] {
+        for scale in [Scale::Linear, Scale::Log, Scale::Doubling, Scale::Percentile] {
             for a in extremes {
                 for b in extremes {
                     for ends in [Ends::Ticks, Ends::Data] {

@@ -165,7 +165,7 @@ fn text_from_outside_stays_text() {
 fn extreme_numbers_give_finite_drawings() {
     let extremes =
         [0.0, -1.0, f64::MAX, f64::MIN, f64::MIN_POSITIVE, f64::NAN, f64::INFINITY, 5e-324];
-    for scale in [Scale::Linear, Scale::Log, Scale::Percentile] {
+    for scale in [Scale::Linear, Scale::Log, Scale::Doubling, Scale::Percentile] {
         let axis = || Axis::new("x", "").with_scale(scale);
         let mut chart = BarChart::new("T", "op", axis(), ["a"]);
         let mut line = LineChart::new("T", axis(), axis());

@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 
 use super::documents::{Documents, JSON_AND_STDOUT};
 use super::output::columns;
+use super::report::labelled;
 use super::values::percent;
 use super::{Outcome, print, print_json};
 use pumice_bench::compare::compare;
@@ -50,6 +51,10 @@ pub(crate) struct Args {
         allow_hyphen_values = true)]
     fail_if_slower: Option<f64>,
 
+    /// Name of a result in the comparison, in the order of the results; repeat it for each
+    #[arg(long = "label", value_name = "NAME")]
+    labels: Vec<String>,
+
     /// Print the comparison as JSON
     #[arg(long)]
     json: bool,
@@ -70,7 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         bail!(JSON_AND_STDOUT);
     }
     let all = inputs.iter().map(|path| interop::read(path)).collect::<Result<Vec<_>, _>>()?;
-    let all = all.concat();
+    let all = labelled(all.concat(), &args.labels)?;
     let [base, others @ ..] = &all[..] else { bail!("no results") };
     if others.is_empty() {
         bail!("{} has results of one target: name others to compare with", args.base.display());

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use super::documents::Documents;
 use super::output::columns;
@@ -24,11 +24,17 @@ Examples:
   pumice report compressibility-1.jsonl
   pumice report compressibility-1.jsonl --html page.html --xlsx numbers.xlsx
   pumice report before.jsonl after.jsonl --html both.html
+  pumice report old.jsonl new.jsonl --label 'Linux 6.1' --label 'Linux 6.18' --html kernels.html
   fio --output-format=json+ --output=fio.json job.fio; pumice report fio.json --csv -")]
 pub(crate) struct Args {
     /// Result files; the others are compared with the first
     #[arg(required = true, value_name = "RESULT")]
     results: Vec<PathBuf>,
+
+    /// Name of a result in reports, in the order of the results; repeat it for each. A file of
+    /// targets that took turns has several
+    #[arg(long = "label", value_name = "NAME")]
+    labels: Vec<String>,
 
     #[command(flatten)]
     documents: Documents,
@@ -43,13 +49,27 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let opened = args.documents.open(&inputs)?;
     let all: Vec<Vec<Results>> =
         inputs.iter().map(|path| interop::read(path)).collect::<Result<_, _>>()?;
-    let all = all.concat();
+    let all = labelled(all.concat(), &args.labels)?;
     if opened.is_none() {
         print(&text(&all))?;
     } else {
         opened.write(&report::document(&all), &report::table(&all))?;
     }
     Ok(Outcome::Good)
+}
+
+/// Returns the results with these names instead of their own.
+///
+/// # Errors
+/// There are more names than results.
+pub(super) fn labelled(mut all: Vec<Results>, labels: &[String]) -> Result<Vec<Results>> {
+    if labels.len() > all.len() {
+        bail!("{} labels for {} results", labels.len(), all.len());
+    }
+    for (results, label) in all.iter_mut().zip(labels) {
+        results.header.label.clone_from(label);
+    }
+    Ok(all)
 }
 
 /// Returns a summary of each result, and a comparison if there are several.

@@ -3,12 +3,12 @@
 //! Sources that cannot be read are omitted; a remark gives the reason.
 
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::region::Region;
 use super::{Class, Zeroes};
-use crate::bench::results::environment::{Device, environment};
+use crate::bench::results::environment::Device;
 use crate::bench::target::Location;
 
 /// Bytes of a block of `st_blocks`, independent of the file system's blocks.
@@ -73,11 +73,11 @@ pub(super) fn usage_sources(location: &Location) -> (Vec<UsageSource>, Vec<Strin
                 "file system's used blocks (statvfs)".into(),
                 Source::FileSystem(folder),
             ));
-            counted = below(&path);
+            counted = Device::of(&path);
         }
         Location::Drive(_) => {
             found.push(usage("drive's frame_bytes".into(), Source::Drive));
-            counted = below(&path);
+            counted = Device::of(&path);
         }
         Location::Device(_) => match Device::of(&path).map(|device| device.name()) {
             Some(name) if name.starts_with("zram") => {
@@ -100,7 +100,7 @@ pub(super) fn usage_sources(location: &Location) -> (Vec<UsageSource>, Vec<Strin
                         "blocks of the loop device's file (st_blocks)".into(),
                         Source::File(backing.clone()),
                     ));
-                    counted = below(&backing);
+                    counted = Device::of(&backing);
                 }
             }
             Some(name) => remarks.push(format!(
@@ -126,18 +126,6 @@ pub(super) fn usage_sources(location: &Location) -> (Vec<UsageSource>, Vec<Strin
         None => remarks.push("No device below counts bytes written.".into()),
     }
     (found, remarks)
-}
-
-/// Returns the device below a file. Some file systems (btrfs) use device numbers of their own for
-/// files; then it is the mounted device.
-fn below(path: &Path) -> Option<Device> {
-    Device::of(path).or_else(|| {
-        let facts = environment(Some(path));
-        let (_, mounted) = facts.iter().find(|(name, _)| name == "file system")?;
-        let source = Path::new(mounted.split_once(" on ")?.1);
-        let is_device = fs::metadata(source).ok()?.file_type().is_block_device();
-        (source.is_absolute() && is_device).then(|| Device::of(source)).flatten()
-    })
 }
 
 fn zram(folder: &Path, field: usize) -> Option<u64> {

@@ -110,6 +110,7 @@ impl Imported {
             },
             processor_share: 0.0,
             device: None,
+            machine: None,
             warnings: measured.warnings,
         });
         Ok(())

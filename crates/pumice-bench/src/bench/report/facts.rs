@@ -1,7 +1,8 @@
 //! Sections beside the numbers: savings of the data, counters of the device, and the environment.
 
 use super::cells::{Cell, Cells};
-use crate::bench::results::{DeviceBytes, RunResult};
+use crate::bench::results::{DeviceBytes, MachineLoad, RunResult};
+use crate::stats::Summary;
 use crate::workload::Operation;
 use crate::workload::{Cache, Order};
 use pumice_drive::base::units::format_size_exact;
@@ -114,6 +115,55 @@ fn counted(cell: &Cell<'_>) -> Option<([f64; 3], [f64; 3])> {
     Some((host, device))
 }
 
+/// A quantity of the machine: its name, its unit, its decimals, and its value in a run.
+type Gauge = (&'static str, &'static str, u8, fn(&MachineLoad) -> Option<f64>);
+
+/// What is shown of the machine during the runs.
+const GAUGES: [Gauge; 6] = [
+    ("used by others", "processors", 2, |load| Some(load.others_processors)),
+    ("taken by the hypervisor", "processors", 2, |load| Some(load.stolen_processors)),
+    ("some program waited for one", "%", 1, |load| Some(load.processor_pressure? * 100.0)),
+    ("frequency", "MHz", 0, |load| load.processor_mhz),
+    ("temperature of the processor", "°C", 0, |load| load.processor_celsius),
+    ("temperature of the drive", "°C", 0, |load| load.device_celsius),
+];
+
+/// Returns a section with what the machine did beside the bench.
+pub(super) fn machine(cells: &Cells<'_>) -> Section {
+    let mut section = super::section("The machine during the runs");
+    let loads: Vec<MachineLoad> =
+        cells.iter().flat_map(|cell| &cell.all).filter_map(|run| run.machine).collect();
+    let mut table = Table::with_columns(vec![
+        Column::left("quantity"),
+        Column::left("unit"),
+        Column::right("mean"),
+        Column::right("least"),
+        Column::right("greatest"),
+        Column::right("runs"),
+    ]);
+    for (name, unit, decimals, value) in GAUGES {
+        let values: Vec<f64> = loads.iter().filter_map(value).collect();
+        let Some(summary) = Summary::of(&values) else { continue };
+        let number = |value: f64| Number::new(value, decimals).into();
+        table.push(vec![
+            name.into(),
+            unit.into(),
+            number(summary.mean),
+            number(summary.min),
+            number(summary.max),
+            Number::new(values.len() as f64, 0).into(),
+        ]);
+    }
+    if let Some(table) = super::filled(table) {
+        section.paragraph(
+            "Others are all programs but the bench, the threads of the kernel, and the server of \
+             the target.",
+        );
+        section.block(table);
+    }
+    section
+}
+
 /// Returns a section with the target, the machine, the method and the command.
 pub(super) fn environment(cells: &Cells<'_>) -> Section {
     let (header, plan) = (&cells.results.header, cells.plan());
@@ -150,7 +200,7 @@ pub(super) fn environment(cells: &Cells<'_>) -> Section {
 /// Formats seconds since 1970 as date and time, without leap seconds.
 ///
 /// Source: Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days (2013).
-fn utc(unix_s: u64) -> String {
+pub(super) fn utc(unix_s: u64) -> String {
     let (days, second) = (unix_s / 86_400 + 719_468, unix_s % 86_400);
     let (era, of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;

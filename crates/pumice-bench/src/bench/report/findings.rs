@@ -9,6 +9,9 @@ use pumice_report::{Number, Section};
 /// Cells that a finding names; further ones are counted.
 const NAMED_MAX: usize = 3;
 
+/// Cells with outliers that are told one by one; more would fill the first screens of a report.
+const OUTLIERS_MAX: usize = 5;
+
 /// Returns all findings; the section has no blocks if there are none.
 pub(super) fn section(cells: &Cells<'_>) -> Section {
     let mut section = super::section("Read this first");
@@ -133,10 +136,22 @@ fn steady(cells: &Cells<'_>, section: &mut Section) {
     }
 }
 
-/// Outliers.
+/// Outliers: each with its distance, or, if there are many, the first few cells.
 fn outliers(cells: &Cells<'_>, section: &mut Section) {
+    let of_cell = |cell: &Cell<'_>| stats::outliers(&cell.values).unwrap_or_default();
+    let apart: Vec<String> =
+        cells.iter().filter(|cell| !of_cell(cell).is_empty()).map(Cell::name).collect();
+    if apart.len() > OUTLIERS_MAX {
+        section.note(format!(
+            "in {} of {} cells a round stands apart from the others: {}. They are kept.",
+            apart.len(),
+            cells.iter().count(),
+            listed(&apart)
+        ));
+        return;
+    }
     for cell in cells.iter() {
-        for outlier in stats::outliers(&cell.values).unwrap_or_default() {
+        for outlier in of_cell(cell) {
             let value = Number::significant(outlier.value, 4).with_unit(cell.test.unit.name());
             let side = if outlier.score > 0.0 { "above" } else { "below" };
             section.note(format!(

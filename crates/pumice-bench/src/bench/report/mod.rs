@@ -3,6 +3,8 @@
 //! * `cells`: runs by test and level, summarised once for all sections.
 //! * `rounds`: the way to steady state.
 //! * `side_by_side`: bars of several results in one chart.
+//! * `depth`: speed and latency over queue depth.
+//! * `consistency`: single seconds and longest latencies.
 //! * `speed`: bars and numbers of throughput and rate.
 //! * `latency`: percentiles, as numbers and as curves.
 //! * `timeline`: time-based runs over their duration.
@@ -13,6 +15,8 @@
 //! prints. Equal results produce equal documents.
 
 mod cells;
+mod consistency;
+mod depth;
 mod facts;
 mod findings;
 mod latency;
@@ -39,8 +43,8 @@ use cells::Cells;
 pub fn document(all: &[Results]) -> Document {
     let names = names(all);
     let (title, lead) = match all {
-        [one] => (one.header.title.clone(), one.header.about.clone()),
-        _ => (names.join(" · "), format!("{} results, individually and compared.", all.len())),
+        [one] => (title(one), lead(one)),
+        _ => (titles(all, &names), format!("{} results, individually and compared.", all.len())),
     };
     let mut document = Document::new(title, lead);
     if let [base, others @ ..] = all
@@ -68,15 +72,57 @@ pub fn document(all: &[Results]) -> Document {
 
 /// Returns a document of a comparison of these results: charts with all of them, then tables.
 pub fn comparison(all: &[Results], comparison: &Comparison) -> Document {
-    let mut document = comparison.document();
-    document.sections.insert(0, side_by_side::section(all, &names(all)));
+    let (names, mut document) = (names(all), comparison.document());
+    let cells: Vec<Cells<'_>> = all.iter().map(Cells::new).collect();
+    document.title = titles(all, &names);
+    let front = [side_by_side::section(all, &names), depth::section(&cells, &names)];
+    document.sections.splice(0..0, front);
+    document.sections.push(consistency::section(&cells, &names));
+    document.sections.retain(|section| !section.blocks.is_empty());
     document
+}
+
+/// Returns preset and target of a result.
+fn title(results: &Results) -> String {
+    format!("{} on {}", results.header.title, results.header.name())
+}
+
+/// Returns the names of results that are shown together, with their preset if it is the same.
+fn titles(all: &[Results], names: &[String]) -> String {
+    let joined = names.join(" · ");
+    let mut presets = all.iter().map(|results| results.header.title.as_str());
+    let first = presets.next().unwrap_or_default();
+    let is_same = presets.all(|preset| preset == first);
+    if is_same && !joined.contains(first) { format!("{first}: {joined}") } else { joined }
+}
+
+/// Returns what a preset shows, and where and when it ran.
+fn lead(results: &Results) -> String {
+    let header = &results.header;
+    let known = |names: &[&str]| -> Vec<&str> {
+        names.iter().filter_map(|name| header.fact(name)).collect()
+    };
+    let details = known(&["distribution", "kernel", "device model"]).join(", ");
+    let place = match (known(&["host", "simulated drive"]).first(), details.is_empty()) {
+        (Some(place), true) => format!(" on {place}"),
+        (Some(place), false) => format!(" on {place} ({details})"),
+        (None, true) => String::new(),
+        (None, false) => format!(" on {details}"),
+    };
+    let date = match header.begun_unix_s {
+        0 => String::new(),
+        seconds => format!(", {}", facts::utc(seconds)),
+    };
+    if place.is_empty() && date.is_empty() {
+        return header.about.clone();
+    }
+    format!("{} Measured{place}{date}.", header.about).trim_start().to_owned()
 }
 
 /// Returns a summary for one screen: for each unit a table of tests by levels, then the findings.
 pub fn summary(results: &Results) -> Document {
     let cells = Cells::new(results);
-    let mut document = Document::new(results.header.title.clone(), String::new());
+    let mut document = Document::new(title(results), lead(results));
     for unit in [Unit::Throughput, Unit::Rate] {
         if let Some(table) = speed::matrix(&cells, unit) {
             document.section(speed::heading(unit)).block(table);
@@ -103,14 +149,18 @@ pub fn warnings(results: &Results) -> Document {
 /// Returns the sections of one result that are not empty.
 fn sections(results: &Results) -> Vec<Section> {
     let cells = Cells::new(results);
+    let name = results.header.name().to_owned();
     let mut sections = vec![findings::section(&cells)];
     sections.extend([Unit::Throughput, Unit::Rate].map(|unit| speed::section(&cells, unit)));
     sections.extend([
+        depth::section(std::slice::from_ref(&cells), std::slice::from_ref(&name)),
         rounds::section(&cells),
         latency::section(&cells),
         timeline::section(&cells),
+        consistency::section(std::slice::from_ref(&cells), std::slice::from_ref(&name)),
         facts::payloads(&cells),
         facts::device(&cells),
+        facts::machine(&cells),
         facts::environment(&cells),
     ]);
     sections.retain(|section| !section.blocks.is_empty());

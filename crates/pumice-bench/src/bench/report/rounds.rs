@@ -7,14 +7,10 @@
 //! steady state convergence and of write saturation.
 
 use super::cells::{Cell, Cells};
-use crate::bench::engine::Interval;
+use super::{consistency, speed};
 use crate::bench::results::RunResult;
 use crate::stats::{self, RANGE_MAX};
-use crate::workload::Unit;
 use pumice_report::{Axis, LineChart, Point, Scale, Section};
-
-/// Maximum number of dots of a series: more hide each other.
-const DOTS_MAX: usize = 1500;
 
 /// Maximum number of tests in a chart, so that lines can be told apart.
 const LINES_MAX: usize = 8;
@@ -47,7 +43,7 @@ pub(super) fn section(cells: &Cells<'_>) -> Section {
     for tests in others.chunks(LINES_MAX).filter(|_| others.len() > 1) {
         let title = "Tests of the same mix, round by round";
         let mut chart =
-            LineChart::new(title, Axis::new("round", ""), value_axis(tracked[0].test.unit));
+            LineChart::new(title, Axis::new("round", ""), speed::axis(tracked[0].test.unit));
         chart.y = chart.y.with_scale(Scale::Log);
         for &test in tests {
             for cell in cells.of_test(test) {
@@ -57,13 +53,6 @@ pub(super) fn section(cells: &Cells<'_>) -> Section {
         section.block(chart);
     }
     section
-}
-
-fn value_axis(unit: Unit) -> Axis {
-    match unit {
-        Unit::Throughput => Axis::new("throughput", unit.name()),
-        Unit::Rate => Axis::new("requests per second", unit.name()),
-    }
 }
 
 fn by_round(cell: &Cell<'_>) -> Vec<Point> {
@@ -78,7 +67,7 @@ fn round(run: &RunResult) -> f64 {
 /// The tracked values by round, with the last window's average, limits and best line.
 fn convergence(cell: &Cell<'_>) -> LineChart {
     let title = format!("{}, round by round", cell.name());
-    let mut chart = LineChart::new(title, Axis::new("round", ""), value_axis(cell.test.unit));
+    let mut chart = LineChart::new(title, Axis::new("round", ""), speed::axis(cell.test.unit));
     chart.line("measured", by_round(cell));
     let values: Vec<f64> = cell.all.iter().map(|run| run.value(cell.test.unit)).collect();
     let Some(window) = stats::steady(&values).last else { return chart };
@@ -96,27 +85,13 @@ fn convergence(cell: &Cell<'_>) -> LineChart {
 /// Requests or bytes per second, second by second, over the whole test.
 fn seconds(cell: &Cell<'_>) -> LineChart {
     let title = format!("{}, second by second", cell.name());
-    let mut chart = LineChart::new(title, Axis::new("time", "s"), value_axis(cell.test.unit));
-    let scale = match cell.test.unit {
-        Unit::Throughput => cell.test.workload.record_bytes as f64 / 1e6,
-        Unit::Rate => 1.0,
-    };
-    let count: usize = cell.all.iter().map(|run| run.sample.intervals.len()).sum();
-    let mut dots = Vec::new();
-    for run in &cell.all {
-        let interval_s = run.sample.interval_ns as f64 / 1e9;
-        let whole = run.sample.intervals.len().saturating_sub(1);
-        // As many intervals as make a second, or more if there would be too many dots.
-        let joined = (1.0 / interval_s).round().max(count as f64 / DOTS_MAX as f64).ceil() as usize;
-        let joined = joined.clamp(1, whole.max(1));
-        for (part, some) in run.sample.intervals[..whole].chunks_exact(joined).enumerate() {
-            let requests = some.iter().map(|interval: &Interval| interval.operations).sum::<u64>();
-            let seconds = interval_s * joined as f64;
-            let at = run.begun_s + (part as f64 + 0.5) * seconds;
-            dots.push(Point::new(at, requests as f64 / seconds * scale));
-        }
-    }
-    chart.dots("measured", dots);
+    let mut chart = LineChart::new(title, Axis::new("time", "s"), speed::axis(cell.test.unit));
+    let parts = consistency::parts(&cell.all, cell, |_| 1.0);
+    let dot =
+        |run: &RunResult, part: &consistency::Part| Point::new(run.begun_s + part.at_s, part.value);
+    let all = cell.all.iter().zip(&parts);
+    let dots = all.flat_map(|(run, parts)| parts.iter().map(move |part| dot(run, part)));
+    chart.dots("measured", dots.collect());
     chart
 }
 
@@ -138,7 +113,7 @@ fn latencies(cell: &Cell<'_>) -> LineChart {
 /// Values over what had been written when the round ended.
 fn saturation(cell: &Cell<'_>) -> LineChart {
     let title = format!("{}, over the bytes written", cell.name());
-    let mut chart = LineChart::new(title, Axis::new("written", "GB"), value_axis(cell.test.unit));
+    let mut chart = LineChart::new(title, Axis::new("written", "GB"), speed::axis(cell.test.unit));
     let mut written = 0.0;
     let point = |run: &&RunResult| {
         written += run.sample.written_bytes as f64 / 1e9;

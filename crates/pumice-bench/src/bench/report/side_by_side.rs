@@ -2,13 +2,15 @@
 //!
 //! With several levels each test has a chart, whose groups are the targets and whose bars are the
 //! levels; from three levels of known saving on, another one has the speed over the saving. With
-//! one level all tests of a unit are in one chart, whose bars are the targets.
+//! one level all tests of a unit are in one chart, whose bars are the targets. Tests that sweep the
+//! queue depth have charts of their own.
 
 use super::cells::{Cell, Cells};
 use super::speed::{self, GROUPS_MAX};
+use super::{depth, facts};
 use crate::bench::results::Results;
 use crate::workload::Unit;
-use pumice_report::{Axis, Bar, BarChart, LineChart, Point, Section};
+use pumice_report::{Axis, Bar, BarChart, Column, LineChart, Point, Section, Table};
 
 /// Minimum number of levels of a curve.
 const LEVELS_MIN: usize = 3;
@@ -18,15 +20,19 @@ const LEVELS_MIN: usize = 3;
 pub(super) fn section(all: &[Results], names: &[String]) -> Section {
     let mut section = super::section("Side by side");
     let [first, _, ..] = all else { return section };
-    section.paragraph(
-        "Higher is better. Each bar is the mean of its runs, each error bar one standard deviation \
-         to either side.",
-    );
+    section.block(measured(all, names));
     let cells: Vec<Cells<'_>> = all.iter().map(Cells::new).collect();
+    let in_sweeps: Vec<usize> = depth::sweeps(&cells[0]).concat();
     let plan = &first.header.plan;
+    if in_sweeps.len() < plan.tests.len() {
+        section.paragraph(
+            "Higher is better. Each bar is the mean of its runs, each error bar one standard deviation \
+             to either side.",
+        );
+    }
     for unit in [Unit::Throughput, Unit::Rate] {
-        let tests: Vec<usize> =
-            (0..plan.tests.len()).filter(|test| plan.tests[*test].unit == unit).collect();
+        let is_drawn = |test: &usize| plan.tests[*test].unit == unit && !in_sweeps.contains(test);
+        let tests: Vec<usize> = (0..plan.tests.len()).filter(is_drawn).collect();
         if plan.levels.len() > 1 {
             for test in tests {
                 section.block(by_level(&cells, names, test, unit));
@@ -45,7 +51,7 @@ pub(super) fn section(all: &[Results], names: &[String]) -> Section {
                 let bars = cells.iter().map(|cells| bar(&cells.of_test(test)[0])).collect();
                 chart.group(&plan.tests[test].name, bars);
             }
-            section.block(chart);
+            section.block(chart.with_fitting_scale());
         }
     }
     section
@@ -60,7 +66,35 @@ fn by_level(cells: &[Cells<'_>], names: &[String], test: usize, unit: Unit) -> B
     for (cells, name) in cells.iter().zip(names) {
         chart.group(name, cells.of_test(test).iter().map(bar).collect());
     }
-    chart
+    chart.with_fitting_scale()
+}
+
+/// What was measured, where and when: a row for each result.
+fn measured(all: &[Results], names: &[String]) -> Table {
+    let columns = ["result", "target", "host", "system", "device", "begun"];
+    let mut table =
+        Table::with_columns(columns.map(Column::left).to_vec()).titled("What was measured");
+    for (results, name) in all.iter().zip(names) {
+        let header = &results.header;
+        let fact = |name: &str| header.fact(name).unwrap_or_default();
+        let system: Vec<&str> = ["distribution", "kernel"].map(fact).to_vec();
+        let system = system.into_iter().filter(|fact| !fact.is_empty()).collect::<Vec<_>>();
+        let device = [fact("device model"), fact("device stack"), fact("device")];
+        let device = device.into_iter().find(|fact| !fact.is_empty());
+        let begun = match header.begun_unix_s {
+            0 => String::new(),
+            seconds => facts::utc(seconds),
+        };
+        table.push(vec![
+            name.as_str().into(),
+            header.target.as_str().into(),
+            fact("host").into(),
+            system.join(", ").into(),
+            device.unwrap_or_else(|| fact("simulated drive")).into(),
+            begun.into(),
+        ]);
+    }
+    table
 }
 
 /// One test over the saving of its data: a line for each target, with deviations.
@@ -84,7 +118,7 @@ fn over_saving(
         };
         chart.line(name, cells.of_test(test).iter().filter_map(point).collect());
     }
-    Some(chart)
+    Some(chart.with_fitting_scale())
 }
 
 fn bar(cell: &Cell<'_>) -> Bar {

@@ -1,12 +1,14 @@
 //! Bars and numbers of throughput and rate.
 //!
 //! Tests stand side by side in one chart for each unit. Tests that differ in nothing but the bytes
-//! of a record are a sweep and get a chart of their own, ordered by these.
+//! of a record are a sweep and get a chart of their own, ordered by these. Those that differ in
+//! nothing but their depth are drawn by `depth`.
 
 use super::cells::{Cell, Cells};
+use super::depth;
 use crate::bench::results::Results;
 use crate::workload::Unit;
-use crate::workload::Workload;
+use crate::workload::{Operation, Workload};
 use pumice_drive::base::units::format_size_exact;
 use pumice_report::{Axis, Bar, BarChart, Column, Number, Section, Table};
 
@@ -30,11 +32,14 @@ pub(super) fn section(cells: &Cells<'_>, unit: Unit) -> Section {
     if table.rows().is_empty() {
         return section;
     }
-    section.paragraph(
-        "Higher is better. Each bar is the mean of its runs, each error bar one standard \
-         deviation to either side.",
-    );
-    for chart in charts(cells, unit) {
+    let charts = charts(cells, unit);
+    if !charts.is_empty() {
+        section.paragraph(
+            "Higher is better. Each bar is the mean of its runs, each error bar one standard \
+             deviation to either side.",
+        );
+    }
+    for chart in charts {
         section.block(chart);
     }
     section.block(table);
@@ -139,7 +144,10 @@ fn of_cell(cell: &Cell<'_>) -> Vec<pumice_report::Cell> {
 
 /// Returns one chart for all tests that are in no sweep, then one for each sweep.
 fn charts(cells: &Cells<'_>, unit: Unit) -> Vec<BarChart> {
-    let (sweeps, single) = swept(cells, measured(cells, unit));
+    let mut tests = measured(cells, unit);
+    let in_sweeps = depth::sweeps(cells).concat();
+    tests.retain(|test| !in_sweeps.contains(test));
+    let (sweeps, single) = swept(cells, tests);
     let tests = &cells.plan().tests;
     let parts = single.len().div_ceil(GROUPS_MAX);
     let mut charts = Vec::new();
@@ -147,12 +155,15 @@ fn charts(cells: &Cells<'_>, unit: Unit) -> Vec<BarChart> {
         let of = if parts > 1 { format!(", {} of {parts}", part + 1) } else { String::new() };
         let mut chart = chart(cells, unit, format!("{} by test{of}", heading(unit)), "test");
         some.iter().for_each(|test| chart.group(&tests[*test].name, bars(cells.of_test(*test))));
-        charts.push(chart);
+        charts.push(chart.with_fitting_scale());
     }
     for sweep in &sweeps {
         let workload = &tests[sweep[0]].workload;
         let same = |other: &&Vec<usize>| tests[other[0]].workload.operation == workload.operation;
         let mut title = workload.operation.name().to_owned();
+        if workload.operation == Operation::Mixed {
+            title += &format!(" with {} % reads", workload.reads_percent);
+        }
         if sweeps.iter().filter(same).count() > 1 {
             let (span, depth) = (format_size_exact(workload.span_bytes), workload.depth);
             title += &format!(" of {span}, depth {depth}, {} threads", workload.threads);
@@ -162,7 +173,7 @@ fn charts(cells: &Cells<'_>, unit: Unit) -> Vec<BarChart> {
             let record = format_size_exact(tests[*test].workload.record_bytes);
             chart.group(record, bars(cells.of_test(*test)));
         }
-        charts.push(chart);
+        charts.push(chart.with_fitting_scale());
     }
     charts
 }

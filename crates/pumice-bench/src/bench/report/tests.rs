@@ -6,8 +6,9 @@
 use calamine::{Data, Reader, Xlsx};
 
 use super::*;
+use crate::bench::results::MachineLoad;
 use crate::bench::results::sample::{results, run, test, workload};
-use crate::workload::{Level, Operation, Test};
+use crate::workload::{Level, Operation, Test, Workload};
 
 /// Ten rounds without trend or outliers: mean 100, deviation 2.94.
 const ROUNDS: [f64; 10] = [100.0, 104.0, 97.0, 101.0, 96.0, 103.0, 99.0, 104.0, 97.0, 99.0];
@@ -43,6 +44,7 @@ fn every_section_is_there_with_its_numbers() {
         "Requests per second",
         "Latency",
         "Timeline",
+        "Consistency",
         "What the data saves",
         "Bytes at the device",
         "Environment",
@@ -195,6 +197,151 @@ fn several_results_stand_side_by_side() {
     unlike.header.plan.tests[0].workload.depth = 77;
     let text = super::document(&[results(&ROUNDS), unlike]).to_text();
     assert!(text.contains("cannot be compared") && text.contains("depth is 77"), "{text}");
+}
+
+/// Guards against results with several depths that show bars by test name only.
+#[test]
+fn depths_are_lines_of_speed_and_latency() {
+    let sweep = |scale: f64| {
+        let mut results = results(&[100.0, 102.0]);
+        let plan = &mut results.header.plan;
+        plan.levels.truncate(1);
+        plan.tests.truncate(1);
+        results.runs.retain(|run| run.test == 0 && run.level == 0);
+        for depth in [16, 1, 4] {
+            let workload = Workload { depth, ..workload(Operation::RandomRead, 4096) };
+            plan.tests.push(test(&format!("depth {depth}"), Unit::Rate, workload));
+            let index = plan.tests.len() - 1;
+            results.runs.extend((0..2).map(|round| {
+                let mut run = run(round, 1, 0, scale * f64::from(depth * 1000 + round));
+                run.test = index;
+                run
+            }));
+        }
+        results
+    };
+    let mut all = [sweep(1.0), sweep(2.0)];
+    (all[0].header.label, all[1].header.label) = ("old".into(), "new".into());
+    let one = document(&all[..1]);
+    let charts = |document: &Document| -> Vec<pumice_report::LineChart> {
+        let section = document.sections.iter().find(|it| it.heading == "Over queue depth");
+        let blocks = section.expect("a section").blocks.iter();
+        let lines = blocks.filter_map(|block| match block {
+            Block::Lines(chart) => Some(chart.clone()),
+            _ => None,
+        });
+        lines.collect()
+    };
+    let single = charts(&one);
+    let titles: Vec<&str> = single.iter().map(|chart| chart.title.as_str()).collect();
+    let wanted = ["Requests per second", "mean latency", "latency, 99th percentile"];
+    assert_eq!(titles, wanted.map(|what| format!("random-read, 4 KiB: {what}")));
+    let places: Vec<f64> = single[0].series[0].points.iter().map(|point| point.x).collect();
+    assert_eq!(places, [1.0, 4.0, 16.0]);
+    assert_eq!(single[0].series[0].points[1].y, 4000.5);
+    assert!(single[0].series[0].points[1].deviation.is_some());
+    assert_eq!(single[1].series[0].points[0].y.round(), 109.0);
+    let both = charts(&document(&all));
+    let names: Vec<&str> = both[0].series.iter().map(|line| line.name.as_str()).collect();
+    assert_eq!(names, ["old", "new"]);
+    assert_eq!(both[0].series[1].points[2].y, 32_001.0);
+    let bars = text_of(&one, "Requests per second");
+    assert!(!bars.contains("by test"), "depths are no bars, too: {bars}");
+}
+
+/// Guards against reports whose first screens are full of single outliers.
+#[test]
+fn many_outliers_are_one_note() {
+    let mut results = results(&ROUNDS);
+    for index in 0..6 {
+        let name = format!("test {index}");
+        let workload = workload(Operation::RandomWrite, 4096);
+        results.header.plan.tests.push(test(&name, Unit::Rate, workload));
+        results.runs.extend((0..).zip(ROUNDS).map(|(round, value)| {
+            let mut run = run(round, 1, 0, if round == 3 { 9000.0 } else { value });
+            run.test = 2 + index;
+            run
+        }));
+    }
+    let text = text_of(&document(&[results]), "Read this first");
+    let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let wanted =
+        "in 6 of 16 cells a round stands apart from the others: test 0, 98 % saved; test 1";
+    assert!(joined.contains(wanted) && !joined.contains("robust deviations"), "{joined}");
+}
+
+#[test]
+fn what_the_machine_did_is_shown() {
+    let mut results = results(&[100.0, 100.0]);
+    let load = MachineLoad {
+        processors: 8.0,
+        others_processors: 0.5,
+        stolen_processors: 0.0,
+        processor_pressure: None,
+        processor_mhz: None,
+        processor_celsius: None,
+        processor_throttles: None,
+        device_celsius: Some(48.0),
+        device_celsius_limit: None,
+    };
+    results.runs[0].machine = Some(load);
+    results.runs[1].machine = Some(MachineLoad { others_processors: 1.5, ..load });
+    let text = text_of(&document(&[results]), "The machine during the runs");
+    let row = |name: &str| -> Vec<String> {
+        let row = text.lines().find(|line| line.starts_with(name)).expect("a row");
+        row[name.len()..].split_whitespace().map(str::to_owned).collect()
+    };
+    assert_eq!(row("used by others"), ["processors", "1.00", "0.50", "1.50", "2"]);
+    assert_eq!(row("temperature of the drive"), ["°C", "48", "48", "48", "2"]);
+    assert!(!text.contains("frequency"), "{text}");
+}
+
+/// Guards against titles that name the preset alone.
+#[test]
+fn titles_say_what_where_and_when() {
+    let mut one = results(&ROUNDS);
+    one.header.environment.insert(0, ("host".into(), "mole".into()));
+    let single = document(std::slice::from_ref(&one));
+    assert_eq!(single.title, "a sample on disk.img");
+    assert!(single.lead.ends_with("Measured on mole (Linux 6.1), 2026-11-21 16:17:24 UTC."));
+    assert_eq!(summary(&one).title, single.title);
+    let mut two = one.clone();
+    (one.header.label, two.header.label) = ("6.1".into(), "6.18".into());
+    two.header.environment[0].1 = "vole".into();
+    let both = document(&[one, two]);
+    assert_eq!(both.title, "a sample: 6.1 · 6.18");
+    let text = text_of(&both, "Side by side");
+    for word in ["mole", "vole", "disk.img", "Linux 6.1", "2026-11-21"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+}
+
+/// Guards against charts in which small bars cannot be seen.
+#[test]
+fn small_bars_are_seen() {
+    let mut results = results(&[10.0, 10.0]);
+    let fast = test("fast", Unit::Throughput, workload(Operation::Read, 1 << 20));
+    results.header.plan.tests.push(fast);
+    results.runs.extend((0..2).map(|round| {
+        let mut run = run(round, 0, 0, 1500.0);
+        run.test = 2;
+        run
+    }));
+    let mut other = results.clone();
+    other.header.target = "other".into();
+    for document in [document(std::slice::from_ref(&results)), document(&[results, other])] {
+        let blocks = document.sections.iter().flat_map(|section| &section.blocks);
+        let axes: Vec<&pumice_report::Axis> = blocks
+            .filter_map(|block| match block {
+                Block::Bars(chart) if chart.groups().len() > 1 => Some(&chart.axis),
+                _ => None,
+            })
+            .filter(|axis| axis.unit == "MB/s")
+            .collect();
+        assert!(!axes.is_empty());
+        let is_log = |axis: &&pumice_report::Axis| axis.scale == pumice_report::Scale::Log;
+        assert!(axes.iter().any(is_log), "{axes:?}");
+    }
 }
 
 /// Guards against comparisons without a chart that has all drives in it.

@@ -4,7 +4,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::environment;
-use crate::bench::target::{Contender, Location};
+use crate::bench::target::{Contender, Location, drive_info};
 use crate::error::Result;
 use crate::payload::{Finding, Survey};
 use crate::workload::Plan;
@@ -57,7 +57,7 @@ impl Header {
     /// `begun_unix_s`: seconds since 1970.
     ///
     /// # Errors
-    /// Data that cannot be generated; an unknown profile.
+    /// Data that cannot be generated; an unknown profile; a drive that cannot be opened.
     pub fn new(
         title: &str,
         about: &str,
@@ -85,7 +85,7 @@ impl Header {
     /// Returns headers of targets that take turns, of which `self` is that of the first.
     ///
     /// # Errors
-    /// An unknown profile.
+    /// An unknown profile; a drive that cannot be opened.
     pub(crate) fn in_turns(self, contenders: &[Contender]) -> Result<Vec<Self>> {
         let session = self.session();
         let all = contenders.iter().enumerate();
@@ -119,6 +119,12 @@ impl Header {
         if self.label.is_empty() { &self.target } else { &self.label }
     }
 
+    /// Returns a fact of the environment; `None` if it is unknown.
+    pub fn fact(&self, name: &str) -> Option<&str> {
+        let mut facts = self.environment.iter();
+        facts.find(|(other, _)| other == name).map(|(_, fact)| fact.as_str())
+    }
+
     /// Returns whether the targets of both took turns in one session.
     pub fn is_in_turns_with(&self, other: &Self) -> bool {
         let session = |header: &Self| header.turns.as_ref().map(|turns| turns.session.clone());
@@ -137,11 +143,16 @@ pub struct Turns {
     pub of: u32,
 }
 
-/// Returns the facts about this machine, or about a simulated drive.
+/// Returns the facts about this machine and the target, or about a simulated drive.
 fn facts(location: &Location) -> Result<Vec<(String, String)>> {
     Ok(match location {
         Location::Sim(text) => {
             environment::simulated(&Profile::find(SystemSpec::profile_of(text))?)
+        }
+        Location::Drive(path) => {
+            let mut facts = environment::environment(Some(path));
+            facts.extend(environment::drive(&drive_info(path)?));
+            facts
         }
         _ => environment::environment(location.path().as_deref()),
     })

@@ -17,6 +17,7 @@ pub(crate) mod sample;
 
 pub(crate) use cells::names;
 pub use cells::{CellSummary, Results};
+pub use environment::MachineLoad;
 pub use file::{Writer, read};
 pub use header::{FORMAT, Header, LevelFindings, TARGETS_MAX, Turns};
 pub use run::{DeviceBytes, RunResult};

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::environment::MachineLoad;
 use crate::bench::engine::Sample;
 use crate::workload::Unit;
 
@@ -25,6 +26,10 @@ pub struct RunResult {
     pub processor_share: f64,
     /// Counters of the device below; absent if there is none or it does not count.
     pub device: Option<DeviceBytes>,
+    /// What the machine did beside the bench; absent in virtual time, for other tools' results,
+    /// and in files of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachineLoad>,
     /// Warnings for readers of this run.
     pub warnings: Vec<String>,
 }

@@ -97,6 +97,7 @@ pub(crate) fn run(round: u32, test: usize, level: usize, value: f64) -> RunResul
             discarded: 0,
             smart_written: None,
         }),
+        machine: None,
         warnings: Vec::new(),
     }
 }

@@ -11,7 +11,7 @@ use super::Target;
 use crate::error::{Error, Result};
 use pumice_drive::base::AlignedBuffer;
 use pumice_drive::base::clock::while_busy;
-use pumice_drive::controller::{Drive, OpenOptions};
+use pumice_drive::controller::{Drive, Info, OpenOptions};
 use pumice_drive::media::file::{FileMedium, FileOptions};
 use pumice_drive::runtime::Runtime;
 
@@ -42,9 +42,9 @@ impl DriveTarget {
         Ok(Self(open(runtime, path).await?))
     }
 
-    /// Returns the size of the drive's disk in bytes.
-    pub fn size_bytes(&self) -> u64 {
-        self.0.size_bytes()
+    /// Returns what the drive says of itself.
+    pub fn info(&self) -> Info {
+        self.0.info()
     }
 }
 

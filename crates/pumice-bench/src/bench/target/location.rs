@@ -15,6 +15,7 @@ use rustix::fs::{Advice, OFlags, fadvise};
 use super::drive::DriveTarget;
 use super::nbd;
 use crate::error::{Error, Result};
+use pumice_drive::controller::Info;
 use pumice_drive::runtime::{Backend, Runtime};
 use pumice_nbd::client::Uri;
 use pumice_sim::system::SystemSpec;
@@ -167,7 +168,7 @@ impl Location {
                         path.display()
                     )));
                 }
-                let size_bytes = drive_bytes(path)?;
+                let size_bytes = drive_info(path)?.size_bytes;
                 if size_bytes < bytes {
                     return Err(too_small(self, size_bytes, bytes));
                 }
@@ -334,15 +335,18 @@ fn is_blank(device: &File, size_bytes: u64) -> std::io::Result<bool> {
     Ok(true)
 }
 
-/// Returns the size of a drive's disk in bytes.
-fn drive_bytes(path: &Path) -> Result<u64> {
+/// Opens a drive and returns what it says of itself.
+///
+/// # Errors
+/// The errors of [`DriveTarget::open`].
+pub(crate) fn drive_info(path: &Path) -> Result<Info> {
     let runtime = Runtime::new(Backend::Auto)?;
-    let size_bytes = runtime.block_on(async {
+    let info = runtime.block_on(async {
         let drive = DriveTarget::open(&runtime, path).await?;
-        let size_bytes = drive.size_bytes();
+        let info = drive.info();
         super::Target::close(&drive).await?;
-        Ok(size_bytes)
+        Ok(info)
     });
     runtime.drop_tasks();
-    size_bytes
+    info
 }

@@ -21,6 +21,7 @@ use std::sync::Arc;
 pub use drive::DriveTarget;
 pub(crate) use drive::{FileDrive, open as open_drive};
 pub use file::FileTarget;
+pub(crate) use location::drive_info;
 pub use location::{Access, Contender, Location};
 pub use nbd::NbdTarget;
 pub use sim::SimTarget;

@@ -1,10 +1,12 @@
 //! `pumice bench`: measures a target with data of known compressibility.
 //!
+//! * `describe`: what servers say of the drive that a target is.
 //! * `detect`: finds out whether the target compresses, instead of how fast it is.
 //! * `dry`: the plan and its duration.
 //! * `measure`: runs the tests, or the rest of them.
 //! * `show`: progress and the summary.
 
+mod describe;
 mod detect;
 mod dry;
 mod measure;

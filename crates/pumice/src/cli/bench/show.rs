@@ -8,10 +8,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::super::output::columns;
 use super::super::{print, print_json};
-use super::dry;
+use super::{describe, dry};
 use pumice_bench::compare::compare;
 use pumice_bench::results::{Header, LevelFindings, Results, RunResult};
 use pumice_bench::stats::VISIT_SPREAD;
+use pumice_bench::target::Location;
 use pumice_bench::workload::Plan;
 use pumice_bench::{Activity, FileSink, Sink, Status, report};
 
@@ -48,6 +49,10 @@ impl Shown {
 }
 
 impl Sink for Shown {
+    fn describe(&mut self, location: &Location) -> Vec<(String, String)> {
+        describe::served(location)
+    }
+
     fn begin(&mut self, headers: &[Header]) -> pumice_bench::Result<()> {
         self.file.begin(headers)?;
         if self.kept == 0 {

@@ -49,6 +49,7 @@ fn run(place: u64) -> RunResult {
         },
         processor_share: 0.5,
         device: Some(DeviceBytes { read: 1, written: 2, discarded: 3, smart_written: Some(4) }),
+        machine: None,
         warnings: vec!["doubt".into()],
     }
 }

@@ -1,0 +1,157 @@
+//! Speed and latency over queue depth, a line for each target or level.
+//!
+//! Tests that differ in nothing but their depth are a sweep. Every result with several depths has
+//! these charts, whatever its preset.
+
+use super::cells::{Cell, Cells};
+use super::speed;
+use crate::workload::Workload;
+use pumice_drive::base::units::format_size_exact;
+use pumice_report::{Axis, LineChart, Point, Scale, Section};
+
+/// Minimum number of depths in a sweep: two are just two tests.
+const DEPTHS_MIN: usize = 3;
+
+/// Maximum number of lines in a chart, so that they can be told apart.
+const LINES_MAX: usize = 8;
+
+/// Returns tests that differ in nothing but their depth, each sweep by depth.
+pub(super) fn sweeps(cells: &Cells<'_>) -> Vec<Vec<usize>> {
+    let tests = &cells.plan().tests;
+    let depth = |test: &usize| tests[*test].workload.depth;
+    let mut alike: Vec<(Workload, Vec<usize>)> = Vec::new();
+    for (index, test) in tests.iter().enumerate() {
+        let workload = Workload { depth: 0, ..test.workload.clone() };
+        let same = alike
+            .iter_mut()
+            .find(|(other, members)| *other == workload && tests[members[0]].unit == test.unit);
+        match same {
+            Some((_, members)) => members.push(index),
+            None => alike.push((workload, vec![index])),
+        }
+    }
+    let sorted = alike.into_iter().map(|(_, mut members)| {
+        members.sort_by_key(depth);
+        members
+    });
+    let distinct =
+        |members: &Vec<usize>| members.windows(2).all(|pair| depth(&pair[0]) < depth(&pair[1]));
+    sorted.filter(|members| members.len() >= DEPTHS_MIN && distinct(members)).collect()
+}
+
+/// Returns a section with the sweeps of all results, whose plans must be alike; without blocks if
+/// there are none.
+pub(super) fn section(all: &[Cells<'_>], names: &[String]) -> Section {
+    let mut section = super::section("Over queue depth");
+    let Some(first) = all.first() else { return section };
+    for sweep in sweeps(first) {
+        let title = title(first, &sweep);
+        for lines in series(all, names) {
+            let chart = |what: &str, axis: Axis| {
+                let of = lines.level.map_or(String::new(), |level| format!(", {level}"));
+                let depth = Axis::new("queue depth", "").with_scale(Scale::Doubling);
+                LineChart::new(format!("{title}{of}: {what}"), depth, axis)
+            };
+            let unit = first.plan().tests[sweep[0]].unit;
+            let mut value = chart(speed::heading(unit), speed::axis(unit));
+            let mut mean = chart("mean latency", Axis::new("latency", "µs"));
+            let mut tail = chart("latency, 99th percentile", Axis::new("latency", "µs"));
+            for line in &lines.lines {
+                value.line(
+                    &line.name,
+                    line.points(&sweep, |cell| {
+                        let summary = cell.summary?;
+                        Some((summary.mean, summary.deviation))
+                    }),
+                );
+                let us = |ns: f64| Some((ns / 1e3, None));
+                mean.line(
+                    &line.name,
+                    line.points(&sweep, |cell| us(cell.latency().percentiles()?.mean_ns)),
+                );
+                tail.line(
+                    &line.name,
+                    line.points(&sweep, |cell| us(cell.latency().percentiles()?.p99_ns as f64)),
+                );
+            }
+            for chart in [value, mean, tail] {
+                if chart.series.iter().any(|series| !series.points.is_empty()) {
+                    section.block(chart.with_fitting_scale());
+                }
+            }
+        }
+    }
+    if !section.blocks.is_empty() {
+        let what = "Tests that differ in nothing but the number of requests in flight. Error bars \
+                    are one standard deviation to either side.";
+        section.blocks.insert(0, pumice_report::Block::Paragraph(what.into()));
+    }
+    section
+}
+
+/// Returns what the tests of a sweep have in common, as `random-read, 4 KiB`.
+fn title(cells: &Cells<'_>, sweep: &[usize]) -> String {
+    let workload = &cells.plan().tests[sweep[0]].workload;
+    let record = format_size_exact(workload.record_bytes);
+    let threads = match workload.threads {
+        1 => String::new(),
+        threads => format!(", {threads} threads"),
+    };
+    format!("{}, {record}{threads}", workload.operation.name())
+}
+
+/// The lines of a chart.
+struct Lines<'a> {
+    /// The level of all lines, if another chart has another.
+    level: Option<&'a str>,
+    lines: Vec<Line<'a>>,
+}
+
+/// The cells of a target at a level.
+struct Line<'a> {
+    name: String,
+    cells: &'a Cells<'a>,
+    level: usize,
+}
+
+/// Returns the lines of each chart: all in one if they can be told apart, or else a chart for each
+/// level.
+fn series<'a>(all: &'a [Cells<'a>], names: &'a [String]) -> Vec<Lines<'a>> {
+    let levels = &all[0].plan().levels;
+    let line = |(cells, name): (&'a Cells<'a>, &str), level: usize, has_level: bool| {
+        let of_level = &levels[level].name;
+        let name = match (all.len(), has_level) {
+            (1, true) => of_level.clone(),
+            (_, true) => format!("{name}, {of_level}"),
+            (_, false) => name.to_owned(),
+        };
+        Line { name, cells, level }
+    };
+    let targets = || all.iter().zip(names.iter().map(String::as_str));
+    if all.len() * levels.len() <= LINES_MAX || all.len() == 1 {
+        let has_level = levels.len() > 1;
+        let of_level = |level| targets().map(move |target| line(target, level, has_level));
+        return vec![Lines { level: None, lines: (0..levels.len()).flat_map(of_level).collect() }];
+    }
+    let of_level = |level: usize| Lines {
+        level: Some(levels[level].name.as_str()),
+        lines: targets().map(|target| line(target, level, false)).collect(),
+    };
+    (0..levels.len()).map(of_level).collect()
+}
+
+impl Line<'_> {
+    /// Returns a point for each test of a sweep that has a value, with its deviation if known.
+    fn points(
+        &self,
+        sweep: &[usize],
+        value: impl Fn(&Cell<'_>) -> Option<(f64, Option<f64>)>,
+    ) -> Vec<Point> {
+        let point = |test: &usize| {
+            let cell = &self.cells.of_test(*test)[self.level];
+            let (y, deviation) = value(cell)?;
+            Some(Point { x: f64::from(cell.test.workload.depth), y, deviation })
+        };
+        sweep.iter().filter_map(point).collect()
+    }
+}

@@ -1,0 +1,93 @@
+//! The file system of a path: its kind, options and fill.
+
+use std::path::{Path, PathBuf};
+
+use super::files::Files;
+use super::{Facts, existing};
+use pumice_drive::base::units::format_size;
+
+/// A mounted file system.
+pub(super) struct Mount {
+    /// Kind, such as `ext4`.
+    pub(super) kind: String,
+    /// What is mounted: a device in most cases.
+    pub(super) source: String,
+    /// Options of the mount and of the file system.
+    pub(super) options: String,
+}
+
+impl Mount {
+    /// Returns the file system of a path.
+    ///
+    /// Source: Linux, Documentation/filesystems/proc.rst, mountinfo.
+    pub(super) fn of(files: &Files, path: &Path) -> Option<Self> {
+        let path = existing(path)?;
+        let mounts = files.text("/proc/self/mountinfo")?;
+        // Of several mounts at the longest mount point the last one counts: it covers the earlier
+        // ones.
+        let mut best: Option<(usize, Self)> = None;
+        for line in mounts.lines() {
+            let Some((place, mount)) = parsed(line) else { continue };
+            let longest = best.as_ref().map_or(0, |(bytes, _)| *bytes);
+            if path.starts_with(&place) && place.len() >= longest {
+                best = Some((place.len(), mount));
+            }
+        }
+        best.map(|(_, mount)| mount)
+    }
+
+    /// Returns the folder that holds new files of an overlay.
+    pub(super) fn upper(&self) -> Option<PathBuf> {
+        let is_overlay = self.kind == "overlay";
+        let mut options = self.options.split(',').filter(|_| is_overlay);
+        options.find_map(|option| option.strip_prefix("upperdir=")).map(PathBuf::from)
+    }
+
+    /// Adds kind, options, size and fill. `path` is on the file system.
+    pub(super) fn describe(&self, path: &Path, facts: &mut Facts) {
+        facts.add("file system", Some(format!("{} on {}", self.kind, self.source)));
+        facts.add("mount options", Some(self.options.clone()));
+        let room = existing(path).and_then(|path| rustix::fs::statvfs(&path).ok());
+        let Some(room) = room.filter(|room| room.f_blocks > 0) else { return };
+        facts.add(
+            "file system size",
+            Some(format_size(room.f_blocks.saturating_mul(room.f_frsize))),
+        );
+        let used = room.f_blocks.saturating_sub(room.f_bfree) as f64 / room.f_blocks as f64;
+        facts.add("file system used", Some(format!("{:.1} %", used * 100.0)));
+    }
+}
+
+/// Returns mount point and file system of a line of mountinfo.
+fn parsed(line: &str) -> Option<(String, Mount)> {
+    let (front, back) = line.split_once(" - ")?;
+    let mut front = front.split(' ').skip(4);
+    let (place, options) = (unescaped(front.next()?), front.next()?);
+    let mut back = back.split(' ');
+    let (kind, source) = (back.next()?.to_owned(), unescaped(back.next()?));
+    let options = format!("{options},{}", back.next().unwrap_or_default());
+    Some((place, Mount { kind, source, options: unescaped(&options) }))
+}
+
+/// Returns a path from mountinfo with its octal escapes resolved.
+fn unescaped(text: &str) -> String {
+    let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
+    escapes.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: mounts are read as the kernel writes them.
+    use super::*;
+
+    #[test]
+    fn blanks_in_places_are_read() {
+        assert_eq!(unescaped("/mnt/a\\040b\\134c"), "/mnt/a b\\c");
+        let line = "44 27 7:1 / /mnt/a\\040b rw,relatime shared:1 - overlay overlay rw,lowerdir=/l,\
+                    upperdir=/u/up,workdir=/w";
+        let (place, mount) = parsed(line).expect("a mount");
+        assert_eq!((place.as_str(), mount.kind.as_str()), ("/mnt/a b", "overlay"));
+        assert_eq!(mount.upper(), Some("/u/up".into()));
+        assert!(parsed("44 27 7:1 / /mnt").is_none());
+    }
+}
