@@ -1,6 +1,8 @@
 //! Reports of a benchmark: a full document, and a summary for one screen.
 //!
+//! * `best`: the best of several runs beside the mean.
 //! * `cells`: runs by test and level, summarised once for all sections.
+//! * `depth`: lines over the number of requests in flight.
 //! * `rounds`: the way to steady state.
 //! * `side_by_side`: bars of several results in one chart.
 //! * `speed`: bars and numbers of throughput and rate.
@@ -12,7 +14,9 @@
 //! Draws no conclusion beyond `stats`, drops no run, and knows no file format: `pumice_report`
 //! prints. Equal results produce equal documents.
 
+mod best;
 mod cells;
+mod depth;
 mod facts;
 mod findings;
 mod latency;
@@ -82,6 +86,10 @@ pub fn summary(results: &Results) -> Document {
             document.section(speed::heading(unit)).block(table);
         }
     }
+    let best = best::section(&cells);
+    if !best.blocks.is_empty() {
+        document.section(best.heading).blocks = best.blocks;
+    }
     let warnings = findings::section(&cells);
     if !warnings.blocks.is_empty() {
         document.section(warnings.heading).blocks = warnings.blocks;
@@ -105,6 +113,7 @@ fn sections(results: &Results) -> Vec<Section> {
     let cells = Cells::new(results);
     let mut sections = vec![findings::section(&cells)];
     sections.extend([Unit::Throughput, Unit::Rate].map(|unit| speed::section(&cells, unit)));
+    sections.push(best::section(&cells));
     sections.extend([
         rounds::section(&cells),
         latency::section(&cells),

@@ -2,9 +2,11 @@
 //!
 //! With several levels each test has a chart, whose groups are the targets and whose bars are the
 //! levels; from three levels of known saving on, another one has the speed over the saving. With
-//! one level all tests of a unit are in one chart, whose bars are the targets.
+//! one level all tests of a unit are in one chart, whose bars are the targets; tests over several
+//! depths are lines over the depth.
 
 use super::cells::{Cell, Cells};
+use super::depth;
 use super::speed::{self, GROUPS_MAX};
 use crate::bench::results::Results;
 use crate::workload::Unit;
@@ -19,8 +21,8 @@ pub(super) fn section(all: &[Results], names: &[String]) -> Section {
     let mut section = super::section("Side by side");
     let [first, _, ..] = all else { return section };
     section.paragraph(
-        "Higher is better. Each bar is the mean of its runs, each error bar one standard deviation \
-         to either side.",
+        "Higher is better. Each bar or point is the mean of its runs, each error bar one standard \
+         deviation to either side.",
     );
     let cells: Vec<Cells<'_>> = all.iter().map(Cells::new).collect();
     let plan = &first.header.plan;
@@ -34,8 +36,17 @@ pub(super) fn section(all: &[Results], names: &[String]) -> Section {
                     section.block(chart);
                 }
             }
+            for chart in depth::side_by_side(&cells, names, unit) {
+                section.block(chart);
+            }
             continue;
         }
+        for chart in depth::side_by_side(&cells, names, unit) {
+            section.block(chart);
+        }
+        let families = depth::families(plan, unit);
+        let mut tests = tests;
+        tests.retain(|test| !families.iter().any(|family| family.tests.contains(test)));
         let parts = tests.len().div_ceil(GROUPS_MAX);
         for (part, tests) in tests.chunks(GROUPS_MAX).enumerate() {
             let of = if parts > 1 { format!(", {} of {parts}", part + 1) } else { String::new() };

@@ -1,9 +1,11 @@
 //! Bars and numbers of throughput and rate.
 //!
 //! Tests stand side by side in one chart for each unit. Tests that differ in nothing but the bytes
-//! of a record are a sweep and get a chart of their own, ordered by these.
+//! of a record are a sweep and get a chart of their own, ordered by these; those that differ only
+//! in their depth are lines (`depth`).
 
 use super::cells::{Cell, Cells};
+use super::depth;
 use crate::bench::results::Results;
 use crate::workload::Unit;
 use crate::workload::Workload;
@@ -31,9 +33,12 @@ pub(super) fn section(cells: &Cells<'_>, unit: Unit) -> Section {
         return section;
     }
     section.paragraph(
-        "Higher is better. Each bar is the mean of its runs, each error bar one standard \
+        "Higher is better. Each bar or point is the mean of its runs, each error bar one standard \
          deviation to either side.",
     );
+    for chart in depth::charts(cells, unit) {
+        section.block(chart);
+    }
     for chart in charts(cells, unit) {
         section.block(chart);
     }
@@ -139,7 +144,10 @@ fn of_cell(cell: &Cell<'_>) -> Vec<pumice_report::Cell> {
 
 /// Returns one chart for all tests that are in no sweep, then one for each sweep.
 fn charts(cells: &Cells<'_>, unit: Unit) -> Vec<BarChart> {
-    let (sweeps, single) = swept(cells, measured(cells, unit));
+    let mut tests = measured(cells, unit);
+    let families = depth::families(cells.plan(), unit);
+    tests.retain(|test| !families.iter().any(|family| family.tests.contains(test)));
+    let (sweeps, single) = swept(cells, tests);
     let tests = &cells.plan().tests;
     let parts = single.len().div_ceil(GROUPS_MAX);
     let mut charts = Vec::new();

@@ -12,12 +12,12 @@ use pumice_report::{Axis, LineChart, Point, Section};
 pub(super) fn section(cells: &Cells<'_>) -> Section {
     let mut section = super::section("Timeline");
     for (index, test) in cells.plan().tests.iter().enumerate() {
-        if !test.workload.operation.is_timed() {
+        if !test.workload.is_timed() {
             continue;
         }
         let time = || Axis::new("time", "s");
         let (value, scale) = match test.unit {
-            Unit::Throughput => ("throughput", test.workload.record_bytes as f64 / 1e6),
+            Unit::Throughput => ("throughput", test.workload.mean_bytes() / 1e6),
             Unit::Rate => ("requests per second", 1.0),
         };
         let mut rate = LineChart::new(&test.name, time(), Axis::new(value, test.unit.name()));

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::DeviceBytes;
+use crate::workload::memory_bytes;
 use pumice_drive::base::units::format_size;
 use pumice_sim::profile::Profile;
 
@@ -68,13 +69,6 @@ pub fn simulated(profile: &Profile) -> Vec<(String, String)> {
 
 fn yes_or_no(flag: &str) -> String {
     if flag == "1" { "yes" } else { "no" }.into()
-}
-
-/// Returns the bytes of memory; `None` if unknown.
-pub fn memory_bytes() -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 fn processor() -> Option<String> {
