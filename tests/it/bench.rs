@@ -43,7 +43,7 @@ unit = "IOPS"
 pub(crate) struct Place(TempDir);
 
 impl Place {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with(PRESET)
     }
 
@@ -365,7 +365,7 @@ fn mistakes_say_what_to_do() {
         (&["data", "--threads", "65"], "65 is not in 1..=64"),
         (&["data", "--seconds", "0"], "0 seconds: expected more than 0"),
         (&["data", "--seconds", "nan"], "expected a duration such as 0.5"),
-        (&["data", "--record", "3"], "512 B to 16 MiB"),
+        (&["data", "--record", "3"], "512 B to 64 MiB"),
         (&["data", "--flush", "never"], "expected one of timed, untimed, each-write"),
         (&["data", "--cache", "cold"], "expected dropped or warm"),
         (

@@ -16,7 +16,7 @@ use pumice_bench::report;
 use pumice_bench::results::{FORMAT, Header, RunResult, Writer, read};
 use pumice_bench::stats::Latencies;
 use pumice_bench::workload::{Cache, Level, Order, Plan, Test, Unit};
-use pumice_bench::workload::{Flush, Operation, Pattern, Workload};
+use pumice_bench::workload::{Ends, Flush, Operation, Pattern, Workload};
 
 use crate::harness::{Finished, fixture, pumice, run_ok, tool};
 use crate::report::LEGIBLE;
@@ -39,6 +39,8 @@ fn plan() -> Plan {
             reads_percent: 70,
             seconds: 1.0,
             flush: Flush::Timed,
+            ends: Ends::Usual,
+            mix: Vec::new(),
         },
     };
     let level = |name: &str, kind: &str, saved_percent| Level {
@@ -61,6 +63,8 @@ fn plan() -> Plan {
         direct: true,
         cache: Cache::Dropped,
         warm_up_seconds: 0.0,
+        pause_seconds: 0.0,
+        best_of: None,
         seed: 7,
     }
 }

@@ -12,6 +12,8 @@ mod bad_input;
 #[cfg(feature = "bench")]
 mod bench;
 #[cfg(feature = "bench")]
+mod bench_presets;
+#[cfg(feature = "bench")]
 mod bench_report;
 #[cfg(feature = "bench")]
 mod bench_sim;

@@ -27,7 +27,7 @@ use pumice_bench::engine::{RunSpec, measure};
 use pumice_bench::payload::{self, Kind, Payload};
 use pumice_bench::stats::Summary;
 use pumice_bench::target::{Access, Location};
-use pumice_bench::workload::{Flush, Operation, Pattern, Workload};
+use pumice_bench::workload::{Ends, Flush, Operation, Pattern, Workload};
 use pumice_drive::base::units::parse_size;
 
 /// Number of runs: with fewer, the interval of the mean contains it too rarely (see
@@ -174,6 +174,8 @@ impl Bench {
             reads_percent: 0,
             seconds: RUN_SECONDS,
             flush: Flush::Timed,
+            ends: Ends::Usual,
+            mix: Vec::new(),
         };
         // Incompressible data, never repeated.
         self.runs += 1;

@@ -155,7 +155,7 @@ fn difference(base: &Plan, other: &Plan) -> Option<String> {
         let cache = if plan.direct { None } else { Some(plan.cache) };
         serde_json::json!({
             "cache": cache, "fills": plan.fills, "precondition": plan.precondition,
-            "warm_up_seconds": plan.warm_up_seconds,
+            "warm_up_seconds": plan.warm_up_seconds, "pause_seconds": plan.pause_seconds,
         })
     };
     if base.direct != other.direct {
@@ -168,11 +168,12 @@ fn difference(base: &Plan, other: &Plan) -> Option<String> {
 fn field(base: &impl Serialize, other: &impl Serialize) -> Option<String> {
     let json = |value: serde_json::Result<serde_json::Value>| value.expect("plans serialize");
     let [base, other] = [json(serde_json::to_value(base)), json(serde_json::to_value(other))];
-    let fields = base.as_object()?.iter();
-    let mut different = fields.filter(|(name, value)| other.get(name) != Some(value));
-    let (name, value) = different.next()?;
-    let theirs = other.get(name).unwrap_or(&serde_json::Value::Null);
-    Some(format!("{name} is {theirs} instead of {value}"))
+    // A field with its default may be absent in either.
+    let mut names = base.as_object()?.keys().chain(other.as_object()?.keys());
+    let name = names.find(|name| base.get(name) != other.get(name))?;
+    let value =
+        |of: &serde_json::Value| of.get(name).map_or("the default".into(), |it| it.to_string());
+    Some(format!("{name} is {} instead of {}", value(&other), value(&base)))
 }
 
 /// Returns the facts that differ, the base's first.
@@ -386,7 +387,7 @@ mod tests {
     use crate::bench::results::Turns;
     use crate::bench::results::sample::results;
     use crate::stats::VISIT_SPREAD;
-    use crate::workload::Operation;
+    use crate::workload::{Ends, Operation};
 
     const BASE: [f64; 8] = [1000.0, 1030.0, 980.0, 1010.0, 995.0, 1005.0, 1015.0, 990.0];
 
@@ -515,6 +516,10 @@ mod tests {
         };
         for (told, wanted) in [
             (plan(&|plan| plan.tests[1].workload.depth = 9), "'random write': depth is 9 instead"),
+            (
+                plan(&|plan| plan.tests[1].workload.ends = Ends::Span),
+                "'random write': ends is \"span\" instead of the default",
+            ),
             (
                 plan(&|plan| plan.tests[0].workload.operation = Operation::Read),
                 "operation is \"read\" instead of \"write\"",

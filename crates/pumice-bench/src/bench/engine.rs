@@ -28,7 +28,7 @@ use crate::bench::target::{
 use crate::error::{Error, Result};
 use crate::payload::{Payload, Stream};
 use crate::stats::Latencies;
-use crate::workload::pattern::{Request, Requests};
+use crate::workload::pattern::{Action, Request, Requests};
 use crate::workload::{Flush, Workload};
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{AlignedBuffer, Clock};
@@ -245,6 +245,8 @@ struct Worker<T> {
     last_ns: Cell<u64>,
     /// When a task next yields.
     pause_ns: Cell<u64>,
+    /// Until when the workload makes no request; 0 if it has not paused.
+    paused_until_ns: Cell<u64>,
     working: Cell<u32>,
     ended: WaitQueue,
     error: RefCell<Option<Error>>,
@@ -318,6 +320,7 @@ impl<T: Target + 'static> Worker<T> {
             start_ns: Cell::new(0),
             last_ns: Cell::new(0),
             pause_ns: Cell::new(0),
+            paused_until_ns: Cell::new(0),
             working: Cell::new(run.workload.depth),
             ended: WaitQueue::default(),
             error: RefCell::new(None),
@@ -331,7 +334,7 @@ impl<T: Target + 'static> Worker<T> {
         let start_ns = self.runtime.now_ns();
         self.start_ns.set(start_ns);
         self.pause_ns.set(start_ns + POLL_NS);
-        if self.workload.operation.is_timed() {
+        if self.workload.is_timed() {
             self.deadline_ns.set(start_ns + (self.workload.seconds * 1e9) as u64);
         }
         for _ in 0..self.workload.depth {
@@ -392,19 +395,21 @@ impl<T: Target + 'static> Worker<T> {
         let mut read_buffer = AlignedBuffer::zeroed(record_bytes);
         let mut write_buffer = Arc::new(AlignedBuffer::zeroed(record_bytes));
         while let Some(request) = self.next() {
-            if let Request::Write(_) = request {
-                self.fill(&mut write_buffer);
+            self.pause(request.pause_ns).await;
+            read_buffer.set_len(request.bytes as usize);
+            if let Action::Write(_) = request.action {
+                self.fill(&mut write_buffer, request.bytes as usize);
             }
             let begun_ns = self.runtime.now_ns();
-            let result = match request {
-                Request::Read(offset) => {
+            let result = match request.action {
+                Action::Read(offset) => {
                     let (buffer, result) = self.target.read(offset, read_buffer).await;
                     read_buffer = buffer;
                     result
                 }
-                Request::Write(offset) => self.write(offset, &write_buffer).await,
-                Request::Trim(offset) => self.target.trim(offset, self.workload.record_bytes).await,
-                Request::Copy(from, to) => {
+                Action::Write(offset) => self.write(offset, &write_buffer).await,
+                Action::Trim(offset) => self.target.trim(offset, request.bytes).await,
+                Action::Copy(from, to) => {
                     let (buffer, result) = self.target.read(from, read_buffer).await;
                     let copied = Arc::new(buffer);
                     let result = match result {
@@ -456,8 +461,20 @@ impl<T: Target + 'static> Worker<T> {
         if self.workload.record_bytes < FILL_TIMED_BYTES { FILLS_TIMED } else { 1 }
     }
 
-    /// Fills a buffer with new data; no other task reads the buffer.
-    fn fill(&self, buffer: &mut Arc<AlignedBuffer>) {
+    /// Waits until the thread's pauses are over, of which a new one may begin.
+    async fn pause(&self, pause_ns: u64) {
+        if pause_ns > 0 {
+            self.paused_until_ns.set(self.runtime.now_ns() + pause_ns);
+        }
+        let left_ns = self.paused_until_ns.get().saturating_sub(self.runtime.now_ns());
+        if self.paused_until_ns.get() > 0 && left_ns > 0 {
+            self.runtime.sleep_ns(left_ns).await;
+        }
+    }
+
+    /// Fills the first `len` bytes of a buffer, which become its length, with new data; no other
+    /// task reads the buffer.
+    fn fill(&self, buffer: &mut Arc<AlignedBuffer>, len: usize) {
         let count = self.fills.get();
         self.fills.set(count + 1);
         // The last of the group is timed: the first fills find nothing in the processor's caches.
@@ -465,6 +482,7 @@ impl<T: Target + 'static> Worker<T> {
         let begun_ns = is_timed.then(|| self.runtime.now_ns());
         // The buffer is shared only after a failed write, and no further write follows.
         if let Some(bytes) = Arc::get_mut(buffer) {
+            bytes.set_len(len);
             self.stream.borrow_mut().fill(bytes);
         }
         if let Some(begun_ns) = begun_ns {
@@ -477,9 +495,9 @@ impl<T: Target + 'static> Worker<T> {
         self.last_ns.set(ended_ns);
         let mut record = self.record.borrow_mut();
         record.add(ended_ns - self.start_ns.get(), ended_ns - begun_ns);
-        record.host_bytes += self.workload.record_bytes;
-        if let Request::Write(_) | Request::Copy(..) = request {
-            record.written_bytes += self.workload.record_bytes;
+        record.host_bytes += request.bytes;
+        if let Action::Write(_) | Action::Copy(..) = request.action {
+            record.written_bytes += request.bytes;
         }
     }
 }

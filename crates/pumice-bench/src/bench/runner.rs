@@ -17,15 +17,18 @@ use super::sink::{Activity, Sink, Status};
 use crate::bench::engine::{self, RunSpec, Sample};
 use crate::bench::purge::purge;
 use crate::bench::results::RunResult;
-use crate::bench::results::environment::{Device, Gauges, memory_bytes};
+use crate::bench::results::environment::{Device, Gauges};
+use crate::bench::shutdown::POLL_NS;
 use crate::bench::target::{Access, Location};
 use crate::bench::warnings::warnings;
 use crate::error::Result;
 use crate::payload::Payload;
 use crate::stats::{Goal, Progress, enough, steady};
-use crate::workload::{Cache, Order, Plan};
-use crate::workload::{Flush, Operation, Pattern, THREADS_MAX, Workload};
+use crate::workload::{Cache, Order, Plan, memory_bytes};
+use crate::workload::{Ends, Flush, Operation, Pattern, THREADS_MAX, Workload};
+use pumice_drive::base::Clock;
 use pumice_drive::base::seed::{mix, random};
+use pumice_drive::runtime::{Backend, Runtime};
 use pumice_sim::system::{System, SystemSpec};
 
 /// Data streams of one position in the order of runs: those of its threads, of the fill before it
@@ -317,7 +320,8 @@ impl<'a> Lane<'a> {
         let plan = bench.plan;
         let workload = &plan.tests[cell.test].workload;
         let first_stream = position * POSITION_STREAMS;
-        if plan.warm_up_seconds > 0.0 && workload.operation.is_timed() {
+        self.rest(bench)?;
+        if plan.warm_up_seconds > 0.0 && workload.is_timed() {
             let warm_up = Workload { seconds: plan.warm_up_seconds, ..workload.clone() };
             self.measure(bench, &warm_up, cell.level, first_stream + WARM_UP_STREAM)?;
         }
@@ -367,12 +371,33 @@ impl<'a> Lane<'a> {
         Ok(Some(run))
     }
 
+    /// Leaves the target idle for the plan's pause, unless the benchmark is stopped.
+    fn rest(&self, bench: &Bench<'_>) -> Result<()> {
+        let mut left_ns = (bench.plan.pause_seconds * 1e9) as u64;
+        if left_ns == 0 {
+            return Ok(());
+        }
+        let runtime = match &self.sim {
+            Some(sim) => sim.runtime().clone(),
+            None => Runtime::new(Backend::Auto)?,
+        };
+        runtime.block_on(async {
+            while left_ns > 0 && !bench.is_stopped() {
+                let part_ns = left_ns.min(POLL_NS);
+                runtime.sleep_ns(part_ns).await;
+                left_ns -= part_ns;
+            }
+        });
+        Ok(())
+    }
+
     /// Records which level the span holds after a test.
     fn note_held(&mut self, plan: &Plan, workload: &Workload, level: usize) {
         match workload.operation {
             Operation::Trim => self.held = None,
             operation if operation.is_new() => {
-                let is_whole = workload.shift_bytes == plan.begin_bytes()
+                let is_whole = !workload.is_timed()
+                    && workload.shift_bytes == plan.begin_bytes()
                     && workload.end_bytes() == plan.end_bytes()
                     && workload.span_bytes.is_multiple_of(workload.record_bytes)
                     && workload.threads == 1;
@@ -391,7 +416,7 @@ impl<'a> Lane<'a> {
     ) -> Result<Sample> {
         let run = RunSpec {
             workload: workload.clone(),
-            payload: bench.payload(level, workload.record_bytes)?,
+            payload: bench.payload(level, workload.piece_bytes())?,
             stream: stream ^ (self.index as u64) << TARGET_BIT,
             // The same requests on each target.
             seed: bench.plan.seed ^ stream,
@@ -412,7 +437,8 @@ impl Bench<'_> {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Returns a level's payload for this record size, in units of a record or 4 KiB at most.
+    /// Returns a level's payload for records of which these bytes are a part, in units of such a
+    /// part or 4 KiB at most.
     fn payload(&self, level: usize, record_bytes: u64) -> Result<Payload> {
         let description = &self.plan.levels[level];
         let unit_bytes = description.unit_bytes(record_bytes);
@@ -445,6 +471,8 @@ fn fill(begin: u64, end: u64) -> Vec<Workload> {
                 reads_percent: 0,
                 seconds: 1.0,
                 flush: Flush::Timed,
+                ends: Ends::Usual,
+                mix: Vec::new(),
             });
         }
         shift_bytes += span_bytes;

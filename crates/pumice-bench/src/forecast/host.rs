@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::Watch;
 use crate::stats::Latencies;
-use crate::workload::pattern::{self, Requests};
+use crate::workload::pattern::{Action, Requests};
 use crate::workload::{Flush, Workload};
 use pumice_drive::base::Error as DriveError;
 use pumice_drive::base::units::{BLOCK_BYTES, format_size};
@@ -120,10 +120,10 @@ impl<'a> LoadHost<'a> {
             || self.asked >= self.limits.requests
             || now_ns >= self.limits.until_ns
     }
+}
 
-    fn request(&self, verb: Verb, offset: u64) -> Request {
-        Request { verb, offset, bytes: self.workload.record_bytes, due_ns: 0 }
-    }
+fn one(verb: Verb, offset: u64, bytes: u64) -> Request {
+    Request { verb, offset, bytes, due_ns: 0 }
 }
 
 impl Host for LoadHost<'_> {
@@ -138,22 +138,21 @@ impl Host for LoadHost<'_> {
         let thread = (slot / self.workload.depth) as usize;
         let Some(request) = self.requests[thread].next() else { return Ok(None) };
         self.asked += 1;
-        let record = self.workload.record_bytes;
-        Ok(Some(match request {
-            pattern::Request::Read(offset) => self.request(Verb::Read, offset),
-            pattern::Request::Trim(offset) => self.request(Verb::Trim, offset),
-            pattern::Request::Write(offset) => {
-                self.asked_write_bytes += record;
+        let bytes = request.bytes;
+        Ok(Some(match request.action {
+            Action::Read(offset) => one(Verb::Read, offset, bytes),
+            Action::Trim(offset) => one(Verb::Trim, offset, bytes),
+            Action::Write(offset) => {
+                self.asked_write_bytes += bytes;
                 if self.workload.flush == Flush::EachWrite {
-                    let flush = Request { verb: Verb::Flush, offset: 0, bytes: 0, due_ns: 0 };
-                    self.then[slot as usize] = Some(flush);
+                    self.then[slot as usize] = Some(one(Verb::Flush, 0, 0));
                 }
-                self.request(Verb::Write, offset)
+                one(Verb::Write, offset, bytes)
             }
-            pattern::Request::Copy(source, target) => {
-                self.asked_write_bytes += record;
-                self.then[slot as usize] = Some(self.request(Verb::Write, target));
-                self.request(Verb::Read, source)
+            Action::Copy(source, target) => {
+                self.asked_write_bytes += bytes;
+                self.then[slot as usize] = Some(one(Verb::Write, target, bytes));
+                one(Verb::Read, source, bytes)
             }
         }))
     }

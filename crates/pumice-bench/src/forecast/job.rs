@@ -17,14 +17,12 @@ use std::io::Read;
 use std::path::Path;
 
 use crate::error::{Error, Result};
-use crate::workload::{Flush, Operation, Pattern, Workload};
+use crate::workload::import::sections::{self, sections};
+use crate::workload::{Ends, Flush, Operation, Pattern, Workload};
 use pumice_drive::base::units::parse_size;
 
 /// Maximum size of a job file in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-
-/// Maximum number of jobs in a file (arbitrary).
-const JOBS_MAX: usize = 500;
 
 /// Duration in seconds of a job that reads and has no runtime.
 const SECONDS: f64 = 10.0;
@@ -88,13 +86,6 @@ pub(super) struct JobFile {
     pub(super) remarks: Vec<String>,
 }
 
-/// A section: its name and options in order.
-#[derive(Clone, Debug, Default)]
-struct Section {
-    name: String,
-    options: Vec<(String, String)>,
-}
-
 fn invalid(what: impl Into<String>) -> Error {
     Error::invalid(what.into())
 }
@@ -132,37 +123,12 @@ impl JobFile {
 
     /// Parses the text of a file.
     pub(super) fn parse(text: &str) -> std::result::Result<Self, String> {
-        let mut global = Section::default();
-        let mut sections: Vec<Section> = Vec::new();
-        let mut is_global = true;
-        for (number, line) in lines(text) {
-            if let Some(name) = section_name(line) {
-                is_global = name == "global";
-                if !is_global {
-                    let options = global.options.clone();
-                    sections.push(Section { name: name.to_owned(), options });
-                }
-                if sections.len() > JOBS_MAX {
-                    return Err(format!("more than {JOBS_MAX} jobs"));
-                }
-                continue;
-            }
-            let (key, value) = line.split_once('=').unwrap_or((line, "1"));
-            let option = (key.trim().to_owned(), value.trim().to_owned());
-            match sections.last_mut() {
-                _ if is_global => global.options.push(option),
-                Some(section) => section.options.push(option),
-                None => return Err(format!("line {number}: an option before the first job")),
-            }
-        }
-        if sections.is_empty() {
-            return Err("the file has no job, only [global]".to_owned());
-        }
+        let sections: Vec<Section> = sections(text)?.into_iter().map(Section).collect();
         let mut remarks = Vec::new();
         let mut jobs = Vec::new();
         for section in &sections {
             let job = section.job(&mut remarks);
-            jobs.push(job.map_err(|what| format!("job '{}': {what}", section.name))?);
+            jobs.push(job.map_err(|what| format!("job '{}': {what}", section.0.name))?);
         }
         if jobs.len() > 1 && !sections[1..].iter().all(Section::waits) {
             remarks
@@ -173,9 +139,12 @@ impl JobFile {
     }
 }
 
+/// A job as it is in the file.
+struct Section(sections::Section);
+
 impl Section {
     fn get(&self, keys: &[&str]) -> Option<&str> {
-        let mut found = self.options.iter().rev();
+        let mut found = self.0.options.iter().rev();
         found.find(|(key, _)| keys.contains(&key.as_str())).map(|(_, value)| value.as_str())
     }
 
@@ -204,8 +173,8 @@ impl Section {
             None => Ok(default),
             Some(text) => text.parse().map_err(|_| format!("invalid number {}={text}", keys[0])),
         };
-        let mut remark = |what: String| remarks.push(format!("job '{}': {what}", self.name));
-        for (key, value) in &self.options {
+        let mut remark = |what: String| remarks.push(format!("job '{}': {what}", self.0.name));
+        for (key, value) in &self.0.options {
             if !READ.contains(&key.as_str()) && !PASSED_OVER.contains(&key.as_str()) {
                 let hint = if key.starts_with("buffer_compress") { ": use --saved" } else { "" };
                 remark(format!("{key}={value} is not simulated{hint}"));
@@ -242,9 +211,11 @@ impl Section {
             reads_percent,
             seconds: self.seconds()?,
             flush,
+            ends: Ends::Usual,
+            mix: Vec::new(),
         };
         workload.check().map_err(|error| error.to_string())?;
-        Ok(Job { name: self.name.clone(), workload, size_bytes })
+        Ok(Job { name: self.0.name.clone(), workload, size_bytes })
     }
 
     fn operation(&self) -> std::result::Result<Operation, String> {
@@ -364,6 +335,8 @@ fsync=1
             reads_percent: 70,
             seconds: 120.0,
             flush: Flush::Untimed,
+            ends: Ends::Usual,
+            mix: Vec::new(),
         };
         assert_eq!((jobs[0].name.as_str(), jobs[0].size_bytes), ("first", Some(1 << 30)));
         assert_eq!(jobs[0].workload, first);

@@ -236,7 +236,7 @@ impl<'a> Simulation<'a> {
         let writes = workload.operation.writes() && workload.operation != Operation::Trim;
         let timed_ns = (workload.seconds * 1e9) as u64;
         let is_log = matches!(self.spec, Spec::Log(_));
-        let limits = match (writes, workload.operation.is_timed()) {
+        let limits = match (writes, workload.is_timed()) {
             (_, false) if !is_log => {
                 Limits { write_bytes: u64::MAX, requests: OTHER_REQUESTS_MAX, until_ns: u64::MAX }
             }
@@ -360,6 +360,7 @@ impl<'a> Simulation<'a> {
         };
         let holds = is_random
             && workload.pattern == Pattern::Uniform
+            && workload.mix.is_empty()
             && workload.is_block_aligned()
             && matches!(&self.spec, Spec::Log(spec) if spec.store.unit_blocks == 1)
             && self.options.state == State::Steady;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::job::{Job, JobFile};
 use crate::error::{Error, Result};
 use crate::workload::{Changes, PRESETS, Preset};
-use crate::workload::{Flush, Operation, Pattern, Workload};
+use crate::workload::{Ends, Flush, Operation, Pattern, Workload};
 use pumice_drive::base::near::nearest;
 use pumice_drive::base::units::{format_size, format_size_exact};
 use pumice_sim::trace::{Format, Options as TraceOptions};
@@ -200,6 +200,8 @@ impl Source {
                         reads_percent: 50,
                         seconds: changes.seconds.unwrap_or(SECONDS),
                         flush: changes.flush.unwrap_or_default(),
+                        ends: Ends::Usual,
+                        mix: Vec::new(),
                     };
                     let name = described(&workload);
                     case(name, fitted(workload, size_bytes))

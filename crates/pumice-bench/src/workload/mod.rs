@@ -1,19 +1,28 @@
 //! Workloads and plans: what a benchmark or a forecast does, without how it is measured.
 //!
+//! * `span`: spans relative to the memory.
 //! * `spec`: one workload, in numbers.
 //! * `pattern`: the addresses of its requests.
+//! * `import`: presets from files of fio and Iometer.
+//! * `mix`: kinds of requests of a mixed load.
 //! * `plan`: tests at levels of compressibility, repeated in rounds.
 //! * `preset`: plans as TOML files, and changes from a command line.
 //!
 //! Uses `payload` for the levels' data; knows no target.
 
+pub(crate) mod import;
+mod mix;
 pub mod pattern;
 mod plan;
 mod preset;
+mod span;
 mod spec;
 
+pub use mix::{ACCESSES_MAX, Access};
 pub use plan::{Cache, LEVELS_MAX, Level, Order, Plan, RUNS_MAX, TESTS_MAX, Test, Unit};
 pub use preset::{Changes, PRESETS, Preset};
+pub use span::{memory_bytes, parse_span};
 pub use spec::{
-    DEPTH_MAX, Flush, Operation, Pattern, RECORD_BYTES_MAX, RECORD_BYTES_MIN, THREADS_MAX, Workload,
+    DEPTH_MAX, Ends, Flush, Operation, Pattern, RECORD_BYTES_MAX, RECORD_BYTES_MIN, THREADS_MAX,
+    Workload,
 };

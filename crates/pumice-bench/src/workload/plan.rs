@@ -7,8 +7,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::payload::{KindName, Payload, PayloadOptions, Saving, UNIT_BYTES};
-use crate::workload::{Operation, RECORD_BYTES_MAX, RECORD_BYTES_MIN, Workload};
+use crate::payload::{self, KindName, Payload, PayloadOptions, Saving, UNIT_BYTES};
+use crate::workload::{Operation, RECORD_BYTES_MIN, Workload};
 
 /// Maximum number of tests, levels and runs: a larger plan is a mistake.
 pub const TESTS_MAX: usize = 500;
@@ -65,10 +65,12 @@ pub struct Level {
 
 impl Level {
     /// Returns the unit size of the data for a record size: a record, or 4 KiB if that is less, so
-    /// that every record has the requested saving. Only IOzone's units are always whole records.
+    /// that every record has the requested saving. Only IOzone's units are whole records, up to 16
+    /// MiB.
     pub fn unit_bytes(&self, record_bytes: u64) -> usize {
         let largest =
-            if self.kind.starts_with("iozone") { RECORD_BYTES_MAX } else { UNIT_BYTES as u64 };
+            if self.kind.starts_with("iozone") { payload::RECORD_BYTES_MAX } else { UNIT_BYTES };
+        let largest = largest as u64;
         let power = 1 << record_bytes.trailing_zeros().min(63);
         largest.min(power).max(RECORD_BYTES_MIN) as usize
     }
@@ -147,8 +149,19 @@ pub struct Plan {
     pub cache: Cache,
     /// Duration of the warm-up of each time-based test, in seconds.
     pub warm_up_seconds: f64,
+    /// Idle time before each run, in seconds.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pause_seconds: f64,
+    /// Reports also show the best of this many first runs, as a tool that reports its best run
+    /// would.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best_of: Option<u32>,
     /// Seed of addresses, data and order.
     pub seed: u64,
+}
+
+fn is_zero(seconds: &f64) -> bool {
+    *seconds == 0.0
 }
 
 impl Plan {
@@ -170,6 +183,12 @@ impl Plan {
         }
         if !(0.0..=1e6).contains(&self.warm_up_seconds) {
             return wrong(format!("a warm-up of {} seconds is out of range", self.warm_up_seconds));
+        }
+        if !(0.0..=1e6).contains(&self.pause_seconds) {
+            return wrong(format!("a pause of {} seconds is out of range", self.pause_seconds));
+        }
+        if self.best_of.is_some_and(|runs| !(1..=RUNS_MAX).contains(&runs)) {
+            return wrong(format!("the best of no runs: expected 1 to {RUNS_MAX}"));
         }
         if self.precision_percent.is_some_and(|percent| !(percent > 0.0 && percent <= 100.0)) {
             return wrong("the precision is out of range: expected a share such as 2%".into());

@@ -13,17 +13,23 @@
 //! ```
 //!
 //! Unknown keys are refused, so that a misspelt key is not silently a default.
+//!
+//! * `sweep`: the tests that a `[[test]]` describes.
+
+mod sweep;
 
 use std::path::Path;
 
 use serde::Deserialize;
 
+use self::sweep::AccessText;
 use crate::error::{Error, Result};
 use crate::payload::{KindName, Saving};
-use crate::workload::{Cache, Level, Order, Plan, Test, Unit};
-use crate::workload::{Flush, Operation, Pattern, Workload};
+use crate::workload::import::{Imported, import};
+use crate::workload::{Cache, Level, Order, Plan, Unit};
+use crate::workload::{Ends, Flush, Operation, Pattern};
 use pumice_drive::base::near::nearest;
-use pumice_drive::base::units::{format_size_exact, parse_size};
+use pumice_drive::base::units::parse_size;
 
 /// Name and text of a preset.
 macro_rules! presets {
@@ -33,14 +39,19 @@ macro_rules! presets {
 }
 
 /// The built-in presets; the first is the default.
-pub const PRESETS: [(&str, &str); 12] = presets![
+pub const PRESETS: [(&str, &str); 17] = presets![
     "compressibility",
     "iozone-throughput",
     "iozone-iops",
     "crystaldiskmark",
+    "crystaldiskmark-sizes",
+    "crystaldiskmark-8",
+    "crystaldiskmark-8-nvme",
     "as-ssd",
     "atto",
     "iometer",
+    "iometer-patterns",
+    "queue-depth",
     "copy",
     "snia-iops",
     "snia-tp",
@@ -49,7 +60,7 @@ pub const PRESETS: [(&str, &str); 12] = presets![
 ];
 
 /// Keys of a preset, of both a preset and a test, and of a test only.
-const TOP_KEYS: [&str; 14] = [
+const TOP_KEYS: [&str; 16] = [
     "about",
     "runs",
     "runs-max",
@@ -62,12 +73,16 @@ const TOP_KEYS: [&str; 14] = [
     "direct",
     "cache",
     "warm-up",
+    "pause",
+    "best-of",
     "level",
     "test",
 ];
-const COMMON_KEYS: [&str; 9] =
-    ["depth", "threads", "span", "shift", "seconds", "flush", "pattern", "reads", "unit"];
-const TEST_KEYS: [&str; 4] = ["operation", "name", "record", "records"];
+const COMMON_KEYS: [&str; 12] = [
+    "depth", "depths", "threads", "span", "spans", "shift", "seconds", "flush", "pattern", "reads",
+    "unit", "ends",
+];
+const TEST_KEYS: [&str; 5] = ["operation", "name", "record", "records", "mix"];
 
 /// Maximum size of a preset file in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -97,12 +112,27 @@ pub struct Preset {
     cache: Cache,
     #[serde(default)]
     warm_up: f64,
+    #[serde(default)]
+    pause: f64,
+    best_of: Option<u32>,
     #[serde(flatten)]
     common: Settings,
     #[serde(rename = "level")]
     levels: Vec<LevelText>,
     #[serde(rename = "test")]
     tests: Vec<TestText>,
+    /// What differs from the tool whose file this is, in sentences without a full stop.
+    #[serde(skip)]
+    pub notes: Vec<String>,
+    /// The target that the file of another tool names.
+    #[serde(skip)]
+    pub target: Option<String>,
+    /// Whether the preset is from another tool's file.
+    #[serde(skip)]
+    pub is_imported: bool,
+    /// Whether a test has no span.
+    #[serde(skip)]
+    needs_span: bool,
 }
 
 fn ten() -> u32 {
@@ -115,16 +145,22 @@ fn yes() -> bool {
 
 /// Keys that a preset sets for all tests and a test for itself.
 #[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 struct Settings {
     depth: Option<u32>,
+    /// One test for each.
+    depths: Option<Vec<u32>>,
     threads: Option<u32>,
     span: Option<String>,
+    /// One test for each.
+    spans: Option<Vec<String>>,
     shift: Option<String>,
     seconds: Option<f64>,
     flush: Option<Flush>,
     pattern: Option<Pattern>,
     reads: Option<String>,
     unit: Option<Unit>,
+    ends: Option<Ends>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -143,6 +179,9 @@ struct TestText {
     record: Option<String>,
     #[serde(default)]
     records: Vec<String>,
+    /// Kinds of requests of a mixed load.
+    #[serde(default)]
+    mix: Vec<AccessText>,
     #[serde(flatten)]
     own: Settings,
 }
@@ -188,6 +227,8 @@ pub struct Changes {
     pub flush: Option<Flush>,
     /// See [`Pattern`].
     pub pattern: Option<Pattern>,
+    /// See [`Ends`]; does not concern operations that use a C library buffer.
+    pub ends: Option<Ends>,
     /// See [`Order`].
     pub order: Option<Order>,
     /// Seed of addresses, data and order.
@@ -204,7 +245,8 @@ fn invalid(what: impl Into<String>) -> Error {
 }
 
 impl Preset {
-    /// Returns the preset with this name, or from this file.
+    /// Returns the preset with this name, or from this file: one in TOML, a job file of fio, or a
+    /// configuration of Iometer.
     ///
     /// # Errors
     /// [`Error::NotFound`] with the nearest name; [`Error::Invalid`] with the invalid line.
@@ -225,7 +267,18 @@ impl Preset {
         if bytes > FILE_BYTES_MAX {
             return Err(invalid(format!("{name} has {bytes} bytes: too large for a preset")));
         }
-        Self::parse(&std::fs::read_to_string(path).map_err(failed)?, name)
+        let text = std::fs::read_to_string(path).map_err(failed)?;
+        match import(&text, name) {
+            None => Self::parse(&text, name),
+            Some(Err(what)) => Err(invalid(format!("{name}: {what}"))),
+            Some(Ok(Imported { table, notes, target, needs_span })) => Ok(Self {
+                notes,
+                target,
+                needs_span,
+                is_imported: true,
+                ..Self::from_table(table, name)?
+            }),
+        }
     }
 
     fn parse(text: &str, name: &str) -> Result<Self> {
@@ -252,6 +305,9 @@ impl Preset {
     /// # Errors
     /// [`Error::Invalid`] for a number that is malformed or out of range.
     pub fn plan(&self, changes: &Changes) -> Result<Plan> {
+        if self.needs_span && changes.span_bytes.is_none() {
+            return Err(invalid("a test has no size: add --span"));
+        }
         let runs = changes.runs.unwrap_or(self.runs);
         let runs =
             if changes.quick && changes.runs.is_none() { runs.min(QUICK_RUNS) } else { runs };
@@ -292,6 +348,8 @@ impl Preset {
             direct: changes.direct.unwrap_or(self.direct),
             cache: changes.cache.unwrap_or(self.cache),
             warm_up_seconds: changes.warm_up_seconds.unwrap_or(self.warm_up),
+            pause_seconds: if changes.quick { 0.0 } else { self.pause },
+            best_of: self.best_of,
             seed: changes.seed.unwrap_or(1),
         };
         plan.check()?;
@@ -330,77 +388,6 @@ impl Preset {
             Ok(Level { name, kind, saved_percent, duplicates_percent: duplicates(own) })
         };
         self.levels.iter().map(level).collect()
-    }
-
-    fn tests(&self, changes: &Changes) -> Result<Vec<Test>> {
-        let mut tests = Vec::new();
-        for text in &self.tests {
-            let chosen = &changes.operations;
-            if !chosen.is_empty() && !chosen.contains(&text.operation) {
-                continue;
-            }
-            let own: Vec<u64> =
-                text.records.iter().chain(&text.record).map(|s| bytes(s)).collect::<Result<_>>()?;
-            let records = if changes.records.is_empty() { &own } else { &changes.records };
-            if records.is_empty() {
-                return Err(invalid(format!("test {} has no record size", text.operation.name())));
-            }
-            for record_bytes in records {
-                let workload = self.workload(text, *record_bytes, changes)?;
-                let unit = text.own.unit.or(self.common.unit).unwrap_or_default();
-                let name = match &text.name {
-                    Some(name) if records.len() == 1 => name.clone(),
-                    Some(name) => format!("{name}, {}", format_size_exact(*record_bytes)),
-                    None => test_name(&workload),
-                };
-                tests.push(Test { name, unit, workload });
-            }
-        }
-        // A change may have made two tests equal.
-        let mut seen: Vec<Test> = Vec::new();
-        tests.retain(|test| {
-            let is_new = !seen.contains(test);
-            seen.push(test.clone());
-            is_new
-        });
-        if tests.is_empty() {
-            let known: Vec<_> = self.tests.iter().map(|test| test.operation.name()).collect();
-            let known = known.join(", ");
-            return Err(invalid(format!(
-                "the preset has no test of these operations; it has: {known}"
-            )));
-        }
-        Ok(tests)
-    }
-
-    fn workload(&self, text: &TestText, record_bytes: u64, changes: &Changes) -> Result<Workload> {
-        let Settings { depth, threads, span, shift, seconds, flush, pattern, reads, .. } =
-            text.own.clone();
-        let common = &self.common;
-        let size = |own: Option<String>, all: &Option<String>, default: &str| {
-            bytes(own.as_deref().or(all.as_deref()).unwrap_or(default))
-        };
-        let mut span_bytes = size(span, &common.span, "1G")?;
-        let mut seconds = seconds.or(common.seconds).unwrap_or(5.0);
-        if changes.quick {
-            span_bytes = span_bytes.min(QUICK_SPAN_BYTES);
-            seconds = seconds.min(QUICK_SECONDS);
-        }
-        let reads = reads.or(common.reads.clone());
-        // Operations through a C library buffer have one request in flight.
-        let depth = if text.operation.is_stdio() { Some(1) } else { changes.depth.or(depth) };
-        Ok(Workload {
-            operation: text.operation,
-            record_bytes,
-            depth: depth.or(common.depth).unwrap_or(1),
-            threads: changes.threads.or(threads).or(common.threads).unwrap_or(1),
-            span_bytes: changes.span_bytes.unwrap_or(span_bytes),
-            shift_bytes: changes.shift_bytes.map_or_else(|| size(shift, &common.shift, "0"), Ok)?,
-            pattern: changes.pattern.or(pattern).or(common.pattern).unwrap_or_default(),
-            reads_percent: reads.as_deref().map_or(Ok(50.0), percent)? as u32,
-            seconds: changes.seconds.unwrap_or(seconds),
-            flush: changes.flush.or(flush).or(common.flush).unwrap_or_default(),
-        })
     }
 }
 
@@ -442,22 +429,6 @@ fn level_name(kind: &str, saved_percent: Option<f64>) -> String {
         (_, Some(percent)) => format!("{kind}, {percent} % saved"),
         (_, None) => kind.to_owned(),
     }
-}
-
-/// Returns the default name of a test.
-fn test_name(workload: &Workload) -> String {
-    let mut name = workload.operation.name().replace('-', " ");
-    if workload.operation == Operation::Mixed {
-        name = format!("{} % reads", workload.reads_percent);
-    }
-    name += &format!(", {}", format_size_exact(workload.record_bytes));
-    if workload.depth > 1 {
-        name += &format!(", depth {}", workload.depth);
-    }
-    if workload.threads > 1 {
-        name += &format!(", {} threads", workload.threads);
-    }
-    name
 }
 
 #[cfg(test)]
@@ -543,6 +514,82 @@ mod tests {
         assert_eq!((precise.runs, precise.runs_max), (10, 30));
         let quick = plan(&Changes { quick: true, ..Changes::default() });
         assert_eq!((quick.runs, quick.tests[0].workload.span_bytes), (3, 256 << 20));
+    }
+
+    #[test]
+    fn a_test_is_swept_over_records_depths_and_spans() {
+        let text = "about = \"\"\nspans = [\"1M\", \"2M\"]\npause = 1.5\nbest-of = 5\n\
+            [[level]]\nkind = \"random\"\n\
+            [[test]]\nname = \"x\"\noperation = \"random-read\"\nrecords = [\"4K\", \"8K\"]\n\
+            depths = [1, 8]\nends = \"span\"\n\
+            [[test]]\noperation = \"mixed\"\nspan = \"4M\"\n\
+            mix = [{ size = \"512\", share = \"10%\", reads = \"80%\" },\n\
+            { size = \"4K\", share = \"90%\", reads = \"50%\", random = \"0%\", \
+              align = \"512\" }]\n";
+        let preset = Preset::parse(text, "own.toml").expect("a preset");
+        let plan = preset.plan(&Changes::default()).expect("a plan");
+        assert_eq!((plan.tests.len(), plan.pause_seconds, plan.best_of), (9, 1.5, Some(5)));
+        let names: Vec<_> = plan.tests.iter().map(|test| test.name.as_str()).collect();
+        assert_eq!(names[0], "x, 4 KiB, depth 1, 1 MiB span");
+        assert_eq!(names[7], "x, 8 KiB, depth 8, 2 MiB span");
+        assert_eq!(names[8], "53 % reads, up to 4 KiB");
+        let mixed = &plan.tests[8].workload;
+        assert_eq!((mixed.span_bytes, mixed.mix.len(), mixed.piece_bytes()), (4 << 20, 2, 512));
+        assert_eq!((mixed.mix[0].align_bytes, mixed.mix[1].random_percent), (512, 0));
+        assert_eq!(plan.tests[0].workload.ends, Ends::Span);
+        let changed = |changes: Changes| preset.plan(&changes).expect("a plan").tests;
+        let quick = changed(Changes { quick: true, ..Changes::default() });
+        assert_eq!(quick[0].workload.ends, Ends::First);
+        let short = changed(Changes { seconds: Some(0.5), ..Changes::default() });
+        assert_eq!((short[0].workload.ends, short[0].workload.seconds), (Ends::First, 0.5));
+        let one = Changes {
+            depth: Some(2),
+            span_bytes: Some(1 << 20),
+            records: vec![4096],
+            ..Changes::default()
+        };
+        let names: Vec<_> = changed(one).into_iter().map(|test| test.name).collect();
+        assert_eq!(names, ["x", "50 % reads, 4 KiB, depth 2"]);
+        let many = text.replace("[1, 8]", &format!("{:?}", (1..=200).collect::<Vec<_>>()));
+        let error = Preset::parse(&many, "own.toml").expect("a preset").plan(&Changes::default());
+        assert!(error.unwrap_err().to_string().contains("800 tests"), "too many");
+        assert!(Preset::parse(&text.replace("align =", "aling ="), "own.toml").is_err());
+    }
+
+    /// Source of each number: the comments of the presets.
+    #[test]
+    fn presets_after_other_programs_have_their_numbers() {
+        let plan = |name: &str| {
+            Preset::load(name).and_then(|preset| preset.plan(&Changes::default())).expect(name)
+        };
+        let disk = plan("crystaldiskmark-8-nvme");
+        let depths = |plan: &Plan| -> Vec<(u64, u32, u32)> {
+            let of = |test: &crate::workload::Test| {
+                (test.workload.record_bytes, test.workload.depth, test.workload.threads)
+            };
+            plan.tests.iter().map(of).collect()
+        };
+        let nvme = [(1 << 20, 8, 1), (128 << 10, 32, 1), (4096, 32, 16), (4096, 1, 1)];
+        assert_eq!(depths(&disk), [nvme, nvme].concat());
+        let usual = [(1 << 20, 8, 1), (1 << 20, 1, 1), (4096, 32, 1), (4096, 1, 1)];
+        assert_eq!(depths(&plan("crystaldiskmark-8")), [usual, usual].concat());
+        assert!(disk.tests.iter().all(|test| test.workload.is_timed()));
+        let sizes = plan("crystaldiskmark-sizes");
+        let spans: Vec<u64> =
+            sizes.tests.iter().map(|test| test.workload.span_bytes >> 20).collect();
+        assert_eq!((sizes.tests.len(), spans[0], spans[47]), (48, 50, 4000));
+        let atto = plan("atto");
+        let records: Vec<u64> = atto.tests.iter().map(|test| test.workload.record_bytes).collect();
+        assert_eq!((records.len(), records[0], records[17]), (36, 512, 64 << 20));
+        let patterns = plan("iometer-patterns");
+        assert_eq!(patterns.tests.len(), 20);
+        let reads: Vec<u32> =
+            patterns.tests.iter().step_by(5).map(|test| test.workload.reads_percent).collect();
+        assert_eq!(reads, [80, 100, 80, 67]);
+        for test in plan("iozone-iops").tests {
+            let ends = test.workload.ends_with_span() && !test.workload.is_timed();
+            assert!(ends, "{} does not end with the file", test.name);
+        }
     }
 
     /// Guards against sizes that are rounded: two tests of one name are no plan.

@@ -5,13 +5,17 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::mix::{self, Access};
 use crate::error::{Error, Result};
 use pumice_drive::base::units::{BLOCK_BYTES, format_size};
 
 /// Minimum and maximum record in bytes.
 pub const RECORD_BYTES_MIN: u64 = 512;
 /// See [`RECORD_BYTES_MIN`].
-pub const RECORD_BYTES_MAX: u64 = 16 << 20;
+pub const RECORD_BYTES_MAX: u64 = 64 << 20;
+
+/// Maximum number of bytes in flight: each request in flight has a buffer (arbitrary).
+const FLIGHT_BYTES_MAX: u64 = 16 << 30;
 
 /// Maximum number of requests in flight per thread.
 pub const DEPTH_MAX: u32 = 1024;
@@ -25,7 +29,7 @@ const STRIDE_RECORDS: u64 = 17;
 /// Operations, named as in IOzone.
 ///
 /// Sequential operations pass over the span once, record by record; random ones last for the
-/// workload's duration.
+/// workload's duration. [`Ends`] changes that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
@@ -111,7 +115,7 @@ impl Operation {
         }
     }
 
-    /// Returns whether the operation is time-based; otherwise it ends with the span.
+    /// Returns whether the operation is usually time-based; otherwise it ends with the span.
     pub fn is_timed(self) -> bool {
         matches!(self, Self::RandomRead | Self::RandomWrite | Self::Mixed)
             || matches!(self, Self::RecordRewrite | Self::Trim)
@@ -238,12 +242,34 @@ pub enum Flush {
     EachWrite,
 }
 
+/// What ends a workload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ends {
+    /// The span ends sequential operations, the duration ends random ones.
+    #[default]
+    Usual,
+    /// The duration; sequential operations begin anew at the end of the span.
+    Time,
+    /// The span; random operations make as many requests as the span has records.
+    Span,
+    /// The span or the duration, whichever ends first.
+    First,
+}
+
+impl Ends {
+    /// Returns whether this is the default.
+    pub(crate) fn is_usual(&self) -> bool {
+        *self == Self::Usual
+    }
+}
+
 /// One workload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Workload {
     /// Operation.
     pub operation: Operation,
-    /// Bytes of each request, 512 to 16 MiB.
+    /// Bytes of each request, 512 to 64 MiB; of a mix, of its largest.
     pub record_bytes: u64,
     /// Requests in flight per thread.
     pub depth: u32,
@@ -262,6 +288,13 @@ pub struct Workload {
     pub seconds: f64,
     /// When the volatile cache is flushed.
     pub flush: Flush,
+    /// What ends the workload.
+    #[serde(default, skip_serializing_if = "Ends::is_usual")]
+    pub ends: Ends,
+    /// Kinds of requests of a mixed load; if empty, all have `record_bytes`, are random, and are
+    /// reads to `reads_percent`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mix: Vec<Access>,
 }
 
 impl Workload {
@@ -274,7 +307,7 @@ impl Workload {
         let record = self.record_bytes;
         if !(RECORD_BYTES_MIN..=RECORD_BYTES_MAX).contains(&record) || !record.is_multiple_of(512) {
             return wrong(format!(
-                "records of {record} bytes: expected 512 B to 16 MiB, in sectors"
+                "records of {record} bytes: expected 512 B to 64 MiB, in sectors"
             ));
         }
         if !(1..=DEPTH_MAX).contains(&self.depth) {
@@ -286,6 +319,15 @@ impl Workload {
         }
         if !(1..=THREADS_MAX).contains(&self.threads) {
             return wrong(format!("{} threads: expected 1 to {THREADS_MAX}", self.threads));
+        }
+        let flight_bytes = record * u64::from(self.depth) * u64::from(self.threads);
+        if flight_bytes > FLIGHT_BYTES_MAX {
+            let (flight, most) = (format_size(flight_bytes), format_size(FLIGHT_BYTES_MAX));
+            return wrong(format!("{flight} in flight: expected up to {most}; reduce the depth"));
+        }
+        if self.operation.is_stdio() && !matches!(self.ends, Ends::Usual | Ends::Span) {
+            let name = self.operation.name();
+            return wrong(format!("{name} passes over the span once and cannot end by time"));
         }
         if self.reads_percent > 100 {
             return wrong(format!("{} % of reads: expected 0 to 100", self.reads_percent));
@@ -303,6 +345,7 @@ impl Workload {
             ));
         }
         self.pattern.check()?;
+        mix::check(self)?;
         let least = record
             * u64::from(self.threads)
             * if self.operation == Operation::Copy { 2 } else { 1 };
@@ -326,13 +369,44 @@ impl Workload {
         self.span_bytes / self.record_bytes
     }
 
-    /// Returns the bytes that the workload writes, or `None` if it is time-based.
+    /// Returns whether the workload ends after its duration, if not earlier.
+    pub fn is_timed(&self) -> bool {
+        match self.ends {
+            Ends::Usual => self.operation.is_timed(),
+            Ends::Time | Ends::First => true,
+            Ends::Span => false,
+        }
+    }
+
+    /// Returns whether the workload ends with the span, if not earlier.
+    pub fn ends_with_span(&self) -> bool {
+        match self.ends {
+            Ends::Usual => !self.operation.is_timed(),
+            Ends::Span | Ends::First => true,
+            Ends::Time => false,
+        }
+    }
+
+    /// Returns the mean bytes of a request.
+    pub fn mean_bytes(&self) -> f64 {
+        let part = |access: &Access| access.bytes as f64 * f64::from(access.share_percent) / 100.0;
+        if self.mix.is_empty() { self.record_bytes as f64 } else { self.mix.iter().map(part).sum() }
+    }
+
+    /// Returns the bytes of which every request is a multiple.
+    pub fn piece_bytes(&self) -> u64 {
+        self.mix.iter().map(|access| access.bytes).fold(self.record_bytes, mix::common)
+    }
+
+    /// Returns the bytes that the workload writes, about those of a mixed load, or `None` if it is
+    /// time-based.
     pub fn written_bytes(&self) -> Option<u64> {
         let all = self.records() * self.record_bytes;
         match self.operation {
             operation if !operation.writes() || operation == Operation::Trim => Some(0),
+            _ if self.is_timed() => None,
             Operation::Copy => Some(all / 2),
-            operation if operation.is_timed() => None,
+            Operation::Mixed => Some(all * u64::from(100 - self.reads_percent.min(100)) / 100),
             _ => Some(all),
         }
     }
@@ -345,7 +419,10 @@ impl Workload {
     /// Returns whether every request covers whole 4 KiB blocks.
     pub fn is_block_aligned(&self) -> bool {
         let block = BLOCK_BYTES as u64;
-        self.record_bytes.is_multiple_of(block) && self.shift_bytes.is_multiple_of(block)
+        let aligned = |access: &Access| access.step_bytes().is_multiple_of(block);
+        self.piece_bytes().is_multiple_of(block)
+            && self.shift_bytes.is_multiple_of(block)
+            && self.mix.iter().all(aligned)
     }
 }
 
@@ -378,6 +455,8 @@ mod tests {
             reads_percent: 100,
             seconds: 1.0,
             flush: Flush::Timed,
+            ends: Ends::Usual,
+            mix: Vec::new(),
         };
         good.check().unwrap();
         Workload { operation: Operation::FRead, ..good.clone() }.check().unwrap();
@@ -386,7 +465,12 @@ mod tests {
         for (bad, word) in [
             (Workload { record_bytes: 513, ..good.clone() }, "513"),
             (Workload { record_bytes: 0, ..good.clone() }, "512 B"),
-            (Workload { record_bytes: (16 << 20) + 512, ..good.clone() }, "16 MiB"),
+            (Workload { record_bytes: (64 << 20) + 512, ..good.clone() }, "64 MiB"),
+            (Workload { record_bytes: 64 << 20, depth: 129, ..good.clone() }, "in flight"),
+            (
+                Workload { operation: Operation::FRead, ends: Ends::Time, ..good.clone() },
+                "cannot end by time",
+            ),
             (Workload { depth: 0, ..good.clone() }, "depth 0"),
             (Workload { depth: 1025, ..good.clone() }, "depth 1025"),
             (Workload { threads: 0, ..good.clone() }, "0 threads"),

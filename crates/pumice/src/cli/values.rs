@@ -13,6 +13,12 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     pumice_drive::base::units::parse_size(text)
 }
 
+/// Parses the span of a benchmark: a size, or a multiple of the memory such as 2xmem.
+#[cfg(feature = "bench")]
+pub(super) fn span(text: &str) -> Result<u64, String> {
+    pumice_bench::workload::parse_span(text)
+}
+
 /// Parses the address of a TCP socket: of an IP address or a host name, and a port.
 pub(crate) fn socket_address(text: &str) -> Result<SocketAddr, String> {
     const EXPECTED: &str = "expected an address with a port, such as 127.0.0.1:10809";

@@ -332,7 +332,7 @@ mod tests {
             parse(&PLUS.replace(from, to)).expect_err("refused")
         };
         assert!(refused("\"total_ios\" : 1024", "\"total_ios\" : 9").contains("more requests"));
-        assert!(refused("\"bs\" : \"4k\"", "\"bs\" : \"64m\"").contains("16 MiB"));
+        assert!(refused("\"bs\" : \"4k\"", "\"bs\" : \"128m\"").contains("64 MiB"));
         assert!(refused("\"jobs\"", "\"sboj\"").contains("malformed fio output"));
         assert!(parse(&PLUS[..PLUS.len() / 2]).expect_err("cut").contains("incomplete"));
         let error = refused("\"io_bytes\"", "\"oi_bytes\"");

@@ -7,7 +7,7 @@ use crate::bench::engine::Sample;
 use crate::bench::results::{FORMAT, Header, Results, RunResult};
 use crate::stats::Latencies;
 use crate::workload::{Cache, Level, Order, Plan, Test};
-use crate::workload::{DEPTH_MAX, Flush, Operation, Pattern, THREADS_MAX, Workload};
+use crate::workload::{DEPTH_MAX, Ends, Flush, Operation, Pattern, THREADS_MAX, Workload};
 
 /// Maximum number of tests in a file: IOzone's automatic mode has 1,134.
 const TESTS_MAX: usize = 5000;
@@ -56,6 +56,8 @@ pub(super) fn workload(operation: Operation, record_bytes: u64, span_bytes: u64)
         reads_percent: 0,
         seconds: 1.0,
         flush: Flush::Untimed,
+        ends: Ends::Usual,
+        mix: Vec::new(),
     }
 }
 
@@ -145,6 +147,8 @@ impl Imported {
             direct: about.direct,
             cache: Cache::Warm,
             warm_up_seconds: 0.0,
+            pause_seconds: 0.0,
+            best_of: None,
             seed: 0,
         };
         let header = Header {

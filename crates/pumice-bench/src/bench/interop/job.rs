@@ -65,7 +65,7 @@ fn section(name: &str, test: &Test, level: &Level, warm_up_seconds: f64) -> Stri
     let _ = writeln!(job, "[{name}]\n{direction}");
     let _ = writeln!(job, "bs={}\niodepth={}", workload.record_bytes, workload.depth);
     job += &span(workload);
-    if workload.operation.is_timed() {
+    if workload.is_timed() {
         let _ = writeln!(job, "time_based=1\nruntime={}ms", (workload.seconds * 1e3).ceil());
         if warm_up_seconds > 0.0 {
             let _ = writeln!(job, "ramp_time={}ms", (warm_up_seconds * 1e3).ceil());

@@ -1,5 +1,6 @@
 //! Reports of a benchmark: a full document, and a summary for one screen.
 //!
+//! * `best`: the best of several runs beside the mean.
 //! * `cells`: runs by test and level, summarised once for all sections.
 //! * `rounds`: the way to steady state.
 //! * `side_by_side`: bars of several results in one chart.
@@ -14,6 +15,7 @@
 //! Draws no conclusion beyond `stats`, drops no run, and knows no file format: `pumice_report`
 //! prints. Equal results produce equal documents.
 
+mod best;
 mod cells;
 mod consistency;
 mod depth;
@@ -128,6 +130,10 @@ pub fn summary(results: &Results) -> Document {
             document.section(speed::heading(unit)).block(table);
         }
     }
+    let best = best::section(&cells);
+    if !best.blocks.is_empty() {
+        document.section(best.heading).blocks = best.blocks;
+    }
     let warnings = findings::section(&cells);
     if !warnings.blocks.is_empty() {
         document.section(warnings.heading).blocks = warnings.blocks;
@@ -152,6 +158,7 @@ fn sections(results: &Results) -> Vec<Section> {
     let name = results.header.name().to_owned();
     let mut sections = vec![findings::section(&cells)];
     sections.extend([Unit::Throughput, Unit::Rate].map(|unit| speed::section(&cells, unit)));
+    sections.push(best::section(&cells));
     sections.extend([
         depth::section(std::slice::from_ref(&cells), std::slice::from_ref(&name)),
         rounds::section(&cells),

@@ -178,6 +178,96 @@ fn record_sizes_are_a_chart_of_their_own() {
     assert_eq!(charts[1].groups()[0].bars[1].label, "not run");
 }
 
+/// Random reads over four depths, at both levels.
+fn depths(scale: f64) -> Results {
+    let mut results = results(&[100.0]);
+    let first = results.header.plan.tests.len();
+    for (index, depth) in [16, 1, 4, 64].into_iter().enumerate() {
+        let mut load = workload(Operation::RandomRead, 4096);
+        load.depth = depth;
+        let suffix = if depth > 1 { format!(", depth {depth}") } else { String::new() };
+        let name = format!("random read, 4 KiB{suffix}");
+        results.header.plan.tests.push(test(&name, Unit::Rate, load));
+        for level in 0..2 {
+            let mut one = run(0, 1, level, scale * f64::from(depth));
+            one.test = first + index;
+            results.runs.push(one);
+        }
+    }
+    results
+}
+
+/// A line's name and points.
+type Line = (String, Vec<(f64, f64)>);
+
+/// The charts of lines of a section, by their titles.
+fn lines(section: &Section) -> Vec<(String, Vec<Line>)> {
+    let charts = section.blocks.iter().filter_map(|block| match block {
+        Block::Lines(chart) => Some(chart),
+        _ => None,
+    });
+    let points = |line: &pumice_report::Series| {
+        line.points.iter().map(|point| (point.x, point.y.round())).collect()
+    };
+    let named = |line: &pumice_report::Series| (line.name.clone(), points(line));
+    charts.map(|chart| (chart.title.clone(), chart.series.iter().map(named).collect())).collect()
+}
+
+#[test]
+fn depths_are_lines_over_the_requests_in_flight() {
+    let mut both = depths(1000.0);
+    let rates = [(1.0, 1000.0), (4.0, 4000.0), (16.0, 16000.0), (64.0, 64000.0)];
+    let document = document(std::slice::from_ref(&both));
+    let section =
+        document.sections.iter().find(|one| one.heading == "Requests per second").expect("one");
+    let found = lines(section);
+    let (title, series) = &found[0];
+    assert_eq!(title, "random read, 4 KiB, over the requests in flight");
+    let levels = ["98 % saved", "0 % saved"].map(|name| (name.to_owned(), rates.to_vec()));
+    assert_eq!(series[..], levels);
+    let latency = &found[1];
+    assert!(latency.0.contains("latency") && latency.1[0].1.len() == 4, "{latency:?}");
+    let bars = section.blocks.iter().filter_map(|block| match block {
+        Block::Bars(chart) => Some(chart.groups().len()),
+        _ => None,
+    });
+    assert_eq!(bars.collect::<Vec<_>>(), [1], "only what is in no family has bars");
+    // With one level, families are lines of one chart; with two results, those are.
+    both.header.plan.levels.truncate(1);
+    both.runs.retain(|run| run.level == 0);
+    let mut other = depths(2000.0);
+    other.header.plan.levels.truncate(1);
+    other.runs.retain(|run| run.level == 0);
+    other.header.label = "new drive".to_owned();
+    let document = super::document(&[both, other]);
+    let side = lines(&document.sections[0]);
+    assert_eq!(side[0].0, "random read, 4 KiB, over the requests in flight");
+    let names: Vec<&str> = side[0].1.iter().map(|line| line.0.as_str()).collect();
+    assert_eq!(names, ["a sample", "new drive"]);
+    assert_eq!(side[0].1[1].1[3], (64.0, 128_000.0));
+    let own = document.sections.iter().find(|one| one.heading.ends_with(": Requests per second"));
+    assert_eq!(lines(own.expect("one"))[0].1[0].0, "random read, 4 KiB");
+}
+
+#[test]
+fn the_best_run_is_beside_the_mean() {
+    let mut results = results(&[100.0, 120.0, 90.0, 130.0]);
+    assert!(
+        document(std::slice::from_ref(&results))
+            .sections
+            .iter()
+            .all(|one| { !one.heading.starts_with("Best of") })
+    );
+    results.header.plan.best_of = Some(3);
+    let text = text_of(&document(std::slice::from_ref(&results)), "Best of 3 runs");
+    let row = text.lines().find(|line| line.starts_with("sequential write  98 %")).expect("a row");
+    let words: Vec<&str> = row.split_whitespace().skip(5).collect();
+    // The fourth run is not among the first three; 120 is 1.09 of the mean of all four.
+    assert_eq!((words[0], words[1], words[2]), ("MB/s", "120.0", "110.0"), "{text}");
+    assert_eq!((words[5], words[6]), ("1.09", "109.0"), "{text}");
+    assert!(summary(&results).to_text().contains("best of 3"));
+}
+
 #[test]
 fn several_results_stand_side_by_side() {
     let mut other = results(&ROUNDS.map(|value| value * 1.5));

@@ -11,11 +11,11 @@ use pumice_report::{Axis, LineChart, Point, Section};
 pub(super) fn section(cells: &Cells<'_>) -> Section {
     let mut section = super::section("Timeline");
     for (index, test) in cells.plan().tests.iter().enumerate() {
-        if !test.workload.operation.is_timed() {
+        if !test.workload.is_timed() {
             continue;
         }
         let scale = match test.unit {
-            Unit::Throughput => test.workload.record_bytes as f64 / 1e6,
+            Unit::Throughput => test.workload.mean_bytes() / 1e6,
             Unit::Rate => 1.0,
         };
         let mut chart = LineChart::new(&test.name, Axis::new("time", "s"), speed::axis(test.unit));

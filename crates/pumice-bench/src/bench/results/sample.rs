@@ -5,7 +5,7 @@ use crate::bench::results::{DeviceBytes, FORMAT, Header, LevelFindings, Results,
 use crate::payload::{Finding, Saving};
 use crate::stats::Latencies;
 use crate::workload::{Cache, Level, Order, Plan, Test, Unit};
-use crate::workload::{Flush, Operation, Pattern, Workload};
+use crate::workload::{Ends, Flush, Operation, Pattern, Workload};
 
 /// Bytes of a record of both tests.
 const RECORD_BYTES: u64 = 4096;
@@ -23,6 +23,8 @@ pub(crate) fn workload(operation: Operation, record_bytes: u64) -> Workload {
         reads_percent: 70,
         seconds: 1.0,
         flush: Flush::Timed,
+        ends: Ends::Usual,
+        mix: Vec::new(),
     }
 }
 
@@ -57,6 +59,8 @@ pub(crate) fn plan() -> Plan {
         direct: true,
         cache: Cache::Dropped,
         warm_up_seconds: 0.0,
+        pause_seconds: 0.0,
+        best_of: None,
         seed: 7,
     }
 }

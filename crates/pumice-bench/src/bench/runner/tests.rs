@@ -122,6 +122,20 @@ fn every_cell_runs_once_a_round_and_finds_its_own_data() {
 }
 
 #[test]
+fn the_target_rests_before_each_run() {
+    let mut plan = plan(&[Operation::Rewrite]);
+    plan.levels.truncate(1);
+    let begins = |plan: &Plan| {
+        let (end, _, _, kept) = carried_out(plan, Vec::new(), usize::MAX);
+        assert_eq!((end, kept.len()), (End::Complete, 3));
+        kept.iter().map(|run| run.begun_s).collect::<Vec<_>>()
+    };
+    plan.pause_seconds = 0.12;
+    let apart = begins(&plan);
+    assert!(apart.windows(2).all(|pair| pair[1] - pair[0] >= 0.12), "{apart:?}");
+}
+
+#[test]
 fn levels_come_in_another_order_in_every_round() {
     let mut plan = plan(&[Operation::Read]);
     let orders = |plan: &Plan| -> Vec<Vec<usize>> {

@@ -1,10 +1,11 @@
 //! The addresses of one thread of a workload, in order.
 //!
 //! A function of the workload, the thread and a seed: equal inputs produce equal addresses.
-//! Sequential operations end after the span; random ones continue forever, until the time is up.
+//! Operations that do not end with the span continue without end, until the time is up.
 
+mod blend;
 mod requests;
 mod shuffle;
 mod zipf;
 
-pub use requests::{Request, Requests};
+pub use requests::{Action, Request, Requests};

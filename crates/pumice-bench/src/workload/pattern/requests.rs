@@ -2,6 +2,7 @@
 
 use rand::RngExt;
 
+use super::blend::Blend;
 use super::shuffle::Shuffle;
 use super::zipf::Zipf;
 use crate::workload::{Operation, Pattern, Workload};
@@ -14,18 +15,28 @@ use pumice_drive::base::seed::{Random, random};
 const HOT_ACCESSES: f64 = 0.8;
 const HOT_SPACE: f64 = 0.2;
 
-/// One request, or the two requests of a copy. Offsets are in bytes from the start of the target;
-/// the length is the workload's record.
+/// What a request does. Offsets are in bytes from the start of the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
-    /// Read a record at this offset.
+pub enum Action {
+    /// Read at this offset.
     Read(u64),
-    /// Write a record at this offset.
+    /// Write at this offset.
     Write(u64),
-    /// Trim a record at this offset.
+    /// Trim at this offset.
     Trim(u64),
     /// Read at the first and write at the second offset.
     Copy(u64, u64),
+}
+
+/// One request, or the two requests of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// What it does.
+    pub action: Action,
+    /// Its length in bytes: the workload's record, or less in a mix.
+    pub bytes: u64,
+    /// The thread makes no request for this time before it makes this one, in ns.
+    pub pause_ns: u64,
 }
 
 /// The requests of one thread.
@@ -36,11 +47,15 @@ pub struct Requests {
     zipf: Option<Zipf>,
     /// Set for [`Pattern::Once`], with the number of records already returned.
     shuffle: Option<(Shuffle, u64)>,
+    /// Set for a mix.
+    blend: Option<Blend>,
     /// Records of this thread, for sequential operations: the first, and the end (exclusive).
     first: u64,
     end: u64,
-    /// Number of requests already returned.
+    /// Number of requests already returned, their bytes, and those of the thread's part.
     given: u64,
+    given_bytes: u64,
+    part_bytes: u64,
     /// Next record of a stride read, and its lane.
     strided: u64,
     lane: u64,
@@ -64,14 +79,23 @@ impl Requests {
         let is_once = workload.pattern == Pattern::Once;
         // All threads share one order and take turns.
         let shuffle = is_once.then(|| (Shuffle::new(workload.records(), seed), u64::from(thread)));
+        // What the threads of a random order have in turns, and those of a sequential one in parts.
+        let own = match workload.operation.is_timed() {
+            true => shared.saturating_sub(u64::from(thread)).div_ceil(u64::from(workload.threads)),
+            false => end - first,
+        };
+        let blend = (!workload.mix.is_empty()).then(|| Blend::new(workload, thread));
         Self {
             zipf,
             shuffle,
+            blend,
             workload: workload.clone(),
             random: random(seed ^ (u64::from(thread) << 48)),
             first,
             end,
             given: 0,
+            given_bytes: 0,
+            part_bytes: own * workload.record_bytes,
             strided: first,
             lane: 0,
         }
@@ -105,15 +129,60 @@ impl Requests {
     }
 
     /// Returns the next record of a stride read: lane after lane, so that every record is read
-    /// once.
+    /// once before any is read again.
     fn stride(&mut self) -> u64 {
         let record = self.strided;
         self.strided += self.workload.stride_records();
         if self.strided >= self.end {
             self.lane += 1;
+            if self.lane >= self.workload.stride_records().min(self.end - self.first) {
+                self.lane = 0;
+            }
             self.strided = self.first + self.lane;
         }
         record
+    }
+
+    /// Returns whether the thread has covered its part of the span.
+    fn is_over(&self) -> bool {
+        let is_done = self.given_bytes >= self.part_bytes;
+        self.first == self.end || (self.workload.ends_with_span() && is_done)
+    }
+
+    fn action(&mut self) -> Action {
+        // A time-based pass begins anew at the end.
+        let number = self.given % (self.end - self.first);
+        match self.workload.operation {
+            Operation::Write | Operation::Rewrite | Operation::FWrite | Operation::FRewrite => {
+                Action::Write(self.offset(self.first + number))
+            }
+            Operation::Read | Operation::Reread | Operation::FRead | Operation::FReread => {
+                Action::Read(self.offset(self.first + number))
+            }
+            Operation::BackwardRead => Action::Read(self.offset(self.end - 1 - number)),
+            Operation::StrideRead => {
+                let record = self.stride();
+                Action::Read(self.offset(record))
+            }
+            Operation::RecordRewrite => Action::Write(self.offset(self.first)),
+            Operation::Copy => {
+                let record = self.first + number;
+                Action::Copy(self.offset(record), self.offset(self.workload.records() / 2 + record))
+            }
+            Operation::RandomRead => Action::Read(self.drawn_offset()),
+            Operation::RandomWrite => Action::Write(self.drawn_offset()),
+            Operation::Trim => Action::Trim(self.drawn_offset()),
+            Operation::Mixed => {
+                let reads = self.random.random_range(0..100) < self.workload.reads_percent;
+                let offset = self.drawn_offset();
+                if reads { Action::Read(offset) } else { Action::Write(offset) }
+            }
+        }
+    }
+
+    fn drawn_offset(&mut self) -> u64 {
+        let record = self.drawn();
+        self.offset(record)
     }
 }
 
@@ -121,48 +190,19 @@ impl Iterator for Requests {
     type Item = Request;
 
     fn next(&mut self) -> Option<Request> {
-        let operation = self.workload.operation;
-        let number = self.given;
-        if !operation.is_timed() && number >= self.end - self.first {
+        if self.is_over() {
             return None;
         }
+        let request = match &mut self.blend {
+            Some(blend) => blend.draw(&mut self.random),
+            None => {
+                let action = self.action();
+                Request { action, bytes: self.workload.record_bytes, pause_ns: 0 }
+            }
+        };
         self.given += 1;
-        Some(match operation {
-            Operation::Write | Operation::Rewrite | Operation::FWrite | Operation::FRewrite => {
-                Request::Write(self.offset(self.first + number))
-            }
-            Operation::Read | Operation::Reread | Operation::FRead | Operation::FReread => {
-                Request::Read(self.offset(self.first + number))
-            }
-            Operation::BackwardRead => Request::Read(self.offset(self.end - 1 - number)),
-            Operation::StrideRead => {
-                let record = self.stride();
-                Request::Read(self.offset(record))
-            }
-            Operation::RecordRewrite => Request::Write(self.offset(self.first)),
-            Operation::Copy => {
-                let record = self.first + number;
-                Request::Copy(
-                    self.offset(record),
-                    self.offset(self.workload.records() / 2 + record),
-                )
-            }
-            Operation::RandomRead => Request::Read(self.drawn_offset()),
-            Operation::RandomWrite => Request::Write(self.drawn_offset()),
-            Operation::Trim => Request::Trim(self.drawn_offset()),
-            Operation::Mixed => {
-                let reads = self.random.random_range(0..100) < self.workload.reads_percent;
-                let offset = self.drawn_offset();
-                if reads { Request::Read(offset) } else { Request::Write(offset) }
-            }
-        })
-    }
-}
-
-impl Requests {
-    fn drawn_offset(&mut self) -> u64 {
-        let record = self.drawn();
-        self.offset(record)
+        self.given_bytes += request.bytes;
+        Some(request)
     }
 }
 
@@ -173,7 +213,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::workload::Flush;
+    use crate::workload::{Ends, Flush};
 
     const RECORD: u64 = 4096;
 
@@ -189,26 +229,32 @@ mod tests {
             reads_percent: 70,
             seconds: 1.0,
             flush: Flush::Timed,
+            ends: Ends::Usual,
+            mix: Vec::new(),
         }
     }
 
-    /// Up to 10,000 steps of every thread, in records.
-    fn steps(workload: &Workload) -> Vec<Request> {
-        let threads = 0..workload.threads;
-        threads.flat_map(|thread| Requests::new(workload, thread, 5).take(10_000)).collect()
+    fn actions(workload: &Workload, thread: u32, seed: u64) -> impl Iterator<Item = Action> {
+        Requests::new(workload, thread, seed).map(|request| request.action)
     }
 
-    fn reads(steps: &[Request]) -> Vec<u64> {
-        let read = |step: &Request| match step {
-            Request::Read(offset) => Some(offset / RECORD),
+    /// Up to 10,000 steps of every thread, in records.
+    fn steps(workload: &Workload) -> Vec<Action> {
+        let threads = 0..workload.threads;
+        threads.flat_map(|thread| actions(workload, thread, 5).take(10_000)).collect()
+    }
+
+    fn reads(steps: &[Action]) -> Vec<u64> {
+        let read = |step: &Action| match step {
+            Action::Read(offset) => Some(offset / RECORD),
             _ => None,
         };
         steps.iter().filter_map(read).collect()
     }
 
-    fn writes(steps: &[Request]) -> Vec<u64> {
-        let written = |step: &Request| match step {
-            Request::Write(offset) => Some(offset / RECORD),
+    fn writes(steps: &[Action]) -> Vec<u64> {
+        let written = |step: &Action| match step {
+            Action::Write(offset) => Some(offset / RECORD),
             _ => None,
         };
         steps.iter().filter_map(written).collect()
@@ -256,7 +302,7 @@ mod tests {
     #[test]
     fn a_copy_reads_one_half_and_writes_the_other() {
         let found = steps(&workload(Operation::Copy, 101, 2));
-        let pairs = (0..50).map(|record| Request::Copy(record * RECORD, (50 + record) * RECORD));
+        let pairs = (0..50).map(|record| Action::Copy(record * RECORD, (50 + record) * RECORD));
         assert_eq!(found, pairs.collect::<Vec<_>>());
     }
 
@@ -266,9 +312,9 @@ mod tests {
             let mut counts = [0u32; 16];
             for step in steps(&workload(operation, 16, 1)) {
                 let offset = match (operation, step) {
-                    (Operation::RandomRead, Request::Read(offset))
-                    | (Operation::RandomWrite, Request::Write(offset))
-                    | (Operation::Trim, Request::Trim(offset)) => offset,
+                    (Operation::RandomRead, Action::Read(offset))
+                    | (Operation::RandomWrite, Action::Write(offset))
+                    | (Operation::Trim, Action::Trim(offset)) => offset,
                     (_, other) => panic!("{operation:?} gave {other:?}"),
                 };
                 counts[(offset / RECORD) as usize] += 1;
@@ -304,7 +350,7 @@ mod tests {
             let each = (records / u64::from(threads)) as usize;
             let mut all = Vec::new();
             for thread in 0..threads {
-                all.extend(reads(&Requests::new(&load, thread, 3).take(each).collect::<Vec<_>>()));
+                all.extend(reads(&actions(&load, thread, 3).take(each).collect::<Vec<_>>()));
             }
             let sorted = BTreeSet::from_iter(all.iter().copied());
             assert_eq!(sorted.len() as u64, records, "{records} records, {threads} threads");
@@ -319,8 +365,8 @@ mod tests {
         skewed.pattern = Pattern::Zipf(0.99);
         let hottest = |thread| {
             let mut counts = vec![0; 1000];
-            for step in Requests::new(&skewed, thread, 5).take(20_000) {
-                let Request::Write(offset) = step else { panic!("{step:?} is no write") };
+            for step in actions(&skewed, thread, 5).take(20_000) {
+                let Action::Write(offset) = step else { panic!("{step:?} is no write") };
                 counts[(offset / RECORD) as usize] += 1;
             }
             (0..1000).max_by_key(|record| counts[*record]).map(|record| (record, counts[record]))
@@ -335,7 +381,7 @@ mod tests {
     fn a_shift_moves_every_offset() {
         let mut shifted = workload(Operation::Read, 3, 1);
         shifted.shift_bytes = 63 * 512;
-        let offsets = [32256, 36352, 40448].map(Request::Read);
+        let offsets = [32256, 36352, 40448].map(Action::Read);
         assert_eq!(steps(&shifted), offsets);
     }
 
@@ -346,5 +392,38 @@ mod tests {
         assert_eq!(drawn(0, 1), drawn(0, 1));
         assert_ne!(drawn(0, 1), drawn(1, 1));
         assert_ne!(drawn(0, 1), drawn(0, 2));
+    }
+
+    #[test]
+    fn random_requests_end_with_the_span_when_asked() {
+        for (ends, expected) in [(Ends::Span, 100), (Ends::First, 100), (Ends::Time, 10_000)] {
+            let mut load = workload(Operation::RandomRead, 100, 3);
+            (load.ends, load.pattern) = (ends, Pattern::Once);
+            let threads = if ends == Ends::Time { 3 } else { 1 };
+            let found = reads(&steps(&load));
+            assert_eq!(found.len(), expected * threads, "{ends:?}");
+            let distinct = found.iter().copied().collect::<BTreeSet<_>>();
+            assert_eq!(distinct.len(), 100, "{ends:?}");
+        }
+        let mut again = workload(Operation::RecordRewrite, 100, 1);
+        again.ends = Ends::Span;
+        assert_eq!(writes(&steps(&again)), vec![0; 100]);
+    }
+
+    #[test]
+    fn sequential_requests_begin_anew_until_time_is_over() {
+        use Operation::{BackwardRead, Copy, Read, Rewrite, StrideRead};
+        for operation in [Read, Rewrite, BackwardRead, StrideRead, Copy] {
+            for records in [2, 40] {
+                let mut load = workload(operation, records, 1);
+                let pass = steps(&load);
+                load.ends = Ends::Time;
+                let found = steps(&load);
+                assert_eq!(found.len(), 10_000, "{operation:?}");
+                for (number, action) in found.iter().enumerate() {
+                    assert_eq!(*action, pass[number % pass.len()], "{operation:?} {number}");
+                }
+            }
+        }
     }
 }

@@ -59,14 +59,15 @@ pub(super) fn text(plan: &Plan, targets: &[String]) -> String {
     let mut table = Table::new(&columns.map(|name| (name, Align::Left)));
     for test in &plan.tests {
         let workload = &test.workload;
-        let ends = if workload.operation.is_timed() {
-            format!("after {} s", workload.seconds)
-        } else {
-            "after the span".to_owned()
+        let ends = match (workload.is_timed(), workload.ends_with_span()) {
+            (true, true) => format!("after the span or {} s", workload.seconds),
+            (true, false) => format!("after {} s", workload.seconds),
+            (false, _) => "after the span".to_owned(),
         };
+        let up_to = if workload.mix.len() > 1 { "up to " } else { "" };
         table.row(vec![
             test.name.clone(),
-            format_size_exact(workload.record_bytes),
+            format!("{up_to}{}", format_size_exact(workload.record_bytes)),
             workload.depth.to_string(),
             workload.threads.to_string(),
             format_size_exact(workload.span_bytes),
@@ -87,7 +88,12 @@ pub(super) fn text(plan: &Plan, targets: &[String]) -> String {
     let seconds = seconds * targets.len() as f64;
     let written = (rounds * written(plan) + filled) * targets.len() as f64;
     let flush = plan.tests.iter().all(|test| test.workload.flush == Flush::Timed);
-    let flush = if flush { "the final flush is timed" } else { "flushes differ between tests" };
+    let untimed = plan.tests.iter().all(|test| test.workload.flush == Flush::Untimed);
+    let flush = match (flush, untimed) {
+        (true, _) => "the final flush is timed",
+        (_, true) => "the final flush is not timed",
+        _ => "flushes differ between tests",
+    };
     format!(
         "{}: {} at {}, {runs} each, {cache}; {flush}\nlevels: {}\n\n{}\n{}.\n\
          Takes at least {} (if whole spans run at {:.0} MB/s) and writes {}, plus what time-based \
@@ -111,7 +117,7 @@ pub(super) fn text(plan: &Plan, targets: &[String]) -> String {
 /// Returns the seconds of time-based tests and the bytes of whole spans, both for one round of one
 /// level, and the bytes of all fills.
 fn estimate(plan: &Plan) -> (f64, f64, f64) {
-    let timed = |test: &&Test| test.workload.operation.is_timed();
+    let timed = |test: &&Test| test.workload.is_timed();
     let seconds = plan.tests.iter().filter(timed);
     let seconds = seconds.map(|test| test.workload.seconds + plan.warm_up_seconds).sum();
     let moved = plan.tests.iter().filter(|test| !timed(test));

@@ -18,9 +18,9 @@ use pumice_bench::{Benchmark, Contest, FileSink, Resumption};
 ///
 /// # Errors
 /// The options, the preset and the targets do not fit together, or a target fails.
-pub(super) fn run(args: &Args, locations: &[Location]) -> Result<Outcome> {
-    let preset = Preset::load(&args.preset)?;
+pub(super) fn run(args: &Args, preset: Preset, locations: &[Location]) -> Result<Outcome> {
     let mut plan = preset.plan(&args.changes())?;
+    say_differences(args, &preset, plan.runs);
     if plan.direct || !locations.iter().all(Location::is_made) {
         let left_out = plan.leave_out_stdio();
         let names: Vec<_> = left_out.into_iter().map(Operation::name).collect();
@@ -59,6 +59,18 @@ pub(super) fn run(args: &Args, locations: &[Location]) -> Result<Outcome> {
     let mut shown = Shown::new(FileSink::new(path.clone()), 0);
     let ended = benchmark.run_in_turns(&contenders, interrupt.flag(), &mut shown);
     conclude(args, &path, &shown, ended)
+}
+
+/// Says what differs from the tool whose file the preset is.
+fn say_differences(args: &Args, preset: &Preset, runs: u32) {
+    let say = |what: &str| say_error(&format!("{}: {what}", args.preset));
+    preset.notes.iter().for_each(|note| say(note));
+    if let Some(named) = preset.target.as_ref().filter(|named| !args.targets.contains(named)) {
+        say(&format!("the target is {}, not {named}", args.targets.join(", ")));
+    }
+    if preset.is_imported && runs > 1 {
+        say(&format!("each test runs {runs} times; --runs 1 runs it once"));
+    }
 }
 
 /// Continues an interrupted benchmark.

@@ -15,15 +15,15 @@ mod show;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use super::output::columns;
-use super::values::{seconds, up_to, whole_number, word};
+use super::values::{seconds, span, up_to, whole_number, word};
 use super::{Outcome, print, size};
 use pumice_bench::payload::{KindName, Saving};
 use pumice_bench::target::Location;
 use pumice_bench::workload::{
-    Cache, Changes, DEPTH_MAX, Flush, Operation, Order, PRESETS, Pattern, Preset, THREADS_MAX,
+    Cache, Changes, DEPTH_MAX, Ends, Flush, Operation, Order, PRESETS, Pattern, Preset, THREADS_MAX,
 };
 use pumice_report::Document;
 
@@ -45,9 +45,15 @@ use pumice_report::Document;
 ///
 /// Presets (see pumice bench --list for descriptions):
 ///   compressibility      the default: how a target reacts to the data
-///   iozone-throughput    iozone-iops    crystaldiskmark    as-ssd    atto    iometer    copy
-///   snia-iops            snia-tp        snia-lat           wsat
-#[derive(Debug, clap::Args)]
+///   crystaldiskmark      crystaldiskmark-sizes    crystaldiskmark-8    crystaldiskmark-8-nvme
+///   iozone-throughput    iozone-iops    as-ssd    atto    copy    queue-depth
+///   iometer              iometer-patterns
+///   snia-iops            snia-tp        snia-lat  wsat
+///
+/// A preset file is in TOML, a job file of fio, or a configuration of Iometer (.icf) with access
+/// specifications. An option of fio that would change what is measured, and that pumice does not
+/// have, is an error; what differs otherwise is printed. Without TARGET the job's filename is used.
+#[derive(Clone, Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 #[command(after_help = "\
 Examples:
@@ -57,18 +63,20 @@ Examples:
   pumice bench drive:drive.pumice --destroy-data --saved 90% --saved 10% --runs 10
   pumice bench sim:micro-center-64
   pumice bench /mnt/disk --preset my.toml --dry-run
+  pumice bench /mnt/disk --preset job.fio
+  pumice bench /mnt/disk --preset iozone-iops --span 2xmem --buffered
   pumice bench /mnt/disk --detect-compression
   pumice bench /mnt/disk --output result.jsonl; pumice report result.jsonl --html page.html")]
 pub(crate) struct Args {
     /// Files, folders, block devices, drive:PATH, NBD URIs or sim:PROFILE, which take turns
-    #[arg(required_unless_present = "list", value_name = "TARGET")]
+    #[arg(required_unless_present_any = ["list", "preset"], value_name = "TARGET")]
     targets: Vec<String>,
 
     /// Name of the target in reports, in the order of the targets; may be repeated
     #[arg(long = "label", value_name = "NAME", conflicts_with = "resume")]
     labels: Vec<String>,
 
-    /// Name of a preset, or a preset file
+    /// Name of a preset, or a preset file, a fio job file or an Iometer configuration
     #[arg(long, value_name = "NAME", default_value = PRESETS[0].0)]
     preset: String,
 
@@ -100,8 +108,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     warm_up: Option<f64>,
 
-    /// Size of the part of the target that is used
-    #[arg(long, value_parser = size, value_name = "SIZE", allow_hyphen_values = true)]
+    /// Size of the part of the target that is used, or a multiple of the memory such as 2xmem
+    #[arg(long, value_parser = span, value_name = "SIZE", allow_hyphen_values = true)]
     span: Option<u64>,
 
     /// Starting offset within the target, such as 32256 (sector 63) for old partitions
@@ -159,6 +167,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATTERN", value_parser = word::<Pattern>)]
     pattern: Option<Pattern>,
 
+    /// What ends a test: usual (the span if it is sequential, --seconds if it is random), time,
+    /// span (random tests make as many requests as the span has records), or first of both
+    #[arg(long, value_name = "WHAT", value_parser = word::<Ends>)]
+    ends: Option<Ends>,
+
     /// Order of the levels in each round: shuffled or given
     #[arg(long, value_name = "ORDER", value_parser = word::<Order>)]
     order: Option<Order>,
@@ -175,7 +188,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["preset", "output", "dry_run",
         "fio_job", "quick", "runs", "precision", "runs_max", "seconds", "warm_up", "span", "shift",
         "depth", "threads", "records", "operations", "saved", "kinds", "duplicates", "direct",
-        "buffered", "cache", "flush", "pattern", "order", "seed"])]
+        "buffered", "cache", "flush", "pattern", "ends", "order", "seed"])]
     resume: Option<PathBuf>,
 
     /// Detect whether the target compresses or deduplicates, from its reported usage, counters and
@@ -183,7 +196,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["preset", "resume", "dry_run", "fio_job", "output", "quick",
         "runs", "precision", "runs_max", "seconds", "warm_up", "shift", "depth", "threads",
         "records", "operations", "saved", "kinds", "duplicates", "cache", "flush", "pattern",
-        "order"])]
+        "ends", "order"])]
     detect_compression: bool,
 
     /// Print an equivalent fio job, as far as fio supports it, and exit
@@ -222,6 +235,14 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         print(&list()?)?;
         return Ok(Outcome::Good);
     }
+    let resumes = args.resume.is_some() || args.detect_compression;
+    let preset = if resumes { None } else { Some(Preset::load(&args.preset)?) };
+    let mut args = args.clone();
+    if let (true, Some(preset)) = (args.targets.is_empty(), &preset) {
+        let target = preset.target.clone();
+        args.targets.push(target.with_context(|| format!("no TARGET to run {} on", args.preset))?);
+    }
+    let args = &args;
     let locations: Vec<Location> =
         args.targets.iter().map(|target| Location::parse(target)).collect::<Result<_, _>>()?;
     if args.labels.len() > locations.len() {
@@ -234,7 +255,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     if let Some(path) = &args.resume {
         return measure::resume(args, &locations, path);
     }
-    measure::run(args, &locations)
+    measure::run(args, preset.expect("loaded unless it is resumed"), &locations)
 }
 
 /// Seconds since 1970.
@@ -275,6 +296,7 @@ impl Args {
             cache: self.cache,
             flush: self.flush,
             pattern: self.pattern,
+            ends: self.ends,
             order: self.order,
             seed: self.seed,
         }

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 use super::*;
 use crate::payload::{Kind, PayloadOptions, Saving};
 use crate::workload::pattern::Requests;
-use crate::workload::{Operation, Pattern};
+use crate::workload::{Ends, Operation, Pattern};
 use pumice_drive::base::ErrorKind;
 use pumice_drive::controller::{Spec, create};
 use pumice_drive::media::file::{FileMedium, FileOptions};
@@ -32,6 +32,8 @@ fn workload(operation: Operation) -> Workload {
         reads_percent: 50,
         seconds: 0.05,
         flush: Flush::Timed,
+        ends: Ends::Usual,
+        mix: Vec::new(),
     }
 }
 

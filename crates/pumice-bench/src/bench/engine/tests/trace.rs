@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::workload::Access;
 use pumice_drive::base::AlignedBuffer;
 
 const MS: u64 = 1_000_000;
@@ -237,4 +238,48 @@ fn a_run_on_a_target_that_never_waits_can_be_stopped() {
     let run = run(Workload { seconds: SECONDS, ..alone(Operation::RandomRead) });
     let sample = on_target(&runtime, Immediate, &run, 0, &AtomicBool::new(true)).unwrap();
     assert!(sample.operations > 0 && sample.seconds < SECONDS / 2.0, "{} s", sample.seconds);
+}
+
+#[test]
+fn a_mix_asks_for_every_size_and_pauses_between_bursts() {
+    let access = |bytes, reads_percent| Access {
+        bytes,
+        share_percent: 50,
+        reads_percent,
+        random_percent: 100,
+        align_bytes: bytes,
+        burst: 5,
+        pause_ms: 0,
+    };
+    let mut mixed = alone(Operation::Mixed);
+    mixed.record_bytes = RECORD;
+    mixed.mix = vec![access(512, 100), access(RECORD, 0)];
+    let (sample, seen) = traced(mixed.clone(), None);
+    let sample = sample.unwrap();
+    let calls = |name: &str| -> Vec<(u64, u64)> {
+        let calls = seen.calls.iter().filter(|call| call.0 == name);
+        calls.map(|(_, offset, len)| (*offset, *len)).collect()
+    };
+    let (reads, writes) = (calls("read"), calls("write"));
+    assert!(reads.len() > 10 && writes.len() > 10, "{} {}", reads.len(), writes.len());
+    assert!(reads.iter().all(|(offset, len)| *len == 512 && offset.is_multiple_of(512)));
+    assert!(writes.iter().all(|(offset, len)| *len == RECORD && offset.is_multiple_of(RECORD)));
+    let (read, written) = (reads.len() as u64 * 512, writes.len() as u64 * RECORD);
+    assert_eq!((sample.host_bytes, sample.written_bytes), (read + written, written));
+    // 50 ms: five requests of a millisecond, then ten of pause.
+    mixed.mix.iter_mut().for_each(|access| access.pause_ms = 10);
+    let (sample, _) = traced(mixed, None);
+    assert_eq!(sample.unwrap().operations, 20);
+}
+
+#[test]
+fn random_requests_may_end_with_the_span_and_ordered_ones_by_time() {
+    let counts = |operation, ends, seconds| {
+        let (sample, _) = traced(Workload { ends, seconds, ..alone(operation) }, None);
+        sample.unwrap().operations
+    };
+    assert_eq!(counts(Operation::RandomRead, Ends::Span, 0.001), RECORDS);
+    assert_eq!(counts(Operation::RandomRead, Ends::First, 0.02), 20);
+    assert_eq!(counts(Operation::Read, Ends::First, 1.0), RECORDS);
+    assert_eq!(counts(Operation::Read, Ends::Time, 1.0), 1000);
 }

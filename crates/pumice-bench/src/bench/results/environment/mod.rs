@@ -97,11 +97,6 @@ pub fn simulated(profile: &Profile) -> Vec<(String, String)> {
     facts.map(|(name, fact)| (name.to_owned(), fact.to_owned())).into()
 }
 
-/// Returns the bytes of memory; `None` if unknown.
-pub fn memory_bytes() -> Option<u64> {
-    machine::memory_bytes(&Files::host())
-}
-
 /// Returns whether a path is that of a block device.
 fn is_device(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())

@@ -1,0 +1,428 @@
+//! One job of fio as a test.
+//!
+//! Source: fio 3.33, HOWTO: meanings and defaults of the options.
+
+use super::data::Data;
+use super::sections::Section;
+use super::sizes::{number, percent, seconds, size, switch};
+use super::table;
+
+/// Options that do not change which requests are made: how fio counts, reports, and lays out files.
+const NEUTRAL: [&str; 49] = [
+    "allow_file_create",
+    "allow_mounted_write",
+    "allrandrepeat",
+    "bwavgtime",
+    "clat_percentiles",
+    "clocksource",
+    "create_fsync",
+    "create_on_open",
+    "create_serialize",
+    "description",
+    "disable_bw_measurement",
+    "disable_clat",
+    "disable_lat",
+    "disable_slat",
+    "disk_util",
+    "end_fsync",
+    "eta",
+    "eta-newline",
+    "exitall",
+    "fallocate",
+    "file_service_type",
+    "fsync_on_close",
+    "group_reporting",
+    "gtod_reduce",
+    "iopsavgtime",
+    "kb_base",
+    "lat_percentiles",
+    "log_avg_msec",
+    "log_hist_msec",
+    "log_max_value",
+    "log_offset",
+    "log_unix_epoch",
+    "minimal",
+    "name",
+    "new_group",
+    "overwrite",
+    "per_job_logs",
+    "percentile_list",
+    "random_generator",
+    "randrepeat",
+    "randseed",
+    "scramble_buffers",
+    "slat_percentiles",
+    "softrandommap",
+    "thread",
+    "unified_rw_reporting",
+    "unit_base",
+    "unlink",
+    "write_bw_log",
+];
+
+/// The same for logs, by the beginning of their names.
+const NEUTRAL_PREFIXES: [&str; 2] = ["write_lat_log", "write_iops_log"];
+
+/// Options that have no effect with these values.
+const WITHOUT_EFFECT: [(&str, &[&str]); 12] = [
+    ("continue_on_error", &["none"]),
+    ("experimental_verify", &["0"]),
+    ("hipri", &["0"]),
+    ("iodepth_batch", &["0", "1"]),
+    ("loops", &["1"]),
+    ("nrfiles", &["1"]),
+    ("openfiles", &["1"]),
+    ("rate", &["0"]),
+    ("startdelay", &["0"]),
+    ("sync", &["0", "none"]),
+    ("thinktime", &["0"]),
+    ("verify", &["0"]),
+];
+
+/// Engines with many requests in flight, and with one.
+const ASYNCHRONOUS: [&str; 3] = ["libaio", "io_uring", "posixaio"];
+const SYNCHRONOUS: [&str; 5] = ["psync", "sync", "vsync", "pvsync", "pvsync2"];
+
+/// The options of a job; those that were understood are taken out.
+pub(super) struct Options<'a>(Vec<(&'a str, &'a str)>);
+
+impl<'a> Options<'a> {
+    /// Takes the value of an option with one of these names: the last one.
+    pub(super) fn take(&mut self, names: &[&str]) -> Option<&'a str> {
+        let found = self.0.iter().rev().find(|(name, _)| names.contains(name)).map(|it| it.1);
+        self.0.retain(|(name, _)| !names.contains(name));
+        found
+    }
+
+    /// Takes the value of an option and parses it.
+    ///
+    /// # Errors
+    /// The parser's, with the option.
+    pub(super) fn take_as<T>(
+        &mut self,
+        names: &[&str],
+        parse: fn(&str) -> Result<T, String>,
+    ) -> Result<Option<T>, String> {
+        let named = |what| format!("{}: {what}", names[0]);
+        self.take(names).map(parse).transpose().map_err(named)
+    }
+
+    /// Names what is left and makes a difference.
+    fn left(&self) -> Vec<String> {
+        let has_effect = |(name, value): &&(&str, &str)| {
+            let is_off =
+                |(known, values): &(&str, &[&str])| known == name && values.contains(value);
+            let is_log = NEUTRAL_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+            !NEUTRAL.contains(name) && !is_log && !WITHOUT_EFFECT.iter().any(is_off)
+        };
+        let mut left: Vec<String> = self
+            .0
+            .iter()
+            .filter(has_effect)
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        left.dedup();
+        left
+    }
+}
+
+/// A job as a test, and what it sets for the whole plan.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) test: toml::Table,
+    pub(super) data: Data,
+    pub(super) writes: bool,
+    pub(super) direct: bool,
+    pub(super) is_warm: bool,
+    pub(super) ramp_seconds: f64,
+    /// Whether it begins when the jobs before it have ended.
+    pub(super) waits: bool,
+    pub(super) target: Option<String>,
+    pub(super) has_size: bool,
+}
+
+/// The direction and order of requests.
+struct Direction {
+    operation: &'static str,
+    is_random: bool,
+    reads_percent: u32,
+}
+
+/// Whose files the copies of a job use.
+#[derive(Clone, Copy, PartialEq)]
+enum Files {
+    /// All use one file or device.
+    Shared,
+    /// Each has a file.
+    Own,
+}
+
+impl Job {
+    /// Returns the test of a job; differences are added to `notes`.
+    ///
+    /// # Errors
+    /// The reason: a value is malformed, or options are not supported.
+    pub(super) fn new(section: &Section, notes: &mut Vec<String>) -> Result<Self, String> {
+        let all = section.options.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let mut options = Options(all.collect());
+        let options = &mut options;
+        let direction = direction(options)?;
+        let writes = direction.reads_percent < 100 && direction.operation != "trim";
+        let data = Data::take(options, writes, notes)?;
+        let direct = match (options.take_as(&["direct"], switch)?, options.take(&["buffered"])) {
+            (Some(direct), _) => direct,
+            (None, buffered) => buffered == Some("0"),
+        };
+        let mut test = table([("name", section.name.clone().into())]);
+        let target = target(options)?;
+        let files = if target.is_some() { Files::Shared } else { Files::Own };
+        let target = target.or_else(|| options.take(&["directory"]).map(str::to_owned));
+        requests(options, &direction, &mut test)?;
+        let depth = depth(options, direct, notes)?;
+        test.insert("depth".into(), i64::from(depth).into());
+        let has_size = span(options, &direction, files, &mut test, notes)?;
+        end(options, &mut test)?;
+        let flush = flush(options)?;
+        if writes {
+            test.insert("flush".into(), flush.into());
+        }
+        if writes && direction.is_random {
+            notes.push("the span is written before random writes, as with overwrite=1".into());
+        }
+        let is_warm = !options.take_as(&["invalidate"], switch)?.unwrap_or(true);
+        let ramp_seconds = options.take_as(&["ramp_time"], seconds)?.unwrap_or(0.0);
+        let waits = options.take(&["stonewall", "wait_for_previous"]).is_some_and(|it| it != "0");
+        match options.left()[..] {
+            [] => {}
+            ref left => {
+                let left = left.join(", ");
+                return Err(format!("not supported: {left}; remove what you can do without"));
+            }
+        }
+        Ok(Self { test, data, writes, direct, is_warm, ramp_seconds, waits, target, has_size })
+    }
+}
+
+fn direction(options: &mut Options<'_>) -> Result<Direction, String> {
+    let rw = options.take(&["rw", "readwrite"]).unwrap_or("read");
+    let mixed = match options.take_as(&["rwmixwrite"], percent)? {
+        Some(writes) => 100 - writes,
+        None => 50,
+    };
+    let mixed = options.take_as(&["rwmixread"], percent)?.unwrap_or(mixed);
+    let of =
+        |operation, is_random, reads_percent| Direction { operation, is_random, reads_percent };
+    Ok(match rw {
+        "read" => of("read", false, 100),
+        "write" => of("write", false, 0),
+        "rw" | "readwrite" => of("mixed", false, mixed),
+        "randread" => of("random-read", true, 100),
+        "randwrite" => of("random-write", true, 0),
+        "randrw" => of("mixed", true, mixed),
+        "randtrim" => of("trim", true, 100),
+        _ => {
+            // The next offset is that many bytes from the end of a request.
+            let back = rw.strip_prefix("read:-").and_then(|text| size(text).ok());
+            let record = options.0.iter().rev().find(|it| ["bs", "blocksize"].contains(&it.0));
+            let record = size(record.map_or("4k", |it| it.1)).ok();
+            if back.is_some() && back == record.and_then(|record| record.checked_mul(2)) {
+                return Ok(of("backward-read", false, 100));
+            }
+            return Err(format!(
+                "rw={rw} is not supported: expected read, write, rw, randread, randwrite, randrw, \
+                 randtrim, or read with a step back to the record before"
+            ));
+        }
+    })
+}
+
+/// Takes the target: a file, a device or the URI of an NBD export.
+fn target(options: &mut Options<'_>) -> Result<Option<String>, String> {
+    let uri = options.take(&["uri"]).map(str::to_owned);
+    let Some(name) = options.take(&["filename"]) else { return Ok(uri) };
+    if name.contains(':') && !name.contains("\\:") {
+        return Err(format!("filename={name}: several files are not supported"));
+    }
+    let name = name.replace("\\:", ":");
+    let path = match options.take(&["directory"]) {
+        Some(folder) if !name.starts_with('/') => format!("{folder}/{name}"),
+        _ => name,
+    };
+    Ok(Some(uri.unwrap_or(path)))
+}
+
+/// Takes the sizes and places of requests.
+fn requests(
+    options: &mut Options<'_>,
+    direction: &Direction,
+    test: &mut toml::Table,
+) -> Result<(), String> {
+    let sizes = options.take(&["bs", "blocksize"]).unwrap_or("4k").to_owned();
+    let split = options.take(&["bssplit"]);
+    let align = options.take_as(&["blockalign", "ba"], size)?;
+    let random = options.take_as(&["percentage_random"], percent)?.unwrap_or(100);
+    let norandommap = options.take_as(&["norandommap"], switch)?.unwrap_or(false);
+    let distribution = options.take(&["random_distribution"]).unwrap_or("random");
+    let random = if direction.is_random { random } else { 0 };
+    let kinds = super::fio::kinds(split, &sizes, direction.reads_percent)?;
+    let is_plain = kinds.len() == 1 || kinds.iter().all(|kind| kind.bytes == kinds[0].bytes);
+    let is_aligned = align.is_none_or(|align| align == kinds[0].bytes);
+    let is_usual = random == if direction.is_random { 100 } else { 0 };
+    let is_sequential_mix = direction.operation == "mixed" && !direction.is_random;
+    if is_plain && is_aligned && is_usual && !is_sequential_mix {
+        test.insert("operation".into(), direction.operation.into());
+        test.insert("record".into(), kinds[0].bytes.to_string().into());
+        test.insert("reads".into(), format!("{}%", direction.reads_percent).into());
+        if direction.is_random {
+            let pattern = pattern(distribution, norandommap)?;
+            test.insert("pattern".into(), pattern.into());
+        }
+    } else {
+        if direction.operation == "trim" || direction.operation == "backward-read" {
+            return Err(format!("{} has one size of requests", direction.operation));
+        }
+        if distribution != "random" {
+            return Err(format!("random_distribution={distribution} is not supported in a mix"));
+        }
+        let per_direction = if direction.operation == "mixed" { 2 } else { 1 };
+        if random < 100 && kinds.len() > per_direction {
+            return Err("requests in order have one size in each direction".into());
+        }
+        let smallest = kinds.iter().map(|kind| kind.bytes).min().unwrap_or(4096);
+        let align = align.unwrap_or(smallest);
+        let line = |kind: &super::fio::Kind| {
+            toml::Value::Table(table([
+                ("size", kind.bytes.to_string().into()),
+                ("share", format!("{}%", kind.share_percent).into()),
+                ("reads", format!("{}%", kind.reads_percent).into()),
+                ("random", format!("{random}%").into()),
+                ("align", align.to_string().into()),
+            ]))
+        };
+        test.insert("operation".into(), "mixed".into());
+        test.insert("mix".into(), kinds.iter().map(line).collect::<Vec<_>>().into());
+    }
+    if direction.is_random {
+        test.insert("unit".into(), "IOPS".into());
+    }
+    Ok(())
+}
+
+/// Without norandommap fio writes every block once before it writes any block twice.
+fn pattern(distribution: &str, norandommap: bool) -> Result<&str, String> {
+    Ok(match distribution {
+        "random" if norandommap => "uniform",
+        "random" => "once",
+        "zoned:80/20:20/80" => "80/20",
+        "zipf" => "zipf:1.1",
+        zipf if zipf.starts_with("zipf:") && !zipf[5..].contains(':') => zipf,
+        other => {
+            return Err(format!(
+                "random_distribution={other} is not supported: expected random, zipf:EXPONENT or \
+                 zoned:80/20:20/80"
+            ));
+        }
+    })
+}
+
+fn depth(options: &mut Options<'_>, direct: bool, notes: &mut Vec<String>) -> Result<u32, String> {
+    let engine = options.take(&["ioengine"]).unwrap_or("psync");
+    let depth = options.take_as(&["iodepth"], number)?.unwrap_or(1);
+    if engine == "nbd" {
+        return Ok(depth);
+    }
+    if !ASYNCHRONOUS.contains(&engine) && !SYNCHRONOUS.contains(&engine) {
+        let known = ASYNCHRONOUS.iter().chain(&SYNCHRONOUS).copied().collect::<Vec<_>>();
+        let known = known.join(", ");
+        return Err(format!("ioengine={engine} is not supported: expected nbd, {known}"));
+    }
+    if engine != "io_uring" {
+        notes.push(format!("ioengine={engine}: requests go through io_uring"));
+    }
+    let waits = SYNCHRONOUS.contains(&engine) || (engine == "libaio" && !direct);
+    if waits && depth > 1 {
+        let why = if engine == "libaio" { " without direct=1" } else { "" };
+        notes.push(format!("iodepth={depth} is 1, as it is to fio with ioengine={engine}{why}"));
+        return Ok(1);
+    }
+    Ok(depth)
+}
+
+/// Takes size, offset and copies; returns whether there is a size.
+fn span(
+    options: &mut Options<'_>,
+    direction: &Direction,
+    files: Files,
+    test: &mut toml::Table,
+    notes: &mut Vec<String>,
+) -> Result<bool, String> {
+    let copies = options.take_as(&["numjobs"], number)?.unwrap_or(1).max(1);
+    let filesize = options.take(&["filesize"]);
+    let text = options.take(&["size"]).filter(|text| *text != "100%").or(filesize);
+    if let Some(text) = text.filter(|text| text.ends_with('%')) {
+        return Err(format!("size={text}: expected bytes, such as 10g"));
+    }
+    let bytes = text.map(size).transpose()?;
+    let offset = options.take_as(&["offset"], size)?.unwrap_or(0);
+    let step = options.take_as(&["offset_increment"], size)?;
+    let io_size = options.take_as(&["io_size", "io_limit"], size)?;
+    if io_size.is_some() && io_size != bytes {
+        return Err("io_size is not supported unless it is the size".into());
+    }
+    test.insert("threads".into(), i64::from(copies).into());
+    test.insert("shift".into(), offset.to_string().into());
+    let apart = files == Files::Own || (step.is_some() && step == bytes);
+    if copies > 1 && step.is_some_and(|step| step > 0) && !apart {
+        return Err("offset_increment is not supported unless it is the size".into());
+    }
+    if copies > 1 && !direction.is_random && !apart {
+        return Err(format!(
+            "numjobs={copies}: each copy covers the whole file in fio, and a part of it here; \
+             set offset_increment to the size of a part"
+        ));
+    }
+    let is_timed = options.0.iter().any(|(name, value)| *name == "time_based" && *value != "0");
+    if copies > 1 && direction.is_random && !apart && !is_timed {
+        notes.push(format!(
+            "without time_based the {copies} copies of numjobs divide the requests that one copy \
+             makes in fio"
+        ));
+    }
+    if copies > 1 && files == Files::Own {
+        notes.push(format!("the {copies} files of numjobs are parts of one file"));
+    }
+    let Some(bytes) = bytes else { return Ok(false) };
+    let parts = if apart { u64::from(copies) } else { 1 };
+    let span = bytes.checked_mul(parts).ok_or("size is too large")?;
+    test.insert("span".into(), span.to_string().into());
+    Ok(true)
+}
+
+fn end(options: &mut Options<'_>, test: &mut toml::Table) -> Result<(), String> {
+    let time_based = options.take_as(&["time_based"], switch)?.unwrap_or(false);
+    let runtime = options.take_as(&["runtime", "timeout"], seconds)?.filter(|it| *it > 0.0);
+    let ends = match (time_based, runtime) {
+        (true, None) => return Err("time_based needs a runtime".into()),
+        (true, Some(_)) => "time",
+        (false, Some(_)) => "first",
+        (false, None) => "span",
+    };
+    test.insert("ends".into(), ends.into());
+    if let Some(seconds) = runtime {
+        test.insert("seconds".into(), seconds.into());
+    }
+    Ok(())
+}
+
+/// fio's flush at the end, if any, is not part of the time.
+fn flush(options: &mut Options<'_>) -> Result<&'static str, String> {
+    let fsync = options.take_as(&["fsync"], number)?.unwrap_or(0);
+    let fdatasync = options.take_as(&["fdatasync"], number)?.unwrap_or(0);
+    match (fsync, fdatasync) {
+        (0, 0) => Ok("untimed"),
+        (1, 0 | 1) | (0, 1) => Ok("each-write"),
+        _ => {
+            Err(format!("a flush after {} writes is not supported: expected 1", fsync + fdatasync))
+        }
+    }
+}

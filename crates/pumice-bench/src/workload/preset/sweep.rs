@@ -1,0 +1,237 @@
+//! The tests that a `[[test]]` of a preset describes: one for each combination of its records,
+//! depths and spans.
+
+use serde::Deserialize;
+
+use super::{Changes, Preset, QUICK_SECONDS, QUICK_SPAN_BYTES, TestText, bytes, invalid, percent};
+use crate::error::Result;
+use crate::workload::{Access, Ends, Operation, TESTS_MAX, Test, Workload, parse_span};
+use pumice_drive::base::units::format_size_exact;
+
+/// One kind of requests of a mix.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct AccessText {
+    size: String,
+    #[serde(default = "all")]
+    share: String,
+    #[serde(default = "all")]
+    reads: String,
+    #[serde(default = "all")]
+    random: String,
+    /// Alignment of random offsets; a request's own size if absent.
+    align: Option<String>,
+    #[serde(default = "one")]
+    burst: u32,
+    #[serde(default)]
+    pause_ms: u32,
+}
+
+fn all() -> String {
+    "100%".to_owned()
+}
+
+fn one() -> u32 {
+    1
+}
+
+impl Preset {
+    pub(super) fn tests(&self, changes: &Changes) -> Result<Vec<Test>> {
+        let mut tests = Vec::new();
+        for text in &self.tests {
+            let chosen = &changes.operations;
+            if !chosen.is_empty() && !chosen.contains(&text.operation) {
+                continue;
+            }
+            let sweep = self.sweep(text, changes)?;
+            for place in &sweep.places {
+                let workload = self.workload(text, place, changes)?;
+                let unit = text.own.unit.or(self.common.unit).unwrap_or_default();
+                let name = sweep.name(text.name.as_deref(), &workload);
+                tests.push(Test { name, unit, workload });
+            }
+            if tests.len() > TESTS_MAX {
+                return Err(invalid(format!("more than {TESTS_MAX} tests")));
+            }
+        }
+        // A change may have made two tests equal.
+        let mut seen: Vec<Test> = Vec::new();
+        tests.retain(|test| {
+            let is_new = !seen.contains(test);
+            seen.push(test.clone());
+            is_new
+        });
+        if tests.is_empty() {
+            let known: Vec<_> = self.tests.iter().map(|test| test.operation.name()).collect();
+            let known = known.join(", ");
+            return Err(invalid(format!(
+                "the preset has no test of these operations; it has: {known}"
+            )));
+        }
+        Ok(tests)
+    }
+
+    /// Returns the places of a test: every combination of its spans, depths and records.
+    fn sweep(&self, text: &TestText, changes: &Changes) -> Result<Sweep> {
+        let (own, common) = (&text.own, &self.common);
+        let sizes = text.mix.iter().map(|access| bytes(&access.size));
+        let largest = sizes.collect::<Result<Vec<_>>>()?.into_iter().max();
+        let own_records = text.records.iter().chain(&text.record).map(|size| bytes(size));
+        let own_records: Vec<u64> = own_records.collect::<Result<_>>()?;
+        let records = match largest {
+            _ if !changes.records.is_empty() => changes.records.clone(),
+            Some(largest) => vec![largest],
+            None => own_records,
+        };
+        if records.is_empty() {
+            return Err(invalid(format!("test {} has no record size", text.operation.name())));
+        }
+        let depths = match (changes.depth, own.depth, &own.depths) {
+            // Operations through a C library buffer have one request in flight.
+            _ if text.operation.is_stdio() => vec![1],
+            (Some(depth), ..) | (None, Some(depth), None) => vec![depth],
+            (None, _, Some(depths)) => depths.clone(),
+            (None, None, None) => match (common.depth, &common.depths) {
+                (_, Some(depths)) => depths.clone(),
+                (depth, None) => vec![depth.unwrap_or(1)],
+            },
+        };
+        let spans = match (changes.span_bytes, &own.span, &own.spans) {
+            (Some(span), ..) => vec![span],
+            (None, Some(text), None) => vec![span(text)?],
+            (None, _, spans) => match (spans.as_ref().or(common.spans.as_ref()), &common.span) {
+                (Some(spans), _) => spans.iter().map(|text| span(text)).collect::<Result<_>>()?,
+                (None, text) => vec![span(text.as_deref().unwrap_or("1G"))?],
+            },
+        };
+        let count = records.len().saturating_mul(depths.len()).saturating_mul(spans.len());
+        if count > TESTS_MAX {
+            return Err(invalid(format!("{count} tests: expected up to {TESTS_MAX}")));
+        }
+        let mut places = Vec::with_capacity(count);
+        for &span_bytes in &spans {
+            for &depth in &depths {
+                let place = |&record_bytes: &u64| Place { record_bytes, depth, span_bytes };
+                places.extend(records.iter().map(place));
+            }
+        }
+        let several = [records.len() > 1, depths.len() > 1, spans.len() > 1];
+        Ok(Sweep { places, several })
+    }
+
+    fn workload(&self, text: &TestText, place: &Place, changes: &Changes) -> Result<Workload> {
+        let (own, common) = (text.own.clone(), &self.common);
+        let quick = changes.quick;
+        let span_bytes = match changes.span_bytes {
+            None if quick => place.span_bytes.min(QUICK_SPAN_BYTES),
+            _ => place.span_bytes,
+        };
+        let seconds = own.seconds.or(common.seconds).unwrap_or(5.0);
+        let seconds = if quick { seconds.min(QUICK_SECONDS) } else { seconds };
+        let shift = own.shift.as_deref().or(common.shift.as_deref()).unwrap_or("0");
+        let reads = own.reads.or(common.reads.clone());
+        // A record from the command line replaces the mix.
+        let mix: Vec<_> = match changes.records.is_empty() {
+            true => text.mix.iter().map(access).collect::<Result<_>>()?,
+            false => Vec::new(),
+        };
+        let reads_percent = if mix.is_empty() {
+            reads.as_deref().map_or(Ok(50.0), percent)? as u32
+        } else {
+            mix.iter().map(|it| it.share_percent * it.reads_percent).sum::<u32>() / 100
+        };
+        // A duration from the command line limits what the preset lets end with the span.
+        let is_short = changes.ends.is_none() && (quick || changes.seconds.is_some());
+        let asked = changes.ends.or(own.ends).or(common.ends).unwrap_or_default();
+        let ends = match asked {
+            _ if text.operation.is_stdio() => Ends::Usual,
+            Ends::Span if is_short && text.operation.is_timed() => Ends::First,
+            asked => asked,
+        };
+        Ok(Workload {
+            operation: text.operation,
+            record_bytes: place.record_bytes,
+            depth: place.depth,
+            threads: changes.threads.or(own.threads).or(common.threads).unwrap_or(1),
+            span_bytes,
+            shift_bytes: changes.shift_bytes.map_or_else(|| bytes(shift), Ok)?,
+            pattern: changes.pattern.or(own.pattern).or(common.pattern).unwrap_or_default(),
+            reads_percent,
+            seconds: changes.seconds.unwrap_or(seconds),
+            flush: changes.flush.or(own.flush).or(common.flush).unwrap_or_default(),
+            ends,
+            mix,
+        })
+    }
+}
+
+/// One combination of a test's sweep.
+struct Place {
+    record_bytes: u64,
+    depth: u32,
+    span_bytes: u64,
+}
+
+/// The combinations of a test.
+struct Sweep {
+    places: Vec<Place>,
+    /// Whether there are several records, depths and spans.
+    several: [bool; 3],
+}
+
+impl Sweep {
+    /// Returns the name of a test: that of the preset with what tells it from others, or one that
+    /// describes it.
+    fn name(&self, given: Option<&str>, workload: &Workload) -> String {
+        let [records, depths, spans] = self.several;
+        let mut name = match given {
+            Some(name) => name.to_owned(),
+            None => test_name(workload),
+        };
+        if given.is_some() && records {
+            name += &format!(", {}", format_size_exact(workload.record_bytes));
+        }
+        if given.is_some() && depths {
+            name += &format!(", depth {}", workload.depth);
+        }
+        if spans {
+            name += &format!(", {} span", format_size_exact(workload.span_bytes));
+        }
+        name
+    }
+}
+
+fn span(text: &str) -> Result<u64> {
+    parse_span(text).map_err(invalid)
+}
+
+fn access(text: &AccessText) -> Result<Access> {
+    let size = bytes(&text.size)?;
+    let share = |text: &str| percent(text).map(|percent| percent.round() as u32);
+    Ok(Access {
+        bytes: size,
+        share_percent: share(&text.share)?,
+        reads_percent: share(&text.reads)?,
+        random_percent: share(&text.random)?,
+        align_bytes: text.align.as_deref().map_or(Ok(size), bytes)?,
+        burst: text.burst,
+        pause_ms: text.pause_ms,
+    })
+}
+
+/// Returns the default name of a test.
+fn test_name(workload: &Workload) -> String {
+    let mut name = workload.operation.name().replace('-', " ");
+    if workload.operation == Operation::Mixed {
+        name = format!("{} % reads", workload.reads_percent);
+    }
+    let up_to = if workload.mix.len() > 1 { "up to " } else { "" };
+    name += &format!(", {up_to}{}", format_size_exact(workload.record_bytes));
+    if workload.depth > 1 {
+        name += &format!(", depth {}", workload.depth);
+    }
+    if workload.threads > 1 {
+        name += &format!(", {} threads", workload.threads);
+    }
+    name
+}
