@@ -42,6 +42,7 @@ fn set_then_exit(signal: i32, exit_code: i32, asked: &Arc<AtomicBool>) -> Result
 ///
 /// # Errors
 /// Those of the operating system.
+#[cfg(any(feature = "bench", feature = "top"))]
 pub(crate) fn flag() -> Result<Arc<AtomicBool>> {
     let asked = Arc::new(AtomicBool::new(false));
     for signal in ENDING {

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The pipe is a token bucket that holds no tokens: a device does not save up the time in which it
-//! was idle, so no burst exceeds the limits, however short a measurement is. Appends and reads share
-//! the pipe, each at a rate of its own. Latencies of operations in progress overlap.
+//! was idle, so no burst exceeds the limits, however short a measurement is. Appends and reads
+//! share the pipe, each at a rate of its own. Latencies of operations in progress overlap.
 //!
 //! The wrapped medium works while an operation waits, so its own time does not add to the limit. An
 //! operation for which it takes longer than the limit completes when it does, and counts as
