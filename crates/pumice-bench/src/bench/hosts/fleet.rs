@@ -130,6 +130,8 @@ struct Host {
     child: Option<Child>,
     /// Monotonic clock of the host minus that of this machine.
     monotonic_offset_ns: i64,
+    /// Whether it has made all runs, after which its connection ends.
+    has_ended: bool,
     is_closed: bool,
 }
 
@@ -170,7 +172,14 @@ impl<'a> Fleet<'a> {
             thread::spawn(move || listen(index, reader, &sender));
             let named = Named { name, ahead_ns: 0, error_ns: u64::MAX };
             let writer = Some(writer);
-            Host { named, writer, child, monotonic_offset_ns: 0, is_closed: false }
+            Host {
+                named,
+                writer,
+                child,
+                monotonic_offset_ns: 0,
+                has_ended: false,
+                is_closed: false,
+            }
         };
         Self { hosts: connections.into_iter().enumerate().map(host).collect(), events, stop }
     }
@@ -239,7 +248,10 @@ impl<'a> Fleet<'a> {
                     runs[index] = Some(Own { late_ns, run: *run });
                 }
                 Report::Waiting(status) if is_new => at[index] = Some(Some(status)),
-                Report::Ended if is_new => at[index] = Some(None),
+                Report::Ended if is_new => {
+                    self.hosts[index].has_ended = true;
+                    at[index] = Some(None);
+                }
                 _ => return Err(self.out_of_turn(index)),
             }
         }
@@ -370,16 +382,19 @@ impl<'a> Fleet<'a> {
                 Err(RecvTimeoutError::Timeout) => continue,
                 Err(RecvTimeoutError::Disconnected) => return Err(Error::invalid(ENDED)),
             };
+            if matches!(event, Event::Closed) {
+                self.hosts[index].is_closed = true;
+                // It may have been faster than the others.
+                if self.hosts[index].has_ended {
+                    continue;
+                }
+            }
             let name = &self.hosts[index].named.name;
             return match event {
                 Event::Said(Report::Failed(what)) => Err(Error::host(name, what)),
                 Event::Said(report) => Ok(Ok((index, report))),
                 Event::Garbled(what) => Err(Error::host(name, what)),
-                Event::Closed => {
-                    let error = Error::host(name, ENDED);
-                    self.hosts[index].is_closed = true;
-                    Err(error)
-                }
+                Event::Closed => Err(Error::host(name, ENDED)),
             };
         }
     }
@@ -453,4 +468,38 @@ fn task(benchmark: &Benchmark, target: &str, index: usize) -> Task {
 /// Whether all hosts mean the same target.
 fn is_shared(target: &str) -> bool {
     target.split_once("://").is_some_and(|(scheme, _)| scheme.starts_with("nbd"))
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: a host that has ended before the others is no failure, and one that has gone is.
+    //! Method: events in a given order.
+    use super::*;
+
+    fn gathered(events: Vec<(usize, Event)>) -> Result<bool> {
+        let host = |name: &str| Host {
+            named: Named { name: name.into(), ahead_ns: 0, error_ns: 0 },
+            writer: None,
+            child: None,
+            monotonic_offset_ns: 0,
+            has_ended: false,
+            is_closed: false,
+        };
+        let (sender, receiver) = channel();
+        events.into_iter().for_each(|event| sender.send(event).unwrap());
+        let stop = AtomicBool::new(false);
+        let hosts = vec![host("a"), host("b")];
+        let mut fleet = Fleet { hosts, events: receiver, stop: &stop };
+        let Ok((runs, at)) = fleet.gather()? else { panic!("stopped") };
+        assert!(runs.is_empty());
+        Ok(matches!(at, At::Ended))
+    }
+
+    #[test]
+    fn a_host_may_end_before_the_others() {
+        let ended = || Event::Said(Report::Ended);
+        assert!(gathered(vec![(1, ended()), (1, Event::Closed), (0, ended())]).unwrap());
+        let gone = gathered(vec![(1, Event::Closed), (0, ended())]).unwrap_err();
+        assert_eq!(gone.to_string(), "b: the connection has ended");
+    }
 }
