@@ -72,6 +72,14 @@ pub enum Error {
         /// Bytes returned.
         returned: usize,
     },
+    /// A host of several failed, or cannot be reached.
+    #[error("{host}: {what}")]
+    Host {
+        /// The host.
+        host: String,
+        /// What it said, or what became of it.
+        what: String,
+    },
     /// The operating system reported an error.
     #[error("{what}")]
     Io {
@@ -117,6 +125,11 @@ impl Error {
         Self::Unsupported { what: what.into(), source: Some(cause.into()) }
     }
 
+    /// The failure of a host.
+    pub(crate) fn host(host: impl Into<String>, what: impl Into<String>) -> Self {
+        Self::Host { host: host.into(), what: what.into() }
+    }
+
     /// An error of the operating system during the operation `what`.
     pub fn io(what: impl Into<String>, source: io::Error) -> Self {
         Self::Io { what: what.into(), source }
@@ -155,7 +168,7 @@ impl Error {
             Self::Busy(_) => ErrorKind::Busy,
             Self::NoSpace(_) => ErrorKind::NoSpace,
             Self::ReadOnly(_) => ErrorKind::ReadOnly,
-            Self::ShortRead { .. } => ErrorKind::Medium,
+            Self::ShortRead { .. } | Self::Host { .. } => ErrorKind::Medium,
             Self::Io { source, .. } => DriveError::os("", io::Error::from(source.kind())).kind(),
             Self::Drive(error) => error.kind(),
             Self::Sim(error) => error.kind(),

@@ -15,7 +15,7 @@
 //! Imports point down only: nothing imports `forecast` or `reproduce`, and `payload` and `stats`
 //! import neither each other nor anything above them. `workload`, `payload` and `stats` are useful
 //! without the bench. The modules of `bench` are re-exported here: [`target`], [`engine`],
-//! [`runner`], [`results`], [`compare`], [`report`], [`detect`] and [`interop`].
+//! [`runner`], [`results`], [`compare`], [`report`], [`detect`], [`interop`] and [`hosts`].
 //!
 //! Uses a drive only as a host does; prints nothing. [`Benchmark::run`] runs a whole benchmark.
 
@@ -28,5 +28,5 @@ pub mod stats;
 pub mod workload;
 
 pub use bench::{Activity, Benchmark, Contest, FileSink, Finished, Resumption, Sink, Status};
-pub use bench::{compare, detect, engine, interop, report, results, runner, target};
+pub use bench::{compare, detect, engine, hosts, interop, report, results, runner, target};
 pub use error::{Error, Result};

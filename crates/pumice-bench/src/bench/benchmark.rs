@@ -10,7 +10,7 @@
 use std::sync::atomic::AtomicBool;
 
 use super::results::{Header, Results, TARGETS_MAX};
-use super::runner::{End, carry_out};
+use super::runner::{End, carry_out_from};
 use super::sink::Sink;
 use super::target::{Contender, Location};
 use crate::error::{Error, Result};
@@ -87,8 +87,23 @@ impl Benchmark {
         stop: &AtomicBool,
         sink: &mut dyn Sink,
     ) -> Result<Finished> {
-        let Contest { end, mut results } =
-            self.run_in_turns(&[target.clone().into()], stop, sink)?;
+        self.run_as(0, target, stop, sink)
+    }
+
+    /// Runs the benchmark as the host with this index, of several that do so at once: each writes
+    /// data of its own.
+    ///
+    /// # Errors
+    /// Those of [`Benchmark::run`].
+    pub(super) fn run_as(
+        self,
+        host: u32,
+        target: &Location,
+        stop: &AtomicBool,
+        sink: &mut dyn Sink,
+    ) -> Result<Finished> {
+        let targets = [target.clone().into()];
+        let Contest { end, mut results } = self.all(host as usize, &targets, stop, sink)?;
         Ok(Finished { end, results: results.remove(0) })
     }
 
@@ -105,20 +120,31 @@ impl Benchmark {
         stop: &AtomicBool,
         sink: &mut dyn Sink,
     ) -> Result<Contest> {
+        self.all(0, targets, stop, sink)
+    }
+
+    /// Runs the benchmark on targets whose data is that of the targets from index `first` on.
+    fn all(
+        self,
+        first: usize,
+        targets: &[Contender],
+        stop: &AtomicBool,
+        sink: &mut dyn Sink,
+    ) -> Result<Contest> {
         check_distinct(targets)?;
         for (index, target) in targets.iter().enumerate() {
             let prepared = target.location.prepare(self.plan.end_bytes(), self.destroy);
             prepared.inspect_err(|_| remove(&targets[..index]))?;
         }
-        let first = &targets[0].location;
-        let header = Header::new(&self.title, &self.about, first, self.plan, self.begun_unix_s);
+        let location = &targets[0].location;
+        let header = Header::new(&self.title, &self.about, location, self.plan, self.begun_unix_s);
         let headers = header.and_then(|header| header.in_turns(targets));
         let mut headers = headers.inspect_err(|_| remove(targets))?;
         for (header, target) in headers.iter_mut().zip(targets) {
             header.environment.extend(sink.describe(&target.location));
         }
         let results = headers.into_iter().map(|header| Results { header, runs: Vec::new() });
-        finish(targets, results.collect(), stop, sink)
+        finish(first, targets, results.collect(), stop, sink)
     }
 }
 
@@ -170,7 +196,7 @@ impl Resumption {
         for target in targets {
             target.prepare(self.results[0].header.plan.end_bytes(), self.destroy)?;
         }
-        finish(&contenders, self.results, stop, sink)
+        finish(0, &contenders, self.results, stop, sink)
     }
 }
 
@@ -190,6 +216,7 @@ fn check_resumable(results: &[Results], targets: &[Location]) -> Result<()> {
 }
 
 fn finish(
+    first: usize,
     targets: &[Contender],
     results: Vec<Results>,
     stop: &AtomicBool,
@@ -199,7 +226,8 @@ fn finish(
         results.into_iter().map(|Results { header, runs }| (header, runs)).unzip();
     let locations: Vec<Location> = targets.iter().map(|target| target.location.clone()).collect();
     let begun = sink.begin(&headers);
-    let ended = begun.and_then(|()| carry_out(&locations, &headers[0].plan, done, stop, sink));
+    let ended =
+        begun.and_then(|()| carry_out_from(first, &locations, &headers[0].plan, done, stop, sink));
     remove(targets);
     let (end, runs) = ended?;
     let results = headers.into_iter().zip(runs).map(|(header, runs)| Results { header, runs });

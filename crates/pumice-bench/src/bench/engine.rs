@@ -502,9 +502,27 @@ impl<T: Target + 'static> Worker<T> {
     }
 }
 
+/// Maximum of any count in a sample from elsewhere: sums of hundreds of them still fit.
+const COUNT_MAX: u64 = 1 << 56;
+
 impl Sample {
+    /// Whether a sample from elsewhere could have been measured, so that it can be joined.
+    pub(super) fn is_plausible(&self) -> bool {
+        let Self { operations, host_bytes, written_bytes, interval_ns, .. } = *self;
+        let counts = [operations, host_bytes, written_bytes, self.latency.count()];
+        let steps = interval_ns / INTERVAL_NS_MIN;
+        let each = self.intervals.iter();
+        let sums = each.flat_map(|one| [one.operations, one.latency_ns_sum]);
+        let seconds = [self.seconds, self.flush_seconds, self.generation_share];
+        counts.into_iter().chain(sums).all(|count| count <= COUNT_MAX)
+            && seconds.iter().all(|seconds| seconds.is_finite() && *seconds >= 0.0)
+            && steps.is_power_of_two()
+            && steps * INTERVAL_NS_MIN == interval_ns
+            && self.intervals.len() <= INTERVALS_MAX
+    }
+
     /// Merges the measurements of another thread of the same run.
-    fn join(&mut self, other: &Self, threads: u32) {
+    pub(super) fn join(&mut self, other: &Self, threads: u32) {
         self.seconds = self.seconds.max(other.seconds);
         self.flush_seconds = self.flush_seconds.max(other.flush_seconds);
         self.operations += other.operations;

@@ -1,6 +1,7 @@
 //! Measurements on a target. Imports point down only:
 //!
 //! ```text
+//! hosts        the benchmark on several hosts at once
 //! benchmark    one call: prepare, run the plan, clean up
 //! runner       the runs of a plan, in order
 //! report       reports of results          interop   results and jobs of fio and IOzone
@@ -17,6 +18,7 @@ mod benchmark;
 pub mod compare;
 pub mod detect;
 pub mod engine;
+pub mod hosts;
 pub mod interop;
 mod purge;
 pub mod report;

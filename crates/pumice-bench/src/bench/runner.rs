@@ -70,12 +70,24 @@ pub fn carry_out(
     stop: &AtomicBool,
     sink: &mut dyn Sink,
 ) -> Result<(End, Vec<Vec<RunResult>>)> {
+    carry_out_from(0, targets, plan, done, stop, sink)
+}
+
+/// [`carry_out`] with the data of the targets from index `first` on.
+pub(super) fn carry_out_from(
+    first: usize,
+    targets: &[Location],
+    plan: &Plan,
+    done: Vec<Vec<RunResult>>,
+    stop: &AtomicBool,
+    sink: &mut dyn Sink,
+) -> Result<(End, Vec<Vec<RunResult>>)> {
     assert_eq!(targets.len(), done.len(), "runs of each target, if there are none as yet");
     let earlier = done.iter().flatten().map(|run| run.begun_s).fold(0.0, f64::max);
     let begun = seconds(ClockId::Monotonic) - earlier;
     let bench = Bench { plan, stop, begun, payloads: RefCell::default() };
     let each = targets.iter().zip(done).enumerate();
-    let lanes = each.map(|(index, (location, runs))| Lane::new(index, location, runs));
+    let lanes = each.map(|(index, (location, runs))| Lane::new(first + index, location, runs));
     let lanes = lanes.collect::<Result<Vec<_>>>()?;
     let mut runner = Runner { bench: &bench, lanes, sink, position: 0 };
     let end = runner.all()?;

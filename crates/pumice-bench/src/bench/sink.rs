@@ -3,6 +3,8 @@
 
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 use super::results::{Header, Results, RunResult, Writer};
 use super::target::Location;
 use crate::error::Result;
@@ -74,7 +76,7 @@ impl Sink for FileSink {
 }
 
 /// What a benchmark is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Activity {
     /// Trimming the span before the first round.
     Purge,
@@ -87,7 +89,7 @@ pub enum Activity {
 }
 
 /// Current position of a benchmark.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// The current activity.
     pub activity: Activity,

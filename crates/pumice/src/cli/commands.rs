@@ -69,6 +69,7 @@ pub(super) enum SimulateCommand {
 /// The demonstration, and what the shell and `man` need.
 #[derive(Debug, Subcommand)]
 pub(super) enum OtherCommand {
+    #[cfg(feature = "bench")]
     Demo(demo::Args),
     Completions(manual::Completions),
     Man(manual::Man),
@@ -143,6 +144,7 @@ impl SimulateCommand {
 impl OtherCommand {
     fn run(self) -> anyhow::Result<Outcome> {
         match self {
+            #[cfg(feature = "bench")]
             Self::Demo(args) => demo::run(&args),
             Self::Completions(args) => manual::completions(&args),
             Self::Man(args) => manual::man(&args),

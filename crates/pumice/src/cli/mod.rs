@@ -29,6 +29,7 @@ mod compact;
 mod compare;
 mod config;
 mod create;
+#[cfg(feature = "bench")]
 mod demo;
 #[cfg(feature = "attach")]
 mod detach;

@@ -58,6 +58,7 @@ fn note(signal: i32) -> Result<()> {
 ///
 /// # Errors
 /// Those of the operating system.
+#[cfg(any(feature = "bench", feature = "top"))]
 pub(crate) fn flag() -> Result<Arc<AtomicBool>> {
     let asked = Arc::new(AtomicBool::new(false));
     for signal in ENDING {

@@ -2,6 +2,7 @@
 //!
 //! * `count`: counts the operations and bytes that the medium is asked for.
 //! * `fault`: adds latency, errors, wrong bytes and power loss, reproducible by seed.
+//! * `throttle`: limits the medium to the speed of a slower device.
 //! * `by_ref`: lends a medium by reference.
 
 use std::sync::Arc;
@@ -12,9 +13,11 @@ use crate::base::{AlignedBuffer, Result, SegmentId};
 mod by_ref;
 pub mod count;
 pub mod fault;
+pub mod throttle;
 
 pub use count::{Count, Counts};
 pub use fault::{BadRange, Crash, Fault, FaultPlan, Region, Trigger};
+pub use throttle::{Kept, Pipe, Speed, Throttle};
 
 /// A medium that wraps another one and changes some of its operations.
 ///

@@ -88,7 +88,7 @@ pub(super) fn resume(args: &Args, locations: &[Location], path: &Path) -> Result
 }
 
 /// Prints the outcome of a benchmark.
-fn conclude(
+pub(super) fn conclude(
     args: &Args,
     path: &Path,
     shown: &Shown,

@@ -3,12 +3,14 @@
 //! * `describe`: what servers say of the drive that a target is.
 //! * `detect`: finds out whether the target compresses, instead of how fast it is.
 //! * `dry`: the plan and its duration.
+//! * `hosts`: runs the tests on several hosts at once.
 //! * `measure`: runs the tests, or the rest of them.
 //! * `show`: progress and the summary.
 
 mod describe;
 mod detect;
 mod dry;
+mod hosts;
 mod measure;
 mod show;
 
@@ -43,6 +45,8 @@ use pumice_report::Document;
 /// such as sim:PROFILE?cache_bytes=1GiB for a page cache). A target that contains data is refused
 /// unless --destroy-data is given. A device that is mounted or has partitions is always refused.
 ///
+/// With --hosts, several machines run the tests at the same time, as many clients of one server do.
+///
 /// Presets (see pumice bench --list for descriptions):
 ///   compressibility      the default: how a target reacts to the data
 ///   crystaldiskmark      crystaldiskmark-sizes    crystaldiskmark-8    crystaldiskmark-8-nvme
@@ -66,10 +70,11 @@ Examples:
   pumice bench /mnt/disk --preset job.fio
   pumice bench /mnt/disk --preset iozone-iops --span 2xmem --buffered
   pumice bench /mnt/disk --detect-compression
+  pumice bench --hosts alpha,beta nbd://server/disk --destroy-data
   pumice bench /mnt/disk --output result.jsonl; pumice report result.jsonl --html page.html")]
 pub(crate) struct Args {
     /// Files, folders, block devices, drive:PATH, NBD URIs or sim:PROFILE, which take turns
-    #[arg(required_unless_present_any = ["list", "preset"], value_name = "TARGET")]
+    #[arg(required_unless_present_any = ["list", "preset", "agent"], value_name = "TARGET")]
     targets: Vec<String>,
 
     /// Name of the target in reports, in the order of the targets; may be repeated
@@ -203,6 +208,32 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "dry_run")]
     fio_job: bool,
 
+    /// Run the benchmark on these hosts at once, which reach TARGET under the same name: an NBD
+    /// export, of which each uses a part, or a file or device of each host. They need the same
+    /// version of pumice, and a login by ssh without a password
+    #[arg(long, value_name = "HOST,...", value_delimiter = ',', help_heading = "Several hosts",
+        conflicts_with_all = ["resume", "detect_compression", "fio_job", "precision"])]
+    hosts: Vec<String>,
+
+    /// Command that runs a program on a host, in words separated by blanks; the host and the
+    /// program follow [default: ssh with options for a batch]
+    #[arg(
+        long,
+        value_name = "COMMAND",
+        env = "PUMICE_SSH",
+        hide_env_values = true,
+        help_heading = "Several hosts"
+    )]
+    ssh: Option<String>,
+
+    /// Path of pumice on the hosts
+    #[arg(long, value_name = "PATH", default_value = "pumice", help_heading = "Several hosts")]
+    hosts_program: String,
+
+    /// Take part in the benchmark of another machine, over stdin and stdout
+    #[arg(long, hide = true, exclusive = true)]
+    agent: bool,
+
     /// Print the plan, its duration and the amount of data written, and exit
     #[arg(long)]
     dry_run: bool,
@@ -234,6 +265,12 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     if args.list {
         print(&list()?)?;
         return Ok(Outcome::Good);
+    }
+    if args.agent {
+        return hosts::serve();
+    }
+    if !args.hosts.is_empty() {
+        return hosts::run(args);
     }
     let resumes = args.resume.is_some() || args.detect_compression;
     let preset = if resumes { None } else { Some(Preset::load(&args.preset)?) };

@@ -1,74 +1,122 @@
-//! A drive in the temporary folder, its server, which is a child process, and its client.
+//! A drive on flash of 2011: a file in the temporary folder, limited to the speed of such flash,
+//! and served over a link of that time.
+//!
+//! ```text
+//! client -- NBD, Unix socket --> Linked: 260 MB/s --> the drive --> Throttle: 97 MB/s --> a file
+//!                                +------------------- a thread -------------------+
+//! ```
+//!
+//! Both limits are those of one published drive, see `published`, so that what is measured between
+//! them depends on the data and the drive, and not on the disk below.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
 
-use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, kill_process};
+use anyhow::{Context, Result, anyhow, bail};
+use async_channel::{Receiver, Sender, bounded};
 
 use super::load::Client;
-use super::{BENCH_BYTES, Defect, ROOM_BYTES};
-use crate::control;
-use pumice_drive::controller::Info;
+use super::{DISK_BYTES, Defect};
+use crate::cli::{open, signals};
+use pumice_drive::base::{self, Clock};
+use pumice_drive::controller::{Drive, Extent, Info, OpenOptions};
+use pumice_drive::media::file::FileMedium;
+use pumice_drive::media::layer::{Kept, Pipe, Speed, Throttle};
+use pumice_drive::runtime::{Backend, Runtime};
+use pumice_nbd::{Access, Disk, Export, Listen, Listener, Options, Server};
 
-/// A drive in the temporary folder, and its server.
+/// The flash. It writes what the published drive writes of data that does not compress. The rate of
+/// reads is that of the link, because its flash is not what limits them; the latencies are about
+/// that of a page and its command.
+pub(super) const FLASH: Speed = Speed {
+    read_bytes_per_s: LINK_BYTES_PER_S,
+    append_bytes_per_s: 97_000_000,
+    read_latency_ns: 100_000,
+    append_latency_ns: 100_000,
+};
+
+/// The link: what the published drive writes of data that nearly vanishes, over SATA at 3 Gb/s.
+pub(super) const LINK_BYTES_PER_S: u64 = 260_000_000;
+
+type FlashMedium = Rc<Throttle<FileMedium, Runtime>>;
+type FlashDrive = Drive<FlashMedium, Runtime>;
+
+/// Asks the thread of a drive for its state.
+type Question = mpsc::Sender<State>;
+
+/// What the thread of a drive knows.
+pub(super) struct State {
+    pub(super) info: Info,
+    pub(super) kept: Kept,
+}
+
+/// A drive in the temporary folder, and the thread that serves it.
 pub(super) struct DemoDrive {
     path: PathBuf,
     pub(super) socket: PathBuf,
-    server: Child,
+    /// Ends the thread when dropped.
+    questions: Option<Sender<Question>>,
+    thread: Option<JoinHandle<Result<()>>>,
 }
 
 impl DemoDrive {
-    fn start(folder: &Path, codec: &str, real_bytes: u64) -> Result<Self> {
+    fn start(folder: &Path, codec: &str) -> Result<Self> {
         let (path, socket) = (folder.join(codec), folder.join(format!("{codec}.sock")));
-        let size = real_bytes + BENCH_BYTES;
-        let capacity = size + size / 50 + ROOM_BYTES;
-        let (size, capacity) = (size.to_string(), capacity.to_string());
+        let size = DISK_BYTES.to_string();
         let mut create = pumice()?;
-        create.arg("create").arg(&path).args(["--size", &size, "--capacity", &capacity]);
-        let output =
-            create.args(["--codec", codec]).output().context("cannot run pumice create")?;
+        create.arg("create").arg(&path).args(["--size", &size, "--codec", codec]);
+        let output = create.output().context("cannot run pumice create")?;
         if !output.status.success() {
             let message = String::from_utf8_lossy(&output.stderr);
             let message = message.trim();
             bail!("{}", message.strip_prefix("pumice: ").unwrap_or(message));
         }
-        let mut serve = pumice()?;
-        serve.arg("serve").arg(&path).arg("--unix").arg(&socket).arg("--json");
-        serve.env("PUMICE_LOG", "warn").stdout(Stdio::piped()).stdin(Stdio::null());
-        let mut server = serve.spawn().context("cannot run pumice serve")?;
-        // The server prints at least one line once it listens, and none if it cannot.
-        let mut first = String::new();
-        if let Some(stdout) = server.stdout.take() {
-            let read = BufReader::new(stdout).read_line(&mut first);
-            read.context("cannot read the output of pumice serve")?;
+        let (questions, asked) = bounded(1);
+        let (ready, served) = mpsc::channel();
+        let (at, listen) = (path.clone(), socket.clone());
+        let serving = move || serve(&at, listen, ready, &asked);
+        let thread = signals::blocked(|| thread::spawn(serving))?;
+        let mut drive = Self { path, socket, questions: Some(questions), thread: Some(thread) };
+        match served.recv() {
+            Ok(()) => Ok(drive),
+            // The thread has ended before it served anything.
+            Err(_) => {
+                drive.stop()?;
+                bail!("{} was not served", drive.path.display())
+            }
         }
-        if first.is_empty() {
-            bail!("pumice serve did not start");
-        }
-        Ok(Self { path, socket, server })
     }
 
-    pub(super) fn info(&self) -> Result<Info> {
-        control::info(&self.path)?
-            .with_context(|| format!("no server answers for {}", self.path.display()))
+    pub(super) fn state(&self) -> Result<State> {
+        let (answer, answered) = mpsc::channel();
+        let asked = self.questions.as_ref().is_some_and(|all| all.send_blocking(answer).is_ok());
+        let state = answered.recv().ok().filter(|_| asked);
+        state.with_context(|| format!("no answer from the thread of {}", self.path.display()))
     }
 
-    /// Stops the server, checks the drive and removes it.
+    /// Ends the thread; returns its error.
+    fn stop(&mut self) -> Result<()> {
+        self.questions = None;
+        let ended = self.thread.take().map_or(Ok(Ok(())), JoinHandle::join);
+        ended.unwrap_or_else(|_| Err(anyhow!("the thread of {} panicked", self.path.display())))
+    }
+
+    /// Closes the drive, checks it and removes it.
     pub(super) fn finish(mut self) -> Result<()> {
-        terminate(&self.server);
-        let status = self.server.wait().context("cannot wait for pumice serve")?;
+        self.stop()?;
         let check = pumice()?.arg("check").arg(&self.path).output();
         let check = check.context("cannot run pumice check")?;
-        if !status.success() || !check.status.success() {
+        if !check.status.success() {
             let found = String::from_utf8_lossy(&check.stdout);
             let found = found.lines().collect::<Vec<_>>().join("; ");
-            bail!(Defect(format!("pumice serve ended with {status}; pumice check: {found}")));
+            bail!(Defect(format!("pumice check found a problem: {found}")));
         }
         fs::remove_file(&self.path).context("cannot remove the drive")
     }
@@ -76,24 +124,122 @@ impl DemoDrive {
 
 impl Drop for DemoDrive {
     fn drop(&mut self) {
-        // The server removes its sockets when it is terminated.
-        terminate(&self.server);
-        let _ = self.server.wait();
+        // Either it was ended before, or another error is reported.
+        let _ = self.stop();
     }
-}
-
-fn terminate(server: &Child) {
-    // The server may have exited already.
-    let _ = kill_process(Pid::from_child(server), Signal::TERM);
 }
 
 /// Returns a command that runs this program.
 fn pumice() -> Result<Command> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let mut command = Command::new(program);
-    // In a separate process group, Ctrl-C reaches only the demo, which then stops its children.
+    // In a separate process group, Ctrl-C reaches only the demo, which waits for its children.
     command.process_group(0);
     Ok(command)
+}
+
+/// Serves the drive at `path` until nothing can ask for its state any more.
+fn serve(
+    path: &Path,
+    socket: PathBuf,
+    ready: mpsc::Sender<()>,
+    asked: &Receiver<Question>,
+) -> Result<()> {
+    let runtime = Runtime::new(Backend::Auto)?;
+    let file = open::medium(&runtime, path, false)?;
+    let medium = Rc::new(Throttle::new(file, runtime.clone(), FLASH));
+    let opening = Drive::open(medium.clone(), runtime.clone(), OpenOptions::default());
+    let drive = runtime.block_on(opening)?;
+    let listener = Listener::bind(&Listen::Unix(socket), Access::default())?;
+    let linked = Linked { drive: drive.clone(), pipe: Pipe::default(), clock: runtime.clone() };
+    let export = Rc::new(Export::new("", "a drive of the demo", Rc::new(linked)));
+    let server = Server::new(runtime.clone(), vec![export], Options::default());
+    runtime.spawn(server.clone().serve(listener));
+    // The one that waits for it may have been interrupted.
+    let _ = ready.send(());
+    runtime.block_on(async {
+        while let Ok(question) = asked.recv().await {
+            let _ = question.send(State { info: drive.info(), kept: medium.kept() });
+        }
+        let ended = server.shutdown().await;
+        drive.close().await?;
+        ended
+    })?;
+    runtime.drop_tasks();
+    Ok(())
+}
+
+/// A drive at the end of a link, which passes one transfer after another.
+struct Linked {
+    drive: Rc<FlashDrive>,
+    pipe: Pipe,
+    clock: Runtime,
+}
+
+impl Linked {
+    /// Carries out a request while its bytes are on the link.
+    async fn transfer<T>(&self, bytes: usize, request: impl Future<Output = T>) -> T {
+        let due_ns = self.pipe.reserve(self.clock.now_ns(), bytes as u64, LINK_BYTES_PER_S);
+        let answer = request.await;
+        let now_ns = self.clock.now_ns();
+        if due_ns > now_ns {
+            self.clock.sleep_ns(due_ns - now_ns).await;
+        }
+        answer
+    }
+}
+
+impl Disk for Linked {
+    fn size_bytes(&self) -> u64 {
+        self.drive.size_bytes()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.drive.is_read_only()
+    }
+
+    async fn read(&self, offset: u64, out: &mut [u8]) -> base::Result<()> {
+        self.transfer(out.len(), self.drive.read(offset, out)).await
+    }
+
+    fn try_write(&self, _offset: u64, _data: &[u8]) -> Option<base::Result<()>> {
+        None
+    }
+
+    async fn write(&self, offset: u64, data: &[u8], fua: bool) -> base::Result<()> {
+        self.transfer(data.len(), self.drive.write(offset, data, fua)).await
+    }
+
+    async fn flush(&self) -> base::Result<()> {
+        self.drive.flush().await
+    }
+
+    async fn trim(&self, offset: u64, len: u64, fua: bool) -> base::Result<()> {
+        self.drive.trim(offset, len, fua).await
+    }
+
+    async fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        keep_allocated: bool,
+        fua: bool,
+    ) -> base::Result<()> {
+        self.drive.write_zeroes(offset, len, keep_allocated, fua).await
+    }
+
+    async fn prefetch(&self, offset: u64, len: u64) -> base::Result<()> {
+        self.drive.prefetch(offset, len).await
+    }
+
+    async fn extents(
+        &self,
+        offset: u64,
+        len: u64,
+        visit: impl FnMut(Extent) -> bool,
+    ) -> base::Result<()> {
+        self.drive.extents(offset, len, visit).await
+    }
 }
 
 /// A drive and its client.
@@ -107,10 +253,9 @@ impl Side {
     pub(super) fn start(
         folder: &Path,
         codec: &'static str,
-        real_bytes: u64,
         interrupted: &Arc<AtomicBool>,
     ) -> Result<Self> {
-        let drive = DemoDrive::start(folder, codec, real_bytes)?;
+        let drive = DemoDrive::start(folder, codec)?;
         let client = Client::connect(&drive.socket, interrupted.clone())?;
         Ok(Self { codec, client, drive })
     }

@@ -1,23 +1,25 @@
-//! `pumice demo`: compares a drive with and without compression, in one command.
+//! `pumice demo`: a drive that compresses beside the same drive that does not, and beside one that
+//! was published, in one command.
 //!
 //! ```text
-//! two drives, lz4 and none: created in a temporary folder, each served by a child process
-//!   -> write real files, read them back and compare, on one drive and then on the other
-//!   -> run the bench preset `compressibility` on both drives in turns (`speed`)
-//!   -> stop the servers -> check both drives -> remove them
+//! two drives, lz4 and none: in a temporary folder, on flash of 2011        (`drive`)
+//!   -> a sample of real files: written, read back and compared on each     (`sample`, `files`)
+//!   -> data of several compressibilities and kinds, written to both in turns  (`speed`)
+//!   -> close both drives, check them, remove them
+//!   -> headline, verdict and one chart, on the terminal and on a page        (`show`)
 //! ```
 //!
-//! * `drive`: a drive and its server. `files`: real data on a drive. `speed`: the bench.
-//! * `data`: the files as one stream; `load`: requests over NBD.
+//! * `load`: requests over NBD; `published`: what was measured in 2011.
 //!
-//! The demo removes the folder and the servers when it ends, even after Ctrl-C: a signal ends the
+//! The demo removes the folder and the drives when it ends, even after Ctrl-C: a signal ends the
 //! run at the next request, and cleanup is the same as after any error.
 
-mod data;
 mod drive;
 mod files;
 mod load;
-#[cfg(feature = "bench")]
+mod published;
+mod sample;
+mod show;
 mod speed;
 
 use std::path::{Path, PathBuf};
@@ -28,44 +30,60 @@ use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use self::data::{CHUNK_BYTES, FileStream};
 use self::drive::Side;
 use self::files::Line;
-use super::{Outcome, print, print_json, size};
+use self::published::Published;
+use self::sample::Sample;
+use self::speed::{Cell, Measured};
+use super::values::up_to;
+use super::{Outcome, output, print, print_json, size};
 use pumice_drive::base::ErrorKind;
 use pumice_drive::base::units::format_size;
 
-/// Space on the disk for the bench, in addition to the real data, and space on the medium for data
-/// that is overwritten, in addition to both.
-const BENCH_BYTES: u64 = 256 << 20;
-const ROOM_BYTES: u64 = 2 << 30;
+/// Bytes of one write of real data.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Size of each disk: room for the sample and for what overwrites it many times.
+const DISK_BYTES: u64 = 512 << 20;
+
+/// Maximum of the sample.
+const SAMPLE_BYTES_MAX: u64 = 256 << 20;
+
+/// Space that each drive may take in the temporary folder: its disk, a fifth for its log, and the
+/// sample.
+const DRIVE_BYTES: u64 = 768 << 20;
 
 /// Compare a drive with and without compression, on real and synthetic data
 ///
-/// Creates two drives in a temporary folder, one with LZ4 and one without compression, serves both
-/// over NBD, writes the files of a folder to each, reads them back and compares them, then runs the
-/// bench preset `compressibility` on both in turns. Takes a minute or two. Only the page with the
-/// results is kept.
+/// Creates two drives in a temporary folder, one with LZ4 and one without compression, limited to
+/// the flash and the link of a published drive of 2011, whatever the disk. Writes a sample of the
+/// files of a folder to each, reads it back and compares it, then writes data of several
+/// compressibilities to both in turns. Takes about a minute. Only the page is kept.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   pumice demo
-  pumice demo ~/documents --bytes 500M")]
+  pumice demo ~/documents
+  pumice demo --scratch /dev/shm")]
 pub(crate) struct Args {
     /// Folder with the real data
     #[arg(default_value = "/usr")]
     path: PathBuf,
 
-    /// Maximum amount of real data
-    #[arg(long, value_parser = size, default_value = "2G", value_name = "SIZE")]
+    /// Amount of real data, up to 256M
+    #[arg(long, value_parser = size, default_value = "64M", value_name = "SIZE")]
     bytes: u64,
 
     /// Folder for the drives [default: $TMPDIR, or /var/tmp]
     #[arg(long, value_name = "FOLDER")]
     scratch: Option<PathBuf>,
 
+    /// Runs of each kind of data on each drive; fewer than 6 tell no difference
+    #[arg(long, value_name = "NUMBER", default_value = "8", value_parser = up_to(100),
+        allow_negative_numbers = true)]
+    rounds: u32,
+
     /// HTML page with all results; an existing file is overwritten
-    #[cfg(feature = "bench")]
     #[arg(long, value_name = "FILE", default_value = "pumice-demo.html")]
     page: PathBuf,
 
@@ -76,10 +94,26 @@ pub(crate) struct Args {
 
 /// The result.
 #[derive(Debug, Serialize)]
-struct Shown {
+struct DemoResult {
+    /// Every kind of data on both drives.
+    cells: Vec<Cell>,
+    /// The sample on the drive that compresses and on the other.
     files: [Line; 2],
-    #[cfg(feature = "bench")]
-    bench: pumice_bench::compare::Comparison,
+    /// Bytes of all files from which the sample was drawn.
+    files_bytes: u64,
+    /// Share of the operations for which the disk below took longer than the limit.
+    late_share: f64,
+    rounds: u32,
+    published: [Published; 2],
+}
+
+/// What the demo was made of.
+struct Source<'a> {
+    /// The folder with the real data.
+    folder: &'a Path,
+    /// The folder of the drives.
+    scratch: &'a Path,
+    page: &'a Path,
 }
 
 /// A defect of the drive: the demo ran and found a problem.
@@ -99,21 +133,23 @@ impl std::error::Error for Defect {}
 /// # Errors
 /// A drive cannot be created or served, or the demo was interrupted.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    if args.bytes > SAMPLE_BYTES_MAX {
+        bail!("--bytes is above 256M: the sample is kept in memory");
+    }
     let interrupted = super::signals::flag()?;
-    let result = compare(args, &interrupted);
+    let scratch = args.scratch.clone().unwrap_or_else(|| {
+        std::env::var_os("TMPDIR").map_or_else(|| "/var/tmp".into(), PathBuf::from)
+    });
+    let source = Source { folder: &args.path, scratch: &scratch, page: &args.page };
+    let result = compare(args, &source, &interrupted);
     if interrupted.load(Ordering::Relaxed) {
         bail!("interrupted: the temporary drives were removed");
     }
     match result {
         Ok(shown) if args.json => print_json(&shown)?,
         Ok(shown) => {
-            let took = files::took(&args.path, &shown.files);
-            let text = files::text(&args.path, &shown.files);
-            #[cfg(feature = "bench")]
-            let took = format!("{took} {}", speed::verdict(&shown.bench));
-            #[cfg(feature = "bench")]
-            let text = format!("{text}\n{}", speed::text(&shown.bench, &args.page));
-            print(&format!("{took}\n\n{text}"))?;
+            let text = show::text(&shown, &source, output::columns());
+            print(&format!("{text}\nThe chart and all results: {}\n", args.page.display()))?;
         }
         Err(error) if is_defect(&error) => {
             super::say_error(&super::chain(&error));
@@ -130,62 +166,59 @@ fn is_defect(error: &anyhow::Error) -> bool {
     error.is::<Defect>() || drive_error.is_some_and(|error| error.kind() == ErrorKind::Corrupt)
 }
 
-/// Runs the whole demo.
-fn compare(args: &Args, interrupted: &Arc<AtomicBool>) -> Result<Shown> {
-    let scratch = args.scratch.clone().unwrap_or_else(|| {
-        std::env::var_os("TMPDIR").map_or_else(|| "/var/tmp".into(), PathBuf::from)
-    });
-    let folder = tempfile::Builder::new().prefix("pumice-demo-").tempdir_in(&scratch);
+/// Runs the whole demo, and writes the page.
+fn compare(args: &Args, source: &Source<'_>, interrupted: &Arc<AtomicBool>) -> Result<DemoResult> {
+    let scratch = source.scratch;
+    let folder = tempfile::Builder::new().prefix("pumice-demo-").tempdir_in(scratch);
     let folder =
         folder.with_context(|| format!("cannot create a folder in {}", scratch.display()))?;
-    let bytes = fitting_bytes(folder.path(), args.bytes)?;
+    check_space(folder.path())?;
     let bar = ProgressBar::new_spinner();
     let style = ProgressStyle::with_template("{spinner} {bytes} {bytes_per_sec} {wide_msg}");
     bar.set_style(style.expect("a constant template"));
-    bar.set_message("reading the files into memory");
-    let mut stream = FileStream::new(&args.path, bytes)?;
-    let mut chunk = vec![0; CHUNK_BYTES];
-    while stream.fill(&mut chunk) && !interrupted.load(Ordering::Relaxed) {
-        bar.inc(CHUNK_BYTES as u64);
-    }
+    bar.set_message(format!("drawing a sample of the files of {}", args.path.display()));
+    bar.tick();
+    let Sample { bytes, files_bytes } = Sample::draw(&args.path, args.bytes, interrupted)?;
+    let sample = folder.path().join("sample");
+    std::fs::write(&sample, &bytes).context("cannot write to the temporary folder")?;
     let mut sides = [
-        Side::start(folder.path(), "lz4", bytes, interrupted)?,
-        Side::start(folder.path(), "none", bytes, interrupted)?,
+        Side::start(folder.path(), "lz4", interrupted)?,
+        Side::start(folder.path(), "none", interrupted)?,
     ];
-    let files = files::real_data(&mut sides, &args.path, bytes, &bar)?;
-    #[cfg(feature = "bench")]
-    let bench = {
-        let took = files::took(&args.path, &files);
-        speed::measure(&sides, interrupted, &bar, &args.page, &took)?
-    };
+    let files = files::real_data(&mut sides, &args.path, &bytes, &bar)?;
+    drop(bytes);
+    let real = (&*sample, &*args.path);
+    let Measured { cells, results } =
+        speed::run(&sides, folder.path(), real, args.rounds, interrupted, &bar)?;
+    let (mut operations, mut late) = (0, 0);
     for side in sides {
         bar.set_message(format!("{}: checking every checksum", side.codec));
+        let kept = side.drive.state()?.kept;
+        operations += kept.operations;
+        late += kept.late;
         side.client.disconnect()?;
         side.drive.finish()?;
     }
     bar.finish_and_clear();
-    Ok(Shown {
-        files,
-        #[cfg(feature = "bench")]
-        bench,
-    })
+    let late_share = late as f64 / operations.max(1) as f64;
+    let (rounds, published) = (args.rounds, published::WRITES);
+    let shown = DemoResult { cells, files, files_bytes, late_share, rounds, published };
+    show::page(&shown, &results, source)?;
+    Ok(shown)
 }
 
-/// Returns the amount of real data, at most `wanted`, for which the file system has space.
-fn fitting_bytes(folder: &Path, wanted: u64) -> Result<u64> {
+/// Checks that the file system has space for both drives and the sample.
+fn check_space(folder: &Path) -> Result<()> {
     let space = rustix::fs::statvfs(folder)
         .with_context(|| format!("cannot query the free space of {}", folder.display()))?;
-    let free = space.f_bavail * space.f_frsize;
-    // Both drives store all of the data, one of them uncompressed.
-    let room = 2 * (BENCH_BYTES + ROOM_BYTES);
-    let left = free.saturating_sub(room) / 2 * 9 / 10;
-    if left < 64 << 20 {
+    let (free, needed) = (space.f_bavail * space.f_frsize, 2 * DRIVE_BYTES + SAMPLE_BYTES_MAX);
+    if free < needed {
         bail!(
             "{} has {} free, but the demo needs {}: use --scratch to name another folder",
             folder.display(),
             format_size(free),
-            format_size(room + (256 << 20))
+            format_size(needed)
         );
     }
-    Ok(wanted.min(left).next_multiple_of(CHUNK_BYTES as u64))
+    Ok(())
 }

@@ -1,57 +1,104 @@
-//! The last part of the demo: runs the bench preset `compressibility` on both drives, and writes
-//! the page.
+//! Writes of data of several compressibilities, on both drives in turns.
 //!
-//! The drives take turns, one round each: on a disk with other users, the results of long runs at
-//! different times cannot be compared, and runs at the same time disturb each other.
+//! The drives take turns, one run each: what changes on the machine then changes both alike.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
+use serde::Serialize;
 
-use super::super::bench::unix_seconds;
-use super::super::output;
-use super::Side;
-use pumice_bench::compare::{ComparedCell, Comparison, compare};
-use pumice_bench::report::document;
-use pumice_bench::results::{Header, RunResult};
+use super::drive::Side;
+use crate::cli::bench::unix_seconds;
+use pumice_bench::compare::{ComparedCell, compare};
+use pumice_bench::payload::measure;
+use pumice_bench::results::{Header, Results, RunResult};
 use pumice_bench::runner::End;
-use pumice_bench::stats::{VISIT_SPREAD, Verdict};
+use pumice_bench::stats::VISIT_SPREAD;
 use pumice_bench::target::{Contender, Location};
-use pumice_bench::workload::{Changes, Preset};
+use pumice_bench::workload::{
+    Cache, Ends, Flush, Level, Operation, Order, Pattern, Plan, Test, Unit, Workload,
+};
 use pumice_bench::{Benchmark, Contest, Sink, Status};
-use pumice_drive::base::units::format_size;
+use pumice_drive::codec::Codec;
 use pumice_nbd::client::Uri;
-use pumice_report::{Align, Table};
 
-const PRESET: &str = "compressibility";
+/// Bytes of a run: a third of a second at the speed of the flash.
+pub(super) const SPAN_BYTES: u64 = 32 << 20;
 
-/// Rounds: two more than the smallest number at which turns can be significant.
-const ROUNDS: u32 = 8;
+/// Bytes of a request, and requests in flight.
+const RECORD_BYTES: u64 = 1 << 20;
+const DEPTH: u32 = 4;
 
-/// Span and duration of each test, chosen to keep the demo short.
-const SPAN_BYTES: u64 = 256 << 20;
-const SECONDS: f64 = 0.3;
+/// Savings of the made data, in per cent. The first and the last are those of what was published.
+const SAVINGS: [f64; 5] = [98.0, 75.0, 50.0, 25.0, 2.0];
+
+/// Bytes of a frame of the drive, and of the data whose saving is measured.
+const FRAME_BYTES: usize = 32 << 10;
+const MEASURED_BYTES: usize = 8 << 20;
+
+/// What a database of PostgreSQL looks like: a profile of the files of one, see
+/// [`POSTGRESQL_SOURCE`].
+const POSTGRESQL: &str = include_str!("postgresql.json");
+
+/// Where the profile is from.
+pub(super) const POSTGRESQL_SOURCE: &str = "made from the profile of a database of pgbench \
+    (PostgreSQL 15, scale 10, 183 MiB after 40,000 transactions)";
+
+/// Kinds of data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Kind {
+    /// Made to save a share.
+    Made,
+    /// Made to be like a database.
+    Database,
+    /// Real files.
+    Files,
+}
+
+/// One kind of data on both drives.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Cell {
+    pub(super) kind: Kind,
+    /// What LZ4 saves of the data in frames of 32 KiB, in per cent.
+    pub(super) saved_percent: f64,
+    /// The drive without compression is the base.
+    #[serde(flatten)]
+    pub(super) compared: ComparedCell,
+}
+
+/// What was measured.
+pub(super) struct Measured {
+    pub(super) cells: Vec<Cell>,
+    /// Of the drive without compression and of the one with it.
+    pub(super) results: Vec<Results>,
+}
 
 /// Shows the progress.
 struct Turns<'a> {
     bar: &'a ProgressBar,
+    rounds: u32,
     names: Vec<String>,
-    tests: Vec<String>,
+    levels: Vec<String>,
 }
 
 impl Sink for Turns<'_> {
     fn begin(&mut self, headers: &[Header]) -> pumice_bench::Result<()> {
         self.names = headers.iter().map(|header| header.name().to_owned()).collect();
-        let tests = &headers[0].plan.tests;
-        self.tests = tests.iter().map(|test| test.name.clone()).collect();
+        let levels = &headers[0].plan.levels;
+        self.levels = levels.iter().map(|level| level.name.clone()).collect();
         Ok(())
     }
 
     fn progress(&mut self, status: Status) {
-        let (name, test) = (&self.names[status.target], &self.tests[status.test]);
-        self.bar.set_message(format!("{name}, round {} of {ROUNDS}: {test}", status.round + 1));
+        let (name, level) = (&self.names[status.target], &self.levels[status.level]);
+        self.bar.set_message(format!(
+            "{name}, round {} of {}: {level}",
+            status.round + 1,
+            self.rounds
+        ));
         self.bar.tick();
     }
 
@@ -61,145 +108,134 @@ impl Sink for Turns<'_> {
     }
 }
 
-/// Runs the preset on both drives in turns, writes the page, which begins with what the files
-/// `took`, and compares the drive that compresses with the one that does not.
-pub(super) fn measure(
+/// Writes every kind of data to both drives in turns. `sample` is the file of the real data, which
+/// is of `real`; `folder` is for what the benchmark reads.
+pub(super) fn run(
     sides: &[Side; 2],
+    folder: &Path,
+    (sample, real): (&Path, &Path),
+    rounds: u32,
     interrupted: &AtomicBool,
     bar: &ProgressBar,
-    page: &Path,
-    took: &str,
-) -> Result<Comparison> {
-    let preset = Preset::load(PRESET)?;
-    let changes = Changes {
-        runs: Some(ROUNDS),
-        seconds: Some(SECONDS),
-        span_bytes: Some(SPAN_BYTES),
-        ..Changes::default()
-    };
+) -> Result<Measured> {
+    let profile = folder.join("postgresql.json");
+    std::fs::write(&profile, POSTGRESQL).context("cannot write to the temporary folder")?;
+    let (plan, kinds) = plan(&profile, sample, real, rounds);
+    let mut savings = Vec::new();
+    for level in &plan.levels {
+        let unit_bytes = level.unit_bytes(RECORD_BYTES);
+        let mut data = vec![0; MEASURED_BYTES];
+        // No run uses this stream.
+        level.payload(plan.seed, unit_bytes)?.stream(u64::MAX).fill(&mut data);
+        savings.push(measure(&data, Codec::Lz4, FRAME_BYTES).percent());
+    }
     let benchmark = Benchmark {
-        title: PRESET.into(),
-        about: preset.about.clone(),
-        plan: preset.plan(&changes)?,
+        title: "demo".into(),
+        about: "Sequential writes of data of several compressibilities.".into(),
+        plan,
         destroy: true,
         begun_unix_s: unix_seconds(),
     };
     let [with, without] = sides;
-    let sides = [(without, "a drive without compression"), (with, "a drive with LZ4")];
+    let sides = [(without, "no compression"), (with, "LZ4")];
     let targets = sides.map(|(side, label)| Contender {
         location: Location::Nbd(Uri::unix(&side.drive.socket, "")),
         label: label.into(),
     });
     bar.reset();
-    let mut turns = Turns { bar, names: Vec::new(), tests: Vec::new() };
+    let mut turns = Turns { bar, rounds, names: Vec::new(), levels: Vec::new() };
     let Contest { end, results } = benchmark.run_in_turns(&targets, interrupted, &mut turns)?;
     if end == End::Stopped {
         bail!("interrupted");
     }
     let comparison = compare(&results[0], &results[1..], VISIT_SPREAD)?;
-    let mut document = document(&results);
-    document.title = "A drive with compression, and the same drive without".into();
-    document.lead = format!(
-        "{took} {} Both drives were served by this machine from files on one disk, and took turns: \
-         {ROUNDS} rounds of {SECONDS} s for each time-based test, over {}.",
-        verdict(&comparison),
-        format_size(SPAN_BYTES)
-    );
-    let html = document.to_html();
-    std::fs::write(page, html).with_context(|| format!("cannot write {}", page.display()))?;
-    Ok(comparison)
+    let against = comparison.others.into_iter().next().context("two drives were measured")?;
+    let all = against.cells.into_iter().zip(kinds).zip(savings);
+    let mut cells: Vec<Cell> = all
+        .map(|((compared, kind), saved_percent)| Cell { kind, saved_percent, compared })
+        .collect();
+    cells.sort_by(|a, b| b.saved_percent.total_cmp(&a.saved_percent));
+    Ok(Measured { cells, results })
 }
 
-/// Returns in one sentence in how many cells the drive with LZ4 was faster or slower.
-pub(super) fn verdict(comparison: &Comparison) -> String {
-    let cells = &comparison.others[0].cells;
-    let of = |verdict| {
-        let is =
-            move |cell: &&ComparedCell| cell.compared.is_some_and(|one| one.verdict == verdict);
-        cells.iter().filter(is)
+/// Returns the plan, and the kind of data of each of its levels.
+fn plan(profile: &Path, sample: &Path, real: &Path, rounds: u32) -> (Plan, Vec<Kind>) {
+    let level = |name: String, kind: String, saved_percent| Level {
+        name,
+        kind,
+        saved_percent,
+        duplicates_percent: None,
     };
-    let (faster, slower) = (of(Verdict::Faster).count(), of(Verdict::Slower).count());
-    let ratio = |cell: &&ComparedCell| cell.compared.map_or(0.0, |one| one.ratio);
-    let most = of(Verdict::Faster).max_by(|a, b| ratio(a).total_cmp(&ratio(b)));
-    let most = most.map_or(String::new(), |cell| {
-        format!(", most of all '{}' of data '{}': {} times", cell.test, cell.level, cell.ratio())
-    });
-    format!(
-        "With compression, {faster} of {} tests were faster, {slower} slower, and {} not \
-         significantly different{most}.",
-        cells.len(),
-        cells.len() - faster - slower
-    )
-}
-
-/// Returns the results as a table and a few sentences.
-pub(super) fn text(comparison: &Comparison, page: &Path) -> String {
-    let cells = &comparison.others[0].cells;
-    let mut table = Table::new(&[
-        ("test", Align::Left),
-        ("data", Align::Left),
-        ("none", Align::Right),
-        ("lz4", Align::Right),
-        ("unit", Align::Left),
-        ("lz4 as a multiple of none", Align::Right),
-        ("verdict", Align::Left),
-    ]);
-    for cell in cells {
-        let mean = |summary: &Option<pumice_bench::stats::Summary>| {
-            summary.as_ref().map_or_else(String::new, |summary| format!("{:.0}", summary.mean))
-        };
-        let unit = cell.unit.name().to_owned();
-        let level = cell.level.clone();
-        let (none, lz4) = (mean(&cell.base), mean(&cell.other));
-        let verdict = cell.verdict("none");
-        table.row(vec![cell.test.clone(), level, none, lz4, unit, cell.ratio(), verdict]);
-    }
-    format!(
-        "Preset {PRESET}, {ROUNDS} rounds in turns, means, with 95 % intervals of the ratio:\n{}\n\
-         All results: {}\n",
-        output::table(&table),
-        page.display(),
-    )
+    let mut kinds = vec![Kind::Made; SAVINGS.len()];
+    let made = |saved: f64| level(format!("{saved} % saved"), "exact".into(), Some(saved));
+    let mut levels: Vec<Level> = SAVINGS.into_iter().map(made).collect();
+    kinds.push(Kind::Database);
+    levels.push(level("like PostgreSQL".into(), format!("like:{}", profile.display()), None));
+    kinds.push(Kind::Files);
+    let name = format!("files of {}", real.display());
+    levels.push(level(name, format!("replay:{}", sample.display()), None));
+    let workload = Workload {
+        operation: Operation::Write,
+        record_bytes: RECORD_BYTES,
+        depth: DEPTH,
+        threads: 1,
+        span_bytes: SPAN_BYTES,
+        shift_bytes: 0,
+        pattern: Pattern::default(),
+        reads_percent: 0,
+        seconds: 1.0,
+        flush: Flush::Timed,
+        ends: Ends::Usual,
+        mix: Vec::new(),
+    };
+    let test = Test { name: "write, 1 MiB, depth 4".into(), unit: Unit::Throughput, workload };
+    let plan = Plan {
+        tests: vec![test],
+        levels,
+        runs: rounds,
+        runs_max: rounds,
+        precision_percent: None,
+        steady: None,
+        purge: false,
+        precondition: 0,
+        fills: false,
+        order: Order::Shuffled,
+        direct: true,
+        cache: Cache::Dropped,
+        warm_up_seconds: 0.0,
+        pause_seconds: 0.0,
+        best_of: None,
+        seed: 1,
+    };
+    (plan, kinds)
 }
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the headline says what the verdicts say, and no more.
+    //! Goal: the plan is valid, and its data is what its names say.
     use super::*;
-    use pumice_bench::compare::Against;
-    use pumice_bench::stats::{Better, Design, Pair, compare};
-    use pumice_bench::workload::Unit;
 
     #[test]
-    fn the_headline_counts_verdicts() {
-        let pair = |ratio: f64| {
-            let base = [100.0, 101.0, 99.0, 102.0, 98.0, 100.5, 99.5, 100.0];
-            Pair::of(&base, &base.map(|value| value * ratio))
-        };
-        let pairs = [1.5, 2.0, 0.8, 1.0].map(pair);
-        let compared = compare(&pairs, Design::Turns, Better::Higher, 1, 1);
-        let cell = |(level, compared): (&str, _)| ComparedCell {
-            test: "write".into(),
-            level: level.into(),
-            unit: Unit::Throughput,
-            base: None,
-            other: None,
-            compared,
-        };
-        let cells: Vec<_> = ["a", "b", "c", "d"].into_iter().zip(compared).map(cell).collect();
-        let others = vec![Against {
-            other: "lz4".into(),
-            took_turns: true,
-            design: Design::Turns,
-            cells,
-            environment: Vec::new(),
-        }];
-        let comparison = Comparison { base: "none".into(), others };
-        let said = verdict(&comparison);
-        let wanted = "2 of 4 tests were faster, 1 slower, and 1 not significantly different, most \
-                      of all 'write' of data 'b': 2.00";
-        assert!(said.contains(wanted), "{said}");
-        let text = text(&comparison, Path::new("page.html"));
-        assert!(text.contains("faster") && text.contains("page.html"), "{text}");
+    fn the_data_is_what_it_is_called() {
+        let folder = tempfile::tempdir().unwrap();
+        let [profile, sample] = ["profile", "sample"].map(|name| folder.path().join(name));
+        std::fs::write(&profile, POSTGRESQL).unwrap();
+        std::fs::write(&sample, vec![7; 1 << 20]).unwrap();
+        let (plan, kinds) = plan(&profile, &sample, Path::new("/usr"), 8);
+        plan.check().unwrap();
+        assert_eq!(plan.levels.len(), kinds.len());
+        for (level, kind) in plan.levels.iter().zip(kinds) {
+            let mut data = vec![0; MEASURED_BYTES];
+            level.payload(1, 4096).unwrap().stream(0).fill(&mut data);
+            let saved = measure(&data, Codec::Lz4, FRAME_BYTES).percent();
+            let wanted = match kind {
+                Kind::Made => {
+                    level.saved_percent.unwrap() - 1.5..level.saved_percent.unwrap() + 1.5
+                }
+                Kind::Database => 75.0..90.0,
+                Kind::Files => 99.0..100.0,
+            };
+            assert!(wanted.contains(&saved), "{}: {saved}", level.name);
+        }
     }
 }

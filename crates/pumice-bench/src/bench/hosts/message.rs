@@ -1,0 +1,117 @@
+//! What the machine in charge and the hosts say to each other: a line of JSON for each message.
+
+use std::io::{self, BufRead, Read, Write};
+
+use rustix::time::{ClockId, clock_gettime};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::bench::results::{Header, RunResult};
+use crate::bench::sink::Status;
+use crate::workload::Plan;
+
+/// Version of the messages: both sides must have the same.
+pub(super) const PROTOCOL: u32 = 1;
+
+/// Maximum length of a line: that of a run in a file of results, several times.
+const LINE_BYTES_MAX: u64 = 16 << 20;
+
+/// What a host is to do.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Order {
+    /// Tell the clocks.
+    Clocks,
+    /// Prepare the target.
+    Prepare(Box<Task>),
+    /// Begin what was waited for, at this time of the host's monotonic clock.
+    Go { at_ns: u64 },
+}
+
+/// The benchmark of a host.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Task {
+    pub(super) title: String,
+    pub(super) about: String,
+    pub(super) plan: Plan,
+    /// The target, as the host names it.
+    pub(super) target: String,
+    pub(super) destroy: bool,
+    pub(super) begun_unix_s: u64,
+    /// Index of the host: hosts write different data.
+    pub(super) host: u32,
+}
+
+/// What a host says.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Report {
+    /// The first message.
+    Hello {
+        protocol: u32,
+        tool: String,
+    },
+    Clocks(Clocks),
+    /// The target is prepared; waits for [`Order::Go`].
+    Ready(Box<Header>),
+    /// The next activity; waits for [`Order::Go`].
+    Waiting(Status),
+    /// A run has ended. It began this long after the time that it was to begin at.
+    Ran {
+        late_ns: u64,
+        run: Box<RunResult>,
+    },
+    /// Every run was made.
+    Ended,
+    /// The benchmark failed.
+    Failed(String),
+}
+
+/// The clocks of a host, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Clocks {
+    /// Since an arbitrary moment; never set back.
+    pub(super) monotonic_ns: u64,
+    /// Since 1970, UTC.
+    pub(super) unix_ns: u64,
+}
+
+impl Clocks {
+    /// Reads the clocks of this machine.
+    pub(super) fn now() -> Self {
+        let ns = |clock| {
+            let time = clock_gettime(clock);
+            // Both are after 1970, and before 2554.
+            time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+        };
+        Self { monotonic_ns: ns(ClockId::Monotonic), unix_ns: ns(ClockId::Realtime) }
+    }
+}
+
+/// Writes a message.
+pub(super) fn write(
+    writer: &mut (impl Write + ?Sized),
+    message: &impl Serialize,
+) -> io::Result<()> {
+    let mut line = serde_json::to_vec(message).expect("messages serialize");
+    line.push(b'\n');
+    writer.write_all(&line)?;
+    writer.flush()
+}
+
+/// Reads a message; `None` at the end.
+///
+/// # Errors
+/// What was read is no message, with its beginning; those of the reader.
+pub(super) fn read<T: DeserializeOwned>(reader: &mut impl BufRead) -> io::Result<Option<T>> {
+    let mut line = Vec::new();
+    reader.take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
+    if line.is_empty() {
+        return Ok(None);
+    }
+    let parsed = serde_json::from_slice(&line).ok().filter(|_| line.ends_with(b"\n"));
+    parsed.map(Some).ok_or_else(|| {
+        let shown: String = String::from_utf8_lossy(&line).trim().chars().take(80).collect();
+        io::Error::new(io::ErrorKind::InvalidData, format!("not a message of pumice: '{shown}'"))
+    })
+}
