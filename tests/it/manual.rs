@@ -111,9 +111,9 @@ const OPEN_ITEMS: [&str; 16] = [
     "RootDirectoryOrRootImage",
 ];
 
-/// A server listens to the world, and needs no rights for that. Attaching needs root, and the mounts
-/// of the machine in short steps only; it listens to no one else. That both work with these rights
-/// is tried in a guest: see `guest`.
+/// A server listens to the world, and needs no rights for that. Attaching needs root, and the
+/// mounts of the machine in short steps only; it listens to no one else. That both work with these
+/// rights is tried in a guest: see `guest`.
 #[test]
 fn the_units_have_few_rights() {
     let Some(analyze) = tool("systemd-analyze") else { return };
