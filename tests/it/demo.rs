@@ -1,36 +1,81 @@
-//! Goal: a demo that is interrupted says so and leaves nothing behind.
-//! Method: signals at moments that show in its scratch folder.
+//! Goal: the demo shows what it promises, and one that is interrupted says so and leaves
+//! nothing. Method: a single round on a small folder; signals at moments that show in its scratch
+//! folder.
 
 use std::fs;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use pumice_drive::base::seed::mix;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
-use crate::harness::{PUMICE, skip, spawn, stand_in, wait, wait_until};
+use crate::harness::{PUMICE, run_ok, skip, spawn, stand_in, wait, wait_until};
 
-/// What the demo asks for with little real data, and some more.
-const FREE_BYTES: u64 = 4 << 30;
+/// What the demo asks for, and some more.
+const FREE_BYTES: u64 = 2 << 30;
 
-#[test]
-fn an_interrupted_demo_leaves_nothing_behind() {
+/// Folders for the data, the drives and sockets, if there is room.
+fn folders(directory: &Path) -> Option<[PathBuf; 3]> {
+    let space = rustix::fs::statvfs(directory).unwrap();
     if stand_in().is_some() {
-        return;
+        return None;
     }
-    let directory = tempfile::Builder::new().prefix("pumice-").tempdir().unwrap();
-    let space = rustix::fs::statvfs(directory.path()).unwrap();
     if space.f_bavail * space.f_frsize < FREE_BYTES {
-        skip::<()>("the temporary folder has less than 4 GiB free");
-        return;
+        return skip("the temporary folder has less than 2 GiB free");
     }
-    let [data, scratch, runtime] = ["data", "scratch", "run"].map(|name| {
-        let path = directory.path().join(name);
+    let folders = ["data", "scratch", "run"].map(|name| {
+        let path = directory.join(name);
         fs::create_dir(&path).unwrap();
         path
     });
-    fs::write(data.join("file"), vec![7; 4 << 20]).unwrap();
+    // Half of each block is zeroes.
+    let blocks: Vec<u8> = (0..4u64 << 20)
+        .map(|at| if at % 4096 < 2048 { (mix(at / 8) >> (at % 8 * 8)) as u8 } else { 0 })
+        .collect();
+    fs::write(folders[0].join("file"), blocks).unwrap();
+    Some(folders)
+}
+
+#[test]
+fn a_round_shows_the_drives_side_by_side() {
+    let directory = tempfile::Builder::new().prefix("pumice-").tempdir().unwrap();
+    let Some([data, scratch, _]) = folders(directory.path()) else { return };
+    let page = directory.path().join("page.html");
+    let mut command = Command::new(PUMICE);
+    command.arg("demo").arg(&data).arg("--scratch").arg(&scratch).arg("--page").arg(&page);
+    let finished = run_ok(command.args(["--rounds", "1"]));
+    let first = finished.stdout.lines().next().expect("a headline");
+    assert!(first.starts_with("With compression, writes are "), "{first}");
+    for wanted in ["98 % saved", "PostgreSQL", "published", "page.html"] {
+        assert!(finished.stdout.contains(wanted), "{wanted}: {}", finished.stdout);
+    }
+    let page = fs::read_to_string(page).unwrap();
+    for wanted in ["<h1>With compression", "<svg", "Micro Center 64 GB", "J. Layton"] {
+        assert!(page.contains(wanted), "{wanted}: {page}");
+    }
+    assert_eq!(entries(&scratch), [""; 0]);
+    let mut command = Command::new(PUMICE);
+    command.current_dir(&directory).arg("demo").arg(&data).arg("--scratch").arg(&scratch);
+    let finished = run_ok(command.args(["--rounds", "1", "--json"]));
+    let shown: Value = serde_json::from_str(&finished.stdout).unwrap();
+    let cells = shown["cells"].as_array().expect("cells");
+    assert_eq!(cells.len(), 7);
+    // No faster than the flash and the link; how much slower depends on what else the machine does.
+    let files = cells.iter().find(|cell| cell["kind"] == "files").expect("files");
+    let mean = |name: &str| files[name]["mean"].as_f64().expect("a mean");
+    assert!((1.0..98.0).contains(&mean("base")), "faster than its flash: {files:#}");
+    assert!((1.0..262.0).contains(&mean("other")), "faster than its link: {files:#}");
+    let amplification = shown["files"][0]["write_amplification"].as_f64().expect("a number");
+    assert!((0.45..0.7).contains(&amplification), "{amplification}");
+}
+
+#[test]
+fn an_interrupted_demo_leaves_nothing_behind() {
+    let directory = tempfile::Builder::new().prefix("pumice-").tempdir().unwrap();
+    let Some([data, scratch, runtime]) = folders(directory.path()) else { return };
     for (signal, moment) in [(Signal::INT, "lz4"), (Signal::TERM, "lz4.sock")] {
         let mut command = Command::new(PUMICE);
         command.arg("demo").arg(&data).arg("--scratch").arg(&scratch);

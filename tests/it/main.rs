@@ -12,6 +12,8 @@ mod bad_input;
 #[cfg(feature = "bench")]
 mod bench;
 #[cfg(feature = "bench")]
+mod bench_hosts;
+#[cfg(feature = "bench")]
 mod bench_presets;
 #[cfg(feature = "bench")]
 mod bench_report;
@@ -29,6 +31,7 @@ mod crowd;
 #[cfg(feature = "http")]
 mod dashboard;
 mod decoder;
+#[cfg(feature = "bench")]
 mod demo;
 #[cfg(feature = "bench")]
 mod detect;
