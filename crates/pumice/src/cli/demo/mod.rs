@@ -31,7 +31,7 @@ use serde::Serialize;
 use self::data::{CHUNK_BYTES, FileStream};
 use self::drive::Side;
 use self::files::Line;
-use super::{Outcome, print, print_json, size};
+use super::{Outcome, print, print_schema, size};
 use pumice_drive::base::ErrorKind;
 use pumice_drive::base::units::format_size;
 
@@ -105,7 +105,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         bail!("interrupted: the temporary drives were removed");
     }
     match result {
-        Ok(shown) if args.json => print_json(&shown)?,
+        Ok(shown) if args.json => print_schema("demo-1", &shown)?,
         Ok(shown) => {
             let took = files::took(&args.path, &shown.files);
             let text = files::text(&args.path, &shown.files);
