@@ -54,7 +54,8 @@ pub(crate) struct Finished {
     pub(crate) stderr: String,
 }
 
-/// Runs a command without input and waits for its end.
+/// Runs a command without input and waits for its end. What Pumice prints as JSON is held against
+/// its schema.
 ///
 /// Panics, after killing the command with all its children, if it takes longer than `limit`.
 pub(crate) fn run(command: &mut Command, limit: Duration) -> Finished {
@@ -69,6 +70,9 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Finished {
     let Some(status) = status else {
         panic!("{command:?} took longer than {limit:?}\n{stdout}\n{stderr}");
     };
+    if command.get_program() == PUMICE {
+        crate::schemas::hold(&stdout);
+    }
     Finished { code: status.code(), stdout, stderr }
 }
 

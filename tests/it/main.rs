@@ -74,6 +74,7 @@ mod runbooks;
 mod scan;
 #[cfg(feature = "bench")]
 mod scan_disks;
+mod schemas;
 mod scrub;
 mod serve;
 mod set;

@@ -73,11 +73,13 @@ let drawings = 0;
 for (const frame of document.querySelectorAll("iframe")) {
   const page = frame.contentDocument, view = frame.contentWindow, name = frame.title;
   const say = (what) => wrong.push(name + ": " + what);
-  const isSideways = (part) => part.closest(".many") || part.closest("figure")?.querySelector(".wide .wider");
+  const isWide = (figure) => figure && figure.querySelector(".wide .wider");
+  const isSideways = (part) => part.closest(".many") || isWide(part.closest("figure"));
   const widest = (part) => isSideways(part) ? SIDEWAYS : UPRIGHT;
   for (const table of page.querySelectorAll("table")) {
     const at = table.getBoundingClientRect();
-    if (at.width > widest(table) + 1) say("a table of " + at.width + ": " + table.innerText.slice(0, 60));
+    const text = table.innerText.slice(0, 60);
+    if (at.width > widest(table) + 1) say("a table of " + at.width + ": " + text);
   }
   for (const part of page.querySelectorAll("p, h1, h2, pre, dl, figcaption")) {
     if (part.scrollWidth > UPRIGHT + 1) say("too wide: " + part.innerText.slice(0, 60));
@@ -91,8 +93,10 @@ for (const frame of document.querySelectorAll("iframe")) {
     drawings += 1;
     // The frame is upright; on a page on its side the drawing gets wider.
     const share = Math.min(widest(svg), size.width) / size.width;
-    if (box.width > UPRIGHT + 1 || box.height > HEIGHT) say("a drawing of " + box.width + " x " + box.height);
-    if (share < SHARE) say("a drawing of " + share + " of its size: " + svg.textContent.slice(0, 60));
+    const text = svg.textContent.slice(0, 60);
+    const fits = box.width <= UPRIGHT + 1 && box.height <= HEIGHT;
+    if (!fits) say("a drawing of " + box.width + " x " + box.height + ": " + text);
+    if (share < SHARE) say("a drawing of " + share + " of its size: " + text);
   }
 }
 document.body.textContent = "BEGIN\n" + wrong.join("\n") + "\nEND " + drawings + " 0.";
@@ -103,8 +107,8 @@ pub(crate) fn measured(pages: &[(&str, String)]) -> Option<(Vec<String>, usize, 
     framed(pages, &WIDTHS, MEASURE)
 }
 
-/// Shows each page as it is printed; what does not fit the paper or is drawn smaller than this share
-/// of its size, and drawings looked at.
+/// Shows each page as it is printed; what does not fit the paper or is drawn smaller than this
+/// share of its size, and drawings looked at.
 pub(crate) fn printed(pages: &[(&str, String)], share_min: f64) -> Option<(Vec<String>, usize)> {
     // A browser lets no frame be a printer, so the rules for print are made those of every medium.
     let as_print = |page: &str| {

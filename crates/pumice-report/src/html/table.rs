@@ -8,7 +8,7 @@ use crate::table::{Align, Cell, Column, Table};
 const NAME_CHARS_MAX: usize = 28;
 
 /// Number of columns from which a table gets a printed page on its side.
-const WIDE_FROM: usize = 12;
+const WIDE_FROM: usize = 11;
 
 pub(super) struct TableView {
     pub(super) title: String,

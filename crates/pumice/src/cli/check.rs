@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use super::output::counted;
-use super::{Outcome, print, print_json, progress};
+use super::{Outcome, print, print_schema, progress};
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{CheckReport, Checked, Depth, Problem, check};
 use pumice_drive::runtime::{Backend, Runtime};
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     bar.finish_and_clear();
     let report = report.map_err(|error| super::remains::advise(&args.path, error))?;
     if args.json {
-        print_json(&report)?;
+        print_schema("check-1", &report)?;
     } else {
         print(&text(&report))?;
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use serde::Serialize;
 
-use super::{Outcome, chain, output, print, print_json};
+use super::{Outcome, chain, output, print, print_schemas};
 use crate::control::{self, ListedClient, Serving};
 use pumice_drive::base::units::format_size;
 use pumice_report::{Align, Table};
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         }
     };
     if args.json {
-        print_json(&shown)?;
+        print_schemas("clients-1", &shown)?;
     } else if shown.is_empty() {
         super::say_error("no client is connected");
     } else {

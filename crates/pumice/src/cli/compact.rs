@@ -8,7 +8,7 @@ use futures_util::future::{Either, select};
 
 use super::progress::Descent;
 use super::signals::Interrupt;
-use super::{Outcome, print, print_json};
+use super::{Outcome, print, print_schema};
 use crate::control::{self, Answer, Client, Request};
 use pumice_drive::base::Clock;
 use pumice_drive::base::units::format_size;
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         None => compact(&args.path, args.to)?,
     };
     if args.json {
-        print_json(&compacted)?;
+        print_schema("compact-1", &compacted)?;
     } else {
         print(&text(&args.path, &compacted))?;
     }

@@ -8,7 +8,7 @@ use super::documents::{Documents, JSON_AND_STDOUT};
 use super::output::columns;
 use super::report::labelled;
 use super::values::percent;
-use super::{Outcome, print, print_json};
+use super::{Outcome, print, print_schema};
 use pumice_bench::compare::compare;
 use pumice_bench::{interop, report};
 
@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     }
     let comparison = compare(base, others, args.visit_spread / 100.0)?;
     if args.json {
-        print_json(&comparison)?;
+        print_schema("compare-1", &comparison)?;
     } else if opened.is_none() {
         print(&comparison.summary().to_text_within(columns()))?;
     }

@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
-use super::{Outcome, lossy, print, print_json, size, thresholds};
+use super::{Outcome, lossy, print, print_schema, size, thresholds};
 use pumice_drive::base::units::{format_size, format_size_exact};
 use pumice_drive::codec::{Codec, FrameForm};
 use pumice_drive::controller::{
@@ -318,7 +318,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     };
     warn(&args.path, needed, free.filter(|_| !args.preallocate));
     if args.json {
-        print_json(&created)?;
+        print_schema("create-1", &created)?;
     } else {
         print(&text(&created))?;
     }

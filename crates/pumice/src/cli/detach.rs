@@ -97,7 +97,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         }
     };
     if args.json {
-        super::print_json(&detached)?;
+        super::print_schema("detach-1", &detached)?;
     } else {
         super::print(&detached.text())?;
     }

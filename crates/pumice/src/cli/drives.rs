@@ -5,7 +5,7 @@ use serde::Serialize;
 use textwrap::{Options, WordSplitter};
 
 use super::output::{self, columns};
-use super::{Outcome, print, print_json};
+use super::{Outcome, print, print_schema, print_schemas};
 use pumice_report::{Align, Cell, Column, Document, Number, Table};
 use pumice_sim::profile::{Fact, Figures, PROFILES, Profile};
 
@@ -72,7 +72,7 @@ fn list(json: bool) -> Result<()> {
     let profiles: Vec<Profile> =
         PROFILES.iter().map(|(id, _)| Profile::find(id)).collect::<Result<_, _>>()?;
     if json {
-        print_json(&profiles.iter().map(listed).collect::<Vec<_>>())?;
+        print_schemas("drives-1", &profiles.iter().map(listed).collect::<Vec<_>>())?;
         return Ok(());
     }
     let mut table = Table::with_columns(vec![
@@ -110,7 +110,7 @@ fn listed(profile: &Profile) -> Listed<'_> {
 
 fn explain(profile: &Profile, json: bool) -> Result<()> {
     if json {
-        print_json(&Explained { profile, computed: profile.figures() })?;
+        print_schema("drive-1", &Explained { profile, computed: profile.figures() })?;
     } else {
         print(&document(profile).to_text_within(columns()))?;
     }

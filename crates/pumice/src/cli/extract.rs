@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::output::{counted, open_output_with};
 use super::signals::Interrupt;
-use super::{Outcome, print, print_json, progress};
+use super::{Outcome, print, print_schema, progress};
 use pumice_drive::base::units::{BLOCK_BYTES, format_size};
 use pumice_drive::controller::{Extract, Extracted, OpenOptions, Problem};
 use pumice_drive::runtime::{Backend, Runtime};
@@ -117,7 +117,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 
 fn report(summary: &Summary, args: &Args, to_stdout: bool) -> Result<Outcome> {
     if args.json {
-        print_json(summary)?;
+        print_schema("extract-1", summary)?;
     } else if to_stdout {
         for line in summary.lost_list().lines() {
             super::say_error(line);

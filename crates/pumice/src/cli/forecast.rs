@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use super::documents::{Documents, JSON_AND_STDOUT};
-use super::output::columns;
+use super::output::{columns, json_text};
 use super::signals::Interrupt;
 use super::values::{gigabytes, percent, up_to, whole_number, word};
 use super::{Outcome, print, size};
@@ -213,7 +213,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
             shown.finish();
             made?.map(|mut made| {
                 made.remarks.splice(0..0, remarks);
-                Answer::of(&made, made.document(), made.summary(), made.table())
+                Answer::of("forecast-1", &made, made.document(), made.summary(), made.table())
             })
         }
         _ => {
@@ -223,7 +223,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
             shown.finish();
             made?.map(|mut made| {
                 made.remarks.splice(0..0, remarks);
-                Answer::of(&made, made.document(), made.summary(), made.table())
+                Answer::of("forecasts-1", &made, made.document(), made.summary(), made.table())
             })
         }
     };
@@ -253,12 +253,13 @@ struct Answer {
 
 impl Answer {
     fn of(
+        schema: &'static str,
         made: &impl serde::Serialize,
         document: Document,
         summary: Document,
         table: Table,
     ) -> Self {
-        let json = serde_json::to_string_pretty(made).expect("results serialize") + "\n";
+        let json = json_text(schema, made);
         Self { json, document, summary, table }
     }
 }

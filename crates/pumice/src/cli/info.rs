@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::state::{self, State, saved_text};
-use super::{Outcome, output, print, print_json};
+use super::{Outcome, output, print, print_schema};
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{Info, Spec};
 use pumice_report::{Align, Table};
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let (info, state) = state::read(&args.path)?;
     let shown = Shown { info, state, file_bytes: state::file_bytes(&args.path) };
     if args.json {
-        print_json(&shown)?;
+        print_schema("info-1", &shown)?;
     } else {
         print(&text(&args.path, &shown))?;
     }

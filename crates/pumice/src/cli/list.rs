@@ -10,7 +10,7 @@ use serde::Serialize;
 #[cfg(feature = "attach")]
 use super::attach::Attachment;
 use super::state::{self, HEALTHY, State, health, saved_text};
-use super::{Outcome, chain, lossy, output, print, print_json};
+use super::{Outcome, chain, lossy, output, print, print_schemas};
 use crate::control;
 use pumice_drive::base::units::format_size;
 use pumice_drive::base::{self, ErrorKind};
@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let mut all: Vec<Listed> = paths.iter().map(|path| look(path)).collect();
     all.extend(served(&paths)?);
     if args.json {
-        print_json(&all)?;
+        print_schemas("list-1", &all)?;
     } else if all.is_empty() {
         super::say_error("no drive is served or attached: name files or folders of closed drives");
     } else {

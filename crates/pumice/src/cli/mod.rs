@@ -82,7 +82,7 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 use self::commands::{Command, DriveCommand, program};
 use self::config::Arguments;
 pub(crate) use self::log::{LogFormat, LogLevel};
-pub(crate) use self::output::{chain, lossy, print, print_json, say_error};
+pub(crate) use self::output::{chain, lossy, print, print_schema, print_schemas, say_error};
 pub(crate) use self::values::{size, socket_address, thresholds};
 
 /// How a subcommand ended that could run.

@@ -12,6 +12,7 @@ use std::path::Path;
 use anstream::{AutoStream, ColorChoice};
 use anyhow::{Context, Result, bail};
 use clap::builder::styling::{AnsiColor, Style};
+use serde::Serialize;
 use terminal_size::{Width, terminal_size_of};
 
 /// Columns of text for anything but a terminal, and of text on wide terminals: longer lines are
@@ -110,10 +111,33 @@ pub(crate) fn print_bytes(bytes: &[u8]) -> Result<()> {
     }
 }
 
-/// Prints a result to stdout as indented JSON.
-pub(crate) fn print_json(value: &(impl serde::Serialize + ?Sized)) -> Result<()> {
-    let text = serde_json::to_string_pretty(value).expect("results serialize");
-    print(&(text + "\n"))
+/// A result with the name of its JSON schema.
+#[derive(Serialize)]
+struct Named<'a, T: ?Sized> {
+    schema: &'static str,
+    #[serde(flatten)]
+    value: &'a T,
+}
+
+/// Returns a result as indented JSON, with the name of its schema as first field: a file of
+/// docs/schemas without its suffix, such as `info-1`. The value must be an object.
+pub(crate) fn json_text(schema: &'static str, value: &(impl Serialize + ?Sized)) -> String {
+    indented(&Named { schema, value })
+}
+
+/// Prints a result to stdout as [`json_text`].
+pub(crate) fn print_schema(schema: &'static str, value: &(impl Serialize + ?Sized)) -> Result<()> {
+    print(&json_text(schema, value))
+}
+
+/// Prints results to stdout as a list of objects, each with the name of their schema.
+pub(crate) fn print_schemas(schema: &'static str, values: &[impl Serialize]) -> Result<()> {
+    let named: Vec<_> = values.iter().map(|value| Named { schema, value }).collect();
+    print(&indented(&named))
+}
+
+fn indented(value: &impl Serialize) -> String {
+    serde_json::to_string_pretty(value).expect("results serialize") + "\n"
 }
 
 /// Opens a file for writing without truncating it. A file that exists is opened only with `force`.

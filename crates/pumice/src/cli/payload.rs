@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
-use super::output::open_output;
+use super::output::{json_text, open_output};
 use super::signals::Interrupt;
 use super::values::whole_number;
-use super::{Outcome, print, print_json, size};
+use super::{Outcome, print, print_schema, size};
 use pumice_bench::payload::{
     Finding, KindName, Payload, PayloadOptions, Profile, Saving, Survey, UNIT_BYTES,
 };
@@ -185,7 +185,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     output.end()?;
     bar.finish_and_clear();
     made.measured = survey.findings();
-    output.report(args, &made, &made.to_text())?;
+    output.report(args, ("payload-1", &made), &made.to_text())?;
     Ok(Outcome::Good)
 }
 
@@ -231,7 +231,7 @@ fn profile(path: &Path, args: &Args) -> Result<Outcome> {
         profiled.lz4,
         profiled.zstd_1
     );
-    output.report(args, &profiled, &text)?;
+    output.report(args, ("profile-1", &profiled), &text)?;
     Ok(Outcome::Good)
 }
 
@@ -324,16 +324,20 @@ impl Output {
     }
 
     /// Prints the result, on stderr if the data goes to stdout.
-    fn report(&self, args: &Args, result: &impl Serialize, text: &str) -> Result<()> {
+    fn report(
+        &self,
+        args: &Args,
+        (schema, result): (&'static str, &impl Serialize),
+        text: &str,
+    ) -> Result<()> {
         match (self, args.json) {
             (Self::Stdout, json) => {
-                let json_text = || serde_json::to_string_pretty(result).expect("serializes") + "\n";
-                let text = if json { json_text() } else { text.to_owned() };
+                let text = if json { json_text(schema, result) } else { text.to_owned() };
                 // A closed stderr is not an error: the data has been written.
                 let _ = std::io::stderr().write_all(text.as_bytes());
                 Ok(())
             }
-            (_, true) => Ok(print_json(result)?),
+            (_, true) => Ok(print_schema(schema, result)?),
             (_, false) => Ok(print(text)?),
         }
     }

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::open::FileDrive;
 use super::output::counted;
 use super::signals::Interrupt;
-use super::{Outcome, print, print_json, size};
+use super::{Outcome, print, print_schema, size};
 use pumice_drive::base::Clock;
 use pumice_drive::base::units::{BLOCK_BYTES, format_size};
 use pumice_drive::codec::Codec;
@@ -345,7 +345,7 @@ impl Summary {
 
 fn report(summary: &Summary, args: &Args) -> Result<Outcome> {
     if args.json {
-        print_json(summary)?;
+        print_schema("rebuild-1", summary)?;
     } else {
         print(&summary.text(&args.target))?;
     }

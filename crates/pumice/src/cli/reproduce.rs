@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::documents::{Documents, JSON_AND_STDOUT};
 use super::output::columns;
 use super::signals::Interrupt;
-use super::{Outcome, print, print_json};
+use super::{Outcome, print, print_schema};
 use pumice_bench::reproduce::{
     DriveError, Experiment, Group, Reproduced, document, drives, groups, reproduce, summary, table,
 };
@@ -106,7 +106,10 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     bar.finish_and_clear();
     let is_complete = all.len() == experiments.len();
     if args.json {
-        print_json(&Summary { experiments: &all, errors: groups(&all), drives: drives(&all) })?;
+        print_schema(
+            "reproduce-1",
+            &Summary { experiments: &all, errors: groups(&all), drives: drives(&all) },
+        )?;
     } else if opened.is_none() {
         print(&summary(&all).to_text_within(columns()))?;
     }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use clap::ArgGroup;
 
 use super::progress::Descent;
-use super::{Outcome, print, print_json, size};
+use super::{Outcome, print, print_schema, size};
 use crate::control::{self, Answer, Client, Request};
 use pumice_drive::base::Clock;
 use pumice_drive::base::units::format_size;
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         None => resize(&args.path, wanted),
     }?;
     if args.json {
-        print_json(&resized)?;
+        print_schema("resize-1", &resized)?;
     } else {
         print(&format!(
             "{}: size {}, capacity {}{}\n",

@@ -15,7 +15,7 @@ use super::documents::{Documents, JSON_AND_STDOUT, Opened};
 use super::output::{columns, open_output};
 use super::signals::Interrupt;
 use super::values::{gigabytes, percent, whole_number};
-use super::{Outcome, print, print_json, size};
+use super::{Outcome, print, print_schema, size};
 use pumice_bench::forecast;
 use pumice_drive::base::units::format_size;
 use pumice_drive::codec::Codec as DriveCodec;
@@ -398,13 +398,16 @@ impl Output {
             opened.write(&document, &outcome.table())?;
         }
         match (self.json, uses_stdout) {
-            (true, _) => print_json(&Shape {
-                format: JSON_VERSION,
-                outcome: &outcome,
-                drives: &drives,
-                on_medium,
-                create: Provision::of(&outcome),
-            })?,
+            (true, _) => print_schema(
+                "scan-1",
+                &Shape {
+                    format: JSON_VERSION,
+                    outcome: &outcome,
+                    drives: &drives,
+                    on_medium,
+                    create: Provision::of(&outcome),
+                },
+            )?,
             (false, false) => print(&document.to_text_within(columns()))?,
             (false, true) => {}
         }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use super::check::list;
 use super::output::counted;
-use super::{Outcome, print, print_json, progress, size};
+use super::{Outcome, print, print_schema, progress, size};
 use crate::control::{self, Answer, Client, Progress, Request};
 use pumice_drive::base::Clock;
 use pumice_drive::base::units::format_size;
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         None => scrub(&args.path, rate_bytes)?,
     };
     if args.json {
-        print_json(&report)?;
+        print_schema("scrub-1", &report)?;
     } else {
         print(&text(&report))?;
     }

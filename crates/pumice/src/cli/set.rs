@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
-use super::{Outcome, lossy, print, print_json, thresholds};
+use super::{Outcome, lossy, print, print_schema, thresholds};
 use crate::control::{self, Answer, Client, Request};
 use pumice_drive::base::near::nearest;
 use pumice_drive::codec::Codec;
@@ -136,7 +136,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         warn_overridden: changed.is_warn_overridden,
     };
     if args.json {
-        print_json(&shown)?;
+        print_schema("set-1", &shown)?;
     } else {
         print(&text(&args.settings, &shown))?;
     }

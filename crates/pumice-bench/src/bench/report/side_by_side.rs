@@ -26,8 +26,8 @@ pub(super) fn section(all: &[Results], names: &[String]) -> Section {
     let plan = &first.header.plan;
     if in_sweeps.len() < plan.tests.len() {
         section.paragraph(
-            "Higher is better. Each bar is the mean of its runs, each error bar one standard deviation \
-             to either side.",
+            "Higher is better. Each bar is the mean of its runs, each error bar one standard \
+             deviation to either side.",
         );
     }
     for unit in [Unit::Throughput, Unit::Rate] {

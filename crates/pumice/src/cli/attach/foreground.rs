@@ -13,7 +13,7 @@ use super::worker::Worker;
 use super::{Args, Attachment, background, protect, take_down};
 use crate::cli::open::{self, FileDrive};
 use crate::cli::serve::name_of;
-use crate::cli::{Outcome, chain, notify, print, print_json, say_error, signals, whereabouts};
+use crate::cli::{Outcome, chain, notify, print, print_schema, say_error, signals, whereabouts};
 use crate::control::ControlSocket;
 use crate::watch::{Connections, Measured, Watch};
 use pumice_drive::codec::Workers;
@@ -131,9 +131,12 @@ fn clean(attachment: &Attachment) {
 /// exit.
 fn announce(args: &Args, attachment: &Attachment, device: &Path) -> Result<()> {
     if args.json {
-        print_json(&serde_json::json!({
-            "path": args.path, "device": device, "mountpoint": args.mountpoint,
-        }))?;
+        print_schema(
+            "attach-1",
+            &serde_json::json!({
+                "path": args.path, "device": device, "mountpoint": args.mountpoint,
+            }),
+        )?;
     } else {
         print(&format!("{}\n", device.display()))?;
     }

@@ -5,7 +5,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::super::output::columns;
 use super::super::signals::Interrupt;
-use super::super::{Outcome, print, print_json};
+use super::super::{Outcome, print, print_schema};
 use super::Args;
 use pumice_bench::detect::{Settings, detect};
 use pumice_bench::target::{Access, Location};
@@ -37,7 +37,7 @@ pub(super) fn run(args: &Args, location: &Location) -> Result<Outcome> {
     bar.finish_and_clear();
     let found = found?;
     if args.json {
-        print_json(&found)?;
+        print_schema("detect-1", &found)?;
     } else {
         print(&found.document().to_text_within(columns()))?;
     }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use super::show::{self, Shown};
 use super::{Args, dry, unix_seconds};
 use crate::cli::signals::Interrupt;
-use crate::cli::{Outcome, print, print_json, say_error};
+use crate::cli::{Outcome, print, print_schema, say_error};
 use pumice_bench::interop::fio_job;
 use pumice_bench::runner::End;
 use pumice_bench::target::{Contender, Location};
@@ -37,7 +37,7 @@ pub(super) fn run(args: &Args, preset: Preset, locations: &[Location]) -> Result
     }
     if args.dry_run {
         if args.json {
-            print_json(&plan)?;
+            print_schema("plan-1", &plan)?;
         } else {
             print(&dry::text(&plan, &args.targets))?;
         }

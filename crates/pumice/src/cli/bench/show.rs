@@ -7,7 +7,7 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::super::output::columns;
-use super::super::{print, print_json};
+use super::super::{print, print_schema, print_schemas};
 use super::{describe, dry};
 use pumice_bench::compare::compare;
 use pumice_bench::results::{Header, LevelFindings, Results, RunResult};
@@ -111,8 +111,8 @@ pub(super) fn summary(all: &[Results], path: &Path, json: bool) -> Result<()> {
         if others.is_empty() { None } else { Some(compare(first, others, VISIT_SPREAD)?) };
     if json {
         return match comparison {
-            None => print_json(&first.cells()),
-            Some(comparison) => print_json(&comparison),
+            None => print_schemas("bench-1", &first.cells()),
+            Some(comparison) => print_schema("compare-1", &comparison),
         };
     }
     let mut text = String::new();

@@ -36,7 +36,7 @@ use self::published::Published;
 use self::sample::Sample;
 use self::speed::{Cell, Measured};
 use super::values::up_to;
-use super::{Outcome, output, print, print_json, size};
+use super::{Outcome, output, print, print_schema, size};
 use pumice_drive::base::ErrorKind;
 use pumice_drive::base::units::format_size;
 
@@ -146,7 +146,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         bail!("interrupted: the temporary drives were removed");
     }
     match result {
-        Ok(shown) if args.json => print_json(&shown)?,
+        Ok(shown) if args.json => print_schema("demo-1", &shown)?,
         Ok(shown) => {
             let text = show::text(&shown, &source, output::columns());
             print(&format!("{text}\nThe chart and all results: {}\n", args.page.display()))?;

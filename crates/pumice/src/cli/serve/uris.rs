@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::threads::Described;
-use crate::cli::print_json;
+use crate::cli::print_schema;
 use pumice_nbd::Endpoint;
 
 /// Returns the URIs of each drive: one for each endpoint.
@@ -47,5 +47,5 @@ pub(super) fn print(served: &[Described], uris: &[Vec<String>]) -> Result<()> {
         serde_json::json!({ "path": path, "name": name, "uris": uris })
     };
     let drives: Vec<_> = served.iter().zip(uris).map(drive).collect();
-    print_json(&serde_json::json!({ "drives": drives }))
+    print_schema("serve-1", &serde_json::json!({ "drives": drives }))
 }

@@ -21,7 +21,7 @@ use serde_json::json;
 use self::source::{Asker, Source};
 use self::watching::{Watched, Watching};
 use super::output::terminal_columns;
-use super::{Outcome, lossy, print, print_json};
+use super::{Outcome, lossy, print, print_schemas};
 use pumice_drive::base::Clock;
 use pumice_drive::runtime::{Backend, Runtime};
 
@@ -123,5 +123,5 @@ fn sample(watching: &Watching, as_json: bool) -> Result<()> {
         }
         sample
     };
-    print_json(&watching.drives.iter().map(sample).collect::<Vec<_>>())
+    print_schemas("top-1", &watching.drives.iter().map(sample).collect::<Vec<_>>())
 }

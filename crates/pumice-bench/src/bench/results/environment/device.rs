@@ -152,7 +152,7 @@ fn names(layers: &[Layer], name: fn(&Layer) -> String) -> String {
 fn model(layer: &Layer) -> Option<String> {
     let model = layer.text("device/model")?;
     let maker = layer.text("device/vendor").filter(|maker| !maker.starts_with("0x"));
-    // What ATA disks behind the SCSI layer have as their maker.
+    // The maker that the SCSI layer names for every ATA disk.
     let maker = maker.filter(|maker| maker != "ATA");
     Some(maker.map_or(model.clone(), |maker| format!("{maker} {model}")))
 }

@@ -1,0 +1,201 @@
+//! Goal: everything that the program prints as JSON, and a file of results, has the form that a
+//! schema in docs/schemas describes, and no field that it does not describe.
+//!
+//! Method: the harness holds each output of each test against the schema that the output names;
+//! here the outputs of commands that are quick, a file of a real benchmark, the schemas themselves,
+//! and the list of them in docs/results.md. The schemas allow further fields, for readers of later
+//! versions; here they do not.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::harness::{Drive, pumice};
+
+/// Parts of a schema whose values are schemas by name.
+const NAMED: [&str; 2] = ["properties", "$defs"];
+
+fn root() -> PathBuf {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).to_owned()
+}
+
+/// Panics if the output of the program is JSON and has another form than its schema.
+pub(crate) fn hold(output: &str) {
+    if !output.starts_with(['{', '[']) {
+        return;
+    }
+    let Ok(value) = serde_json::from_str::<Value>(output) else { return };
+    let named = value.get("schema").or_else(|| value.get(0)?.get("schema"));
+    if let Some(name) = named.and_then(Value::as_str) {
+        let wrong = faults(name, &value);
+        assert!(wrong.is_empty(), "not as docs/schemas/{name}.json says:\n{}", wrong.join("\n"));
+    }
+}
+
+/// What of a value is not as a schema says, a line each.
+fn faults(name: &str, value: &Value) -> Vec<String> {
+    let path = root().join(format!("docs/schemas/{name}.json"));
+    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+    let mut schema: Value = serde_json::from_str(&text).expect("a schema is JSON");
+    close(&mut schema);
+    let validator = jsonschema::validator_for(&schema).expect("a valid schema");
+    let fault =
+        |error: jsonschema::ValidationError<'_>| format!("{}: {error:.300}", error.instance_path());
+    validator.iter_errors(value).map(fault).take(20).collect()
+}
+
+/// Lets every object have only the fields that are described.
+fn close(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            let is_open =
+                fields.contains_key("properties") && !fields.contains_key("additionalProperties");
+            if is_open {
+                fields.insert("additionalProperties".into(), false.into());
+            }
+            fields.values_mut().for_each(close);
+        }
+        Value::Array(parts) => parts.iter_mut().for_each(close),
+        _ => {}
+    }
+}
+
+/// The names of all schemas.
+fn names() -> BTreeSet<String> {
+    let files = fs::read_dir(root().join("docs/schemas")).expect("a folder");
+    let name = |file: std::io::Result<fs::DirEntry>| {
+        let path = file.expect("an entry").path();
+        path.file_stem().expect("a name").to_str().expect("plain").to_owned()
+    };
+    files.map(name).collect()
+}
+
+/// Runs the program; it must succeed and print this schema.
+fn prints(schema: &str, args: &[&str]) -> Value {
+    let finished = pumice(args);
+    assert_eq!(finished.code, Some(0), "{args:?}: {}", finished.stderr);
+    let value: Value = serde_json::from_str(&finished.stdout).expect("JSON");
+    let named = value.get("schema").or_else(|| value.get(0)?.get("schema"));
+    assert_eq!(named, Some(&schema.into()), "{args:?}");
+    value
+}
+
+#[test]
+fn drives_are_printed_as_their_schemas_say() {
+    let folder = tempfile::Builder::new().prefix("pumice-").tempdir().expect("temp dir");
+    let path = |name: &str| folder.path().join(name).to_str().expect("plain").to_owned();
+    let drive = path("a.pumice");
+    prints("create-1", &["create", &drive, "--size", "64M", "--json"]);
+    prints("info-1", &["info", &drive, "--json"]);
+    prints("check-1", &["check", &drive, "--json"]);
+    prints("scrub-1", &["scrub", &drive, "--json"]);
+    prints("compact-1", &["compact", &drive, "--json"]);
+    prints("set-1", &["set", &drive, "codec=zstd:3", "--json"]);
+    prints("resize-1", &["resize", &drive, "--size", "80M", "--json"]);
+    prints("list-1", &["list", &drive, "--json"]);
+    prints("extract-1", &["extract", &drive, &path("image"), "--json"]);
+    prints("rebuild-1", &["rebuild", &drive, &path("b.pumice"), "--json"]);
+}
+
+#[cfg(feature = "bench")]
+#[test]
+fn measurements_are_printed_as_their_schemas_say() {
+    let folder = tempfile::Builder::new().prefix("pumice-").tempdir().expect("temp dir");
+    let path = |name: &str| folder.path().join(name).to_str().expect("plain").to_owned();
+    let (data, file) = (path("data"), path("results.jsonl"));
+    prints(
+        "payload-1",
+        &["payload", "--saved", "50%", "--size", "1M", "--output", &data, "--json"],
+    );
+    prints("profile-1", &["payload", "--profile-of", &data, "--json"]);
+    prints("scan-1", &["scan", &data, "--all", "--full-speed", "--json"]);
+    prints("drives-1", &["drives", "--json"]);
+    prints("drive-1", &["drives", "micro-center-64", "--json"]);
+    let bench = ["bench", &path("target"), "--quick", "--span", "8M", "--seconds", "0.05"];
+    prints("plan-1", &[&bench[..], &["--dry-run", "--json"]].concat());
+    prints("bench-1", &[&bench[..], &["--runs", "2", "--output", &file, "--json"]].concat());
+    let lines = fs::read_to_string(&file).expect("results");
+    let lines: Vec<Value> =
+        lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert!(lines.len() > 2 && lines[0]["pumice_bench"] == 2, "{}", lines[0]);
+    for line in &lines {
+        let wrong = faults("results-2", line);
+        assert!(wrong.is_empty(), "{}\n{line}", wrong.join("\n"));
+    }
+    // Facts that this machine has, and what it did beside the bench.
+    let facts = lines[0]["environment"].as_array().expect("facts");
+    for name in ["host", "distribution", "kernel", "file system", "file system used"] {
+        assert!(facts.iter().any(|fact| fact[0] == name), "{name} in {facts:?}");
+    }
+    assert!(lines[1]["machine"]["others_processors"].is_number(), "{}", lines[1]);
+    prints("compare-1", &["compare", &file, &file, "--json"]);
+}
+
+#[test]
+fn what_a_schema_does_not_describe_is_a_fault() {
+    let drive = Drive::create("64M", &[]);
+    let info = pumice(&["info", drive.path().to_str().expect("plain"), "--json"]);
+    let mut info: Value = serde_json::from_str(&info.stdout).expect("JSON");
+    assert_eq!(faults("info-1", &info), Vec::<String>::new());
+    info["surprise"] = 1.into();
+    info["size_bytes"] = "many".into();
+    info.as_object_mut().expect("an object").remove("uuid");
+    assert_eq!(faults("info-1", &info).len(), 3);
+}
+
+#[test]
+fn schemas_describe_every_field() {
+    let mut wrong = Vec::new();
+    for name in names() {
+        let path = root().join(format!("docs/schemas/{name}.json"));
+        let text = fs::read_to_string(&path).expect("readable");
+        let schema: Value = serde_json::from_str(&text).expect("JSON");
+        assert!(jsonschema::meta::is_valid(&schema), "{name} is not a schema");
+        assert_eq!((&schema["$id"], schema["title"].is_string()), (&name.as_str().into(), true));
+        undescribed(&schema, &name, &mut wrong);
+    }
+    assert!(wrong.is_empty(), "fields without a description:\n{}", wrong.join("\n"));
+}
+
+/// Adds the fields of a schema that have no description.
+fn undescribed(schema: &Value, at: &str, wrong: &mut Vec<String>) {
+    match schema {
+        Value::Object(parts) => {
+            for (key, part) in parts {
+                undescribed(part, &format!("{at}/{key}"), wrong);
+                let fields = part.as_object().filter(|_| key == NAMED[0]).into_iter().flatten();
+                for (name, field) in fields {
+                    // What tells alternatives apart says so by its value.
+                    let is_told =
+                        field.get("description").is_some() || field.get("const").is_some();
+                    if !is_told {
+                        wrong.push(format!("{at}/{name}"));
+                    }
+                }
+            }
+        }
+        Value::Array(parts) => parts.iter().for_each(|part| undescribed(part, at, wrong)),
+        _ => {}
+    }
+}
+
+/// Guards against a command whose JSON is described nowhere.
+#[test]
+fn every_command_that_prints_json_has_a_schema() {
+    let document = fs::read_to_string(root().join("docs/results.md")).expect("a document");
+    for name in names() {
+        assert!(document.contains(&format!("(schemas/{name}.json)")), "{name} is in no document");
+    }
+    let help = fs::read_to_string(root().join("docs/cli.md")).expect("a document");
+    for section in help.split("\n### ").skip(1) {
+        let command = section.lines().next().unwrap_or_default().trim_matches('`');
+        if !section.contains("--json") {
+            continue;
+        }
+        let command = command.trim_start_matches("pumice ").split_whitespace().next();
+        let row = format!("| `pumice {}", command.unwrap_or_default());
+        assert!(document.contains(&row), "docs/results.md has no row {row}");
+    }
+}
