@@ -59,6 +59,9 @@ fn section(name: &str, test: &Test, level: &Level, warm_up_seconds: f64) -> Stri
     // A bracket or a line break would end the name.
     let name: String = name.chars().map(|c| if "[]\n\r".contains(c) { ' ' } else { c }).collect();
     let mut job = String::new();
+    if !workload.mix.is_empty() {
+        return format!("; [{name}]: a mix of several kinds of requests has no job here\n");
+    }
     let Some(direction) = direction(workload) else {
         return format!("; [{name}]: fio has no {}\n", workload.operation.name());
     };
@@ -66,7 +69,10 @@ fn section(name: &str, test: &Test, level: &Level, warm_up_seconds: f64) -> Stri
     let _ = writeln!(job, "bs={}\niodepth={}", workload.record_bytes, workload.depth);
     job += &span(workload);
     if workload.is_timed() {
-        let _ = writeln!(job, "time_based=1\nruntime={}ms", (workload.seconds * 1e3).ceil());
+        if !workload.ends_with_span() {
+            job += "time_based=1\n";
+        }
+        let _ = writeln!(job, "runtime={}ms", (workload.seconds * 1e3).ceil());
         if warm_up_seconds > 0.0 {
             let _ = writeln!(job, "ramp_time={}ms", (warm_up_seconds * 1e3).ceil());
         }
@@ -201,7 +207,7 @@ mod tests {
     //! the lines of its job; whether fio takes them is tried with the real one.
     use super::*;
     use crate::bench::results::sample::{plan, test, workload};
-    use crate::workload::Unit;
+    use crate::workload::{Access, Ends, Unit};
 
     /// The job of a test, by its lines.
     fn lines(change: impl Fn(&mut Workload), operation: Operation) -> Vec<String> {
@@ -251,6 +257,9 @@ mod tests {
             &lines(|load| load.pattern = Pattern::Zipf(1.25), Operation::RandomWrite),
             &["random_distribution=zipf:1.25"],
         );
+        let first = lines(|load| load.ends = Ends::First, Operation::RandomRead);
+        assert!(!first.iter().any(|line| line.starts_with("time_based")), "{first:?}");
+        has(&first, &["runtime=1000ms"]);
         has(&lines(|_| {}, Operation::StrideRead), &["rw=read:65536"]);
         has(&lines(|_| {}, Operation::BackwardRead), &["rw=read:-8192"]);
         has(&lines(|_| {}, Operation::RecordRewrite), &["size=4096", "time_based=1"]);
@@ -262,6 +271,19 @@ mod tests {
         plan.tests = vec![test("copy", Unit::Rate, workload(Operation::Copy, 4096))];
         let job = fio_job(&plan, "disk.img");
         assert!(job.contains("; [copy, 98 % saved]: fio has no copy"), "{job}");
+        let mut mixed = workload(Operation::Mixed, 4096);
+        mixed.mix = vec![Access {
+            bytes: 4096,
+            share_percent: 100,
+            reads_percent: 50,
+            random_percent: 0,
+            align_bytes: 0,
+            burst: 1,
+            pause_ms: 0,
+        }];
+        plan.tests = vec![test("mix", Unit::Rate, mixed)];
+        let job = fio_job(&plan, "disk.img");
+        assert!(job.contains("; [mix, 98 % saved]: a mix of") && !job.contains("rw="), "{job}");
         plan.tests = vec![test("a]\nb", Unit::Rate, workload(Operation::Write, 4096))];
         plan.levels[0].kind = "spread".to_owned();
         (plan.levels[1].kind, plan.levels[1].saved_percent) = ("like:x".to_owned(), None);

@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use super::show::Shown;
 use super::{Args, dry, measure, unix_seconds};
 use crate::cli::signals::{self, Interrupt};
-use crate::cli::{Outcome, print, print_json, say_error};
+use crate::cli::{Outcome, print, print_schema, say_error};
 use pumice_bench::hosts::{Connection, run_on_hosts};
 use pumice_bench::results::{Header, RunResult};
 use pumice_bench::runner::End;
@@ -39,7 +39,7 @@ pub(super) fn run(args: &Args) -> Result<Outcome> {
     let plan = plan(args, &preset, target)?;
     if args.dry_run {
         if args.json {
-            print_json(&plan)?;
+            print_schema("plan-1", &plan)?;
         } else {
             let each: Vec<_> =
                 args.hosts.iter().map(|host| format!("{target} on {host}")).collect();
