@@ -14,6 +14,8 @@ mod bench;
 #[cfg(feature = "bench")]
 mod bench_report;
 #[cfg(feature = "bench")]
+mod bench_seeds;
+#[cfg(feature = "bench")]
 mod bench_sim;
 #[cfg(feature = "bench")]
 mod bench_target;

@@ -2,16 +2,19 @@
 //!
 //! * `spec`: one workload, in numbers.
 //! * `pattern`: the addresses of its requests.
+//! * `files`: the files that are copied within a file system.
 //! * `plan`: tests at levels of compressibility, repeated in rounds.
 //! * `preset`: plans as TOML files, and changes from a command line.
 //!
 //! Uses `payload` for the levels' data; knows no target.
 
+mod files;
 pub mod pattern;
 mod plan;
 mod preset;
 mod spec;
 
+pub use files::{FILES_MAX, FileSet};
 pub use plan::{Cache, LEVELS_MAX, Level, Order, Plan, RUNS_MAX, TESTS_MAX, Test, Unit};
 pub use preset::{Changes, PRESETS, Preset};
 pub use spec::{

@@ -33,15 +33,18 @@ macro_rules! presets {
 }
 
 /// The built-in presets; the first is the default.
-pub const PRESETS: [(&str, &str); 12] = presets![
+pub const PRESETS: [(&str, &str); 15] = presets![
     "compressibility",
     "iozone-throughput",
     "iozone-iops",
     "crystaldiskmark",
     "as-ssd",
+    "as-ssd-compression",
+    "hd-tune",
     "atto",
     "iometer",
     "copy",
+    "copy-paste",
     "snia-iops",
     "snia-tp",
     "snia-lat",
@@ -68,6 +71,10 @@ const TOP_KEYS: [&str; 14] = [
 const COMMON_KEYS: [&str; 9] =
     ["depth", "threads", "span", "shift", "seconds", "flush", "pattern", "reads", "unit"];
 const TEST_KEYS: [&str; 4] = ["operation", "name", "record", "records"];
+
+/// Default span, and the word for the whole target.
+const SPAN_DEFAULT: &str = "1G";
+const WHOLE: &str = "all";
 
 /// Maximum size of a preset file in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -164,6 +171,9 @@ pub struct Changes {
     pub warm_up_seconds: Option<f64>,
     /// Bytes of the target to use.
     pub span_bytes: Option<u64>,
+    /// Bytes of the whole target, which tests with `span = "all"` use; without them these use the
+    /// default span of 1 GiB.
+    pub whole_bytes: Option<u64>,
     /// Offset of the used part within the target, in bytes.
     pub shift_bytes: Option<u64>,
     /// Requests in flight per thread.
@@ -298,6 +308,12 @@ impl Preset {
         Ok(plan)
     }
 
+    /// Returns whether a test uses the whole of the target: see [`Changes::whole_bytes`].
+    pub fn uses_all(&self) -> bool {
+        let own = self.tests.iter().map(|test| test.own.span.as_ref());
+        own.chain([self.common.span.as_ref()]).flatten().any(|span| span == WHOLE)
+    }
+
     fn levels(&self, changes: &Changes) -> Result<Vec<Level>> {
         let duplicates = |own: Option<f64>| changes.duplicates.map(Saving::percent).or(own);
         let given = |kind: &KindName, saved: Option<Saving>| {
@@ -380,20 +396,30 @@ impl Preset {
         let size = |own: Option<String>, all: &Option<String>, default: &str| {
             bytes(own.as_deref().or(all.as_deref()).unwrap_or(default))
         };
-        let mut span_bytes = size(span, &common.span, "1G")?;
+        let is_whole = span.as_ref().or(common.span.as_ref()).is_some_and(|span| span == WHOLE);
+        let whole_bytes = changes.whole_bytes.filter(|_| is_whole);
+        let mut span_bytes = match is_whole {
+            true => bytes(SPAN_DEFAULT)?,
+            false => size(span, &common.span, SPAN_DEFAULT)?,
+        };
         let mut seconds = seconds.or(common.seconds).unwrap_or(5.0);
         if changes.quick {
             span_bytes = span_bytes.min(QUICK_SPAN_BYTES);
             seconds = seconds.min(QUICK_SECONDS);
         }
+        // The whole of a target is not filled, whatever it takes to read it.
+        span_bytes = whole_bytes.unwrap_or(span_bytes);
         let reads = reads.or(common.reads.clone());
-        // Operations through a C library buffer have one request in flight.
-        let depth = if text.operation.is_stdio() { Some(1) } else { changes.depth.or(depth) };
+        // Some operations have one request in flight, some one thread besides.
+        let is_serial = text.operation.is_serial();
+        let is_single = is_serial || text.operation.is_stdio();
+        let depth = if is_single { Some(1) } else { changes.depth.or(depth) };
+        let threads = if is_serial { Some(1) } else { changes.threads.or(threads) };
         Ok(Workload {
             operation: text.operation,
             record_bytes,
             depth: depth.or(common.depth).unwrap_or(1),
-            threads: changes.threads.or(threads).or(common.threads).unwrap_or(1),
+            threads: threads.or(common.threads).unwrap_or(1),
             span_bytes: changes.span_bytes.unwrap_or(span_bytes),
             shift_bytes: changes.shift_bytes.map_or_else(|| size(shift, &common.shift, "0"), Ok)?,
             pattern: changes.pattern.or(pattern).or(common.pattern).unwrap_or_default(),

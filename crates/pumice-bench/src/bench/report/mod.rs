@@ -3,7 +3,10 @@
 //! * `cells`: runs by test and level, summarised once for all sections.
 //! * `rounds`: the way to steady state.
 //! * `side_by_side`: bars of several results in one chart.
-//! * `speed`: bars and numbers of throughput and rate.
+//! * `speed`: bars and numbers of each unit.
+//! * `score`: the score of AS SSD.
+//! * `range`: rates and access times over the range of a target.
+//! * `copies`: copies of files in seconds and MB/s.
 //! * `latency`: percentiles, as numbers and as curves.
 //! * `timeline`: time-based runs over their duration.
 //! * `findings`: what a reader must know first: warnings, trends, steady state, outliers.
@@ -13,10 +16,13 @@
 //! prints. Equal results produce equal documents.
 
 mod cells;
+mod copies;
 mod facts;
 mod findings;
 mod latency;
+mod range;
 mod rounds;
+mod score;
 mod side_by_side;
 mod speed;
 #[cfg(test)]
@@ -77,9 +83,15 @@ pub fn comparison(all: &[Results], comparison: &Comparison) -> Document {
 pub fn summary(results: &Results) -> Document {
     let cells = Cells::new(results);
     let mut document = Document::new(results.header.title.clone(), String::new());
-    for unit in [Unit::Throughput, Unit::Rate] {
+    for unit in Unit::ALL {
         if let Some(table) = speed::matrix(&cells, unit) {
             document.section(speed::heading(unit)).block(table);
+        }
+    }
+    let more = [score::table(&cells), range::table(&cells), copies::table(&cells)];
+    for (heading, table) in ["AS SSD score", "Over the range", "Copies of files"].iter().zip(more) {
+        if let Some(table) = table {
+            document.section(*heading).block(table);
         }
     }
     let warnings = findings::section(&cells);
@@ -104,8 +116,11 @@ pub fn warnings(results: &Results) -> Document {
 fn sections(results: &Results) -> Vec<Section> {
     let cells = Cells::new(results);
     let mut sections = vec![findings::section(&cells)];
-    sections.extend([Unit::Throughput, Unit::Rate].map(|unit| speed::section(&cells, unit)));
+    sections.push(score::section(&cells));
+    sections.extend(Unit::ALL.map(|unit| speed::section(&cells, unit)));
     sections.extend([
+        range::section(&cells),
+        copies::section(&cells),
         rounds::section(&cells),
         latency::section(&cells),
         timeline::section(&cells),

@@ -7,6 +7,7 @@
 //! steady state convergence and of write saturation.
 
 use super::cells::{Cell, Cells};
+use super::speed;
 use crate::bench::engine::Interval;
 use crate::bench::results::RunResult;
 use crate::stats::{self, RANGE_MAX};
@@ -47,7 +48,7 @@ pub(super) fn section(cells: &Cells<'_>) -> Section {
     for tests in others.chunks(LINES_MAX).filter(|_| others.len() > 1) {
         let title = "Tests of the same mix, round by round";
         let mut chart =
-            LineChart::new(title, Axis::new("round", ""), value_axis(tracked[0].test.unit));
+            LineChart::new(title, Axis::new("round", ""), speed::axis(tracked[0].test.unit));
         chart.y = chart.y.with_scale(Scale::Log);
         for &test in tests {
             for cell in cells.of_test(test) {
@@ -57,13 +58,6 @@ pub(super) fn section(cells: &Cells<'_>) -> Section {
         section.block(chart);
     }
     section
-}
-
-fn value_axis(unit: Unit) -> Axis {
-    match unit {
-        Unit::Throughput => Axis::new("throughput", unit.name()),
-        Unit::Rate => Axis::new("requests per second", unit.name()),
-    }
 }
 
 fn by_round(cell: &Cell<'_>) -> Vec<Point> {
@@ -78,7 +72,7 @@ fn round(run: &RunResult) -> f64 {
 /// The tracked values by round, with the last window's average, limits and best line.
 fn convergence(cell: &Cell<'_>) -> LineChart {
     let title = format!("{}, round by round", cell.name());
-    let mut chart = LineChart::new(title, Axis::new("round", ""), value_axis(cell.test.unit));
+    let mut chart = LineChart::new(title, Axis::new("round", ""), speed::axis(cell.test.unit));
     chart.line("measured", by_round(cell));
     let values: Vec<f64> = cell.all.iter().map(|run| run.value(cell.test.unit)).collect();
     let Some(window) = stats::steady(&values).last else { return chart };
@@ -96,11 +90,11 @@ fn convergence(cell: &Cell<'_>) -> LineChart {
 /// Requests or bytes per second, second by second, over the whole test.
 fn seconds(cell: &Cell<'_>) -> LineChart {
     let title = format!("{}, second by second", cell.name());
-    let mut chart = LineChart::new(title, Axis::new("time", "s"), value_axis(cell.test.unit));
-    let scale = match cell.test.unit {
-        Unit::Throughput => cell.test.workload.record_bytes as f64 / 1e6,
-        Unit::Rate => 1.0,
+    let (unit, scale) = match cell.test.unit {
+        Unit::Throughput => (Unit::Throughput, cell.test.workload.record_bytes as f64 / 1e6),
+        Unit::Rate | Unit::Latency | Unit::Duration => (Unit::Rate, 1.0),
     };
+    let mut chart = LineChart::new(title, Axis::new("time", "s"), speed::axis(unit));
     let count: usize = cell.all.iter().map(|run| run.sample.intervals.len()).sum();
     let mut dots = Vec::new();
     for run in &cell.all {
@@ -138,7 +132,7 @@ fn latencies(cell: &Cell<'_>) -> LineChart {
 /// Values over what had been written when the round ended.
 fn saturation(cell: &Cell<'_>) -> LineChart {
     let title = format!("{}, over the bytes written", cell.name());
-    let mut chart = LineChart::new(title, Axis::new("written", "GB"), value_axis(cell.test.unit));
+    let mut chart = LineChart::new(title, Axis::new("written", "GB"), speed::axis(cell.test.unit));
     let mut written = 0.0;
     let point = |run: &&RunResult| {
         written += run.sample.written_bytes as f64 / 1e9;

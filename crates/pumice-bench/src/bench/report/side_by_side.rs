@@ -5,28 +5,25 @@
 //! one level all tests of a unit are in one chart, whose bars are the targets.
 
 use super::cells::{Cell, Cells};
+use super::range;
 use super::speed::{self, GROUPS_MAX};
 use crate::bench::results::Results;
 use crate::workload::Unit;
-use pumice_report::{Axis, Bar, BarChart, LineChart, Point, Section};
-
-/// Minimum number of levels of a curve.
-const LEVELS_MIN: usize = 3;
+use pumice_report::{Axis, Bar, BarChart, LineChart, Section};
 
 /// Returns a section with the charts; without blocks if there are fewer than two results. The
 /// results must have been compared.
 pub(super) fn section(all: &[Results], names: &[String]) -> Section {
     let mut section = super::section("Side by side");
     let [first, _, ..] = all else { return section };
-    section.paragraph(
-        "Higher is better. Each bar is the mean of its runs, each error bar one standard deviation \
-         to either side.",
-    );
     let cells: Vec<Cells<'_>> = all.iter().map(Cells::new).collect();
     let plan = &first.header.plan;
-    for unit in [Unit::Throughput, Unit::Rate] {
+    for unit in Unit::ALL {
         let tests: Vec<usize> =
             (0..plan.tests.len()).filter(|test| plan.tests[*test].unit == unit).collect();
+        if !tests.is_empty() {
+            section.paragraph(speed::how_to_read(unit));
+        }
         if plan.levels.len() > 1 {
             for test in tests {
                 section.block(by_level(&cells, names, test, unit));
@@ -47,6 +44,10 @@ pub(super) fn section(all: &[Results], names: &[String]) -> Section {
             }
             section.block(chart);
         }
+    }
+    let cells: Vec<&Cells<'_>> = cells.iter().collect();
+    for chart in range::charts(&cells, names) {
+        section.block(chart);
     }
     section
 }
@@ -71,18 +72,13 @@ fn over_saving(
     unit: Unit,
 ) -> Option<LineChart> {
     let plan = cells[0].plan();
-    let known = plan.levels.iter().filter(|level| level.saved_percent.is_some()).count();
-    if known < LEVELS_MIN {
+    if !speed::has_curve(&cells[0]) {
         return None;
     }
     let title = format!("{}, over the saving of the data", plan.tests[test].name);
     let mut chart = LineChart::new(title, Axis::new("space saved", "%"), speed::axis(unit));
     for (cells, name) in cells.iter().zip(names) {
-        let point = |cell: &Cell<'_>| {
-            let (saved, summary) = (cell.level.saved_percent?, cell.summary?);
-            Some(Point { x: saved, y: summary.mean, deviation: summary.deviation })
-        };
-        chart.line(name, cells.of_test(test).iter().filter_map(point).collect());
+        chart.line(name, speed::curve(cells.of_test(test)));
     }
     Some(chart)
 }

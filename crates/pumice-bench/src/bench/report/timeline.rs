@@ -16,11 +16,17 @@ pub(super) fn section(cells: &Cells<'_>) -> Section {
             continue;
         }
         let time = || Axis::new("time", "s");
-        let (value, scale) = match test.unit {
-            Unit::Throughput => ("throughput", test.workload.record_bytes as f64 / 1e6),
-            Unit::Rate => ("requests per second", 1.0),
+        let (axis, scale) = match test.unit {
+            Unit::Throughput => {
+                let scale = test.workload.record_bytes as f64 / 1e6;
+                (Axis::new("throughput", Unit::Throughput.name()), scale)
+            }
+            // The course of a latency is that of the requests per second, and the chart below.
+            Unit::Rate | Unit::Latency | Unit::Duration => {
+                (Axis::new("requests per second", Unit::Rate.name()), 1.0)
+            }
         };
-        let mut rate = LineChart::new(&test.name, time(), Axis::new(value, test.unit.name()));
+        let mut rate = LineChart::new(&test.name, time(), axis);
         let mut longest = LineChart::new(
             format!("{}: maximum latency", test.name),
             time(),

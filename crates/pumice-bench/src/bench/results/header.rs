@@ -74,7 +74,11 @@ impl Header {
             target: location.to_string(),
             label: String::new(),
             turns: None,
-            payloads: survey(&plan)?,
+            // Nothing is written to a target that is only read.
+            payloads: match location {
+                Location::Existing(_) => Vec::new(),
+                _ => survey(&plan)?,
+            },
             plan,
             command: words.collect::<Vec<_>>().join(" "),
             begun_unix_s,
@@ -143,7 +147,14 @@ fn facts(location: &Location) -> Result<Vec<(String, String)>> {
         Location::Sim(text) => {
             environment::simulated(&Profile::find(SystemSpec::profile_of(text))?)
         }
-        _ => environment::environment(location.path().as_deref()),
+        _ => {
+            let mut facts = environment::environment(location.path().as_deref());
+            if let Location::Existing(_) = location {
+                let fact = "read as it is; nothing was written".to_owned();
+                facts.push(("target's data".to_owned(), fact));
+            }
+            facts
+        }
     })
 }
 

@@ -28,7 +28,7 @@ pub enum Request {
     Copy(u64, u64),
 }
 
-/// The requests of one thread.
+/// The requests of one thread; none of an operation that copies files.
 pub struct Requests {
     workload: Workload,
     random: Random,
@@ -123,7 +123,13 @@ impl Iterator for Requests {
     fn next(&mut self) -> Option<Request> {
         let operation = self.workload.operation;
         let number = self.given;
-        if !operation.is_timed() && number >= self.end - self.first {
+        if operation == Operation::SurfaceRead {
+            let record = self.workload.surface().record(number)?;
+            self.given += 1;
+            return Some(Request::Read(self.offset(record)));
+        }
+        let is_spent = !operation.is_timed() && number >= self.end - self.first;
+        if is_spent || operation.file_set().is_some() {
             return None;
         }
         self.given += 1;
@@ -147,9 +153,16 @@ impl Iterator for Requests {
                     self.offset(self.workload.records() / 2 + record),
                 )
             }
-            Operation::RandomRead => Request::Read(self.drawn_offset()),
+            Operation::RandomRead | Operation::AccessRead => Request::Read(self.drawn_offset()),
+            Operation::BurstRead => Request::Read(self.offset(self.first)),
             Operation::RandomWrite => Request::Write(self.drawn_offset()),
             Operation::Trim => Request::Trim(self.drawn_offset()),
+            Operation::SurfaceRead
+            | Operation::CopyFile
+            | Operation::CopyRange
+            | Operation::CopyIso
+            | Operation::CopyProgram
+            | Operation::CopyGame => return None,
             Operation::Mixed => {
                 let reads = self.random.random_range(0..100) < self.workload.reads_percent;
                 let offset = self.drawn_offset();
@@ -244,6 +257,34 @@ mod tests {
         }
         let found = reads(&steps(&workload(Operation::StrideRead, 100, 1)));
         assert_eq!(found[..8], [0, 17, 34, 51, 68, 85, 1, 18]);
+    }
+
+    #[test]
+    fn a_surface_read_goes_from_one_end_to_the_other() {
+        for (records, positions) in [(1, 1), (15, 1), (16, 1), (40, 2), (8000, 500), (99_999, 500)]
+        {
+            let found = reads(
+                &Requests::new(&workload(Operation::SurfaceRead, records, 1), 0, 5)
+                    .take(10_000)
+                    .collect::<Vec<_>>(),
+            );
+            let stretch = records.min(16);
+            assert_eq!(found.len() as u64, positions * stretch, "{records} records");
+            assert!(found.is_sorted(), "{records} records");
+            assert_eq!(found[0], 0);
+            // A single stretch of a longer span is at its begin.
+            let end = if positions == 1 { stretch } else { records };
+            assert_eq!(found.last(), Some(&(end - 1)), "{records} records");
+        }
+    }
+
+    #[test]
+    fn reads_as_it_is_stay_in_the_span() {
+        let found = reads(&steps(&workload(Operation::AccessRead, 100, 1)));
+        assert!(found.iter().any(|record| *record > 90) && found.iter().all(|it| *it < 100));
+        let found = reads(&steps(&workload(Operation::BurstRead, 100, 1)));
+        assert!(found.len() == 10_000 && found.iter().all(|record| *record == 0));
+        assert_eq!(steps(&workload(Operation::CopyIso, 100, 1)), []);
     }
 
     #[test]

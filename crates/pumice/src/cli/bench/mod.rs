@@ -39,12 +39,18 @@ use pumice_report::Document;
 /// drive:PATH (a Pumice drive, opened in this process), an NBD URI, or sim:PROFILE (a simulated
 /// drive in virtual time, see pumice drives; docs/bench.md lists options for the simulated host,
 /// such as sim:PROFILE?cache_bytes=1GiB for a page cache). A target that contains data is refused
-/// unless --destroy-data is given. A device that is mounted or has partitions is always refused.
+/// unless --destroy-data is given. A device that is mounted or has partitions is always refused, if
+/// anything is to be written.
 ///
 /// Presets (see pumice bench --list for descriptions):
 ///   compressibility      the default: how a target reacts to the data
-///   iozone-throughput    iozone-iops    crystaldiskmark    as-ssd    atto    iometer    copy
+///   iozone-throughput    iozone-iops    crystaldiskmark    as-ssd    as-ssd-compression
+///   hd-tune              atto           iometer            copy      copy-paste
 ///   snia-iops            snia-tp        snia-lat           wsat
+///
+/// Tests that only read what a target holds (hd-tune, or --operation access-read) write nothing,
+/// and run also on a device that is mounted or has partitions, a file, and a read-only export.
+/// Tests that copy files need a folder.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 #[command(after_help = "\
@@ -56,6 +62,8 @@ Examples:
   pumice bench sim:micro-center-64
   pumice bench /mnt/disk --preset my.toml --dry-run
   pumice bench /mnt/disk --detect-compression
+  pumice bench /dev/sda --preset hd-tune
+  pumice bench /mnt/disk --preset copy-paste --span 4G
   pumice bench /mnt/disk --output result.jsonl; pumice report result.jsonl --html page.html")]
 pub(crate) struct Args {
     /// Files, folders, block devices, drive:PATH, NBD URIs or sim:PROFILE, which take turns
@@ -261,6 +269,7 @@ impl Args {
             seconds: self.seconds,
             warm_up_seconds: self.warm_up,
             span_bytes: self.span,
+            whole_bytes: None,
             shift_bytes: self.shift,
             depth: self.depth,
             threads: self.threads,
