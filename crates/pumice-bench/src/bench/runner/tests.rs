@@ -426,10 +426,9 @@ fn a_file_that_is_only_read_is_never_written() {
     assert!(Location::File(path).as_it_is().is_made());
 }
 
-/// Guards against files of one level that are copied as those of another, and against files that
-/// stay.
+/// Guards against files that stay, and against copies where there is no folder.
 #[test]
-fn files_are_copied_with_their_levels_data_and_removed() {
+fn files_are_copied_in_a_folder_and_removed() {
     let plan = plan(&[Operation::CopyProgram, Operation::CopyRange]);
     let folder = tempfile::tempdir().expect("a folder");
     let location = Location::Folder(folder.path().to_owned());
