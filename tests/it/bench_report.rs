@@ -31,8 +31,8 @@ fn plan() -> Plan {
         workload: Workload {
             operation,
             record_bytes: 4096,
-            depth: if operation.is_stdio() { 1 } else { 4 },
-            threads: 2,
+            depth: if operation.is_stdio() || operation.is_serial() { 1 } else { 4 },
+            threads: if operation.is_serial() { 1 } else { 2 },
             span_bytes: 8 << 20,
             shift_bytes: 0,
             pattern: Pattern::HotCold,
@@ -96,7 +96,7 @@ fn write(path: &Path, scale: f64, plan: Plan) {
                 let value = value * scale / (level + 1) as f64;
                 let operations = match it.unit {
                     Unit::Rate => value as u64,
-                    Unit::Throughput => (value * 1e6) as u64 / 4096,
+                    _ => (value * 1e6) as u64 / 4096,
                 };
                 let run = RunResult {
                     round,
@@ -113,6 +113,7 @@ fn write(path: &Path, scale: f64, plan: Plan) {
                         latency: latency.clone(),
                         interval_ns: 50_000_000,
                         intervals: vec![interval; 20],
+                        spots: Vec::new(),
                         generation_share: 0.0,
                     },
                     processor_share: 0.5,
@@ -151,7 +152,7 @@ fn the_terminal_gets_a_screen() {
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     assert!(text.lines().any(|line| line.starts_with("write  ")), "{text}");
     assert!(text.contains("1003 ± 16") && text.contains("MB/s") && text.contains("IOPS"), "{text}");
-    assert!(text.contains("in 256 of 256 runs: the processor was busy"), "{text}");
+    assert!(text.contains("in 384 of 384 runs: the processor was busy"), "{text}");
     let finished = pumice(&["report", &name("base"), &name("slower")]);
     good(&finished);
     assert!(finished.stdout.contains("slower against base"), "{}", finished.stdout);

@@ -18,6 +18,8 @@ mod bench_presets;
 #[cfg(feature = "bench")]
 mod bench_report;
 #[cfg(feature = "bench")]
+mod bench_seeds;
+#[cfg(feature = "bench")]
 mod bench_sim;
 #[cfg(feature = "bench")]
 mod bench_target;

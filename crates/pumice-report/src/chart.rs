@@ -244,6 +244,8 @@ pub struct Series {
     pub points: Vec<Point>,
     /// Whether consecutive points are connected.
     pub is_joined: bool,
+    /// Whether y is a quantity of the chart's right axis.
+    pub is_right: bool,
 }
 
 /// Lines over a common axis.
@@ -255,6 +257,8 @@ pub struct LineChart {
     pub x: Axis,
     /// The vertical axis: linear or logarithmic.
     pub y: Axis,
+    /// Another vertical axis, at the right, for a second quantity.
+    pub right: Option<Axis>,
     /// Lines, in the order of the legend.
     pub series: Vec<Series>,
 }
@@ -262,7 +266,7 @@ pub struct LineChart {
 impl LineChart {
     /// Returns a chart without lines.
     pub fn new(title: impl Into<String>, x: Axis, y: Axis) -> Self {
-        Self { title: title.into(), x, y, series: Vec::new() }
+        Self { title: title.into(), x, y, right: None, series: Vec::new() }
     }
 
     /// Returns the chart with a logarithmic vertical axis, which says so, if some points would
@@ -276,12 +280,26 @@ impl LineChart {
 
     /// Adds a line.
     pub fn line(&mut self, name: impl Into<String>, points: Vec<Point>) {
-        self.series.push(Series { name: name.into(), points, is_joined: true });
+        let (is_joined, is_right) = (true, false);
+        self.series.push(Series { name: name.into(), points, is_joined, is_right });
     }
 
     /// Adds unconnected points.
     pub fn dots(&mut self, name: impl Into<String>, points: Vec<Point>) {
-        self.series.push(Series { name: name.into(), points, is_joined: false });
+        let (is_joined, is_right) = (false, false);
+        self.series.push(Series { name: name.into(), points, is_joined, is_right });
+    }
+
+    /// Adds unconnected points whose y is a quantity of a right axis, which becomes the chart's.
+    pub fn dots_at_right(&mut self, name: impl Into<String>, axis: Axis, points: Vec<Point>) {
+        self.right = Some(axis);
+        let (is_joined, is_right) = (false, true);
+        self.series.push(Series { name: name.into(), points, is_joined, is_right });
+    }
+
+    /// Returns the vertical axis of a series.
+    pub(crate) fn axis_of(&self, series: &Series) -> &Axis {
+        self.right.as_ref().filter(|_| series.is_right).unwrap_or(&self.y)
     }
 
     /// Returns the numbers as a table with at most `rows_max` rows (at least 2) and a column for
@@ -292,7 +310,7 @@ impl LineChart {
     /// at or before that x, but nothing before its first and after its last point. Unconnected
     /// points are shown at their own x only.
     pub fn to_table(&self, rows_max: usize) -> Table {
-        let series = self.series.iter().map(|series| named(&series.name, &self.y));
+        let series = self.series.iter().map(|it| named(&it.name, self.axis_of(it)));
         let first = named(&self.x.title, &self.x);
         let mut table = Table::with_columns(std::iter::once(first).chain(series).collect());
         let sorted = self.series.iter().map(|it| (it.is_joined, it.by_x())).collect::<Vec<_>>();
@@ -415,6 +433,18 @@ mod tests {
              \u{20} 75  150\n 100  200\n"
         );
         assert_eq!(chart.to_table(1000).rows().len(), 101);
+    }
+
+    #[test]
+    fn a_second_quantity_has_its_unit() {
+        let mut chart = LineChart::new("x", Axis::new("position", "GB"), Axis::new("rate", "MB/s"));
+        chart.line("a", vec![Point::new(0.0, 1.0)]);
+        chart.dots_at_right("b", Axis::new("time", "ms"), vec![Point::new(2.0, 8.0)]);
+        let text = chart.to_table(5).to_text();
+        assert_eq!(
+            text,
+            "position     a   b\n      GB  MB/s  ms\n       0     1\n       2         8\n"
+        );
     }
 
     #[test]

@@ -311,6 +311,7 @@ impl Sheet {
                     .set_marker(&dot(index))
                     .set_format(ChartFormat::new().set_line(ChartLine::new().set_hidden(true)));
             }
+            series.set_secondary_axis(line.is_right && !chart.series[0].is_right);
             if let Some(deviations) = deviations {
                 let range = self.range(&own, deviations)?;
                 series.set_y_error_bars(&error_bars(range));
@@ -322,6 +323,9 @@ impl Sheet {
             Scale::Doubling => drawing.x_axis().set_log_base(2),
             Scale::Linear | Scale::Percentile => drawing.x_axis(),
         };
+        if let Some(axis) = &chart.right {
+            drawing.y2_axis().set_name(caption(&axis.heading()).as_str());
+        }
         self.place(&mut drawing, chart.series.len(), top, &written)
     }
 
@@ -419,7 +423,8 @@ fn name_axes(drawing: &mut Chart, title: &str, x: &str, y: &Axis) {
 fn points(chart: &LineChart) -> Table {
     let columns = chart.series.iter().flat_map(|line| {
         let name = |axis: &Axis| Column::right(format!("{}: {}", line.name, axis.title));
-        [name(&chart.x).with_unit(&chart.x.unit), name(&chart.y).with_unit(&chart.y.unit)]
+        let y = chart.axis_of(line);
+        [name(&chart.x).with_unit(&chart.x.unit), name(y).with_unit(&y.unit)]
     });
     let mut table = Table::with_columns(columns.collect()).titled(&chart.title);
     let rows = chart.series.iter().map(|line| line.points.len()).max().unwrap_or(0);

@@ -51,7 +51,9 @@ pub struct Contest {
 
 impl Benchmark {
     /// Runs the benchmark on `target`. A file that the benchmark created on the target is removed
-    /// at the end. Setting `stop` ends the benchmark after the current run, which is discarded.
+    /// at the end. Of a plan that [only looks](Plan::only_looks), targets that hold data are opened
+    /// read-only, and may be mounted. Setting `stop` ends the benchmark after the current run,
+    /// which is discarded.
     ///
     /// # Errors
     /// The errors of [`Location::prepare`], [`Header::new`], the target and the sink.
@@ -132,8 +134,9 @@ impl Benchmark {
         sink: &mut dyn Sink,
     ) -> Result<Contest> {
         check_distinct(targets)?;
+        let targets = &as_the_plan_needs(targets, &self.plan);
         for (index, target) in targets.iter().enumerate() {
-            let prepared = target.location.prepare(self.plan.end_bytes(), self.destroy);
+            let prepared = prepare(&target.location, &self.plan, self.destroy);
             prepared.inspect_err(|_| remove(&targets[..index]))?;
         }
         let location = &targets[0].location;
@@ -146,6 +149,23 @@ impl Benchmark {
         let results = headers.into_iter().map(|header| Results { header, runs: Vec::new() });
         finish(first, targets, results.collect(), stop, sink)
     }
+}
+
+/// Returns the targets, of which those that hold data are only read if the plan only looks.
+fn as_the_plan_needs(targets: &[Contender], plan: &Plan) -> Vec<Contender> {
+    let mut targets = targets.to_vec();
+    if plan.only_looks() {
+        for target in &mut targets {
+            target.location = target.location.clone().as_it_is();
+        }
+    }
+    targets
+}
+
+/// Prepares a target for a plan; of the files that are copied there are two at a time.
+fn prepare(location: &Location, plan: &Plan, destroy: bool) -> Result<()> {
+    let copied_bytes = plan.copied_bytes().saturating_mul(2);
+    location.prepare(plan.end_bytes().saturating_add(copied_bytes), destroy)
 }
 
 /// Checks that no target is another one, too.
@@ -193,8 +213,10 @@ impl Resumption {
         check_resumable(&self.results, targets)?;
         let contenders: Vec<Contender> = targets.iter().cloned().map(Contender::from).collect();
         check_distinct(&contenders)?;
-        for target in targets {
-            target.prepare(self.results[0].header.plan.end_bytes(), self.destroy)?;
+        let plan = &self.results[0].header.plan;
+        let contenders = as_the_plan_needs(&contenders, plan);
+        for target in &contenders {
+            prepare(&target.location, plan, self.destroy)?;
         }
         finish(0, &contenders, self.results, stop, sink)
     }

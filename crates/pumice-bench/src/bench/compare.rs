@@ -45,7 +45,7 @@ pub struct ComparedCell {
     pub test: String,
     /// Name of the level.
     pub level: String,
-    /// Unit of the values; higher is better.
+    /// Unit of the values, which says whether higher ones are better.
     pub unit: Unit,
     /// Summary of the base's runs; `None` without runs.
     pub base: Option<Summary>,
@@ -113,6 +113,10 @@ fn cells(base: &Results, other: &Results, design: Design, families: usize) -> Ve
     };
     let pairs: Vec<Pair> = all.iter().map(pair).collect();
     let compared = stats::compare(&pairs, design, Better::Higher, families, plan.seed);
+    let compared = all.iter().zip(compared).map(|((test, _), compared)| {
+        compared.map(|compared| compared.with_better(plan.tests[*test].unit.better()))
+    });
+    let compared: Vec<Option<stats::Comparison>> = compared.collect();
     let cell = |((test, level), compared): ((usize, usize), _)| ComparedCell {
         test: plan.tests[test].name.clone(),
         level: plan.levels[level].name.clone(),
@@ -211,7 +215,10 @@ impl Comparison {
         let is_slower = |cell: &ComparedCell| {
             let slower = cell.compared.filter(|compared| compared.verdict == Verdict::Slower);
             let interval = slower.and_then(|compared| compared.ratio_interval);
-            interval.is_some_and(|interval| interval.high < limit)
+            interval.is_some_and(|interval| match cell.unit.better() {
+                Better::Higher => interval.high < limit,
+                Better::Lower => interval.low * limit > 1.0,
+            })
         };
         let cells =
             self.others.iter().flat_map(|other| other.cells.iter().map(move |cell| (other, cell)));
@@ -241,9 +248,9 @@ impl Comparison {
     /// Returns a section for each other result: a table of all cells, and the differences of the
     /// environment.
     pub fn document(&self) -> Document {
-        let lead = "Ratios are of geometric means; more is better. A difference is named where the \
-                    95 % interval of the ratio does not hold 1 and p, corrected for the number of \
-                    cells and results, is below 0.05.";
+        let lead = "Ratios are of geometric means; more is better, but of ms and s less. A \
+                    difference is named where the 95 % interval of the ratio does not hold 1 and \
+                    p, corrected for the number of cells and results, is below 0.05.";
         let mut document = Document::new(format!("Compared with {}", self.base), lead);
         for other in &self.others {
             let section = document.section(format!("{} against {}", other.other, self.base));
@@ -432,6 +439,27 @@ mod tests {
         let facts: Vec<&str> = other.environment.iter().map(|(name, _, _)| name.as_str()).collect();
         assert_eq!(facts, ["target", "kernel", "memory"]);
         assert!(same.environment.is_empty());
+    }
+
+    /// Guards against a shorter time that is called slower, and against a gate that lets it pass.
+    #[test]
+    fn of_times_less_is_better() {
+        let mut base = results(&BASE);
+        let mut other = results(&BASE.map(|value| value * 0.8));
+        for results in [&mut base, &mut other] {
+            for (run, value) in results.runs.iter_mut().zip(BASE.iter().cycle()) {
+                run.sample.seconds = value / 1000.0;
+            }
+            results.header.plan.tests.iter_mut().for_each(|test| test.unit = Unit::Duration);
+        }
+        other.runs.iter_mut().for_each(|run| run.sample.seconds *= 0.8);
+        let comparison = compared(&base, &[other.clone()]);
+        assert_eq!(verdicts(&comparison.others[0]), [Verdict::Faster; 4]);
+        assert!(comparison.slower_than(0.0).is_empty());
+        let comparison = compared(&other, &[base]);
+        assert_eq!(verdicts(&comparison.others[0]), [Verdict::Slower; 4]);
+        assert_eq!(comparison.slower_than(5.0).len(), 4);
+        assert!(comparison.slower_than(30.0).is_empty());
     }
 
     /// Guards against the difference of two sessions that is taken for one of the targets, and

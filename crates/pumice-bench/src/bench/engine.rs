@@ -13,6 +13,8 @@
 //!
 //! Uses the target only as a host would; prints nothing.
 
+mod spots;
+
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,6 +22,9 @@ use std::sync::Barrier;
 use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
+
+pub use spots::Spot;
+use spots::{SPOTS_MAX, Spots};
 
 use crate::bench::shutdown::{POLL_NS, until_stopped};
 use crate::bench::target::{
@@ -38,7 +43,7 @@ use pumice_sim::system::{System, SystemSpec};
 /// Maximum number of intervals in a run's timeline. When they are exceeded, neighbours are merged
 /// in pairs: a long run has between this number and half of it.
 const INTERVALS_MAX: usize = 240;
-const INTERVAL_NS_MIN: u64 = 50_000_000;
+pub(super) const INTERVAL_NS_MIN: u64 = 50_000_000;
 
 /// One of this many fills is timed, for records so small that reading the clock would matter.
 const FILLS_TIMED: u64 = 16;
@@ -76,6 +81,9 @@ pub struct Sample {
     pub interval_ns: u64,
     /// See `interval_ns`.
     pub intervals: Vec<Interval>,
+    /// Positions of the requests, of operations that read a target as it is; else empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spots: Vec<Spot>,
     /// Share of the threads' time spent on generating data, 0 to 1.
     pub generation_share: f64,
 }
@@ -98,17 +106,21 @@ pub struct RunSpec {
 ///
 /// # Errors
 /// [`Error::Invalid`]: the errors of [`Workload::check`]; several threads on a drive in this
-/// process, which has one; buffered operations on anything but a file, or with direct I/O.
+/// process, which has one; buffered operations on anything but a file, or with direct I/O; copies
+/// of files on anything but a folder.
 pub fn check(location: &Location, access: Access, workload: &Workload) -> Result<()> {
     let wrong = |what: String| Err(Error::invalid(what));
     workload.check()?;
-    if workload.threads > 1 && matches!(location, Location::Drive(_) | Location::Sim(_)) {
+    if workload.threads > 1 && location.is_in_process() {
         let what = "a drive in this process has one thread: increase --depth instead of --threads";
         return wrong(what.into());
     }
     let name = workload.operation.name();
     if workload.operation.is_stdio() && !location.is_made() {
         return wrong(format!("{name} needs a file: {location} is not a file"));
+    }
+    if workload.operation.file_set().is_some() && !matches!(location, Location::Folder(_)) {
+        return wrong(format!("{name} needs a folder: {location} is not a folder"));
     }
     if workload.operation.is_stdio() && access.direct {
         return wrong(format!("{name} uses the page cache: remove --direct"));
@@ -186,9 +198,14 @@ impl Shared<'_> {
 
     fn open_and_run(&self, runtime: &Runtime, number: u32) -> Result<Sample> {
         let Self { location, access, run, stop, .. } = *self;
-        match location {
+        match location.inner() {
             Location::Drive(path) => {
-                let opened = runtime.block_on(DriveTarget::open(runtime, path));
+                let opened = runtime.block_on(async {
+                    match location {
+                        Location::Existing(_) => DriveTarget::open_to_read(runtime, path).await,
+                        _ => DriveTarget::open(runtime, path).await,
+                    }
+                });
                 self.on_target(runtime, opened, number)
             }
             Location::Sim(profile) => {
@@ -203,7 +220,10 @@ impl Shared<'_> {
             _ if run.workload.operation.is_stdio() => {
                 self.on_target(runtime, StdioTarget::open(location), number)
             }
-            Location::File(_) | Location::Folder(_) | Location::Device(_) => {
+            Location::File(_)
+            | Location::Folder(_)
+            | Location::Device(_)
+            | Location::Existing(_) => {
                 let opened = FileTarget::open(runtime, location, access);
                 self.on_target(runtime, opened, number)
             }
@@ -260,13 +280,15 @@ struct Record {
     latency: Latencies,
     interval_ns: u64,
     intervals: Vec<Interval>,
+    spots: Spots,
     written_bytes: u64,
     host_bytes: u64,
 }
 
 impl Record {
-    fn new() -> Self {
+    fn new(workload: &Workload) -> Self {
         Self {
+            spots: Spots::new(workload),
             latency: Latencies::new(),
             interval_ns: INTERVAL_NS_MIN,
             intervals: Vec::with_capacity(INTERVALS_MAX),
@@ -324,7 +346,7 @@ impl<T: Target + 'static> Worker<T> {
             working: Cell::new(run.workload.depth),
             ended: WaitQueue::default(),
             error: RefCell::new(None),
-            record: RefCell::new(Record::new()),
+            record: RefCell::new(Record::new(&run.workload)),
             fills: Cell::new(0),
             fill_ns: Cell::new(0),
         }
@@ -372,7 +394,7 @@ impl<T: Target + 'static> Worker<T> {
     }
 
     fn sample(&self, run_ns: u64, flush_ns: u64) -> Sample {
-        let record = self.record.replace(Record::new());
+        let record = self.record.replace(Record::new(&self.workload));
         let timed = self.workload.flush != Flush::Untimed && self.workload.operation.writes();
         let seconds = (run_ns + if timed { flush_ns } else { 0 }) as f64 / 1e9;
         let fills_ns = self.fill_ns.get() as f64 * self.fills_timed() as f64;
@@ -385,6 +407,7 @@ impl<T: Target + 'static> Worker<T> {
             latency: record.latency,
             interval_ns: record.interval_ns,
             intervals: record.intervals,
+            spots: record.spots.into_vec(),
             generation_share: (fills_ns / run_ns.max(1) as f64).min(1.0),
         }
     }
@@ -496,6 +519,9 @@ impl<T: Target + 'static> Worker<T> {
         let mut record = self.record.borrow_mut();
         record.add(ended_ns - self.start_ns.get(), ended_ns - begun_ns);
         record.host_bytes += request.bytes;
+        if let Action::Read(offset) = request.action {
+            record.spots.add(offset, request.bytes, (begun_ns, ended_ns));
+        }
         if let Action::Write(_) | Action::Copy(..) = request.action {
             record.written_bytes += request.bytes;
         }
@@ -519,6 +545,7 @@ impl Sample {
             && steps.is_power_of_two()
             && steps * INTERVAL_NS_MIN == interval_ns
             && self.intervals.len() <= INTERVALS_MAX
+            && self.spots.len() <= SPOTS_MAX
     }
 
     /// Merges the measurements of another thread of the same run.
@@ -531,6 +558,7 @@ impl Sample {
         self.generation_share +=
             (other.generation_share - self.generation_share) / f64::from(threads);
         self.latency.merge(&other.latency);
+        self.spots.extend(other.spots.iter().take(SPOTS_MAX.saturating_sub(self.spots.len())));
         let mut theirs = other.intervals.clone();
         let mut their_ns = other.interval_ns;
         while self.interval_ns < their_ns {

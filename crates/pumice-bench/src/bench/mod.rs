@@ -10,12 +10,13 @@
 //! warnings     what a reader of a run must know
 //! results      runs in a file, and the environment
 //! engine       one run of one workload     shutdown  bounded waiting for a target
-//! purge        a target as new
+//! purge        a target as new             copying   files copied within a file system
 //! target       files, devices, drives, NBD exports, simulated drives
 //! ```
 
 mod benchmark;
 pub mod compare;
+mod copying;
 pub mod detect;
 pub mod engine;
 pub mod hosts;

@@ -6,7 +6,7 @@
 use std::rc::Rc;
 
 use super::target::{Access, DriveTarget, FileTarget, Location, NbdTarget, SimTarget, Target};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use pumice_drive::runtime::{Backend, Runtime};
 use pumice_sim::system::System;
 
@@ -16,7 +16,7 @@ const TRIM_BYTES: u64 = 64 << 20;
 /// Trims the first `bytes` bytes of a target, or empties its file; flushes it.
 ///
 /// # Errors
-/// [`Error::Unsupported`](crate::Error::Unsupported) if the target does not support trim; the
+/// [`Error::Unsupported`] if the target does not support trim; the
 /// errors of the target.
 pub(super) fn purge(
     location: &Location,
@@ -34,6 +34,9 @@ pub(super) fn purge(
             .block_on(async { trim_all(DriveTarget::open(&runtime, path).await, bytes).await }),
         Location::Nbd(uri) => {
             runtime.block_on(async { trim_all(NbdTarget::open(&runtime, uri).await, bytes).await })
+        }
+        Location::Existing(_) => {
+            return Err(Error::ReadOnly(format!("{location} is only read: it is not purged")));
         }
         Location::Device(_) | Location::Sim(_) => {
             runtime.block_on(trim_all(FileTarget::open(&runtime, location, access), bytes))

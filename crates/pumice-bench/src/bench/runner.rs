@@ -14,6 +14,7 @@ use rand::seq::SliceRandom;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::sink::{Activity, Sink, Status};
+use crate::bench::copying::Files;
 use crate::bench::engine::{self, RunSpec, Sample};
 use crate::bench::purge::purge;
 use crate::bench::results::RunResult;
@@ -124,6 +125,8 @@ struct Lane<'a> {
     runs: Vec<RunResult>,
     /// The level whose data fills the whole span.
     held: Option<usize>,
+    /// The files that the last copy has copied.
+    files: Option<Files>,
     /// Whether the target could not be purged, and no run says so yet.
     is_unpurged: bool,
 }
@@ -275,7 +278,7 @@ impl Runner<'_> {
         if workload.operation.is_new() {
             self.lanes[lane].location.empty()?;
             self.lanes[lane].held = None;
-        } else if plan.fills && self.lanes[lane].held != Some(cell.level) {
+        } else if plan.fills && self.lanes[lane].must_fill(workload.operation, cell.level) {
             self.report(lane, Activity::Fill, round, cell);
             self.lanes[lane].write_span(self.bench, cell.level, first_stream + FILL_STREAM)?;
         }
@@ -296,14 +299,16 @@ impl<'a> Lane<'a> {
             _ => None,
         };
         let gauges = sim.is_none().then(|| Gauges::new(device.as_ref()));
-        Ok(Self { index, location, device, gauges, sim, runs, held: None, is_unpurged: false })
+        let (held, files) = (None, None);
+        Ok(Self { index, location, device, gauges, sim, runs, held, files, is_unpurged: false })
     }
 
     /// Trims the used part of the target. A target that cannot be trimmed stays as it is, which its
     /// first run says.
     fn purge(&mut self, plan: &Plan) -> Result<()> {
         let access = Access { direct: plan.direct };
-        match purge(self.location, access, self.sim.as_ref(), plan.end_bytes()) {
+        let (_, end) = plan.filled(self.location.is_own()).unwrap_or_default();
+        match purge(self.location, access, self.sim.as_ref(), end) {
             Err(error) if error.is_unsupported() => self.is_unpurged = true,
             purged => purged?,
         }
@@ -311,10 +316,18 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
+    /// Returns whether the span must be filled with a level's data before an operation. What is
+    /// read as it is was not written by a benchmark, unless the target is its own.
+    fn must_fill(&self, operation: Operation, level: usize) -> bool {
+        let is_as_it_is = operation.reads_as_it_is() && !self.location.is_own();
+        let uses_span = operation.file_set().is_none() && !is_as_it_is;
+        uses_span && self.held != Some(level)
+    }
+
     /// Fills the whole span with a level's data.
     fn write_span(&mut self, bench: &Bench<'_>, level: usize, stream: u64) -> Result<()> {
-        let plan = bench.plan;
-        for (number, part) in (0..).zip(fill(plan.begin_bytes(), plan.end_bytes())) {
+        let (begin, end) = bench.plan.filled(self.location.is_own()).unwrap_or_default();
+        for (number, part) in (0..).zip(fill(begin, end)) {
             self.measure(bench, &part, level, stream + number)?;
         }
         self.held = (!bench.is_stopped()).then_some(level);
@@ -337,7 +350,10 @@ impl<'a> Lane<'a> {
             let warm_up = Workload { seconds: plan.warm_up_seconds, ..workload.clone() };
             self.measure(bench, &warm_up, cell.level, first_stream + WARM_UP_STREAM)?;
         }
-        if !plan.direct && plan.cache == Cache::Dropped {
+        let is_copy = workload.operation.file_set().is_some();
+        if is_copy {
+            self.write_files(bench, cell, first_stream)?;
+        } else if !plan.direct && plan.cache == Cache::Dropped {
             match &self.sim {
                 Some(sim) => sim.drop_clean(),
                 None => self.location.drop_cache()?,
@@ -346,7 +362,10 @@ impl<'a> Lane<'a> {
         let counted = self.device.as_ref().and_then(Device::bytes);
         let moment = self.gauges.as_ref().and_then(Gauges::now);
         let begun = [ClockId::Monotonic, ClockId::ProcessCPUTime].map(seconds);
-        let sample = self.measure(bench, workload, cell.level, first_stream)?;
+        let sample = match &self.files {
+            Some(files) if is_copy => files.copy(workload, bench.stop)?,
+            _ => self.measure(bench, workload, cell.level, first_stream)?,
+        };
         let ended = [ClockId::Monotonic, ClockId::ProcessCPUTime].map(seconds);
         let machine = self.gauges.as_ref().and_then(|gauges| gauges.since(moment));
         if bench.is_stopped() {
@@ -374,7 +393,7 @@ impl<'a> Lane<'a> {
             machine,
             warnings: Vec::new(),
         };
-        let in_process = matches!(self.location, Location::Drive(_) | Location::Sim(_));
+        let in_process = self.location.is_in_process();
         run.warnings = warnings(plan, &run, memory_bytes(), in_process);
         if std::mem::take(&mut self.is_unpurged) {
             let what = "the target does not support trim: its state before the test is unknown";
@@ -403,14 +422,34 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
+    /// Writes the files that a test copies, unless they are there with the level's data.
+    fn write_files(&mut self, bench: &Bench<'_>, cell: Cell, stream: u64) -> Result<()> {
+        let plan = bench.plan;
+        let workload = &plan.tests[cell.test].workload;
+        if self.files.as_ref().is_some_and(|files| files.are_of(workload, cell.level)) {
+            return Ok(());
+        }
+        // The old files go before there are new ones.
+        self.files = None;
+        engine::check(self.location, Access { direct: plan.direct }, workload)?;
+        let path = self.location.path().unwrap_or_default();
+        let folder = path.parent().unwrap_or(&path);
+        let payload = bench.payload(cell.level, workload.record_bytes)?;
+        let stream = stream ^ (self.index as u64) << TARGET_BIT;
+        let numbers = (stream, plan.seed);
+        let files = Files::write(folder, workload, cell.level, &payload, numbers, bench.stop)?;
+        self.files = Some(files);
+        Ok(())
+    }
+
     /// Records which level the span holds after a test.
     fn note_held(&mut self, plan: &Plan, workload: &Workload, level: usize) {
         match workload.operation {
             Operation::Trim => self.held = None,
             operation if operation.is_new() => {
+                let own = (workload.shift_bytes, workload.end_bytes());
                 let is_whole = !workload.is_timed()
-                    && workload.shift_bytes == plan.begin_bytes()
-                    && workload.end_bytes() == plan.end_bytes()
+                    && plan.filled(self.location.is_own()) == Some(own)
                     && workload.span_bytes.is_multiple_of(workload.record_bytes)
                     && workload.threads == 1;
                 self.held = is_whole.then_some(level);

@@ -79,16 +79,24 @@ pub(super) fn warnings(
             "the bench used the processor {percent:.0} % of the time and may be the limit"
         ));
     }
-    if run.sample.seconds < SECONDS_MIN || run.sample.operations < OPERATIONS_MIN {
-        let (operations, seconds) = (run.sample.operations, run.sample.seconds);
-        say(format!("only {operations} requests in {seconds:.3} s"));
+    // A file that is copied is one request, whatever it takes.
+    let is_copy = workload.operation.file_set().is_some();
+    let (operations, seconds) = (run.sample.operations, run.sample.seconds);
+    match is_copy {
+        true if seconds < SECONDS_MIN => say(format!("the copy took only {seconds:.3} s")),
+        false if seconds < SECONDS_MIN || operations < OPERATIONS_MIN => {
+            say(format!("only {operations} requests in {seconds:.3} s"));
+        }
+        _ => {}
     }
     if let Some(ratio) =
         halves(&run.sample.intervals).filter(|r| !(HALVES_MIN..=HALVES_MAX).contains(r))
     {
         say(format!("the second half ran at {ratio:.2} times the speed of the first"));
     }
-    let reads = !writes && workload.operation != Operation::Trim && run.sample.host_bytes > 0;
+    // A burst is meant to come from a cache.
+    let reads = !writes && !matches!(workload.operation, Operation::Trim | Operation::BurstRead);
+    let reads = reads && run.sample.host_bytes > 0;
     if let Some(device) = run.device.filter(|_| reads && !in_process) {
         let share = device.read as f64 / run.sample.host_bytes as f64;
         if share < READ_SHARE_MIN {
@@ -319,6 +327,16 @@ mod tests {
         // A drive in this process moves data of its own.
         let moved = with(|run| run.device.as_mut().expect("counted").written = 1 << 30);
         assert_eq!(warnings(&read, &moved, None, true), Vec::<String>::new());
+        // A file is one request, and its copy may be short, too.
+        let copy = with(|run| (run.sample.operations, run.sample.seconds) = (1, 0.01));
+        let mut copies = plan(Operation::RandomRead);
+        copies.tests[0].workload.operation = Operation::CopyFile;
+        let of_copy = |run: &RunResult| warnings(&copies, run, None, false);
+        assert_eq!(of_copy(&copy), ["the copy took only 0.010 s"]);
+        assert_eq!(of_copy(&with(|run| run.sample.operations = 1)), Vec::<String>::new());
+        let burst = plan(Operation::BurstRead);
+        let cached = with(|run| run.device.as_mut().expect("counted").read = 0);
+        assert_eq!(warnings(&burst, &cached, None, false), Vec::<String>::new());
         let mut unread = good();
         unread.device =
             Some(DeviceBytes { read: 0, written: 0, discarded: 0, smart_written: None });

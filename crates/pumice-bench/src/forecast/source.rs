@@ -179,10 +179,16 @@ impl Source {
                 jobs.iter().map(case).collect()
             }
             Self::Operation(operation) => {
-                if operation.is_stdio() {
-                    let what = "uses a buffer of the host, which forecasts do not simulate";
-                    return Err(invalid(format!("{} {what}", operation.name())));
+                let what = match operation {
+                    _ if operation.is_stdio() => "uses a buffer of the host",
+                    _ if operation.file_set().is_some() => "copies files of a file system",
+                    _ => "",
+                };
+                if !what.is_empty() {
+                    let what = format!("{} {what}", operation.name());
+                    return Err(invalid(format!("{what}, which forecasts do not simulate")));
                 }
+                let is_serial = operation.is_serial();
                 let is_random = operation.is_timed();
                 let records = match changes.records.as_slice() {
                     [] => vec![if is_random { 4096 } else { 128 << 10 }],
@@ -192,8 +198,8 @@ impl Source {
                     let workload = Workload {
                         operation: *operation,
                         record_bytes,
-                        depth: changes.depth.unwrap_or(DEPTH),
-                        threads: changes.threads.unwrap_or(1),
+                        depth: if is_serial { 1 } else { changes.depth.unwrap_or(DEPTH) },
+                        threads: if is_serial { 1 } else { changes.threads.unwrap_or(1) },
                         span_bytes: changes.span_bytes.unwrap_or(size_bytes),
                         shift_bytes: changes.shift_bytes.unwrap_or(0),
                         pattern: changes.pattern.unwrap_or_default(),
@@ -212,6 +218,7 @@ impl Source {
                 let span_bytes = Some(changes.span_bytes.unwrap_or(size_bytes));
                 let mut plan = preset.plan(&Changes { span_bytes, ..changes.clone() })?;
                 plan.leave_out_stdio();
+                plan.leave_out_copies();
                 let tests = plan.tests.into_iter();
                 tests.map(|test| case(test.name, fitted(test.workload, size_bytes))).collect()
             }
@@ -270,8 +277,9 @@ fn not_found(name: &str) -> String {
     let operations = Operation::ALL.map(Operation::name);
     let near = nearest(name, &presets).or_else(|| nearest(name, &operations));
     let hint = near.map_or(".".into(), |near| format!(", did you mean {near}?"));
+    let is_simulated = |it: &Operation| !it.is_stdio() && it.file_set().is_none();
     let operations: Vec<&str> =
-        Operation::ALL.into_iter().filter(|it| !it.is_stdio()).map(Operation::name).collect();
+        Operation::ALL.into_iter().filter(is_simulated).map(Operation::name).collect();
     format!(
         "no workload or file with the name {name}{hint} Presets: {}; operations: {}",
         presets.join(", "),

@@ -260,6 +260,14 @@ impl Comparison {
         Self { better, ratio, ratio_interval, p, runs, runs_wanted: wanted, verdict }
     }
 
+    /// Returns the comparison if other values are better: the test is two-sided.
+    #[must_use]
+    pub fn with_better(mut self, better: Better) -> Self {
+        self.better = better;
+        self.verdict = self.judge();
+        self
+    }
+
     fn judge(&self) -> Verdict {
         match self.ratio_interval {
             None => Verdict::TooFewRuns,

@@ -3,6 +3,7 @@
 //! * `span`: spans relative to the memory.
 //! * `spec`: one workload, in numbers.
 //! * `pattern`: the addresses of its requests.
+//! * `files`: the files that are copied within a file system.
 //! * `import`: presets from files of fio and Iometer.
 //! * `mix`: kinds of requests of a mixed load.
 //! * `plan`: tests at levels of compressibility, repeated in rounds.
@@ -10,6 +11,7 @@
 //!
 //! Uses `payload` for the levels' data; knows no target.
 
+mod files;
 pub(crate) mod import;
 mod mix;
 pub mod pattern;
@@ -18,6 +20,7 @@ mod preset;
 mod span;
 mod spec;
 
+pub use files::{FILES_MAX, FileSet};
 pub use mix::{ACCESSES_MAX, Access};
 pub use plan::{Cache, LEVELS_MAX, Level, Order, Plan, RUNS_MAX, TESTS_MAX, Test, Unit};
 pub use preset::{Changes, PRESETS, Preset};

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::payload::{self, KindName, Payload, PayloadOptions, Saving, UNIT_BYTES};
-use crate::workload::{Operation, RECORD_BYTES_MIN, Workload};
+use crate::stats::Better;
+use crate::workload::{DEPTH_MAX, Operation, RECORD_BYTES_MIN, Workload};
 
 /// Maximum number of tests, levels and runs: a larger plan is a mistake.
 pub const TESTS_MAX: usize = 500;
@@ -27,14 +28,33 @@ pub enum Unit {
     /// Requests per second.
     #[serde(rename = "IOPS")]
     Rate,
+    /// Mean latency of a request, in milliseconds; lower is better.
+    #[serde(rename = "ms")]
+    Latency,
+    /// Duration of the whole test, in seconds; lower is better.
+    #[serde(rename = "s")]
+    Duration,
 }
 
 impl Unit {
+    /// All units, in the order of reports.
+    pub const ALL: [Self; 4] = [Self::Throughput, Self::Rate, Self::Latency, Self::Duration];
+
+    /// Returns which values are better.
+    pub fn better(self) -> Better {
+        match self {
+            Self::Throughput | Self::Rate => Better::Higher,
+            Self::Latency | Self::Duration => Better::Lower,
+        }
+    }
+
     /// Returns the unit as it is printed.
     pub fn name(self) -> &'static str {
         match self {
             Self::Throughput => "MB/s",
             Self::Rate => "IOPS",
+            Self::Latency => "ms",
+            Self::Duration => "s",
         }
     }
 }
@@ -64,6 +84,16 @@ pub struct Level {
 }
 
 impl Level {
+    /// Returns the saving of the data in per cent, if it is known: as requested, or that of random
+    /// data (0) or of one byte (100).
+    pub fn known_saving(&self) -> Option<f64> {
+        self.saved_percent.or(match self.kind.as_str() {
+            "random" => Some(0.0),
+            kind if kind.starts_with("byte") => Some(100.0),
+            _ => None,
+        })
+    }
+
     /// Returns the unit size of the data for a record size: a record, or 4 KiB if that is less, so
     /// that every record has the requested saving. Only IOzone's units are whole records, up to 16
     /// MiB.
@@ -207,7 +237,9 @@ impl Plan {
             }
         }
         let reads = |test: &Test| {
-            !test.workload.operation.writes() || test.workload.operation == Operation::Mixed
+            let operation = test.workload.operation;
+            let reads = !operation.writes() || operation == Operation::Mixed;
+            reads && !operation.reads_as_it_is()
         };
         if !self.fills && self.precondition == 0 && self.tests.iter().any(reads) {
             let what = "tests read data that was never written: set 'fills' or 'precondition'";
@@ -223,11 +255,40 @@ impl Plan {
 
     /// Removes the tests that need a file and the page cache; returns their operations.
     pub fn leave_out_stdio(&mut self) -> Vec<Operation> {
+        self.leave_out(Operation::is_stdio)
+    }
+
+    /// Removes the tests that copy files, which need a folder; returns their operations.
+    pub fn leave_out_copies(&mut self) -> Vec<Operation> {
+        self.leave_out(|operation| operation.file_set().is_some())
+    }
+
+    fn leave_out(&mut self, is_out: impl Fn(Operation) -> bool) -> Vec<Operation> {
         let mut left_out: Vec<_> = self.tests.iter().map(|test| test.workload.operation).collect();
-        left_out.retain(|operation| operation.is_stdio());
+        left_out.retain(|operation| is_out(*operation));
         left_out.dedup();
-        self.tests.retain(|test| !test.workload.operation.is_stdio());
+        self.tests.retain(|test| !is_out(test.workload.operation));
         left_out
+    }
+
+    /// Replaces the threads of each test by as many more requests in flight of one thread, as far
+    /// as that depth is allowed; returns whether that changed anything. For targets that have one
+    /// thread.
+    pub fn use_one_thread(&mut self) -> bool {
+        let mut is_changed = false;
+        for test in self.tests.iter_mut().filter(|test| test.workload.threads > 1) {
+            let workload = &mut test.workload;
+            let depth = workload.depth.saturating_mul(workload.threads);
+            (workload.depth, workload.threads) = (depth.min(DEPTH_MAX), 1);
+            is_changed = true;
+        }
+        is_changed
+    }
+
+    /// Returns whether the plan only reads what a target holds already, and writes nothing.
+    pub fn only_looks(&self) -> bool {
+        let looks = |test: &Test| test.workload.operation.reads_as_it_is();
+        self.tests.iter().all(looks) && !self.purge && self.precondition == 0
     }
 
     /// Returns the number of cells: tests at levels.
@@ -237,11 +298,90 @@ impl Plan {
 
     /// Returns the begin of the used part of the target, in bytes.
     pub fn begin_bytes(&self) -> u64 {
-        self.tests.iter().map(|test| test.workload.shift_bytes).min().unwrap_or(0)
+        self.on_target().map(|workload| workload.shift_bytes).min().unwrap_or(0)
     }
 
-    /// Returns the end of the used part of the target, in bytes.
+    /// Returns the end of the used part of the target, in bytes; 0 if all tests copy files.
     pub fn end_bytes(&self) -> u64 {
-        self.tests.iter().map(|test| test.workload.end_bytes()).max().unwrap_or(0)
+        self.on_target().map(Workload::end_bytes).max().unwrap_or(0)
+    }
+
+    /// Returns begin and end of the part that holds a level's data before its tests, in bytes;
+    /// `None` if no test needs that. Of a target that `is_own` this is all that tests use, of
+    /// others not what they read as it is.
+    pub fn filled(&self, is_own: bool) -> Option<(u64, u64)> {
+        let filled = || self.on_target().filter(|it| is_own || !it.operation.reads_as_it_is());
+        let begin = filled().map(|workload| workload.shift_bytes).min()?;
+        Some((begin, filled().map(Workload::end_bytes).max()?))
+    }
+
+    /// Returns the bytes of the largest set of files that a test copies; 0 if there is none.
+    pub fn copied_bytes(&self) -> u64 {
+        let all = self.tests.iter().map(|test| &test.workload);
+        let copies = all.filter(|workload| workload.operation.file_set().is_some());
+        copies.map(|workload| workload.span_bytes).max().unwrap_or(0)
+    }
+
+    /// Returns the workloads that use the target itself.
+    fn on_target(&self) -> impl Iterator<Item = &Workload> {
+        let all = self.tests.iter().map(|test| &test.workload);
+        all.filter(|workload| workload.operation.file_set().is_none())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: what is written to a target and what is only read is told apart. Method: plans of one
+    //! or two operations.
+    use super::*;
+    use crate::workload::{Changes, Preset};
+
+    fn plan(preset: &str, changes: &Changes) -> Plan {
+        Preset::load(preset).and_then(|preset| preset.plan(changes)).expect("a plan")
+    }
+
+    #[test]
+    fn plans_that_only_look_are_known() {
+        let mut tune = plan("hd-tune", &Changes::default());
+        assert!(tune.only_looks());
+        assert_eq!((tune.filled(false), tune.filled(true)), (None, Some((0, 1 << 30))));
+        tune.purge = true;
+        assert!(!tune.only_looks());
+        let operations = vec![Operation::AccessRead];
+        assert!(plan("as-ssd", &Changes { operations, ..Changes::default() }).only_looks());
+        assert!(!plan("as-ssd", &Changes::default()).only_looks());
+    }
+
+    /// Guards against a drive that is filled because a test reads all of it.
+    #[test]
+    fn what_is_read_as_it_is_is_not_filled() {
+        let whole = Changes { whole_bytes: Some(1 << 40), quick: true, ..Changes::default() };
+        let plan = plan("as-ssd", &whole);
+        assert_eq!((plan.end_bytes(), plan.copied_bytes()), (1 << 40, 256 << 20));
+        assert_eq!(plan.filled(false), Some((0, 256 << 20)));
+        assert_eq!(plan.filled(true), Some((0, 1 << 40)));
+        let given = Changes { span_bytes: Some(64 << 20), ..whole };
+        assert_eq!(self::plan("as-ssd", &given).end_bytes(), 64 << 20);
+    }
+
+    #[test]
+    fn tests_that_a_target_cannot_do_are_left_out() {
+        let mut plan = plan("as-ssd", &Changes::default());
+        assert_eq!(plan.leave_out_copies().len(), 3);
+        assert_eq!((plan.tests.len(), plan.copied_bytes()), (8, 0));
+        assert!(plan.use_one_thread() && !plan.use_one_thread());
+        let workload = &plan.tests[4].workload;
+        assert_eq!((workload.depth, workload.threads), (64, 1));
+        plan.check().expect("a plan");
+    }
+
+    #[test]
+    fn levels_have_the_saving_of_their_kind() {
+        let sweep = plan("as-ssd-compression", &Changes::default());
+        let savings: Vec<_> = sweep.levels.iter().map(Level::known_saving).collect();
+        assert_eq!((savings.len(), savings[0], savings[10]), (11, Some(100.0), Some(0.0)));
+        let kind = "like:x".to_owned();
+        let unknown = Level { kind, saved_percent: None, ..sweep.levels[0].clone() };
+        assert_eq!(unknown.known_saving(), None);
     }
 }

@@ -39,7 +39,7 @@ macro_rules! presets {
 }
 
 /// The built-in presets; the first is the default.
-pub const PRESETS: [(&str, &str); 17] = presets![
+pub const PRESETS: [(&str, &str); 20] = presets![
     "compressibility",
     "iozone-throughput",
     "iozone-iops",
@@ -48,11 +48,14 @@ pub const PRESETS: [(&str, &str); 17] = presets![
     "crystaldiskmark-8",
     "crystaldiskmark-8-nvme",
     "as-ssd",
+    "as-ssd-compression",
+    "hd-tune",
     "atto",
     "iometer",
     "iometer-patterns",
     "queue-depth",
     "copy",
+    "copy-paste",
     "snia-iops",
     "snia-tp",
     "snia-lat",
@@ -83,6 +86,10 @@ const COMMON_KEYS: [&str; 12] = [
     "unit", "ends",
 ];
 const TEST_KEYS: [&str; 5] = ["operation", "name", "record", "records", "mix"];
+
+/// Default span, and the word for the whole target.
+const SPAN_DEFAULT: &str = "1G";
+const WHOLE: &str = "all";
 
 /// Maximum size of a preset file in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -203,6 +210,9 @@ pub struct Changes {
     pub warm_up_seconds: Option<f64>,
     /// Bytes of the target to use.
     pub span_bytes: Option<u64>,
+    /// Bytes of the whole target, which tests with `span = "all"` use; without them these use the
+    /// default span of 1 GiB.
+    pub whole_bytes: Option<u64>,
     /// Offset of the used part within the target, in bytes.
     pub shift_bytes: Option<u64>,
     /// Requests in flight per thread.
@@ -354,6 +364,13 @@ impl Preset {
         };
         plan.check()?;
         Ok(plan)
+    }
+
+    /// Returns whether a test uses the whole of the target: see [`Changes::whole_bytes`].
+    pub fn uses_all(&self) -> bool {
+        let settings = self.tests.iter().map(|test| &test.own).chain([&self.common]);
+        let mut spans = settings.flat_map(|it| it.span.iter().chain(it.spans.iter().flatten()));
+        spans.any(|span| span == WHOLE)
     }
 
     fn levels(&self, changes: &Changes) -> Result<Vec<Level>> {

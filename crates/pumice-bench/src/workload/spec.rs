@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::files::FileSet;
 use super::mix::{self, Access};
 use crate::error::{Error, Result};
 use pumice_drive::base::units::{BLOCK_BYTES, format_size};
@@ -22,6 +23,11 @@ pub const DEPTH_MAX: u32 = 1024;
 
 /// Maximum number of threads.
 pub const THREADS_MAX: u32 = 64;
+
+/// Maximum number of positions of a surface read, and records that are read at each of them: with
+/// 64 KiB a stretch of 1 MiB, in which the wait of a hard disk for a turn weighs little.
+const POSITIONS_MAX: u64 = 500;
+const STRETCH_RECORDS: u64 = 16;
 
 /// Distance of consecutive accesses of a stride read in records: IOzone's default.
 const STRIDE_RECORDS: u64 = 17;
@@ -70,11 +76,28 @@ pub enum Operation {
     /// Read every record in order through a buffer again.
     #[serde(rename = "freread")]
     FReread,
+    /// Read stretches of records at up to 500 evenly spaced positions, from the start of the span
+    /// to its end, whatever the target holds there.
+    SurfaceRead,
+    /// Read random records, whatever the target holds there; reports know where each was.
+    AccessRead,
+    /// Read the first record repeatedly, whatever the target holds there: from the drive's cache.
+    BurstRead,
+    /// Copy a file of as many bytes as the span to a new file, by reading and writing.
+    CopyFile,
+    /// Copy a file of as many bytes as the span to a new file, by `copy_file_range`.
+    CopyRange,
+    /// Copy the files of an ISO image ([`FileSet::Image`]) to a new folder.
+    CopyIso,
+    /// Copy the files of a program ([`FileSet::Program`]) to a new folder.
+    CopyProgram,
+    /// Copy the files of a game ([`FileSet::Game`]) to a new folder.
+    CopyGame,
 }
 
 impl Operation {
     /// All operations, ordered so that each builds on the previous ones.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 24] = [
         Self::Write,
         Self::Rewrite,
         Self::Read,
@@ -91,6 +114,14 @@ impl Operation {
         Self::FRewrite,
         Self::FRead,
         Self::FReread,
+        Self::SurfaceRead,
+        Self::AccessRead,
+        Self::BurstRead,
+        Self::CopyFile,
+        Self::CopyRange,
+        Self::CopyIso,
+        Self::CopyProgram,
+        Self::CopyGame,
     ];
 
     /// Returns the name, as in presets.
@@ -112,6 +143,14 @@ impl Operation {
             Self::FRewrite => "frewrite",
             Self::FRead => "fread",
             Self::FReread => "freread",
+            Self::SurfaceRead => "surface-read",
+            Self::AccessRead => "access-read",
+            Self::BurstRead => "burst-read",
+            Self::CopyFile => "copy-file",
+            Self::CopyRange => "copy-range",
+            Self::CopyIso => "copy-iso",
+            Self::CopyProgram => "copy-program",
+            Self::CopyGame => "copy-game",
         }
     }
 
@@ -119,6 +158,7 @@ impl Operation {
     pub fn is_timed(self) -> bool {
         matches!(self, Self::RandomRead | Self::RandomWrite | Self::Mixed)
             || matches!(self, Self::RecordRewrite | Self::Trim)
+            || matches!(self, Self::AccessRead | Self::BurstRead)
     }
 
     /// Returns whether the operation changes the content of the target.
@@ -127,6 +167,30 @@ impl Operation {
             self,
             Self::Read | Self::Reread | Self::RandomRead | Self::BackwardRead | Self::StrideRead
         ) && !matches!(self, Self::FRead | Self::FReread)
+            && !self.reads_as_it_is()
+    }
+
+    /// Returns whether the operation reads whatever the target holds: nothing is written before it,
+    /// unless the target is the bench's own file.
+    pub fn reads_as_it_is(self) -> bool {
+        matches!(self, Self::SurfaceRead | Self::AccessRead | Self::BurstRead)
+    }
+
+    /// Returns the files that the operation copies; `None` if it uses the target itself. Such an
+    /// operation needs a folder, and uses the page cache.
+    pub fn file_set(self) -> Option<FileSet> {
+        match self {
+            Self::CopyFile | Self::CopyRange => Some(FileSet::One),
+            Self::CopyIso => Some(FileSet::Image),
+            Self::CopyProgram => Some(FileSet::Program),
+            Self::CopyGame => Some(FileSet::Game),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the operation has one thread with one request in flight.
+    pub fn is_serial(self) -> bool {
+        self.reads_as_it_is() || self.file_set().is_some()
     }
 
     /// Returns whether the operation writes a new file: a file that the bench created is emptied
@@ -317,6 +381,10 @@ impl Workload {
             let (name, depth) = (self.operation.name(), self.depth);
             return wrong(format!("depth {depth}: {name} has one request in flight, expected 1"));
         }
+        if self.operation.is_serial() && (self.depth != 1 || self.threads != 1) {
+            let name = self.operation.name();
+            return wrong(format!("{name} has one thread with one request in flight"));
+        }
         if !(1..=THREADS_MAX).contains(&self.threads) {
             return wrong(format!("{} threads: expected 1 to {THREADS_MAX}", self.threads));
         }
@@ -404,10 +472,32 @@ impl Workload {
         let all = self.records() * self.record_bytes;
         match self.operation {
             operation if !operation.writes() || operation == Operation::Trim => Some(0),
+            operation if operation.file_set().is_some() => Some(self.span_bytes),
             _ if self.is_timed() => None,
             Operation::Copy => Some(all / 2),
             Operation::Mixed => Some(all * u64::from(100 - self.reads_percent.min(100)) / 100),
             _ => Some(all),
+        }
+    }
+
+    /// Returns the bytes that the workload reads and writes, or `None` if it is time-based.
+    pub fn moved_bytes(&self) -> Option<u64> {
+        match self.operation {
+            operation if operation.file_set().is_some() => Some(2 * self.span_bytes),
+            _ if self.is_timed() => None,
+            Operation::SurfaceRead => Some(self.surface().reads() * self.record_bytes),
+            _ => Some(self.span_bytes),
+        }
+    }
+
+    /// Returns where a surface read reads.
+    pub(crate) fn surface(&self) -> Surface {
+        let records = self.records();
+        let stretch_records = records.clamp(1, STRETCH_RECORDS);
+        Surface {
+            positions: (records / stretch_records).clamp(1, POSITIONS_MAX),
+            stretch_records,
+            records,
         }
     }
 
@@ -423,6 +513,35 @@ impl Workload {
         self.piece_bytes().is_multiple_of(block)
             && self.shift_bytes.is_multiple_of(block)
             && self.mix.iter().all(aligned)
+    }
+}
+
+/// The positions of a surface read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Surface {
+    /// Number of positions, at least 1.
+    pub(crate) positions: u64,
+    /// Consecutive records that are read at each of them.
+    pub(crate) stretch_records: u64,
+    records: u64,
+}
+
+impl Surface {
+    /// Returns the number of records that are read.
+    pub(crate) fn reads(&self) -> u64 {
+        self.positions * self.stretch_records
+    }
+
+    /// Returns the number of the record that is read in this turn; `None` after the last.
+    pub(crate) fn record(&self, turn: u64) -> Option<u64> {
+        let (position, offset) = (turn / self.stretch_records, turn % self.stretch_records);
+        if position >= self.positions {
+            return None;
+        }
+        let last_begin = u128::from(self.records.saturating_sub(self.stretch_records));
+        let steps = u128::from(self.positions.saturating_sub(1).max(1));
+        let begin = last_begin * u128::from(position) / steps;
+        Some(begin as u64 + offset)
     }
 }
 
@@ -482,6 +601,8 @@ mod tests {
             (Workload { span_bytes: 8191, ..good.clone() }, "too small"),
             (Workload { pattern: Pattern::Zipf(f64::NAN), ..good.clone() }, "zipf"),
             (Workload { operation: Operation::FRead, depth: 2, ..good.clone() }, "fread"),
+            (Workload { operation: Operation::SurfaceRead, ..good.clone() }, "surface-read"),
+            (Workload { operation: Operation::CopyIso, ..good.clone() }, "copy-iso"),
             (Workload { span_bytes: 16_383, ..copy }, "too small"),
         ] {
             let error = bad.check().expect_err(word);

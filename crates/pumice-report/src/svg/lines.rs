@@ -1,4 +1,5 @@
-//! A line chart: one path for each series, markers where points are few.
+//! A line chart: one path for each series, markers where points are few, and a second vertical
+//! axis at the right if there is a second quantity.
 
 use super::super::chart::{LineChart, Point, Series};
 use super::super::number::Number;
@@ -21,16 +22,18 @@ const TICK_GAP: f64 = 8.0;
 pub(crate) fn lines(chart: &LineChart, frame: &Frame<'_>) -> String {
     let points = || chart.series.iter().flat_map(|series| &series.points);
     let xs: Vec<f64> = points().map(|point| point.x).collect();
-    let ys: Vec<f64> = points().flat_map(reach).collect();
     let bottom = ABOVE + frame.plot_height;
-    let y = PixelAxis::new(chart.y.scale, &ys, (frame.plot_height / 42.0) as usize, Ends::Ticks);
-    let y = y.between(bottom, ABOVE);
-    let labels = y.ticks().into_iter().map(|(_, label)| text_width(&label, FONT_LABEL));
-    let left = labels.fold(0.0, f64::max) + TICK_GAP;
+    let y = height_axis(chart, false, frame).between(bottom, ABOVE);
+    let right_y = height_axis(chart, true, frame).between(bottom, ABOVE);
+    let left = widest(&y) + TICK_GAP;
     let x = PixelAxis::new(chart.x.scale, &xs, (frame.width / 100.0) as usize, Ends::Data);
     // Half of the last label extends beyond the plot.
-    let labels = x.ticks().into_iter().map(|(_, label)| text_width(&label, FONT_LABEL));
-    let right = (frame.width - labels.fold(MARKER_RADIUS, f64::max) / 2.0).max(left + 1.0);
+    let margin = match &chart.right {
+        Some(_) => widest(&right_y) + TICK_GAP,
+        None => 0.0,
+    };
+    let margin = margin.max(widest(&x).max(MARKER_RADIUS) / 2.0);
+    let right = (frame.width - margin).max(left + 1.0);
     let x = x.between(left, right);
 
     let description = format!(
@@ -41,22 +44,31 @@ pub(crate) fn lines(chart: &LineChart, frame: &Frame<'_>) -> String {
     );
     let size = Size { width: frame.width, height: bottom + BELOW };
     let mut svg = Svg::new(frame, size, &chart.title, &description);
-    let heading = shortened(&chart.y.heading(), FONT_TITLE, frame.width);
+    let room = if chart.right.is_some() { frame.width / 2.0 - TICK_GAP } else { frame.width };
+    let heading = shortened(&chart.y.heading(), FONT_TITLE, room);
     svg.label("axis", Pixel { x: 0.0, y: FONT_TITLE }, &heading);
     let heading = shortened(&chart.x.heading(), FONT_TITLE, right - left);
     let below = Pixel { x: (left + right) / 2.0, y: bottom + BELOW - 6.0 };
     svg.label("axis middle", below, &heading);
     draw_grid(&mut svg, &x, &y, Plot { left, right, bottom });
+    if let Some(axis) = &chart.right {
+        let heading = shortened(&axis.heading(), FONT_TITLE, room);
+        svg.label("axis end", Pixel { x: frame.width, y: FONT_TITLE }, &heading);
+        for (tick, label) in right_y.ticks() {
+            svg.label("tick", Pixel { x: right + TICK_GAP, y: right_y.at(tick) + 4.0 }, &label);
+        }
+    }
     for (index, series) in chart.series.iter().enumerate() {
         svg.open("g", &[("class", &series_class(index))]);
         svg.leaf("title", &[], &series.name);
-        let pieces = pieces(&series.points, &x, &y);
+        let y = if series.is_right { &right_y } else { &y };
+        let pieces = pieces(&series.points, &x, y);
         let thinned: Vec<_> = pieces.iter().map(|piece| thinned(piece)).collect();
         let class = line_class(index);
         if series.is_joined {
             svg.empty("path", &[("class", &class), ("d", &path(&thinned))]);
         }
-        draw_deviations(&mut svg, series, &x, &y);
+        draw_deviations(&mut svg, series, &x, y);
         if !series.is_joined || series.points.len() <= MARKERS_MAX {
             for point in pieces.iter().flatten() {
                 draw_marker(&mut svg, chart, index, point);
@@ -65,6 +77,21 @@ pub(crate) fn lines(chart: &LineChart, frame: &Frame<'_>) -> String {
         svg.close();
     }
     svg.finish()
+}
+
+/// Returns the axis of the heights of all series at the left, or at the right.
+fn height_axis(chart: &LineChart, is_right: bool, frame: &Frame<'_>) -> PixelAxis {
+    let series = chart.series.iter().filter(|series| series.is_right == is_right);
+    let heights: Vec<f64> = series.flat_map(|series| &series.points).flat_map(reach).collect();
+    let axis = chart.right.as_ref().filter(|_| is_right).unwrap_or(&chart.y);
+    let ticks = (frame.plot_height / 42.0) as usize;
+    PixelAxis::new(axis.scale, &heights, ticks, Ends::Ticks)
+}
+
+/// Returns the width in pixels of the widest label.
+fn widest(axis: &PixelAxis) -> f64 {
+    let labels = axis.ticks().into_iter().map(|(_, label)| text_width(&label, FONT_LABEL));
+    labels.fold(0.0, f64::max)
 }
 
 /// Returns the y of a point, and the ends of its deviation if it can be drawn.
@@ -174,7 +201,7 @@ fn draw_marker(svg: &mut Svg, chart: &LineChart, index: usize, drawn: &DrawnPoin
     let about = format!(
         "{}: {} at {}",
         chart.series[index].name,
-        with_unit(point.y, &chart.y.unit),
+        with_unit(point.y, &chart.axis_of(&chart.series[index]).unit),
         with_unit(point.x, &chart.x.unit)
     );
     svg.open("g", &[("class", &"marker")]);

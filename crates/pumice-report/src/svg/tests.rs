@@ -147,6 +147,29 @@ fn dots_are_not_joined_and_have_their_deviations() {
 }
 
 #[test]
+fn a_second_quantity_has_its_own_axis() {
+    let mut chart = LineChart::new("T", Axis::new("position", "GB"), Axis::new("rate", "MB/s"));
+    chart.line("a", vec![Point::new(0.0, 100.0), Point::new(10.0, 50.0)]);
+    let alone = read(&lines(&chart, &FRAME)).0;
+    chart.dots_at_right("b", Axis::new("time", "ms"), vec![Point::new(5.0, 1.0)]);
+    let (tags, text) = read(&lines(&chart, &FRAME));
+    assert!(text.contains("time, ms") && text.contains("b: 1 ms at 5 GB"), "{text}");
+    // One ms is at the top of its axis, as 100 MB/s are of the other.
+    let places: Vec<&str> = tags.iter().filter_map(|tag| tag.strip_prefix("path d=\"M")).collect();
+    let height = |index: usize| {
+        let path = places[index].split(['a', 'L', 'z']).next().expect("a place").to_owned();
+        path.split_once(' ').expect("x and y").1.parse::<f64>().expect("a number")
+    };
+    assert_eq!(places.len(), 3, "{places:?}");
+    assert!((height(0) - 30.0).abs() < 3.0 && (height(2) - 30.0).abs() < 3.0, "{places:?}");
+    let ticks = |tags: &[String]| tags.iter().filter(|tag| tag.contains("\"tick\"")).count();
+    assert_eq!((ticks(&alone), ticks(&tags) >= 3), (0, true));
+    // The same line, in less room.
+    let line = |tags: &[String]| tags.iter().find(|tag| tag.contains("\"line\"")).cloned();
+    assert_ne!(line(&alone), line(&tags));
+}
+
+#[test]
 fn text_from_outside_stays_text() {
     let evil = "<script>\"'&]]>\u{1b}";
     let mut chart = BarChart::new(evil, evil, Axis::new(evil, evil), [evil, evil, evil]);

@@ -10,6 +10,7 @@ use super::report::labelled;
 use super::values::percent;
 use super::{Outcome, print, print_schema};
 use pumice_bench::compare::compare;
+use pumice_bench::stats::Better;
 use pumice_bench::{interop, report};
 
 /// Compare results, with confidence intervals and significance
@@ -96,11 +97,12 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let slower = comparison.slower_than(percent);
     for (against, cell) in &slower {
         let interval = cell.compared.and_then(|compared| compared.ratio_interval);
-        let at_most = interval.map_or(f64::NAN, |interval| interval.high);
-        super::say_error(&format!(
-            "{}: {}, {}: at most {at_most:.3} times the base",
-            against.other, cell.test, cell.level
-        ));
+        let limit = interval.map_or(String::new(), |interval| match cell.unit.better() {
+            Better::Higher => format!("at most {:.3}", interval.high),
+            Better::Lower => format!("at least {:.3}", interval.low),
+        });
+        let (other, test, level) = (&against.other, &cell.test, &cell.level);
+        super::say_error(&format!("{other}: {test}, {level}: {limit} times the base"));
     }
     Ok(if slower.is_empty() { Outcome::Good } else { Outcome::Problem })
 }

@@ -63,6 +63,9 @@ pub fn detect(
         let what = format!("{location} is simulated: 'pumice drives {profile}' shows its codec");
         return Err(Error::unsupported(what));
     }
+    if let Location::Existing(_) = location {
+        return Err(Error::ReadOnly(format!("{location} is only read: detection writes to it")));
+    }
     let facts = environment(location.path().as_deref());
     let (sources, mut remarks) = usage_sources(location);
     let region = Region::open(location, settings, stop)?;

@@ -110,7 +110,7 @@ pub(super) fn usage_sources(location: &Location) -> (Vec<UsageSource>, Vec<Strin
             None => {}
         },
         Location::Nbd(_) => remarks.push(EXPORT_REMARK.into()),
-        Location::Sim(_) => {}
+        Location::Sim(_) | Location::Existing(_) => {}
     }
     match counted {
         Some(device) if device.name().starts_with("zram") => remarks.push(format!(
@@ -138,7 +138,7 @@ fn zram(folder: &Path, field: usize) -> Option<u64> {
 pub(super) fn zeroes(location: &Location, region: &Region<'_>, bytes: u64) -> Option<Zeroes> {
     let path = location.path().unwrap_or_default();
     let mapped = match location {
-        Location::Nbd(_) | Location::Sim(_) => return None,
+        Location::Nbd(_) | Location::Sim(_) | Location::Existing(_) => return None,
         Location::Drive(_) => region.drive_info()?.mapped_bytes,
         Location::Device(_) => {
             let name = Device::of(&path)?.name();

@@ -108,6 +108,7 @@ impl Imported {
                 latency: measured.latency,
                 interval_ns: 1_000_000_000,
                 intervals: Vec::new(),
+                spots: Vec::new(),
                 generation_share: 0.0,
             },
             processor_share: 0.0,

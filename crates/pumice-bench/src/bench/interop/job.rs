@@ -88,8 +88,8 @@ fn section(name: &str, test: &Test, level: &Level, warm_up_seconds: f64) -> Stri
 }
 
 fn is_random(operation: Operation) -> bool {
-    use Operation::{Mixed, RandomRead, RandomWrite, Trim};
-    matches!(operation, RandomRead | RandomWrite | Mixed | Trim)
+    use Operation::{AccessRead, Mixed, RandomRead, RandomWrite, Trim};
+    matches!(operation, RandomRead | RandomWrite | Mixed | Trim | AccessRead)
 }
 
 /// Precedes operations that use the C library's buffer.
@@ -119,7 +119,15 @@ fn direction(workload: &Workload) -> Option<String> {
         Operation::RecordRewrite => "rw=write".to_owned(),
         Operation::FWrite | Operation::FRewrite => format!("{NO_STDIO}rw=write"),
         Operation::FRead | Operation::FReread => format!("{NO_STDIO}rw=read"),
-        Operation::Copy => return None,
+        Operation::AccessRead => format!("rw=randread{map}"),
+        Operation::BurstRead => "rw=read".to_owned(),
+        Operation::SurfaceRead
+        | Operation::Copy
+        | Operation::CopyFile
+        | Operation::CopyRange
+        | Operation::CopyIso
+        | Operation::CopyProgram
+        | Operation::CopyGame => return None,
     })
 }
 
@@ -127,12 +135,12 @@ fn direction(workload: &Workload) -> Option<String> {
 fn span(workload: &Workload) -> String {
     let threads = u64::from(workload.threads);
     let mut span = match workload.operation {
-        Operation::RecordRewrite => workload.record_bytes,
+        Operation::RecordRewrite | Operation::BurstRead => workload.record_bytes,
         _ => workload.records() * workload.record_bytes,
     };
     let mut text = format!("offset={}\n", workload.shift_bytes);
     let is_shared_out = !is_random(workload.operation);
-    if is_shared_out && workload.operation != Operation::RecordRewrite {
+    if is_shared_out && span > workload.record_bytes {
         span = span / threads / workload.record_bytes * workload.record_bytes;
     }
     if threads > 1 {

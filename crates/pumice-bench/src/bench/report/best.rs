@@ -1,7 +1,7 @@
 //! The best of several runs, as some tools report it, beside the mean.
 
 use super::cells::{Cell, Cells};
-use crate::stats::Latencies;
+use crate::stats::{Better, Latencies};
 use pumice_report::{Column, Number, Section, Table};
 
 /// Returns a section with a table; without blocks if the plan does not ask for it or no cell has
@@ -49,7 +49,11 @@ pub(super) fn section(cells: &Cells<'_>) -> Section {
 
 /// Returns the best of the first runs, and its ratio to the mean of all.
 fn best(cell: &Cell<'_>, runs: u32) -> Option<(Number, f64)> {
-    let best = cell.values.iter().take(runs as usize).copied().reduce(f64::max)?;
+    let better = match cell.test.unit.better() {
+        Better::Higher => f64::max,
+        Better::Lower => f64::min,
+    };
+    let best = cell.values.iter().take(runs as usize).copied().reduce(better)?;
     let mean = cell.summary?.mean;
     Some((Number::significant(best, 4), best / mean))
 }

@@ -43,7 +43,7 @@ pub(super) fn section(all: &[Cells<'_>], names: &[String]) -> Section {
                 let title = format!("{}{of}: {what}", test.name);
                 LineChart::new(title, Axis::new("time measured", "s"), axis)
             };
-            let mut rate = chart("second by second", speed::axis(test.unit));
+            let mut rate = chart("second by second", speed::axis(speed::course_unit(test.unit)));
             let mut longest = chart("longest latency", Axis::new("latency", "µs"));
             for (name, cells, level) in lines {
                 let (rates, latencies) = dots(&cells.of_test(index)[level]);
@@ -149,7 +149,7 @@ pub(super) fn parts(
 ) -> Vec<Vec<Part>> {
     let scale = match cell.test.unit {
         Unit::Throughput => cell.test.workload.record_bytes as f64 / 1e6,
-        Unit::Rate => 1.0,
+        Unit::Rate | Unit::Latency | Unit::Duration => 1.0,
     };
     let seconds: f64 = runs.iter().map(|run| run.sample.seconds).sum();
     let of_run = |run: &&RunResult| {

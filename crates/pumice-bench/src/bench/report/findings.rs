@@ -3,7 +3,7 @@
 
 use super::cells::{Cell, Cells};
 use crate::bench::results::RunResult;
-use crate::stats::{self, Direction, Trend};
+use crate::stats::{self, Better, Direction, Trend};
 use pumice_report::{Number, Section};
 
 /// Cells that a finding names; further ones are counted.
@@ -83,10 +83,10 @@ fn trends(cells: &Cells<'_>, section: &mut Section) {
         .collect();
     let mut any = false;
     for (cell, trend) in &all {
-        let word = match trend.direction {
-            Direction::Rising => "faster",
-            Direction::Falling => "slower",
-            Direction::None | Direction::TooFewRuns => continue,
+        let word = match (trend.direction, cell.test.unit.better()) {
+            (Direction::Rising, Better::Higher) | (Direction::Falling, Better::Lower) => "faster",
+            (Direction::Falling, Better::Higher) | (Direction::Rising, Better::Lower) => "slower",
+            (Direction::None | Direction::TooFewRuns, _) => continue,
         };
         any = true;
         section.warning(format!(

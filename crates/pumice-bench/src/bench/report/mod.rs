@@ -6,7 +6,10 @@
 //! * `side_by_side`: bars of several results in one chart.
 //! * `depth`: speed and latency over queue depth.
 //! * `consistency`: single seconds and longest latencies.
-//! * `speed`: bars and numbers of throughput and rate.
+//! * `speed`: bars and numbers of each unit.
+//! * `score`: the score of AS SSD.
+//! * `range`: rates and access times over the range of a target.
+//! * `copies`: copies of files in seconds and MB/s.
 //! * `latency`: percentiles, as numbers and as curves.
 //! * `timeline`: time-based runs over their duration.
 //! * `findings`: what a reader must know first: warnings, trends, steady state, outliers.
@@ -18,11 +21,14 @@
 mod best;
 mod cells;
 mod consistency;
+mod copies;
 mod depth;
 mod facts;
 mod findings;
 mod latency;
+mod range;
 mod rounds;
+mod score;
 mod side_by_side;
 mod speed;
 #[cfg(test)]
@@ -125,7 +131,7 @@ fn lead(results: &Results) -> String {
 pub fn summary(results: &Results) -> Document {
     let cells = Cells::new(results);
     let mut document = Document::new(title(results), lead(results));
-    for unit in [Unit::Throughput, Unit::Rate] {
+    for unit in Unit::ALL {
         if let Some(table) = speed::matrix(&cells, unit) {
             document.section(speed::heading(unit)).block(table);
         }
@@ -133,6 +139,12 @@ pub fn summary(results: &Results) -> Document {
     let best = best::section(&cells);
     if !best.blocks.is_empty() {
         document.section(best.heading).blocks = best.blocks;
+    }
+    let more = [score::table(&cells), range::table(&cells), copies::table(&cells)];
+    for (heading, table) in ["AS SSD score", "Over the range", "Copies of files"].iter().zip(more) {
+        if let Some(table) = table {
+            document.section(*heading).block(table);
+        }
     }
     let warnings = findings::section(&cells);
     if !warnings.blocks.is_empty() {
@@ -157,10 +169,13 @@ fn sections(results: &Results) -> Vec<Section> {
     let cells = Cells::new(results);
     let name = results.header.name().to_owned();
     let mut sections = vec![findings::section(&cells)];
-    sections.extend([Unit::Throughput, Unit::Rate].map(|unit| speed::section(&cells, unit)));
+    sections.push(score::section(&cells));
+    sections.extend(Unit::ALL.map(|unit| speed::section(&cells, unit)));
     sections.push(best::section(&cells));
     sections.extend([
         depth::section(std::slice::from_ref(&cells), std::slice::from_ref(&name)),
+        range::section(&cells),
+        copies::section(&cells),
         rounds::section(&cells),
         latency::section(&cells),
         timeline::section(&cells),

@@ -85,7 +85,8 @@ fn convergence(cell: &Cell<'_>) -> LineChart {
 /// Requests or bytes per second, second by second, over the whole test.
 fn seconds(cell: &Cell<'_>) -> LineChart {
     let title = format!("{}, second by second", cell.name());
-    let mut chart = LineChart::new(title, Axis::new("time", "s"), speed::axis(cell.test.unit));
+    let axis = speed::axis(speed::course_unit(cell.test.unit));
+    let mut chart = LineChart::new(title, Axis::new("time", "s"), axis);
     let parts = consistency::parts(&cell.all, cell, |_| 1.0);
     let dot =
         |run: &RunResult, part: &consistency::Part| Point::new(run.begun_s + part.at_s, part.value);

@@ -6,14 +6,12 @@
 //! queue depth have charts of their own.
 
 use super::cells::{Cell, Cells};
+use super::range;
 use super::speed::{self, GROUPS_MAX};
 use super::{depth, facts};
 use crate::bench::results::Results;
 use crate::workload::Unit;
-use pumice_report::{Axis, Bar, BarChart, Column, LineChart, Point, Section, Table};
-
-/// Minimum number of levels of a curve.
-const LEVELS_MIN: usize = 3;
+use pumice_report::{Axis, Bar, BarChart, Column, LineChart, Section, Table};
 
 /// Returns a section with the charts; without blocks if there are fewer than two results. The
 /// results must have been compared.
@@ -24,15 +22,12 @@ pub(super) fn section(all: &[Results], names: &[String]) -> Section {
     let cells: Vec<Cells<'_>> = all.iter().map(Cells::new).collect();
     let in_sweeps: Vec<usize> = depth::sweeps(&cells[0]).concat();
     let plan = &first.header.plan;
-    if in_sweeps.len() < plan.tests.len() {
-        section.paragraph(
-            "Higher is better. Each bar is the mean of its runs, each error bar one standard \
-             deviation to either side.",
-        );
-    }
-    for unit in [Unit::Throughput, Unit::Rate] {
+    for unit in Unit::ALL {
         let is_drawn = |test: &usize| plan.tests[*test].unit == unit && !in_sweeps.contains(test);
         let tests: Vec<usize> = (0..plan.tests.len()).filter(is_drawn).collect();
+        if !tests.is_empty() {
+            section.paragraph(speed::how_to_read(unit));
+        }
         if plan.levels.len() > 1 {
             for test in tests {
                 section.block(by_level(&cells, names, test, unit));
@@ -53,6 +48,10 @@ pub(super) fn section(all: &[Results], names: &[String]) -> Section {
             }
             section.block(chart.with_fitting_scale());
         }
+    }
+    let cells: Vec<&Cells<'_>> = cells.iter().collect();
+    for chart in range::charts(&cells, names) {
+        section.block(chart);
     }
     section
 }
@@ -105,18 +104,13 @@ fn over_saving(
     unit: Unit,
 ) -> Option<LineChart> {
     let plan = cells[0].plan();
-    let known = plan.levels.iter().filter(|level| level.saved_percent.is_some()).count();
-    if known < LEVELS_MIN {
+    if !speed::has_curve(&cells[0]) {
         return None;
     }
     let title = format!("{}, over the saving of the data", plan.tests[test].name);
     let mut chart = LineChart::new(title, Axis::new("space saved", "%"), speed::axis(unit));
     for (cells, name) in cells.iter().zip(names) {
-        let point = |cell: &Cell<'_>| {
-            let (saved, summary) = (cell.level.saved_percent?, cell.summary?);
-            Some(Point { x: saved, y: summary.mean, deviation: summary.deviation })
-        };
-        chart.line(name, cells.of_test(test).iter().filter_map(point).collect());
+        chart.line(name, speed::curve(cells.of_test(test)));
     }
     Some(chart.with_fitting_scale())
 }

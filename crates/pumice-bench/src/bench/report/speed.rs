@@ -1,19 +1,25 @@
-//! Bars and numbers of throughput and rate.
+//! Bars and numbers of throughput, rate, latency and duration.
 //!
 //! Tests stand side by side in one chart for each unit. Tests that differ in nothing but the bytes
 //! of a record are a sweep and get a chart of their own, ordered by these. Those that differ in
-//! nothing but their depth are drawn by `depth`.
+//! nothing but their depth are drawn by `depth`. From three levels of known saving on, a chart has
+//! the values over the saving, with a line for each test.
 
 use super::cells::{Cell, Cells};
 use super::depth;
 use crate::bench::results::Results;
-use crate::workload::Unit;
-use crate::workload::{Operation, Workload};
+use crate::stats::Better;
+use crate::workload::{Operation, Unit, Workload};
 use pumice_drive::base::units::format_size_exact;
-use pumice_report::{Axis, Bar, BarChart, Column, Number, Section, Table};
+use pumice_report::{Axis, Bar, BarChart, Column, LineChart, Number, Point, Section, Table};
 
 /// Minimum number of record sizes in a sweep: two are just two tests.
 const SWEEP_MIN: usize = 3;
+
+/// Minimum number of levels of a curve over the saving, and maximum number of its lines, so that
+/// they can be told apart.
+const LEVELS_MIN: usize = 3;
+const LINES_MAX: usize = 8;
 
 /// Maximum number of groups in a chart, so that their names are readable; larger charts are split.
 pub(super) const GROUPS_MAX: usize = 16;
@@ -22,7 +28,30 @@ pub(super) fn heading(unit: Unit) -> &'static str {
     match unit {
         Unit::Throughput => "Throughput",
         Unit::Rate => "Requests per second",
+        Unit::Latency => "Access time",
+        Unit::Duration => "Duration",
     }
+}
+
+/// Returns the unit of the course of a test over time: of latencies and durations, it is that of
+/// the requests per second.
+pub(super) fn course_unit(unit: Unit) -> Unit {
+    match unit {
+        Unit::Throughput => Unit::Throughput,
+        Unit::Rate | Unit::Latency | Unit::Duration => Unit::Rate,
+    }
+}
+
+/// Returns which values are better, and what bars show, in two sentences.
+pub(super) fn how_to_read(unit: Unit) -> String {
+    let better = match unit.better() {
+        Better::Higher => "Higher is better.",
+        Better::Lower => "Lower is better.",
+    };
+    format!(
+        "{better} Each bar is the mean of its runs, each error bar one standard deviation to \
+         either side."
+    )
 }
 
 /// Returns a section with the tests of this unit; it has no blocks if there are none.
@@ -34,10 +63,10 @@ pub(super) fn section(cells: &Cells<'_>, unit: Unit) -> Section {
     }
     let charts = charts(cells, unit);
     if !charts.is_empty() {
-        section.paragraph(
-            "Higher is better. Each bar is the mean of its runs, each error bar one standard \
-             deviation to either side.",
-        );
+        section.paragraph(how_to_read(unit));
+    }
+    if let Some(chart) = over_saving(cells, unit) {
+        section.block(chart);
     }
     for chart in charts {
         section.block(chart);
@@ -183,7 +212,41 @@ pub(super) fn axis(unit: Unit) -> Axis {
     match unit {
         Unit::Throughput => Axis::new("throughput", unit.name()),
         Unit::Rate => Axis::new("requests per second", unit.name()),
+        Unit::Latency => Axis::new("latency", unit.name()),
+        Unit::Duration => Axis::new("duration", unit.name()),
     }
+}
+
+/// Returns the values over the saving of the data, with a line for each test; `None` if there are
+/// too few levels of known saving or too many tests.
+fn over_saving(cells: &Cells<'_>, unit: Unit) -> Option<LineChart> {
+    let tests = measured(cells, unit);
+    if !has_curve(cells) || !(1..=LINES_MAX).contains(&tests.len()) {
+        return None;
+    }
+    let title = format!("{} over the saving of the data", heading(unit));
+    let mut chart = LineChart::new(title, Axis::new("space saved", "%"), axis(unit));
+    for test in tests {
+        chart.line(&cells.plan().tests[test].name, curve(cells.of_test(test)));
+    }
+    Some(chart)
+}
+
+/// Returns whether enough levels have a known saving for a curve.
+pub(super) fn has_curve(cells: &Cells<'_>) -> bool {
+    let levels = cells.plan().levels.iter();
+    levels.filter(|level| level.known_saving().is_some()).count() >= LEVELS_MIN
+}
+
+/// Returns the values of a test over the saving, with deviations, from the least saving on.
+pub(super) fn curve(cells: &[Cell<'_>]) -> Vec<Point> {
+    let point = |cell: &Cell<'_>| {
+        let (saved, summary) = (cell.level.known_saving()?, cell.summary?);
+        Some(Point { x: saved, y: summary.mean, deviation: summary.deviation })
+    };
+    let mut points: Vec<Point> = cells.iter().filter_map(point).collect();
+    points.sort_by(|one, two| one.x.total_cmp(&two.x));
+    points
 }
 
 fn chart(cells: &Cells<'_>, unit: Unit, title: String, groups: &str) -> BarChart {

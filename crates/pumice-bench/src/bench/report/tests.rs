@@ -478,7 +478,17 @@ fn several_results_are_in_one_chart() {
             run
         }));
     }
-    assert_eq!(curves(&three), [[100.0, 50.0, 50.0], [150.0, 75.0, 75.0]]);
+    // From the least saving on, and of one result a line for each test.
+    assert_eq!(curves(&three), [[50.0, 50.0, 100.0], [75.0, 75.0, 150.0]]);
+    let alone = document(&three[..1]);
+    let curve = alone.sections[0].blocks.iter().find_map(|block| match block {
+        Block::Lines(chart) => Some(chart),
+        _ => None,
+    });
+    let curve = curve.expect("a curve over the saving");
+    assert_eq!((curve.series.len(), curve.series[0].name.as_str()), (1, "sequential write"));
+    assert_eq!(curve.series[0].points[2].x, 98.0);
+    assert!(curve.series[0].points[2].deviation.is_some());
     for results in &mut all {
         results.header.plan.levels.truncate(1);
         results.runs.retain(|run| run.level == 0);

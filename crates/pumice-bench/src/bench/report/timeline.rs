@@ -14,11 +14,12 @@ pub(super) fn section(cells: &Cells<'_>) -> Section {
         if !test.workload.is_timed() {
             continue;
         }
-        let scale = match test.unit {
+        let unit = speed::course_unit(test.unit);
+        let scale = match unit {
             Unit::Throughput => test.workload.mean_bytes() / 1e6,
-            Unit::Rate => 1.0,
+            _ => 1.0,
         };
-        let mut chart = LineChart::new(&test.name, Axis::new("time", "s"), speed::axis(test.unit));
+        let mut chart = LineChart::new(&test.name, Axis::new("time", "s"), speed::axis(unit));
         for cell in cells.of_test(index) {
             let (seconds, course) = course(cell);
             let point = |(index, requests): (usize, &f64)| {

@@ -74,7 +74,11 @@ impl Header {
             target: location.to_string(),
             label: String::new(),
             turns: None,
-            payloads: survey(&plan)?,
+            // Nothing is written to a target that is only read.
+            payloads: match location {
+                Location::Existing(_) => Vec::new(),
+                _ => survey(&plan)?,
+            },
             plan,
             command: words.collect::<Vec<_>>().join(" "),
             begun_unix_s,
@@ -149,12 +153,18 @@ fn facts(location: &Location) -> Result<Vec<(String, String)>> {
         Location::Sim(text) => {
             environment::simulated(&Profile::find(SystemSpec::profile_of(text))?)
         }
-        Location::Drive(path) => {
-            let mut facts = environment::environment(Some(path));
-            facts.extend(environment::drive(&drive_info(path)?));
+        _ => {
+            let mut facts = environment::environment(location.path().as_deref());
+            let is_read = matches!(location, Location::Existing(_));
+            if let Location::Drive(path) = location.inner() {
+                facts.extend(environment::drive(&drive_info(path, is_read)?));
+            }
+            if is_read {
+                let fact = "read as it is; nothing was written".to_owned();
+                facts.push(("target's data".to_owned(), fact));
+            }
             facts
         }
-        _ => environment::environment(location.path().as_deref()),
     })
 }
 

@@ -35,13 +35,20 @@ pub struct RunResult {
 }
 
 impl RunResult {
-    /// Returns the value in a unit: 10^6 bytes or requests per second.
+    /// Returns the value in a unit: 10^6 bytes or requests per second, the mean latency in ms, or
+    /// the duration in seconds. Without latencies their mean is that of one request in flight.
     pub fn value(&self, unit: Unit) -> f64 {
-        let amount = match unit {
-            Unit::Throughput => self.sample.host_bytes as f64 / 1e6,
-            Unit::Rate => self.sample.operations as f64,
-        };
-        amount / self.sample.seconds.max(1e-9)
+        let sample = &self.sample;
+        let seconds = sample.seconds.max(1e-9);
+        match unit {
+            Unit::Throughput => sample.host_bytes as f64 / 1e6 / seconds,
+            Unit::Rate => sample.operations as f64 / seconds,
+            Unit::Latency => match sample.latency.percentiles() {
+                Some(latency) => latency.mean_ns / 1e6,
+                None => seconds * 1e3 / sample.operations.max(1) as f64,
+            },
+            Unit::Duration => seconds,
+        }
     }
 }
 
@@ -72,5 +79,10 @@ mod tests {
         run.sample.seconds = 2.0;
         assert_eq!(run.value(Unit::Rate), 250.0);
         assert_eq!(run.value(Unit::Throughput), 1.024);
+        assert_eq!(run.value(Unit::Duration), 2.0);
+        // 99 of 100 requests took 0.1 ms, the others 1 ms.
+        assert!((run.value(Unit::Latency) - 0.109).abs() < 1e-3);
+        run.sample.latency = crate::stats::Latencies::new();
+        assert_eq!(run.value(Unit::Latency), 4.0);
     }
 }

@@ -92,6 +92,7 @@ pub(crate) fn run(round: u32, test: usize, level: usize, value: f64) -> RunResul
             latency,
             interval_ns: 50_000_000,
             intervals: vec![interval; 20],
+            spots: Vec::new(),
             generation_share: 0.0,
         },
         processor_share: 0.5,

@@ -12,7 +12,8 @@ const SPAN: u64 = 1 << 20;
 
 fn workload(operation: Operation) -> Workload {
     let workload = sample::workload(operation, 64 << 10);
-    Workload { depth: 2, span_bytes: SPAN, reads_percent: 50, seconds: 0.01, ..workload }
+    let depth = if operation.is_serial() { 1 } else { 2 };
+    Workload { depth, span_bytes: SPAN, reads_percent: 50, seconds: 0.01, ..workload }
 }
 
 fn plan(operations: &[Operation]) -> Plan {
@@ -395,4 +396,69 @@ fn only_the_span_is_filled() {
     let asked = plan.levels[steps[0].level].saved_percent.expect("exact");
     let hole = 100.0 / 17.0;
     assert!((saved[0] - (hole + asked * (1.0 - hole / 100.0))).abs() < 1.0, "{saved:?}, {asked}");
+}
+
+/// Guards against what is read as it is being read from an empty file.
+#[test]
+fn the_benchs_own_file_is_filled_before_it_is_read_as_it_is() {
+    let plan = plan(&[Operation::SurfaceRead, Operation::AccessRead]);
+    let (end, steps, saved, kept) = carried_out(&plan, Vec::new(), usize::MAX);
+    assert_eq!((end, kept.len()), (End::Complete, 18));
+    assert!(steps.iter().any(|step| step.activity == Activity::Fill));
+    for (run, saved) in kept.iter().zip(saved) {
+        let asked = plan.levels[run.level].saved_percent.expect("exact");
+        assert!((saved - asked).abs() < 1.0, "{saved} for {:?}", content(run));
+        assert!(!run.sample.spots.is_empty());
+        assert_eq!(run.sample.written_bytes, 0);
+    }
+}
+
+/// Guards against a user's file that is filled, emptied or removed by a benchmark that only reads.
+#[test]
+fn a_file_that_is_only_read_is_never_written() {
+    let plan = plan(&[Operation::SurfaceRead]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("mine");
+    let bytes = vec![7; SPAN as usize];
+    std::fs::write(&path, &bytes).expect("a file");
+    let location = Location::File(path.clone()).as_it_is();
+    assert_eq!(location.whole_bytes().expect("a file"), Some(SPAN));
+    location.prepare(plan.end_bytes(), false).expect("large enough");
+    assert!(location.prepare(SPAN + 1, true).is_err(), "too small");
+    let opened = location.open_file(Access::default()).expect("a file");
+    let written = std::os::unix::fs::FileExt::write_at(&opened, &[1], 0);
+    assert!(written.is_err(), "opened to be written");
+    let targets = std::slice::from_ref(&location);
+    let stop = AtomicBool::new(false);
+    let (end, runs) = carry_out(targets, &plan, vec![Vec::new()], &stop, &mut ()).expect("runs");
+    assert_eq!((end, runs[0].len()), (End::Complete, 9));
+    location.empty().expect("nothing to do");
+    location.remove();
+    assert!(std::fs::read(&path).expect("a file") == bytes);
+    // Files without content are the bench's.
+    std::fs::write(&path, []).expect("a file");
+    assert!(Location::File(path).as_it_is().is_made());
+}
+
+/// Guards against files that stay, and against copies where there is no folder.
+#[test]
+fn files_are_copied_in_a_folder_and_removed() {
+    let plan = plan(&[Operation::CopyProgram, Operation::CopyRange]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let location = Location::Folder(folder.path().to_owned());
+    location.prepare(plan.end_bytes(), false).expect("room");
+    let targets = std::slice::from_ref(&location);
+    let stop = AtomicBool::new(false);
+    let (end, runs) = carry_out(targets, &plan, vec![Vec::new()], &stop, &mut ()).expect("runs");
+    assert_eq!((end, runs[0].len()), (End::Complete, 18));
+    assert!(runs[0].iter().all(|run| run.sample.host_bytes == SPAN));
+    let files = |test| runs[0].iter().filter(move |run| run.test == test);
+    assert!(files(0).all(|run| run.sample.operations > 10));
+    assert!(files(1).all(|run| run.sample.operations == 1));
+    location.remove();
+    assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0);
+    let file = Location::File(folder.path().join("data"));
+    file.prepare(0, false).expect("room");
+    let refused = carry_out(&[file], &plan, vec![Vec::new()], &stop, &mut ()).unwrap_err();
+    assert!(refused.to_string().contains("needs a folder"), "{}", refused.chain());
 }

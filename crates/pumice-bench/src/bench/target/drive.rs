@@ -24,10 +24,15 @@ pub(crate) type FileDrive = Drive<FileMedium, Runtime>;
 /// # Errors
 /// The errors of [`FileMedium::open`] and [`Drive::open`].
 pub(crate) async fn open(runtime: &Runtime, path: &Path) -> Result<Rc<FileDrive>> {
-    let options = FileOptions::default().with_direct(true);
+    opened(runtime, path, false).await
+}
+
+async fn opened(runtime: &Runtime, path: &Path, read_only: bool) -> Result<Rc<FileDrive>> {
+    let options = FileOptions::default().with_direct(true).with_read_only(read_only);
     let open = || FileMedium::open(runtime.clone(), path, options);
     let medium = while_busy(runtime, open).await?;
-    Ok(Drive::open(medium, runtime.clone(), OpenOptions::default()).await?)
+    let options = OpenOptions { read_only, ..OpenOptions::default() };
+    Ok(Drive::open(medium, runtime.clone(), options).await?)
 }
 
 /// An open drive.
@@ -40,6 +45,14 @@ impl DriveTarget {
     /// The errors of [`FileMedium::open`] and [`Drive::open`].
     pub async fn open(runtime: &Runtime, path: &Path) -> Result<Self> {
         Ok(Self(open(runtime, path).await?))
+    }
+
+    /// Opens the drive in a file or device to read it, and changes nothing there.
+    ///
+    /// # Errors
+    /// Those of [`DriveTarget::open`].
+    pub async fn open_to_read(runtime: &Runtime, path: &Path) -> Result<Self> {
+        Ok(Self(opened(runtime, path, true).await?))
     }
 
     /// Returns what the drive says of itself.

@@ -2,7 +2,7 @@
 //!
 //! The bench overwrites only its own files, unless the user allows more: a file with content and a
 //! device or export that is not blank are refused. A device that is mounted or has partitions is
-//! always refused.
+//! always refused, unless it is only read ([`Location::Existing`]).
 
 use std::fmt;
 use std::fs::{self, File};
@@ -43,6 +43,8 @@ pub enum Location {
     /// A simulated drive: the name or file of its profile, and the conditions of its host (see
     /// [`SystemSpec::find`]).
     Sim(String),
+    /// A file, device, drive or export that holds data and is only read, also while others use it.
+    Existing(Box<Location>),
 }
 
 /// A target with its name.
@@ -120,6 +122,54 @@ impl Location {
             Self::Folder(path) => Some(path.join(FILE_NAME)),
             Self::File(path) | Self::Device(path) | Self::Drive(path) => Some(path.clone()),
             Self::Nbd(_) | Self::Sim(_) => None,
+            Self::Existing(inner) => inner.path(),
+        }
+    }
+
+    /// Returns the target as one that is only read, if it holds data already: a file that is not
+    /// empty, a device, a drive or an export. Others, whose data the bench makes, remain as they
+    /// are.
+    #[must_use]
+    pub fn as_it_is(self) -> Self {
+        match &self {
+            Self::File(path) if fs::metadata(path).map_or(0, |it| it.len()) == 0 => self,
+            Self::Folder(_) | Self::Sim(_) | Self::Existing(_) => self,
+            Self::File(_) | Self::Device(_) | Self::Drive(_) | Self::Nbd(_) => {
+                Self::Existing(Box::new(self))
+            }
+        }
+    }
+
+    /// Returns the target itself, also of one that is only read.
+    pub(crate) fn inner(&self) -> &Self {
+        match self {
+            Self::Existing(inner) => inner,
+            _ => self,
+        }
+    }
+
+    /// Returns whether the target is a drive in this process, which has one thread.
+    pub fn is_in_process(&self) -> bool {
+        matches!(self.inner(), Self::Drive(_) | Self::Sim(_))
+    }
+
+    /// Returns whether what the target holds is the bench's own: its file, or a simulated drive.
+    pub(crate) fn is_own(&self) -> bool {
+        self.is_made() || matches!(self, Self::Sim(_))
+    }
+
+    /// Returns the size in bytes of a target that is there before a benchmark: a device, a drive,
+    /// an export or anything that is only read; `None` for others.
+    ///
+    /// # Errors
+    /// The target cannot be opened.
+    pub fn whole_bytes(&self) -> Result<Option<u64>> {
+        match self.inner() {
+            Self::Device(path) => file_bytes(path).map(Some),
+            Self::File(path) if matches!(self, Self::Existing(_)) => file_bytes(path).map(Some),
+            Self::Drive(path) => drive_info(path, true).map(|info| Some(info.size_bytes)),
+            Self::Nbd(uri) => nbd::size_bytes(uri).map(Some),
+            Self::File(_) | Self::Folder(_) | Self::Sim(_) | Self::Existing(_) => Ok(None),
         }
     }
 
@@ -130,7 +180,7 @@ impl Location {
             let resolved = |path: &Path| fs::canonicalize(path).or(std::path::absolute(path)).ok();
             return resolved(&one) == resolved(&two);
         }
-        self == other && !matches!(self, Self::Sim(_))
+        self.inner() == other.inner() && !matches!(self, Self::Sim(_))
     }
 
     /// Returns whether the bench creates a file here, which it may empty and removes at the end.
@@ -145,13 +195,18 @@ impl Location {
     /// [`Error::AlreadyExists`] if there is existing data and `destroy` is not set; [`Error::Busy`]
     /// if a device is mounted or has partitions; [`Error::Invalid`] if the target is too small;
     /// [`Error::NoSpace`] if its file system is too small; [`Error::ReadOnly`] for a read-only
-    /// export. Nothing is changed in these cases.
+    /// export. Nothing is changed in these cases, and never of [`Location::Existing`], which must
+    /// only be large enough.
     pub fn prepare(&self, bytes: u64, destroy: bool) -> Result<()> {
         match self {
             Self::File(path) => prepare_file(path, bytes, destroy),
             Self::Folder(path) => prepare_file(&path.join(FILE_NAME), bytes, destroy),
             Self::Device(path) => prepare_device(path, bytes, destroy),
             Self::Nbd(uri) => nbd::prepare(uri, bytes, destroy),
+            Self::Existing(_) => match self.whole_bytes()? {
+                Some(size_bytes) if size_bytes < bytes => Err(too_small(self, size_bytes, bytes)),
+                _ => Ok(()),
+            },
             Self::Sim(profile) => {
                 let size_bytes = SystemSpec::find(profile)?.size_bytes();
                 if size_bytes < bytes {
@@ -168,7 +223,7 @@ impl Location {
                         path.display()
                     )));
                 }
-                let size_bytes = drive_info(path)?.size_bytes;
+                let size_bytes = drive_info(path, false)?.size_bytes;
                 if size_bytes < bytes {
                     return Err(too_small(self, size_bytes, bytes));
                 }
@@ -177,7 +232,8 @@ impl Location {
         }
     }
 
-    /// Opens what [`Location::prepare`] prepared, for reading and writing.
+    /// Opens what [`Location::prepare`] prepared, for reading and writing, or for reading alone if
+    /// it is [`Location::Existing`].
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::Unsupported`] if direct I/O is requested and refused;
@@ -186,7 +242,7 @@ impl Location {
         let no_file = || invalid(format!("{self} is not a file or device"));
         let path = self.path().ok_or_else(no_file)?;
         let mut options = File::options();
-        options.read(true).write(true);
+        options.read(true).write(!matches!(self, Self::Existing(_)));
         if access.direct {
             options.custom_flags(OFlags::DIRECT.bits() as i32);
         }
@@ -203,19 +259,23 @@ impl Location {
 
     /// Writes back and drops the page cache of a file or device, so that the next read comes from
     /// the medium. Pages that other processes have mapped or made dirty remain. Does nothing for
-    /// drives, which bypass the page cache, and for exports, whose server has its own.
+    /// drives, which bypass the page cache, and for exports, whose server has its own. Writes
+    /// nothing back of a target that is only read.
     ///
     /// # Errors
     /// [`Error::Io`].
     pub fn drop_cache(&self) -> Result<()> {
-        let path = match self {
-            Self::Drive(_) | Self::Nbd(_) | Self::Sim(_) => None,
+        let path = match self.inner() {
+            Self::Drive(_) | Self::Nbd(_) | Self::Sim(_) | Self::Existing(_) => None,
             Self::File(_) | Self::Folder(_) | Self::Device(_) => self.path(),
         };
+        let is_read = matches!(self, Self::Existing(_));
         let Some(path) = path else { return Ok(()) };
         // Only clean pages can be dropped, so everything is written back first.
         let dropped = File::open(&path).and_then(|file| {
-            file.sync_all()?;
+            if !is_read {
+                file.sync_all()?;
+            }
             Ok(fadvise(&file, 0, None, Advice::DontNeed)?)
         });
         let what = || format!("cannot drop the page cache of {}", path.display());
@@ -253,6 +313,7 @@ impl fmt::Display for Location {
             Self::Drive(path) => write!(f, "drive:{}", path.display()),
             Self::Nbd(uri) => uri.fmt(f),
             Self::Sim(profile) => write!(f, "sim:{profile}"),
+            Self::Existing(inner) => inner.fmt(f),
             Self::File(path) | Self::Folder(path) | Self::Device(path) => path.display().fmt(f),
         }
     }
@@ -335,14 +396,23 @@ fn is_blank(device: &File, size_bytes: u64) -> std::io::Result<bool> {
     Ok(true)
 }
 
-/// Opens a drive and returns what it says of itself.
+/// Returns the size of a file or device in bytes.
+fn file_bytes(path: &Path) -> Result<u64> {
+    let size = File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0)));
+    size.map_err(|error| Error::io(format!("cannot read {}", path.display()), error))
+}
+
+/// Opens a drive and returns what it says of itself. Changes nothing if the drive `is_read` only.
 ///
 /// # Errors
 /// The errors of [`DriveTarget::open`].
-pub(crate) fn drive_info(path: &Path) -> Result<Info> {
+pub(crate) fn drive_info(path: &Path, is_read: bool) -> Result<Info> {
     let runtime = Runtime::new(Backend::Auto)?;
     let info = runtime.block_on(async {
-        let drive = DriveTarget::open(&runtime, path).await?;
+        let drive = match is_read {
+            true => DriveTarget::open_to_read(&runtime, path).await?,
+            false => DriveTarget::open(&runtime, path).await?,
+        };
         let info = drive.info();
         super::Target::close(&drive).await?;
         Ok(info)

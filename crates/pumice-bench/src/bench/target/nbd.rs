@@ -55,6 +55,20 @@ impl Target for NbdTarget {
     }
 }
 
+/// Returns the size of an export in bytes.
+pub(super) fn size_bytes(uri: &Uri) -> Result<u64> {
+    let runtime = Runtime::new(Backend::Auto)?;
+    let size_bytes = runtime.block_on(async {
+        let client = Client::connect(&runtime, uri).await?;
+        let size_bytes = client.size_bytes();
+        // The size is known; errors of the disconnection do not matter.
+        let _ = client.disconnect().await;
+        Ok(size_bytes)
+    });
+    runtime.drop_tasks();
+    size_bytes
+}
+
 /// [`Location::prepare`] of an export.
 pub(super) fn prepare(uri: &Uri, bytes: u64, destroy: bool) -> Result<()> {
     prepare_within(uri, bytes, destroy, LABELS_NS)

@@ -39,7 +39,7 @@ pub struct Request {
     pub pause_ns: u64,
 }
 
-/// The requests of one thread.
+/// The requests of one thread; none of an operation that copies files.
 pub struct Requests {
     workload: Workload,
     random: Random,
@@ -66,6 +66,8 @@ impl Requests {
     pub fn new(workload: &Workload, thread: u32, seed: u64) -> Self {
         let shared = match workload.operation {
             Operation::Copy => workload.records() / 2,
+            Operation::SurfaceRead => workload.surface().reads(),
+            operation if operation.file_set().is_some() => 0,
             _ => workload.records(),
         };
         let part = |number: u32| {
@@ -153,6 +155,10 @@ impl Requests {
         // A time-based pass begins anew at the end.
         let number = self.given % (self.end - self.first);
         match self.workload.operation {
+            Operation::SurfaceRead => {
+                let record = self.workload.surface().record(self.first + number);
+                Action::Read(self.offset(record.unwrap_or(0)))
+            }
             Operation::Write | Operation::Rewrite | Operation::FWrite | Operation::FRewrite => {
                 Action::Write(self.offset(self.first + number))
             }
@@ -169,9 +175,16 @@ impl Requests {
                 let record = self.first + number;
                 Action::Copy(self.offset(record), self.offset(self.workload.records() / 2 + record))
             }
-            Operation::RandomRead => Action::Read(self.drawn_offset()),
+            Operation::RandomRead | Operation::AccessRead => Action::Read(self.drawn_offset()),
+            Operation::BurstRead => Action::Read(self.offset(self.first)),
             Operation::RandomWrite => Action::Write(self.drawn_offset()),
             Operation::Trim => Action::Trim(self.drawn_offset()),
+            // Files are copied elsewhere: there is no request.
+            Operation::CopyFile
+            | Operation::CopyRange
+            | Operation::CopyIso
+            | Operation::CopyProgram
+            | Operation::CopyGame => Action::Read(self.offset(self.first)),
             Operation::Mixed => {
                 let reads = self.random.random_range(0..100) < self.workload.reads_percent;
                 let offset = self.drawn_offset();
@@ -290,6 +303,30 @@ mod tests {
         }
         let found = reads(&steps(&workload(Operation::StrideRead, 100, 1)));
         assert_eq!(found[..8], [0, 17, 34, 51, 68, 85, 1, 18]);
+    }
+
+    #[test]
+    fn a_surface_read_goes_from_one_end_to_the_other() {
+        for (records, positions) in [(1, 1), (15, 1), (16, 1), (40, 2), (8000, 500), (99_999, 500)]
+        {
+            let found = reads(&steps(&workload(Operation::SurfaceRead, records, 1)));
+            let stretch = records.min(16);
+            assert_eq!(found.len() as u64, positions * stretch, "{records} records");
+            assert!(found.is_sorted(), "{records} records");
+            assert_eq!(found[0], 0);
+            // A single stretch of a longer span is at its begin.
+            let end = if positions == 1 { stretch } else { records };
+            assert_eq!(found.last(), Some(&(end - 1)), "{records} records");
+        }
+    }
+
+    #[test]
+    fn reads_as_it_is_stay_in_the_span() {
+        let found = reads(&steps(&workload(Operation::AccessRead, 100, 1)));
+        assert!(found.iter().any(|record| *record > 90) && found.iter().all(|it| *it < 100));
+        let found = reads(&steps(&workload(Operation::BurstRead, 100, 1)));
+        assert!(found.len() == 10_000 && found.iter().all(|record| *record == 0));
+        assert_eq!(steps(&workload(Operation::CopyIso, 100, 1)), []);
     }
 
     #[test]

@@ -3,7 +3,10 @@
 
 use serde::Deserialize;
 
-use super::{Changes, Preset, QUICK_SECONDS, QUICK_SPAN_BYTES, TestText, bytes, invalid, percent};
+use super::{
+    Changes, Preset, QUICK_SECONDS, QUICK_SPAN_BYTES, SPAN_DEFAULT, TestText, WHOLE, bytes,
+    invalid, percent,
+};
 use crate::error::Result;
 use crate::workload::{Access, Ends, Operation, TESTS_MAX, Test, Workload, parse_span};
 use pumice_drive::base::units::format_size_exact;
@@ -87,8 +90,8 @@ impl Preset {
             return Err(invalid(format!("test {} has no record size", text.operation.name())));
         }
         let depths = match (changes.depth, own.depth, &own.depths) {
-            // Operations through a C library buffer have one request in flight.
-            _ if text.operation.is_stdio() => vec![1],
+            // Some operations have one request in flight, some one thread besides.
+            _ if text.operation.is_stdio() || text.operation.is_serial() => vec![1],
             (Some(depth), ..) | (None, Some(depth), None) => vec![depth],
             (None, _, Some(depths)) => depths.clone(),
             (None, None, None) => match (common.depth, &common.depths) {
@@ -98,10 +101,12 @@ impl Preset {
         };
         let spans = match (changes.span_bytes, &own.span, &own.spans) {
             (Some(span), ..) => vec![span],
-            (None, Some(text), None) => vec![span(text)?],
+            (None, Some(text), None) => vec![span(text, changes)?],
             (None, _, spans) => match (spans.as_ref().or(common.spans.as_ref()), &common.span) {
-                (Some(spans), _) => spans.iter().map(|text| span(text)).collect::<Result<_>>()?,
-                (None, text) => vec![span(text.as_deref().unwrap_or("1G"))?],
+                (Some(spans), _) => {
+                    spans.iter().map(|text| span(text, changes)).collect::<Result<_>>()?
+                }
+                (None, text) => vec![span(text.as_deref().unwrap_or(SPAN_DEFAULT), changes)?],
             },
         };
         let count = records.len().saturating_mul(depths.len()).saturating_mul(spans.len());
@@ -122,10 +127,6 @@ impl Preset {
     fn workload(&self, text: &TestText, place: &Place, changes: &Changes) -> Result<Workload> {
         let (own, common) = (text.own.clone(), &self.common);
         let quick = changes.quick;
-        let span_bytes = match changes.span_bytes {
-            None if quick => place.span_bytes.min(QUICK_SPAN_BYTES),
-            _ => place.span_bytes,
-        };
         let seconds = own.seconds.or(common.seconds).unwrap_or(5.0);
         let seconds = if quick { seconds.min(QUICK_SECONDS) } else { seconds };
         let shift = own.shift.as_deref().or(common.shift.as_deref()).unwrap_or("0");
@@ -144,16 +145,20 @@ impl Preset {
         let is_short = changes.ends.is_none() && (quick || changes.seconds.is_some());
         let asked = changes.ends.or(own.ends).or(common.ends).unwrap_or_default();
         let ends = match asked {
-            _ if text.operation.is_stdio() => Ends::Usual,
+            _ if text.operation.is_stdio() || text.operation.is_serial() => Ends::Usual,
             Ends::Span if is_short && text.operation.is_timed() => Ends::First,
             asked => asked,
+        };
+        let threads = match text.operation.is_serial() {
+            true => Some(1),
+            false => changes.threads.or(own.threads).or(common.threads),
         };
         Ok(Workload {
             operation: text.operation,
             record_bytes: place.record_bytes,
             depth: place.depth,
-            threads: changes.threads.or(own.threads).or(common.threads).unwrap_or(1),
-            span_bytes,
+            threads: threads.unwrap_or(1),
+            span_bytes: place.span_bytes,
             shift_bytes: changes.shift_bytes.map_or_else(|| bytes(shift), Ok)?,
             pattern: changes.pattern.or(own.pattern).or(common.pattern).unwrap_or_default(),
             reads_percent,
@@ -201,8 +206,16 @@ impl Sweep {
     }
 }
 
-fn span(text: &str) -> Result<u64> {
-    parse_span(text).map_err(invalid)
+/// Returns the bytes of a span. The whole of a target is not shortened: it is not filled, whatever
+/// it takes to read it.
+fn span(text: &str, changes: &Changes) -> Result<u64> {
+    let text = match (text, changes.whole_bytes) {
+        (WHOLE, Some(whole_bytes)) => return Ok(whole_bytes),
+        (WHOLE, None) => SPAN_DEFAULT,
+        _ => text,
+    };
+    let span_bytes = parse_span(text).map_err(invalid)?;
+    Ok(if changes.quick { span_bytes.min(QUICK_SPAN_BYTES) } else { span_bytes })
 }
 
 fn access(text: &AccessText) -> Result<Access> {

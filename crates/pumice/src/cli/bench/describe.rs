@@ -47,6 +47,7 @@ fn is_of(location: &Location, state: &State) -> bool {
             state.uris.iter().any(|served| Uri::parse(served).is_ok_and(|served| served == *uri))
         }
         Location::File(path) | Location::Folder(path) | Location::Device(path) => within(path),
+        Location::Existing(inner) => is_of(inner, state),
         Location::Drive(_) | Location::Sim(_) => false,
     }
 }

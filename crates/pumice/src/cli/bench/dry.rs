@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::super::output;
 use pumice_bench::stats::{Design, Planned, VISIT_SPREAD};
+use pumice_bench::target::Location;
 use pumice_bench::workload::Flush;
 use pumice_bench::workload::{Plan, Test};
 use pumice_drive::base::units::{format_size, format_size_exact};
@@ -54,12 +55,13 @@ pub(super) fn power(plan: &Plan, targets: usize) -> String {
 }
 
 /// Returns the plan as text.
-pub(super) fn text(plan: &Plan, targets: &[String]) -> String {
+pub(super) fn text(plan: &Plan, targets: &[String], locations: &[Location]) -> String {
     let columns = ["test", "record", "depth", "threads", "span", "ends", "unit"];
     let mut table = Table::new(&columns.map(|name| (name, Align::Left)));
     for test in &plan.tests {
         let workload = &test.workload;
         let ends = match (workload.is_timed(), workload.ends_with_span()) {
+            _ if workload.operation.file_set().is_some() => "after the copy".to_owned(),
             (true, true) => format!("after the span or {} s", workload.seconds),
             (true, false) => format!("after {} s", workload.seconds),
             (false, _) => "after the span".to_owned(),
@@ -83,7 +85,11 @@ pub(super) fn text(plan: &Plan, targets: &[String]) -> String {
     };
     let cache = if plan.direct { "bypassing the page cache" } else { "through the page cache" };
     let rounds = f64::from(plan.runs) * plan.levels.len() as f64;
-    let (timed, moved, filled) = estimate(plan);
+    let is_read = !locations.is_empty()
+        && locations.iter().all(|location| matches!(location, Location::Existing(_)));
+    let is_made = locations.iter().any(Location::is_made);
+    let (timed, moved, filled) = estimate(plan, is_made);
+    let filled = if is_read { 0.0 } else { filled };
     let seconds = rounds * (timed + moved / ASSUMED_RATE) + filled / ASSUMED_RATE;
     let seconds = seconds * targets.len() as f64;
     let written = (rounds * written(plan) + filled) * targets.len() as f64;
@@ -115,14 +121,15 @@ pub(super) fn text(plan: &Plan, targets: &[String]) -> String {
 }
 
 /// Returns the seconds of time-based tests and the bytes of whole spans, both for one round of one
-/// level, and the bytes of all fills.
-fn estimate(plan: &Plan) -> (f64, f64, f64) {
+/// level, and the bytes of all fills, of files that the bench makes or of other targets.
+fn estimate(plan: &Plan, is_made: bool) -> (f64, f64, f64) {
     let timed = |test: &&Test| test.workload.is_timed();
     let seconds = plan.tests.iter().filter(timed);
     let seconds = seconds.map(|test| test.workload.seconds + plan.warm_up_seconds).sum();
-    let moved = plan.tests.iter().filter(|test| !timed(test));
-    let moved: u64 = moved.map(|test| test.workload.span_bytes).sum();
-    let end = plan.end_bytes() as f64;
+    let moved = plan.tests.iter().filter_map(|test| test.workload.moved_bytes());
+    let moved: u64 = moved.sum();
+    let own = plan.filled(is_made).map_or(0, |(begin, end)| end - begin);
+    let end = own as f64;
     let rounds = f64::from(plan.runs) * plan.levels.len() as f64;
     let per_level = if plan.fills { rounds * fills(plan) as f64 } else { 0.0 };
     (seconds, moved as f64, end * (per_level + f64::from(plan.precondition)))

@@ -6,14 +6,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
+use super::measure::{self, say_left_out};
 use super::show::Shown;
-use super::{Args, dry, measure, unix_seconds};
+use super::{Args, dry, unix_seconds};
 use crate::cli::signals::{self, Interrupt};
 use crate::cli::{Outcome, print, print_schema, say_error};
 use pumice_bench::hosts::{Connection, run_on_hosts};
 use pumice_bench::results::{Header, RunResult};
 use pumice_bench::runner::End;
-use pumice_bench::workload::{Operation, Plan, Preset};
+use pumice_bench::target::Location;
+use pumice_bench::workload::{Plan, Preset};
 use pumice_bench::{Benchmark, Contest, FileSink, Sink, Status};
 
 /// What reaches a host: no questions, and an end when the host is gone for 15 seconds.
@@ -43,7 +45,9 @@ pub(super) fn run(args: &Args) -> Result<Outcome> {
         } else {
             let each: Vec<_> =
                 args.hosts.iter().map(|host| format!("{target} on {host}")).collect();
-            print(&dry::text(&plan, &each).replacen(" in turns", " at once", 1))?;
+            let locations: Vec<Location> = Location::parse(target).into_iter().collect();
+            let text = dry::text(&plan, &each, &locations);
+            print(&text.replacen(" in turns", " at once", 1))?;
         }
         return Ok(Outcome::Good);
     }
@@ -88,11 +92,9 @@ pub(super) fn run(args: &Args) -> Result<Outcome> {
 fn plan(args: &Args, preset: &Preset, target: &str) -> Result<Plan> {
     let mut plan = preset.plan(&args.changes())?;
     if plan.direct || target.contains("://") {
-        let left_out = plan.leave_out_stdio();
-        let names: Vec<_> = left_out.into_iter().map(Operation::name).collect();
-        if !names.is_empty() {
-            let names = names.join(", ");
-            say_error(&format!("skipped {names}: requires a file and buffered I/O"));
+        say_left_out(plan.leave_out_stdio(), "a file and buffered I/O");
+        if target.contains("://") {
+            say_left_out(plan.leave_out_copies(), "a folder");
         }
         plan.check()?;
     }

@@ -11,7 +11,7 @@ use crate::cli::{Outcome, print, print_schema, say_error};
 use pumice_bench::interop::fio_job;
 use pumice_bench::runner::End;
 use pumice_bench::target::{Contender, Location};
-use pumice_bench::workload::{Operation, Preset};
+use pumice_bench::workload::{Operation, Plan, Preset};
 use pumice_bench::{Benchmark, Contest, FileSink, Resumption};
 
 /// Runs the preset on the targets, or shows what it would do.
@@ -19,17 +19,10 @@ use pumice_bench::{Benchmark, Contest, FileSink, Resumption};
 /// # Errors
 /// The options, the preset and the targets do not fit together, or a target fails.
 pub(super) fn run(args: &Args, preset: Preset, locations: &[Location]) -> Result<Outcome> {
-    let mut plan = preset.plan(&args.changes())?;
+    let (mut plan, locations) = planned(args, &preset, locations)?;
     say_differences(args, &preset, plan.runs);
-    if plan.direct || !locations.iter().all(Location::is_made) {
-        let left_out = plan.leave_out_stdio();
-        let names: Vec<_> = left_out.into_iter().map(Operation::name).collect();
-        if !names.is_empty() {
-            let names = names.join(", ");
-            say_error(&format!("skipped {names}: requires a file and buffered I/O"));
-        }
-        plan.check()?;
-    }
+    leave_out(args, &mut plan, &locations);
+    plan.check()?;
     if args.fio_job {
         let [target] = &args.targets[..] else { bail!("--fio-job needs one target") };
         print(&fio_job(&plan, target))?;
@@ -39,7 +32,7 @@ pub(super) fn run(args: &Args, preset: Preset, locations: &[Location]) -> Result
         if args.json {
             print_schema("plan-1", &plan)?;
         } else {
-            print(&dry::text(&plan, &args.targets))?;
+            print(&dry::text(&plan, &args.targets, &locations))?;
         }
         return Ok(Outcome::Good);
     }
@@ -70,6 +63,55 @@ fn say_differences(args: &Args, preset: &Preset, runs: u32) {
     }
     if preset.is_imported && runs > 1 {
         say(&format!("each test runs {runs} times; --runs 1 runs it once"));
+    }
+}
+
+/// Returns the plan of a preset, and the targets, of which those that hold data are only read if
+/// the plan only looks. Tests of a whole target use as much as each target has.
+///
+/// # Errors
+/// The changes do not fit the preset; a target cannot be opened.
+fn planned(args: &Args, preset: &Preset, locations: &[Location]) -> Result<(Plan, Vec<Location>)> {
+    let mut changes = args.changes();
+    let plan = preset.plan(&changes)?;
+    let looks = plan.only_looks();
+    let as_needed = |location: &Location| match looks {
+        true => location.clone().as_it_is(),
+        false => location.clone(),
+    };
+    let locations: Vec<Location> = locations.iter().map(as_needed).collect();
+    if !preset.uses_all() || changes.span_bytes.is_some() {
+        return Ok((plan, locations));
+    }
+    let sizes = locations.iter().map(Location::whole_bytes);
+    let sizes: Option<Vec<u64>> = sizes.collect::<Result<_, _>>()?;
+    changes.whole_bytes = sizes.and_then(|sizes| sizes.into_iter().min());
+    Ok((preset.plan(&changes)?, locations))
+}
+
+/// Removes what the targets cannot do from a plan, and says so.
+fn leave_out(args: &Args, plan: &mut Plan, locations: &[Location]) {
+    if plan.direct || !locations.iter().all(Location::is_made) {
+        say_left_out(plan.leave_out_stdio(), "a file and buffered I/O");
+    }
+    if !locations.iter().all(|location| matches!(location, Location::Folder(_))) {
+        say_left_out(plan.leave_out_copies(), "a folder");
+    }
+    // Threads that were asked for are refused.
+    let is_preset = args.threads.is_none();
+    if is_preset && locations.iter().any(Location::is_in_process) && plan.use_one_thread() {
+        say_error(
+            "a drive in this process has one thread: tests of several threads have as many \
+             requests in flight instead",
+        );
+    }
+}
+
+/// Names the operations that are left out, because they require what the target is not.
+pub(super) fn say_left_out(left_out: Vec<Operation>, what: &str) {
+    let names: Vec<_> = left_out.into_iter().map(Operation::name).collect();
+    if !names.is_empty() {
+        say_error(&format!("skipped {}: requires {what}", names.join(", ")));
     }
 }
 

@@ -43,20 +43,26 @@ use pumice_report::Document;
 /// drive:PATH (a Pumice drive, opened in this process), an NBD URI, or sim:PROFILE (a simulated
 /// drive in virtual time, see pumice drives; docs/bench.md lists options for the simulated host,
 /// such as sim:PROFILE?cache_bytes=1GiB for a page cache). A target that contains data is refused
-/// unless --destroy-data is given. A device that is mounted or has partitions is always refused.
+/// unless --destroy-data is given. A device that is mounted or has partitions is always refused, if
+/// anything is to be written.
 ///
 /// With --hosts, several machines run the tests at the same time, as many clients of one server do.
 ///
 /// Presets (see pumice bench --list for descriptions):
 ///   compressibility      the default: how a target reacts to the data
 ///   crystaldiskmark      crystaldiskmark-sizes    crystaldiskmark-8    crystaldiskmark-8-nvme
-///   iozone-throughput    iozone-iops    as-ssd    atto    copy    queue-depth
+///   iozone-throughput    iozone-iops        atto       queue-depth
+///   as-ssd               as-ssd-compression hd-tune    copy    copy-paste
 ///   iometer              iometer-patterns
-///   snia-iops            snia-tp        snia-lat  wsat
+///   snia-iops            snia-tp            snia-lat   wsat
 ///
 /// A preset file is in TOML, a job file of fio, or a configuration of Iometer (.icf) with access
 /// specifications. An option of fio that would change what is measured, and that pumice does not
 /// have, is an error; what differs otherwise is printed. Without TARGET the job's filename is used.
+///
+/// Tests that only read what a target holds (hd-tune, or --operation access-read) write nothing,
+/// and run also on a device that is mounted or has partitions, a file, and a read-only export.
+/// Tests that copy files need a folder.
 #[derive(Clone, Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 #[command(after_help = "\
@@ -71,6 +77,8 @@ Examples:
   pumice bench /mnt/disk --preset iozone-iops --span 2xmem --buffered
   pumice bench /mnt/disk --detect-compression
   pumice bench --hosts alpha,beta nbd://server/disk --destroy-data
+  pumice bench /dev/sda --preset hd-tune
+  pumice bench /mnt/disk --preset copy-paste --span 4G
   pumice bench /mnt/disk --output result.jsonl; pumice report result.jsonl --html page.html")]
 pub(crate) struct Args {
     /// Files, folders, block devices, drive:PATH, NBD URIs or sim:PROFILE, which take turns
@@ -321,6 +329,7 @@ impl Args {
             seconds: self.seconds,
             warm_up_seconds: self.warm_up,
             span_bytes: self.span,
+            whole_bytes: None,
             shift_bytes: self.shift,
             depth: self.depth,
             threads: self.threads,

@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn the_first_line_has_the_numbers_and_the_verdict_its_cells() {
-        let text = text(&shown(0.0), &source(), 200);
+        let text = text(&shown(0.0), &source(), 500);
         let first = text.lines().next().unwrap();
         let wanted = "With compression, writes are 2.0 times as fast for files of /usr, 2.4 times \
                       for PostgreSQL data.";

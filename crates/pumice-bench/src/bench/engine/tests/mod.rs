@@ -204,7 +204,7 @@ fn a_file_that_holds_something_is_not_overwritten() {
 
 #[test]
 fn long_runs_keep_their_course_in_few_intervals() {
-    let mut record = Record::new();
+    let mut record = Record::new(&workload(Operation::Write));
     for number in 0..10_000u64 {
         record.add(number * INTERVAL_NS_MIN / 2, number);
     }

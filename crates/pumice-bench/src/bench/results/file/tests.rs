@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::*;
-use crate::bench::engine::{Interval, Sample};
+use crate::bench::engine::{Interval, Sample, Spot};
 use crate::bench::results::{DeviceBytes, Turns};
 use crate::stats::Latencies;
 use crate::workload::{Changes, Preset};
@@ -45,6 +45,7 @@ fn run(place: u64) -> RunResult {
             latency,
             interval_ns: 50_000_000,
             intervals: vec![Interval { operations: 3, latency_ns_sum: 9, latency_ns_max: 5 }],
+            spots: vec![Spot { offset_bytes: 7, bytes: 4096, ns: 11 }],
             generation_share: 0.125,
         },
         processor_share: 0.5,
