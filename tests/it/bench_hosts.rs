@@ -143,7 +143,7 @@ fn an_interrupt_ends_all_hosts() {
     let status = wait(&mut child, COMMAND_LIMIT).expect("an end in time");
     let mut said = String::new();
     stderr.read_to_string(&mut said).expect("stderr");
-    assert_eq!(status.code(), Some(2), "{said}");
+    assert_eq!(status.code(), Some(130), "{said}");
     assert!(said.contains("interrupted: all hosts have ended"), "{said}");
     assert!(!["a", "b"].map(|host| process(&place, host)).into_iter().any(is_running));
 }

@@ -137,7 +137,9 @@ fn what_is_told_is_what_hosts_did() {
         // Buffers come and go with the asking itself.
         value.remove("memory");
         // Only the command knows how the drive is in use.
-        for key in ["process", "uris", "devices", "mountpoint", "log", "clients", "file_bytes"] {
+        for key in
+            ["schema", "process", "uris", "devices", "mountpoint", "log", "clients", "file_bytes"]
+        {
             value.remove(key);
         }
     }

@@ -44,8 +44,8 @@ const KEPT_BYTES_MAX: usize = 4 * PIECE_BYTES;
 /// Errands under way: the requests of a connection, and what it asks in between.
 const SEATS: usize = 2 * SLOTS_MAX;
 
-/// Extents that the first errand and later ones of a list bring: a long read wants few, and no errand
-/// keeps the thread of the disk for longer than a piece of an answer.
+/// Extents that the first errand and later ones of a list bring: a long read wants few, and no
+/// errand keeps the thread of the disk for longer than a piece of an answer.
 const EXTENTS_MAX: (usize, usize) = (64, 1024);
 
 /// The disk of an export on another thread.

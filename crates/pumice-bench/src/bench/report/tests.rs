@@ -214,42 +214,6 @@ fn lines(section: &Section) -> Vec<(String, Vec<Line>)> {
 }
 
 #[test]
-fn depths_are_lines_over_the_requests_in_flight() {
-    let mut both = depths(1000.0);
-    let rates = [(1.0, 1000.0), (4.0, 4000.0), (16.0, 16000.0), (64.0, 64000.0)];
-    let document = document(std::slice::from_ref(&both));
-    let section =
-        document.sections.iter().find(|one| one.heading == "Requests per second").expect("one");
-    let found = lines(section);
-    let (title, series) = &found[0];
-    assert_eq!(title, "random read, 4 KiB, over the requests in flight");
-    let levels = ["98 % saved", "0 % saved"].map(|name| (name.to_owned(), rates.to_vec()));
-    assert_eq!(series[..], levels);
-    let latency = &found[1];
-    assert!(latency.0.contains("latency") && latency.1[0].1.len() == 4, "{latency:?}");
-    let bars = section.blocks.iter().filter_map(|block| match block {
-        Block::Bars(chart) => Some(chart.groups().len()),
-        _ => None,
-    });
-    assert_eq!(bars.collect::<Vec<_>>(), [1], "only what is in no family has bars");
-    // With one level, families are lines of one chart; with two results, those are.
-    both.header.plan.levels.truncate(1);
-    both.runs.retain(|run| run.level == 0);
-    let mut other = depths(2000.0);
-    other.header.plan.levels.truncate(1);
-    other.runs.retain(|run| run.level == 0);
-    other.header.label = "new drive".to_owned();
-    let document = super::document(&[both, other]);
-    let side = lines(&document.sections[0]);
-    assert_eq!(side[0].0, "random read, 4 KiB, over the requests in flight");
-    let names: Vec<&str> = side[0].1.iter().map(|line| line.0.as_str()).collect();
-    assert_eq!(names, ["a sample", "new drive"]);
-    assert_eq!(side[0].1[1].1[3], (64.0, 128_000.0));
-    let own = document.sections.iter().find(|one| one.heading.ends_with(": Requests per second"));
-    assert_eq!(lines(own.expect("one"))[0].1[0].0, "random read, 4 KiB");
-}
-
-#[test]
 fn the_best_run_is_beside_the_mean() {
     let mut results = results(&[100.0, 120.0, 90.0, 130.0]);
     assert!(
