@@ -178,41 +178,6 @@ fn record_sizes_are_a_chart_of_their_own() {
     assert_eq!(charts[1].groups()[0].bars[1].label, "not run");
 }
 
-/// Random reads over four depths, at both levels.
-fn depths(scale: f64) -> Results {
-    let mut results = results(&[100.0]);
-    let first = results.header.plan.tests.len();
-    for (index, depth) in [16, 1, 4, 64].into_iter().enumerate() {
-        let mut load = workload(Operation::RandomRead, 4096);
-        load.depth = depth;
-        let suffix = if depth > 1 { format!(", depth {depth}") } else { String::new() };
-        let name = format!("random read, 4 KiB{suffix}");
-        results.header.plan.tests.push(test(&name, Unit::Rate, load));
-        for level in 0..2 {
-            let mut one = run(0, 1, level, scale * f64::from(depth));
-            one.test = first + index;
-            results.runs.push(one);
-        }
-    }
-    results
-}
-
-/// A line's name and points.
-type Line = (String, Vec<(f64, f64)>);
-
-/// The charts of lines of a section, by their titles.
-fn lines(section: &Section) -> Vec<(String, Vec<Line>)> {
-    let charts = section.blocks.iter().filter_map(|block| match block {
-        Block::Lines(chart) => Some(chart),
-        _ => None,
-    });
-    let points = |line: &pumice_report::Series| {
-        line.points.iter().map(|point| (point.x, point.y.round())).collect()
-    };
-    let named = |line: &pumice_report::Series| (line.name.clone(), points(line));
-    charts.map(|chart| (chart.title.clone(), chart.series.iter().map(named).collect())).collect()
-}
-
 #[test]
 fn the_best_run_is_beside_the_mean() {
     let mut results = results(&[100.0, 120.0, 90.0, 130.0]);
