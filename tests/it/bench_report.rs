@@ -191,8 +191,8 @@ fn a_page_is_whole_in_a_browser() {
     let Some((wrong, drawings, _)) = crate::report::measured(&pages) else { return };
     assert!(wrong.is_empty(), "{} faults:\n{}", wrong.len(), wrong.join("\n"));
     // Of both results a chart for each operation, and of each timed one two of its seconds at both
-    // levels; of each result three charts of bars, one of percentiles for each operation, and of each
-    // timed one its course and two of its seconds; each in the four frames.
+    // levels; of each result three charts of bars, one of percentiles for each operation, and of
+    // each timed one its course and two of its seconds; each in the four frames.
     let (tests, timed) = (Operation::ALL.len(), 7);
     let charts = tests + 2 * 2 * timed + 2 * (3 + tests + 3 * timed);
     assert_eq!(drawings, charts * 4);
