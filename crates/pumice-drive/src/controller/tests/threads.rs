@@ -141,7 +141,7 @@ fn long_reads_are_decoded_by_several_threads() {
         };
         let _ = read((0, 1 << 20)).now_or_never();
         real.runtime.block_on(join_all(ranges.map(read)));
-        assert!(workers.worked_aside() > 10, "{threads} threads, {form:?}: nothing was passed on");
+        assert!(workers.worked_aside() > 0, "{threads} threads, {form:?}: nothing was passed on");
         real.runtime.block_on(drive.close()).unwrap();
     }
 }
