@@ -97,22 +97,13 @@ pub(super) fn quantity_text(key: &str, value: f64) -> String {
 /// Formats a size: binary units where they are exact, as for memories, otherwise decimal ones, as
 /// on boxes.
 fn size_text(bytes: u64) -> String {
-    let binary = format_size(bytes);
-    match binary.split_once(".00 ") {
-        Some((number, unit)) if is_round(bytes) => format!("{number} {unit}"),
-        _ if bytes < 1000 => binary,
-        _ => {
-            let power = (bytes.ilog10() / 3).min(6);
-            let unit = ["KB", "MB", "GB", "TB", "PB", "EB"][power as usize - 1];
-            format!("{:.2} {unit}", bytes as f64 / 1000f64.powi(power as i32))
-        }
+    let is_round = bytes.trailing_zeros() >= bytes.max(1).ilog2() / 10 * 10;
+    if is_round || bytes < 1000 {
+        return format_size(bytes);
     }
-}
-
-/// Returns whether a size is a whole number of its binary unit.
-fn is_round(bytes: u64) -> bool {
-    let power = (63 - bytes.max(1).leading_zeros()) / 10;
-    bytes.trailing_zeros() >= power * 10
+    let power = (bytes.ilog10() / 3).min(6);
+    let unit = ["KB", "MB", "GB", "TB", "PB", "EB"][power as usize - 1];
+    format!("{:.2} {unit}", bytes as f64 / 1000f64.powi(power as i32))
 }
 
 /// A type that a number of a profile can have.
