@@ -33,17 +33,21 @@ use super::{
 };
 use crate::base::units::format_size;
 use crate::base::wait::WaitQueue;
-use crate::base::{AlignedBuffer, Error, ErrorContext, ErrorKind, OsContext, Result, SegmentId};
+use crate::base::{
+    AlignedBuffer, Clock, Error, ErrorContext, ErrorKind, OsContext, Result, SegmentId,
+};
 use crate::runtime::Runtime;
 
 mod create;
 mod durable;
+mod pace;
 mod whereabouts;
 
 #[cfg(test)]
 #[expect(clippy::cast_possible_truncation, reason = "patterns of test data")]
 mod tests;
 
+use pace::{Pace, Way};
 use whereabouts::Found;
 pub use whereabouts::{Look, Whereabouts};
 
@@ -109,6 +113,7 @@ pub struct FileMedium {
     doubts: Cell<u32>,
     /// Woken when that is known of one.
     certain: WaitQueue,
+    pace: Pace,
     discard_refused: Cell<bool>,
     found: Arc<Found>,
 }
@@ -194,6 +199,7 @@ impl FileMedium {
             poisoned: Cell::new(false),
             doubts: Cell::new(0),
             certain: WaitQueue::default(),
+            pace: Pace::default(),
             discard_refused: Cell::new(false),
             found: Arc::default(),
         })
@@ -528,12 +534,18 @@ impl Medium for FileMedium {
         offset: u32,
         buffer: Arc<AlignedBuffer>,
     ) -> Result<()> {
-        let location = Location::Segment(segment, offset);
-        if self.capabilities.durable_appends {
-            return self.write_durably(location, buffer).await;
+        let (location, len) = (Location::Segment(segment, offset), buffer.len());
+        let way = if self.capabilities.durable_appends { self.pace.next_way() } else { Way::Sync };
+        let started_ns = self.runtime.now_ns();
+        match way {
+            Way::Flag => self.write_durably(location, buffer).await?,
+            Way::Sync => {
+                self.write(location, buffer).await?;
+                self.sync_data().await.map_err(not_durable)?;
+            }
         }
-        self.write(location, buffer).await?;
-        self.sync_data().await.map_err(not_durable)
+        self.pace.took(way, len, self.runtime.now_ns() - started_ns);
+        Ok(())
     }
 
     async fn sync(&self) -> Result<()> {

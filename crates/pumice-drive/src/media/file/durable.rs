@@ -1,4 +1,4 @@
-//! Durable appends: the bytes and their durability in one operation, `RWF_DSYNC`.
+//! Durable appends in one operation, a write with `RWF_DSYNC`. See `pace` for the other way.
 //!
 //! ```text
 //! written ----------------------------------------> durable

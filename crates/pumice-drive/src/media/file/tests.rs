@@ -503,13 +503,28 @@ fn memory_file_systems_work_with_or_without_direct_input_and_output() {
     }
 }
 
+/// Returns a medium with durable appends that are a write and a sync, if that `is_faster`.
+fn medium_where_a_sync(
+    is_faster: bool,
+    runtime: &Runtime,
+    direct: bool,
+) -> (tempfile::TempDir, FileMedium) {
+    let (directory, mut medium) = medium(runtime, direct);
+    medium.capabilities.durable_appends = true;
+    for (way, ns) in [(Way::Flag, 2000), (Way::Sync, if is_faster { 1000 } else { 3000 })] {
+        medium.pace.took(way, 4096, ns);
+    }
+    assert_eq!(medium.pace.next_way(), if is_faster { Way::Sync } else { Way::Flag });
+    (directory, medium)
+}
+
 /// On every backend and with or without the flag of the kernel, whatever the file system keeps.
 #[test]
 fn durable_appends_come_back() {
     for runtime in runtimes() {
-        for (direct, has_flag) in [(false, false), (true, false), (true, true), (false, true)] {
-            let (_directory, mut medium) = medium(&runtime, direct);
-            medium.capabilities.durable_appends = has_flag;
+        for (direct, is_sync_faster) in [(false, false), (true, false), (true, true), (false, true)]
+        {
+            let (_directory, medium) = medium_where_a_sync(is_sync_faster, &runtime, direct);
             runtime.block_on(async {
                 for segment in 0..4 {
                     let data = Arc::new(filled(8192, segment as u8 + 1));
@@ -546,9 +561,9 @@ fn durable_appends_need_io_uring_and_direct_io() {
 /// A place that cannot be written, and a full file system, say nothing about what was synced.
 #[test]
 fn a_durable_append_that_was_not_written_does_not_poison() {
-    for runtime in runtimes() {
-        let (_directory, mut medium) = medium(&runtime, false);
-        medium.capabilities.durable_appends = true;
+    let each_way = |runtime: &Runtime| [false, true].map(|is_faster| (is_faster, runtime.clone()));
+    for (is_sync_faster, runtime) in runtimes().iter().flat_map(each_way) {
+        let (_directory, mut medium) = medium_where_a_sync(is_sync_faster, &runtime, false);
         let append = |medium: &FileMedium| {
             let data = Arc::new(filled(4096, 1));
             runtime.block_on(medium.append_durably(SegmentId(0), 0, data))
@@ -561,6 +576,20 @@ fn a_durable_append_that_was_not_written_does_not_poison() {
         assert_eq!(kind(append(&medium)), ErrorKind::NoSpace);
         medium.file = file;
         append(&medium).unwrap();
+    }
+}
+
+/// `/dev/null` takes every write, and cannot be synced.
+#[test]
+fn a_durable_append_that_was_written_and_not_synced_poisons() {
+    for runtime in runtimes() {
+        let (_directory, mut medium) = medium_where_a_sync(true, &runtime, false);
+        let null = File::options().read(true).write(true).open("/dev/null").unwrap();
+        medium.file = Arc::new(null.into());
+        let data = Arc::new(filled(4096, 1));
+        let result = runtime.block_on(medium.append_durably(SegmentId(0), 0, data));
+        assert!(result.is_err(), "a sync failed");
+        assert_eq!(kind(runtime.block_on(medium.sync())), ErrorKind::Poisoned);
     }
 }
 

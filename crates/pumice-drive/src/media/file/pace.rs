@@ -1,0 +1,125 @@
+//! Which way makes an append durable soonest: a write with the flag, or a write and a sync.
+//!
+//! A write with `RWF_DSYNC` needs one wake-up less. But where the device has no forced writes, the
+//! kernel waits for the write and flushes the device's cache on a thread that stays on the processor
+//! the device interrupted (`iomap_dio_complete_work` of Linux 6.18). A process that computes there
+//! holds it up for milliseconds. A sync runs on a thread of io_uring, which goes where there is
+//! time. So both ways are timed, and the one that took less is used.
+
+use std::cell::Cell;
+
+/// How an append is made durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// One write with `RWF_DSYNC`.
+    Flag,
+    /// A write, then `fdatasync`.
+    Sync,
+}
+
+/// Appends of this many end with a trial of the other way.
+const CYCLE: u32 = 512;
+
+/// Appends of a trial. At most one in [`CYCLE`] / [`TRIAL`] is made the slower way.
+const TRIAL: u32 = 16;
+
+/// Larger appends are not timed: the device takes longer for them, either way.
+const LEN_MAX: usize = 64 << 10;
+
+/// Longest time that counts. A longer one is the device's, whichever way was used.
+const TOOK_MAX_NS: u64 = 4_000_000;
+
+/// Weight of the earlier times in a mean, which is as old as this many appends.
+const MEMORY: f64 = 32.0;
+
+/// Times of both ways.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    appends: Cell<u32>,
+    flag_ns: Cell<f64>,
+    sync_ns: Cell<f64>,
+}
+
+impl Pace {
+    /// Returns the way of the next append.
+    pub(super) fn next_way(&self) -> Way {
+        let at = self.appends.get();
+        self.appends.set((at + 1) % CYCLE);
+        // A tenth less: means of the same time differ, too.
+        let (flag, sync) = (self.flag_ns.get(), self.sync_ns.get());
+        let is_sync_better = sync > 0.0 && sync < 0.9 * flag;
+        if is_sync_better == (at < CYCLE - TRIAL) { Way::Sync } else { Way::Flag }
+    }
+
+    /// Takes the time of an append of `len` bytes, from its call until it was durable.
+    pub(super) fn took(&self, way: Way, len: usize, ns: u64) {
+        if len > LEN_MAX {
+            return;
+        }
+        let mean = match way {
+            Way::Flag => &self.flag_ns,
+            Way::Sync => &self.sync_ns,
+        };
+        let (old, new) = (mean.get(), ns.min(TOOK_MAX_NS) as f64);
+        mean.set(if old == 0.0 { new } else { old + (new - old) / MEMORY });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: the way that takes less is found, and found again when that changes.
+    use super::*;
+
+    /// Returns how many of `count` appends are made with the flag. Times are those of append `at`.
+    fn flags(pace: &Pace, count: u64, times: impl Fn(Way, u64) -> u64) -> u64 {
+        let step = |at| {
+            let way = pace.next_way();
+            pace.took(way, 4096, times(way, at));
+            u64::from(way == Way::Flag)
+        };
+        (0..count).map(step).sum()
+    }
+
+    /// A quiet machine: the wake-up counts.
+    fn quiet(way: Way, _: u64) -> u64 {
+        if way == Way::Flag { 130_000 } else { 190_000 }
+    }
+
+    /// A computing process in the way of every twentieth write with the flag, and of few syncs.
+    fn busy(way: Way, at: u64) -> u64 {
+        let (one_in, ns) = if way == Way::Flag { (20, 170_000) } else { (100, 200_000) };
+        if at % one_in == 0 { 3_500_000 } else { ns }
+    }
+
+    #[test]
+    fn the_way_that_takes_less_is_used() {
+        let pace = Pace::default();
+        assert_eq!(
+            flags(&pace, 496, quiet),
+            496,
+            "nothing is tried on a drive that hardly flushes"
+        );
+        assert_eq!(flags(&pace, 5136, quiet), 4960, "a trial in every 512");
+        let found = flags(&pace, 1024, busy);
+        assert!(found < 700, "{found} of 1024 while that is learnt");
+        let kept = flags(&pace, 10_240, busy);
+        assert!(kept < 2000, "{kept} of 10240 with the flag beside a computing process");
+        flags(&pace, 5120, quiet);
+        let back = flags(&pace, 5120, quiet);
+        assert_eq!(back, 4960, "with the flag when the machine is quiet again");
+    }
+
+    #[test]
+    fn neither_long_appends_nor_a_stall_decide() {
+        let pace = Pace::default();
+        flags(&pace, 1024, quiet);
+        for _ in 0..100 {
+            pace.took(Way::Flag, 1 << 20, 2_000_000);
+        }
+        assert_eq!(flags(&pace, 512, quiet), 496);
+        // The device waits for a second. A second or so of appends may be made the other way.
+        pace.took(Way::Flag, 4096, 1_000_000_000);
+        flags(&pace, 2048, quiet);
+        assert_eq!(flags(&pace, 512, quiet), 496);
+    }
+}
