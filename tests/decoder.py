@@ -258,7 +258,7 @@ Root = structure("Root", """
     magic 8s, epoch I, segment_count I, watermark Q, watermark_checksum Q, host_bytes Q,
     frame_bytes Q, media_bytes Q, size_bytes Q, mapped_blocks Q, tails 48s, page_count I,
     dropped_count I, opened_count I, page_lists I, tables I, dropped_lists I, moved_bytes Q,
-    lost_leaves I, reserved I""")
+    lost_leaves I, snapshot_lists H, retained_lists H""")
 Tail = structure("Tail", "generation Q, segment I, used I")
 TableEntry = structure("TableEntry", """
     generation Q, last_seq Q, age Q, live_bytes I, stream B, state B, reserved H""")
@@ -333,7 +333,7 @@ class Drive:
             raise Damage("wrong checksum")
         if found.version == 0:
             raise Damage("version 0")
-        if found.version > 1 or found.features_read_only or found.features_incompatible & ~3:
+        if found.version > 1 or found.features_read_only or found.features_incompatible & ~7:
             raise Unsupported("the drive has a newer version or unknown features")
         segments = found.segment_bytes
         if (any(found.reserved) or found.state > 2 or found.codec > 2
@@ -342,7 +342,7 @@ class Drive:
                 or not 8192 <= found.data_offset <= 1 << 40 or found.data_offset % BLOCK
                 or found.frame_blocks not in (1, 2, 4, 8, 16, 32, 64)
                 or found.features_incompatible & 1 and found.frame_blocks > 8
-                or found.features_incompatible == 2
+                or found.features_incompatible & 3 == 2
                 or not BLOCK <= found.size_bytes <= 16 << 50 or found.size_bytes % BLOCK
                 or found.bad_count > 128 or found.detour_count > 16
                 or max(found.detour_streams) > 2):
@@ -397,8 +397,9 @@ class Drive:
         if crc64(stored[RECORD:]) != base.checkpoint_checksum:
             raise Damage("the root is not the one that the superblock names")
         root = Root.read(data)
-        pieces = root.page_lists + root.tables + root.dropped_lists
-        if root.magic != b"PUMICECP" or root.reserved:
+        pieces = (root.page_lists + root.tables + root.dropped_lists
+                  + root.snapshot_lists + root.retained_lists)
+        if root.magic != b"PUMICECP":
             raise Damage("the root is damaged")
         if len(data) != Root.bytes + 16 * root.opened_count + 8 * pieces:
             raise Damage("the root has a wrong length")

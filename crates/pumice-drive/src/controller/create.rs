@@ -166,6 +166,7 @@ impl Spec {
             warn_percent: self.warn_percent,
             is_preallocated: self.preallocated,
             has_block_frames: self.frame_form == FrameForm::Blocks,
+            has_snapshots: false,
             bad_segments: Vec::new(),
             detours: Vec::new(),
         };

@@ -36,7 +36,7 @@ mod space;
 #[cfg(test)]
 mod tests;
 
-pub use self::core::WARN_THRESHOLDS_MAX;
+pub use self::core::{NewSnapshot, WARN_THRESHOLDS_MAX};
 pub use crate::base::clock::Task;
 pub use create::{
     DATA_OFFSET, FRAME_BLOCKS_DEFAULT, OVER_PROVISIONING_PERCENT_DEFAULT, SEGMENT_BYTES_DEFAULT,
@@ -46,11 +46,12 @@ pub use drive::{Drive, ScrubProgress};
 pub use inspect::{
     Alert, AlertKind, Audit, CellState, CheckReport, Checked, Depth, Extract, Extracted, Info,
     MapCell, Memory, Operations, Overview, Problem, ScrubReport, SegmentMap, Taken, check,
+    check_snapshot,
 };
 pub use log::framing::{Span, spans};
 pub use log::packing::ATOMIC_WRITE_BYTES;
 pub use maintenance::{
-    Compacted, Resize, Resized, SettingsChange, SettingsChanged, StoredSettings,
+    Compacted, Resize, Resized, SettingsChange, SettingsChanged, SnapshotInfo, StoredSettings,
 };
 pub use operations::{Content, Extent};
 pub use options::{

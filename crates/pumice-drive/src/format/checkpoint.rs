@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! metadata payload: | raw_bytes u32 | encoded_bytes u32 | encoded | zero padding |
-//! root:             | Layout | opened segments | addresses: page lists, tables, dropped lists |
+//! root:             | Layout | opened segments | addresses: page lists, tables, dropped lists,
+//!                                                snapshot lists, retained lists |
 //! ```
 //!
 //! Everything that a checkpoint names is written before its root, and the root before the
@@ -73,7 +74,8 @@ layout! {
         dropped_lists: U32,
         moved_bytes: U64,
         lost_leaves: U32,
-        reserved: [u8; 4],
+        snapshot_lists: U16,
+        retained_lists: U16,
     }
 }
 
@@ -195,6 +197,10 @@ pub struct Root {
     pub tables: Vec<MetadataAddress>,
     /// Pieces of the list of dropped ranges.
     pub dropped_lists: Vec<MetadataAddress>,
+    /// Pieces of the list of snapshots.
+    pub snapshot_lists: Vec<MetadataAddress>,
+    /// Pieces of the bitmap of segments that the snapshot needs, if this is the root of one.
+    pub retained_lists: Vec<MetadataAddress>,
 }
 
 impl Root {
@@ -229,12 +235,18 @@ impl Root {
             self.tables.is_empty(),
             "every segment has an entry in a piece of the table"
         );
-        let lists = self.page_lists.iter().chain(&self.tables).chain(&self.dropped_lists);
-        let addresses = lists.clone().collect::<BTreeSet<_>>();
-        assert_eq!(addresses.len(), lists.count(), "every piece of a list is a record of its own");
+        let lists: Vec<_> = self.lists().copied().collect();
+        let addresses: BTreeSet<_> = lists.iter().collect();
+        assert_eq!(addresses.len(), lists.len(), "every piece of a list is a record of its own");
         let uses = self.opened_segments.iter().map(|opened| (opened.segment, opened.generation));
         let distinct = uses.collect::<BTreeSet<_>>().len();
         assert_eq!(distinct, self.opened_segments.len(), "each use of a segment is opened once");
+    }
+
+    /// Returns the pieces of all lists, in the order in which a root names them.
+    pub fn lists(&self) -> impl Iterator<Item = &MetadataAddress> {
+        let map = self.page_lists.iter().chain(&self.tables).chain(&self.dropped_lists);
+        map.chain(&self.snapshot_lists).chain(&self.retained_lists)
     }
 
     /// Encodes the root.
@@ -266,14 +278,17 @@ impl Root {
         layout.page_lists = count(self.page_lists.len());
         layout.tables = count(self.tables.len());
         layout.dropped_lists = count(self.dropped_lists.len());
+        let short = |len: usize| U16::new(u16::try_from(len).expect("a list for snapshots"));
+        layout.snapshot_lists = short(self.snapshot_lists.len());
+        layout.retained_lists = short(self.retained_lists.len());
         let mut bytes = layout.as_bytes().to_vec();
         for &OpenedSegment { segment, generation, stream } in &self.opened_segments {
             bytes.extend(encode_tail(generation, segment.0, stream as u32).as_bytes());
         }
-        for address in self.page_lists.iter().chain(&self.tables).chain(&self.dropped_lists) {
+        for address in self.lists() {
             bytes.extend(address.pack().to_le_bytes());
         }
-        let addresses = self.page_lists.len() + self.tables.len() + self.dropped_lists.len();
+        let addresses = self.lists().count();
         let tails = self.opened_segments.len() * size_of::<TailLayout>();
         assert_eq!(
             bytes.len(),
@@ -296,9 +311,12 @@ impl Root {
         let count = |count: U32| count.get() as usize;
         let opened_bytes = count(layout.opened_count).checked_mul(size_of::<TailLayout>())?;
         let (opened, addresses) = rest.split_at_checked(opened_bytes)?;
-        let lists = [layout.page_lists, layout.tables, layout.dropped_lists].map(count);
+        let [pages, tables, dropped] =
+            [layout.page_lists, layout.tables, layout.dropped_lists].map(count);
+        let [snapshots, retained] =
+            [layout.snapshot_lists, layout.retained_lists].map(|count| usize::from(count.get()));
+        let lists = [pages, tables, dropped, snapshots, retained];
         let is_right = layout.magic == MAGIC
-            && layout.reserved == [0; 4]
             && layout.watermark.get() < SEQ_END
             && addresses.len() as u64 == lists.iter().map(|&list| list as u64 * 8).sum::<u64>();
         if !is_right {
@@ -310,8 +328,8 @@ impl Root {
             .iter()
             .map(|word| MetadataAddress::unpack(u64::from_le_bytes(*word)));
         let mut list = |count: usize| addresses.by_ref().take(count).collect::<Option<Vec<_>>>();
-        let [pages, tables, dropped] = lists;
         let (page_lists, tables, dropped_lists) = (list(pages)?, list(tables)?, list(dropped)?);
+        let (snapshot_lists, retained_lists) = (list(snapshots)?, list(retained)?);
         let opened = opened.chunks_exact(size_of::<TailLayout>()).map(|bytes| {
             let tail = TailLayout::read_from_bytes(bytes).ok()?;
             let stream = u8::try_from(tail.used.get()).ok().and_then(Stream::from_u8)?;
@@ -338,6 +356,8 @@ impl Root {
             page_lists,
             tables,
             dropped_lists,
+            snapshot_lists,
+            retained_lists,
         })
     }
 }
@@ -493,6 +513,8 @@ mod tests {
             page_lists: vec![address(1), address(2)],
             tables: vec![address(3)],
             dropped_lists: vec![address(4), address(5), address(6)],
+            snapshot_lists: vec![address(7)],
+            retained_lists: vec![address(8), address(9)],
         }
     }
 
@@ -530,6 +552,14 @@ mod tests {
         ] {
             let mut bytes = good.clone();
             bytes[offset..offset + 4].fill(0xff);
+            assert!(Root::decode(&bytes).is_err(), "the count at {offset}");
+        }
+        for offset in [
+            std::mem::offset_of!(RootLayout, snapshot_lists),
+            std::mem::offset_of!(RootLayout, retained_lists),
+        ] {
+            let mut bytes = good.clone();
+            bytes[offset..offset + 2].fill(0xff);
             assert!(Root::decode(&bytes).is_err(), "the count at {offset}");
         }
         let mut bytes = Vec::new();

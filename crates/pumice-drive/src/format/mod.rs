@@ -28,6 +28,7 @@ mod layout;
 mod map;
 mod record;
 mod segment;
+mod snapshot;
 mod superblock;
 
 pub use batch::{
@@ -50,6 +51,10 @@ pub use record::{
     check_payload,
 };
 pub use segment::{DriveShape, SEGMENT_HEADER_BYTES, SegmentHeader, Stream, epoch_of, generation};
+pub use snapshot::{
+    SNAPSHOT_NAME_MAX, SNAPSHOTS_IN_A_PIECE, SNAPSHOTS_MAX, Snapshot, check_snapshot_name,
+    check_snapshots,
+};
 pub use superblock::{
     BAD_SEGMENTS_MAX, CheckpointAddress, DETOURS_MAX, Detour, FORMAT_VERSION, FRAME_BLOCKS_MAX,
     INDEPENDENT_BLOCKS_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SIZE_BYTES_MAX, SUPERBLOCK_BYTES,
@@ -70,5 +75,6 @@ pub fn tables() -> Vec<(&'static str, Vec<Field>)> {
         ("Stream tail", checkpoint::TAIL_FIELDS.to_vec()),
         ("Segment table entry", checkpoint::TABLE_FIELDS.to_vec()),
         ("Dropped range", checkpoint::DROPPED_FIELDS.to_vec()),
+        ("Snapshot", snapshot::FIELDS.to_vec()),
     ]
 }

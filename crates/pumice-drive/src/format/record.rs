@@ -131,6 +131,10 @@ pub enum MetaKind {
     Dropped = 5,
     /// A checkpoint's root.
     Root = 6,
+    /// A piece of a checkpoint's list of snapshots.
+    Snapshots = 7,
+    /// A piece of the bitmap of segments that a snapshot needs.
+    Retained = 8,
 }
 
 impl MetaKind {
@@ -142,6 +146,8 @@ impl MetaKind {
             4 => Self::Table,
             5 => Self::Dropped,
             6 => Self::Root,
+            7 => Self::Snapshots,
+            8 => Self::Retained,
             _ => return None,
         };
         assert_eq!(found as u8, kind, "a kind has a single number");
@@ -606,7 +612,7 @@ mod tests {
             (3, |layout| layout.kind = 0),
             (3, |layout| layout.kind = 6),
             (4, |layout| layout.argument = 3),
-            (5, |layout| layout.blocks = 7),
+            (5, |layout| layout.blocks = 9),
         ];
         for (index, (sample, change)) in changes.into_iter().enumerate() {
             let mut bytes = [0; RECORD_HEADER_BYTES];

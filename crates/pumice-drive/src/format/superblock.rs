@@ -29,7 +29,7 @@ pub const FORMAT_VERSION: u32 = 1;
 
 /// The feature bits that this program knows. A drive with other bits is refused, unless they are
 /// compatible ones. Unknown read-only-compatible bits are refused too, because none is defined yet.
-const KNOWN_INCOMPATIBLE: u64 = BLOCK_FRAMES | BLOCK_TABLES;
+const KNOWN_INCOMPATIBLE: u64 = BLOCK_FRAMES | BLOCK_TABLES | SNAPSHOTS;
 const KNOWN_READ_ONLY: u64 = 0;
 
 /// The compatible feature: space for all segments was reserved on the medium.
@@ -43,6 +43,10 @@ const BLOCK_FRAMES: u64 = 1;
 /// Each leaf says which it has, so a reader need not remember it, and a writer sets it on every
 /// drive of such frames.
 const BLOCK_TABLES: u64 = 2;
+
+/// The incompatible feature: the newest checkpoint may name snapshots, and what they need is not
+/// free.
+const SNAPSHOTS: u64 = 4;
 
 /// Maximum number of blocks of a frame on a drive of independent blocks.
 pub const INDEPENDENT_BLOCKS_MAX: u16 = 8;
@@ -167,6 +171,8 @@ pub struct Superblock {
     /// Whether frames may be of independent blocks, and new ones of several blocks are. Each frame
     /// names its own encoding.
     pub has_block_frames: bool,
+    /// Whether the newest checkpoint may name snapshots.
+    pub has_snapshots: bool,
     /// Segments in which an append failed, each once: nothing is written there any more. At most
     /// [`BAD_SEGMENTS_MAX`].
     pub bad_segments: Vec<SegmentId>,
@@ -220,8 +226,9 @@ impl Superblock {
         layout.version = FORMAT_VERSION.into();
         layout.length = LENGTH.into();
         layout.features_compatible = (u64::from(self.is_preallocated) * PREALLOCATED).into();
-        let features = if self.has_block_frames { BLOCK_FRAMES | BLOCK_TABLES } else { 0 };
-        layout.features_incompatible = features.into();
+        let block_features = if self.has_block_frames { BLOCK_FRAMES | BLOCK_TABLES } else { 0 };
+        let snapshots = if self.has_snapshots { SNAPSHOTS } else { 0 };
+        layout.features_incompatible = (block_features | snapshots).into();
         layout.uuid = *self.uuid.as_bytes();
         layout.revision = self.revision.into();
         layout.epoch = self.epoch.into();
@@ -308,7 +315,7 @@ impl Superblock {
         check_features(&layout)?;
         let is_possible = layout.version.get() > 0
             && layout.state.get() <= STATE_INCOMPLETE
-            && layout.features_incompatible.get() != BLOCK_TABLES;
+            && layout.features_incompatible.get() & !SNAPSHOTS != BLOCK_TABLES;
         ensure(is_possible, CORRUPT, "the superblock's values are impossible")?;
         let superblock = Self::from_layout(&layout);
         let superblock = superblock.or_error(CORRUPT, "the superblock's lists are impossible")?;
@@ -326,7 +333,7 @@ impl Superblock {
         ensure(is_zero, CORRUPT, "reserved superblock bytes are not zero")?;
         debug_assert!(
             layout.features_compatible.get() != 0
-                || layout.features_incompatible.get() == BLOCK_FRAMES
+                || layout.features_incompatible.get() & !SNAPSHOTS == BLOCK_FRAMES
                 || superblock.encodes_to(bytes),
             "a superblock has a single encoding"
         );
@@ -369,6 +376,7 @@ impl Superblock {
             warn_percent: layout.warn_percent,
             is_preallocated: layout.features_compatible.get() & PREALLOCATED != 0,
             has_block_frames: layout.features_incompatible.get() & BLOCK_FRAMES != 0,
+            has_snapshots: layout.features_incompatible.get() & SNAPSHOTS != 0,
             bad_segments,
             detours,
         })
@@ -483,6 +491,7 @@ mod tests {
             warn_percent: [70, 80, 90, 0],
             is_preallocated: true,
             has_block_frames: true,
+            has_snapshots: true,
             bad_segments: vec![SegmentId(7), SegmentId(0)],
             detours: [(98, Stream::Host), (99, Stream::Meta)]
                 .map(|(seq, stream)| Detour {
@@ -507,7 +516,7 @@ mod tests {
     #[test]
     fn a_drive_of_independent_blocks_needs_a_program_that_knows_them() {
         for (has_block_frames, bits) in [(false, 0), (true, 3)] {
-            let superblock = Superblock { has_block_frames, ..sample() };
+            let superblock = Superblock { has_block_frames, has_snapshots: false, ..sample() };
             let layout = Layout::read_from_bytes(&superblock.encode()).unwrap();
             assert_eq!(layout.features_incompatible.get(), bits);
             assert_eq!(layout.features_compatible.get(), PREALLOCATED);
@@ -517,6 +526,21 @@ mod tests {
         assert!(Superblock::decode(&known).unwrap().has_block_frames);
         let none = resealed(|layout| layout.features_incompatible = BLOCK_TABLES.into());
         assert_eq!(Superblock::decode(&none).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+
+    /// A program that does not know them would free what they need.
+    #[test]
+    fn a_drive_with_snapshots_needs_a_program_that_knows_them() {
+        for (has_snapshots, bits) in [(false, 3), (true, 7)] {
+            let superblock = Superblock { has_snapshots, ..sample() };
+            let layout = Layout::read_from_bytes(&superblock.encode()).unwrap();
+            assert_eq!(layout.features_incompatible.get(), bits);
+        }
+        for (bits, is_possible) in [(4, true), (5, true), (7, true), (6, false)] {
+            let bytes = resealed(|layout| layout.features_incompatible = bits.into());
+            let decoded = Superblock::decode(&bytes);
+            assert_eq!(decoded.is_ok_and(|found| found.has_snapshots), is_possible, "{bits}");
+        }
     }
 
     #[test]
@@ -547,7 +571,7 @@ mod tests {
         let newer: [fn(&mut Layout); 4] = [
             |layout| layout.version = 2.into(),
             |layout| layout.length = 8192.into(),
-            |layout| layout.features_incompatible = 4.into(),
+            |layout| layout.features_incompatible = 8.into(),
             |layout| layout.features_read_only = 4.into(),
         ];
         for (index, change) in newer.into_iter().enumerate() {

@@ -186,6 +186,7 @@ impl Writer {
             warn_percent: [0; 4],
             is_preallocated: false,
             has_block_frames: false,
+            has_snapshots: false,
             bad_segments: Vec::new(),
             detours: Vec::new(),
         };

@@ -14,7 +14,7 @@ use super::super::map::{LivePiece, Lookup, Mapping};
 use super::super::place::{FrameAddress, FramePlace};
 use super::{Core, Purpose};
 use crate::base::units::{BLOCK_BYTES, len_u32};
-use crate::base::{Lba, Result, SeqNo};
+use crate::base::{Lba, Result, SegmentId, SeqNo};
 use crate::codec::{BlockTable, Compressor, Encoding};
 use crate::format::{
     META_RAW_BYTES_MAX, MetaKind, RECORD_HEADER_BYTES, Record, SOURCE_BYTES, Source, Stream,
@@ -102,6 +102,8 @@ pub(crate) struct Move<'a> {
     pub(crate) frames: &'a [MovedFrame<'a>],
     /// Bytes that must fit in the open batch.
     pub(crate) room_bytes: usize,
+    /// Whether it is moved also if a snapshot needs it where it is.
+    pub(crate) repairs: bool,
 }
 
 /// Kind and number of a metadata record.
@@ -205,6 +207,7 @@ impl Core {
         }
         let is_missing = self.map.missing(moved.lba, u64::from(moved.from.blocks)).is_some();
         if is_missing
+            || self.stays_for_snapshot(moved.from.segment, moved.repairs)
             || !self.map.live_pieces(moved.lba, moved.from).eq(moved.pieces.iter().copied())
         {
             return Ok(Attempt::Changed);
@@ -213,6 +216,12 @@ impl Core {
             self.push_moved(frame);
         }
         Ok(Attempt::Done)
+    }
+
+    /// Returns whether frames of a segment stay where a snapshot names them, so that what differs
+    /// from it is found by comparing places.
+    pub(crate) fn stays_for_snapshot(&self, segment: SegmentId, repairs: bool) -> bool {
+        !repairs && self.space.is_retained(segment)
     }
 
     /// Appends live blocks of several frames as one frame and maps them there, if `is_current` says

@@ -12,12 +12,12 @@
 use super::super::log::packing::{MetaRecord, meta_bytes_max};
 use super::super::log::{ChainEnd, Totals};
 use super::super::map::{DroppedSnapshot, LeafContent, Mapping};
-use super::{Core, MetaPosition, Purpose, Wakes};
+use super::{Core, MetaPosition, Purpose, Wakes, Wish};
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::codec::Compressor;
 use crate::format::{
-    DirectoryEntry, DroppedRange, META_RAW_BYTES_MAX, MetaKind, MetadataAddress, OpenedSegment,
-    Root, Stream, StreamTail, Superblock, TableEntry, encode_page,
+    CheckpointAddress, DirectoryEntry, DroppedRange, META_RAW_BYTES_MAX, MetaKind, MetadataAddress,
+    OpenedSegment, Root, Snapshot, Stream, StreamTail, Superblock, TableEntry, encode_page,
 };
 
 /// Checkpoints may take one part in this many of the bytes written to the medium.
@@ -72,6 +72,8 @@ pub(crate) struct Begun {
     pub(crate) table: Vec<TableEntry>,
     /// The dropped ranges.
     pub(crate) dropped: Vec<DroppedRange>,
+    /// The snapshots that there are with it.
+    pub(crate) snapshots: Vec<Snapshot>,
 }
 
 impl Checkpoints {
@@ -192,10 +194,14 @@ impl Core {
     /// Begins a checkpoint of the drive as it is now: seals every stream and takes everything that
     /// the checkpoint says about this moment. Dirty leaves become pending.
     ///
+    /// # Errors
+    /// If the wish cannot be met, see [`Core::check_wish`]; nothing is begun then.
+    ///
     /// # Panics
     /// If the turn was not taken, or a checkpoint is running.
-    pub(crate) fn begin_checkpoint(&mut self) -> Begun {
+    pub(crate) fn begin_checkpoint(&mut self, wish: Wish) -> Result<Begun> {
         self.check_turn();
+        self.check_wish(&wish)?;
         self.seal_all();
         assert!(
             !Stream::ALL.into_iter().any(|stream| self.log.is_open(stream)),
@@ -238,10 +244,13 @@ impl Core {
             page_lists: Vec::new(),
             tables: Vec::new(),
             dropped_lists: Vec::new(),
+            snapshot_lists: Vec::new(),
+            retained_lists: Vec::new(),
         };
-        let table = self.space.table();
+        let (table, dropped) = (self.space.table(), dropped.collect());
         assert_eq!(table.len(), root.segment_count as usize, "a checkpoint has all segments");
-        Begun { root, dropped: dropped.collect(), table }
+        let snapshots = self.begin_change(wish, &root, &table);
+        Ok(Begun { root, table, dropped, snapshots })
     }
 
     /// Asserts that some task has the turn to change checkpoint and superblock.
@@ -332,12 +341,18 @@ impl Core {
     }
 
     /// Ends a checkpoint that both superblock slots name: what only the one before named is dead.
-    pub(crate) fn end_checkpoint(&mut self, root: &Root, lists: Vec<MetadataAddress>) {
+    pub(crate) fn end_checkpoint(
+        &mut self,
+        root: &Root,
+        lists: Vec<MetadataAddress>,
+        named: CheckpointAddress,
+    ) {
         self.check_turn();
         let checkpointed = root.watermark;
         assert!(checkpointed >= self.checkpoints.checkpointed(), "a checkpoint never moves back");
         assert!(checkpointed <= self.log.durable_seq(), "a checkpoint is of what is durable");
         assert!(!lists.is_empty(), "a checkpoint has a root");
+        self.end_change(named, &lists);
         let superseded = self.map.end_checkpoint();
         self.release_all(&superseded);
         let newest = NewestCheckpoint { checkpointed, begun_at_bytes: root.media_bytes, lists };
@@ -360,6 +375,7 @@ impl Core {
     /// `lists` are dead. Does nothing after [`Core::end_checkpoint`].
     pub(crate) fn abandon_checkpoint(&mut self, lists: &[MetadataAddress]) {
         self.check_turn();
+        self.abandon_change();
         self.map.abandon_checkpoint();
         self.release_all(lists);
     }

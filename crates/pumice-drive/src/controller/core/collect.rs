@@ -165,7 +165,8 @@ impl Core {
 
     /// Returns whether so few segments are free that garbage collection should work.
     pub(crate) fn is_short_of_segments(&self) -> bool {
-        self.collector.is_compacting || self.has_few_segments()
+        let is_short = self.collector.is_compacting || self.has_few_segments();
+        is_short || self.space.free_count() < self.snapshots.wanted_segments()
     }
 
     fn has_few_segments(&self) -> bool {
@@ -192,7 +193,8 @@ impl Core {
         let segment_bytes = u64::from(self.superblock.segment_bytes);
         let segments = self.space.end().saturating_sub(self.reserved_segments(Purpose::Data));
         let space = u64::from(segments) * segment_bytes;
-        space.saturating_sub(self.space.live_bytes()) / segment_bytes
+        let retained = self.space.retained_dead_bytes(self.superblock.segment_bytes);
+        space.saturating_sub(self.space.live_bytes() + retained) / segment_bytes
     }
 
     /// Returns the bytes that are left of the segment to which a stream is appended.

@@ -125,7 +125,8 @@ impl Core {
         let (open, filled) =
             tails.fold((0, 0), |(open, filled), bytes| (open + 1, filled + u64::from(bytes)));
         let bytes = used.saturating_sub(open) * segment_bytes + filled;
-        Occupied { bytes, live_bytes: self.space.live_bytes() }
+        let retained = self.space.retained_dead_bytes(self.superblock.segment_bytes);
+        Occupied { bytes, live_bytes: self.space.live_bytes() + retained }
     }
 
     /// Looks, once a second, whether there is something to give back. Returns whether the drive
@@ -229,6 +230,11 @@ impl Core {
         self.compaction.errand.is_some_and(is_emptying) || !self.nothing_is_warm()
     }
 
+    /// Has garbage collection give back what has become free, soon.
+    pub(super) fn give_back_once(&mut self) {
+        self.compaction.frees = true;
+    }
+
     /// Returns whether garbage collection has something to give back.
     pub(crate) fn compaction_is_wanted(&self) -> bool {
         self.compaction.frees || self.errand().is_some()
@@ -240,10 +246,11 @@ impl Core {
         self.compaction.errand.filter(|errand| errand.until_changes.is_none_or(|at| at == changes))
     }
 
-    /// Returns whether the segment that is being emptied is to be left as it is, because the host
-    /// is back and nothing else asks for its emptying.
-    pub(crate) fn must_stop_collecting(&self) -> bool {
-        self.compaction.is_emptying && self.errand().is_none() && !self.must_collect()
+    /// Returns whether a segment that is being emptied is to be left as it is: the host is back and
+    /// nothing else asks for its emptying, or a snapshot needs it now.
+    pub(crate) fn must_stop_collecting(&self, victim: SegmentId) -> bool {
+        let is_over = || self.errand().is_none() && !self.must_collect();
+        self.space.is_retained(victim) || self.compaction.is_emptying && is_over()
     }
 
     /// Returns whether garbage collection takes its time, for nothing waits for it.
@@ -299,6 +306,9 @@ impl Core {
             else {
                 return false;
             };
+            if self.space.is_retained(tail.segment) {
+                return false;
+            }
             let live_bytes = self.space.live_bytes_of(tail.segment);
             let least = if live_bytes == 0 { 0 } else { gain_min };
             filled.saturating_sub(live_bytes) >= least.max(DEAD_TAIL_BYTES)

@@ -60,6 +60,7 @@ mod lost;
 mod reserves;
 mod resize;
 mod room;
+mod snapshots;
 mod unreadable;
 mod warm;
 
@@ -85,6 +86,8 @@ pub(crate) use reserves::{
 };
 pub(crate) use resize::Evacuation;
 pub(crate) use room::Purpose;
+pub use snapshots::NewSnapshot;
+pub(crate) use snapshots::{Kept, RETAINED_BYTES_MAX, SegmentSet, Snapshots, Wish};
 pub(crate) use unreadable::GIVE_UP_NS;
 pub(crate) use warm::{FreeWork, Warming};
 
@@ -211,6 +214,7 @@ pub(crate) struct Core {
     /// Segments that garbage collection left because something in them cannot be read.
     unreadable: Vec<unreadable::Unreadable>,
     warming: Warming,
+    snapshots: Snapshots,
     wakes: Wakes,
 }
 
@@ -251,6 +255,7 @@ impl Core {
             carries_dead: false,
             unreadable: Vec::new(),
             warming: Warming::default(),
+            snapshots: Snapshots::default(),
             wakes: Wakes::default(),
         }
     }
@@ -505,7 +510,12 @@ impl Core {
                     self.touch_page(page, place);
                 }
             }
-            MetaKind::PageList | MetaKind::Table | MetaKind::Dropped | MetaKind::Root => {}
+            MetaKind::PageList
+            | MetaKind::Table
+            | MetaKind::Dropped
+            | MetaKind::Snapshots
+            | MetaKind::Retained
+            | MetaKind::Root => {}
         }
     }
 

@@ -127,7 +127,9 @@ impl Core {
         if purpose.is_of_host() {
             // Once something has begun to use the reserve, what is left of it is not for data.
             let needed = self.reserved_segments(purpose) + u32::from(fit == Fit::NewSegment);
-            let needs_segments = purpose == Purpose::Data || fit == Fit::NewSegment;
+            // Trims dirty leaves, whose old places snapshots keep: a checkpoint always has room.
+            let needs_segments =
+                purpose == Purpose::Data || fit == Fit::NewSegment || self.space.has_retained();
             if needs_segments && available < needed {
                 let comes_back = free >= needed;
                 return if comes_back || self.can_gain() { Obstacle::Wait } else { Obstacle::Full };
@@ -170,11 +172,34 @@ impl Core {
     /// collection share theirs: what trims have taken comes back without moving anything, since
     /// nothing lives in it, and garbage collection plans to leave them theirs.
     pub(crate) fn reserved_segments(&self, purpose: Purpose) -> u32 {
+        let metadata = self.meta_segments + self.retained_meta_segments();
         match purpose {
-            Purpose::Data => self.meta_segments + RESERVED_SEGMENTS,
-            Purpose::Trim | Purpose::Lost | Purpose::Moved => self.meta_segments,
+            Purpose::Data => metadata + RESERVED_SEGMENTS,
+            Purpose::Trim | Purpose::Lost | Purpose::Moved => metadata,
             Purpose::Meta => 0,
         }
+    }
+
+    /// Returns the segments in which checkpoints write the metadata again that snapshots retain
+    /// where it is now: that gives back nothing.
+    fn retained_meta_segments(&self) -> u32 {
+        if !self.space.has_retained() {
+            return 0;
+        }
+        1 + self.segments_for_metadata(self.space.retained_meta_bytes())
+    }
+
+    /// Returns the segments that `bytes` of metadata take, three quarters of each filled.
+    fn segments_for_metadata(&self, bytes: u64) -> u32 {
+        let usable = u64::from(self.superblock.segment_bytes / 4 * 3);
+        u32::try_from(bytes.div_ceil(usable)).unwrap_or(u32::MAX / 2)
+    }
+
+    /// Returns the free segments that a drive needs for one snapshot more: then all its metadata is
+    /// retained, with what that checkpoint writes, and a checkpoint finds room even so.
+    pub(crate) fn segments_for_snapshot(&self) -> u32 {
+        let metadata = self.space.meta_bytes() + self.map.dirty_bytes() as u64;
+        self.meta_segments + RESERVED_SEGMENTS + 3 + self.segments_for_metadata(metadata)
     }
 
     /// Returns whether there is room to move a few frames beside the reserves.

@@ -15,7 +15,7 @@ use super::super::log::buffers::Buffers;
 use super::super::log::walk::WalkEnd;
 use super::super::log::{BUFFER_COUNT, LogEnd, Tail, WRITERS};
 use super::super::options::OpenOptions;
-use super::super::recovery::{self, Limits};
+use super::super::recovery::{self, Limits, Reader, Recovered};
 use super::frame_cache::FrameCache;
 use super::leaves::Loads;
 use super::read_ahead::ReadAhead;
@@ -59,6 +59,30 @@ impl<M: Medium + 'static, C: Spawn + 'static> Drive<M, C> {
         let limits = Limits::for_map_cache(options.map_cache_bytes);
         let loaded = superblocks::load_any(&medium).await?;
         Ok(Self::start(Self::open_as(medium, clock, options, limits, loaded.stored).await?))
+    }
+
+    /// Opens a snapshot of the drive on a medium, read-only. The drive must not be open for writing
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// `NotFound`, or as [`Drive::open`].
+    pub async fn open_snapshot(
+        medium: M,
+        clock: C,
+        name: &str,
+        options: OpenOptions,
+    ) -> Result<Rc<Self>> {
+        let StoredSuperblock { superblock, slot } = superblocks::load(&medium).await?.stored;
+        medium.set_geometry(superblocks::geometry(&superblock))?;
+        let snapshot = Reader::new(&medium, &superblock).find_snapshot(name).await?;
+        let superblock = recovery::superblock_of(&superblock, &snapshot);
+        let options = OpenOptions { read_only: true, ..options };
+        let limits = Limits::for_map_cache(options.map_cache_bytes);
+        let stored = StoredSuperblock { superblock, slot };
+        let settings = settings(&medium, &stored.superblock, &options);
+        let recovered = recovery::restore(&medium, &stored.superblock, settings, limits).await?;
+        let drive = Self::assemble(medium, clock, options, stored, recovered, 0).await?;
+        Ok(Self::start(drive))
     }
 
     fn start(drive: Self) -> Rc<Self> {
@@ -112,14 +136,27 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         limits: Limits,
         stored: StoredSuperblock,
     ) -> Result<Self> {
-        let StoredSuperblock { mut superblock, mut slot } = stored;
-        medium.set_geometry(superblocks::geometry(&superblock))?;
-        let was_clean = superblock.clean;
+        let superblock = &stored.superblock;
+        medium.set_geometry(superblocks::geometry(superblock))?;
         let begun_ns = clock.now_ns();
-        let settings = settings(&medium, &superblock, &options);
-        let recovered = recovery::recover(&medium, &superblock, settings, limits).await?;
+        let settings = settings(&medium, superblock, &options);
+        let recovered = recovery::recover(&medium, superblock, settings, limits).await?;
         let recovery_ns = clock.now_ns() - begun_ns;
         tracing::debug!(batches = recovered.batches, us = recovery_ns / 1000, "replayed the log");
+        Self::assemble(medium, clock, options, stored, recovered, recovery_ns).await
+    }
+
+    /// Makes a drive of what recovery found; unless it is read-only, in a new epoch.
+    async fn assemble(
+        medium: M,
+        clock: C,
+        options: OpenOptions,
+        stored: StoredSuperblock,
+        recovered: Recovered,
+        recovery_ns: u64,
+    ) -> Result<Self> {
+        let StoredSuperblock { mut superblock, mut slot } = stored;
+        let was_clean = superblock.clean;
         let WalkEnd { end, epoch, totals, cut, unreadable } = recovered.walk_end;
         let buffers = if options.read_only { 0 } else { BUFFER_COUNT };
         let mut core = recovered.core;

@@ -1,6 +1,7 @@
 //! Checking a drive without changing it: superblocks, checkpoint, the log after it, every leaf of
 //! the map, the live bytes of every segment, and in a full check every record of every segment and
-//! every frame's checksum and decoding, and whether a table that the map has of it is its own.
+//! every frame's checksum and decoding, and whether a table that the map has of it is its own. Of
+//! snapshots every leaf and the live bytes; a snapshot can be checked in full by itself.
 //!
 //! What nothing names (overwritten, trimmed, left by a life that was lost) may be damaged without
 //! being a problem: it will never be read.
@@ -9,21 +10,21 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::super::core::{Core, GivesBack, Settings, table_of};
+use super::super::core::{Core, GivesBack, Kept, Settings, table_of};
 use super::super::drive::superblocks;
 use super::super::log::records::{Found, check_possible, records};
 use super::super::log::segment_scan::SegmentScan;
 use super::super::map::{Mapping, Reap};
 use super::super::options::MAP_CACHE_BYTES_DEFAULT;
 use super::super::place::{FramePlace, blocks_of_frame};
-use super::super::recovery::{Limits, Reader, Recovered, recover};
+use super::super::recovery::{Limits, Reader, Recovered, recover, restore, superblock_of};
 use super::super::space::UsedSegment;
 use super::frames::check_frame;
 use super::problem::{PROBLEMS_LISTED_MAX, Problem};
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorKind, Lba, Result, SegmentId};
 use crate::codec::Decompressor;
-use crate::format::{FRAME_BLOCKS_MAX, Record, Superblock};
+use crate::format::{FRAME_BLOCKS_MAX, Record, Snapshot, Superblock};
 use crate::media::Medium;
 
 /// A check writes nothing, so what the core writes by does not matter.
@@ -44,6 +45,9 @@ pub struct CheckReport {
     pub segments: u64,
     /// Batches after the newest checkpoint, which opening the drive reads.
     pub recovered_batches: u64,
+    /// Snapshots, of which the maps were checked; the data of one is checked by its name.
+    #[serde(default)]
+    pub snapshots: u64,
     /// Leaves of the map that were read.
     pub leaves: u64,
     /// Batches in the segments; 0 in a quick check, like the next three counts.
@@ -107,6 +111,67 @@ pub async fn check<M: Medium>(
         }
         Err(error) => return Err(error),
     };
+    let snapshots = recovered.core.snapshots().kept().to_vec();
+    let mut report =
+        check_recovered(medium, superblock, recovered, report, depth, progress).await?;
+    for Kept { entry, damage, .. } in snapshots {
+        report.snapshots += 1;
+        let found = match damage {
+            Some(damage) => Err(Error::new(ErrorKind::Corrupt, damage)),
+            None => check_view(medium, superblock, &entry, Depth::Quick, &mut |_| ()).await,
+        };
+        match found {
+            Ok(found) => report.add_all(&entry.name, found),
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                let what = format!("snapshot {} is damaged", entry.name);
+                report.add(&Error::new(ErrorKind::Corrupt, what).caused_by(error), None);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(report)
+}
+
+/// Checks a snapshot of the drive on a medium, as [`check`] does the disk.
+///
+/// # Errors
+/// `NotFound`, or as [`check`].
+pub async fn check_snapshot<M: Medium>(
+    medium: &M,
+    name: &str,
+    depth: Depth,
+    progress: &mut dyn FnMut(Checked),
+) -> Result<CheckReport> {
+    let loaded = superblocks::load(medium).await?;
+    let superblock = &loaded.stored.superblock;
+    medium.set_geometry(superblocks::geometry(superblock))?;
+    let entry = Reader::new(medium, superblock).find_snapshot(name).await?;
+    check_view(medium, superblock, &entry, depth, progress).await
+}
+
+/// Checks a snapshot, whose drive has `superblock`.
+async fn check_view<M: Medium>(
+    medium: &M,
+    superblock: &Superblock,
+    entry: &Snapshot,
+    depth: Depth,
+    progress: &mut dyn FnMut(Checked),
+) -> Result<CheckReport> {
+    let superblock = &superblock_of(superblock, entry);
+    let limits = Limits::for_map_cache(MAP_CACHE_BYTES_DEFAULT);
+    let recovered = restore(medium, superblock, SETTINGS, limits).await?;
+    let report = CheckReport::default();
+    check_recovered(medium, superblock, recovered, report, depth, progress).await
+}
+
+async fn check_recovered<M: Medium>(
+    medium: &M,
+    superblock: &Superblock,
+    recovered: Recovered,
+    mut report: CheckReport,
+    depth: Depth,
+    progress: &mut dyn FnMut(Checked),
+) -> Result<CheckReport> {
     let Recovered { core, batches, problems, .. } = recovered;
     for problem in &problems {
         report.add(problem, None);
@@ -127,6 +192,16 @@ pub async fn check<M: Medium>(
 }
 
 impl CheckReport {
+    /// Adds what is wrong with a snapshot.
+    fn add_all(&mut self, name: &str, found: CheckReport) {
+        self.problem_count += found.problem_count;
+        let room = PROBLEMS_LISTED_MAX.saturating_sub(self.problems.len());
+        self.problems.extend(found.problems.into_iter().take(room).map(|mut problem| {
+            problem.what = format!("snapshot {name}: {}", problem.what);
+            problem
+        }));
+    }
+
     fn add(&mut self, error: &Error, lbas: Option<(Lba, u64)>) {
         self.problem_count += 1;
         if self.problems.len() < PROBLEMS_LISTED_MAX {

@@ -72,6 +72,12 @@ pub struct Info {
     pub warnings: Vec<u8>,
     /// What is wrong, the worst first.
     pub alerts: Vec<Alert>,
+    /// Number of snapshots.
+    #[serde(default)]
+    pub snapshots: u32,
+    /// Bytes of segments that snapshots need and that are not live.
+    #[serde(default)]
+    pub snapshot_bytes: u64,
     /// Bytes that the log occupies on the medium: whole segments, and what is filled of those that
     /// are written to.
     pub occupied_bytes: u64,
@@ -236,6 +242,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             warn_percent: self.thresholds(),
             warnings: self.warnings(),
             alerts: self.alerts(),
+            snapshots: u32::try_from(core.snapshots().kept().len()).unwrap_or(u32::MAX),
+            snapshot_bytes: space.retained_dead_bytes(superblock.segment_bytes),
             occupied_bytes: core.occupied().bytes,
             warm_bytes: core.warm_bytes(),
             mapped_bytes: core.map().mapped_blocks() * BLOCK_BYTES as u64,

@@ -22,7 +22,7 @@ mod scrub;
 mod warn;
 
 pub use audit::{Audit, Taken};
-pub use check::{CheckReport, Checked, Depth, check};
+pub use check::{CheckReport, Checked, Depth, check, check_snapshot};
 pub use extract::{Extract, Extracted};
 pub(crate) use frames::check_frame;
 pub use info::{Info, Memory, Operations};

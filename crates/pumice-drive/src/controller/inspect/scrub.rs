@@ -201,6 +201,8 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
             (MetaKind::PageList, &root.page_lists),
             (MetaKind::Table, &root.tables),
             (MetaKind::Dropped, &root.dropped_lists),
+            (MetaKind::Snapshots, &root.snapshot_lists),
+            (MetaKind::Retained, &root.retained_lists),
         ];
         for (kind, pieces) in kinds {
             for (number, &piece) in (0..).zip(pieces) {
@@ -212,6 +214,7 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
             }
         }
         damaged.extend(reader.take_restored());
+        self.check_snapshot_roots(&reader).await;
         self.rewrite_roots(damaged);
     }
 
@@ -291,10 +294,26 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
         used.filter(wanted).collect()
     }
 
+    /// Checks the roots of snapshots, which stay where they are.
+    async fn check_snapshot_roots(&mut self, reader: &Reader<'_, M>) {
+        let kept = self.drive.core().snapshots().kept().to_vec();
+        for entry in kept.into_iter().map(|kept| kept.entry) {
+            self.report.metadata += 1;
+            let Some(place) = &entry.root else { continue };
+            let found = reader.any_root(place).await.err();
+            for error in found.into_iter().chain(reader.take_restored()) {
+                let what = format!("the root of snapshot {} is damaged", entry.name);
+                let error = Error::new(error.kind(), what).caused_by(error);
+                self.report.add(&error.in_segment(place.address.segment), None);
+            }
+        }
+    }
+
     fn is_in_use(&self, SegmentUse { segment, generation }: SegmentUse) -> bool {
         let core = self.drive.core();
         let space = core.space();
-        space.generation(segment) == generation && space.live_bytes_of(segment) > 0
+        let is_needed = space.live_bytes_of(segment) > 0 || space.is_retained(segment);
+        space.generation(segment) == generation && is_needed
     }
 
     async fn check_segment(&mut self, used: SegmentUse) -> Result<()> {
@@ -409,7 +428,9 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
             live_bytes <= u64::from(place.charged_bytes()),
             "the blocks of a frame are live once"
         );
-        if live_bytes > 0 {
+        // Which dead frames a snapshot needs, only its map says: all in its segments are checked.
+        let is_retained = drive.core().space().is_retained(segment);
+        if live_bytes > 0 || is_retained {
             self.report.frames += 1;
             let checked = {
                 let decompressor = &mut *self.decompressor.borrow_mut();
@@ -440,6 +461,7 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
         let superblock = drive.core().superblock().clone();
         let moved_before = drive.core().counters().moved_bytes.get();
         let mut mover = Mover::new(drive);
+        mover.repairs = true;
         for found in records(&header, body).map_while(Result::ok) {
             if drive.is_read_only() || drive.core().is_ending() {
                 return;
@@ -476,7 +498,12 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
                 u32::try_from(number).is_ok_and(|page| map.is_current_page(page, place))
             }
             // Read from the root, which is the newest checkpoint's.
-            MetaKind::PageList | MetaKind::Table | MetaKind::Dropped | MetaKind::Root => false,
+            MetaKind::PageList
+            | MetaKind::Table
+            | MetaKind::Dropped
+            | MetaKind::Snapshots
+            | MetaKind::Retained
+            | MetaKind::Root => false,
         };
         if !is_live {
             return None;

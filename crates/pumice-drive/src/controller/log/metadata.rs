@@ -144,7 +144,12 @@ pub(crate) fn decode_meta(
     let bytes_max = match kind {
         MetaKind::Root => raw_bytes,
         MetaKind::Leaf => leaf_bytes_max(true),
-        MetaKind::Page | MetaKind::PageList | MetaKind::Table | MetaKind::Dropped => LIST_BYTES,
+        MetaKind::Page
+        | MetaKind::PageList
+        | MetaKind::Table
+        | MetaKind::Dropped
+        | MetaKind::Snapshots
+        | MetaKind::Retained => LIST_BYTES,
     };
     if raw_bytes > bytes_max {
         return Err(wrong("a metadata record is longer than the format allows"));

@@ -16,14 +16,14 @@
 
 use std::mem::take;
 
-use super::super::core::{Begun, Core, MetaPosition};
+use super::super::core::{Begun, Core, MetaPosition, Wish};
 use super::super::drive::Drive;
 use super::super::log::metadata::{LIST_BYTES, PAGE_ENTRY_BYTES};
 use super::super::log::packing::MetaRecord;
 use crate::base::{Clock, Error, ErrorKind, Result};
 use crate::format::{
-    CheckpointAddress, DroppedRange, MetaKind, MetadataAddress, RecordAddress, Root, TableEntry,
-    leaf_bytes_max,
+    CheckpointAddress, DroppedRange, MetaKind, MetadataAddress, RecordAddress, Root, Snapshot,
+    TableEntry, leaf_bytes_max,
 };
 use crate::media::Medium;
 
@@ -62,6 +62,14 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// # Errors
     /// `ReadOnly`, `NoSpace`, `Poisoned`, `Medium`: the checkpoint before is still the newest.
     pub async fn checkpoint(&self) -> Result<()> {
+        self.checkpoint_with(Wish::None).await
+    }
+
+    /// Writes a checkpoint that also becomes a snapshot, or is the first without one.
+    ///
+    /// # Errors
+    /// As [`Drive::checkpoint`]; and if the wish cannot be met.
+    pub(super) async fn checkpoint_with(&self, wish: Wish) -> Result<()> {
         if self.is_read_only() {
             return Err(Error::new(ErrorKind::ReadOnly, "the drive was opened read-only"));
         }
@@ -71,10 +79,10 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             return Err(Error::new(ErrorKind::Poisoned, "the drive is closed"));
         }
         let mut attempt = Attempt { drive: self, lists: Vec::new() };
-        let written = self.write_checkpoint(&mut attempt.lists).await;
-        let result = written.map(|root| {
+        let written = self.write_checkpoint(&mut attempt.lists, wish).await;
+        let result = written.map(|(root, named)| {
             let lists = take(&mut attempt.lists);
-            self.with_core(|core| core.end_checkpoint(&root, lists));
+            self.with_core(|core| core.end_checkpoint(&root, lists, named));
         });
         drop(attempt);
         drop(turn);
@@ -96,32 +104,23 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         }
     }
 
-    async fn write_checkpoint(&self, lists: &mut Vec<MetadataAddress>) -> Result<Root> {
-        let Begun { mut root, table, dropped } = loop {
+    async fn write_checkpoint(
+        &self,
+        lists: &mut Vec<MetadataAddress>,
+        wish: Wish,
+    ) -> Result<(Root, CheckpointAddress)> {
+        let begun = loop {
             self.with_room(Core::append_lost).await?;
-            let begin =
-                |core: &mut Core| (!core.has_lost_waiting()).then(|| core.begin_checkpoint());
+            let begin = |core: &mut Core| {
+                (!core.has_lost_waiting()).then(|| core.begin_checkpoint(wish.clone()))
+            };
             if let Some(begun) = self.with_core(begin) {
-                break begun;
+                break begun?;
             }
         };
         self.write_leaves().await?;
         self.write_pages().await?;
-        let pages: Vec<_> = self.core().map().page_addresses().collect();
-        root.page_count = count(&pages);
-        root.dropped_count = count(&dropped);
-        let list = ListKind { kind: MetaKind::PageList, entry_bytes: PAGE_ENTRY_BYTES };
-        root.page_lists = self
-            .write_list(list, &pages, lists, |(page, place), raw| {
-                raw.extend(u64::from(*page).to_le_bytes());
-                raw.extend(place.pack().to_le_bytes());
-            })
-            .await?;
-        let list = ListKind { kind: MetaKind::Table, entry_bytes: TableEntry::BYTES };
-        root.tables = self.write_list(list, &table, lists, TableEntry::encode_into).await?;
-        let list = ListKind { kind: MetaKind::Dropped, entry_bytes: DroppedRange::BYTES };
-        root.dropped_lists =
-            self.write_list(list, &dropped, lists, DroppedRange::encode_into).await?;
+        let mut root = self.write_lists(begun, lists).await?;
         let MetaRecord { place, payload_checksum } = self
             .with_room(|core| core.append_root(&mut root, &mut self.meta_compressor.borrow_mut()))
             .await?;
@@ -137,7 +136,42 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             record_bytes: place.bytes,
             payload_checksum,
         };
-        self.update_superblocks(|superblock| superblock.checkpoint = Some(named)).await?;
+        let has_snapshots = self.core().will_have_snapshots();
+        self.update_superblocks(|superblock| {
+            superblock.checkpoint = Some(named);
+            superblock.has_snapshots = has_snapshots;
+        })
+        .await?;
+        Ok((root, named))
+    }
+
+    /// Writes the lists that a root names; adds their places to `lists`.
+    async fn write_lists(&self, begun: Begun, lists: &mut Vec<MetadataAddress>) -> Result<Root> {
+        let Begun { mut root, table, dropped, snapshots } = begun;
+        let pages: Vec<_> = self.core().map().page_addresses().collect();
+        root.page_count = count(&pages);
+        root.dropped_count = count(&dropped);
+        let list = ListKind { kind: MetaKind::PageList, entry_bytes: PAGE_ENTRY_BYTES };
+        root.page_lists = self
+            .write_list(list, &pages, lists, |(page, place), raw| {
+                raw.extend(u64::from(*page).to_le_bytes());
+                raw.extend(place.pack().to_le_bytes());
+            })
+            .await?;
+        let list = ListKind { kind: MetaKind::Table, entry_bytes: TableEntry::BYTES };
+        root.tables = self.write_list(list, &table, lists, TableEntry::encode_into).await?;
+        let list = ListKind { kind: MetaKind::Dropped, entry_bytes: DroppedRange::BYTES };
+        root.dropped_lists =
+            self.write_list(list, &dropped, lists, DroppedRange::encode_into).await?;
+        // It needs no bits for the lists that follow: a reader of the root has their places.
+        if let Some(bitmap) = self.with_core(|core| core.retained_bitmap(lists)) {
+            let list = ListKind { kind: MetaKind::Retained, entry_bytes: 1 };
+            root.retained_lists =
+                self.write_list(list, &bitmap, lists, |byte, raw| raw.push(*byte)).await?;
+        }
+        let list = ListKind { kind: MetaKind::Snapshots, entry_bytes: Snapshot::BYTES };
+        root.snapshot_lists =
+            self.write_list(list, &snapshots, lists, Snapshot::encode_into).await?;
         Ok(root)
     }
 

@@ -159,7 +159,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         }
         let before = self.core().victim(victim);
         self.empty_victim_as(victim, last_resort.is_some()).await?;
-        if self.core().must_stop_collecting() {
+        if self.core().must_stop_collecting(victim) {
             return Ok(Step::Progress);
         }
         let continues = self.with_core(|core| core.end_victim(&before));
@@ -237,11 +237,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             core.space().live_bytes_of(segment)
         });
         let stream = self.core().space().stream(segment);
-        if stream == Stream::Meta && left_bytes > 0 && !self.core().must_stop_collecting() {
+        if stream == Stream::Meta && left_bytes > 0 && !self.core().must_stop_collecting(segment) {
             self.rewrite_metadata_in(segment).await;
             self.checkpoint().await?;
         }
-        if self.core().must_end() || self.core().must_stop_collecting() {
+        if self.core().must_end() || self.core().must_stop_collecting(segment) {
             return Ok(());
         }
         // Trims that came in the meantime.
@@ -318,7 +318,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         loop {
             let is_over = {
                 let core = self.core();
-                let has_ended = core.must_end() || core.must_stop_collecting();
+                let has_ended = core.must_end() || core.must_stop_collecting(segment);
                 core.space().live_bytes_of(segment) == 0 || has_ended
             };
             if is_over {

@@ -270,7 +270,8 @@ impl<M: Medium, C: Clock> Mover<'_, M, C> {
         let end = run.lba.0 + u64::from(run.blocks());
         let is_current = |core: &Core| {
             let runs = runs_of(core.map(), victim, run.lba, end);
-            runs.as_deref() == Some(std::slice::from_ref(run))
+            !core.stays_for_snapshot(victim, self.repairs)
+                && runs.as_deref() == Some(std::slice::from_ref(run))
         };
         let join = |core: &mut Core| Ok(core.join_frames(&joined, is_current)?.unless_waiting());
         let is_done = self.drive.with_room(join).await? == Attempt::Done;

@@ -4,6 +4,7 @@
 //! * `gc`: emptying segments, record by record (`moving`), or several frames as one (`joining`).
 //! * `compact`: giving back to the medium what is dead.
 //! * `warm`: discarding and zeroing segments that are free.
+//! * `snapshot`: checkpoints that are kept.
 //! * `resize`: another size, another capacity. `settings`: another codec, other thresholds.
 
 #![warn(
@@ -20,6 +21,7 @@ mod joining;
 pub(crate) mod moving;
 mod resize;
 mod settings;
+mod snapshot;
 mod warm;
 
 pub use compact::Compacted;
@@ -27,3 +29,5 @@ pub use compact::Compacted;
 pub(crate) use moving::Mover;
 pub use resize::{Resize, Resized};
 pub use settings::{SettingsChange, SettingsChanged, StoredSettings};
+pub use snapshot::SnapshotInfo;
+pub(crate) use snapshot::not_found;

@@ -59,6 +59,8 @@ pub(crate) struct Mover<'a, M, C> {
     pub(crate) gives_up: bool,
     /// Whether a frame was left because it cannot be read.
     pub(crate) has_unreadable: bool,
+    /// Whether frames are moved because of damage, also if a snapshot needs them where they are.
+    pub(crate) repairs: bool,
 }
 
 /// What came of reading a payload again.
@@ -167,6 +169,7 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
             has_left: false,
             gives_up: false,
             has_unreadable: false,
+            repairs: false,
         }
     }
 
@@ -271,6 +274,9 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
         let drive = self.drive;
         let blocks = frame.place.blocks;
         loop {
+            if drive.core().stays_for_snapshot(frame.place.segment, self.repairs) {
+                return Ok(());
+            }
             if let Err(error) = drive.load_to_change(frame.lba, u64::from(blocks)).await {
                 tracing::warn!(
                     lba = %frame.lba,
@@ -297,6 +303,7 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
                 pieces: &pieces,
                 frames: &frames,
                 room_bytes: (copy + frame.payload.len()).max(moved_bytes_max(live)),
+                repairs: self.repairs,
             };
             let attempt = |core: &mut Core| Ok(core.move_frame(&moved)?.unless_waiting());
             if drive.with_room(attempt).await? == Attempt::Done {
@@ -542,7 +549,12 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
                 }
             }
             // Every checkpoint writes these anew.
-            MetaKind::PageList | MetaKind::Table | MetaKind::Dropped | MetaKind::Root => {}
+            MetaKind::PageList
+            | MetaKind::Table
+            | MetaKind::Dropped
+            | MetaKind::Snapshots
+            | MetaKind::Retained
+            | MetaKind::Root => {}
         }
         Ok(())
     }

@@ -92,6 +92,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         // The medium is cut, and the table, while no operation is in progress there.
         self.until_nothing_is_warm().await;
         if target.segment_count < before.segment_count {
+            if let Some(what) = self.core().snapshots_in_the_way() {
+                return Err(Error::new(ErrorKind::InvalidInput, what));
+            }
             self.reap_all().await?;
             self.check_fits(&target)?;
             self.shrink(&mut resizing, target.segment_count).await?;

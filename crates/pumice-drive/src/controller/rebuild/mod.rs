@@ -164,6 +164,8 @@ impl Identity {
             warn_percent: [0; 4],
             is_preallocated: false,
             has_block_frames: false,
+            // Nothing is written that could take what they need.
+            has_snapshots: false,
             bad_segments: Vec::new(),
             // Without them the log seems to end where a stream left a bad segment.
             detours: self

@@ -13,7 +13,7 @@
 //! limit ([`Limits::for_map_cache`]), beyond which the opening is refused. An open drive stays
 //! below it: see `Core::must_wait_for_checkpoint`.
 //!
-//! * `reader`: reads the checkpoint. `replay`: applies the log.
+//! * `reader`: reads the checkpoint. `snapshots`: those that it lists. `replay`: applies the log.
 
 #![warn(
     clippy::cast_possible_truncation,
@@ -24,21 +24,23 @@
 
 mod reader;
 mod replay;
+mod snapshots;
 
 use super::core::{Core, NewestCheckpoint, Restored, Settings};
 use super::log::walk::{Cut, Walk, WalkEnd};
-use super::log::{LogEnd, Tail, closing_bytes};
+use super::log::{LogEnd, Tail, Totals, closing_bytes};
 use super::map::L2p;
 use super::options::MAP_CACHE_BYTES_DEFAULT;
 use super::space::Space;
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorKind, Result, SegmentId};
-use crate::format::{Stream, Superblock};
+use crate::format::{Root, Stream, Superblock};
 use crate::media::Medium;
 
 use reader::Checkpoint;
 pub(crate) use reader::Reader;
 use replay::Replay;
+pub(crate) use snapshots::superblock_of;
 
 /// Metadata records read at once.
 const READS_AT_ONCE: usize = 32;
@@ -98,36 +100,11 @@ pub(crate) async fn recover<M: Medium>(
     limits: Limits,
 ) -> Result<Recovered> {
     let reader = Reader::new(medium, superblock);
-    let mut newest = NewestCheckpoint::default();
-    let mut tails = [None; Stream::COUNT];
-    let (root, map, space) = match &superblock.checkpoint {
-        None => {
-            let blocks = superblock.size_bytes / BLOCK_BYTES as u64;
-            let map = L2p::new(blocks, limits.clean_bytes);
-            (None, map, Space::with_bad(superblock.segment_count, &superblock.bad_segments)?)
-        }
-        Some(place) => {
-            let root = reader.root(place).await?;
-            let checkpoint = reader.checkpoint(place, &root, limits.clean_bytes).await?;
-            let Checkpoint { map, space, lists } = checkpoint;
-            newest = NewestCheckpoint {
-                checkpointed: root.watermark,
-                begun_at_bytes: root.media_bytes,
-                lists,
-            };
-            tails = root.tails.map(|tail| {
-                tail.map(|tail| Tail {
-                    segment: tail.segment,
-                    generation: tail.generation,
-                    used: tail.used,
-                })
-            });
-            (Some(root), map, space)
-        }
-    };
-    let restored = Restored { map, space, newest, tails };
-    let mut core = Core::new(superblock.clone(), settings, restored);
-    core.set_lost_leaves(root.as_ref().map_or(0, |root| root.lost_leaves));
+    let Checkpointed { root, mut core } = checkpointed(&reader, settings, limits).await?;
+    if let (Some(place), Some(root)) = (&superblock.checkpoint, &root) {
+        // Before the log is walked: it does not continue in what they need.
+        core.set_snapshots(reader.snapshots(place, root, core.space()).await?);
+    }
     let mut replay = Replay::new(reader, core, limits.changed_bytes);
     let mut walk = Walk::new(medium, superblock, root.as_ref());
     let (mut batches, mut problems) = (0, Vec::new());
@@ -154,6 +131,80 @@ pub(crate) async fn recover<M: Medium>(
     problems.extend(restored);
     problems.truncate(PROBLEMS_KEPT_MAX);
     Ok(Recovered { core, walk_end, batches, problems })
+}
+
+/// The state of a drive at its newest checkpoint, or an empty drive.
+struct Checkpointed {
+    root: Option<Root>,
+    core: Core,
+}
+
+async fn checkpointed<M: Medium>(
+    reader: &Reader<'_, M>,
+    settings: Settings,
+    limits: Limits,
+) -> Result<Checkpointed> {
+    let superblock = reader.superblock();
+    let Some(place) = &superblock.checkpoint else {
+        let blocks = superblock.size_bytes / BLOCK_BYTES as u64;
+        let restored = Restored {
+            map: L2p::new(blocks, limits.clean_bytes),
+            space: Space::with_bad(superblock.segment_count, &superblock.bad_segments)?,
+            newest: NewestCheckpoint::default(),
+            tails: [None; Stream::COUNT],
+        };
+        return Ok(Checkpointed {
+            root: None,
+            core: Core::new(superblock.clone(), settings, restored),
+        });
+    };
+    let root = reader.root(place).await?;
+    let checkpoint = reader.checkpoint(place, &root, limits.clean_bytes).await?;
+    let Checkpoint { map, space, lists } = checkpoint;
+    let newest =
+        NewestCheckpoint { checkpointed: root.watermark, begun_at_bytes: root.media_bytes, lists };
+    let tails = tails_of(&root);
+    let mut core = Core::new(superblock.clone(), settings, Restored { map, space, newest, tails });
+    core.set_lost_leaves(root.lost_leaves);
+    Ok(Checkpointed { root: Some(root), core })
+}
+
+fn tails_of(root: &Root) -> [Option<Tail>; Stream::COUNT] {
+    root.tails.map(|tail| {
+        tail.map(|tail| Tail {
+            segment: tail.segment,
+            generation: tail.generation,
+            used: tail.used,
+        })
+    })
+}
+
+/// Restores a drive as it was when a snapshot was taken: `superblock` is from [`superblock_of`].
+/// The log after it is not read.
+///
+/// # Errors
+/// `Medium`, `Corrupt`.
+pub(crate) async fn restore<M: Medium>(
+    medium: &M,
+    superblock: &Superblock,
+    settings: Settings,
+    limits: Limits,
+) -> Result<Recovered> {
+    let reader = Reader::new(medium, superblock);
+    let Checkpointed { root, core } = checkpointed(&reader, settings, limits).await?;
+    let what = "a snapshot has no root";
+    let root = root.ok_or_else(|| Error::new(ErrorKind::Corrupt, what))?;
+    let (seq, checksum) = (root.watermark, root.watermark_checksum);
+    let Root { host_bytes, frame_bytes, media_bytes, moved_bytes, .. } = root;
+    let walk_end = WalkEnd {
+        end: LogEnd { seq, checksum, tails: tails_of(&root) },
+        epoch: root.epoch,
+        totals: Totals { host_bytes, frame_bytes, media_bytes, moved_bytes },
+        cut: Cut::default(),
+        unreadable: Vec::new(),
+    };
+    let problems = reader.take_restored();
+    Ok(Recovered { core, walk_end, batches: 0, problems })
 }
 
 /// Reports what was found beyond the end of the log, which a crash leaves.

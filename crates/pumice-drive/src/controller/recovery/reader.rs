@@ -25,8 +25,8 @@ use crate::codec::Decompressor;
 use crate::format::{
     BATCH_ALIGNMENT, CheckpointAddress, DIRECTORY_PAGE_LEAVES, DirectoryEntry, DroppedRange,
     LEAF_BLOCKS, META_RAW_BYTES_MAX, MapLimits, MetaKind, MetadataAddress, OpenedSegment,
-    RecordAddress, Root, SEGMENT_HEADER_BYTES, Stream, StreamTail, Superblock, TableEntry,
-    decode_page,
+    RecordAddress, Root, SEGMENT_HEADER_BYTES, SNAPSHOTS_IN_A_PIECE, SNAPSHOTS_MAX, Stream,
+    StreamTail, Superblock, TableEntry, decode_page,
 };
 use crate::media::Medium;
 
@@ -103,32 +103,44 @@ impl<'a, M: Medium> Reader<'a, M> {
         self.restored.take().into_iter().map(problem).collect()
     }
 
-    /// Reads the root of a checkpoint.
+    /// Returns the superblock of the drive.
+    pub(super) fn superblock(&self) -> &Superblock {
+        self.superblock
+    }
+
+    /// Reads the root of the newest checkpoint.
     ///
     /// # Errors
     /// `Medium`, `Corrupt`.
     pub(crate) async fn root(&self, checkpoint: &CheckpointAddress) -> Result<Root> {
+        self.any_root(checkpoint).await.map_err(|error| {
+            let what = "the newest checkpoint cannot be read: see `pumice rebuild --help`";
+            Error::new(error.kind(), what).caused_by(error)
+        })
+    }
+
+    /// Reads the root of a checkpoint.
+    ///
+    /// # Errors
+    /// `Medium`, `Corrupt`.
+    pub(crate) async fn any_root(&self, checkpoint: &CheckpointAddress) -> Result<Root> {
         let CheckpointAddress { address, record_bytes, payload_checksum } = *checkpoint;
         let wanted = Wanted { place: address, record_bytes, kind: MetaKind::Root, number: 0 };
         let longest = meta_bytes_max(META_RAW_BYTES_MAX);
-        let unreadable = |error: Error| {
-            let what = "the newest checkpoint cannot be read: see `pumice rebuild --help`";
-            Error::new(error.kind(), what).caused_by(error)
-        };
         if record_bytes as usize > longest {
             let what = "the superblock names a checkpoint of an impossible length";
-            return Err(unreadable(Error::new(ErrorKind::Corrupt, what)));
+            return Err(Error::new(ErrorKind::Corrupt, what));
         }
-        let metadata = self.read(wanted).await.map_err(unreadable)?;
-        let root = Root::decode(&metadata.raw).map_err(unreadable)?;
-        self.check_lists(&root).map_err(unreadable)?;
+        let metadata = self.read(wanted).await?;
+        let root = Root::decode(&metadata.raw)?;
+        self.check_lists(&root)?;
         // The drive may have grown since: see `resize`.
         let is_right = metadata.payload_checksum == payload_checksum
             && root.segment_count <= self.superblock.segment_count
             && root.size_bytes <= self.superblock.size_bytes;
         if !is_right {
             let what = "the checkpoint is not the one that the superblock names";
-            return Err(unreadable(Error::new(ErrorKind::Corrupt, what)));
+            return Err(Error::new(ErrorKind::Corrupt, what));
         }
         Ok(root)
     }
@@ -139,9 +151,12 @@ impl<'a, M: Medium> Reader<'a, M> {
         let blocks = self.superblock.size_bytes / BLOCK_BYTES as u64;
         let leaves = blocks.div_ceil(LEAF_BLOCKS.into());
         let pieces = |count: u32, bytes: usize| (count as usize).div_ceil(LIST_BYTES / bytes);
+        let bitmap_pieces = pieces(root.segment_count.div_ceil(8), 1);
         let is_possible = root.tables.len() == pieces(root.segment_count, TableEntry::BYTES)
             && root.page_lists.len() == pieces(root.page_count, PAGE_ENTRY_BYTES)
             && root.dropped_lists.len() == pieces(root.dropped_count, DroppedRange::BYTES)
+            && root.snapshot_lists.len() <= SNAPSHOTS_MAX.div_ceil(SNAPSHOTS_IN_A_PIECE)
+            && (root.retained_lists.is_empty() || root.retained_lists.len() == bitmap_pieces)
             && u64::from(root.page_count) <= leaves.div_ceil(DIRECTORY_PAGE_LEAVES as u64)
             && u64::from(root.dropped_count) <= leaves;
         let is_tail = |tail: &StreamTail| {
@@ -206,8 +221,7 @@ impl<'a, M: Medium> Reader<'a, M> {
         let dropped = dropped.collect::<Result<Vec<_>>>()?;
         let blocks = self.superblock.size_bytes / BLOCK_BYTES as u64;
         let map = L2p::restore(blocks, map_cache_bytes, pages, &dropped, root.mapped_blocks)?;
-        let lists = root.page_lists.iter().chain(&root.tables).chain(&root.dropped_lists);
-        let mut lists: Vec<MetadataAddress> = lists.copied().collect();
+        let mut lists: Vec<MetadataAddress> = root.lists().copied().collect();
         let RecordAddress { segment, offset, .. } = newest.address;
         lists.push(MetadataAddress { segment, offset, bytes: newest.record_bytes });
         for place in map.metadata_addresses().chain(lists.iter().copied()) {
@@ -251,7 +265,7 @@ impl<'a, M: Medium> Reader<'a, M> {
     }
 
     /// Reads the pieces of a list, in order.
-    async fn list(
+    pub(super) async fn list(
         &self,
         places: &[MetadataAddress],
         kind: MetaKind,

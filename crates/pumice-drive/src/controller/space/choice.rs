@@ -159,7 +159,7 @@ impl Segment {
     /// Returns the bytes that emptying it gains if moving its content takes `moved_bytes`. An end
     /// that no frame fits into is no gain: moving leaves as much elsewhere.
     fn gain_if_moved(&self, segment_bytes: u32, moved_bytes: u64) -> u32 {
-        if self.state != State::Sealed || self.stuck {
+        if self.state != State::Sealed || self.stuck || self.retained > 0 {
             return 0;
         }
         if self.live_bytes == 0 {

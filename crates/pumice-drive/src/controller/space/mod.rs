@@ -29,6 +29,9 @@ use crate::format::{Stream, TableEntry};
 
 mod choice;
 mod free;
+mod retained;
+
+use self::retained::RetainedSums;
 
 /// Use of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +95,8 @@ struct Segment {
     is_bad: bool,
     /// How often that has happened in this use of the segment.
     failures: u8,
+    /// Snapshots that need it.
+    retained: u16,
 }
 
 const FREE: Segment = Segment {
@@ -108,6 +113,7 @@ const FREE: Segment = Segment {
     stuck: false,
     is_bad: false,
     failures: 0,
+    retained: 0,
 };
 
 /// A segment that could not be emptied is tried again after 2, 4, 8 checkpoints, and so on up to
@@ -144,6 +150,7 @@ pub(crate) struct Space {
     changes: u64,
     /// The segments that cannot be emptied.
     stuck: Vec<Stuck>,
+    sums: RetainedSums,
     /// A segment whose live bytes cannot be right: more died in it than were live, or more live
     /// than it can hold. What the medium says may be wrong in this way without any other sign.
     inconsistent: Option<SegmentId>,
@@ -166,6 +173,7 @@ impl Space {
             empty: BTreeSet::new(),
             changes: 0,
             stuck: Vec::new(),
+            sums: RetainedSums::default(),
             inconsistent: None,
         };
         space.grow(segment_count)?;
@@ -253,7 +261,8 @@ impl Space {
     pub(crate) fn evacuee(&self) -> Option<SegmentId> {
         let mut beyond = self.numbered().skip(self.end as usize);
         let wanted = beyond.find(|(_, segment)| {
-            segment.state == State::Sealed && segment.live_bytes > 0 && !segment.stuck
+            let is_movable = segment.retained == 0 && !segment.stuck;
+            segment.state == State::Sealed && segment.live_bytes > 0 && is_movable
         });
         wanted.map(|(segment, _)| segment)
     }
@@ -338,6 +347,9 @@ impl Space {
             State::Open => Err(wrong("the log continues in a segment that is in use")),
             State::Sealed if entry.live_bytes > 0 => {
                 Err(wrong("the log continues in a segment that holds live data"))
+            }
+            State::Sealed if entry.retained > 0 => {
+                Err(wrong("the log continues in a segment that a snapshot needs"))
             }
             State::Sealed | State::Free => {
                 assert_eq!(entry.live_bytes, 0, "a segment that is used again holds nothing live");
@@ -470,6 +482,7 @@ impl Space {
                 entry.live_bytes = live_bytes;
                 entry.filled_bytes = entry.filled_bytes.saturating_add(bytes);
                 self.live_bytes += u64::from(bytes);
+                self.sums.changed(entry, bytes, 0);
                 if live_bytes == bytes {
                     self.note_empty(segment);
                 }
@@ -514,10 +527,11 @@ impl Space {
         match entry.and_then(|entry| {
             let live_bytes = entry.live_bytes.checked_add(bytes)?;
             entry.live_bytes = Some(live_bytes).filter(|&bytes| bytes <= segment_bytes)?;
-            Some(())
+            Some(entry)
         }) {
-            Some(()) => {
+            Some(entry) => {
                 self.live_bytes += u64::from(bytes);
+                self.sums.changed(entry, bytes, 0);
                 self.note_empty(segment);
                 Ok(())
             }
@@ -555,6 +569,7 @@ impl Space {
                 entry.live_bytes = live_bytes;
                 let sum = self.live_bytes.checked_sub(bytes.into());
                 self.live_bytes = sum.expect("a segment has more live bytes than the drive");
+                self.sums.changed(entry, 0, bytes);
                 if live_bytes == 0 {
                     self.note_empty(segment);
                 }
@@ -746,6 +761,7 @@ impl Space {
             self.segments.iter().map(|segment| u64::from(segment.live_bytes)).sum::<u64>(),
             "live bytes of the segments add up to those of the drive"
         );
+        debug_assert_eq!(self.sums, self.sum_up(), "retained segments add up");
         debug_assert!(
             self.numbered()
                 .take(self.lowest_free.min(self.end) as usize)
@@ -766,9 +782,9 @@ impl Segment {
         self.state == State::Free && !self.is_bad
     }
 
-    /// Returns whether it is sealed and nothing in it is live.
+    /// Returns whether it is sealed, and neither the disk nor a snapshot needs anything in it.
     fn is_empty(&self) -> bool {
-        self.state == State::Sealed && self.live_bytes == 0
+        self.state == State::Sealed && self.live_bytes == 0 && self.retained == 0
     }
 }
 

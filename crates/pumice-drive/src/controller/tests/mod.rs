@@ -19,6 +19,7 @@
 //! * `rebuilding`: a new drive from what is left of one.
 //! * `resize`: other sizes and capacities, and power loss during a resize.
 //! * `settings`: another codec and other thresholds, and power loss while they are stored.
+//! * `snapshots`: disks that are kept.
 //! * `scrub`: finding damage in a drive in use.
 //! * `space`: drives that are full.
 //! * `ageing`: drives that were used for long, with cold and partly dead data.
@@ -64,6 +65,7 @@ mod scrub;
 mod settings;
 mod shrinking;
 mod simulated;
+mod snapshots;
 mod space;
 mod strangers;
 mod survival;

@@ -1,10 +1,10 @@
 //! Which way makes an append durable soonest: a write with the flag, or a write and a sync.
 //!
 //! A write with `RWF_DSYNC` needs one wake-up less. But where the device has no forced writes, the
-//! kernel waits for the write and flushes the device's cache on a thread that stays on the processor
-//! the device interrupted (`iomap_dio_complete_work` of Linux 6.18). A process that computes there
-//! holds it up for milliseconds. A sync runs on a thread of io_uring, which goes where there is
-//! time. So both ways are timed, and the one that took less is used.
+//! kernel waits for the write and flushes the device's cache on a thread that stays on the
+//! processor that the device interrupted (`iomap_dio_complete_work` of Linux 6.18). A process
+//! that computes there holds it up for milliseconds. A sync runs on a thread of io_uring, which goes
+//! where there is time. So both ways are timed, and the one that took less is used.
 
 use std::cell::Cell;
 
@@ -88,7 +88,7 @@ mod tests {
     /// A computing process in the way of every twentieth write with the flag, and of few syncs.
     fn busy(way: Way, at: u64) -> u64 {
         let (one_in, ns) = if way == Way::Flag { (20, 170_000) } else { (100, 200_000) };
-        if at % one_in == 0 { 3_500_000 } else { ns }
+        if at.is_multiple_of(one_in) { 3_500_000 } else { ns }
     }
 
     #[test]

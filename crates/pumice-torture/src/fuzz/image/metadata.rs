@@ -219,13 +219,15 @@ impl Writer {
         match verb {
             12 => self.checkpoint(),
             13 => {
-                const KINDS: [MetaKind; 6] = [
+                const KINDS: [MetaKind; 8] = [
                     MetaKind::Leaf,
                     MetaKind::Page,
                     MetaKind::PageList,
                     MetaKind::Table,
                     MetaKind::Dropped,
                     MetaKind::Root,
+                    MetaKind::Snapshots,
+                    MetaKind::Retained,
                 ];
                 let kind = KINDS[usize::from(script.byte()) % KINDS.len()];
                 let width = 1 << (script.byte() % 4);
@@ -339,6 +341,8 @@ impl Writer {
             page_lists: Vec::new(),
             tables: Vec::new(),
             dropped_lists: Vec::new(),
+            snapshot_lists: Vec::new(),
+            retained_lists: Vec::new(),
         }
     }
 

@@ -1,0 +1,418 @@
+//! Snapshots, as far as they are state: which there are, which segments each needs, and the one
+//! that the running checkpoint makes or deletes.
+//!
+//! ```text
+//! create: begin_checkpoint -> segments with live frames are retained, from this moment
+//!         leaves, pages, lists -> segments with metadata join the bitmap -> root, superblocks
+//!         end_checkpoint -> the segments with metadata are retained, too
+//! delete: begin_checkpoint -> a list without it -> root, superblocks
+//!         end_checkpoint -> its segments are let go
+//! ```
+//!
+//! Between begin and end no segment is freed, since that takes the turn. A checkpoint that is
+//! abandoned leaves everything as it was before.
+
+use std::collections::BTreeSet;
+
+use uuid::Uuid;
+
+use super::{Core, Wakes};
+use crate::base::units::BLOCK_BYTES;
+use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
+use crate::format::{
+    CheckpointAddress, MetadataAddress, Root, SNAPSHOTS_MAX, Snapshot, Stream, TableEntry,
+};
+
+/// Most bytes of bitmaps that a drive holds in memory: 1,024 snapshots up to 16 TiB in segments of
+/// 32 MiB.
+pub(crate) const RETAINED_BYTES_MAX: usize = 64 << 20;
+
+/// What is asked of a checkpoint beside being one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// Nothing.
+    None,
+    /// Become a snapshot.
+    Create(NewSnapshot),
+    /// Be the first without the snapshot of this batch.
+    Delete(SeqNo),
+}
+
+/// What the one who takes a snapshot decides about it.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct NewSnapshot {
+    /// Its name; see [`check_snapshot_name`](crate::format::check_snapshot_name).
+    pub name: String,
+    /// Its identity, drawn at random.
+    pub guid: Uuid,
+    /// The time in seconds since 1970, for display.
+    pub created_seconds: u64,
+}
+
+/// A set of segments.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SegmentSet(Vec<u64>);
+
+impl SegmentSet {
+    /// Adds a segment; returns whether it was not in the set.
+    pub(crate) fn insert(&mut self, segment: SegmentId) -> bool {
+        let (word, bit) = (segment.0 as usize / 64, 1 << (segment.0 % 64));
+        if self.0.len() <= word {
+            self.0.resize(word + 1, 0);
+        }
+        let Some(word) = self.0.get_mut(word) else { return false };
+        let is_new = *word & bit == 0;
+        *word |= bit;
+        is_new
+    }
+
+    /// Returns the segments, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = SegmentId> {
+        (0..).zip(&self.0).flat_map(|(at, &word)| {
+            let bits = (0..64).filter(move |bit| word >> bit & 1 == 1);
+            bits.map(move |bit| SegmentId(at * 64 + bit))
+        })
+    }
+
+    /// Encodes the bits of `segment_count` segments, from bit 0 of the first byte on.
+    pub(crate) fn encode(&self, segment_count: u32) -> Vec<u8> {
+        let mut bytes: Vec<u8> = self.0.iter().flat_map(|word| word.to_le_bytes()).collect();
+        bytes.resize((segment_count as usize).div_ceil(8), 0);
+        bytes
+    }
+
+    /// Decodes the bits of `segment_count` segments; `None` if there are others.
+    pub(crate) fn decode(bytes: &[u8], segment_count: u32) -> Option<Self> {
+        if bytes.len() != (segment_count as usize).div_ceil(8) {
+            return None;
+        }
+        let mut set = Self::default();
+        for (at, byte) in (0..).zip(bytes) {
+            for bit in (0..8).filter(|bit| byte >> bit & 1 == 1) {
+                set.insert(SegmentId(at * 8 + bit));
+            }
+        }
+        let is_possible = set.iter().all(|segment| segment.0 < segment_count);
+        is_possible.then_some(set)
+    }
+}
+
+/// A snapshot of an open drive.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
+    /// Its entry in the list.
+    pub(crate) entry: Snapshot,
+    /// Every segment that holds something of it.
+    pub(crate) retained: SegmentSet,
+    /// What is wrong with its root or its bitmap: then every segment that was in use is retained.
+    pub(crate) damage: Option<String>,
+}
+
+/// What the running checkpoint changes.
+enum Change {
+    Create(Kept),
+    Delete(SeqNo),
+}
+
+/// The snapshots of one drive.
+#[derive(Default)]
+pub(crate) struct Snapshots {
+    /// Oldest first.
+    kept: Vec<Kept>,
+    change: Option<Change>,
+    /// Snapshots being made, from the first check of whether that is possible.
+    creating: u32,
+    /// Free segments that one needs, if they are too few.
+    wanted_segments: u32,
+}
+
+impl Snapshots {
+    /// Returns the snapshots, oldest first.
+    pub(crate) fn kept(&self) -> &[Kept] {
+        &self.kept
+    }
+
+    /// Returns the free segments that a snapshot to be made waits for.
+    #[inline]
+    pub(super) fn wanted_segments(&self) -> u32 {
+        self.wanted_segments
+    }
+
+    /// Returns the snapshot of a name.
+    pub(crate) fn find(&self, name: &str) -> Option<&Kept> {
+        self.kept.iter().find(|kept| kept.entry.name == name)
+    }
+
+    /// Returns the list as it is when the running checkpoint is complete.
+    fn next_list(&self) -> Vec<Snapshot> {
+        let kept = self.kept.iter().map(|kept| &kept.entry);
+        match &self.change {
+            None => kept.cloned().collect(),
+            Some(Change::Create(new)) => kept.chain([&new.entry]).cloned().collect(),
+            Some(Change::Delete(gone)) => {
+                kept.filter(|entry| entry.watermark != *gone).cloned().collect()
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Returns the snapshots.
+    pub(crate) fn snapshots(&self) -> &Snapshots {
+        &self.snapshots
+    }
+
+    /// Puts the snapshots in place that recovery found, and protects what they need. To be called
+    /// before anything is replayed.
+    pub(crate) fn set_snapshots(&mut self, mut kept: Vec<Kept>) {
+        for kept in &mut kept {
+            let mut retained = SegmentSet::default();
+            for segment in kept.retained.iter() {
+                if self.space.retain(segment) {
+                    retained.insert(segment);
+                }
+            }
+            kept.retained = retained;
+        }
+        self.snapshots.kept = kept;
+    }
+
+    /// Begins to make a snapshot: from now on the capacity does not change.
+    ///
+    /// # Errors
+    /// `AlreadyExists`, `NoSpace`, `Busy`, `ReadOnly`, `Poisoned`.
+    pub(crate) fn begin_snapshot(&mut self, name: &str) -> Result<()> {
+        self.check_writable(0, 0)?;
+        self.check_new_snapshot(name)?;
+        if self.is_resizing {
+            let what = "the drive is being resized: take the snapshot when that has ended";
+            return Err(Error::new(ErrorKind::Busy, what));
+        }
+        self.snapshots.creating += 1;
+        Ok(())
+    }
+
+    /// Ends what [`Core::begin_snapshot`] began.
+    pub(crate) fn end_snapshot(&mut self) {
+        let left = self.snapshots.creating.checked_sub(1);
+        self.snapshots.creating = left.expect("a snapshot that was begun ends once");
+        self.snapshots.wanted_segments = 0;
+    }
+
+    /// Returns why the capacity cannot shrink, if snapshots are the reason.
+    pub(crate) fn snapshots_in_the_way(&self) -> Option<String> {
+        match self.snapshots.kept.first() {
+            Some(oldest) => Some(format!(
+                "the capacity cannot shrink while the drive has snapshots: delete them first, the \
+                 oldest is {}",
+                oldest.entry.name
+            )),
+            None if self.snapshots.creating > 0 => {
+                Some("the capacity cannot shrink while a snapshot is taken".to_owned())
+            }
+            None => None,
+        }
+    }
+
+    fn check_new_snapshot(&self, name: &str) -> Result<()> {
+        if self.snapshots.find(name).is_some() {
+            let what = format!("there is a snapshot named {name} already");
+            return Err(Error::new(ErrorKind::AlreadyExists, what));
+        }
+        let bitmap_bytes = self.space.segment_count() as usize / 8;
+        let count = self.snapshots.kept.len();
+        if count >= SNAPSHOTS_MAX || (count + 1) * bitmap_bytes > RETAINED_BYTES_MAX {
+            let what = format!("the drive has {count} snapshots, the most it can: delete some");
+            return Err(Error::new(ErrorKind::NoSpace, what));
+        }
+        Ok(())
+    }
+
+    /// Returns whether there is room for one snapshot more; `None` if garbage collection may make
+    /// it.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    pub(crate) fn room_for_snapshot(&mut self) -> Result<Option<()>> {
+        let needed = self.segments_for_snapshot();
+        if self.space.free_count() >= needed {
+            return Ok(Some(()));
+        }
+        self.snapshots.wanted_segments = needed;
+        self.wake(Wakes::COLLECTOR);
+        if self.can_gain() {
+            return Ok(None);
+        }
+        let what = format!(
+            "a snapshot needs {needed} free segments of {} MiB, there are {}: delete snapshots, \
+             trim, or enlarge the drive with `pumice resize --capacity`",
+            self.superblock.segment_bytes >> 20,
+            self.space.free_count()
+        );
+        Err(Error::new(ErrorKind::NoSpace, what))
+    }
+
+    /// Returns whether a wish can still be met, at the moment at which its checkpoint begins.
+    ///
+    /// # Errors
+    /// `AlreadyExists`, `NotFound`, `NoSpace`: with the last, there may be room again.
+    pub(super) fn check_wish(&self, wish: &Wish) -> Result<()> {
+        match wish {
+            Wish::None => Ok(()),
+            Wish::Create(new) => {
+                self.check_new_snapshot(&new.name)?;
+                if self.space.free_count() < self.segments_for_snapshot() {
+                    let what = "the drive was filled while the snapshot was taken";
+                    return Err(Error::new(ErrorKind::NoSpace, what));
+                }
+                Ok(())
+            }
+            Wish::Delete(watermark) => {
+                let mut kept = self.snapshots.kept.iter();
+                if kept.any(|kept| kept.entry.watermark == *watermark) {
+                    return Ok(());
+                }
+                Err(Error::new(ErrorKind::NotFound, "the snapshot was deleted meanwhile"))
+            }
+        }
+    }
+
+    /// Notes what the checkpoint that begins changes; returns the list of snapshots after it.
+    pub(super) fn begin_change(
+        &mut self,
+        wish: Wish,
+        root: &Root,
+        table: &[TableEntry],
+    ) -> Vec<Snapshot> {
+        assert!(self.snapshots.change.is_none(), "one checkpoint at a time changes snapshots");
+        self.snapshots.change = match wish {
+            Wish::None => None,
+            Wish::Delete(watermark) => Some(Change::Delete(watermark)),
+            Wish::Create(new) => Some(Change::Create(self.retain_frames(new, root, table))),
+        };
+        self.snapshots.next_list()
+    }
+
+    /// Retains every segment in which the map names a frame, which counts as live there.
+    fn retain_frames(&mut self, new: NewSnapshot, root: &Root, table: &[TableEntry]) -> Kept {
+        let mut retained = SegmentSet::default();
+        let mut live_bytes = 0;
+        for (segment, entry) in (0..).map(SegmentId).zip(table) {
+            if !entry.in_use || entry.stream == Stream::Meta || entry.live_bytes == 0 {
+                continue;
+            }
+            live_bytes += u64::from(entry.live_bytes);
+            retained.insert(segment);
+            assert!(self.space.retain(segment), "what is live is in segments in use");
+        }
+        let entry = Snapshot {
+            name: new.name,
+            guid: new.guid,
+            watermark: root.watermark,
+            watermark_checksum: root.watermark_checksum,
+            created_seconds: new.created_seconds,
+            root: None,
+            size_bytes: root.size_bytes,
+            mapped_blocks: root.mapped_blocks,
+            live_bytes,
+            host_bytes: root.host_bytes,
+        };
+        Kept { entry, retained, damage: None }
+    }
+
+    /// Returns the bitmap of what the snapshot that is being made needs; `None` if there is none.
+    /// Leaves and pages of the checkpoint have their places; `lists` are its lists so far.
+    pub(crate) fn retained_bitmap(&mut self, lists: &[MetadataAddress]) -> Option<Vec<u8>> {
+        let more = self.metadata_segments(lists);
+        let segment_count = self.space.segment_count();
+        let Some(Change::Create(new)) = &self.snapshots.change else { return None };
+        let mut all = new.retained.clone();
+        more.into_iter().for_each(|segment| {
+            all.insert(segment);
+        });
+        Some(all.encode(segment_count))
+    }
+
+    /// Returns the segments of all metadata that the running checkpoint names.
+    fn metadata_segments(&self, lists: &[MetadataAddress]) -> BTreeSet<SegmentId> {
+        let map = self.map.metadata_addresses().chain(self.map.superseded_addresses());
+        map.chain(lists.iter().copied()).map(|place| place.segment).collect()
+    }
+
+    /// Makes what the checkpoint changed so: both superblocks name it as `named`. To be called
+    /// before what only the checkpoint before named is released.
+    pub(super) fn end_change(&mut self, named: CheckpointAddress, lists: &[MetadataAddress]) {
+        match self.snapshots.change.take() {
+            None => {}
+            Some(Change::Create(mut new)) => {
+                for segment in self.metadata_segments(lists) {
+                    if new.retained.insert(segment) {
+                        assert!(self.space.retain(segment), "a checkpoint lies in segments in use");
+                    }
+                }
+                new.entry.root = Some(named);
+                self.snapshots.kept.push(new);
+            }
+            Some(Change::Delete(watermark)) => {
+                let is_gone = |kept: &mut Kept| kept.entry.watermark == watermark;
+                let gone: Vec<_> = self.snapshots.kept.extract_if(.., is_gone).collect();
+                for segment in gone.iter().flat_map(|kept| kept.retained.iter()) {
+                    self.space.let_go(segment);
+                }
+                self.give_back_once();
+                self.wake(Wakes::COLLECTOR);
+            }
+        }
+    }
+
+    /// Forgets what a checkpoint that was abandoned would have changed.
+    pub(super) fn abandon_change(&mut self) {
+        if let Some(Change::Create(new)) = self.snapshots.change.take() {
+            new.retained.iter().for_each(|segment| self.space.let_go(segment));
+        }
+    }
+
+    /// Returns whether the checkpoint that is being written names snapshots.
+    pub(crate) fn will_have_snapshots(&self) -> bool {
+        !self.snapshots.next_list().is_empty()
+    }
+
+    /// Returns the bytes that only one snapshot holds: what its deletion gives back.
+    pub(crate) fn bytes_alone(&self, kept: &Kept) -> u64 {
+        let segment_bytes = self.superblock.segment_bytes;
+        let alone = kept.retained.iter().filter(|&segment| self.space.retained_by(segment) == 1);
+        let dead = |segment| segment_bytes.saturating_sub(self.space.live_bytes_of(segment));
+        alone.map(|segment| u64::from(dead(segment))).sum()
+    }
+
+    /// Returns the bytes of the disk that blocks with data or a fill of a snapshot cover.
+    pub(crate) fn mapped_bytes(entry: &Snapshot) -> u64 {
+        entry.mapped_blocks.saturating_mul(BLOCK_BYTES as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: the bitmap that is written is the one that is read.
+    use super::*;
+
+    #[test]
+    fn sets_of_segments_come_back() {
+        let mut set = SegmentSet::default();
+        for segment in [0, 7, 8, 63, 64, 200] {
+            assert!(set.insert(SegmentId(segment)));
+            assert!(!set.insert(SegmentId(segment)));
+        }
+        let found: Vec<_> = set.iter().map(|segment| segment.0).collect();
+        assert_eq!(found, [0, 7, 8, 63, 64, 200]);
+        for count in [201, 208, 209, 10_000] {
+            let bytes = set.encode(count);
+            let back = SegmentSet::decode(&bytes, count).unwrap();
+            assert!(back.iter().eq(set.iter()), "{count}");
+            assert!(SegmentSet::decode(&bytes[1..], count).is_none());
+        }
+        let beyond = [0, 0x20];
+        assert!(SegmentSet::decode(&beyond, 13).is_none(), "a bit of no segment");
+        assert!(SegmentSet::decode(&beyond, 14).is_some());
+    }
+}

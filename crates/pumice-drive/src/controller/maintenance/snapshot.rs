@@ -1,0 +1,145 @@
+//! Taking and deleting snapshots: checkpoints that are kept, and the first one without.
+//!
+//! A snapshot is the disk at a moment between two batches, so it has whole writes only. Taking one
+//! is a checkpoint with two more lists: the host waits for nothing that it would not wait for in
+//! any checkpoint.
+
+use super::super::core::{Core, Kept, NewSnapshot, Wish};
+use super::super::drive::Drive;
+use crate::base::{Clock, Error, ErrorKind, Result};
+use crate::format::check_snapshot_name;
+use crate::media::Medium;
+
+/// Attempts to begin before the host fills the room again.
+const ATTEMPTS: u32 = 3;
+
+/// A snapshot, for display.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
+pub struct SnapshotInfo {
+    /// Its name.
+    pub name: String,
+    /// Its identity, which a copy on another drive shares.
+    pub guid: uuid::Uuid,
+    /// The last batch in it: its number on this drive.
+    pub sequence: u64,
+    /// When it was taken, in seconds since 1970.
+    pub created_seconds: u64,
+    /// Size of the disk in bytes.
+    pub size_bytes: u64,
+    /// Bytes of the disk that held data or a fill, without ranges dropped as a whole.
+    pub mapped_bytes: u64,
+    /// Bytes of frames that it names, as they are stored.
+    pub live_bytes: u64,
+    /// Bytes that the host wrote from the snapshot before it, or the creation of the drive, to it.
+    pub written_bytes: u64,
+    /// Bytes of segments that no other snapshot needs and that are not live: its deletion frees
+    /// them.
+    pub alone_bytes: u64,
+    /// What is wrong with it, if it is damaged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub damage: Option<String>,
+}
+
+/// A snapshot is being made. Its end lets the capacity change again.
+struct Creating<'a, M, C>(&'a Drive<M, C>);
+
+impl<M, C> Drop for Creating<'_, M, C> {
+    fn drop(&mut self) {
+        self.0.with_core(Core::end_snapshot);
+    }
+}
+
+impl<M: Medium, C: Clock> Drive<M, C> {
+    /// Takes a snapshot of the disk as it is at some moment of this call. When this returns, it is
+    /// durable, and so is every change before it. Writes go on meanwhile.
+    ///
+    /// Must run to its end while the drive is open: dropped while it writes superblocks, it leaves
+    /// a drive that takes no writes until it is reopened.
+    ///
+    /// # Errors
+    /// `InvalidInput` for an impossible name, `AlreadyExists`, `NoSpace` if there are too few free
+    /// segments or too many snapshots, `Busy` during a resize, `ReadOnly`: nothing is changed.
+    /// After `Medium` or `Poisoned` the snapshot exists or does not, and the drive takes no writes.
+    pub async fn create_snapshot(&self, new: NewSnapshot) -> Result<SnapshotInfo> {
+        check_snapshot_name(&new.name)?;
+        self.with_core(|core| core.begin_snapshot(&new.name))?;
+        let creating = Creating(self);
+        // What a trim has not taken down yet would count as live. If that fails, it does.
+        let _ = self.reap_all().await;
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            self.with_room(Core::room_for_snapshot).await?;
+            match self.checkpoint_with(Wish::Create(new.clone())).await {
+                Err(error) if error.kind() == ErrorKind::NoSpace && attempt < ATTEMPTS => {}
+                result => {
+                    result?;
+                    break;
+                }
+            }
+        }
+        drop(creating);
+        self.snapshot_info(&new.name)
+    }
+
+    /// Deletes a snapshot. When this returns, that is durable; what only the snapshot held is given
+    /// back by garbage collection. Must run to its end, as [`Drive::create_snapshot`].
+    ///
+    /// # Errors
+    /// `NotFound`, `ReadOnly`, `NoSpace`: nothing is changed. After `Medium` or `Poisoned` the
+    /// snapshot exists or does not, and the drive takes no writes.
+    pub async fn delete_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
+        let info = self.snapshot_info(name)?;
+        let watermark = crate::base::SeqNo(info.sequence);
+        self.checkpoint_with(Wish::Delete(watermark)).await?;
+        Ok(info)
+    }
+
+    /// Returns the snapshots, oldest first.
+    pub fn snapshots(&self) -> Vec<SnapshotInfo> {
+        let core = self.core();
+        let kept = core.snapshots().kept();
+        let before = [0].into_iter().chain(kept.iter().map(|kept| kept.entry.host_bytes));
+        kept.iter().zip(before).map(|(kept, before)| info_of(&core, kept, before)).collect()
+    }
+
+    fn snapshot_info(&self, name: &str) -> Result<SnapshotInfo> {
+        let mut all = self.snapshots();
+        let Some(at) = all.iter().position(|info| info.name == name) else {
+            return Err(not_found(name, all.iter().map(|info| info.name.as_str())));
+        };
+        Ok(all.swap_remove(at))
+    }
+}
+
+/// Returns the error for a name that no snapshot has, with those that there are.
+pub(crate) fn not_found<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Error {
+    let names: Vec<&str> = names.collect();
+    let what = match names.as_slice() {
+        [] => format!("there is no snapshot named {name}: the drive has none"),
+        [.., newest] => {
+            format!(
+                "there is no snapshot named {name}: the drive has {}, the newest is {newest}",
+                names.len()
+            )
+        }
+    };
+    Error::new(ErrorKind::NotFound, what)
+}
+
+fn info_of(core: &Core, kept: &Kept, host_bytes_before: u64) -> SnapshotInfo {
+    let entry = &kept.entry;
+    SnapshotInfo {
+        name: entry.name.clone(),
+        guid: entry.guid,
+        sequence: entry.watermark.0,
+        created_seconds: entry.created_seconds,
+        size_bytes: entry.size_bytes,
+        mapped_bytes: Core::mapped_bytes(entry),
+        live_bytes: entry.live_bytes,
+        written_bytes: entry.host_bytes.saturating_sub(host_bytes_before),
+        alone_bytes: core.bytes_alone(kept),
+        damage: kept.damage.clone(),
+    }
+}

@@ -1,0 +1,131 @@
+//! The snapshots of a drive that is opened: the list in the newest checkpoint, and from each root
+//! which segments the snapshot needs.
+//!
+//! Damage to the list refuses the drive, as damage to the segment table does. Damage to one
+//! snapshot does not: then everything in use is kept for it until it is deleted.
+
+use futures_util::stream::{StreamExt, iter};
+
+use super::super::core::{Kept, RETAINED_BYTES_MAX, SegmentSet};
+use super::super::maintenance::not_found;
+use super::super::space::Space;
+use super::READS_AT_ONCE;
+use super::reader::Reader;
+use crate::base::{Error, ErrorKind, Result};
+use crate::format::{
+    CheckpointAddress, MetaKind, MetadataAddress, Root, SNAPSHOTS_MAX, Snapshot, Superblock,
+    check_snapshots,
+};
+use crate::media::Medium;
+
+impl<M: Medium> Reader<'_, M> {
+    /// Reads the snapshots that the root at `newest` lists. `space` is the segment table of its
+    /// checkpoint.
+    ///
+    /// # Errors
+    /// `Medium`, `Corrupt`.
+    pub(super) async fn snapshots(
+        &self,
+        newest: &CheckpointAddress,
+        root: &Root,
+        space: &Space,
+    ) -> Result<Vec<Kept>> {
+        let entries = self.snapshot_list(root, space).await?;
+        if entries.len() * (space.segment_count() as usize / 8) > RETAINED_BYTES_MAX {
+            let what = "the drive has more snapshots than fit in memory";
+            return Err(Error::new(ErrorKind::Corrupt, what));
+        }
+        let read = entries.into_iter().map(async |mut entry| {
+            let place = *entry.root.get_or_insert(*newest);
+            match self.retained(&entry, &place, space).await {
+                Ok(retained) => Kept { entry, retained, damage: None },
+                Err(error) => {
+                    tracing::warn!(
+                        snapshot = entry.name,
+                        error = %error.chain(),
+                        "a snapshot is damaged: it holds on to everything until it is deleted"
+                    );
+                    let mut retained = SegmentSet::default();
+                    for used in space.used() {
+                        retained.insert(used.segment);
+                    }
+                    Kept { entry, retained, damage: Some(error.chain().to_string()) }
+                }
+            }
+        });
+        Ok(iter(read).buffered(READS_AT_ONCE).collect().await)
+    }
+
+    async fn snapshot_list(&self, root: &Root, space: &Space) -> Result<Vec<Snapshot>> {
+        let generation = |place: &MetadataAddress| space.generation(place.segment);
+        let list = self.list(&root.snapshot_lists, MetaKind::Snapshots, &generation).await?;
+        let entries = list.chunks(Snapshot::BYTES).map(Snapshot::decode);
+        let entries = entries.take(SNAPSHOTS_MAX + 1).collect::<Result<Vec<_>>>()?;
+        check_snapshots(&entries)?;
+        let is_newest = entries.last().is_some_and(|entry| entry.root.is_none());
+        if is_newest && root.retained_lists.is_empty() {
+            let what = "a checkpoint is listed as a snapshot and does not say what it needs";
+            return Err(Error::new(ErrorKind::Corrupt, what));
+        }
+        Ok(entries)
+    }
+
+    /// Returns every segment that a snapshot needs.
+    async fn retained(
+        &self,
+        entry: &Snapshot,
+        place: &CheckpointAddress,
+        space: &Space,
+    ) -> Result<SegmentSet> {
+        let wrong = |what| Error::new(ErrorKind::Corrupt, what);
+        let root = self.any_root(place).await?;
+        let is_it = root.watermark == entry.watermark && root.size_bytes == entry.size_bytes;
+        if !is_it || root.retained_lists.is_empty() {
+            return Err(wrong("the root of a snapshot is another one"));
+        }
+        let generation = |place: &MetadataAddress| space.generation(place.segment);
+        let bits = self.list(&root.retained_lists, MetaKind::Retained, &generation).await?;
+        let set = SegmentSet::decode(&bits, root.segment_count);
+        let mut set = set.ok_or_else(|| wrong("the bitmap of a snapshot is impossible"))?;
+        set.insert(place.address.segment);
+        for piece in root.lists() {
+            set.insert(piece.segment);
+        }
+        if set.iter().any(|segment| space.is_free(segment)) {
+            return Err(wrong("a snapshot needs a segment that is free"));
+        }
+        Ok(set)
+    }
+
+    /// Returns the entry of a snapshot, and where its root is.
+    ///
+    /// # Errors
+    /// `NotFound`, `Medium`, `Corrupt`.
+    pub(crate) async fn find_snapshot(&self, name: &str) -> Result<Snapshot> {
+        let Some(newest) = &self.superblock().checkpoint else {
+            return Err(not_found(name, std::iter::empty()));
+        };
+        let root = self.root(newest).await?;
+        let checkpoint = self.checkpoint(newest, &root, 0).await?;
+        let mut entries = self.snapshot_list(&root, &checkpoint.space).await?;
+        let Some(at) = entries.iter().position(|entry| entry.name == name) else {
+            return Err(not_found(name, entries.iter().map(|entry| entry.name.as_str())));
+        };
+        let mut found = entries.swap_remove(at);
+        found.root.get_or_insert(*newest);
+        Ok(found)
+    }
+}
+
+/// Returns the superblock of a drive as it was when a snapshot was taken. For reading only.
+pub(crate) fn superblock_of(present: &Superblock, snapshot: &Snapshot) -> Superblock {
+    Superblock {
+        checkpoint: snapshot.root,
+        watermark: snapshot.watermark,
+        watermark_checksum: snapshot.watermark_checksum,
+        size_bytes: snapshot.size_bytes,
+        detours: Vec::new(),
+        clean: true,
+        ..present.clone()
+    }
+}

@@ -1,0 +1,460 @@
+//! Goal: a snapshot never changes until it is deleted, costs nothing but space, and gives that
+//! back; it is there or not, whenever the power fails.
+//! Method: drives that are overwritten, trimmed and emptied several times over; the disk of each
+//! snapshot is compared byte by byte with what was there when it was taken.
+
+use rand::RngExt;
+
+use super::*;
+use crate::base::seed::{Random, random};
+
+const SIZE: u64 = 8 << 20;
+
+/// A drive with room for its disk several times over, and that disk.
+struct Disk {
+    world: World,
+    plain: Vec<u8>,
+    random: Random,
+    taken: u32,
+}
+
+impl Disk {
+    fn new(seed: u64) -> Self {
+        let world = World { seed, ..World::new(small(SIZE, 24)) };
+        Self { world, plain: vec![0; SIZE as usize], random: random(seed), taken: 0 }
+    }
+
+    fn write_some(&mut self, drive: &TestDrive, writes: u32) {
+        for _ in 0..writes {
+            let len = self.random.random_range(1..200 << 10);
+            let offset = self.random.random_range(0..=SIZE - len as u64);
+            let data = payload::any(&mut self.random, len);
+            self.world.write(drive, offset, &data).unwrap();
+            self.plain[offset as usize..][..len].copy_from_slice(&data);
+        }
+    }
+
+    fn trim_all(&mut self, drive: &TestDrive) {
+        self.world.run(drive.trim(0, SIZE, false)).unwrap();
+        self.plain.fill(0);
+    }
+
+    /// Writes as much as fills the drive's capacity, so that garbage collection works.
+    fn write_around(&mut self, drive: &TestDrive) {
+        for _ in 0..40 {
+            let offset = self.random.random_range(0..=SIZE - (1 << 20)) / BLOCK * BLOCK;
+            let data = payload::noise(&mut self.random, 1 << 20);
+            self.world.write(drive, offset, &data).unwrap();
+            self.plain[offset as usize..][..data.len()].copy_from_slice(&data);
+        }
+    }
+
+    fn take(&mut self, drive: &TestDrive, name: &str) -> SnapshotInfo {
+        self.taken += 1;
+        self.world.run(drive.create_snapshot(new(name, self.taken))).unwrap()
+    }
+
+    fn compare(&self, drive: &TestDrive) {
+        let read = self.world.read(drive, 0, self.plain.len()).unwrap();
+        assert!(read == self.plain, "the disk");
+    }
+}
+
+fn new(name: &str, number: u32) -> NewSnapshot {
+    let guid = uuid::Uuid::from_u128(number.into());
+    NewSnapshot { name: name.to_owned(), guid, created_seconds: 1_790_000_000 }
+}
+
+fn names(drive: &TestDrive) -> Vec<String> {
+    drive.snapshots().into_iter().map(|info| info.name).collect()
+}
+
+/// Reads a whole snapshot of a drive that is not open.
+fn whole(world: &World, name: &str) -> Vec<u8> {
+    let options = OpenOptions::default();
+    let opening = Drive::open_snapshot(world.medium(), world.runtime.clone(), name, options);
+    let view = world.run(opening).unwrap();
+    assert!(view.is_read_only());
+    let bytes = world.read(&view, 0, view.size_bytes() as usize).unwrap();
+    world.close(view);
+    bytes
+}
+
+fn free(drive: &TestDrive) -> u32 {
+    drive.core().space().free_count()
+}
+
+/// Lets background work come to rest.
+fn rest(world: &World) {
+    world.run(world.runtime.clone().sleep_ns(20_000_000_000));
+}
+
+#[test]
+fn a_snapshot_never_changes() {
+    let mut disk = Disk::new(1);
+    let drive = disk.world.open();
+    disk.write_some(&drive, 60);
+    disk.take(&drive, "first");
+    let first = disk.plain.clone();
+    disk.write_around(&drive);
+    disk.take(&drive, "second");
+    let second = disk.plain.clone();
+    disk.trim_all(&drive);
+    (0..6).for_each(|_| disk.write_around(&drive));
+    disk.compare(&drive);
+    assert_eq!(names(&drive), ["first", "second"]);
+    let freed = drive.info().operations.gc_victims;
+    assert!(freed > 0, "nothing was collected");
+    let drive = disk.world.reopen(drive);
+    disk.write_around(&drive);
+    disk.compare(&drive);
+    disk.world.close(drive);
+    assert!(whole(&disk.world, "first") == first, "first");
+    assert!(whole(&disk.world, "second") == second, "second");
+    assert_eq!(disk.world.check().problems, []);
+}
+
+#[test]
+fn a_snapshot_outlives_openings_and_checkpoints() {
+    let mut disk = Disk::new(2);
+    let mut drive = disk.world.open();
+    disk.write_some(&drive, 30);
+    disk.take(&drive, "a");
+    let a = disk.plain.clone();
+    // The newest checkpoint is the snapshot.
+    disk.world.kill(drive);
+    drive = disk.world.open();
+    assert_eq!(names(&drive), ["a"]);
+    for _ in 0..3 {
+        disk.write_some(&drive, 30);
+        disk.world.run(drive.checkpoint()).unwrap();
+        disk.world.run(drive.flush()).unwrap();
+        disk.world.kill(drive);
+        drive = disk.world.open();
+    }
+    disk.compare(&drive);
+    let before: Vec<_> =
+        drive.core().snapshots().kept().iter().map(|kept| kept.retained.clone()).collect();
+    drive = disk.world.reopen(drive);
+    let after: Vec<_> =
+        drive.core().snapshots().kept().iter().map(|kept| kept.retained.clone()).collect();
+    assert_eq!(before, after, "recovery finds what was retained");
+    disk.world.close(drive);
+    assert!(whole(&disk.world, "a") == a);
+}
+
+#[test]
+fn deleting_a_snapshot_gives_back_what_only_it_held() {
+    let mut disk = Disk::new(3);
+    let drive = disk.world.open();
+    disk.write_around(&drive);
+    disk.take(&drive, "a");
+    disk.write_around(&drive);
+    disk.take(&drive, "b");
+    disk.write_around(&drive);
+    rest(&disk.world);
+    let before = free(&drive);
+    let (a, b) = (drive.snapshots()[0].clone(), drive.snapshots()[1].clone());
+    assert!(a.alone_bytes >= 4 << 20 && b.alone_bytes >= 4 << 20, "{a:?} {b:?}");
+    let deleted = disk.world.run(drive.delete_snapshot("a")).unwrap();
+    assert_eq!(deleted, a);
+    rest(&disk.world);
+    let gained = u64::from(free(&drive) - before) * u64::from(SEGMENT_BYTES);
+    assert!(gained + (8 << 20) > a.alone_bytes, "{gained} of {}", a.alone_bytes);
+    disk.world.run(drive.delete_snapshot("b")).unwrap();
+    assert!(!drive.core().space().has_retained());
+    assert!(!drive.core().superblock().has_snapshots, "any program may open it");
+    rest(&disk.world);
+    let kind = |name: &str| disk.world.run(drive.delete_snapshot(name)).unwrap_err().kind();
+    assert_eq!((kind("a"), kind("never")), (ErrorKind::NotFound, ErrorKind::NotFound));
+    disk.compare(&drive);
+    disk.world.close(drive);
+    assert_eq!(disk.world.check().problems, []);
+}
+
+/// At each operation of the medium in turn.
+#[test]
+fn power_loss_in_a_creation_or_deletion_leaves_it_or_not() {
+    let mut disk = Disk::new(4);
+    let drive = disk.world.open();
+    disk.write_some(&drive, 20);
+    disk.take(&drive, "old");
+    let old = disk.plain.clone();
+    disk.write_some(&drive, 20);
+    disk.world.run(drive.flush()).unwrap();
+    disk.world.close(drive);
+    let mut ends = [0; 4];
+    for step in 0.. {
+        let world = World { seed: step, ..disk.world.copy() };
+        let plan = FaultPlan { latency_ns: 1_000_000..=1_000_000, ..FaultPlan::default() };
+        let drive = world.open();
+        drive.medium().set_plan(plan);
+        let both = async {
+            drive.create_snapshot(new("new", 7)).await.unwrap();
+            drive.delete_snapshot("old").await.unwrap();
+        };
+        let ended = world.run(world.runtime.timeout(step * 500_000, both)).is_some();
+        world.run(drive.medium().crash()).unwrap();
+        world.kill(drive);
+        let drive = world.open();
+        let found = names(&drive);
+        let end = match found.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+            ["old"] => 0,
+            ["old", "new"] => 1,
+            ["new"] => 2,
+            _ => panic!("{found:?}"),
+        };
+        ends[end] += 1;
+        let read = world.read(&drive, 0, disk.plain.len()).unwrap();
+        assert!(read == disk.plain, "the disk at step {step}");
+        let mut drive = drive;
+        for _ in 0..2 {
+            for _ in 0..30 {
+                let data = payload::noise(&mut disk.random, 1 << 20);
+                world.write(&drive, disk.random.random_range(0..7) << 20, &data).unwrap();
+            }
+            drive = world.reopen(drive);
+        }
+        assert_eq!(names(&drive), found);
+        world.close(drive);
+        for name in &found {
+            let wanted = if name == "old" { &old } else { &disk.plain };
+            assert!(whole(&world, name) == *wanted, "{name} at step {step}");
+        }
+        assert_eq!(world.check().problems, [], "step {step}");
+        if ended {
+            break;
+        }
+    }
+    assert!(ends[0] > 3 && ends[1] > 3 && ends[2] > 0, "{ends:?}");
+}
+
+/// A frame that stays where it is can be compared by its place.
+#[test]
+fn garbage_collection_leaves_a_victim_that_a_snapshot_needs() {
+    let mut disk = Disk::new(5);
+    let drive = disk.world.open_without_collector();
+    disk.write_around(&drive);
+    let sealed = |drive: &TestDrive| {
+        let core = drive.core();
+        let mut used: Vec<_> = core.space().used().collect();
+        used.retain(|used| {
+            used.live_bytes > 100_000
+                && core.space().stream(used.segment) == Stream::Host
+                && !core.space().is_open(used.segment, Stream::Host, used.generation)
+        });
+        used.first().map(|used| used.segment).unwrap()
+    };
+    disk.world.run(drive.flush()).unwrap();
+    let victim = sealed(&drive);
+    let live_bytes = drive.core().space().live_bytes_of(victim);
+    disk.world.run(drive.checkpoint()).unwrap();
+    disk.take(&drive, "a");
+    disk.world.run(drive.empty_victim(victim)).unwrap();
+    assert_eq!(drive.core().space().live_bytes_of(victim), live_bytes, "moved");
+    assert_eq!(drive.core().next_victim(), None, "every segment is retained");
+    disk.world.run(drive.delete_snapshot("a")).unwrap();
+    disk.world.run(drive.empty_victim(victim)).unwrap();
+    assert_eq!(drive.core().space().live_bytes_of(victim), 0);
+    disk.compare(&drive);
+}
+
+/// Trims give nothing back, and each dirties a leaf whose old place stays.
+#[test]
+fn a_full_drive_deletes_its_snapshot_however_much_was_trimmed() {
+    let mut disk = Disk::new(6);
+    let drive = disk.world.open();
+    for at in 0..8 {
+        let data = payload::noise(&mut disk.random, 1 << 20);
+        disk.world.write(&drive, at << 20, &data).unwrap();
+    }
+    for number in 1.. {
+        match disk.world.run(drive.create_snapshot(new(&number.to_string(), number))) {
+            Ok(_) => disk.write_some(&drive, 30),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::NoSpace);
+                break;
+            }
+        }
+    }
+    assert!(drive.snapshots().len() > 1);
+    let is_full = (0..2000_u64).any(|at| {
+        let data = payload::noise(&mut disk.random, 256 << 10);
+        let result = disk.world.run(drive.write((at * 7 % 31) << 18, &data, false));
+        result.is_err_and(|error| error.kind() == ErrorKind::NoSpace)
+    });
+    assert!(is_full, "the drive was filled");
+    for at in 0..3000_u64 {
+        let offset = at * 5 % (SIZE / BLOCK) * BLOCK;
+        let trimmed = disk.world.run(drive.trim(offset, BLOCK, true));
+        if at % 50 == 0 {
+            disk.world.run(drive.checkpoint()).unwrap();
+        }
+        if let Err(error) = trimmed {
+            assert_eq!(error.kind(), ErrorKind::NoSpace);
+        }
+    }
+    for name in names(&drive) {
+        disk.world.run(drive.delete_snapshot(&name)).unwrap();
+    }
+    rest(&disk.world);
+    disk.write_around(&drive);
+    disk.world.close(drive);
+    assert_eq!(disk.world.check().problems, []);
+}
+
+#[test]
+fn a_snapshot_is_refused_where_it_would_take_the_reserves() {
+    let world = World::new(small(SIZE, 4));
+    let drive = world.open();
+    world.write(&drive, 0, &payload::noise(&mut random(1), 6 << 20)).unwrap();
+    let error = world.run(drive.create_snapshot(new("a", 1))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    assert!(error.to_string().contains("free segments"), "{error}");
+    assert!(drive.snapshots().is_empty());
+    world.write(&drive, 0, &[1; 5000]).unwrap();
+    world.close(drive);
+    assert_eq!(world.check().problems, []);
+}
+
+#[test]
+fn a_damaged_root_of_a_snapshot_retains_everything_and_can_be_deleted() {
+    let mut disk = Disk::new(7);
+    let drive = disk.world.open();
+    disk.write_some(&drive, 30);
+    disk.take(&drive, "a");
+    disk.write_some(&drive, 30);
+    let root = drive.core().snapshots().kept()[0].entry.root.unwrap();
+    disk.world.close(drive);
+    disk.world.flip_for_good(root.address.segment.0, root.address.offset + 40);
+    let drive = disk.world.open();
+    assert!(drive.snapshots()[0].damage.is_some());
+    disk.compare(&drive);
+    let used: Vec<_> = drive.core().space().used().map(|used| used.segment).collect();
+    assert!(drive.core().snapshots().kept()[0].retained.iter().count() + 3 > used.len());
+    disk.world.run(drive.delete_snapshot("a")).unwrap();
+    assert!(!drive.core().space().has_retained());
+    disk.world.close(drive);
+}
+
+#[test]
+fn names_are_checked_and_1024_is_the_limit() {
+    let mut disk = Disk::new(8);
+    let drive = disk.world.open();
+    disk.write_some(&drive, 3);
+    disk.take(&drive, "a");
+    let kind = |name: &str| {
+        let result = disk.world.run(drive.create_snapshot(new(name, 1)));
+        result.map(|info| info.name).unwrap_err().kind()
+    };
+    assert_eq!(kind("a"), ErrorKind::AlreadyExists);
+    assert_eq!(kind("a/b"), ErrorKind::InvalidInput);
+    assert_eq!(kind(""), ErrorKind::InvalidInput);
+    for number in 1..1024 {
+        disk.world.run(drive.create_snapshot(new(&number.to_string(), number))).unwrap();
+    }
+    assert_eq!(kind("one more"), ErrorKind::NoSpace);
+    let drive = disk.world.reopen(drive);
+    assert_eq!(drive.snapshots().len(), 1024);
+    disk.compare(&drive);
+    disk.world.run(drive.delete_snapshot("500")).unwrap();
+    disk.world.run(drive.create_snapshot(new("one more", 1))).unwrap();
+    disk.world.close(drive);
+    assert!(whole(&disk.world, "a") == disk.plain);
+}
+
+#[test]
+fn shrinking_is_refused_with_snapshots_and_growing_is_not() {
+    let mut disk = Disk::new(9);
+    let drive = disk.world.open();
+    disk.write_some(&drive, 20);
+    disk.take(&drive, "a");
+    let a = disk.plain.clone();
+    let resize = |size_bytes, segments: u64| {
+        let capacity_bytes = Some(segments * u64::from(SEGMENT_BYTES));
+        disk.world.run(drive.resize(Resize { size_bytes, capacity_bytes }))
+    };
+    let error = resize(None, 28).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(error.to_string().contains("the oldest is a"), "{error}");
+    resize(Some(2 * SIZE), 31).unwrap();
+    disk.world.run(drive.write(SIZE, &[7; 9000], true)).unwrap();
+    disk.take(&drive, "grown");
+    disk.world.close(drive);
+    assert!(whole(&disk.world, "a") == a, "as large as it was");
+    assert_eq!(whole(&disk.world, "grown").len() as u64, 2 * SIZE);
+}
+
+/// Nothing is begun again and again for what snapshots hold.
+#[test]
+fn an_idle_drive_with_snapshots_comes_to_rest() {
+    let mut disk = Disk::new(10);
+    let drive = disk.world.open();
+    disk.write_around(&drive);
+    disk.take(&drive, "a");
+    disk.write_around(&drive);
+    rest(&disk.world);
+    rest(&disk.world);
+    let before = drive.medium().inner().counts();
+    disk.world.run(disk.world.runtime.clone().sleep_ns(3_600_000_000_000));
+    let used = drive.medium().inner().counts() - before;
+    assert_eq!((used.appends, used.superblock_writes), (0, 0), "{used:?}");
+    disk.world.close(drive);
+}
+
+/// An attempt that fails leaves the next one, and the drive, as they would be without it.
+#[test]
+fn a_snapshot_given_up_retains_nothing() {
+    let mut disk = Disk::new(11);
+    let drive = disk.world.open();
+    disk.write_some(&drive, 30);
+    let plan = FaultPlan { latency_ns: 1_000_000..=1_000_000, ..FaultPlan::default() };
+    drive.medium().set_plan(plan);
+    let creating = drive.create_snapshot(new("a", 1));
+    assert!(disk.world.run(disk.world.runtime.timeout(1_500_000, creating)).is_none());
+    assert!(!drive.core().space().has_retained());
+    assert!(drive.snapshots().is_empty());
+    disk.world.run(drive.create_snapshot(new("a", 2))).unwrap();
+    assert_eq!(names(&drive), ["a"]);
+    disk.world.close(drive);
+    assert!(whole(&disk.world, "a") == disk.plain);
+}
+
+/// What only a snapshot needs is verified as well.
+#[test]
+fn damage_in_a_snapshot_is_found_by_check_and_scrub() {
+    let mut disk = Disk::new(12);
+    let drive = disk.world.open();
+    let data = payload::noise(&mut disk.random, 1 << 20);
+    disk.world.write(&drive, 0, &data).unwrap();
+    let Lookup::Run(Mapping::Frame { place, .. }, _) = drive.core().map().peek(Lba(40)) else {
+        panic!("a block was not written")
+    };
+    disk.take(&drive, "a");
+    disk.world.write(&drive, 0, &[3; 1 << 20]).unwrap();
+    disk.world.close(drive);
+    let check_a = |depth| {
+        let mut ignore = |_| ();
+        disk.world.run(check_snapshot(&disk.world.memory, "a", depth, &mut ignore)).unwrap()
+    };
+    assert_eq!(check_a(Depth::Full).problems, []);
+    let report = disk.world.check();
+    assert_eq!((report.snapshots, report.problems), (1, vec![]));
+    disk.world.flip_for_good(place.segment.0, place.offset + place.record_bytes / 2);
+    assert_eq!(disk.world.check().problems, [], "the disk does not need it");
+    let problems = check_a(Depth::Full).problems;
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert_eq!(check_a(Depth::Quick).problems, []);
+    let drive = disk.world.open();
+    let report = disk.world.run(drive.scrub(0)).unwrap();
+    assert_eq!(report.problem_count, 1, "{:?}", report.problems);
+    disk.world.close(drive);
+    // A leaf, which the snapshot's map needs, is missed by any check.
+    let drive = disk.world.open();
+    let kept = drive.core().snapshots().kept()[0].clone();
+    let root = kept.entry.root.unwrap();
+    disk.world.close(drive);
+    disk.world.flip_for_good(root.address.segment.0, root.address.offset + 40);
+    let problems = disk.world.check().problems;
+    assert!(problems[0].what.contains("snapshot a is damaged"), "{problems:?}");
+}

@@ -1,0 +1,293 @@
+//! The list of snapshots that a checkpoint carries: what each is called, and where its root is.
+//!
+//! A snapshot is a root that is kept. The list is written whole by every checkpoint, in pieces of
+//! [`SNAPSHOTS_IN_A_PIECE`] entries, oldest first. Decoders accept untrusted bytes.
+
+use uuid::Uuid;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use super::layout::layout;
+use super::record::RecordAddress;
+use super::superblock::CheckpointAddress;
+use crate::base::{Error, ErrorContext, ErrorKind, Result, SegmentId, SeqNo, ensure};
+
+/// Maximum number of snapshots of a drive.
+pub const SNAPSHOTS_MAX: usize = 1024;
+
+/// Number of entries in each piece of the list but the last.
+pub const SNAPSHOTS_IN_A_PIECE: usize = (16 << 10) / Snapshot::BYTES;
+
+/// Maximum number of bytes of a name.
+pub const SNAPSHOT_NAME_MAX: usize = 255;
+
+layout! {
+    struct SnapshotLayout: 384 {
+        guid: [u8; 16],
+        watermark: U64,
+        watermark_checksum: U64,
+        created_seconds: U64,
+        root_generation: U64,
+        root_segment: U32,
+        root_offset: U32,
+        root_bytes: U32,
+        flags: U32,
+        root_checksum: U64,
+        size_bytes: U64,
+        mapped_blocks: U64,
+        live_bytes: U64,
+        host_bytes: U64,
+        reserved: [u8; 23],
+        name_bytes: u8,
+        name: [u8; 256],
+    }
+}
+
+pub(super) const FIELDS: &[super::layout::Field] = SnapshotLayout::FIELDS;
+
+/// One snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Its name, unique on the drive; see [`check_snapshot_name`].
+    pub name: String,
+    /// Its identity, which a copy on another drive shares. Drawn at random by the program that
+    /// takes the snapshot.
+    pub guid: Uuid,
+    /// The last batch whose effects are in it: its number on this drive. No other snapshot of the
+    /// drive has it, ever.
+    pub watermark: SeqNo,
+    /// Header checksum of that batch.
+    pub watermark_checksum: u64,
+    /// When it was taken, in seconds since 1970 by the clock of the program. For display only.
+    pub created_seconds: u64,
+    /// Its root. `None` in the very checkpoint that is the snapshot: then its root is the one that
+    /// names this list.
+    pub root: Option<CheckpointAddress>,
+    /// Size of the disk in bytes.
+    pub size_bytes: u64,
+    /// Blocks that held data or a fill, without ranges that were dropped as a whole.
+    pub mapped_blocks: u64,
+    /// Bytes of frames that it names, as they are stored.
+    pub live_bytes: u64,
+    /// Bytes that the host had written to the drive in its life.
+    pub host_bytes: u64,
+}
+
+impl Snapshot {
+    /// Bytes of an entry.
+    pub const BYTES: usize = size_of::<SnapshotLayout>();
+
+    /// Appends the entry to `out`.
+    ///
+    /// # Panics
+    /// If the name is not one that [`check_snapshot_name`] accepts.
+    pub fn encode_into(&self, out: &mut Vec<u8>) {
+        assert!(check_snapshot_name(&self.name).is_ok(), "a snapshot has a possible name");
+        let mut layout = SnapshotLayout::new_zeroed();
+        layout.guid = *self.guid.as_bytes();
+        layout.watermark = self.watermark.0.into();
+        layout.watermark_checksum = self.watermark_checksum.into();
+        layout.created_seconds = self.created_seconds.into();
+        if let Some(root) = &self.root {
+            layout.root_generation = root.address.generation.into();
+            layout.root_segment = root.address.segment.0.into();
+            layout.root_offset = root.address.offset.into();
+            layout.root_bytes = root.record_bytes.into();
+            layout.root_checksum = root.payload_checksum.into();
+        }
+        layout.size_bytes = self.size_bytes.into();
+        layout.mapped_blocks = self.mapped_blocks.into();
+        layout.live_bytes = self.live_bytes.into();
+        layout.host_bytes = self.host_bytes.into();
+        layout.name_bytes = u8::try_from(self.name.len()).expect("a name has 255 bytes at most");
+        for (target, byte) in layout.name.iter_mut().zip(self.name.bytes()) {
+            *target = byte;
+        }
+        out.extend(layout.as_bytes());
+    }
+
+    /// Decodes an entry of [`Snapshot::BYTES`] bytes.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let decoded = Self::decode_parts(bytes);
+        let decoded = decoded.or_error(ErrorKind::Corrupt, "a snapshot's entry is impossible")?;
+        check_snapshot_name(&decoded.name).map_err(|error| {
+            Error::new(ErrorKind::Corrupt, "a snapshot's name is impossible").caused_by(error)
+        })?;
+        Ok(decoded)
+    }
+
+    fn decode_parts(bytes: &[u8]) -> Option<Self> {
+        let layout = SnapshotLayout::read_from_bytes(bytes).ok()?;
+        let (name, rest) = layout.name.split_at_checked(layout.name_bytes.into())?;
+        let root = CheckpointAddress {
+            address: RecordAddress {
+                generation: layout.root_generation.get(),
+                segment: SegmentId(layout.root_segment.get()),
+                offset: layout.root_offset.get(),
+            },
+            record_bytes: layout.root_bytes.get(),
+            payload_checksum: layout.root_checksum.get(),
+        };
+        let decoded = Self {
+            name: str::from_utf8(name).ok()?.to_owned(),
+            guid: Uuid::from_bytes(layout.guid),
+            watermark: SeqNo(layout.watermark.get()),
+            watermark_checksum: layout.watermark_checksum.get(),
+            created_seconds: layout.created_seconds.get(),
+            root: (root.record_bytes > 0).then_some(root),
+            size_bytes: layout.size_bytes.get(),
+            mapped_blocks: layout.mapped_blocks.get(),
+            live_bytes: layout.live_bytes.get(),
+            host_bytes: layout.host_bytes.get(),
+        };
+        let is_possible = layout.flags.get() == 0
+            && layout.reserved == [0; 23]
+            && rest.iter().all(|&byte| byte == 0)
+            && (decoded.root.is_some() || root.is_nothing());
+        is_possible.then_some(decoded)
+    }
+}
+
+impl CheckpointAddress {
+    fn is_nothing(&self) -> bool {
+        let RecordAddress { generation, segment, offset } = self.address;
+        (generation, segment.0, offset) == (0, 0, 0)
+            && (self.record_bytes, self.payload_checksum) == (0, 0)
+    }
+}
+
+/// Checks a name: 1 to [`SNAPSHOT_NAME_MAX`] bytes of UTF-8, as names of files, without `@`, which
+/// separates it from a path, and without a leading `-`.
+///
+/// # Errors
+/// `InvalidInput` with what is wrong.
+pub fn check_snapshot_name(name: &str) -> Result<()> {
+    let wrong = |what: &str| {
+        let what = format!("a snapshot cannot be named {name:?}: {what}");
+        Error::new(ErrorKind::InvalidInput, what)
+    };
+    let ensure = |is_right: bool, what: &str| if is_right { Ok(()) } else { Err(wrong(what)) };
+    ensure(!name.is_empty(), "a name has at least one character")?;
+    ensure(name.len() <= SNAPSHOT_NAME_MAX, "a name has at most 255 bytes")?;
+    ensure(name != "." && name != "..", "these are names of directories")?;
+    ensure(!name.starts_with('-'), "a leading hyphen begins an option")?;
+    ensure(!name.contains(['/', '@']), "a name contains neither / nor @")?;
+    ensure(!name.contains(char::is_control), "a name contains no control characters")
+}
+
+/// Checks the rules of a whole list: oldest first, distinct names, at most [`SNAPSHOTS_MAX`], and a
+/// root that is not named in the last entry only.
+///
+/// # Errors
+/// `Corrupt`.
+pub fn check_snapshots(list: &[Snapshot]) -> Result<()> {
+    let names: std::collections::BTreeSet<_> = list.iter().map(|entry| &entry.name).collect();
+    let is_possible = list.len() <= SNAPSHOTS_MAX
+        && list.is_sorted_by(|before, after| before.watermark < after.watermark)
+        && names.len() == list.len()
+        && list.iter().rev().skip(1).all(|entry| entry.root.is_some());
+    ensure(is_possible, ErrorKind::Corrupt, "the list of snapshots is impossible")
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: round trip; impossible names, entries and lists are refused.
+    use super::*;
+
+    fn sample(number: u64) -> Snapshot {
+        Snapshot {
+            name: format!("nightly-{number}"),
+            guid: Uuid::from_u128(7 << 100 | u128::from(number)),
+            watermark: SeqNo(1000 + number),
+            watermark_checksum: 0xfeed,
+            created_seconds: 1_790_000_000,
+            root: Some(CheckpointAddress {
+                address: RecordAddress { generation: 5, segment: SegmentId(6), offset: 4096 },
+                record_bytes: 512,
+                payload_checksum: 0xbeef,
+            }),
+            size_bytes: 1 << 30,
+            mapped_blocks: 77,
+            live_bytes: 123_456,
+            host_bytes: 1 << 40,
+        }
+    }
+
+    fn encoded(snapshot: &Snapshot) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        snapshot.encode_into(&mut bytes);
+        assert_eq!(bytes.len(), Snapshot::BYTES);
+        bytes
+    }
+
+    #[test]
+    fn round_trip() {
+        let longest = "ä".repeat(127) + "x";
+        for name in ["a", "2026-11-24 12:00", longest.as_str()] {
+            for root in [sample(1).root, None] {
+                let snapshot = Snapshot { name: name.to_owned(), root, ..sample(1) };
+                assert_eq!(Snapshot::decode(&encoded(&snapshot)).unwrap(), snapshot);
+            }
+        }
+        assert_eq!(SNAPSHOTS_IN_A_PIECE, 42);
+    }
+
+    #[test]
+    fn impossible_names_are_refused() {
+        let too_long = "x".repeat(256);
+        for name in ["", ".", "..", "-f", "a/b", "a@b", "a\nb", "\0", too_long.as_str()] {
+            let kind = check_snapshot_name(name).unwrap_err().kind();
+            assert_eq!(kind, ErrorKind::InvalidInput, "{name:?}");
+        }
+        for name in ["a", "...", "a-b", "ä ö"] {
+            check_snapshot_name(name).unwrap();
+        }
+    }
+
+    #[test]
+    fn impossible_entries_are_refused() {
+        let changes: [fn(&mut [u8]); 7] = [
+            |bytes| bytes[60] = 1,
+            |bytes| bytes[104] = 1,
+            |bytes| bytes[127] = 0,
+            |bytes| bytes[127] = 3,
+            |bytes| bytes[128] = b'/',
+            |bytes| bytes[128] = 0xff,
+            // A place without a length.
+            |bytes| bytes[56..60].fill(0),
+        ];
+        for (index, change) in changes.into_iter().enumerate() {
+            let mut bytes = encoded(&sample(1));
+            change(&mut bytes);
+            let kind = Snapshot::decode(&bytes).unwrap_err().kind();
+            assert_eq!(kind, ErrorKind::Corrupt, "change {index}");
+        }
+        for len in [0, 383, 385] {
+            assert!(Snapshot::decode(&vec![0; len]).is_err());
+        }
+    }
+
+    #[test]
+    fn impossible_lists_are_refused() {
+        let good: Vec<_> = (0..3).map(sample).collect();
+        check_snapshots(&good).unwrap();
+        check_snapshots(&[]).unwrap();
+        let mut last = good.clone();
+        last[2].root = None;
+        check_snapshots(&last).unwrap();
+        let changes: [fn(&mut Vec<Snapshot>); 4] = [
+            |list| list[1].root = None,
+            |list| list[1].watermark = list[0].watermark,
+            |list| list[1].name = list[0].name.clone(),
+            |list| list.extend((3..1025).map(sample)),
+        ];
+        for (index, change) in changes.into_iter().enumerate() {
+            let mut list = good.clone();
+            change(&mut list);
+            assert!(check_snapshots(&list).is_err(), "change {index}");
+        }
+    }
+}
