@@ -80,6 +80,7 @@ mod schemas;
 mod scrub;
 mod serve;
 mod set;
+mod snapshot;
 mod space;
 mod terminal;
 mod tls;

@@ -93,6 +93,10 @@ fn drives_are_printed_as_their_schemas_say() {
     prints("scrub-1", &["scrub", &drive, "--json"]);
     prints("compact-1", &["compact", &drive, "--json"]);
     prints("set-1", &["set", &drive, "codec=zstd:3", "--json"]);
+    let snapshot = format!("{drive}@nightly");
+    prints("snapshot-1", &["snapshot", "create", &snapshot, "--json"]);
+    prints("snapshot-1", &["snapshot", "list", &drive, "--json"]);
+    prints("snapshot-1", &["snapshot", "delete", &snapshot, "--json"]);
     prints("resize-1", &["resize", &drive, "--size", "80M", "--json"]);
     prints("list-1", &["list", &drive, "--json"]);
     prints("extract-1", &["extract", &drive, &path("image"), "--json"]);

@@ -5,23 +5,25 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use super::output::counted;
+use super::place::Place;
 use super::{Outcome, print, print_schema, progress};
 use pumice_drive::base::units::format_size;
-use pumice_drive::controller::{CheckReport, Checked, Depth, Problem, check};
+use pumice_drive::controller::{CheckReport, Checked, Depth, Problem, check, check_snapshot};
 use pumice_drive::runtime::{Backend, Runtime};
 
 /// Verify every structure and checksum of a drive that is not in use
 ///
 /// Reads the superblocks, the checkpoint, the log after it and the whole map, recomputes the live
-/// bytes of every segment, and decodes every frame that the map references. Changes nothing on the
-/// drive. If there are problems, lists them and exits with code 1.
+/// bytes of every segment, and decodes every frame that the map references. Of snapshots it reads
+/// the maps; name one to check its data. Changes nothing on the drive. If there are problems, lists
+/// them and exits with code 1.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   pumice check drive.pumice
   pumice check /dev/sdx --quick --json")]
 pub(crate) struct Args {
-    /// File or block device
+    /// File or block device; PATH@NAME for a snapshot
     path: PathBuf,
 
     /// Skip the frames: check only that the drive opens and that the map and the accounting agree
@@ -39,15 +41,21 @@ pub(crate) struct Args {
 /// The drive cannot be opened.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let runtime = Runtime::new(Backend::Auto)?;
-    let medium = super::open::medium(&runtime, &args.path, true)?;
+    let place = Place::of(&args.path)?;
+    let medium = super::open::medium(&runtime, &place.path, true)?;
     let bar = progress::segments();
     let depth = if args.quick { Depth::Quick } else { Depth::Full };
     let mut show = |Checked { segments, segments_total, bytes }| {
         progress::set_segments(&bar, segments, segments_total, bytes);
     };
-    let report = runtime.block_on(check(&medium, depth, &mut show));
+    let report = runtime.block_on(async {
+        match &place.snapshot {
+            None => check(&medium, depth, &mut show).await,
+            Some(name) => check_snapshot(&medium, name, depth, &mut show).await,
+        }
+    });
     bar.finish_and_clear();
-    let report = report.map_err(|error| super::remains::advise(&args.path, error))?;
+    let report = report.map_err(|error| super::remains::advise(&place.path, error))?;
     if args.json {
         print_schema("check-1", &report)?;
     } else {

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use super::output::{counted, open_output_with};
+use super::place::Place;
 use super::signals::Interrupt;
 use super::{Outcome, print, print_schema, progress};
 use pumice_drive::base::units::{BLOCK_BYTES, format_size};
@@ -33,9 +34,10 @@ const FILL_BYTES: usize = 1 << 20;
 Examples:
   pumice extract drive.pumice disk.img
   pumice extract drive.pumice - | zstd > disk.img.zst
+  pumice extract drive.pumice@nightly disk.img
   pumice extract drive.pumice disk.img --force --json")]
 pub(crate) struct Args {
-    /// File or block device of the drive
+    /// File or block device of the drive; PATH@NAME for a snapshot
     path: PathBuf,
 
     /// Image file, created sparse; - for stdout
@@ -76,12 +78,13 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let interrupt = Interrupt::catch()?;
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-    let medium = super::open::remains(&runtime, &args.path)?;
-    let drive = super::open::on(&runtime, &args.path, medium, options)?;
+    let place = Place::of(&args.path)?;
+    let medium = super::open::remains(&runtime, &place.path)?;
+    let drive = super::open::on(&runtime, &place, medium, options)?;
     let mut image = if to_stdout {
         Image::Stream { stdout: std::io::stdout().lock(), at: 0, is_closed: false }
     } else {
-        Image::file(&args.target, &args.path, args.force)?
+        Image::file(&args.target, &place.path, args.force)?
     };
     let bar = progress::bytes(drive.info().mapped_bytes);
     let mut summary = Summary { size_bytes: drive.size_bytes(), ..Summary::default() };

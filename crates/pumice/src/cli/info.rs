@@ -86,6 +86,10 @@ fn text(path: &Path, shown: &Shown) -> String {
     row("mapped", format_size(info.mapped_bytes));
     row("live", format_size(info.live_bytes));
     row("saved", saved_text(info));
+    if info.snapshots > 0 {
+        let held = format_size(info.snapshot_bytes);
+        row("snapshots", format!("{}, which hold {held} beyond the disk", info.snapshots));
+    }
     row("occupied", occupied(info));
     if let Some(bytes) = shown.file_bytes {
         row("file", format!("{} of its file system", format_size(bytes)));

@@ -52,6 +52,7 @@ mod open;
 mod output;
 #[cfg(feature = "bench")]
 mod payload;
+mod place;
 mod progress;
 mod rebuild;
 mod remains;
@@ -66,6 +67,7 @@ mod scrub;
 mod serve;
 mod set;
 mod signals;
+mod snapshot;
 mod state;
 #[cfg(feature = "top")]
 mod top;

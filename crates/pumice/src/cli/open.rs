@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use clap::value_parser;
 
 use crate::cli::holder::Holder;
+use crate::cli::place::Place;
 use crate::cli::values::{Compaction, compaction};
 use crate::cli::{signals, size};
 #[cfg(feature = "attach")]
@@ -183,20 +184,42 @@ fn open(runtime: &Runtime, path: &Path, options: FileOptions) -> Result<FileMedi
 /// # Errors
 /// Those of [`FileMedium::open`] and [`Drive::open`], with the path.
 pub(crate) fn drive(runtime: &Runtime, path: &Path, options: OpenOptions) -> Result<Rc<FileDrive>> {
-    let medium = medium(runtime, path, options.read_only)?;
-    on(runtime, path, medium, options)
+    let place = Place::of(path)?;
+    if place.snapshot.is_some() && !options.read_only {
+        anyhow::bail!("{}: a snapshot can only be read: use --read-only", path.display());
+    }
+    let medium = medium(runtime, &place.path, options.read_only)?;
+    on(runtime, &place, medium, options)
 }
 
-/// Opens the drive on a medium, which was opened at `path`, and starts its background tasks.
+/// Opens the drive on a medium, or a snapshot of it, which was opened at the path of `place`, and
+/// starts its background tasks.
 ///
 /// # Errors
-/// Those of [`Drive::open`], with the path.
+/// Those of [`Drive::open`] and [`Drive::open_snapshot`], with the path.
 pub(crate) fn on(
     runtime: &Runtime,
-    path: &Path,
+    place: &Place,
     medium: FileMedium,
     options: OpenOptions,
 ) -> Result<Rc<FileDrive>> {
-    let opened = runtime.block_on(Drive::open(medium, runtime.clone(), options));
+    let path = &place.path;
+    let opened = runtime.block_on(on_medium(runtime, place.snapshot.as_deref(), medium, options));
     opened.map_err(|error| super::remains::advise(path, error))
+}
+
+/// Opens the drive on a medium, or one of its snapshots, and starts its background tasks.
+///
+/// # Errors
+/// Those of [`Drive::open`] and [`Drive::open_snapshot`].
+pub(crate) async fn on_medium(
+    runtime: &Runtime,
+    snapshot: Option<&str>,
+    medium: FileMedium,
+    options: OpenOptions,
+) -> pumice_drive::base::Result<Rc<FileDrive>> {
+    match snapshot {
+        None => Drive::open(medium, runtime.clone(), options).await,
+        Some(name) => Drive::open_snapshot(medium, runtime.clone(), name, options).await,
+    }
 }

@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 use crate::watch::Snapshot;
 use pumice_drive::base::{Error, ErrorKind};
 use pumice_drive::controller::{
-    Compacted, Info, Problem, Resize, Resized, ScrubReport, SettingsChange, SettingsChanged,
+    Compacted, Info, NewSnapshot, Problem, Resize, Resized, ScrubReport, SettingsChange,
+    SettingsChanged, SnapshotInfo,
 };
 use pumice_nbd::Listed;
 
@@ -46,6 +47,15 @@ pub(crate) enum Request {
         /// The drive may then occupy this much more than is live, in per cent of it.
         percent: u32,
     },
+    /// Take a snapshot of the drive.
+    CreateSnapshot(NewSnapshot),
+    /// Delete a snapshot.
+    DeleteSnapshot {
+        /// Its name.
+        name: String,
+    },
+    /// Return the drive's snapshots.
+    Snapshots {},
     /// Return how the drive is served.
     Service {},
     /// Return the NBD clients of the server.
@@ -77,6 +87,10 @@ pub(crate) enum Answer {
     Set(SettingsChanged),
     /// Result of a compaction.
     Compacted(Compacted),
+    /// Some of the snapshots; sent before the result.
+    SomeSnapshots(Vec<SnapshotInfo>),
+    /// The rest of the snapshots, or the one that was taken or deleted: the result.
+    Snapshots(Vec<SnapshotInfo>),
     /// How the drive is served: the result.
     Service(Service),
     /// Some of the clients; sent before the result.

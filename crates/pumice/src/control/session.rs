@@ -16,7 +16,7 @@ use super::protocol::{Answer, ListedClient, Progress, REQUEST_BYTES_MAX, Request
 use crate::watch::Watch;
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Clock, Error, ErrorKind, Result};
-use pumice_drive::controller::{Drive, Resize, Resized, SettingsChange};
+use pumice_drive::controller::{Drive, NewSnapshot, Resize, Resized, SettingsChange, SnapshotInfo};
 use pumice_drive::media::Medium;
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::{Listed, Roster};
@@ -32,7 +32,7 @@ const CLIENT_NS: u64 = 5_000_000_000;
 /// Interval of progress lines, which also detect that a client is gone.
 const PROGRESS_NS: u64 = 250_000_000;
 
-/// Clients in one answer: their names may be long, and an answer has a limit.
+/// Clients or snapshots in one answer: their names may be long, and an answer has a limit.
 const LISTED_MAX: usize = 16;
 
 /// Number of clients being served.
@@ -139,6 +139,9 @@ async fn serve_client<M: Medium + 'static>(link: &Link, served: &Served<M>) {
         Request::Resize(wanted) => resize(link, drive, wanted).await,
         Request::Set(change) => set(link, drive, change).await,
         Request::Compact { percent } => compact(link, drive, percent).await,
+        Request::CreateSnapshot(new) => create_snapshot(link, drive, new).await,
+        Request::DeleteSnapshot { name } => delete_snapshot(link, drive, name).await,
+        Request::Snapshots {} => snapshots(link, drive.snapshots()).await,
         Request::Service {} => Some(Answer::Service(Service {
             path: served.path.clone(),
             process: std::process::id(),
@@ -254,6 +257,52 @@ async fn set<M: Medium + 'static>(
         Ok(changed) => Answer::Set(changed),
         Err(error) => Answer::failed(&error),
     })
+}
+
+/// Takes a snapshot; returns `None` if the client is gone.
+async fn create_snapshot<M: Medium + 'static>(
+    link: &Link,
+    drive: &Rc<Drive<M, Runtime>>,
+    new: NewSnapshot,
+) -> Option<Answer> {
+    let worker = drive.clone();
+    let creating = async move { worker.create_snapshot(new).await };
+    let created = link.run_to_its_end(creating, Progress::default).await?;
+    Some(snapshot_answer(created, "snapshot taken"))
+}
+
+/// Deletes a snapshot; returns `None` if the client is gone.
+async fn delete_snapshot<M: Medium + 'static>(
+    link: &Link,
+    drive: &Rc<Drive<M, Runtime>>,
+    name: String,
+) -> Option<Answer> {
+    let worker = drive.clone();
+    let deleting = async move { worker.delete_snapshot(&name).await };
+    let deleted = link.run_to_its_end(deleting, Progress::default).await?;
+    Some(snapshot_answer(deleted, "snapshot deleted"))
+}
+
+fn snapshot_answer(result: Result<SnapshotInfo>, done: &'static str) -> Answer {
+    match result {
+        Ok(info) => {
+            tracing::info!(snapshot = info.name, sequence = info.sequence, "{done}");
+            Answer::Snapshots(vec![info])
+        }
+        Err(error) => Answer::failed(&error),
+    }
+}
+
+/// Lists snapshots, a few in each answer; returns `None` if the client is gone.
+async fn snapshots(link: &Link, all: Vec<SnapshotInfo>) -> Option<Answer> {
+    let mut parts = all.chunks(LISTED_MAX);
+    let last = parts.next_back().unwrap_or_default();
+    for part in parts {
+        if !link.send(&Answer::SomeSnapshots(part.to_vec())).await {
+            return None;
+        }
+    }
+    Some(Answer::Snapshots(last.to_vec()))
 }
 
 impl Link {

@@ -2,8 +2,8 @@
 //!
 //! A write with `RWF_DSYNC` needs one wake-up less. But where the device has no forced writes, the
 //! kernel waits for the write and flushes the device's cache on a thread that stays on the
-//! processor that the device interrupted (`iomap_dio_complete_work` of Linux 6.18). A process
-//! that computes there holds it up for milliseconds. A sync runs on a thread of io_uring, which goes
+//! processor that the device interrupted (`iomap_dio_complete_work` of Linux 6.18). A process that
+//! computes there holds it up for milliseconds. A sync runs on a thread of io_uring, which goes
 //! where there is time. So both ways are timed, and the one that took less is used.
 
 use std::cell::Cell;

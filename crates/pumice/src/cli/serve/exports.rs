@@ -12,6 +12,7 @@ use futures_util::stream::{StreamExt, iter};
 use super::tables::Exports;
 use crate::cli::chain;
 use crate::cli::open::{self, FileDrive};
+use crate::cli::place::Place;
 use crate::cli::remains;
 use crate::cli::state::saved_text;
 use crate::cli::watch::MeasuredDrive;
@@ -20,7 +21,7 @@ use crate::control::ControlSocket;
 use crate::watch::{Measured, Watch};
 use pumice_drive::base::units::format_size;
 use pumice_drive::codec::Workers;
-use pumice_drive::controller::{Drive, Info, OpenOptions};
+use pumice_drive::controller::{Info, OpenOptions};
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::{Export, Lineage};
 
@@ -45,12 +46,15 @@ pub(super) struct Planned {
     is_found: bool,
     /// Device and inode of the file when this was planned.
     file: Option<(u64, u64)>,
+    /// The snapshot to serve, if not the disk.
+    snapshot: Option<String>,
 }
 
 impl Planned {
     /// Whether serving this is the same as serving `other`.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        let is_same_place = self.path == other.path && self.file == other.file;
+        let is_same_file = self.path == other.path && self.file == other.file;
+        let is_same_place = is_same_file && self.snapshot == other.snapshot;
         let is_same_export = self.name == other.name && self.description == other.description;
         // Options of a drive cannot be compared, and have nothing that is not shown.
         let options = [self, other].map(|planned| format!("{:?}", planned.options));
@@ -61,6 +65,7 @@ impl Planned {
 /// The file of a drive.
 pub(super) struct Found {
     pub(super) path: PathBuf,
+    snapshot: Option<String>,
     /// Whether it was found in a directory.
     is_found: bool,
 }
@@ -68,6 +73,11 @@ pub(super) struct Found {
 impl Found {
     fn file(&self) -> Option<(u64, u64)> {
         fs::metadata(&self.path).ok().map(|found| (found.dev(), found.ino()))
+    }
+
+    /// Returns the file, and which disk in it is meant.
+    fn disk(&self) -> Option<((u64, u64), Option<String>)> {
+        Some((self.file()?, self.snapshot.clone()))
     }
 }
 
@@ -80,6 +90,7 @@ pub(super) struct Served {
     pub(super) uris: Rc<RefCell<Vec<String>>>,
     /// The control socket of the drive, while this lives.
     control: Option<ControlSocket>,
+    is_snapshot: bool,
 }
 
 /// Options for the name of an export.
@@ -102,7 +113,8 @@ pub(super) fn expand(paths: &[PathBuf]) -> Result<Vec<Found>> {
     let mut files = Vec::new();
     for path in paths {
         if !path.is_dir() {
-            files.push(Found { path: path.clone(), is_found: false });
+            let Place { path, snapshot } = Place::of(path)?;
+            files.push(Found { path, snapshot, is_found: false });
             continue;
         }
         let unreadable = || format!("cannot read the directory {}", path.display());
@@ -118,7 +130,8 @@ pub(super) fn expand(paths: &[PathBuf]) -> Result<Vec<Found>> {
             bail!("{} contains no drives (*{SUFFIX})", path.display());
         }
         found.sort();
-        files.extend(found.into_iter().map(|path| Found { path, is_found: true }));
+        let found = found.into_iter();
+        files.extend(found.map(|path| Found { path, snapshot: None, is_found: true }));
     }
     Ok(files)
 }
@@ -136,11 +149,13 @@ pub(super) fn plan(
 ) -> Result<Vec<Planned>> {
     let own = tables.0.iter().filter_map(|(name, (table, _))| {
         let path = table.drive.clone()?;
-        Some((Found { path, is_found: false }, name.clone()))
+        let found = Place::of(&path);
+        let found = found.map(|Place { path, snapshot }| Found { path, snapshot, is_found: false });
+        Some(found.map(|found| (found, name.clone())))
     });
-    let own: Vec<_> = own.collect();
-    let own_files: Vec<_> = own.iter().filter_map(|(own, _)| own.file()).collect();
-    found.retain(|found| found.file().is_none_or(|file| !own_files.contains(&file)));
+    let own = own.collect::<Result<Vec<_>>>()?;
+    let own_files: Vec<_> = own.iter().filter_map(|(own, _)| own.disk()).collect();
+    found.retain(|found| found.disk().is_none_or(|disk| !own_files.contains(&disk)));
     let named = names.of(&found)?;
     let all = found.into_iter().zip(named).chain(own).collect::<Vec<_>>();
     check_names(&all)?;
@@ -148,10 +163,12 @@ pub(super) fn plan(
         let table = tables.0.get(&name).map(|(table, _)| table);
         let mut options = options(&found.path);
         options.read_only |= table.is_some_and(|table| table.read_only);
+        options.read_only |= found.snapshot.is_some();
         let description = table.and_then(|table| table.description.clone());
         let description = description.or_else(|| names.description.clone());
         let file = found.file();
-        Planned { path: found.path, name, description, options, is_found: found.is_found, file }
+        let Found { path, snapshot, is_found } = found;
+        Planned { path, name, description, options, is_found, file, snapshot }
     });
     Ok(planned.collect())
 }
@@ -200,7 +217,8 @@ pub(super) fn open_all(
     let media = media.map(|drive| open::medium(runtime, &drive.path, drive.options.read_only));
     let media: Vec<_> = media.collect();
     let openings = planned.iter().zip(media).map(|(planned, medium)| async move {
-        let drive = Drive::open(medium?, runtime.clone(), planned.options).await;
+        let snapshot = planned.snapshot.as_deref();
+        let drive = open::on_medium(runtime, snapshot, medium?, planned.options).await;
         drive.map_err(|error| remains::advise(&planned.path, error))
     });
     let at_once = AT_ONCE.div_ceil(threads);
@@ -216,9 +234,11 @@ pub(super) fn open_all(
                 let description = description.clone().unwrap_or_else(|| describe(&drive));
                 let measured = Measured::new(drive.clone(), runtime.clone());
                 let export = Export::new(name.clone(), description, Rc::new(measured));
-                let export = Rc::new(export.with_lineage(lineage(&drive)));
+                let export =
+                    Rc::new(export.with_lineage(lineage(&drive, planned.snapshot.is_some())));
                 let uris = Rc::default();
-                served.push(Served { path: path.clone(), drive, export, uris, control: None });
+                let (path, is_snapshot) = (path.clone(), planned.snapshot.is_some());
+                served.push(Served { path, drive, export, uris, control: None, is_snapshot });
             }
             Err(error) if *is_found => {
                 let (drive, error) = (path.display(), chain(&error));
@@ -242,7 +262,10 @@ pub(super) fn show(
     let (name, measured) = (served.export.name.clone(), served.export.disk.clone());
     watch.add(name.clone(), served.drive.clone(), measured, rated_write_bytes);
     whereabouts::watch(served.drive.medium().whereabouts());
-    served.control = control(runtime, served, (watch.clone(), name));
+    // What is asked of a drive at its path is not for a snapshot to answer.
+    if !served.is_snapshot {
+        served.control = control(runtime, served, (watch.clone(), name));
+    }
 }
 
 /// Closes drives; returns the first error, with its path.
@@ -278,7 +301,11 @@ impl Names {
             check_text("--export-name", name)?;
             return Ok(found.iter().map(|_| name.clone()).collect());
         }
-        let names: Vec<_> = found.iter().map(|found| name_of(&found.path)).collect();
+        let name = |found: &Found| match (name_of(&found.path), &found.snapshot) {
+            (name, Some(snapshot)) if !name.is_empty() => format!("{name}@{snapshot}"),
+            (name, _) => name,
+        };
+        let names: Vec<_> = found.iter().map(name).collect();
         if let Some(index) = names.iter().position(String::is_empty) {
             let path = found[index].path.display();
             bail!("{path} has no name before {SUFFIX}: rename it, or use --export-name");
@@ -297,8 +324,13 @@ pub(super) fn check_text(option: &str, text: &str) -> Result<()> {
 
 /// Returns where a drive stands among its states: each opening to write has the next epoch. One
 /// that was not closed in order may lack what clients were told, and follows nothing.
-fn lineage(drive: &FileDrive) -> Lineage {
-    let Info { uuid, epoch, was_clean, .. } = drive.info();
+fn lineage(drive: &FileDrive, is_snapshot: bool) -> Lineage {
+    let Info { uuid, epoch, was_clean, sequence, .. } = drive.info();
+    if is_snapshot {
+        // No other snapshot of the drive has this number, whatever its name.
+        let state = format!("{uuid} snapshot {sequence}");
+        return Lineage { follows: state.clone(), leaves: state };
+    }
     let state = |epoch: u32| format!("{uuid} {epoch}");
     let follows = match (drive.is_read_only(), was_clean) {
         (true, _) => state(epoch),

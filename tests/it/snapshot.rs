@@ -1,0 +1,132 @@
+//! Goal: snapshots of a closed and of a served drive are taken, read and deleted by name; a reader
+//! that is not ours sees the disk as it was.
+//!
+//! Method: random disks are written with nbdcopy, and what `extract`, qemu-img and nbdcopy read of
+//! `PATH@NAME` is compared with them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::harness::{COMMAND_LIMIT, Drive, Finished, PUMICE, run, run_ok, stand_in, tool};
+
+fn pumice(drive: &Drive, args: &[&str]) -> Finished {
+    let mut command = Command::new(PUMICE);
+    command.env("PUMICE_RUNTIME_DIR", drive.beside("pumice"));
+    run(command.args(args), COMMAND_LIMIT)
+}
+
+/// `PATH@NAME`.
+fn named(drive: &Drive, name: &str) -> String {
+    format!("{}@{name}", drive.path().display())
+}
+
+fn path(drive: &Drive) -> String {
+    drive.path().display().to_string()
+}
+
+fn ok(drive: &Drive, args: &[&str]) -> String {
+    let finished = pumice(drive, args);
+    assert_eq!(finished.code, Some(0), "{args:?}: {finished:?}");
+    finished.stdout
+}
+
+fn refused(drive: &Drive, args: &[&str], mention: &str) {
+    let finished = pumice(drive, args);
+    assert_eq!(finished.code, Some(2), "{args:?}: {finished:?}");
+    assert!(finished.stderr.contains(mention), "{args:?}: {}", finished.stderr);
+}
+
+fn names(drive: &Drive) -> Vec<String> {
+    let list = ok(drive, &["snapshot", "list", &path(drive), "--json"]);
+    let list: Value = serde_json::from_str(&list).expect("JSON");
+    let list = list["snapshots"].as_array().expect("a list");
+    list.iter().map(|info| info["name"].as_str().expect("a name").to_owned()).collect()
+}
+
+/// A disk of random bytes.
+fn disk(drive: &Drive, name: &str, seed: u64) -> PathBuf {
+    let file = drive.beside(name);
+    let mut state = seed;
+    let words = (0..(64 << 20) / 8).map(|_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    });
+    fs::write(&file, words.flatten().collect::<Vec<u8>>()).unwrap();
+    file
+}
+
+fn same(one: &Path, other: &Path) -> bool {
+    fs::read(one).unwrap() == fs::read(other).unwrap()
+}
+
+#[test]
+fn snapshots_of_a_served_drive_are_read_after_it_was_overwritten() {
+    let (Some(nbdcopy), None) = (tool("nbdcopy"), stand_in()) else { return };
+    let drive = Drive::create("64M", &["--segment", "4M", "--capacity", "256M"]);
+    let [first, second] = [disk(&drive, "first", 1), disk(&drive, "second", 2)];
+    let server = drive.serve_with_control(&[]);
+    run_ok(Command::new(&nbdcopy).arg(&first).arg(server.uri()));
+    let taken = ok(&drive, &["snapshot", "create", &named(&drive, "one")]);
+    assert_eq!(taken, format!("{}: taken\n", named(&drive, "one")));
+    run_ok(Command::new(&nbdcopy).arg(&second).arg(server.uri()));
+    ok(&drive, &["snapshot", "create", &named(&drive, "two")]);
+    assert_eq!(names(&drive), ["one", "two"]);
+    refused(&drive, &["snapshot", "create", &named(&drive, "one")], "already");
+    refused(&drive, &["snapshot", "delete", &named(&drive, "three")], "the newest is two");
+    refused(&drive, &["extract", &named(&drive, "one"), "-"], "in use");
+    drop(server);
+    // Closed, or killed, and opened again.
+    let image = drive.beside("image");
+    for (name, wanted) in [("one", &first), ("two", &second)] {
+        let image_text = image.display().to_string();
+        ok(&drive, &["extract", &named(&drive, name), &image_text, "--force"]);
+        assert!(same(&image, wanted), "{name}");
+        let checked = ok(&drive, &["check", &named(&drive, name)]);
+        assert!(checked.starts_with("0 problems"), "{checked}");
+    }
+    ok(&drive, &["check", &path(&drive)]);
+    let info = ok(&drive, &["info", &path(&drive)]);
+    assert!(info.contains("snapshots            2, which hold"), "{info}");
+    let deleted = ok(&drive, &["snapshot", "delete", &named(&drive, "one")]);
+    assert!(deleted.contains("MiB that only it held are given back"), "{deleted}");
+    assert_eq!(names(&drive), ["two"]);
+}
+
+#[test]
+fn a_snapshot_is_served_read_only_under_its_name() {
+    let (Some(nbdcopy), Some(qemu_img)) = (tool("nbdcopy"), tool("qemu-img")) else { return };
+    if stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("64M", &["--segment", "4M", "--capacity", "256M"]);
+    let [first, second] = [disk(&drive, "first", 3), disk(&drive, "second", 4)];
+    let server = drive.serve_with_control(&[]);
+    run_ok(Command::new(&nbdcopy).arg(&first).arg(server.uri()));
+    ok(&drive, &["snapshot", "create", &named(&drive, "a")]);
+    run_ok(Command::new(&nbdcopy).arg(&second).arg(server.uri()));
+    drop(server);
+    let socket = drive.beside("views");
+    let mut command = Command::new(PUMICE);
+    command.env("PUMICE_RUNTIME_DIR", drive.beside("pumice")).stderr(Stdio::null());
+    command.arg("serve").arg(named(&drive, "a")).arg("--unix").arg(&socket).arg("--run");
+    let export = format!("nbd+unix:///{}?socket={}", name_of(&drive, "a"), socket.display());
+    let qemu = qemu_img.display();
+    let script = format!(
+        "{qemu} compare -f raw -F raw '{}' '{export}' && {qemu} info '{export}' > /dev/null && \
+         ! qemu-io -f raw -c 'write 0 4k' '{export}' > /dev/null 2>&1",
+        first.display()
+    );
+    run_ok(command.arg(script));
+    refused(&drive, &["serve", &named(&drive, "nothing"), "--unix", "x"], "no snapshot named");
+}
+
+/// The export of a snapshot, as a URI has it.
+fn name_of(drive: &Drive, snapshot: &str) -> String {
+    let file = drive.path().file_stem().unwrap().to_string_lossy().into_owned();
+    format!("{file}%40{snapshot}")
+}
