@@ -96,6 +96,7 @@ fn drives_are_printed_as_their_schemas_say() {
     let snapshot = format!("{drive}@nightly");
     prints("snapshot-1", &["snapshot", "create", &snapshot, "--json"]);
     prints("snapshot-1", &["snapshot", "list", &drive, "--json"]);
+    prints("diff-1", &["diff", &snapshot, &drive, "--json"]);
     prints("snapshot-1", &["snapshot", "delete", &snapshot, "--json"]);
     prints("resize-1", &["resize", &drive, "--size", "80M", "--json"]);
     prints("list-1", &["list", &drive, "--json"]);

@@ -130,3 +130,48 @@ fn name_of(drive: &Drive, snapshot: &str) -> String {
     let file = drive.path().file_stem().unwrap().to_string_lossy().into_owned();
     format!("{file}%40{snapshot}")
 }
+
+/// A backup made of the first disk and what `diff` lists is the second disk.
+#[test]
+fn what_diff_lists_makes_one_disk_of_the_other() {
+    let (Some(nbdcopy), None) = (tool("nbdcopy"), stand_in()) else { return };
+    let drive = Drive::create("64M", &["--segment", "4M", "--capacity", "256M"]);
+    let first = disk(&drive, "first", 5);
+    let second = drive.beside("second");
+    let mut bytes = fs::read(&first).unwrap();
+    // Within a block, across blocks, a mebibyte, and zeroes.
+    for (offset, len, byte) in [(5000, 10, 1), (1 << 20, 9000, 2), (9 << 20, 1 << 20, 3)] {
+        bytes[offset..offset + len].fill(byte);
+    }
+    bytes[30 << 20..31 << 20].fill(0);
+    fs::write(&second, &bytes).unwrap();
+    let server = drive.serve_with_control(&[]);
+    run_ok(Command::new(&nbdcopy).arg(&first).arg(server.uri()));
+    ok(&drive, &["snapshot", "create", &named(&drive, "a")]);
+    drop(server);
+    // Only what differs is written.
+    let server = drive.serve_with_control(&[]);
+    let Some(qemu_io) = tool("qemu-io") else { return };
+    for (offset, len) in [(4096, 4096), (1 << 20, 12288), (9 << 20, 1 << 20), (30 << 20, 1 << 20)] {
+        let part = drive.beside("part");
+        fs::write(&part, &bytes[offset..offset + len]).unwrap();
+        let write = format!("write -s {} {offset} {len}", part.display());
+        run_ok(Command::new(&qemu_io).args(["-f", "raw", "-c", &write]).arg(server.uri()));
+    }
+    ok(&drive, &["snapshot", "create", &named(&drive, "b")]);
+    drop(server);
+    let list = ok(&drive, &["diff", &named(&drive, "a"), &named(&drive, "b"), "--json"]);
+    let list: Value = serde_json::from_str(&list).expect("JSON");
+    assert_eq!(list["changed_bytes"], 4096 + 12288 + (2 << 20), "{list}");
+    let mut copy = fs::read(&first).unwrap();
+    for range in list["ranges"].as_array().expect("a list") {
+        let number = |key: &str| range[key].as_u64().expect("a number") as usize;
+        let part = number("offset")..number("offset") + number("bytes");
+        copy[part.clone()].copy_from_slice(&bytes[part]);
+    }
+    assert!(copy == bytes);
+    let text = ok(&drive, &["diff", &named(&drive, "a"), &path(&drive)]);
+    assert!(text.starts_with("4096 4096 data\n"), "{text}");
+    refused(&drive, &["diff", &named(&drive, "b"), &named(&drive, "a")], "an earlier snapshot");
+    refused(&drive, &["diff", &path(&drive), &path(&drive)], "PATH@NAME");
+}

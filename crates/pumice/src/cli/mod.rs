@@ -33,6 +33,7 @@ mod create;
 mod demo;
 #[cfg(feature = "attach")]
 mod detach;
+mod diff;
 #[cfg(feature = "bench")]
 mod documents;
 #[cfg(feature = "bench")]

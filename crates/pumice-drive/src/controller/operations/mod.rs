@@ -4,6 +4,7 @@
 //! * `read_aside`: long reads that several threads decode.
 //! * `read_ahead`: what sequential readers will ask for next.
 //! * `extents`: what a range holds, and loading it ahead of a read.
+//! * `diff`: what differs from an earlier snapshot.
 //! * `write_back`: sealed batches to the medium.
 
 #![warn(
@@ -13,6 +14,7 @@
     clippy::indexing_slicing
 )]
 
+mod diff;
 mod extents;
 mod flush;
 mod read;
@@ -23,5 +25,6 @@ mod trim;
 mod write;
 mod write_back;
 
+pub use diff::Changed;
 pub use extents::{Content, Extent};
 pub(crate) use write_back::FULL_RETRY_NS;

@@ -1,0 +1,144 @@
+//! What differs between two disks of one drive, by their maps: no data is read.
+//!
+//! A frame of a segment that a snapshot needs is not moved, and its place is not used again while
+//! the snapshot is there. So a block of a later disk that lies where the snapshot has it was not
+//! written since. Leaves of the map that lie at one place are not even read.
+
+use super::super::core::{Core, Located};
+use super::super::drive::Drive;
+use super::super::map::Mapping;
+use super::Content;
+use crate::base::units::BLOCK_BYTES;
+use crate::base::{Clock, Error, ErrorKind, Lba, Result};
+use crate::format::LEAF_BLOCKS;
+use crate::media::Medium;
+
+/// A range of bytes that was written between two snapshots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// Byte offset of its beginning, in whole blocks of 4 KiB.
+    pub offset: u64,
+    /// Its length, in whole blocks; never 0.
+    pub bytes: u64,
+    /// What it is now.
+    pub content: Content,
+}
+
+/// What a block is, and how many blocks from it on are parts of the same.
+struct Piece {
+    mapping: Mapping,
+    generation: u64,
+    blocks: u64,
+}
+
+impl<M: Medium, C: Clock> Drive<M, C> {
+    /// Calls `visit` for each range of this disk that was written since `earlier`, a snapshot of
+    /// the same drive, in order, until it returns false. Ranges of one content do not touch.
+    /// Blocks that were written and are zeroes as before do not count, nor does what was trimmed
+    /// and was zeroes before. What a scrub has restored elsewhere counts.
+    ///
+    /// # Errors
+    /// `InvalidInput` if `earlier` is of another drive, or is not earlier; `Corrupt` or `Medium` if
+    /// a map cannot be read.
+    pub async fn changes_since(
+        &self,
+        earlier: &Drive<M, C>,
+        mut visit: impl FnMut(Changed) -> bool,
+    ) -> Result<()> {
+        let [before, now] =
+            [earlier, self].map(|drive| (drive.uuid(), drive.core().log().durable_seq()));
+        if before.0 != now.0 || before.1 > now.1 {
+            let what = "changes are counted from an earlier snapshot of the same drive";
+            return Err(Error::new(ErrorKind::InvalidInput, what));
+        }
+        let blocks = self.size_bytes() / BLOCK_BYTES as u64;
+        let mut found: Option<Changed> = None;
+        let mut at = 0;
+        while at < blocks {
+            if let Some(next) = self.next_difference(earlier, at) {
+                at = next;
+                continue;
+            }
+            let (old, new) = (earlier.piece(at).await?, self.piece(at).await?);
+            let count = old.blocks.min(new.blocks).min(blocks - at);
+            assert!(count > 0, "a comparison of disks makes progress");
+            if !is_same(&old, &new) {
+                let content = content_of(new.mapping);
+                let (offset, bytes) = (at * BLOCK_BYTES as u64, count * BLOCK_BYTES as u64);
+                match &mut found {
+                    Some(last) if last.offset + last.bytes == offset && last.content == content => {
+                        last.bytes += bytes;
+                    }
+                    _ => {
+                        let next = Changed { offset, bytes, content };
+                        if found.replace(next).is_some_and(|last| !visit(last)) {
+                            return Ok(());
+                        }
+                    }
+                }
+            }
+            at += count;
+        }
+        if let Some(last) = found {
+            visit(last);
+        }
+        Ok(())
+    }
+
+    /// Returns the first block after `at` that may differ, if that is known without reading: at the
+    /// beginning of a leaf that both maps have at one place, or of leaves that neither has.
+    fn next_difference(&self, earlier: &Drive<M, C>, at: u64) -> Option<u64> {
+        let leaf_blocks = u64::from(LEAF_BLOCKS);
+        let leaf = at / leaf_blocks;
+        let leaves = |core: &Core| (core.size_bytes() / BLOCK_BYTES as u64).div_ceil(leaf_blocks);
+        let (old, new) = (earlier.core(), self.core());
+        if !at.is_multiple_of(leaf_blocks) || leaf >= leaves(&old) {
+            return None;
+        }
+        let both = [&old, &new].map(|core| core.map().next_mapped_leaf(leaf));
+        let next = both.into_iter().flatten().min().unwrap_or(leaves(&old)).min(leaves(&old));
+        if next > leaf {
+            return Some(next * leaf_blocks);
+        }
+        let [old, new] = [&old, &new].map(|core| core.leaf_to_load(leaf));
+        let is_one = old
+            .zip(new)
+            .is_some_and(|(old, new)| (old.place, old.generation) == (new.place, new.generation));
+        is_one.then_some((leaf + 1) * leaf_blocks)
+    }
+
+    /// Returns what a block is; beyond the end of the disk a hole.
+    async fn piece(&self, at: u64) -> Result<Piece> {
+        if at >= self.size_bytes() / BLOCK_BYTES as u64 {
+            return Ok(Piece { mapping: Mapping::Hole, generation: 0, blocks: u64::MAX });
+        }
+        loop {
+            match self.with_core(|core| core.locate(Lba(at))) {
+                Located::Run { mapping, blocks, .. } => {
+                    let generation = match mapping {
+                        Mapping::Frame { place, .. } => {
+                            self.core().space().generation(place.segment)
+                        }
+                        Mapping::Hole | Mapping::Fill(_) => 0,
+                    };
+                    return Ok(Piece { mapping, generation, blocks });
+                }
+                Located::Missing(leaf) => self.load_leaf(leaf).await?,
+            }
+        }
+    }
+}
+
+fn is_same(old: &Piece, new: &Piece) -> bool {
+    let is_zero = |piece: &Piece| matches!(piece.mapping, Mapping::Hole | Mapping::Fill(0));
+    let is_one_place = (old.mapping, old.generation) == (new.mapping, new.generation);
+    is_one_place || is_zero(old) && is_zero(new)
+}
+
+fn content_of(mapping: Mapping) -> Content {
+    match mapping {
+        Mapping::Hole => Content::Hole,
+        Mapping::Fill(0) => Content::Zeroes,
+        Mapping::Fill(_) | Mapping::Frame { .. } => Content::Data,
+    }
+}

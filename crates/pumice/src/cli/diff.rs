@@ -1,0 +1,97 @@
+//! `pumice diff`: what was written between two snapshots of a drive, or since one.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+
+use super::output::counted;
+use super::place::Place;
+use super::{Outcome, print, print_schema};
+use pumice_drive::base::units::format_size;
+use pumice_drive::controller::{Changed, Content, OpenOptions};
+use pumice_drive::runtime::{Backend, Runtime};
+
+/// List what was written between two snapshots of a drive, or since one
+///
+/// Prints offset and length in bytes of each range, in order, exact to blocks of 4 KiB, and whether
+/// it now holds data or zeroes. Reads the maps and no data. The drive must not be in use.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pumice diff drive.pumice@monday drive.pumice@tuesday
+  pumice diff drive.pumice@monday drive.pumice --json")]
+pub(crate) struct Args {
+    /// File or block device, and the name of the earlier snapshot
+    #[arg(value_name = "PATH@NAME")]
+    from: PathBuf,
+
+    /// The same drive, for its disk as it is now, or a later snapshot of it
+    #[arg(value_name = "PATH[@NAME]")]
+    to: PathBuf,
+
+    /// Print the ranges as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is printed as JSON.
+#[derive(Default, Serialize)]
+struct Shown {
+    size_bytes: u64,
+    changed_bytes: u64,
+    ranges: Vec<Range>,
+}
+
+#[derive(Serialize)]
+struct Range {
+    offset: u64,
+    bytes: u64,
+    is_zero: bool,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// The drive cannot be opened, there is no such snapshot, or the first is not the earlier one.
+pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    if Place::of(&args.from)?.snapshot.is_none() {
+        bail!("{}: name the earlier snapshot: PATH@NAME", args.from.display());
+    }
+    let runtime = Runtime::new(Backend::Auto)?;
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let open = |path| super::open::drive(&runtime, path, options);
+    let (from, to) = (open(&args.from)?, open(&args.to)?);
+    let mut shown = Shown { size_bytes: to.size_bytes(), ..Shown::default() };
+    let visit = |Changed { offset, bytes, content }: Changed| {
+        let is_zero = content != Content::Data;
+        shown.changed_bytes += bytes;
+        match shown.ranges.last_mut() {
+            Some(last) if last.offset + last.bytes == offset && last.is_zero == is_zero => {
+                last.bytes += bytes;
+            }
+            _ => shown.ranges.push(Range { offset, bytes, is_zero }),
+        }
+        true
+    };
+    let compared = runtime.block_on(to.changes_since(&from, visit));
+    runtime.drop_tasks();
+    compared.with_context(|| args.to.display().to_string())?;
+    if args.json {
+        print_schema("diff-1", &shown)?;
+    } else {
+        print(&text(&shown))?;
+    }
+    Ok(Outcome::Good)
+}
+
+fn text(shown: &Shown) -> String {
+    let line = |Range { offset, bytes, is_zero }: &Range| {
+        let content = if *is_zero { "zero" } else { "data" };
+        format!("{offset} {bytes} {content}\n")
+    };
+    let lines: String = shown.ranges.iter().map(line).collect();
+    let (ranges, changed) = (shown.ranges.len() as u64, format_size(shown.changed_bytes));
+    let size = format_size(shown.size_bytes);
+    lines + &format!("{changed} of {size} were written, in {}\n", counted(ranges, "range"))
+}
