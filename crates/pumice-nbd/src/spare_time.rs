@@ -187,10 +187,13 @@ mod tests {
     #[test]
     fn short_answers_set_no_timers() {
         let spare = SpareTime::default();
-        for start_ns in (1000 * MS..1010 * MS).step_by(100_000) {
-            spare.note_other();
-            assert_eq!(spare.pause_ns(start_ns), 0);
-            spare.charge(start_ns, start_ns + 5_000);
+        for ms in 1000..1010 {
+            // Ten of them, one right after the other.
+            for start_ns in (ms * MS..).step_by(6_000).take(10) {
+                spare.note_other();
+                assert_eq!(spare.pause_ns(start_ns), 0);
+                spare.charge(start_ns, start_ns + 5_000);
+            }
         }
     }
 
