@@ -143,7 +143,8 @@ fn a_certificate_opens_the_exports_that_name_it() {
     let uri = with("uri", SanType::URI("urn:vm:7".try_into().unwrap()));
     let configuration = format!(
         "paths = ['FOLDER']\ntls-certificates = '{}'\ntls-verify-peer = true\n\
-         [export.a]\nallow-certificates = ['Known', 'ops@example.com', 'urn:vm:7']\n[export.b]\nallow-users = [65533]\n",
+         [export.a]\nallow-certificates = ['Known', 'ops@example.com', 'urn:vm:7']\n\
+         [export.b]\nallow-users = [65533]\n",
         authority.server().display()
     );
     let world = World::new(&["a", "b", "c"], &configuration);

@@ -173,8 +173,8 @@ mod tests {
         assert!(pauses < 900, "{pauses} pauses");
     }
 
-    /// Guards against a map that is asked for beside nothing else for seconds, and then not answered
-    /// for fifteen times as long once another client comes.
+    /// Guards against a map that is asked for alone for seconds, and then not answered for fifteen
+    /// times as long once another client comes.
     #[test]
     fn what_is_worked_out_beside_no_others_is_not_paid_for_later() {
         let spare = SpareTime::default();
