@@ -11,8 +11,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rcgen::{CertificateRevocationListParams, KeyIdMethod, RevokedCertParams};
-use rcgen::{SerialNumber, date_time_ymd};
+use rcgen::{CertificateParams, CertificateRevocationListParams, KeyIdMethod, RevokedCertParams};
+use rcgen::{SanType, SerialNumber, date_time_ymd};
 use rustls::{ClientConnection, StreamOwned};
 use serde_json::Value;
 
@@ -135,9 +135,16 @@ fn a_certificate_opens_the_exports_that_name_it() {
     }
     let authority = Authority::new("one");
     let (known, other) = (authority.client("known"), authority.client("other"));
+    let with = |name: &str, alternative: SanType| {
+        let change = |params: &mut CertificateParams| params.subject_alt_names.push(alternative);
+        authority.issue(name, "client", &authority, change)
+    };
+    let mail = with("mail", SanType::Rfc822Name("ops@example.com".try_into().unwrap()));
+    let uri = with("uri", SanType::URI("urn:vm:7".try_into().unwrap()));
     let configuration = format!(
         "paths = ['FOLDER']\ntls-certificates = '{}'\ntls-verify-peer = true\n\
-         [export.a]\nallow-certificates = ['Known']\n[export.b]\nallow-users = [65533]\n",
+         [export.a]\nallow-certificates = ['Known', 'ops@example.com', 'urn:vm:7']\n\
+         [export.b]\nallow-users = [65533]\n",
         authority.server().display()
     );
     let world = World::new(&["a", "b", "c"], &configuration);
@@ -148,6 +155,9 @@ fn a_certificate_opens_the_exports_that_name_it() {
         assert_eq!(choose(&mut stream, "nothing"), ERR_UNKNOWN);
         assert_eq!(choose(&mut stream, "c"), INFO);
         assert!(reads(&mut stream));
+    }
+    for certificates in [&mail, &uri] {
+        assert_eq!(choose(&mut encrypted(&world.server, certificates), "a"), INFO);
     }
     let words = ["client connected", "export=\"a\"", "certificate=known", "unix:pid="];
     wait_until("who came in is logged", || world.lines(&words).len() == 1);

@@ -109,5 +109,6 @@ fn what_is_no_drive_is_refused_with_what_to_do() {
     fs::write(drive.path(), "a text\n".repeat(1000)).unwrap();
     let refused = set(&drive, &["codec=lz4"]);
     assert_eq!(refused.code, Some(2), "{refused:?}");
-    assert!(refused.stderr.contains("check the path"), "{refused:?}");
+    assert!(refused.stderr.contains("check the path; `pumice list"), "{refused:?}");
+    assert!(!refused.stderr.contains("pumice create"), "{refused:?}");
 }

@@ -140,6 +140,20 @@ impl Caller {
     }
 }
 
+#[cfg(test)]
+impl Caller {
+    /// A client from elsewhere, with a certificate if it has names.
+    pub(super) fn made_up(origin: Origin, names: Option<&[&str]>) -> Self {
+        let (socket, _) = std::os::unix::net::UnixStream::pair().unwrap();
+        let caller = Self::new(Arc::new(socket.into()), 0);
+        if let Some(names) = names {
+            let names = names.iter().map(|&name| name.to_owned()).collect();
+            caller.certificate.set(Certificate { names, chain: Vec::new() }).unwrap();
+        }
+        Self { origin, ..Arc::into_inner(caller).unwrap() }
+    }
+}
+
 /// The address of the client: `IP:PORT`, or the process at the other end of a Unix socket.
 impl fmt::Display for Caller {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -202,5 +216,25 @@ fn origin(socket: &OwnedFd) -> Origin {
             },
             Err(_) => Origin::Unknown,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: connections of one host, or of one user, are those of one peer.
+    use super::*;
+
+    #[test]
+    fn a_peer_is_an_address_in_any_form_or_a_user() {
+        let internet = |address: &str| {
+            Caller::made_up(Origin::Internet(address.parse().unwrap()), None).peer()
+        };
+        let local = |user| Caller::made_up(Origin::Local { process: 1, user }, None).peer();
+        assert_eq!(internet("192.0.2.1:5"), internet("192.0.2.1:6"));
+        assert_eq!(internet("192.0.2.1:5"), internet("[::ffff:192.0.2.1]:5"));
+        assert_ne!(internet("192.0.2.1:5"), internet("192.0.2.2:5"));
+        assert_ne!(internet("[2001:db8::1]:5"), internet("[2001:db8::2]:5"));
+        assert_eq!(local(5), local(5));
+        assert_ne!(local(5), local(6));
     }
 }

@@ -91,3 +91,63 @@ impl Policy {
         self.rules.get(export).map_or(Rate::default(), |rules| rules.rate)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    //! Goal: a list lets in those on it and no others, in whatever form a name or an address comes.
+    use super::*;
+
+    fn lets_in(rules: &Rules, caller: &Caller) -> bool {
+        rules.objection(caller).is_none()
+    }
+
+    fn internet(address: &str, names: Option<&[&str]>) -> Caller {
+        Caller::made_up(Origin::Internet(address.parse().unwrap()), names)
+    }
+
+    fn addresses() -> Option<Vec<IpNet>> {
+        let networks = ["10.0.0.0/8", "192.0.2.7/32", "2001:db8::/32"];
+        Some(networks.map(|network| network.parse().unwrap()).into())
+    }
+
+    #[test]
+    fn networks_hold_the_addresses_in_them() {
+        let rules = Rules { addresses: addresses(), ..Rules::default() };
+        for (address, is_in) in [
+            ("10.255.0.1:1", true),
+            ("11.0.0.1:1", false),
+            ("192.0.2.7:1", true),
+            ("192.0.2.6:1", false),
+            ("[2001:db8::1]:1", true),
+            ("[2001:db9::1]:1", false),
+            // IPv4, accepted by a socket of IPv6.
+            ("[::ffff:10.0.0.1]:1", true),
+            ("[::ffff:11.0.0.1]:1", false),
+        ] {
+            assert_eq!(lets_in(&rules, &internet(address, None)), is_in, "{address}");
+        }
+        assert!(!lets_in(&rules, &Caller::made_up(Origin::Unknown, None)));
+    }
+
+    #[test]
+    fn one_name_of_the_certificate_is_on_the_list() {
+        let allowed = ["vm1.example.com", "ops@example.com"];
+        let certificates = Some(allowed.map(str::to_owned).into());
+        let rules = Rules { certificates, ..Rules::default() };
+        for (names, is_in) in [
+            (None, false),
+            (Some(&[][..]), false),
+            (Some(&["vm1.example.com"][..]), true),
+            (Some(&["VM1.Example.com"][..]), true),
+            (Some(&["other", "ops@example.com"][..]), true),
+            (Some(&["example.com", "vm1.example.com.", "xvm1.example.com"][..]), false),
+        ] {
+            assert_eq!(lets_in(&rules, &internet("192.0.2.1:1", names)), is_in, "{names:?}");
+        }
+        // A certificate does not replace an address, nor an address a certificate.
+        let both = Rules { addresses: addresses(), ..rules };
+        assert!(lets_in(&both, &internet("10.0.0.1:1", Some(&["vm1.example.com"]))));
+        assert!(!lets_in(&both, &internet("11.0.0.1:1", Some(&["vm1.example.com"]))));
+        assert!(!lets_in(&both, &internet("10.0.0.1:1", None)));
+    }
+}

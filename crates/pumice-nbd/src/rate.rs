@@ -136,4 +136,21 @@ mod tests {
         limits.set(Rate::default());
         assert_eq!(paid.start(&limits, 1, SECOND_NS), Ok(()));
     }
+
+    #[test]
+    fn a_pause_saves_up_no_more_than_a_burst() {
+        let (limits, paid) = (Limits::default(), Paid::default());
+        limits.set(Rate { operations: Some(100), bytes: None });
+        let now_ns = 1000 * SECOND_NS;
+        let started = (0..100).take_while(|_| paid.start(&limits, 1, now_ns).is_ok()).count();
+        assert_eq!(started, 11);
+    }
+
+    #[test]
+    fn zero_is_a_limit() {
+        let (limits, paid) = (Limits::default(), Paid::default());
+        limits.set(Rate { operations: Some(0), bytes: Some(0) });
+        assert_eq!(paid.start(&limits, 1, 0), Ok(()));
+        assert_eq!(paid.start(&limits, 1, 0), Err(SECOND_NS - BURST_NS));
+    }
 }

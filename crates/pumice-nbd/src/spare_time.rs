@@ -2,12 +2,12 @@
 //!
 //! A question of 28 bytes may visit tens of thousands of extents, so a crowd of clients that ask
 //! would take the thread from those that read and write. Answers are therefore worked out in
-//! pieces, at most one between two turns of the runtime's loop, and after a piece a pause follows
-//! while other requests are served:
+//! pieces, at most one between two turns of the runtime's loop, and after some pieces a pause
+//! follows while other requests are served:
 //!
 //! ```text
-//!  piece            pause: PAUSES times as long            piece
-//!  |----|------------------------------------------------|----|
+//!  pieces                pause: PAUSES times as long                pieces
+//!  |-|-|-|------------------------------------------------------|-|-|-|
 //! ```
 //!
 //! Without other requests there is no pause. Pieces of different connections take turns. Knows
@@ -22,13 +22,24 @@ use pumice_drive::base::Clock;
 use pumice_drive::base::wait::Line;
 use pumice_drive::runtime::Runtime;
 
-/// Pause after a piece, in multiples of its time: questions take an eighth of the thread, which
-/// leaves a client at work more than 0.8 of its speed.
-const PAUSES: u64 = 7;
+/// Pause after a piece, in multiples of its time: pieces take a sixteenth of the thread, and to
+/// encode and send what they found takes as much again, which leaves a client at work more than 0.8
+/// of its speed.
+const PAUSES: u64 = 15;
 
 /// Time of pieces and pauses that may be made up for: answers of some microseconds, which most are,
-/// do not each set a timer. Arbitrary.
+/// do not each set a timer, and pauses are longer by this, so that the pieces after one share its
+/// timer. Arbitrary.
 const SAVED_NS: u64 = 1_000_000;
+
+/// How long other requests count as being served after one was. A client that waits for a processor
+/// sends none for some milliseconds, and may wait for the one that this thread runs on.
+const RECENT_NS: u64 = 10_000_000;
+
+/// Longest pause that may be owed when a piece starts: what was worked out while no other requests
+/// came is not paid for later. Long beside the time between two requests of a client at work, and
+/// too short to be noticed by one that asks for a map.
+const OWED_NS: u64 = 20_000_000;
 
 /// The time of one thread that is left for questions.
 #[derive(Debug, Default)]
@@ -37,8 +48,10 @@ pub(super) struct SpareTime {
     line: Line,
     /// When the next piece may start while other requests are served.
     due_ns: Cell<u64>,
-    /// Whether another request was served since the last piece.
+    /// Whether another request was served since this was last looked at.
     has_others: Cell<bool>,
+    /// Until when other requests count as being served.
+    others_until_ns: Cell<u64>,
     /// The turn of the loop in which the last piece ran.
     turn: Cell<Option<u64>>,
 }
@@ -76,14 +89,20 @@ impl SpareTime {
 
     /// Returns how long the next piece has to wait.
     fn pause_ns(&self, now_ns: u64) -> u64 {
-        if self.has_others.get() { self.due_ns.get().saturating_sub(now_ns) } else { 0 }
+        if self.has_others.take() {
+            self.others_until_ns.set(now_ns + RECENT_NS);
+        }
+        match self.due_ns.get().saturating_sub(now_ns) {
+            owed_ns if owed_ns > 0 && now_ns < self.others_until_ns.get() => owed_ns + SAVED_NS,
+            _ => 0,
+        }
     }
 
     fn charge(&self, start_ns: u64, end_ns: u64) {
         let spent_ns = end_ns.saturating_sub(start_ns);
-        let from_ns = self.due_ns.get().max(start_ns.saturating_sub(SAVED_NS));
+        let earliest_ns = start_ns.saturating_sub(SAVED_NS);
+        let from_ns = self.due_ns.get().clamp(earliest_ns, start_ns + OWED_NS);
         self.due_ns.set(from_ns + spent_ns * (1 + PAUSES));
-        self.has_others.set(false);
     }
 }
 
@@ -106,25 +125,75 @@ mod tests {
         assert_eq!(spare.pause_ns(1002 * MS), 0, "a pause without others");
         spare.note_other();
         let pause_ns = spare.pause_ns(1002 * MS);
-        assert_eq!(pause_ns, PAUSES * 2 * MS - SAVED_NS);
+        assert_eq!(pause_ns, PAUSES * 2 * MS);
         let next_ns = 1002 * MS + pause_ns;
         spare.charge(next_ns, next_ns + 2 * MS);
         assert_eq!(spare.pause_ns(next_ns + 2 * MS), 0, "others of long ago");
         spare.note_other();
-        assert_eq!(spare.pause_ns(next_ns + 2 * MS), PAUSES * 2 * MS, "saved time is used once");
-        // After a long time without questions no more than that is saved.
+        assert_eq!(spare.pause_ns(next_ns + 2 * MS), PAUSES * 2 * MS);
+        // After a long time without questions no more is saved.
         spare.charge(9000 * MS, 9001 * MS);
         spare.note_other();
-        assert_eq!(spare.pause_ns(9001 * MS), PAUSES * MS - SAVED_NS);
+        assert_eq!(spare.pause_ns(9001 * MS), PAUSES * MS);
+    }
+
+    /// Guards against pieces that keep a client from the processor that it shares with the thread,
+    /// since it asks for nothing as long as it does not run.
+    #[test]
+    fn others_are_served_as_long_as_they_were_recently() {
+        let spare = SpareTime::default();
+        spare.note_other();
+        assert_eq!(spare.pause_ns(1000 * MS), 0, "nothing is owed");
+        spare.charge(1000 * MS, 1001 * MS);
+        for now_ms in 1001..1010 {
+            assert!(spare.pause_ns(now_ms * MS) > 0, "{now_ms}");
+        }
+        assert_eq!(spare.pause_ns(1010 * MS), 0);
+    }
+
+    #[test]
+    fn pieces_share_pauses_and_take_their_part_of_the_time() {
+        let spare = SpareTime::default();
+        let (mut now_ns, mut worked_ns, mut pauses) = (0, 0, 0);
+        while now_ns < 1000 * MS {
+            spare.note_other();
+            let pause_ns = spare.pause_ns(now_ns);
+            if pause_ns > 0 {
+                pauses += 1;
+                now_ns += pause_ns;
+            } else {
+                spare.charge(now_ns, now_ns + 20_000);
+                worked_ns += 20_000;
+                // Then others are served.
+                now_ns += 50_000;
+            }
+        }
+        let part_ns = 1000 * MS / (1 + PAUSES);
+        assert!((part_ns * 9 / 10..part_ns + MS).contains(&worked_ns), "{worked_ns} ns");
+        assert!(pauses < 900, "{pauses} pauses");
+    }
+
+    /// Guards against a map that is asked for alone for seconds, and then not answered for fifteen
+    /// times as long once another client comes.
+    #[test]
+    fn what_is_worked_out_beside_no_others_is_not_paid_for_later() {
+        let spare = SpareTime::default();
+        (1000..5000).for_each(|ms| spare.charge(ms * MS, (ms + 1) * MS));
+        spare.note_other();
+        let pause_ns = spare.pause_ns(5000 * MS);
+        assert_eq!(pause_ns, OWED_NS + PAUSES * MS + SAVED_NS);
     }
 
     #[test]
     fn short_answers_set_no_timers() {
         let spare = SpareTime::default();
-        for start_ns in (1000 * MS..1010 * MS).step_by(100_000) {
-            spare.note_other();
-            assert_eq!(spare.pause_ns(start_ns), 0);
-            spare.charge(start_ns, start_ns + 5_000);
+        for ms in 1000..1010 {
+            // Ten of them, one right after the other.
+            for start_ns in (ms * MS..).step_by(6_000).take(10) {
+                spare.note_other();
+                assert_eq!(spare.pause_ns(start_ns), 0);
+                spare.charge(start_ns, start_ns + 5_000);
+            }
         }
     }
 

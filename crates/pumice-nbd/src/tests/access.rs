@@ -139,6 +139,8 @@ fn a_client_that_asks_for_nothing_is_let_go() {
         busy.request(command::WRITE, 0, 1, 0, 4);
         busy.send(b"long");
         idle.expect_end();
+        // Another one that comes only now: by its end the busy one has waited for as long.
+        door.enter().expect_end();
         door.signal(OPEN_GATE);
         assert_eq!(busy.reply(), (1, 0));
     });
@@ -166,6 +168,38 @@ fn requests_of_an_export_keep_to_its_rate() {
         let ends_ns = clock.now_ns();
         one.drain();
         assert!(clock.now_ns() - ends_ns < 10_000_000_000);
+    });
+}
+
+#[test]
+fn a_change_of_rates_counts_for_the_next_request() {
+    let limited = |operations, bytes| {
+        let rules = Rules { rate: Rate { operations, bytes }, ..Rules::default() };
+        let rules = ["disk", "more"].map(|name| (name.to_owned(), rules.clone()));
+        Policy { rules: rules.into(), ..Policy::default() }
+    };
+    let slow: Step = Box::new(move |server| {
+        server.set_policy(limited(Some(10), None));
+        server.add(Rc::new(Export::new("more", "", Rc::new(MemoryDisk::default()))));
+    });
+    let crawling: Step = Box::new(move |server| server.set_policy(limited(None, Some(1))));
+    let free: Step = Box::new(|server| server.set_policy(Policy::default()));
+    change(vec![slow, crawling, free], |mut door| {
+        let clock = Runtime::new(Backend::Threads).unwrap();
+        let mut disk = door.enter_at("disk");
+        door.signal(0);
+        for client in [&mut disk, &mut door.enter_at("more")] {
+            let started_ns = clock.now_ns();
+            (0..5).for_each(|_| client.expect_alive());
+            // Ten requests, of which two may start at once.
+            let taken_ns = clock.now_ns() - started_ns;
+            assert!(taken_ns > 700_000_000, "{taken_ns} ns");
+        }
+        door.signal(1);
+        // The next ones would have to wait for longer than this test does.
+        assert_eq!(disk.write(0, 0, b"bytes for half a minute: thirty"), 0);
+        door.signal(2);
+        disk.expect_alive();
     });
 }
 
@@ -268,28 +302,18 @@ fn connect_from(source: [u8; 4], target: SocketAddr) -> Client {
     Client(socket)
 }
 
-/// Guards against a crowd from one address that drives out clients of others, which came before.
-#[test]
-fn the_peer_with_most_silent_connections_makes_room() {
+/// Runs clients, in a thread, against a server at a TCP address.
+fn serve_tcp(options: Options, clients: impl FnOnce(SocketAddr) + Send + 'static) {
     let runtime = Runtime::new(Backend::Auto).unwrap();
     let export = Export::new("disk", "a test disk", Rc::new(MemoryDisk::default()));
-    let options = Options { connections_max: 8, ..Options::default() };
     let server = Server::new(runtime.clone(), vec![Rc::new(export)], options);
     let any = Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)));
     let listener = Listener::bind(&any, Access::default()).unwrap();
     let target = listener.tcp_address().unwrap();
     let (near, far) = UnixStream::pair().unwrap();
     let clients = std::thread::spawn(move || {
-        let mut patient = connect_from([127, 0, 0, 1], target);
-        patient.greet(3);
-        let mut crowd: Vec<_> = (0..40).map(|_| connect_from([127, 0, 0, 2], target)).collect();
-        assert_eq!(crowd[0].receive(18).len(), 18);
-        crowd[0].expect_end();
-        connect_from([127, 0, 0, 3], target).greet(3);
-        // It is still there.
-        patient.option(wire::option::GO, b"\0\0\0\0\0\0");
-        assert_eq!(patient.option_reply(wire::option::GO).0, wire::reply::INFO);
-        drop(far);
+        let _far = far;
+        clients(target);
     });
     runtime.spawn(server.clone().serve(listener));
     let near = Arc::new(near.into());
@@ -298,4 +322,34 @@ fn the_peer_with_most_silent_connections_makes_room() {
         server.shutdown().await.unwrap();
     });
     clients.join().unwrap();
+}
+
+/// Guards against a crowd from one address that drives out clients of others, which came before.
+#[test]
+fn the_peer_with_most_silent_connections_makes_room() {
+    let options = Options { connections_max: 8, ..Options::default() };
+    serve_tcp(options, |target| {
+        let mut patient = connect_from([127, 0, 0, 1], target);
+        patient.greet(3);
+        let mut crowd: Vec<_> = (0..40).map(|_| connect_from([127, 0, 0, 2], target)).collect();
+        assert_eq!(crowd[0].receive(18).len(), 18);
+        crowd[0].expect_end();
+        connect_from([127, 0, 0, 3], target).greet(3);
+        // It is still there.
+        patient.option(option::GO, &choice("disk"));
+        assert_eq!(patient.option_reply(option::GO).0, reply::INFO);
+    });
+}
+
+#[test]
+fn a_peer_with_all_its_connections_keeps_no_other_out() {
+    let policy = Policy { connections_per_peer_max: Some(2), ..Policy::default() };
+    serve_tcp(with(policy), |target| {
+        let mut crowd = [(); 2].map(|()| connect_from([127, 0, 0, 2], target));
+        crowd.iter_mut().for_each(|client| client.greet(3));
+        connect_from([127, 0, 0, 2], target).expect_end();
+        connect_from([127, 0, 0, 3], target).greet(3);
+        crowd[0].option(option::GO, &choice("disk"));
+        assert_eq!(crowd[0].option_reply(option::GO).0, reply::INFO);
+    });
 }

@@ -165,7 +165,7 @@ fn a_server_that_is_silent_or_noisy_is_left() {
         assert!(server.0.read_to_end(&mut Vec::new()).is_ok(), "the client keeps the connection");
     };
     let error = meet(silent, async |runtime, uri| {
-        allocation(runtime, uri, 50_000_000, |_, _| true).await.unwrap_err()
+        allocation(runtime, uri, 1_000_000_000, |_, _| true).await.unwrap_err()
     });
     assert_eq!(error.kind(), ErrorKind::Busy);
     for number in 0..30 {

@@ -366,3 +366,45 @@ fn control(
     runtime.spawn(socket.serve(runtime.clone(), served.drive.clone(), watch, uris));
     Some(socket)
 }
+
+#[cfg(test)]
+mod tests {
+    //! Goal: a table changes the export that it is about, and no other.
+    use clap::Parser;
+
+    use super::super::tables::Table;
+    use super::*;
+
+    /// Plans what is found at these paths, with one table.
+    fn planned(paths: &[&Path], name: &str, table: &[&str]) -> Vec<Planned> {
+        let found = paths.iter().map(|path| Found { path: path.into(), is_found: true });
+        let table = Table::try_parse_from(["export"].iter().chain(table)).unwrap();
+        let tables = Exports([(name.to_owned(), (table, String::new()))].into());
+        let options = |_: &Path| OpenOptions::default();
+        plan(found.collect(), &Names::default(), &tables, options).unwrap()
+    }
+
+    #[test]
+    fn a_table_is_about_one_export() {
+        let paths = ["a.pumice", "b.pumice"].map(Path::new);
+        let planned = planned(&paths, "a", &["--read-only", "--description=text"]);
+        let told: Vec<_> = planned
+            .iter()
+            .map(|planned| {
+                (&*planned.name, planned.options.read_only, planned.description.as_deref())
+            })
+            .collect();
+        assert_eq!(told, [("a", true, Some("text")), ("b", false, None)]);
+    }
+
+    #[test]
+    fn a_drive_that_a_table_names_is_served_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = ["a.pumice", "b.pumice"].map(|name| folder.path().join(name));
+        paths.iter().for_each(|path| fs::write(path, "").unwrap());
+        let drive = format!("--drive={}", paths[0].display());
+        let planned = planned(&[&paths[0], &paths[1]], "vm", &[&drive]);
+        let names: Vec<_> = planned.iter().map(|planned| &*planned.name).collect();
+        assert_eq!(names, ["b", "vm"]);
+    }
+}

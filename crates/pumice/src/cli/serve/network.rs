@@ -287,3 +287,33 @@ fn group_id(name: &str) -> std::result::Result<Option<u32>, String> {
         Err(error) => Err(format!("cannot look up the group '{name}': {error}")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    //! Goal: the limits of the command line are those that clients meet.
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        network: Network,
+    }
+
+    #[test]
+    fn flags_become_limits() {
+        let parse = |words: &[&str]| Line::try_parse_from(["serve"].iter().chain(words)).unwrap();
+        let policy = |words: &[&str]| parse(words).network.policy(BTreeMap::new());
+        assert_eq!(policy(&[]), Policy::default());
+        let expected = Policy {
+            hides_names: true,
+            connections_per_peer_max: Some(3),
+            idle_max_ns: Some(60_000_000_000),
+            ..Policy::default()
+        };
+        let words = ["--no-list", "--connections-per-peer=3", "--idle-limit=60"];
+        assert_eq!(policy(&words), expected);
+        assert_eq!(parse(&["--connections=7"]).network.connections_max(), 7);
+    }
+}

@@ -137,3 +137,35 @@ fn network(text: &str) -> std::result::Result<IpNet, String> {
 fn user(text: &str) -> std::result::Result<u32, String> {
     super::network::user_id(text)?.ok_or_else(|| "expected the name or number of a user".into())
 }
+
+#[cfg(test)]
+mod tests {
+    //! Goal: each key of a table reaches the rule that it stands for.
+    use clap::Parser;
+
+    use super::*;
+
+    fn rules(words: &[&str]) -> Rules {
+        let table = Table::try_parse_from(["export"].iter().chain(words)).unwrap();
+        let exports = Exports([("vm".to_owned(), (table, String::new()))].into());
+        exports.rules().remove("vm").unwrap()
+    }
+
+    #[test]
+    fn keys_become_rules() {
+        assert_eq!(rules(&["--read-only", "--description=text"]), Rules::default());
+        let certificates = Some(vec!["one".to_owned(), "two".to_owned()]);
+        let words = ["--allow-certificates=one", "--allow-certificates=two"];
+        assert_eq!(rules(&words), Rules { certificates, ..Rules::default() });
+        let addresses = Some(["10.0.0.0/8", "::1/128"].map(|text| text.parse().unwrap()).into());
+        let words = ["--allow-addresses=10.0.0.0/8", "--allow-addresses=::1"];
+        assert_eq!(rules(&words), Rules { addresses, ..Rules::default() });
+        let words = ["--allow-users=root", "--allow-users=5"];
+        assert_eq!(rules(&words), Rules { users: Some(vec![0, 5]), ..Rules::default() });
+        let connections_max = Some(2);
+        assert_eq!(rules(&["--connections=2"]), Rules { connections_max, ..Rules::default() });
+        let rate = Rate { operations: Some(5), bytes: Some(1 << 20) };
+        let words = ["--iops=5", "--bandwidth=1M"];
+        assert_eq!(rules(&words), Rules { rate, ..Rules::default() });
+    }
+}
