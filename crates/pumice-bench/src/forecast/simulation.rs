@@ -8,10 +8,10 @@
 //! A round of a workload that writes has as many bytes as its span, or passes over the span once if
 //! it is sequential; a round that only reads lasts for the workload's duration. A round of a trace
 //! is the whole trace. A drive is steady when the write amplification of two consecutive rounds
-//! differs by at most 1 % and segments were collected in both. With a cache, the shares of hits and
-//! of writes past the cache must differ by at most 1 point, too; a round then has as many requests
-//! as the cache has lines, so that it can fill. The number of rounds is bounded: twice the capacity
-//! of the flash for the data plus ten, or [`REPLAYS_MAX`] of a trace.
+//! differs by at most 1 % and segments were collected in both. With a cache, the shares of hits, of
+//! writes past the cache and of lines written back must differ by at most 1 point, too; a round then
+//! has as many requests as the cache has lines, so that it can fill. The number of rounds is
+//! bounded: twice the capacity of the flash for the data plus ten, or [`REPLAYS_MAX`] of a trace.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -112,14 +112,17 @@ impl Round {
         let Some((this, other)) = self.cache.as_ref().zip(before.cache.as_ref()) else {
             return self.amplifies_like(before);
         };
-        // The size of a line does not matter for shares.
-        let [this, other] = [this, other].map(|counts| CacheUse::of(counts, 1));
-        let is_near = |one: Option<f64>, other: Option<f64>| match (one, other) {
+        let shares = |counts: &CacheCounts| {
+            // The size of a line does not matter for shares.
+            let it = CacheUse::of(counts, 1);
+            let written_back = counts.lines_written_back as f64 / counts.lines_written as f64;
+            [it.hit_fraction, it.past_fraction, it.past_fraction.map(|_| written_back)]
+        };
+        let is_near = |(one, other): (Option<f64>, Option<f64>)| match (one, other) {
             (Some(one), Some(other)) => (one - other).abs() <= STEADY,
             _ => one == other,
         };
-        is_near(this.hit_fraction, other.hit_fraction)
-            && is_near(this.past_fraction, other.past_fraction)
+        shares(this).into_iter().zip(shares(other)).all(is_near)
             && (self.amplification().is_none() || self.amplifies_like(before))
     }
 

@@ -255,6 +255,10 @@ fn a_cache_helps_as_much_as_it_is_hit() {
     let through = drive(&with("random-write", Some("ram-card:128MiB")));
     assert_eq!(past, Some(0.0), "the cache holds all of it");
     assert!(back.all.iops > 10.0 * through.all.iops, "{} {}", back.all.iops, through.all.iops);
+    let small = drive(&with("random-write", Some("ram-card:4MiB:write-back")));
+    let of_small = small.cache.unwrap();
+    assert!(of_small.written_back_bytes > 0, "measured before it was full: {of_small:?}");
+    assert!(small.all.iops < 0.2 * back.all.iops, "{} {}", small.all.iops, back.all.iops);
     let options = ForecastOptions {
         cache: Some(DriveCache::find("ram:1GiB").unwrap()),
         scaled_bytes: Some(SCALED_BYTES),
