@@ -8,10 +8,11 @@
 //! A round of a workload that writes has as many bytes as its span, or passes over the span once if
 //! it is sequential; a round that only reads lasts for the workload's duration. A round of a trace
 //! is the whole trace. A drive is steady when the write amplification of two consecutive rounds
-//! differs by at most 1 % and segments were collected in both. With a cache, the shares of hits, of
-//! writes past the cache and of lines written back must differ by at most 1 point, too; a round then
-//! has as many requests as the cache has lines, so that it can fill. The number of rounds is
-//! bounded: twice the capacity of the flash for the data plus ten, or [`REPLAYS_MAX`] of a trace.
+//! differs by at most 1 % and segments were collected in both. With a cache, the shares of hits and
+//! of writes past the cache must differ by at most 1 point, too, and what only the cache has after
+//! the rounds by at most 5 %; a round then has as many requests as the cache has lines, so that it
+//! can fill. The number of rounds is bounded: twice the capacity of the flash for the data plus ten,
+//! or [`REPLAYS_MAX`] of a trace.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -34,6 +35,10 @@ use pumice_sim::trace::Reader;
 
 /// Maximum difference in write amplification of two rounds in steady state, as a fraction.
 const STEADY: f64 = 0.01;
+
+/// Maximum difference in what a write-back cache has alone after two rounds in steady state, as a
+/// fraction: it is written back in batches.
+const STEADY_DIRTY: f64 = 0.05;
 
 /// Maximum number of rounds, in addition to those that write the flash for the first time
 /// (arbitrary).
@@ -112,17 +117,16 @@ impl Round {
         let Some((this, other)) = self.cache.as_ref().zip(before.cache.as_ref()) else {
             return self.amplifies_like(before);
         };
-        let shares = |counts: &CacheCounts| {
-            // The size of a line does not matter for shares.
-            let it = CacheUse::of(counts, 1);
-            let written_back = counts.lines_written_back as f64 / counts.lines_written as f64;
-            [it.hit_fraction, it.past_fraction, it.past_fraction.map(|_| written_back)]
-        };
-        let is_near = |(one, other): (Option<f64>, Option<f64>)| match (one, other) {
+        // The size of a line does not matter for shares.
+        let [one, two] = [this, other].map(|counts| CacheUse::of(counts, 1));
+        let is_near = |one: Option<f64>, other: Option<f64>| match (one, other) {
             (Some(one), Some(other)) => (one - other).abs() <= STEADY,
             _ => one == other,
         };
-        shares(this).into_iter().zip(shares(other)).all(is_near)
+        let most = this.dirty_bytes.max(other.dirty_bytes) as f64;
+        is_near(one.hit_fraction, two.hit_fraction)
+            && is_near(one.past_fraction, two.past_fraction)
+            && this.dirty_bytes.abs_diff(other.dirty_bytes) as f64 <= STEADY_DIRTY * most
             && (self.amplification().is_none() || self.amplifies_like(before))
     }
 

@@ -34,12 +34,14 @@ pub struct CacheCounts {
     pub lines_past: u64,
     /// Lines written back to the slow drive.
     pub lines_written_back: u64,
-    /// Most bytes that the cache had and the slow drive did not, at any time.
+    /// Bytes that the cache has and the slow drive does not.
+    pub dirty_bytes: u64,
+    /// Most of them at any time.
     pub dirty_bytes_max: u64,
 }
 
 impl CacheCounts {
-    /// Returns what was counted since `before`; the most bytes are those of all time.
+    /// Returns what was counted since `before`; what the cache has, and the most, are as they are.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             lines_read: self.lines_read - before.lines_read,
@@ -47,7 +49,7 @@ impl CacheCounts {
             lines_written: self.lines_written - before.lines_written,
             lines_past: self.lines_past - before.lines_past,
             lines_written_back: self.lines_written_back - before.lines_written_back,
-            dirty_bytes_max: self.dirty_bytes_max,
+            ..*self
         }
     }
 }
@@ -139,7 +141,9 @@ impl Cached {
 
     /// Returns the counters of the cache, of its drive and of the slow drive.
     pub(crate) fn counts(&self) -> (CacheCounts, SimCounts, SimCounts) {
-        (self.counts.get(), self.fast.counts(), self.slow.counts())
+        let dirty_bytes = self.lines.borrow().dirty_lines() as u64 * self.line_bytes;
+        let counts = CacheCounts { dirty_bytes, ..self.counts.get() };
+        (counts, self.fast.counts(), self.slow.counts())
     }
 
     /// Reads a range.
