@@ -24,7 +24,7 @@ pub enum Spec {
     Other(Box<SimSpec>),
 }
 
-/// Bytes that a line of a cache takes in memory, its tables included (measured).
+/// Bytes that a line of a cache takes in memory, its tables included (an estimate).
 const LINE_MEMORY_BYTES: u64 = 100;
 
 /// Returns the translation layers of a drive and of its cache.

@@ -8,11 +8,11 @@
 //! A round of a workload that writes has as many bytes as its span, or passes over the span once if
 //! it is sequential; a round that only reads lasts for the workload's duration. A round of a trace
 //! is the whole trace. A drive is steady when the write amplification of two consecutive rounds
-//! differs by at most 1 % and segments were collected in both. With a cache, the shares of hits and
-//! of writes past the cache must differ by at most 1 point, too, and what only the cache has after
-//! the rounds by at most 5 %; a round then has as many requests as the cache has lines, so that it
-//! can fill. The number of rounds is bounded: twice the capacity of the flash for the data plus ten,
-//! or [`REPLAYS_MAX`] of a trace.
+//! differs by at most 1 % and segments were collected in both. With a cache, the shares of hits
+//! and of writes past the cache must differ by at most 1 point, too, and what only the cache has
+//! after the rounds by at most 5 %; a round then has as many requests as the cache has lines, so
+//! that it can fill. The number of rounds is bounded: twice the capacity of the flash for the data
+//! plus ten, or [`REPLAYS_MAX`] of a trace.
 
 use std::collections::BTreeMap;
 use std::fs::File;
