@@ -13,7 +13,7 @@ use pumice_bench::target::Location;
 use pumice_drive::base::ErrorKind;
 use rustix::fs::{fstatfs, sync};
 
-use crate::harness::{COMMAND_LIMIT, LoopDevice, run, run_ok, skip, tool};
+use crate::harness::{COMMAND_LIMIT, LoopDevice, PUMICE, run, run_ok, skip, tool};
 
 const DEVICE_BYTES: u64 = 64 << 20;
 
@@ -58,6 +58,43 @@ fn a_device_that_is_not_blank_needs_leave() {
         put(&device, offset, 0);
     }
     assert_eq!(refusal(&device, false), None);
+}
+
+/// Guards against a device that can be opened for writing, and refuses each write with EPERM.
+#[test]
+fn a_read_only_device_is_refused_before_anything_else() {
+    let Some(device) = device() else { return };
+    let Some(blockdev) = tool("blockdev") else { return };
+    let read_only = ReadOnly::new(&blockdev, device.path());
+    assert_eq!(refusal(&device, true), Some(ErrorKind::ReadOnly));
+    let mut bench = Command::new(PUMICE);
+    bench.arg("bench").arg(device.path()).args(["--preset", "wsat", "--destroy-data"]);
+    let refused = run(&mut bench, COMMAND_LIMIT);
+    let expected = format!("blockdev --setrw {}", device.path().display());
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains(&expected), "{}", refused.stderr);
+    drop(read_only);
+    assert_eq!(refusal(&device, true), None);
+}
+
+/// A device that refuses writes until this is dropped: the kernel remembers that beyond the file of
+/// a loop device.
+struct ReadOnly<'a> {
+    blockdev: &'a Path,
+    device: &'a Path,
+}
+
+impl<'a> ReadOnly<'a> {
+    fn new(blockdev: &'a Path, device: &'a Path) -> Self {
+        run_ok(Command::new(blockdev).arg("--setro").arg(device));
+        Self { blockdev, device }
+    }
+}
+
+impl Drop for ReadOnly<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new(self.blockdev).arg("--setrw").arg(self.device).status();
+    }
 }
 
 /// A mount that ends with this.

@@ -118,6 +118,10 @@ fn measurements_are_printed_as_their_schemas_say() {
     prints("scan-1", &["scan", &data, "--all", "--full-speed", "--json"]);
     prints("drives-1", &["drives", "--json"]);
     prints("drive-1", &["drives", "micro-center-64", "--json"]);
+    let disk = ["--profile", "hdd-2010", "--span", "4M", "--seed", "3", "--json"];
+    let cached = ["--cache", "ram:1M:write-back", "--workload", "random-write"];
+    let made = prints("forecast-1", &[&["forecast"], &cached[..], &disk[..]].concat());
+    assert!(made["tests"][0]["drive"]["cache"]["past_fraction"].is_number(), "{made}");
     let bench = ["bench", &path("target"), "--quick", "--span", "8M", "--seconds", "0.05"];
     prints("plan-1", &[&bench[..], &["--dry-run", "--json"]].concat());
     prints("bench-1", &[&bench[..], &["--runs", "2", "--output", &file, "--json"]].concat());

@@ -31,9 +31,10 @@
 //! * `profile`: the parts of a drive, in numbers that each have a source; `convert`: from a profile
 //!   to the parameters of the simulations.
 //! * `front`: the queue, the link and the processor between a host and the storage of a drive.
-//! * `drive`: a drive with real bytes, for benchmarks: a front and one of three designs. These are
-//!   a log on simulated flash; `block_mapped`, flash with a map of large units; and `disk`, a head
-//!   over platters. `content` holds the bytes.
+//! * `drive`: a drive with real bytes, for benchmarks: a front and one of several designs. These
+//!   are a log on simulated flash; `block_mapped`, flash with a map of large units; `disk`, a head
+//!   over platters; memory; and `cached`, a drive with another one as its cache. `content` holds
+//!   the bytes.
 //! * `nand`: simulated flash: rules, times, wear.
 //! * `ftl`: a flash translation layer that holds stored sizes instead of bytes; `log_store`: with
 //!   the cached part of its map (`map_pages`), read-ahead and larger units.
@@ -45,6 +46,7 @@
 //! * `trace`: recorded requests, in four formats.
 
 pub mod block_mapped;
+pub mod cached;
 mod content;
 mod convert;
 pub mod disk;

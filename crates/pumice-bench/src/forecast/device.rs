@@ -7,7 +7,9 @@ use super::figures::Worn;
 use super::{Data, ForecastOptions};
 use crate::error::{Error, Result};
 use pumice_drive::base::Clock;
-use pumice_sim::drive::{DesignCounts, SimDesign, SimDrive, SimSpec};
+use pumice_sim::LogStoreSpec;
+use pumice_sim::cached::CacheCounts;
+use pumice_sim::drive::{DesignCounts, SimCounts, SimDesign, SimDrive, SimSpec};
 use pumice_sim::ftl::LogCounts;
 use pumice_sim::log_drive::{Host, LogDrive, LogDriveSpec};
 use pumice_sim::profile::{Design, Profile};
@@ -18,8 +20,30 @@ use pumice_sim::sim_host;
 pub enum Spec {
     /// A log; of each block only the stored size is known.
     Log(Box<LogDriveSpec>),
-    /// Any other drive.
+    /// Any other drive, and any drive with a cache.
     Other(Box<SimSpec>),
+}
+
+/// Bytes that a line of a cache takes in memory, its tables included (an estimate).
+const LINE_MEMORY_BYTES: u64 = 100;
+
+/// Returns the translation layers of a drive and of its cache.
+fn logs(design: &SimDesign) -> Vec<&LogStoreSpec> {
+    match design {
+        SimDesign::Log(_, store) => vec![store],
+        SimDesign::Cached(spec) => {
+            [&spec.fast, &spec.slow].into_iter().flat_map(|it| logs(&it.design)).collect()
+        }
+        SimDesign::BlockMapped(_) | SimDesign::Disk(_) | SimDesign::Memory => Vec::new(),
+    }
+}
+
+/// Returns the design of the drive that has everything: the slow one, if there is a cache.
+fn below(design: &SimDesign) -> &SimDesign {
+    match design {
+        SimDesign::Cached(spec) => below(&spec.slow.design),
+        other => other,
+    }
 }
 
 impl Spec {
@@ -29,15 +53,26 @@ impl Spec {
     /// # Errors
     /// [`Error::Unsupported`] for options that only a log supports; the errors of invalid profiles.
     pub fn of(profile: &Profile, data: &Data, options: &ForecastOptions) -> Result<Self> {
-        if !matches!(profile.design, Design::Log { .. }) {
+        let is_log = matches!(profile.design, Design::Log { .. });
+        if !is_log || options.cache.is_some() {
             let asked = [
                 ("--over-provisioning", options.over_provisioning_percent.is_some()),
                 ("--scaled", options.scaled_bytes.is_some()),
                 ("--stripe", options.stripe > 1),
             ];
-            return match asked.iter().find(|(_, is_asked)| *is_asked) {
-                None => Ok(Self::Other(Box::new(SimSpec::of(profile)?))),
-                Some((option, _)) => {
+            let refused = asked.iter().find(|(_, is_asked)| *is_asked);
+            return match (refused, &options.cache) {
+                (None, None) => Ok(Self::Other(Box::new(SimSpec::of(profile)?))),
+                (None, Some(cache)) => {
+                    let sizes = data.sizes(options.seed);
+                    let slow = SimSpec::with_sizes(profile, sizes.clone())?;
+                    Ok(Self::Other(Box::new(cache.before(slow, sizes)?)))
+                }
+                (Some((option, _)), Some(_)) => {
+                    let what = format!("{option} is not possible with --cache: remove one");
+                    Err(Error::unsupported(what))
+                }
+                (Some((option, _)), None) => {
                     let what = format!("{} is of kind \"{}\"", profile.id, profile.kind());
                     let what = format!("{what}: {option} is for profiles of kind \"log\" only");
                     Err(Error::unsupported(what))
@@ -64,11 +99,27 @@ impl Spec {
         }
     }
 
+    /// Returns the number of lines of the cache, if there is one.
+    pub(super) fn cache_lines(&self) -> Option<u64> {
+        match self {
+            Self::Other(spec) => match &spec.design {
+                SimDesign::Cached(spec) => Some(spec.size_bytes / spec.line_bytes),
+                _ => None,
+            },
+            Self::Log(_) => None,
+        }
+    }
+
     /// Returns the maximum memory of the simulation in bytes; 0 if it is small.
     pub(super) fn memory_bytes_max(&self) -> Result<u64> {
         match self {
             Self::Log(spec) => Ok(spec.store.log.memory_bytes_max()? * u64::from(spec.stripe)),
-            Self::Other(_) => Ok(0),
+            Self::Other(spec) => {
+                let logs = logs(&spec.design).into_iter();
+                let logs = logs.map(|store| store.log.memory_bytes_max());
+                let lines = self.cache_lines().unwrap_or(0) * LINE_MEMORY_BYTES;
+                Ok(logs.sum::<Result<u64, pumice_sim::Error>>()? + lines)
+            }
         }
     }
 
@@ -82,13 +133,17 @@ impl Spec {
     pub(super) fn stored_mean(&self) -> Result<f64> {
         match self {
             Self::Log(spec) => Ok(spec.store.log.stored_mean()?),
-            Self::Other(_) => Ok(1.0),
+            Self::Other(spec) => match below(&spec.design) {
+                SimDesign::Log(_, store) => Ok(store.log.stored_mean()?),
+                _ => Ok(1.0),
+            },
         }
     }
 
     /// Returns whether earlier writes affect later ones: true for flash, not for a hard disk.
     pub(super) fn is_flash(&self) -> bool {
-        !matches!(self, Self::Other(spec) if matches!(spec.design, SimDesign::Disk(_)))
+        !matches!(self, Self::Other(spec)
+            if matches!(below(&spec.design), SimDesign::Disk(_) | SimDesign::Memory))
     }
 
     /// Returns the depth of its queue.
@@ -151,11 +206,21 @@ impl Device {
             Self::Log(drive) => return drive.counts(),
             Self::Other(drive) => drive,
         };
-        let counts = drive.counts();
-        let DesignCounts::BlockMapped(merges) = counts.design else { return LogCounts::default() };
-        let row_bytes = match &drive.spec().design {
+        let counts = match drive.counts() {
+            SimCounts { design: DesignCounts::Cached(_, both), .. } => {
+                let [_, slow] = *both;
+                slow
+            }
+            counts => counts,
+        };
+        let merges = match counts.design {
+            DesignCounts::BlockMapped(merges) => merges,
+            DesignCounts::Log(counts) => return counts,
+            _ => return LogCounts::default(),
+        };
+        let row_bytes = match below(&drive.spec().design) {
             SimDesign::BlockMapped(spec) => u64::from(spec.shape.row_bytes()),
-            SimDesign::Log(..) | SimDesign::Disk(_) => 0,
+            _ => 0,
         };
         let collected_bytes = merges.rows_copied * row_bytes;
         let others = counts.flash_bytes.saturating_sub(collected_bytes);
@@ -167,6 +232,15 @@ impl Device {
             flash_bytes: counts.flash_bytes,
             segments_collected: merges.switches + merges.partial + merges.full,
             ..LogCounts::default()
+        }
+    }
+
+    /// Returns the counters of the cache since it was new, if there is one.
+    pub(super) fn cache_counts(&self) -> Option<CacheCounts> {
+        let Self::Other(drive) = self else { return None };
+        match drive.counts().design {
+            DesignCounts::Cached(counts, _) => Some(counts),
+            _ => None,
         }
     }
 

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::host::Tally;
 use crate::stats::Percentiles;
+use pumice_sim::cached::CacheCounts;
 use pumice_sim::formula;
 use pumice_sim::ftl::LogCounts;
 
@@ -38,10 +39,38 @@ pub struct Figures {
     pub wear: Option<Worn>,
     /// Endurance; `None` if the host wrote nothing.
     pub endurance: Option<Endurance>,
+    /// What the cache did; `None` without a cache.
+    pub cache: Option<CacheUse>,
     /// Rounds, from the first one after the fill.
     pub course: Vec<Point>,
     /// Histogram of the erasures: number of erasures, and number of blocks.
     pub erases: Vec<(u32, u64)>,
+}
+
+/// What the cache in front of a drive did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct CacheUse {
+    /// Share of the lines of reads that the cache had, 0 to 1; `None` without reads.
+    pub hit_fraction: Option<f64>,
+    /// Share of the lines of writes that went past the cache, 0 to 1; `None` without writes.
+    pub past_fraction: Option<f64>,
+    /// Bytes written back to the drive.
+    pub written_back_bytes: u64,
+    /// Most bytes that the cache had and the drive did not, since both were new.
+    pub dirty_bytes_max: u64,
+}
+
+impl CacheUse {
+    /// Returns what these counters say of lines of `line_bytes` bytes.
+    pub(super) fn of(counts: &CacheCounts, line_bytes: u64) -> Self {
+        let share = |part: u64, all: u64| (all > 0).then(|| part as f64 / all as f64);
+        Self {
+            hit_fraction: share(counts.lines_hit, counts.lines_read),
+            past_fraction: share(counts.lines_past, counts.lines_written),
+            written_back_bytes: counts.lines_written_back * line_bytes,
+            dirty_bytes_max: counts.dirty_bytes_max,
+        }
+    }
 }
 
 /// Throughput and rate.

@@ -33,9 +33,9 @@ mod tests;
 
 pub use data::Data;
 pub use device::Spec;
-pub use figures::{Breakdown, Endurance, Figures, Point, Preconditioning, Speed, Worn};
+pub use figures::{Breakdown, CacheUse, Endurance, Figures, Point, Preconditioning, Speed, Worn};
 pub use grid::{Grid, GridCell, GridSpec, grid};
 pub use job::Job;
 pub use options::{ForecastOptions, SCALED_BYTES, State, size_bytes};
-pub use scenario::{Forecast, Scenario, Test, Watch, forecast, forecasts};
+pub use scenario::{CacheFacts, Forecast, Scenario, Test, Watch, forecast, forecasts};
 pub use source::{Asked, Case, Load, Source, TraceLoad};

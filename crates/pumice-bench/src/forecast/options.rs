@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::{Data, Spec};
 use crate::error::Result;
+use pumice_sim::cached::DriveCache;
 use pumice_sim::profile::Profile;
 
 /// Size in bytes of the drive that is simulated in place of a larger one, unless the whole drive is
@@ -48,6 +49,8 @@ pub struct ForecastOptions {
     pub scaled_bytes: Option<u64>,
     /// Drives of this kind that make up a RAID 0, each of the size of the profile; at least 1.
     pub stripe: u32,
+    /// A cache in front of the drive.
+    pub cache: Option<DriveCache>,
     /// Sell the same flash as another size: see
     /// [`LogSpec::over_provisioned`](pumice_sim::ftl::LogSpec::over_provisioned).
     pub over_provisioning_percent: Option<f64>,
@@ -61,6 +64,7 @@ impl Default for ForecastOptions {
             bytes_per_day: None,
             scaled_bytes: None,
             stripe: 1,
+            cache: None,
             over_provisioning_percent: None,
         }
     }

@@ -1,6 +1,6 @@
 //! Reports of a forecast.
 
-use super::{Figures, Forecast, Point, State, Test};
+use super::{CacheUse, Figures, Forecast, Point, State, Test};
 use pumice_drive::base::units::format_size;
 use pumice_report::{Axis, Cell, Column, Document, LineChart, Number, Scale, Table};
 use pumice_sim::profile::ChannelFigures;
@@ -17,7 +17,7 @@ fn us(ns: f64) -> f64 {
     ns / 1e3
 }
 
-const ROWS: [Row; 31] = [
+const ROWS: [Row; 35] = [
     ("throughput", "MB/s", 1, |it| Some(it.all.mb_per_s)),
     ("requests", "/s", 0, |it| Some(it.all.iops)),
     ("reads", "MB/s", 1, |it| mixed(it).then_some(it.reads.mb_per_s)),
@@ -35,6 +35,10 @@ const ROWS: [Row; 31] = [
     ("latest request of the trace", "ms", 1, |it| {
         (it.late_ns > 0).then_some(it.late_ns as f64 / 1e6)
     }),
+    ("found in the cache", "%", 1, |it| it.cache?.hit_fraction.map(|share| share * 100.0)),
+    ("written past the cache", "%", 1, |it| it.cache?.past_fraction.map(|share| share * 100.0)),
+    ("written back by the cache", "GB", 2, |it| written_back(it, |it| it.written_back_bytes)),
+    ("most data only in the cache", "GB", 2, |it| written_back(it, |it| it.dirty_bytes_max)),
     ("written by the host", "GB", 2, |it| {
         (it.host_bytes > 0).then_some(it.host_bytes as f64 / 1e9)
     }),
@@ -59,6 +63,11 @@ const ROWS: [Row; 31] = [
 
 fn mixed(figures: &Figures) -> bool {
     figures.read_latency.is_some() && figures.write_latency.is_some()
+}
+
+/// Gigabytes of a cache that writes back.
+fn written_back(figures: &Figures, bytes: fn(&CacheUse) -> u64) -> Option<f64> {
+    figures.cache.as_ref().map(bytes).filter(|&bytes| bytes > 0).map(|bytes| bytes as f64 / 1e9)
 }
 
 /// Deviation of the simulation from the formula, in per cent.
@@ -174,6 +183,10 @@ impl Forecast {
             several => format!("RAID 0 of {several} times {}", self.profile),
         };
         let mut facts = vec![("drive", format!("{drives}, {}", size(self.size_bytes)))];
+        if let Some(cache) = &self.cache {
+            let then = if cache.is_volatile { ", empty after a loss of power" } else { "" };
+            facts.push(("cache", format!("{}{then}", cache.text)));
+        }
         if let Some(percent) = self.over_provisioning_percent {
             facts.push(("over-provisioning", format!("{percent:.1} %")));
         }
@@ -222,6 +235,9 @@ fn preconditioned(figures: &Figures, state: State) -> String {
         rounds => format!(", then {rounds} rounds"),
     };
     let steady = match (state, done.is_steady, figures.write_amplification) {
+        (State::Steady | State::Used, false, _) if figures.cache.is_some() => {
+            "; NOT steady: the shares of the cache still change"
+        }
         (State::Steady | State::Used, true, _) => "; steady",
         (State::Steady | State::Used, false, Some(_)) => {
             "; NOT steady: write amplification still changes"

@@ -10,6 +10,7 @@ use super::simulation::Simulation;
 use super::{Case, Data, Figures, ForecastOptions, Spec, State, size_bytes};
 use crate::error::Result;
 use pumice_drive::codec::Codec;
+use pumice_sim::cached::DriveCache;
 use pumice_sim::profile::{ChannelFigures, Profile};
 
 /// The forecast for a drive.
@@ -21,6 +22,8 @@ pub struct Forecast {
     pub name: String,
     /// Drives of this kind in a RAID 0; 1 for a single drive.
     pub stripe: u32,
+    /// The cache in front of the drive; `None` for none.
+    pub cache: Option<CacheFacts>,
     /// Size of the drive in bytes, of all drives of a RAID 0.
     pub size_bytes: u64,
     /// Size of the simulated drive in bytes.
@@ -41,6 +44,36 @@ pub struct Forecast {
     pub by_channels: Vec<ChannelFigures>,
     /// Deviations from the workload.
     pub remarks: Vec<String>,
+}
+
+/// A cache in front of a drive.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CacheFacts {
+    /// `ram`, `ram-card`, or the profile of the drive that is the cache.
+    pub name: String,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Bytes of a line.
+    pub line_bytes: u64,
+    /// Whether a write is acknowledged when only the cache has it.
+    pub write_back: bool,
+    /// Whether the cache is empty after a loss of power.
+    pub is_volatile: bool,
+    /// All of that in words.
+    pub text: String,
+}
+
+impl CacheFacts {
+    fn of(cache: &DriveCache) -> Self {
+        Self {
+            name: cache.name().to_owned(),
+            size_bytes: cache.size_bytes,
+            line_bytes: cache.line_bytes,
+            write_back: cache.write_back,
+            is_volatile: cache.is_volatile(),
+            text: cache.to_string(),
+        }
+    }
 }
 
 /// Figures of one workload.
@@ -189,6 +222,7 @@ impl Setup<'_> {
             profile: profile.id.clone(),
             name: profile.name.clone(),
             stripe: options.stripe,
+            cache: options.cache.as_ref().map(CacheFacts::of),
             size_bytes: size_bytes(profile, data, options)?,
             simulated_bytes: spec.size_bytes(),
             over_provisioning_percent: spec.over_provisioning_percent()?,

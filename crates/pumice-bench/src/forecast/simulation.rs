@@ -8,15 +8,19 @@
 //! A round of a workload that writes has as many bytes as its span, or passes over the span once if
 //! it is sequential; a round that only reads lasts for the workload's duration. A round of a trace
 //! is the whole trace. A drive is steady when the write amplification of two consecutive rounds
-//! differs by at most 1 % and segments were collected in both. The number of rounds is bounded:
-//! twice the capacity of the flash for the data plus ten, or [`REPLAYS_MAX`] of a trace.
+//! differs by at most 1 % and segments were collected in both. With a cache, the shares of hits
+//! and of writes past the cache must differ by at most 1 point, too, and what only the cache has
+//! after the rounds by at most 5 %; a round then has as many requests as the cache has lines, so
+//! that it can fill. The number of rounds is bounded: twice the capacity of the flash for the data
+//! plus ten, or [`REPLAYS_MAX`] of a trace.
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::ops::RangeInclusive;
 use std::sync::atomic::AtomicBool;
 
 use super::device::{Device, Spec};
-use super::figures::{Breakdown, Endurance, Figures, Point, Preconditioning, Speed};
+use super::figures::{Breakdown, CacheUse, Endurance, Figures, Point, Preconditioning, Speed};
 use super::host::{FillHost, Lane, Limits, LoadHost, ReplayHost, Tally};
 use super::scenario::Setup;
 use super::source::{Case, Load, TraceLoad};
@@ -24,12 +28,17 @@ use super::{ForecastOptions, Scenario, State};
 use crate::error::{Error, Result};
 use crate::workload::{Operation, Pattern, Workload};
 use pumice_drive::base::seed::mix;
+use pumice_sim::cached::CacheCounts;
 use pumice_sim::formula;
 use pumice_sim::ftl::LogCounts;
 use pumice_sim::trace::Reader;
 
 /// Maximum difference in write amplification of two rounds in steady state, as a fraction.
 const STEADY: f64 = 0.01;
+
+/// Maximum difference in what a write-back cache has alone after two rounds in steady state, as a
+/// fraction: it is written back in batches.
+const STEADY_DIRTY: f64 = 0.05;
 
 /// Maximum number of rounds, in addition to those that write the flash for the first time
 /// (arbitrary).
@@ -52,6 +61,9 @@ const OTHER_REQUESTS_MAX: u64 = 8_000_000;
 /// Maximum number of random requests of a round with writes, on a drive that is no log: each takes
 /// milliseconds, and the whole span would take days of virtual time.
 const OTHER_RANDOM_MAX: u64 = 20_000;
+
+/// Least and most requests of a timed round on a drive with a cache (arbitrary).
+const CACHED_REQUESTS: RangeInclusive<u64> = OTHER_RANDOM_MAX..=4_000_000;
 
 /// Requests in flight while a drive is filled (arbitrary; enough for any front).
 const FILL_SLOTS: u32 = 32;
@@ -82,6 +94,8 @@ struct Round {
     tally: Tally,
     /// `None` for a drive without flash.
     counts: Option<LogCounts>,
+    /// `None` without a cache.
+    cache: Option<CacheCounts>,
     seconds: f64,
     late_ns: u64,
     remark: Option<String>,
@@ -94,7 +108,29 @@ impl Round {
         (bytes > 0).then(|| counts.flash_bytes as f64 / bytes as f64)
     }
 
+    /// Returns whether the round tells if the drive is steady: it wrote to flash, or used a cache.
+    fn tells(&self) -> bool {
+        self.cache.is_some() || self.amplification().is_some()
+    }
+
     fn is_like(&self, before: &Self) -> bool {
+        let Some((this, other)) = self.cache.as_ref().zip(before.cache.as_ref()) else {
+            return self.amplifies_like(before);
+        };
+        // The size of a line does not matter for shares.
+        let [one, two] = [this, other].map(|counts| CacheUse::of(counts, 1));
+        let is_near = |one: Option<f64>, other: Option<f64>| match (one, other) {
+            (Some(one), Some(other)) => (one - other).abs() <= STEADY,
+            _ => one == other,
+        };
+        let most = this.dirty_bytes.max(other.dirty_bytes) as f64;
+        is_near(one.hit_fraction, two.hit_fraction)
+            && is_near(one.past_fraction, two.past_fraction)
+            && this.dirty_bytes.abs_diff(other.dirty_bytes) as f64 <= STEADY_DIRTY * most
+            && (self.amplification().is_none() || self.amplifies_like(before))
+    }
+
+    fn amplifies_like(&self, before: &Self) -> bool {
         let (Some(this), Some(other)) = (self.amplification(), before.amplification()) else {
             return false;
         };
@@ -160,7 +196,7 @@ impl<'a> Simulation<'a> {
             let Some(mut round) = self.round(case, is_last, stop)? else { return Ok(None) };
             course.push(self.point(&round));
             let is_steady = before.as_ref().is_some_and(|before| round.is_like(before));
-            let is_wanted = self.options.state.is_steady() && round.amplification().is_some();
+            let is_wanted = self.options.state.is_steady() && round.tells();
             if !is_last && is_wanted && !is_steady {
                 before = Some(round);
                 continue;
@@ -212,6 +248,7 @@ impl<'a> Simulation<'a> {
 
     fn round(&mut self, case: &Case, is_paced: bool, stop: &AtomicBool) -> Result<Option<Round>> {
         let (before, start_ns) = (self.drive.counts(self.written_bytes), self.drive.now_ns());
+        let cache_before = self.drive.cache_counts().unwrap_or_default();
         self.rounds += 1;
         let what = format!("{}{}", self.name, case.name);
         let ended = match &case.load {
@@ -223,7 +260,8 @@ impl<'a> Simulation<'a> {
         let seconds = tally.ended_ns.saturating_sub(start_ns) as f64 / 1e9;
         let counts = self.drive.counts(self.written_bytes).since(&before);
         let counts = self.spec.is_flash().then_some(counts);
-        Ok(Some(Round { tally, counts, seconds, late_ns, remark }))
+        let cache = self.drive.cache_counts().map(|counts| counts.since(&cache_before));
+        Ok(Some(Round { tally, counts, cache, seconds, late_ns, remark }))
     }
 
     fn load(
@@ -236,7 +274,14 @@ impl<'a> Simulation<'a> {
         let writes = workload.operation.writes() && workload.operation != Operation::Trim;
         let timed_ns = (workload.seconds * 1e9) as u64;
         let is_log = matches!(self.spec, Spec::Log(_));
+        // Flash needs as many writes as without a cache.
+        let flash = if writes && self.spec.is_flash() { records } else { 0 };
+        let (least, most) = CACHED_REQUESTS.into_inner();
+        let cached = self.spec.cache_lines().map(|lines| lines.max(flash).clamp(least, most));
         let limits = match (writes, workload.is_timed()) {
+            (_, true) if cached.is_some() => {
+                Limits { write_bytes: u64::MAX, requests: cached.unwrap_or(0), until_ns: u64::MAX }
+            }
             (_, false) if !is_log => {
                 Limits { write_bytes: u64::MAX, requests: OTHER_REQUESTS_MAX, until_ns: u64::MAX }
             }
@@ -317,7 +362,8 @@ impl<'a> Simulation<'a> {
         course: Vec<Point>,
     ) -> Result<(Figures, Option<String>)> {
         let amplification = self.amplification(&round);
-        let Round { tally, seconds, late_ns, remark, .. } = round;
+        let Round { tally, cache, seconds, late_ns, remark, .. } = round;
+        let line_bytes = self.options.cache.as_ref().map_or(0, |cache| cache.line_bytes);
         let host_bytes = tally.write_bytes;
         let [all, reads, writes] = Speed::all(&tally, seconds);
         let endurance = amplification.zip(self.flash).map(|(breakdown, (_, pe_cycles))| {
@@ -343,6 +389,7 @@ impl<'a> Simulation<'a> {
             write_amplification_by_formula: self.by_formula(case)?,
             wear: self.drive.wear(),
             endurance,
+            cache: cache.map(|counts| CacheUse::of(&counts, line_bytes)),
             course,
             erases: erases.into_iter().collect(),
         };

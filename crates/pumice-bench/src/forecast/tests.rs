@@ -10,7 +10,8 @@ use std::sync::atomic::AtomicBool;
 use super::*;
 use crate::error::{Error, Result};
 use crate::payload::Saving;
-use crate::workload::Changes;
+use crate::workload::{Changes, Pattern};
+use pumice_sim::cached::DriveCache;
 use pumice_sim::profile::Profile;
 
 /// 256 MiB, on four dies with a quarter more flash, in segments of 256 blocks.
@@ -216,6 +217,70 @@ fn two_drives_are_twice_as_fast_and_last_twice_as_long() {
     let disk = Profile::find("hdd-2010").unwrap();
     let refused = Spec::of(&disk, &saved(0.0), &options).unwrap_err().to_string();
     assert!(refused.contains("--stripe is for profiles of kind"), "{refused}");
+}
+
+/// Guards against a cache that is measured before it is full, or that costs nothing to miss.
+#[test]
+fn a_cache_helps_as_much_as_it_is_hit() {
+    let disk = Profile::find("hdd-2010").unwrap();
+    let changes = Changes {
+        span_bytes: Some(64 << 20),
+        depth: Some(4),
+        pattern: Some(Pattern::Zipf(1.1)),
+        ..Changes::default()
+    };
+    let asked = Asked { changes, ..Asked::default() };
+    let with = |workload: &str, cache: Option<&str>| {
+        let cache = cache.map(|cache| DriveCache::find(cache).unwrap());
+        let options = ForecastOptions { cache, ..ForecastOptions::default() };
+        made_on(&disk, workload, &saved(0.0), &asked, &options).unwrap()
+    };
+    let drive = |forecast: &Forecast| forecast.tests[0].drive.clone();
+    let alone = drive(&with("random-read", None));
+    assert!(alone.cache.is_none());
+    let cached = with("random-read", Some("ram:16MiB"));
+    let figures = drive(&cached);
+    let hits = figures.cache.unwrap().hit_fraction.unwrap();
+    assert!((0.5..0.99).contains(&hits) && figures.preconditioning.is_steady, "{hits}");
+    // A miss takes as long as before, a hit next to nothing.
+    let expected = alone.all.iops / (1.0 - hits);
+    assert!((0.7..1.4).contains(&(figures.all.iops / expected)), "{} {expected}", figures.all.iops);
+    let text = cached.summary().to_text();
+    assert!(text.contains("16 MiB of ram, write-through, lines of 4 KiB"), "{text}");
+    let all = drive(&with("random-read", Some("intel-x25-e-32:64MiB:64KiB")));
+    let of_all = all.cache.unwrap();
+    assert!(of_all.hit_fraction.unwrap() > 0.99, "everything fits: {of_all:?}");
+    let back = drive(&with("random-write", Some("ram-card:128MiB:write-back")));
+    let past = back.cache.unwrap().past_fraction;
+    let through = drive(&with("random-write", Some("ram-card:128MiB")));
+    assert_eq!(past, Some(0.0), "the cache holds all of it");
+    assert!(back.all.iops > 10.0 * through.all.iops, "{} {}", back.all.iops, through.all.iops);
+    let small = drive(&with("random-write", Some("ram-card:4MiB:write-back")));
+    let of_small = small.cache.unwrap();
+    assert!(of_small.written_back_bytes > 0, "measured before it was full: {of_small:?}");
+    assert!(small.all.iops < 0.2 * back.all.iops, "{} {}", small.all.iops, back.all.iops);
+    let options = ForecastOptions {
+        cache: Some(DriveCache::find("ram:1GiB").unwrap()),
+        scaled_bytes: Some(SCALED_BYTES),
+        ..ForecastOptions::default()
+    };
+    let refused = Spec::of(&profile(), &saved(0.0), &options).unwrap_err().to_string();
+    assert!(refused.contains("--scaled is not possible with --cache"), "{refused}");
+}
+
+/// Guards against a cache that hides the drive's wear, or a drive that stores zeroes below one.
+#[test]
+fn a_drive_below_a_cache_wears_and_compresses() {
+    let with = |cache: Option<&str>| {
+        let cache = cache.map(|cache| DriveCache::find(cache).unwrap());
+        let options = ForecastOptions { cache, ..ForecastOptions::default() };
+        made("random-write", &saved(50.0), &Asked::default(), &options).unwrap()
+    };
+    let (alone, through) = (with(None), with(Some("ram:1MiB")));
+    assert_eq!(through.stored_fraction, alone.stored_fraction);
+    let [alone, through] = [alone, through].map(|it| amplification(&it.tests[0].drive));
+    assert!((through.all / alone.all - 1.0).abs() < 0.03, "{through:?} {alone:?}");
+    assert_eq!(through.host, 0.5);
 }
 
 /// A trace of four requests a millisecond: three writes and a read, over the first 64 MiB.

@@ -24,6 +24,7 @@ pub use files::{FILES_MAX, FileSet};
 pub use mix::{ACCESSES_MAX, Access};
 pub use plan::{Cache, LEVELS_MAX, Level, Order, Plan, RUNS_MAX, TESTS_MAX, Test, Unit};
 pub use preset::{Changes, PRESETS, Preset};
+pub(crate) use span::memory_of;
 pub use span::{memory_bytes, parse_span};
 pub use spec::{
     DEPTH_MAX, Ends, Flush, Operation, Pattern, RECORD_BYTES_MAX, RECORD_BYTES_MIN, THREADS_MAX,

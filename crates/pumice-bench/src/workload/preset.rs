@@ -598,6 +598,16 @@ mod tests {
         let atto = plan("atto");
         let records: Vec<u64> = atto.tests.iter().map(|test| test.workload.record_bytes).collect();
         assert_eq!((records.len(), records[0], records[17]), (36, 512, 64 << 20));
+        let as_ssd = [(16 << 20, 1, 1), (16 << 20, 1, 1), (4096, 1, 1), (4096, 1, 1)];
+        let threads = [(4096, 1, 64), (4096, 1, 64), (4096, 1, 1), (512, 1, 1)];
+        assert_eq!(depths(&plan("as-ssd"))[..8], [as_ssd, threads].concat());
+        let surface = Preset::load("hd-tune").expect("hd-tune");
+        assert!(surface.uses_all() && plan("hd-tune").only_looks());
+        assert_eq!(depths(&plan("hd-tune"))[0], (64 << 10, 1, 1));
+        let copies = plan("copy-paste");
+        assert!(copies.tests.iter().all(|test| test.workload.flush == Flush::Timed));
+        let all_depths = (0..9).map(|power| (4096, 1 << power, 1));
+        assert_eq!(depths(&plan("queue-depth"))[..9], all_depths.collect::<Vec<_>>());
         let patterns = plan("iometer-patterns");
         assert_eq!(patterns.tests.len(), 20);
         let reads: Vec<u32> =

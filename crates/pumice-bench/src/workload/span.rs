@@ -11,7 +11,11 @@ const FACTOR_MAX: f64 = 1000.0;
 
 /// Returns the bytes of this machine's memory; `None` if unknown.
 pub fn memory_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    memory_of(&std::fs::read_to_string("/proc/meminfo").ok()?)
+}
+
+/// Returns the bytes of memory that the text of `/proc/meminfo` states; `None` if it does not.
+pub(crate) fn memory_of(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }

@@ -11,7 +11,7 @@ use crate::Result;
 use crate::content::{Content, Part, check_range, parts};
 use pumice_drive::base::Clock;
 use pumice_drive::base::units::BLOCK_BYTES;
-use pumice_drive::base::wait::WaitQueue;
+use pumice_drive::base::wait::{Line, WaitQueue};
 
 /// Operations of a disk so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,6 +36,8 @@ pub struct Disk<C> {
     wait_ahead: Cell<u32>,
     wait_room: Cell<u32>,
     wait_flush: Cell<u32>,
+    /// Writes that wait for room, in order of arrival.
+    arrivals: Line,
     asked: WaitQueue,
     pub(super) ended: WaitQueue,
 }
@@ -85,6 +87,7 @@ impl<C: Clock> Disk<C> {
             wait_ahead: Cell::new(0),
             wait_room: Cell::new(0),
             wait_flush: Cell::new(0),
+            arrivals: Line::default(),
             asked: WaitQueue::default(),
             ended: WaitQueue::default(),
         })
@@ -207,6 +210,8 @@ impl<C: Clock> Disk<C> {
         if len == 0 {
             return Ok(());
         }
+        // Short writes must not take all room before a long one.
+        let _turn = self.arrivals.turn().await;
         if !self.has_room(offset, len) {
             let _waiting = Waiting::new(&self.wait_room);
             self.asked.wake_all();

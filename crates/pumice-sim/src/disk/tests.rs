@@ -305,3 +305,23 @@ fn what_cannot_be_is_refused() {
         assert!(bench.runtime.block_on(bench.disk.write(offset, target)).is_err(), "{offset}");
     }
 }
+
+/// Guards against a long write that finds no room for as long as short ones come.
+#[test]
+fn room_is_given_in_order_of_arrival() {
+    let bench = Bench::new(SIZE, DiskSpec { cache_bytes: 64 << 10, ..SPEC });
+    for task in 0..8 {
+        let disk = Rc::clone(&bench.disk);
+        bench.runtime.spawn(async move {
+            let mut random = random(task);
+            for _ in 0..200 {
+                let at = random.random_range(0..SIZE / 4096) * 4096;
+                disk.write(at, &[1; 4096]).await.expect("no error");
+            }
+        });
+    }
+    bench.runtime.block_on(bench.runtime.sleep_ns(100 * TURN_NS));
+    // What is in the cache and before it in line, at most three turns each.
+    let took_ns = bench.write(0, &[2; 64 << 10]);
+    assert!(took_ns < 3 * (16 + 8) * TURN_NS, "{took_ns}");
+}

@@ -1,14 +1,18 @@
-//! The storage of a drive, in one of three designs, and its counters.
+//! The storage of a drive, in one of several designs, and its counters.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::SimDesign;
 use super::log::Log;
 use crate::block_mapped::{BlockMapped, MergeCounts};
+use crate::cached::{CacheCounts, Cached};
+use crate::content::{Content, parts};
 use crate::disk::{Disk, DiskCounts};
 use crate::ftl::LogCounts;
 use crate::nand::FlashCounts;
 use crate::{Error, Result};
+use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::runtime::Runtime;
 
 /// Counters of a simulated drive since its creation.
@@ -16,11 +20,11 @@ use pumice_drive::runtime::Runtime;
 pub struct SimCounts {
     /// Counters that only drives of this design have.
     pub design: DesignCounts,
-    /// Flash operations; all 0 for a disk.
+    /// Flash operations, of the slow drive if there is a cache; all 0 without flash.
     pub flash: FlashCounts,
-    /// Programmed bytes; 0 for a disk.
+    /// Programmed bytes; 0 without flash.
     pub flash_bytes: u64,
-    /// Erase count of each good block; empty for a disk.
+    /// Erase count of each good block; empty without flash.
     pub wear: Vec<u32>,
 }
 
@@ -33,6 +37,10 @@ pub enum DesignCounts {
     BlockMapped(MergeCounts),
     /// Operations of the head.
     Disk(DiskCounts),
+    /// Memory has none.
+    Memory,
+    /// Lines of the cache, its drive, and the slow drive.
+    Cached(CacheCounts, Box<[SimCounts; 2]>),
 }
 
 /// The part that stores the bytes.
@@ -40,6 +48,8 @@ pub(super) enum Core {
     Log(Box<Log>),
     BlockMapped(Box<BlockMapped<Runtime>>, u32),
     Disk(Rc<Disk<Runtime>>),
+    Memory(RefCell<Content>),
+    Cached(Rc<Cached>),
 }
 
 impl Core {
@@ -55,6 +65,8 @@ impl Core {
                 runtime.spawn(Rc::clone(&disk).turn());
                 Self::Disk(disk)
             }
+            SimDesign::Memory => Self::Memory(RefCell::new(Content::new(BLOCK_BYTES))),
+            SimDesign::Cached(spec) => Self::Cached(Cached::new(spec, runtime)?),
         })
     }
 
@@ -64,6 +76,16 @@ impl Core {
             Self::Log(_) => unreachable!("the reads of a log have times of their own"),
             Self::BlockMapped(drive, _) => drive.read(offset, target).await,
             Self::Disk(disk) => disk.read(offset, target).await,
+            Self::Memory(content) => {
+                let (content, mut rest) = (content.borrow(), target);
+                for part in parts(BLOCK_BYTES as u64, offset, rest.len() as u64) {
+                    let now;
+                    (now, rest) = std::mem::take(&mut rest).split_at_mut(part.len);
+                    content.read(part.slot, part.within, now);
+                }
+                Ok(())
+            }
+            Self::Cached(cached) => Box::pin(cached.read(offset, target)).await,
         }
     }
 
@@ -72,6 +94,16 @@ impl Core {
             Self::Log(log) => log.write(offset, bytes, clock).await,
             Self::BlockMapped(drive, _) => drive.write(offset, bytes).await,
             Self::Disk(disk) => disk.write(offset, bytes).await,
+            Self::Memory(content) => {
+                let (mut content, mut rest) = (content.borrow_mut(), bytes);
+                for part in parts(BLOCK_BYTES as u64, offset, bytes.len() as u64) {
+                    let now;
+                    (now, rest) = rest.split_at(part.len);
+                    content.write(part.slot, part.within, now);
+                }
+                Ok(())
+            }
+            Self::Cached(cached) => Box::pin(cached.write(offset, bytes)).await,
         }
     }
 
@@ -80,6 +112,8 @@ impl Core {
             Self::Log(log) => log.flush(clock).await,
             Self::BlockMapped(drive, _) => drive.flush().await,
             Self::Disk(disk) => disk.flush().await,
+            Self::Memory(_) => Ok(()),
+            Self::Cached(cached) => Box::pin(cached.flush()).await,
         }
     }
 
@@ -88,6 +122,13 @@ impl Core {
             Self::Log(log) => log.trim(offset, len, clock),
             Self::BlockMapped(drive, _) => drive.trim(offset, len).await,
             Self::Disk(_) => Err(Error::Unsupported("a hard disk has no trim".into())),
+            Self::Memory(content) => {
+                let content = &mut *content.borrow_mut();
+                let blocks = parts(BLOCK_BYTES as u64, offset, len);
+                blocks.for_each(|block| drop(content.take(block.slot)));
+                Ok(())
+            }
+            Self::Cached(cached) => Box::pin(cached.trim(offset, len)).await,
         }
     }
 
@@ -106,6 +147,13 @@ impl Core {
             Self::Disk(disk) => {
                 let head = DesignCounts::Disk(disk.counts());
                 (head, FlashCounts::default(), 0, Vec::new())
+            }
+            Self::Memory(_) => (DesignCounts::Memory, FlashCounts::default(), 0, Vec::new()),
+            Self::Cached(cached) => {
+                let (lines, fast, slow) = cached.counts();
+                let (flash, flash_bytes, wear) = (slow.flash, slow.flash_bytes, slow.wear.clone());
+                let lines = DesignCounts::Cached(lines, Box::new([fast, slow]));
+                (lines, flash, flash_bytes, wear)
             }
         };
         SimCounts { design, flash, flash_bytes, wear }

@@ -20,8 +20,10 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 pub(super) struct Log {
     store: RefCell<LogStore>,
     content: RefCell<Content>,
-    /// `None` for a drive that does not compress.
+    /// `None` for a drive that does not compress its content.
     sizes: Option<RefCell<Sizes>>,
+    /// Mean stored fraction of a block without `sizes`.
+    stored: f64,
 }
 
 /// The stored size of each block, as its data was written last.
@@ -54,6 +56,7 @@ impl Log {
             return Err(Error::InvalidInput(what.into()));
         }
         let store = RefCell::new(LogStore::new(spec)?);
+        let stored = if codec == Codec::None { spec.log.stored_mean()? } else { 1.0 };
         let sizes = (codec != Codec::None).then(|| {
             RefCell::new(Sizes {
                 compressor: Compressor::new(codec),
@@ -63,7 +66,7 @@ impl Log {
                 stored_bytes: vec![0; size_bytes.div_ceil(BLOCK) as usize].into_boxed_slice(),
             })
         });
-        Ok(Self { store, content: RefCell::new(Content::new(BLOCK_BYTES)), sizes })
+        Ok(Self { store, content: RefCell::new(Content::new(BLOCK_BYTES)), sizes, stored })
     }
 
     /// Reads. Returns when the data is available, the bytes that were read from flash, and a guard
@@ -162,7 +165,7 @@ impl Log {
 
     /// Returns the stored bytes of a range; blocks that lie partly in it count in proportion.
     fn stored_bytes(&self, offset: u64, len: u64) -> u64 {
-        let Some(sizes) = &self.sizes else { return len };
+        let Some(sizes) = &self.sizes else { return (len as f64 * self.stored) as u64 };
         let sizes = sizes.borrow();
         let stored = |slot: u64| u64::from(sizes.stored_bytes[slot as usize]);
         let sums = parts(BLOCK, offset, len).map(|part| stored(part.slot) * part.len as u64);

@@ -4,6 +4,8 @@
 //! host -> front: queue, link, processor -> log           a map of blocks, on flash
 //!                                       -> block-mapped  a map of large units, on flash
 //!                                       -> disk          a head over platters
+//!                                       -> memory
+//!                                       -> cached        a fast drive before a slow one
 //! ```
 //!
 //! **Cost model**: only the flash, the platters and the front take virtual time. Compression and

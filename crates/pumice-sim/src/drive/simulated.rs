@@ -32,7 +32,15 @@ impl SimDrive {
     /// `InvalidInput` for an impossible specification, and for flash that is too small for the
     /// disk.
     pub fn new(spec: SimSpec) -> Result<Self> {
-        let runtime = Runtime::simulated();
+        Self::on(spec, &Runtime::simulated())
+    }
+
+    /// Creates an empty drive on a runtime that it shares with other drives.
+    ///
+    /// # Errors
+    /// Those of [`SimDrive::new`].
+    pub(crate) fn on(spec: SimSpec, runtime: &Runtime) -> Result<Self> {
+        let runtime = runtime.clone();
         let front = Front::new(spec.front, runtime.clone())?;
         if spec.command_bytes_max < BLOCK_BYTES as u64
             || !spec.command_bytes_max.is_multiple_of(BLOCK_BYTES as u64)
@@ -110,7 +118,7 @@ impl SimDrive {
         }
         // The first part of flash goes over the link while the rest is read.
         let part_bytes = match self.core {
-            Core::Disk(_) => usize::MAX,
+            Core::Disk(_) | Core::Memory(_) | Core::Cached(_) => usize::MAX,
             Core::Log(_) | Core::BlockMapped(..) => PART_BYTES,
         };
         let part_bytes = part_bytes.min(self.spec.command_bytes_max as usize);

@@ -1,6 +1,7 @@
 //! The parameters of a simulated drive, from a profile or set by a test.
 
 use crate::block_mapped::BlockMappedSpec;
+use crate::cached::CachedSpec;
 use crate::disk::DiskSpec;
 use crate::front::FrontSpec;
 use crate::ftl::StoredSizes;
@@ -26,12 +27,17 @@ pub struct SimSpec {
 /// The storage of a simulated drive.
 #[derive(Clone, Debug)]
 pub enum SimDesign {
-    /// A log on flash, with this codec; [`Codec::None`] for a drive that does not compress.
+    /// A log on flash, with this codec; [`Codec::None`] for a drive that does not compress, or
+    /// whose stored sizes do not depend on its bytes.
     Log(Codec, Box<LogStoreSpec>),
     /// Flash with a map of large units.
     BlockMapped(BlockMappedSpec),
     /// A hard disk.
     Disk(DiskSpec),
+    /// Memory, which takes no time beyond its front's.
+    Memory,
+    /// A drive with another one as its cache.
+    Cached(Box<CachedSpec>),
 }
 
 impl SimSpec {
@@ -53,11 +59,22 @@ impl SimSpec {
     /// `InvalidInput` for flash beyond what can be simulated, and for a block-mapped drive whose
     /// unit is not one erase block on each plane of a die.
     pub fn of(profile: &Profile) -> Result<Self> {
+        Self::with_sizes(profile, StoredSizes::AsWritten)
+    }
+
+    /// Returns the drive of a profile, as [`SimSpec::of`] does. If it compresses, it stores the
+    /// fraction `stored` of each block, whatever its bytes are; [`StoredSizes::AsWritten`] to
+    /// compress them.
+    ///
+    /// # Errors
+    /// Those of [`SimSpec::of`].
+    pub fn with_sizes(profile: &Profile, stored: StoredSizes) -> Result<Self> {
         let controller = &profile.controller;
         let design = match &profile.design {
             Design::Log { .. } => {
-                let store = LogStoreSpec::of(profile, StoredSizes::AsWritten)?;
-                SimDesign::Log(controller.codec(), Box::new(store))
+                let is_written = stored == StoredSizes::AsWritten;
+                let codec = if is_written { controller.codec() } else { Codec::None };
+                SimDesign::Log(codec, Box::new(LogStoreSpec::of(profile, stored)?))
             }
             Design::BlockMapped { flash, mapping } => {
                 let shape = convert::shape(profile, flash)?;

@@ -1,6 +1,8 @@
 //! A simulated system's parameters, and how they are written: a drive with conditions.
 
+use crate::cached::DriveCache;
 use crate::drive::SimSpec;
+use crate::ftl::StoredSizes;
 use crate::profile::Profile;
 use crate::{Error, Result};
 use pumice_drive::base::units::parse_size;
@@ -13,11 +15,11 @@ const DIRTY_PERCENT: u64 = 20;
 const READAHEAD_BYTES: u64 = 128 << 10;
 
 /// Time of a call without copying, in ns, where there is a page cache (a guess).
-pub(super) const CALL_NS: u64 = 1_500;
+pub(crate) const CALL_NS: u64 = 1_500;
 
 /// Bytes per second that are copied between a program and the page cache (a guess, for memory of
 /// 2010).
-const COPY_BYTES_PER_S: u64 = 3_000_000_000;
+pub(crate) const COPY_BYTES_PER_S: u64 = 3_000_000_000;
 
 /// Smallest page cache: larger than any request.
 const CACHE_BYTES_MIN: u64 = 64 << 20;
@@ -64,6 +66,7 @@ impl SystemSpec {
     /// depth              maximum number of commands in flight: 31 with NCQ on Linux, 1 in IDE mode
     /// command_bytes_max  longest command
     /// offset_bytes       offset of the target on the drive, such as 32256
+    /// cached_by          a cache in front of the drive: see DriveCache::find
     /// without            a drive, to leave out what was fitted to its published results
     /// ```
     ///
@@ -85,11 +88,16 @@ impl SystemSpec {
             readahead_bytes: READAHEAD_BYTES,
             copy_bytes_per_s: COPY_BYTES_PER_S,
         };
-        let mut of_cache = None;
+        let (mut of_cache, mut cached_by) = (None, None);
         for condition in conditions.split('&').filter(|condition| !condition.is_empty()) {
             let (key, value) = condition.split_once('=').unwrap_or((condition, ""));
-            if key == "without" {
-                continue;
+            match key {
+                "without" => continue,
+                "cached_by" => {
+                    cached_by = Some(DriveCache::find(value)?);
+                    continue;
+                }
+                _ => {}
             }
             let number = parse_size(value).map_err(|error| invalid(format!("{key}: {error}")))?;
             match key {
@@ -107,7 +115,8 @@ impl SystemSpec {
                 _ => {
                     let what = format!("'{key}' is not a condition of a simulated drive");
                     let keys = "cache_bytes, dirty_percent, readahead_bytes, copy_bytes_per_s, \
-                                call_ns, depth, command_bytes_max, offset_bytes, without";
+                                call_ns, depth, command_bytes_max, offset_bytes, cached_by, \
+                                without";
                     return Err(invalid(format!("{what}: expected one of {keys}")));
                 }
             }
@@ -117,6 +126,10 @@ impl SystemSpec {
         }
         if let (0, Some(key)) = (cache.cache_bytes, of_cache) {
             return Err(invalid(format!("{key} requires cache_bytes, the size of the page cache")));
+        }
+        if let Some(cache) = cached_by {
+            // The other conditions are those of the drive's driver, below the cache.
+            spec.drive = cache.before(spec.drive, StoredSizes::AsWritten)?;
         }
         spec.cache = (cache.cache_bytes > 0).then_some(cache);
         spec.call_ns = call_ns.unwrap_or(if spec.cache.is_some() { CALL_NS } else { 0 });

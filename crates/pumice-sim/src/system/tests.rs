@@ -8,7 +8,7 @@ use rand::RngExt;
 
 use super::spec::CALL_NS;
 use super::*;
-use crate::drive::DesignCounts;
+use crate::drive::{DesignCounts, SimDesign};
 use pumice_drive::base::Clock;
 use pumice_drive::base::seed::random;
 
@@ -126,8 +126,12 @@ fn conditions_are_read_and_mistakes_explained() {
     assert_eq!((cache.readahead_bytes, spec.call_ns), (128 << 10, CALL_NS));
     assert_eq!((spec.drive.front.depth, spec.offset_bytes), (1, 32256));
     assert_eq!(spec.size_bytes(), spec.drive.size_bytes - 32256);
+    let cached = SystemSpec::find("micro-center-64?cached_by=ram:1GiB:write-back&depth=1").unwrap();
+    let SimDesign::Cached(parts) = cached.drive.design else { panic!("no cache") };
+    assert_eq!((parts.size_bytes, parts.slow.front.depth), (1 << 30, 1));
     for (conditions, words) in [
         ("?cache=1G", "'cache' is not a condition"),
+        ("?cached_by=ram", "expected NAME:SIZE"),
         ("?cache_bytes=x", "cache_bytes:"),
         ("?cache_bytes=1M", "64 MiB to 16 GiB"),
         ("?dirty_percent=20", "requires cache_bytes"),

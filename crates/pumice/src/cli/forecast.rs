@@ -20,6 +20,7 @@ use pumice_bench::workload::Changes;
 use pumice_bench::workload::{DEPTH_MAX, Operation, Pattern, THREADS_MAX};
 use pumice_drive::codec::Codec;
 use pumice_report::{Document, Table};
+use pumice_sim::cached::DriveCache;
 use pumice_sim::profile::Profile;
 use pumice_sim::trace::{Format, Options as TraceOptions};
 
@@ -33,6 +34,9 @@ use pumice_sim::trace::{Format, Options as TraceOptions};
 /// Workloads that scale with the drive, such as presets and operations, run on a drive scaled down
 /// to 4 GiB, which takes seconds and gives nearly the same results; --full-size simulates the whole
 /// drive. Traces always run at the drive's true size.
+///
+/// With --cache, a faster drive or memory is the cache of the drive, which is simulated whole; the
+/// workload runs until the share of hits no longer changes.
 ///
 /// Block-mapped flash and hard disks do not compress. For hard disks, only speed and latency are
 /// reported.
@@ -56,6 +60,8 @@ Examples:
     --over-provisioning 7,12,20,28 --saved 0%,25%,50%,75%,98% --html grid.html
   pumice forecast --profile micro-center-64 --workload job.fio --saved 56% --gb-per-day 20
   pumice forecast --profile micro-center-64 --link sata-6g --stripe 2 --workload read --saved 50%
+  pumice forecast --profile hdd-2010 --cache intel-x25-e-32:8G:write-back --workload random-read \\
+    --span 32G --pattern zipf
   pumice forecast --profile corsair-force-100 --workload web_0.csv --fold --data data.json --json")]
 pub(crate) struct Args {
     /// Name of a drive profile (see pumice drives), or a profile file
@@ -96,6 +102,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = up_to(64),
         allow_negative_numbers = true)]
     stripe: u32,
+
+    /// Put a cache in front of the drive, as NAME:SIZE[:write-back][:LINE]: NAME is a drive
+    /// profile, ram (a software cache in the host's memory) or ram-card (memory with a battery);
+    /// LINE is 4K to 64K [default: write-through, lines of 4 KiB]
+    #[arg(long, value_name = "CACHE", value_parser = cache)]
+    cache: Option<DriveCache>,
 
     /// Amount of data that the host writes per day in GB, to estimate the lifetime of the drive
     #[arg(long, value_name = "GB", value_parser = gigabytes, allow_negative_numbers = true)]
@@ -170,6 +182,10 @@ pub(crate) struct Args {
     json: bool,
 }
 
+fn cache(text: &str) -> Result<DriveCache, String> {
+    DriveCache::find(text).map_err(|error| error.to_string())
+}
+
 fn state(text: &str) -> Result<State, String> {
     match text {
         "new" => Ok(State::New),
@@ -189,9 +205,9 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     if let Some(link) = &args.link {
         profile = profile.with_link(link)?;
     }
-    let compresses = profile.controller.codec() != Codec::None;
-    if compresses && args.saved.is_empty() && args.data.is_empty() {
-        bail!("{} compresses: state what data saves with --saved 50%, or --data", profile.id);
+    let compressing = args.compressing(&profile);
+    if let Some((name, _)) = compressing.filter(|_| args.saved.is_empty() && args.data.is_empty()) {
+        bail!("{name} compresses: state what data saves with --saved 50%, or --data");
     }
     let asked = args.asked();
     let (source, remarks) = Source::find(&args.workload, &asked)?;
@@ -283,7 +299,8 @@ impl Plan {
     /// # Errors
     /// The drive is impossible, or the workload does not fit it.
     fn new(args: &Args, profile: &Profile, source: &Source, asked: &Asked) -> Result<Self> {
-        let is_scaled = source.is_relative() && !args.full_size && profile.kind() == "log";
+        let is_log = profile.kind() == "log" && args.cache.is_none();
+        let is_scaled = source.is_relative() && !args.full_size && is_log;
         let scaled = is_scaled.then_some(SCALED_BYTES);
         let options = ForecastOptions {
             state: args.state,
@@ -291,6 +308,7 @@ impl Plan {
             bytes_per_day: args.gb_per_day.map(|gb| gb * 1e9),
             scaled_bytes: args.scaled.or(scaled),
             stripe: args.stripe,
+            cache: args.cache.clone(),
             over_provisioning_percent: None,
         };
         let over: Vec<Option<f64>> = match args.over_provisioning.as_slice() {
@@ -345,6 +363,13 @@ impl Args {
         }
     }
 
+    /// Returns the name and the codec of the drive, or of its cache, if one of them compresses.
+    fn compressing<'a>(&'a self, profile: &'a Profile) -> Option<(&'a str, Codec)> {
+        let drive = (profile.id.as_str(), profile.controller.codec());
+        let cache = self.cache.as_ref().map(|cache| (cache.name(), cache.codec()));
+        [Some(drive), cache].into_iter().flatten().find(|(_, codec)| *codec != Codec::None)
+    }
+
     /// Measures the data.
     ///
     /// # Errors
@@ -355,7 +380,7 @@ impl Args {
             let saved = if self.saved.is_empty() { &[Saving::NONE][..] } else { &self.saved };
             return Ok(saved.iter().copied().map(Data::saved).collect());
         }
-        let codec = profile.controller.codec();
+        let codec = self.compressing(profile).map_or(Codec::None, |(_, codec)| codec);
         Ok(self.data.iter().map(|path| Data::of_path(path, codec)).collect::<Result<_, _>>()?)
     }
 

@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
+use super::merge::{self, Named, Own};
 use super::message::{Clocks, Order, PROTOCOL, Report, read, write};
 use super::{Connection, run_on_hosts, serve};
-use crate::bench::results::{Header, RunResult};
+use crate::bench::results::{Header, RunResult, sample};
 use crate::bench::runner::End;
 use crate::bench::target::Location;
 use crate::bench::{Benchmark, Sink};
@@ -328,10 +329,21 @@ fn what_cannot_be_in_step_is_refused() {
     assert!(refused.unwrap_err().to_string().contains("a simulated drive"));
 }
 
+/// A run that did not begin with the others is no measurement of all, and says so.
+#[test]
+fn a_late_start_is_told() {
+    let own = |late_ns| Own { late_ns, run: sample::run(0, 0, 0, 100.0) };
+    let named = |name: &str| Named { name: name.to_owned(), ahead_ns: 0, error_ns: 0 };
+    let hosts = [named("a"), named("b")];
+    let warned = |late_ns| merge::run(&sample::plan(), &hosts, &[own(0), own(late_ns)]).unwrap();
+    assert!(warned(10_000_000).warnings.is_empty());
+    assert_eq!(warned(25_000_000).warnings, ["b: the run began 25 ms after the others"]);
+}
+
 /// What a host sends is added up only if it can have been measured.
 #[test]
 fn impossible_numbers_are_refused() {
-    let good = crate::bench::results::sample::run(0, 0, 0, 100.0).sample;
+    let good = sample::run(0, 0, 0, 100.0).sample;
     assert!(good.is_plausible());
     let mut bad = vec![good.clone(); 6];
     bad[0].interval_ns = 0;

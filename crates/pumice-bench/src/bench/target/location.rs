@@ -195,8 +195,8 @@ impl Location {
     /// [`Error::AlreadyExists`] if there is existing data and `destroy` is not set; [`Error::Busy`]
     /// if a device is mounted or has partitions; [`Error::Invalid`] if the target is too small;
     /// [`Error::NoSpace`] if its file system is too small; [`Error::ReadOnly`] for a read-only
-    /// export. Nothing is changed in these cases, and never of [`Location::Existing`], which must
-    /// only be large enough.
+    /// export or device. Nothing is changed in these cases, and never of [`Location::Existing`],
+    /// which must only be large enough.
     pub fn prepare(&self, bytes: u64, destroy: bool) -> Result<()> {
         match self {
             Self::File(path) => prepare_file(path, bytes, destroy),
@@ -359,6 +359,14 @@ fn prepare_device(path: &Path, bytes: u64, destroy: bool) -> Result<()> {
     if partitions.into_iter().any(|child| child.path().join("partition").exists()) {
         return Err(Error::Busy(format!(
             "{} has partitions: specify one of them, or wipe the partition table",
+            path.display()
+        )));
+    }
+    // Such a device can be opened for writing, but refuses every write.
+    if fs::read_to_string(entry.join("ro")).is_ok_and(|is_read_only| is_read_only.trim() == "1") {
+        return Err(Error::ReadOnly(format!(
+            "{0} is read-only: allow writes with blockdev --setrw {0}, or run a test that only \
+             reads, such as --preset hd-tune",
             path.display()
         )));
     }

@@ -2,6 +2,7 @@
 
 use super::Facts;
 use super::files::{Files, number};
+use crate::workload::memory_of;
 use pumice_drive::base::units::format_size;
 
 /// The folder of the processor that stands for all.
@@ -28,9 +29,7 @@ pub(super) fn describe(files: &Files, facts: &mut Facts) {
 
 /// Returns the bytes of memory.
 pub(super) fn memory_bytes(files: &Files) -> Option<u64> {
-    let text = files.text("/proc/meminfo")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    memory_of(&files.text("/proc/meminfo")?)
 }
 
 /// Returns the name and version of the distribution.

@@ -1,0 +1,33 @@
+//! A drive with a cache in front: a software cache in the host's memory, a card with memory, or a
+//! faster drive before a slower one.
+//!
+//! ```text
+//! read   hit  -> cache                        miss -> slow drive, then into the cache
+//! write  through: cache and slow drive        back -> cache; later, in order, to the slow drive
+//! ```
+//!
+//! **Lines** of 4 to 64 KiB, the least recently used of which makes room. A read that misses brings
+//! whole lines. A write of a whole line enters the cache; a write of a part of a line that is not
+//! there first brings the rest (write-back) or leaves the line out (write-through).
+//!
+//! **Write-back**: when more than half of the lines are newer than the slow drive's, they are
+//! written there, in ascending order, adjacent ones together. Only lines that the slow drive has,
+//! too, can make room. While there are none, writes go past the cache.
+//!
+//! **Power loss.** A cache is volatile (memory of the host) or not (flash, memory with a battery).
+//! A write-through cache is never the only one to have data. A flush of a write-back cache flushes
+//! both drives, and writes back first if the cache is volatile. A line that a cache that is not
+//! volatile has written back counts as old only after a flush of the slow drive.
+//!
+//! Not simulated: the cache's own map on its medium, sequential reads that pass a cache, promotion
+//! after several uses, recovery.
+
+mod lines;
+mod simulated;
+mod spec;
+#[cfg(test)]
+mod tests;
+
+pub use simulated::CacheCounts;
+pub(crate) use simulated::Cached;
+pub use spec::{CachedSpec, DriveCache};
