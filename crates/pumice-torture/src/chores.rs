@@ -1,4 +1,5 @@
-//! What hosts do beside requests: they scrub the drive and change its size and capacity.
+//! What hosts do beside requests: they scrub the drive, change its size and capacity, and take
+//! snapshots, which `snapshots` has.
 
 use rand::RngExt;
 
@@ -29,6 +30,9 @@ impl Host {
                 Hazard::Scrub => self.scrub().await?,
                 _ => self.resize().await?,
             }
+        }
+        if self.scene.hazards.has(Hazard::Snapshots) {
+            self.snapshot().await?;
         }
         Ok(())
     }
@@ -85,7 +89,7 @@ impl Host {
                 Ok(())
             }
             // It changed nothing.
-            Err(error) if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Busy) => {
+            Err(error) if self.is_refusal(&error) => {
                 // Unless another resize has made it longer since.
                 if grown && drive.size_bytes() as usize == before {
                     self.scene.oracle.borrow_mut().shrink(before);
@@ -101,7 +105,18 @@ impl Host {
         }
     }
 
-    fn may_fail(&self, error: &Error) -> bool {
+    /// Returns whether a resize was refused for a reason of the world.
+    fn is_refusal(&self, error: &Error) -> bool {
+        match error.kind() {
+            ErrorKind::NoSpace | ErrorKind::Busy => true,
+            // The capacity does not shrink below snapshots.
+            ErrorKind::InvalidInput => self.scene.hazards.has(Hazard::Snapshots),
+            _ => false,
+        }
+    }
+
+    /// Returns whether damage or faults of the world explain an error.
+    pub(super) fn may_fail(&self, error: &Error) -> bool {
         let faults = self.scene.faults.get();
         let is_damaged = faults.of_reads || self.scene.is_damaged.get();
         match error.kind() {

@@ -33,6 +33,8 @@ pub enum Hazard {
     Resize,
     /// In the end the drive is extracted and rebuilt.
     Rescue,
+    /// Hosts take and delete snapshots while they use the drive.
+    Snapshots,
 }
 
 /// A hazard's name, weight by default, and description.
@@ -47,7 +49,7 @@ const fn entry(hazard: Hazard, name: &'static str, percent: u8, about: &'static 
     Entry { hazard, name, percent, about }
 }
 
-const COUNT: usize = 12;
+const COUNT: usize = 13;
 
 /// All hazards, in the order of their numbers.
 const ENTRIES: [Entry; COUNT] = [
@@ -63,6 +65,7 @@ const ENTRIES: [Entry; COUNT] = [
     entry(Hazard::Scrub, "scrub", 20, "hosts scrub the drive"),
     entry(Hazard::Resize, "resize", 10, "hosts resize the drive"),
     entry(Hazard::Rescue, "rescue", 10, "extract and rebuild in the end"),
+    entry(Hazard::Snapshots, "snapshots", 20, "hosts take and delete snapshots"),
 ];
 
 const _: () = {

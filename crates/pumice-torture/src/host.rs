@@ -179,7 +179,9 @@ impl Host {
             self.scene.judge_refusal(&self.drive.info())?;
         }
         if is_refused && !self.scene.has_faults() && self.random.random_range(0..4) == 0 {
+            self.forbid_snapshots().await?;
             self.make_space(number).await?;
+            self.allow_snapshots();
         }
         Ok(())
     }

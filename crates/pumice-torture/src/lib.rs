@@ -9,7 +9,7 @@
 //! * `crash_point`: ends a life at any await point or operation of the medium.
 //! * `medium`: the medium of the drive. `rot`: bits that flip while the drive is closed.
 //!   `damage`: bits and sectors that go bad under a served drive, and stay bad.
-//! * `rescue`: a drive is extracted and rebuilt.
+//! * `rescue`: a drive is extracted and rebuilt. `snapshots`: some are taken, deleted and compared.
 //! * `gauge`: bounds of memory, time and space.
 //! * `oracle`: what a disk must hold. `scene`: what all parts of a world share. `trace`: the
 //!   fingerprint of a run.
@@ -20,8 +20,8 @@
 //! * `fuzz`: the entry points of the fuzzers.
 //!
 //! A seed and the rules determine a run completely. The crate reaches the drive only as a
-//! host does, except for `Drive::audit` and `Drive::taken`, and never reads the wall clock. It is
-//! not published: only the tests and fuzzers of this repository use it.
+//! host does, except for `Drive::audit`, `Drive::taken` and `Drive::snapshots_begun`, and never
+//! reads the wall clock. It is not published: only the tests and fuzzers of this repository use it.
 
 mod ageing;
 mod chores;
@@ -41,6 +41,7 @@ mod oracle;
 mod rescue;
 mod rot;
 mod scene;
+mod snapshots;
 mod sweep;
 mod tally;
 #[cfg(test)]

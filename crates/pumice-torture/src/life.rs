@@ -17,10 +17,10 @@ use super::scene::{Faults, Scene, TorturedDrive};
 use pumice_drive::base::seed::Random;
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::wait::WaitQueue;
-use pumice_drive::base::{Error, ErrorKind, Result};
+use pumice_drive::base::{Clock, Error, ErrorKind, Result};
 use pumice_drive::controller::{Audit, Drive, OpenOptions};
-use pumice_drive::media::Geometry;
 use pumice_drive::media::layer::{FaultPlan, Trigger};
+use pumice_drive::media::{Geometry, Medium};
 
 /// Limit on the virtual time of a life, after which a request counts as waiting forever: an hour,
 /// while no request has a reason to take more than seconds.
@@ -240,14 +240,16 @@ impl Life {
             });
         }
         let mut disk = vec![0xa5; drive.size_bytes() as usize];
-        let unreadable = self.read_all(drive, &mut disk).await?;
+        let unreadable = read_all(&self.scene, drive, &mut disk).await?;
         let (taken, durable) = {
             let oracle = self.scene.oracle.borrow();
             (oracle.taken(), oracle.durable())
         };
         let found = Found { bytes: &disk, unreadable: &unreadable };
         let lost_batches = self.scene.lost_batches.take().max(u32::from(plan.misread.is_some()));
-        let floor = self.scene.oracle.borrow().vouched(lost_batches);
+        let found_snapshots = drive.snapshots();
+        let floor = self.scene.settle_snapshots(&found_snapshots, plan.may_be_refused)?;
+        let floor = floor.max(self.scene.oracle.borrow().vouched(lost_batches));
         let settled = self.scene.oracle.borrow_mut().settle(found, floor)?;
         assert_eq!(settled.kept + settled.lost, taken);
         self.scene.trace.add_bytes(&disk);
@@ -256,35 +258,6 @@ impl Life {
         tally.changes_kept += settled.kept.saturating_sub(durable) as u64;
         tally.changes_lost += settled.lost as u64;
         Ok(())
-    }
-
-    /// Reads the whole disk; returns the blocks that cannot be read because of damage.
-    async fn read_all(
-        &self,
-        drive: &TorturedDrive,
-        disk: &mut [u8],
-    ) -> Result<BTreeSet<usize>, Mismatch> {
-        let mut unreadable = BTreeSet::new();
-        for (index, part) in disk.chunks_mut(COMPARED_AT_ONCE).enumerate() {
-            let offset = index * COMPARED_AT_ONCE;
-            let Err(error) = drive.read(offset as u64, part).await else { continue };
-            self.may_be_of_damage(&error)?;
-            for (number, block) in part.chunks_mut(BLOCK_BYTES).enumerate() {
-                let offset = offset + number * BLOCK_BYTES;
-                let Err(error) = drive.read(offset as u64, block).await else { continue };
-                self.may_be_of_damage(&error)?;
-                unreadable.insert(offset / BLOCK_BYTES);
-            }
-        }
-        Ok(unreadable)
-    }
-
-    fn may_be_of_damage(&self, error: &Error) -> Result<(), Mismatch> {
-        if self.scene.is_damaged.get() && is_of_a_read(error) {
-            return Ok(());
-        }
-        let promised = "the whole disk can be read".to_owned();
-        Err(Mismatch { promised, found: error.chain() })
     }
 
     /// Runs all hosts to their end, then audits the accounts.
@@ -373,6 +346,35 @@ fn has_location(error: &Error) -> bool {
     error.kind() == ErrorKind::Medium
 }
 
-fn is_of_a_read(error: &Error) -> bool {
+/// Reads the whole disk; returns the blocks that cannot be read because of damage.
+pub(super) async fn read_all<M: Medium, C: Clock>(
+    scene: &Scene,
+    drive: &Drive<M, C>,
+    disk: &mut [u8],
+) -> Result<BTreeSet<usize>, Mismatch> {
+    let may_be_of_damage = |error: &Error| {
+        if scene.is_damaged.get() && is_of_a_read(error) {
+            return Ok(());
+        }
+        let promised = "the whole disk can be read".to_owned();
+        Err(Mismatch { promised, found: error.chain() })
+    };
+    let mut unreadable = BTreeSet::new();
+    for (index, part) in disk.chunks_mut(COMPARED_AT_ONCE).enumerate() {
+        let offset = index * COMPARED_AT_ONCE;
+        let Err(error) = drive.read(offset as u64, part).await else { continue };
+        may_be_of_damage(&error)?;
+        for (number, block) in part.chunks_mut(BLOCK_BYTES).enumerate() {
+            let offset = offset + number * BLOCK_BYTES;
+            let Err(error) = drive.read(offset as u64, block).await else { continue };
+            may_be_of_damage(&error)?;
+            unreadable.insert(offset / BLOCK_BYTES);
+        }
+    }
+    Ok(unreadable)
+}
+
+/// Returns whether an error is one of a read: of the medium, or of what it returned.
+pub(super) fn is_of_a_read(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Medium | ErrorKind::Corrupt)
 }

@@ -78,12 +78,29 @@ type Contents = Vec<Box<[u8]>>;
 
 /// A disk with blocks of which only some possible contents are known.
 #[derive(Clone, Debug)]
-struct Image {
+pub(super) struct Image {
     bytes: Vec<u8>,
     vague: BTreeMap<usize, Contents>,
 }
 
 impl Image {
+    /// Returns the size of the disk in bytes.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Describes the first block that cannot hold what was found in it.
+    pub(super) fn first_wrong(&self, found: &Found<'_>) -> Option<String> {
+        let wrong = self.wrong_blocks(found);
+        let block = *wrong.first()?;
+        Some(format!(
+            "{} wrong blocks; LBA {block} holds {}, not {}",
+            wrong.len(),
+            describe(&found.bytes[bytes_of(block)]),
+            describe(&self.bytes[bytes_of(block)])
+        ))
+    }
+
     fn apply(&mut self, change: &Change) {
         let len = self.bytes.len();
         change.apply(0..len, &mut self.bytes);
@@ -226,6 +243,14 @@ impl Oracle {
     /// Returns the disk with which the oracle was last settled.
     pub(super) fn base(&self) -> &[u8] {
         &self.base.bytes
+    }
+
+    /// Returns the first `bytes` of the disk as it is now.
+    pub(super) fn freeze(&self, bytes: usize) -> Image {
+        let mut image = self.disk.clone();
+        image.bytes.truncate(bytes);
+        image.vague.retain(|&block, _| bytes_of(block).end <= bytes);
+        image
     }
 
     /// Returns the number of changes since the oracle was last settled.

@@ -10,6 +10,7 @@ use super::gauge::{self, InFlight};
 use super::hazard::{Hazard, Hazards};
 use super::medium::{Misread, TracedMedium};
 use super::oracle::{Mismatch, Oracle};
+use super::snapshots::Frozens;
 use super::tally::Tally;
 use super::trace::Trace;
 use pumice_drive::base::clock::{Spawn, Task};
@@ -103,6 +104,8 @@ pub(super) struct Scene {
     pub(super) trace: Rc<Trace>,
     /// The oracle.
     pub(super) oracle: RefCell<Oracle>,
+    /// The snapshots, and what they must hold.
+    pub(super) snapshots: RefCell<Frozens>,
     /// Counters.
     pub(super) tally: RefCell<Tally>,
     /// Failures that are possible in this life.
@@ -145,6 +148,7 @@ impl Scene {
             crash_point: Rc::default(),
             trace: Rc::default(),
             oracle: RefCell::new(Oracle::new(disk_bytes as usize)),
+            snapshots: RefCell::default(),
             tally: RefCell::default(),
             faults: Cell::default(),
             hazards,
@@ -288,6 +292,10 @@ impl Scene {
 
     /// Checks a refusal for lack of space against what the disk holds.
     pub(super) fn judge_refusal(&self, info: &Info) -> Result<(), Mismatch> {
+        if self.hazards.has(Hazard::Snapshots) {
+            // They may hold any part of the space.
+            return Ok(());
+        }
         let codec = self.limits.codec.unwrap_or(Codec::None);
         let needed = gauge::needed_bytes(&self.oracle.borrow(), codec);
         self.tally.borrow_mut().refused_at(gauge::needed_percent(info, needed));
@@ -321,12 +329,15 @@ impl Scene {
                 self.trims_when_full.set(trims.or(Some(0)));
                 // A victim that cannot be read cannot be emptied; if strict, that must not matter.
                 let cannot_read = self.faults.get().of_reads || self.is_damaged.get();
-                let may_shrink = self.hazards.has(Hazard::Resize);
+                let may_lack =
+                    self.hazards.has(Hazard::Resize) || self.hazards.has(Hazard::Snapshots);
                 let Limits { may_fill_up, is_strict, .. } = self.limits;
-                may_fill_up || may_shrink || cannot_read && !is_strict
+                may_fill_up || may_lack || cannot_read && !is_strict
             }
             Verb::Trim | Verb::WriteZeroes => {
-                self.trims_when_full.get().is_some_and(|trims| trims >= TRIMS_WHEN_FULL)
+                // With snapshots trims need the reserve of checkpoints, too.
+                self.hazards.has(Hazard::Snapshots)
+                    || self.trims_when_full.get().is_some_and(|trims| trims >= TRIMS_WHEN_FULL)
             }
             Verb::Read | Verb::Flush => false,
         }

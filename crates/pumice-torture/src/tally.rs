@@ -74,6 +74,14 @@ pub struct Tally {
     pub scrubs: u64,
     /// Changes of size or capacity that completed.
     pub resizes: u64,
+    /// Snapshots taken.
+    pub snapshots: u64,
+    /// Snapshots refused for lack of space or during a resize.
+    pub snapshots_refused: u64,
+    /// Snapshots deleted.
+    pub snapshots_deleted: u64,
+    /// Snapshots read whole after a life and compared.
+    pub snapshots_compared: u64,
     /// Drives extracted or rebuilt.
     pub rescues: u64,
     /// Longest time of a request, in nanoseconds of virtual time.
@@ -185,6 +193,10 @@ impl Tally {
         self.unreadable_blocks += other.unreadable_blocks;
         self.scrubs += other.scrubs;
         self.resizes += other.resizes;
+        self.snapshots += other.snapshots;
+        self.snapshots_refused += other.snapshots_refused;
+        self.snapshots_deleted += other.snapshots_deleted;
+        self.snapshots_compared += other.snapshots_compared;
         self.rescues += other.rescues;
         self.took_at_most(other.request_ns_max);
         self.held_at_most(other.in_flight_bytes_max);

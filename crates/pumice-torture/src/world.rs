@@ -7,6 +7,7 @@
 //! ```
 
 use std::cell::{Cell, RefCell};
+use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::rc::Rc;
@@ -41,6 +42,10 @@ const SEGMENT_BYTES: u32 = 4 << 20;
 
 /// Memory for what is read ahead: enough for two readers.
 const READ_AHEAD_BYTES: usize = 1 << 20;
+
+/// Segments of a drive with snapshots beyond those of the same drive without: none, so that most
+/// are refused, to room for several whole disks.
+const SEGMENTS_FOR_SNAPSHOTS: RangeInclusive<u64> = 0..=24;
 
 /// Blocks of a disk that ages.
 const AGED_BLOCKS: u64 = 8192;
@@ -99,7 +104,7 @@ pub(super) struct World {
     pub(super) options: OpenOptions,
     latency_ns_max: u64,
     /// The layer below the drive, if it outlives the last life.
-    layers: Option<Rc<Layers>>,
+    pub(super) layers: Option<Rc<Layers>>,
     farewell: Option<Farewell>,
     keep: Option<Keep>,
 }
@@ -153,7 +158,13 @@ impl World {
             false => Texture::Any,
         };
         let age = ages.then_some(texture);
-        let (spec, may_fill_up) = draw_spec(&mut random, is_heavy, age);
+        let (mut spec, mut may_fill_up) = draw_spec(&mut random, is_heavy, age);
+        if hazards.has(Hazard::Snapshots) {
+            may_fill_up = true;
+            let geometry = spec.geometry().expect("worlds are drawn within the limits");
+            let more = random.random_range(SEGMENTS_FOR_SNAPSHOTS) * u64::from(SEGMENT_BYTES);
+            spec.capacity_bytes = Some(geometry.capacity_bytes() + more);
+        }
         let geometry = spec.geometry().expect("worlds are drawn within the limits");
         let more = u64::from(SEGMENTS_TO_GROW) * u64::from(SEGMENT_BYTES);
         let mut memory = MemMedium::new(geometry.medium_bytes() + more);
@@ -267,6 +278,7 @@ impl World {
             }
         }
         if !self.scene.was_refused.take() {
+            self.compare_snapshots()?;
             return Ok((stage, Fate::Continues));
         }
         let hazards = self.scene.hazards;
@@ -285,6 +297,7 @@ impl World {
                 found: "it refuses".to_owned(),
             });
         }
+        self.compare_snapshots()?;
         Ok((stage, Fate::Continues))
     }
 
@@ -409,7 +422,7 @@ impl World {
     fn check(&self) -> Result<(), Mismatch> {
         let report = self.scene.runtime.block_on(check(&self.memory, Depth::Full, &mut |_| ()));
         let found = match report {
-            Ok(report) if report.problem_count == 0 => return Ok(()),
+            Ok(report) if report.problem_count == 0 => return self.check_snapshots(),
             _ if self.scene.is_damaged.get() => return Ok(()),
             Ok(report) => format!("{} problems: {:?}", report.problem_count, report.problems),
             Err(error) => error.chain(),

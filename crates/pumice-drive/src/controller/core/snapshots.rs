@@ -120,6 +120,8 @@ pub(crate) struct Snapshots {
     /// Oldest first.
     kept: Vec<Kept>,
     change: Option<Change>,
+    /// Checkpoints begun since the opening that were to become snapshots.
+    begun: u64,
     /// Snapshots being made, from the first check of whether that is possible.
     creating: u32,
     /// Free segments that one needs, if they are too few.
@@ -134,8 +136,13 @@ impl Snapshots {
 
     /// Returns the free segments that a snapshot to be made waits for.
     #[inline]
-    pub(super) fn wanted_segments(&self) -> u32 {
+    pub(crate) fn wanted_segments(&self) -> u32 {
         self.wanted_segments
+    }
+
+    /// Returns the number of checkpoints begun since the opening that were to become snapshots.
+    pub(crate) fn begun(&self) -> u64 {
+        self.begun
     }
 
     /// Returns the snapshot of a name.
@@ -196,7 +203,10 @@ impl Core {
     pub(crate) fn end_snapshot(&mut self) {
         let left = self.snapshots.creating.checked_sub(1);
         self.snapshots.creating = left.expect("a snapshot that was begun ends once");
-        self.snapshots.wanted_segments = 0;
+        // Another one may still wait for them.
+        if self.snapshots.creating == 0 {
+            self.snapshots.wanted_segments = 0;
+        }
     }
 
     /// Returns why the capacity cannot shrink, if snapshots are the reason.
@@ -232,8 +242,11 @@ impl Core {
     /// it.
     ///
     /// # Errors
-    /// `NoSpace`.
+    /// `NoSpace`, `Poisoned`.
     pub(crate) fn room_for_snapshot(&mut self) -> Result<Option<()>> {
+        // Nothing would come of waiting.
+        self.check_writable(0, 0)?;
+        self.log.check_medium_full()?;
         let needed = self.segments_for_snapshot();
         if self.space.free_count() >= needed {
             return Ok(Some(()));
@@ -288,7 +301,10 @@ impl Core {
         self.snapshots.change = match wish {
             Wish::None => None,
             Wish::Delete(watermark) => Some(Change::Delete(watermark)),
-            Wish::Create(new) => Some(Change::Create(self.retain_frames(new, root, table))),
+            Wish::Create(new) => {
+                self.snapshots.begun += 1;
+                Some(Change::Create(self.retain_frames(new, root, table)))
+            }
         };
         self.snapshots.next_list()
     }

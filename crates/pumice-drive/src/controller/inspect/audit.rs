@@ -118,6 +118,13 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let totals = self.core().counters().totals();
         Taken { host_bytes: totals.host_bytes, frame_bytes: totals.frame_bytes }
     }
+
+    /// Returns the number of snapshots begun since the opening. It moves in the very poll of
+    /// [`Drive::create_snapshot`] in which the snapshot takes its place in the order of changes;
+    /// the last such poll counts, since an attempt may fail for lack of space and be repeated.
+    pub fn snapshots_begun(&self) -> u64 {
+        self.core().snapshots().begun()
+    }
 }
 
 /// Compares the segment table with live bytes counted by segment.
@@ -155,5 +162,24 @@ fn compare(core: &Core, mut counted: Vec<u64>) -> Result<Audit> {
             return wrong(format!("segment {} is written to and counts as free", tail.segment));
         }
     }
+    compare_retained(core)?;
     Ok(Audit { live_bytes, used_segments, free_segments })
+}
+
+/// Compares how many snapshots need each segment with what each snapshot needs.
+fn compare_retained(core: &Core) -> Result<()> {
+    let mut counted = vec![0u16; core.space().segment_count() as usize];
+    for segment in core.snapshots().kept().iter().flat_map(|kept| kept.retained.iter()) {
+        if let Some(count) = counted.get_mut(segment.0 as usize) {
+            *count += 1;
+        }
+    }
+    for (segment, count) in (0..).map(SegmentId).zip(counted) {
+        let retained = core.space().retained_by(segment);
+        if retained != count || count > 0 && core.space().is_free(segment) {
+            let what = format!("segment {segment} is kept for {retained} snapshots, not {count}");
+            return Err(Error::new(ErrorKind::Corrupt, what));
+        }
+    }
+    Ok(())
 }

@@ -7,6 +7,7 @@ use rand::RngExt;
 
 use super::*;
 use crate::base::seed::{Random, random};
+use crate::media::layer::Trigger;
 
 const SIZE: u64 = 8 << 20;
 
@@ -37,6 +38,13 @@ impl Disk {
     fn trim_all(&mut self, drive: &TestDrive) {
         self.world.run(drive.trim(0, SIZE, false)).unwrap();
         self.plain.fill(0);
+    }
+
+    fn write_in_second_leaf(&mut self, drive: &TestDrive) {
+        let block = self.random.random_range(SIZE / 2 / BLOCK..SIZE / BLOCK);
+        let data = payload::noise(&mut self.random, BLOCK as usize);
+        self.world.write(drive, block * BLOCK, &data).unwrap();
+        self.plain[(block * BLOCK) as usize..][..data.len()].copy_from_slice(&data);
     }
 
     /// Writes as much as fills the drive's capacity, so that garbage collection works.
@@ -125,6 +133,7 @@ fn a_snapshot_outlives_openings_and_checkpoints() {
     disk.world.kill(drive);
     drive = disk.world.open();
     assert_eq!(names(&drive), ["a"]);
+    assert!(drive.core().superblock().has_snapshots, "other programs must know them");
     for _ in 0..3 {
         disk.write_some(&drive, 30);
         disk.world.run(drive.checkpoint()).unwrap();
@@ -418,6 +427,174 @@ fn a_snapshot_given_up_retains_nothing() {
     assert_eq!(names(&drive), ["a"]);
     disk.world.close(drive);
     assert!(whole(&disk.world, "a") == disk.plain);
+}
+
+/// A deletion that fails leaves the snapshot as it was.
+#[test]
+fn a_deletion_given_up_changes_nothing() {
+    let mut disk = Disk::new(14);
+    let drive = disk.world.open();
+    disk.write_some(&drive, 30);
+    disk.take(&drive, "a");
+    let a = disk.plain.clone();
+    let retained = |drive: &TestDrive| {
+        let core = drive.core();
+        let used: Vec<_> = core.space().used().map(|used| used.segment).collect();
+        used.into_iter().filter(|&segment| core.space().is_retained(segment)).collect::<Vec<_>>()
+    };
+    let before = retained(&drive);
+    let latency_ns = 1_000_000..=1_000_000;
+    drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+    let deleting = drive.delete_snapshot("a");
+    assert!(disk.world.run(disk.world.runtime.timeout(1_500_000, deleting)).is_none());
+    drive.medium().set_plan(FaultPlan::default());
+    assert_eq!(names(&drive), ["a"]);
+    assert_eq!(retained(&drive), before);
+    disk.trim_all(&drive);
+    (0..3).for_each(|_| disk.write_around(&drive));
+    disk.world.close(drive);
+    assert!(whole(&disk.world, "a") == a);
+}
+
+/// Writes to the second leaf, and checkpoints, until metadata goes to another segment than that
+/// with the first leaf. Returns that segment.
+fn leave_a_leaf(disk: &mut Disk, drive: &TestDrive) -> SegmentId {
+    let tail = |drive: &TestDrive| drive.core().log().tail(Stream::Meta).unwrap().segment;
+    for at in [0, SIZE / 2] {
+        let data = payload::noise(&mut disk.random, 64 << 10);
+        disk.world.write(drive, at, &data).unwrap();
+        disk.plain[at as usize..][..data.len()].copy_from_slice(&data);
+    }
+    disk.world.run(drive.checkpoint()).unwrap();
+    let first = tail(drive);
+    while tail(drive) == first {
+        disk.write_in_second_leaf(drive);
+        disk.world.run(drive.checkpoint()).unwrap();
+    }
+    assert!(drive.core().metadata().iter().any(|place| place.segment == first), "the leaf");
+    first
+}
+
+/// Opens it twice: the snapshot is the newest checkpoint, and then is not.
+#[test]
+fn a_snapshot_needs_leaves_of_earlier_checkpoints() {
+    let mut disk = Disk::new(15);
+    let drive = disk.world.open_without_collector();
+    let segment = leave_a_leaf(&mut disk, &drive);
+    disk.take(&drive, "a");
+    assert!(drive.core().space().is_retained(segment));
+    disk.world.kill(drive);
+    for _ in 0..2 {
+        let drive = disk.world.open_without_collector();
+        assert!(drive.core().space().is_retained(segment));
+        disk.write_in_second_leaf(&drive);
+        disk.world.close(drive);
+    }
+}
+
+/// The checkpoint names the leaf, the map does not any more when it is complete.
+#[test]
+fn a_snapshot_needs_leaves_that_are_trimmed_while_it_is_taken() {
+    let mut disk = Disk::new(16);
+    let drive = disk.world.open_without_collector();
+    let segment = leave_a_leaf(&mut disk, &drive);
+    let a = disk.plain.clone();
+    let latency_ns = 1_000_000..=1_000_000;
+    drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+    let trim = async {
+        while drive.snapshots_begun() == 0 {
+            disk.world.runtime.clone().sleep_ns(10_000).await;
+        }
+        drive.trim(0, SIZE / 2, false).await.unwrap();
+        drive.reap_all().await.unwrap();
+        assert!(drive.snapshots().is_empty(), "it is still being taken");
+    };
+    let both = futures_util::future::join(drive.create_snapshot(new("a", 1)), trim);
+    disk.world.run(both).0.unwrap();
+    drive.medium().set_plan(FaultPlan::default());
+    assert!(drive.core().space().is_retained(segment));
+    disk.plain[..SIZE as usize / 2].fill(0);
+    let drive = disk.world.reopen(drive);
+    assert!(drive.core().space().is_retained(segment));
+    for _ in 0..3 {
+        disk.write_around(&drive);
+        disk.world.run(drive.checkpoint()).unwrap();
+    }
+    disk.compare(&drive);
+    disk.world.close(drive);
+    assert!(whole(&disk.world, "a") == a);
+}
+
+/// Frames are being moved when a snapshot is taken, which must find them later by their places.
+#[test]
+fn frames_stay_from_the_moment_at_which_a_snapshot_is_taken() {
+    let mut were_moved = 0;
+    for step in 0..40_u64 {
+        let mut disk = Disk::new(17);
+        let drive = disk.world.open_without_collector();
+        disk.write_around(&drive);
+        disk.world.run(drive.checkpoint()).unwrap();
+        let places = || -> Vec<_> {
+            let core = drive.core();
+            let runs = core.map().runs().into_iter();
+            let frames = runs.map(|(lba, _, mapping)| match mapping {
+                Mapping::Frame { place, .. } => Some((lba, place.segment, place.offset)),
+                _ => None,
+            });
+            frames.collect()
+        };
+        let victim = drive.core().next_victim().expect("a segment that is partly dead");
+        let latency_ns = 100_000..=100_000;
+        drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+        let at_first = places();
+        let mut at_cut = Vec::new();
+        let create = async {
+            disk.world.runtime.clone().sleep_ns(step * 50_000).await;
+            let mut creating = std::pin::pin!(drive.create_snapshot(new("a", 1)));
+            std::future::poll_fn(|context| {
+                let before = drive.snapshots_begun();
+                let polled = creating.as_mut().poll(context);
+                if drive.snapshots_begun() > before {
+                    at_cut = places();
+                }
+                polled
+            })
+            .await
+        };
+        let empty = drive.empty_victim(victim);
+        let (created, emptied) = disk.world.run(futures_util::future::join(create, empty));
+        created.unwrap();
+        emptied.unwrap();
+        were_moved += u32::from(at_cut != at_first && drive.core().space().is_retained(victim));
+        assert!(places() == at_cut, "frames were moved, step {step}");
+    }
+    assert!(were_moved > 0, "no snapshot was taken while frames were moved");
+}
+
+/// A snapshot that waits for garbage collection waits as long as another one does, and no longer
+/// than the drive takes writes.
+#[test]
+fn a_snapshot_that_waits_for_room_ends_with_the_drive() {
+    let mut disk = Disk::new(13);
+    let drive = disk.world.open_without_collector();
+    while drive.core().space().free_count() >= drive.core().segments_for_snapshot() {
+        let data = payload::noise(&mut disk.random, 1 << 20);
+        disk.world.write(&drive, disk.random.random_range(0..7) << 20, &data).unwrap();
+    }
+    let (world, runtime) = (&disk.world, &disk.world.runtime);
+    let fail = async {
+        let other = drive.create_snapshot(new("b", 2));
+        assert!(runtime.timeout(1_000_000, other).await.is_none(), "it waits");
+        assert!(drive.core().snapshots().wanted_segments() > 0, "the first still waits");
+        let append_errors = Trigger::Nth(1);
+        drive.medium().set_plan(FaultPlan { append_errors, ..FaultPlan::default() });
+        drive.write(0, &[1; 5000], true).await.unwrap_err();
+    };
+    let first = runtime.timeout(60_000_000_000, drive.create_snapshot(new("a", 1)));
+    let (first, ()) = world.run(futures_util::future::join(first, fail));
+    let error = first.expect("it ends").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Poisoned);
+    assert_eq!(drive.core().snapshots().wanted_segments(), 0);
 }
 
 /// What only a snapshot needs is verified as well.

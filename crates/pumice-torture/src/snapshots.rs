@@ -1,0 +1,348 @@
+//! Snapshots of a tortured drive: hosts take and delete them while others write, across crashes.
+//!
+//! ```text
+//! making --the call returned--> sure --the call to delete--> deleting --it returned--> gone
+//!    \__________ after a crash: there or not, and then sure or gone __________/
+//! ```
+//!
+//! The oracle's disk is copied in the very poll in which the drive takes the snapshot: no other
+//! task runs in between. After each life, and after each crash, every snapshot is read whole from
+//! the medium as it was left, and compared with its copy. One whose call returned must be there.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+
+use rand::RngExt;
+
+use super::hazard::Hazard;
+use super::host::Host;
+use super::life::{is_of_a_read, read_all};
+use super::medium::Layers;
+use super::oracle::{Found, Image, Mismatch};
+use super::scene::Scene;
+use super::world::World;
+use pumice_drive::base::ErrorKind;
+use pumice_drive::controller::{Depth, Drive, NewSnapshot, SnapshotInfo, check_snapshot};
+use pumice_drive::media::layer::FaultPlan;
+
+/// A host takes or deletes a snapshot after one request in this many.
+const REQUESTS_PER_SNAPSHOT: u32 = 20;
+
+/// Snapshots beyond which hosts only delete.
+const SNAPSHOTS_WANTED: usize = 3;
+
+/// How long a host waits for the snapshots that others take or delete to be there or not.
+const RETRY_NS: u64 = 1_000_000;
+
+/// What is known about whether a snapshot exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Presence {
+    /// It is being taken, or that failed or crashed.
+    Making,
+    /// It is there.
+    Sure,
+    /// It is being deleted, or that failed or crashed.
+    Deleting,
+}
+
+/// A snapshot, and what it must hold.
+#[derive(Debug)]
+struct Frozen {
+    name: String,
+    presence: Presence,
+    /// The disk when it was taken, and the number of changes before; `None` before that.
+    cut: Option<(Rc<Image>, usize)>,
+}
+
+/// The snapshots of one world.
+#[derive(Debug, Default)]
+pub(super) struct Frozens {
+    all: Vec<Frozen>,
+    /// Snapshots that were ever begun, for names.
+    named: u64,
+    /// Calls under way.
+    calls: Rc<Cell<u32>>,
+    /// Hosts that want none to be taken.
+    held: u32,
+}
+
+/// A call that is under way.
+struct Call(Rc<Cell<u32>>);
+
+impl Call {
+    fn of(frozens: &Frozens) -> Self {
+        frozens.calls.set(frozens.calls.get() + 1);
+        Self(frozens.calls.clone())
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.0.set(self.0.get().checked_sub(1).expect("a call ends once"));
+    }
+}
+
+impl Frozens {
+    fn begin(&mut self) -> (String, u64) {
+        self.named += 1;
+        let name = format!("snapshot {}", self.named);
+        self.all.push(Frozen { name: name.clone(), presence: Presence::Making, cut: None });
+        (name, self.named)
+    }
+
+    fn find(&mut self, name: &str) -> &mut Frozen {
+        self.all.iter_mut().find(|frozen| frozen.name == name).expect("a snapshot of the world")
+    }
+
+    fn forget(&mut self, name: &str) {
+        self.all.retain(|frozen| frozen.name != name);
+    }
+
+    fn sure(&self) -> impl Iterator<Item = &Frozen> {
+        self.all.iter().filter(|frozen| frozen.presence == Presence::Sure)
+    }
+
+    /// Takes the snapshots as they were found by an opening. Returns the number of changes that
+    /// the disk must have because a snapshot has them.
+    ///
+    /// # Errors
+    /// One is there that cannot be, or one is not that must be.
+    pub(super) fn settle(
+        &mut self,
+        found: &[SnapshotInfo],
+        is_damaged: bool,
+    ) -> Result<usize, Mismatch> {
+        self.held = 0;
+        let names: Vec<&str> = found.iter().map(|info| info.name.as_str()).collect();
+        let wrong = |promised: String| Err(Mismatch { promised, found: format!("{names:?}") });
+        let mut floor = 0;
+        for info in found {
+            let frozen = self.all.iter().find(|frozen| frozen.name == info.name);
+            let Some(Frozen { cut: Some((image, taken)), presence, .. }) = frozen else {
+                return wrong(format!("{} was never taken, or was deleted", info.name));
+            };
+            if info.size_bytes != image.len() as u64 {
+                return wrong(format!("{} is of {} bytes", info.name, image.len()));
+            }
+            if let Some(damage) = info.damage.as_ref().filter(|_| !is_damaged) {
+                return wrong(format!("{} is not damaged: {damage}", info.name));
+            }
+            // What hosts know to be there is flushed.
+            if *presence == Presence::Making {
+                floor = floor.max(*taken);
+            }
+        }
+        if let Some(lost) = self.sure().find(|frozen| !names.contains(&frozen.name.as_str()))
+            && !is_damaged
+        {
+            return wrong(format!("{} is there", lost.name));
+        }
+        self.all.retain(|frozen| names.contains(&frozen.name.as_str()));
+        for frozen in &mut self.all {
+            frozen.presence = Presence::Sure;
+        }
+        Ok(floor)
+    }
+}
+
+impl Host {
+    /// Takes or deletes a snapshot now and then.
+    pub(super) async fn snapshot(&mut self) -> Result<(), Mismatch> {
+        if self.random.random_range(0..REQUESTS_PER_SNAPSHOT) > 0 {
+            return Ok(());
+        }
+        let (is_held, count) = {
+            let frozens = self.scene.snapshots.borrow();
+            (frozens.held > 0, frozens.all.len())
+        };
+        if !is_held && self.random.random_range(0..=SNAPSHOTS_WANTED) >= count {
+            return self.take_snapshot().await;
+        }
+        self.delete_snapshot().await.map(|_| ())
+    }
+
+    async fn take_snapshot(&mut self) -> Result<(), Mismatch> {
+        let scene = self.scene.clone();
+        let (name, number) = scene.snapshots.borrow_mut().begin();
+        let _call = Call::of(&scene.snapshots.borrow());
+        let guid = uuid::Uuid::from_u128(number.into());
+        let new = NewSnapshot { name: name.clone(), guid, created_seconds: number };
+        let drive = self.drive.clone();
+        let mut taking = pin!(drive.create_snapshot(new));
+        let result = poll_fn(|context| {
+            let before = drive.snapshots_begun();
+            let polled = taking.as_mut().poll(context);
+            if drive.snapshots_begun() > before {
+                let oracle = scene.oracle.borrow();
+                let image = oracle.freeze(drive.size_bytes() as usize);
+                let cut = Some((Rc::new(image), oracle.taken()));
+                scene.snapshots.borrow_mut().find(&name).cut = cut;
+            }
+            polled
+        })
+        .await;
+        let mut frozens = scene.snapshots.borrow_mut();
+        match result {
+            Ok(info) => {
+                let frozen = frozens.find(&name);
+                frozen.presence = Presence::Sure;
+                let (image, taken) = frozen.cut.as_ref().ok_or_else(|| Mismatch {
+                    promised: format!("{name} is of a moment of its call"),
+                    found: "it was never begun".to_owned(),
+                })?;
+                assert_eq!((info.name, info.size_bytes), (name, image.len() as u64));
+                scene.oracle.borrow_mut().promise(*taken);
+                scene.tally.borrow_mut().snapshots += 1;
+                Ok(())
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Busy) => {
+                frozens.forget(&name);
+                scene.tally.borrow_mut().snapshots_refused += 1;
+                Ok(())
+            }
+            // The next opening shows whether it is there.
+            Err(error) if self.may_fail(&error) => Ok(()),
+            Err(error) => {
+                let promised = format!("{name} is taken or refused");
+                Err(Mismatch { promised, found: error.chain() })
+            }
+        }
+    }
+
+    /// Deletes a snapshot that is there; returns whether there was one.
+    async fn delete_snapshot(&mut self) -> Result<bool, Mismatch> {
+        let scene = self.scene.clone();
+        let names: Vec<String> =
+            scene.snapshots.borrow().sure().map(|frozen| frozen.name.clone()).collect();
+        if names.is_empty() {
+            return Ok(false);
+        }
+        let name = &names[self.random.random_range(0..names.len())];
+        scene.snapshots.borrow_mut().find(name).presence = Presence::Deleting;
+        let _call = Call::of(&scene.snapshots.borrow());
+        match self.drive.delete_snapshot(name).await {
+            Ok(_) => {
+                scene.snapshots.borrow_mut().forget(name);
+                scene.tally.borrow_mut().snapshots_deleted += 1;
+                Ok(true)
+            }
+            Err(error) if self.may_fail(&error) => Ok(true),
+            // Segments that cannot be written may be missing for good.
+            Err(error) if error.kind() == ErrorKind::NoSpace && scene.has_faults() => {
+                scene.snapshots.borrow_mut().find(name).presence = Presence::Sure;
+                Ok(true)
+            }
+            Err(error) => {
+                let promised = format!("{name} is deleted, however full the drive is");
+                Err(Mismatch { promised, found: error.chain() })
+            }
+        }
+    }
+
+    /// Deletes all snapshots, and lets no host take one until [`Host::allow_snapshots`].
+    pub(super) async fn forbid_snapshots(&mut self) -> Result<(), Mismatch> {
+        if !self.scene.hazards.has(Hazard::Snapshots) {
+            return Ok(());
+        }
+        self.scene.snapshots.borrow_mut().held += 1;
+        loop {
+            if self.delete_snapshot().await? {
+                continue;
+            }
+            if self.scene.snapshots.borrow().calls.get() == 0 {
+                return Ok(());
+            }
+            self.scene.sleep(RETRY_NS).await;
+        }
+    }
+
+    /// Lets hosts take snapshots again.
+    pub(super) fn allow_snapshots(&mut self) {
+        if self.scene.hazards.has(Hazard::Snapshots) {
+            self.scene.snapshots.borrow_mut().held -= 1;
+        }
+    }
+}
+
+impl World {
+    /// Reads every snapshot from the medium as a life left it, and compares it.
+    pub(super) fn compare_snapshots(&self) -> Result<(), Mismatch> {
+        if !self.scene.hazards.has(Hazard::Snapshots) {
+            return Ok(());
+        }
+        let runtime = self.scene.runtime.clone();
+        let layers = self.layers.clone().unwrap_or_else(|| {
+            let fresh = Layers::new(self.memory.clone(), runtime.clone(), 0, FaultPlan::default());
+            self.scene.damage.borrow().put_on(&fresh);
+            Rc::new(fresh)
+        });
+        layers.set_plan(FaultPlan::default());
+        let frozens = self.scene.snapshots.borrow();
+        for frozen in &frozens.all {
+            let compared = runtime.block_on(self.compare_snapshot(frozen, &layers));
+            runtime.drop_tasks();
+            compared?;
+        }
+        Ok(())
+    }
+
+    async fn compare_snapshot(&self, frozen: &Frozen, layers: &Rc<Layers>) -> Result<(), Mismatch> {
+        let Frozen { name, presence, cut } = frozen;
+        let (clock, is_damaged) = (self.scene.runtime.clone(), self.scene.is_damaged.get());
+        let wrong = |found| Err(Mismatch { promised: format!("{name} ({presence:?})"), found });
+        let opened = Drive::open_snapshot(layers.clone(), clock, name, self.options).await;
+        let view = match (opened, cut) {
+            (Ok(view), Some(_)) => view,
+            (Ok(_), None) => return wrong("it is there and was never begun".to_owned()),
+            (Err(error), _) if error.kind() == ErrorKind::NotFound => {
+                return match presence {
+                    Presence::Sure if !is_damaged => wrong(error.chain()),
+                    _ => Ok(()),
+                };
+            }
+            (Err(error), _) if is_damaged && is_of_a_read(&error) => return Ok(()),
+            (Err(error), _) => return wrong(error.chain()),
+        };
+        let image = &cut.as_ref().expect("just matched").0;
+        if view.size_bytes() as usize != image.len() {
+            return wrong(format!("it is of {} bytes, not {}", view.size_bytes(), image.len()));
+        }
+        let mut disk = vec![0xa5; image.len()];
+        let unreadable = read_all(&self.scene, &view, &mut disk).await?;
+        self.scene.tally.borrow_mut().snapshots_compared += 1;
+        let different = image.first_wrong(&Found { bytes: &disk, unreadable: &unreadable });
+        different.map_or(Ok(()), wrong)
+    }
+
+    /// Checks every snapshot of the closed drive as `pumice check` does.
+    pub(super) fn check_snapshots(&self) -> Result<(), Mismatch> {
+        let runtime = &self.scene.runtime;
+        for Frozen { name, .. } in self.scene.snapshots.borrow().sure() {
+            let mut ignore = |_| ();
+            let checking = check_snapshot(&self.memory, name, Depth::Full, &mut ignore);
+            let found = match runtime.block_on(checking) {
+                Ok(report) if report.problem_count == 0 => continue,
+                _ if self.scene.is_damaged.get() => continue,
+                Ok(report) => format!("{:?}", report.problems),
+                Err(error) => error.chain(),
+            };
+            return Err(Mismatch { promised: format!("{name} has no problem"), found });
+        }
+        Ok(())
+    }
+}
+
+impl Scene {
+    /// Takes the snapshots as an opening found them; returns the number of changes that must be
+    /// there because of them.
+    pub(super) fn settle_snapshots(
+        &self,
+        found: &[SnapshotInfo],
+        may_be_misread: bool,
+    ) -> Result<usize, Mismatch> {
+        let is_damaged = self.is_damaged.get() || may_be_misread;
+        self.snapshots.borrow_mut().settle(found, is_damaged)
+    }
+}
