@@ -536,7 +536,7 @@ fn frames_stay_from_the_moment_at_which_a_snapshot_is_taken() {
         disk.world.run(drive.checkpoint()).unwrap();
         let places = || -> Vec<_> {
             let core = drive.core();
-            let runs = core.map().runs().into_iter();
+            let runs = core.map().runs();
             let frames = runs.map(|(lba, _, mapping)| match mapping {
                 Mapping::Frame { place, .. } => Some((lba, place.segment, place.offset)),
                 _ => None,

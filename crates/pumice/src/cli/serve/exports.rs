@@ -377,7 +377,8 @@ mod tests {
 
     /// Plans what is found at these paths, with one table.
     fn planned(paths: &[&Path], name: &str, table: &[&str]) -> Vec<Planned> {
-        let found = paths.iter().map(|path| Found { path: path.into(), is_found: true });
+        let found =
+            paths.iter().map(|path| Found { path: path.into(), snapshot: None, is_found: true });
         let table = Table::try_parse_from(["export"].iter().chain(table)).unwrap();
         let tables = Exports([(name.to_owned(), (table, String::new()))].into());
         let options = |_: &Path| OpenOptions::default();
