@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Extracts the disk of a Pumice drive: an independent implementation of docs/format.md.
 
-    tests/decoder.py DRIVE [IMAGE]
+    tests/decoder.py [--snapshot NAME] DRIVE [IMAGE]
 
-Prints a summary as JSON on stdout. With IMAGE, writes the disk to that file as a sparse raw image.
-Blocks that cannot be read are zeroes in the image and are listed in the summary.
+With --snapshot, extracts the disk as it was when that snapshot was taken. Prints a summary as JSON
+on stdout. With IMAGE, writes the disk to that file as a sparse raw image. Blocks that cannot be read
+are zeroes in the image and are listed in the summary.
 
 Exit code: 0 if every block was read, 1 if some blocks cannot be read, 2 if the drive does not open
 (the error is on stderr).
@@ -35,7 +36,7 @@ SOURCE = 16
 BATCH_MAX = 4 << 20
 NO_SEGMENT = 0xFFFFFFFF
 DATA, FILL, TRIM, OPEN, META = 1, 2, 3, 4, 5
-LEAF, PAGE, PAGE_LIST, TABLE, DROPPED, ROOT = 1, 2, 3, 4, 5, 6
+LEAF, PAGE, PAGE_LIST, TABLE, DROPPED, ROOT, SNAPSHOTS = 1, 2, 3, 4, 5, 6, 7
 HOLE = None  # a mapping is HOLE, the byte of a fill (int), or a Frame
 
 
@@ -263,17 +264,24 @@ Tail = structure("Tail", "generation Q, segment I, used I")
 TableEntry = structure("TableEntry", """
     generation Q, last_seq Q, age Q, live_bytes I, stream B, state B, reserved H""")
 Dropped = structure("Dropped", "start Q, end Q, mapping Q")
+Snapshot = structure("Snapshot", """
+    guid 16s, watermark Q, watermark_checksum Q, created_seconds Q, root_generation Q,
+    root_segment I, root_offset I, root_bytes I, flags I, root_checksum Q, size_bytes Q,
+    mapped_blocks Q, live_bytes Q, host_bytes Q, reserved 23s, name_bytes B, name 256s""")
 
 # Part of a mapping: the block `index` of the frame whose record is at `offset` in `segment`.
 Frame = namedtuple("Frame", "segment offset index blocks record_bytes")
 # A record of a batch: its header, its byte offset in the segment, its sources, the reason why its
 # payload is damaged or None.
 Record = namedtuple("Record", "header offset sources damage")
+# Where a root is, and the checksum of its payload.
+RootPlace = namedtuple("RootPlace", "segment offset record_bytes generation checksum")
 # The position at which a stream continues. `started` is false if the segment has no batch yet.
 Position = namedtuple("Position", "generation segment offset started")
 
 assert (Superblock.bytes, SegmentHeader.bytes, BatchHeader.bytes) == (4096, 4096, HEADER)
 assert (RecordHeader.bytes, Root.bytes, TableEntry.bytes) == (RECORD, 160, 32)
+assert Snapshot.bytes == 384
 
 
 def record_damage(data, at, generation, segment, offset):
@@ -289,20 +297,24 @@ def record_damage(data, at, generation, segment, offset):
 class Drive:
     """A drive that is open for reading."""
 
-    def __init__(self, path):
+    def __init__(self, path, snapshot=None):
         self.file = open(path, "rb")
         size = self.file.seek(0, os.SEEK_END)
         if size < (1 << 20) + BLOCK:
             raise Damage("the medium is too short for two superblocks")
         self.medium = mmap.mmap(self.file.fileno(), size, access=mmap.ACCESS_READ)
         self.superblock = self.choose_superblock()
-        self.blocks = self.superblock.size_bytes // BLOCK
+        self.size_bytes = self.superblock.size_bytes
+        self.blocks = self.size_bytes // BLOCK
         self.generations = {}  # of each segment in use
         self.whole = {}  # leaves that are one fill (int), or the location of their record
         self.leaves = {}  # leaves that the log changed: a list of 1024 mappings
         self.tables = {}  # entries of independent blocks, by segment, offset, first block
         self.counts = {"batches": 0, "damaged_batches": 0, "moved_blocks": 0, "ignored_blocks": 0}
-        self.recover()
+        if snapshot is None:
+            self.recover()
+        else:
+            self.go_back(snapshot)
 
     def read(self, segment, offset, count):
         start = self.superblock.data_offset + segment * self.superblock.segment_bytes + offset
@@ -388,14 +400,22 @@ class Drive:
             raise Damage(f"metadata record {kind}/{number}: invalid location {location:#x}")
         return self.meta(kind, number, segment, offset, count * 16)
 
-    def read_checkpoint(self):
-        """Reads the newest checkpoint except its leaves; returns its root and the open segments."""
+    def newest_root(self):
+        """Returns the place of the newest checkpoint's root."""
         base = self.superblock
-        data = self.meta(ROOT, 0, base.checkpoint_segment, base.checkpoint_offset,
-                         base.checkpoint_bytes, base.checkpoint_generation)
-        stored = self.read(base.checkpoint_segment, base.checkpoint_offset, base.checkpoint_bytes)
-        if crc64(stored[RECORD:]) != base.checkpoint_checksum:
-            raise Damage("the root is not the one that the superblock names")
+        return RootPlace(base.checkpoint_segment, base.checkpoint_offset, base.checkpoint_bytes,
+                         base.checkpoint_generation, base.checkpoint_checksum)
+
+    def read_checkpoint(self, place):
+        """Reads a checkpoint except its leaves.
+
+        Returns its root, the open segments, and the locations of the list of snapshots.
+        """
+        base = self.superblock
+        data = self.meta(ROOT, 0, *place[:4])
+        stored = self.read(*place[:3])
+        if crc64(stored[RECORD:]) != place.checksum:
+            raise Damage("the root is not the one that is named")
         root = Root.read(data)
         pieces = (root.page_lists + root.tables + root.dropped_lists
                   + root.snapshot_lists + root.retained_lists)
@@ -429,7 +449,9 @@ class Drive:
         self.generations.update(newer)
 
         self.read_directory(places[:root.page_lists], root.page_count)
-        drops = places[root.page_lists + root.tables:]
+        tables_end = root.page_lists + root.tables
+        drops_end = tables_end + root.dropped_lists
+        drops = places[tables_end:drops_end]
         dropped = b"".join(self.meta_at(DROPPED, n, at) for n, at in enumerate(drops))
         if len(dropped) != 24 * root.dropped_count:
             raise Damage("the list of dropped ranges has a wrong length")
@@ -437,7 +459,42 @@ class Drive:
             part = Dropped.read(dropped, at)
             for leaf in range(part.start, part.end):
                 self.name_leaf(leaf, part.mapping)
-        return root, tails
+        return root, tails, places[drops_end:drops_end + root.snapshot_lists]
+
+    def go_back(self, name):
+        """Reads the checkpoint that is a snapshot, instead of the newest and the log after it."""
+        if not self.superblock.checkpoint_bytes or not self.superblock.features_incompatible & 4:
+            raise Damage("the drive has no snapshots")
+        newest = self.newest_root()
+        _, _, pieces = self.read_checkpoint(newest)
+        entries = b"".join(self.meta_at(SNAPSHOTS, n, at) for n, at in enumerate(pieces))
+        if len(entries) % Snapshot.bytes:
+            raise Damage("the list of snapshots has a wrong length")
+        found, watermark = {}, 0
+        for at in range(0, len(entries), Snapshot.bytes):
+            entry = Snapshot.read(entries, at)
+            text = entry.name[:entry.name_bytes]
+            if (not text or any(entry.name[entry.name_bytes:]) or any(entry.reserved)
+                    or entry.flags or entry.watermark <= watermark or text in found):
+                raise Damage("an entry in the list of snapshots is damaged")
+            watermark = entry.watermark
+            found[text] = entry
+        entry = found.get(name.encode())
+        if entry is None:
+            raise Damage(f"there is no snapshot {name}")
+        place = RootPlace(entry.root_segment, entry.root_offset, entry.root_bytes,
+                          entry.root_generation, entry.root_checksum)
+        if place == (0,) * 5:
+            place = newest
+        self.generations, self.whole = {}, {}
+        self.size_bytes = entry.size_bytes
+        self.blocks = entry.size_bytes // BLOCK
+        root, _, _ = self.read_checkpoint(place)
+        if ((root.watermark, root.watermark_checksum, root.size_bytes)
+                != (entry.watermark, entry.watermark_checksum, entry.size_bytes)
+                or not root.retained_lists):
+            raise Damage("the root of the snapshot is another one")
+        self.seq = root.watermark
 
     def read_directory(self, lists, page_count):
         pages = b"".join(self.meta_at(PAGE_LIST, n, at) for n, at in enumerate(lists))
@@ -533,7 +590,7 @@ class Drive:
         self.proof = base.watermark  # the highest batch that is known to have been durable
         self.streams = [None, None, None]
         if base.checkpoint_bytes:
-            root, tails = self.read_checkpoint()
+            root, tails, _ = self.read_checkpoint(self.newest_root())
             self.seq, self.chain = root.watermark, root.watermark_checksum
             for stream, tail in enumerate(tails):
                 if tail.segment != NO_SEGMENT:
@@ -868,7 +925,7 @@ def extract(drive, image):
     hashed = hashlib.sha256()
     zeroes = bytes(LEAF_BLOCKS * BLOCK)
     mapped, bad, offset = 0, [], 0
-    size = drive.superblock.size_bytes
+    size = drive.size_bytes
     if image:
         image.truncate(size)
     for count, content in drive.disk(bad):
@@ -889,11 +946,14 @@ def extract(drive, image):
 
 
 def main(arguments):
+    snapshot = None
+    if arguments[:1] == ["--snapshot"]:
+        snapshot, arguments = (arguments[1:2] or [None])[0], arguments[2:]
     if len(arguments) not in (1, 2):
-        print("usage: decoder.py DRIVE [IMAGE]", file=sys.stderr)
+        print("usage: decoder.py [--snapshot NAME] DRIVE [IMAGE]", file=sys.stderr)
         return 2
     try:
-        drive = Drive(arguments[0])
+        drive = Drive(arguments[0], snapshot)
         if len(arguments) == 2:
             with open(arguments[1], "wb") as image:
                 summary = extract(drive, image)

@@ -1,5 +1,6 @@
 //! Keeps the states of a world as files, for other programs that read drives: the medium before a
-//! life, as the file of a drive, and the disk that the life found on it and the oracle accepted.
+//! life, as the file of a drive, the disk that the life found on it and the oracle accepted, and
+//! what each of its snapshots must hold.
 //!
 //! Not kept: the state after a killed process whose unsynced data is still in the fault layer,
 //! which is not in memory yet. Keeping does not change the run: it draws nothing and takes no
@@ -62,6 +63,12 @@ impl Keep {
     /// Writes the disk that a life found.
     pub(super) fn disk(&self, life: u64, disk: &[u8]) -> Result<()> {
         write_sparse(&self.create(life, "img", disk.len() as u64)?, 0, disk)
+    }
+
+    /// Writes the disk of a snapshot that the medium has before a life.
+    pub(super) fn snapshot(&self, life: u64, name: &str, disk: &[u8]) -> Result<()> {
+        let file = self.create(life, &format!("{name}.img"), disk.len() as u64)?;
+        write_sparse(&file, 0, disk)
     }
 }
 

@@ -89,6 +89,11 @@ impl Image {
         self.bytes.len()
     }
 
+    /// Returns the bytes of the disk, where they are known.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// Describes the first block that cannot hold what was found in it.
     pub(super) fn first_wrong(&self, found: &Found<'_>) -> Option<String> {
         let wrong = self.wrong_blocks(found);

@@ -18,6 +18,7 @@ use rand::RngExt;
 
 use super::hazard::Hazard;
 use super::host::Host;
+use super::keep::Keep;
 use super::life::{is_of_a_read, read_all};
 use super::medium::Layers;
 use super::oracle::{Found, Image, Mismatch};
@@ -102,6 +103,15 @@ impl Frozens {
 
     fn sure(&self) -> impl Iterator<Item = &Frozen> {
         self.all.iter().filter(|frozen| frozen.presence == Presence::Sure)
+    }
+
+    /// Writes what each snapshot that is there must hold to files.
+    pub(super) fn keep(&self, life: u64, keep: &Keep) -> std::io::Result<()> {
+        for Frozen { name, cut, .. } in self.sure() {
+            let (image, _) = cut.as_ref().expect("what is sure was begun");
+            keep.snapshot(life, name, image.bytes())?;
+        }
+        Ok(())
     }
 
     /// Takes the snapshots as they were found by an opening. Returns the number of changes that

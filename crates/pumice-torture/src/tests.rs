@@ -109,6 +109,49 @@ fn the_independent_decoder_finds_the_same_disks() {
     assert!(!tame, "too tame a test: {disks} disks, {batches} batches, {moved} moved blocks");
 }
 
+/// And the disks of their snapshots.
+#[test]
+fn the_independent_decoder_finds_the_same_snapshots() {
+    let decoder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/decoder.py");
+    if Command::new("python3").arg("--version").output().is_err() {
+        assert!(env::var("CI").as_deref() != Ok("true"), "CI does not skip tests: no python3");
+        println!("skipped: python3 is not installed");
+        return;
+    }
+    let rules = Rules { steps: STEPS, weights: Weights::only(Hazard::Snapshots), is_strict: false };
+    let mut found = 0;
+    for seed in [5, 6, 7] {
+        let folder = tempfile::tempdir().unwrap();
+        run_world(seed, &rules, Some(folder.path()))
+            .unwrap_or_else(|violation| panic!("{violation}"));
+        for kept in fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()) {
+            let file = kept.file_name().unwrap().to_str().unwrap();
+            let parts: Vec<&str> = file.split('.').collect();
+            let [drive, name, "img"] = parts[..] else { continue };
+            let image = folder.path().join("found");
+            let mut command = Command::new("python3");
+            command.arg(&decoder).arg("--snapshot").arg(name);
+            command.arg(folder.path().join(drive).with_extension("pumice")).arg(&image);
+            let output = command.output().unwrap();
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{file}: {error}");
+            assert!(fs::read(image).unwrap() == fs::read(&kept).unwrap(), "{file}: another disk");
+            found += 1;
+        }
+    }
+    assert!(found >= 10, "too tame a test: {found} snapshots");
+}
+
+#[test]
+fn snapshots_outlive_crashes() {
+    let tally = run_with(Weights::only(Hazard::Snapshots), 1..=16);
+    let Tally { snapshots, snapshots_deleted, snapshots_compared, .. } = tally;
+    let tame = snapshots < 40 || snapshots_deleted < 20 || snapshots_compared < 60;
+    assert!(!tame, "too tame a test: {tally:?}");
+    let weights = Weights::default().and(Hazard::Snapshots).and(Hazard::Scrub);
+    run_with(weights.and(Hazard::Resize), 1..=8);
+}
+
 #[test]
 fn bits_that_rot_under_a_served_drive_are_noticed() {
     let tally = run_with(Weights::only(Hazard::Rot), 1..=12);

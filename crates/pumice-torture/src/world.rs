@@ -110,8 +110,9 @@ pub(super) struct World {
 }
 
 /// Runs the world of one seed. With `keep`, a folder, writes the medium before each life to
-/// `world-SEED-life-N.pumice` and the disk that the life found on it to `world-SEED-life-N.img`;
-/// the disk is missing if the life ended before that.
+/// `world-SEED-life-N.pumice`, the disk that the life found on it to `world-SEED-life-N.img`, and the
+/// disk of each snapshot to `world-SEED-life-N.NAME.img`; the first disk is missing if the life ended
+/// before that.
 ///
 /// # Errors
 /// The first broken promise; a panic of the drive is one, and so is a state that cannot be kept.
@@ -365,6 +366,7 @@ impl World {
             return Ok(false);
         };
         keep.medium(self.life, &self.memory, self.geometry, &self.scene.runtime)
+            .and_then(|()| self.scene.snapshots.borrow().keep(self.life, keep))
             .map_err(cannot_keep)?;
         Ok(true)
     }

@@ -138,6 +138,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             pace: Pace { rate_bytes, due_ns: 0 },
             decompressor: RefCell::new(Decompressor::new()),
             frame: vec![0; usize::from(FRAME_BLOCKS_MAX) * BLOCK_BYTES],
+            is_of_log: false,
             is_beyond_parity: false,
             listed: HashSet::new(),
             done: HashSet::new(),
@@ -162,6 +163,8 @@ struct Scrub<'a, M: Medium, C: Clock> {
     pace: Pace,
     decompressor: RefCell<Decompressor>,
     frame: Vec<u8>,
+    /// Whether the batch that is being checked is one of the log, and not of a life that was lost.
+    is_of_log: bool,
     /// Whether parity cannot restore a live frame of the batch: it is left where it is.
     is_beyond_parity: bool,
     /// Frames that are listed: the tail of the log may be read again in each round.
@@ -329,7 +332,7 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
         }
         let (uuid, shape) = (drive.uuid(), drive.core().superblock().shape());
         let mut scan = SegmentScan::new(&drive.medium, uuid, &shape, segment, generation);
-        let mut live_bytes = 0;
+        let (mut live_bytes, mut is_after_last) = (0, false);
         let is_meta = drive.core().space().stream(segment) == Stream::Meta;
         self.report.segments += 1;
         // Once all of it is dead, the pin should not keep it from being freed.
@@ -342,6 +345,9 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
                 break;
             }
             self.is_beyond_parity = false;
+            let last = drive.core().space().last_seq(segment);
+            self.is_of_log = !is_after_last && header.seq <= last;
+            is_after_last |= header.seq >= last;
             for found in records(&header, body) {
                 // What follows it is missed below.
                 let Ok(found) = found else { break };
@@ -428,9 +434,10 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
             live_bytes <= u64::from(place.charged_bytes()),
             "the blocks of a frame are live once"
         );
-        // Which dead frames a snapshot needs, only its map says: all in its segments are checked.
-        let is_retained = drive.core().space().is_retained(segment);
-        if live_bytes > 0 || is_retained {
+        // Which dead frames a snapshot needs, only its map says: all in its segments are checked,
+        // but for what a crash left after the last batch.
+        let may_be_kept = self.is_of_log && drive.core().space().is_retained(segment);
+        if live_bytes > 0 || may_be_kept {
             self.report.frames += 1;
             let checked = {
                 let decompressor = &mut *self.decompressor.borrow_mut();
