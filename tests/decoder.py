@@ -4,8 +4,8 @@
     tests/decoder.py [--snapshot NAME] DRIVE [IMAGE]
 
 With --snapshot, extracts the disk as it was when that snapshot was taken. Prints a summary as JSON
-on stdout. With IMAGE, writes the disk to that file as a sparse raw image. Blocks that cannot be read
-are zeroes in the image and are listed in the summary.
+on stdout. With IMAGE, writes the disk to that file as a sparse raw image. Blocks that cannot be
+read are zeroes in the image and are listed in the summary.
 
 Exit code: 0 if every block was read, 1 if some blocks cannot be read, 2 if the drive does not open
 (the error is on stderr).

@@ -110,9 +110,9 @@ pub(super) struct World {
 }
 
 /// Runs the world of one seed. With `keep`, a folder, writes the medium before each life to
-/// `world-SEED-life-N.pumice`, the disk that the life found on it to `world-SEED-life-N.img`, and the
-/// disk of each snapshot to `world-SEED-life-N.NAME.img`; the first disk is missing if the life ended
-/// before that.
+/// `world-SEED-life-N.pumice`, the disk that the life found on it to `world-SEED-life-N.img`, and
+/// the disk of each snapshot to `world-SEED-life-N.NAME.img`; the first disk is missing if the life
+/// ended before that.
 ///
 /// # Errors
 /// The first broken promise; a panic of the drive is one, and so is a state that cannot be kept.
@@ -147,6 +147,16 @@ pub fn run_world(seed: u64, rules: &Rules, keep: Option<&Path>) -> Result<Tally,
     }))
 }
 
+/// Enlarges a drive, so that most snapshots find room.
+fn give_room_for_snapshots(hazards: Hazards, spec: &mut Spec, random: &mut Random) {
+    if !hazards.has(Hazard::Snapshots) {
+        return;
+    }
+    let geometry = spec.geometry().expect("worlds are drawn within the limits");
+    let more = random.random_range(SEGMENTS_FOR_SNAPSHOTS) * u64::from(SEGMENT_BYTES);
+    spec.capacity_bytes = Some(geometry.capacity_bytes() + more);
+}
+
 impl World {
     fn new(seed: u64, rules: &Rules) -> Self {
         let hazards = rules.weights.draw(seed);
@@ -159,13 +169,8 @@ impl World {
             false => Texture::Any,
         };
         let age = ages.then_some(texture);
-        let (mut spec, mut may_fill_up) = draw_spec(&mut random, is_heavy, age);
-        if hazards.has(Hazard::Snapshots) {
-            may_fill_up = true;
-            let geometry = spec.geometry().expect("worlds are drawn within the limits");
-            let more = random.random_range(SEGMENTS_FOR_SNAPSHOTS) * u64::from(SEGMENT_BYTES);
-            spec.capacity_bytes = Some(geometry.capacity_bytes() + more);
-        }
+        let (mut spec, may_fill_up) = draw_spec(&mut random, is_heavy, age);
+        give_room_for_snapshots(hazards, &mut spec, &mut random);
         let geometry = spec.geometry().expect("worlds are drawn within the limits");
         let more = u64::from(SEGMENTS_TO_GROW) * u64::from(SEGMENT_BYTES);
         let mut memory = MemMedium::new(geometry.medium_bytes() + more);
@@ -179,7 +184,7 @@ impl World {
         let latency_ns_max = [0, 20_000, 500_000, 2_000_000, 10_000_000][random.random_range(0..5)];
         let limits = Limits {
             latency_ns: latency_ns_max,
-            may_fill_up,
+            may_fill_up: may_fill_up || hazards.has(Hazard::Snapshots),
             is_strict: rules.is_strict,
             codec: (texture != Texture::Any).then_some(spec.codec),
             map_cache_bytes: options.map_cache_bytes as u64,
