@@ -103,7 +103,7 @@ pub(crate) struct Args {
         allow_negative_numbers = true)]
     stripe: u32,
 
-    /// Put a cache in front of the drive, as NAME:SIZE[:write-back][:LINE]: NAME is a drive
+    /// Put a cache in front of the drive, as `NAME:SIZE[:write-back][:LINE]`: NAME is a drive
     /// profile, ram (a software cache in the host's memory) or ram-card (memory with a battery);
     /// LINE is 4K to 64K [default: write-through, lines of 4 KiB]
     #[arg(long, value_name = "CACHE", value_parser = cache)]
