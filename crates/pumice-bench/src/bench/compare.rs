@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::bench::results::{Results, names};
 use crate::error::{Error, Result};
-use crate::stats::{self, Better, Design, Pair, Summary, Verdict};
+use crate::stats::{self, Better, Design, Interval, Pair, Summary, Verdict};
 use crate::workload::{Plan, Unit};
 use pumice_report::{Column, Document, Number, Section, Table};
 
@@ -375,14 +375,20 @@ impl ComparedCell {
     }
 
     /// Returns the ratio with its interval, as `1.88 (1.53 to 2.45)`; empty without a comparison.
+    /// An interval that leaves 1 out has as many decimals as show that, up to four.
     pub fn ratio(&self) -> String {
         let Some(compared) = self.compared else { return String::new() };
-        match compared.ratio_interval {
-            None => format!("{:.2}", compared.ratio),
-            Some(interval) => {
-                format!("{:.2} ({:.2} to {:.2})", compared.ratio, interval.low, interval.high)
-            }
-        }
+        let ratio = compared.ratio;
+        let Some(Interval { low, high }) = compared.ratio_interval else {
+            return format!("{ratio:.2}");
+        };
+        let nearest = if low > 1.0 { low } else { high };
+        let is_one =
+            |decimals: i32| (nearest * 10f64.powi(decimals)).round() == 10f64.powi(decimals);
+        let leaves_one_out = low > 1.0 || high < 1.0;
+        let decimals = if leaves_one_out { (2..4).find(|&of| !is_one(of)).unwrap_or(4) } else { 2 };
+        let of = decimals as usize;
+        format!("{ratio:.of$} ({low:.of$} to {high:.of$})")
     }
 }
 
@@ -414,6 +420,23 @@ mod tests {
 
     fn verdicts(against: &Against) -> Vec<Verdict> {
         against.cells.iter().map(|cell| cell.compared.expect("measured").verdict).collect()
+    }
+
+    #[test]
+    fn an_interval_shows_on_which_side_of_one_it_lies() {
+        for (ratio, low, high, text) in [
+            (1.884, 1.531, 2.449, "1.88 (1.53 to 2.45)"),
+            (1.0, 0.98, 1.02, "1.00 (0.98 to 1.02)"),
+            (0.9979, 0.9968, 0.9991, "0.998 (0.997 to 0.999)"),
+            (1.0006, 1.0001, 1.0011, "1.0006 (1.0001 to 1.0011)"),
+            (1.5, 1.00001, 2.0, "1.5000 (1.0000 to 2.0000)"),
+        ] {
+            let base = results(&BASE);
+            let mut cell = compared(&base, std::slice::from_ref(&base)).others[0].cells[0].clone();
+            let compared = cell.compared.as_mut().expect("measured");
+            (compared.ratio, compared.ratio_interval) = (ratio, Some(Interval { low, high }));
+            assert_eq!(cell.ratio(), text);
+        }
     }
 
     #[test]

@@ -39,6 +39,13 @@ pub(super) fn headline(shown: &DemoResult, source: &Source<'_>) -> String {
     )
 }
 
+/// Returns the kind of data of a cell in which the drive that compresses is slower, and by how much.
+fn slower_text(cell: &Cell) -> Option<String> {
+    let compared = cell.compared.compared.filter(|one| one.verdict == Verdict::Slower)?;
+    let percent = (1.0 - compared.ratio) * 100.0;
+    Some(format!("'{}' by {percent:.1} %", cell.compared.level))
+}
+
 /// Returns in a sentence for how many kinds of data the drives differ, and in another what the
 /// flash was spared.
 pub(super) fn verdict(shown: &DemoResult, source: &Source<'_>) -> String {
@@ -47,12 +54,12 @@ pub(super) fn verdict(shown: &DemoResult, source: &Source<'_>) -> String {
         let names = shown.cells.iter().filter(is).map(|cell| cell.compared.level.clone());
         names.collect::<Vec<_>>()
     };
-    let (faster, slower, same) =
-        (of(Verdict::Faster), of(Verdict::Slower), of(Verdict::NoDifference));
+    let (faster, same) = (of(Verdict::Faster), of(Verdict::NoDifference));
+    let slower: Vec<_> = shown.cells.iter().filter_map(slower_text).collect();
     let count = shown.cells.len();
     let mut parts = vec![format!("faster with {} of {count} kinds of data", faster.len())];
     if !slower.is_empty() {
-        parts.push(format!("slower with '{}'", slower.join("', '")));
+        parts.push(format!("slower with {}", slower.join(", ")));
     }
     if !same.is_empty() {
         parts.push(format!("not different with '{}'", same.join("', '")));
@@ -292,6 +299,15 @@ mod tests {
             assert!(text.contains(wanted), "{wanted}: {text}");
         }
         assert!(!text.contains("slower"), "{text}");
+    }
+
+    #[test]
+    fn how_much_slower_is_said() {
+        let mut shown = shown(0.0);
+        let compared = shown.cells[3].compared.compared.as_mut().unwrap();
+        (compared.verdict, compared.ratio) = (Verdict::Slower, 0.998);
+        let text = verdict(&shown, &source());
+        assert!(text.contains("of data, slower with '2 % saved' by 0.2 %"), "{text}");
     }
 
     #[test]
