@@ -376,6 +376,10 @@ fn without_a_command_all_are_named() {
     assert!(said.starts_with("pumice: no command given (see pumice --help)\n\n"), "{said}");
     assert!(said.contains("\nDrive commands: create, "), "{said}");
     assert!(said.contains("\nOther commands: demo, "), "{said}");
+    let finished = pumice(&["snapshot"]);
+    assert_eq!(finished.code, Some(2), "{finished:?}");
+    let wanted = "snapshot needs one of: create, list, delete (see pumice snapshot --help)";
+    assert!(finished.stderr.contains(wanted), "{finished:?}");
 }
 
 /// Guards against a panic: JSON is UTF-8, and a path need not be.

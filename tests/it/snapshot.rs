@@ -86,6 +86,13 @@ fn snapshots_of_a_served_drive_are_read_after_it_was_overwritten() {
         let image_text = image.display().to_string();
         ok(&drive, &["extract", &named(&drive, name), &image_text, "--force"]);
         assert!(same(&image, wanted), "{name}");
+        if let Some(python) = tool("python3") {
+            let decoder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/decoder.py");
+            let mut command = Command::new(python);
+            command.args([decoder, "--snapshot", name]).arg(drive.path()).arg(&image);
+            run_ok(&mut command);
+            assert!(same(&image, wanted), "{name}, by the decoder");
+        }
         let checked = ok(&drive, &["check", &named(&drive, name)]);
         assert!(checked.starts_with("0 problems"), "{checked}");
     }
@@ -122,6 +129,12 @@ fn a_snapshot_is_served_read_only_under_its_name() {
         first.display()
     );
     run_ok(command.arg(script));
+    for command in ["info", "set", "attach"] {
+        let of = named(&drive, "a");
+        let mut args = vec![command, &of];
+        args.extend((command == "set").then_some("codec=none"));
+        refused(&drive, &args, "names a snapshot, which extract, check, diff and serve read");
+    }
     refused(&drive, &["serve", &named(&drive, "nothing"), "--unix", "x"], "no snapshot named");
 }
 

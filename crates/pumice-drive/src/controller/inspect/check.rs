@@ -95,11 +95,10 @@ pub async fn check<M: Medium>(
     depth: Depth,
     progress: &mut dyn FnMut(Checked),
 ) -> Result<CheckReport> {
-    let loaded = superblocks::load(medium).await?;
-    let superblock = &loaded.stored.superblock;
-    medium.set_geometry(superblocks::geometry(superblock))?;
+    let (superblock, problems) = load_superblock(medium).await?;
+    let superblock = &superblock;
     let mut report = CheckReport::default();
-    for problem in &loaded.problems {
+    for problem in &problems {
         report.add(problem, None);
     }
     let limits = Limits::for_map_cache(MAP_CACHE_BYTES_DEFAULT);
@@ -142,11 +141,17 @@ pub async fn check_snapshot<M: Medium>(
     depth: Depth,
     progress: &mut dyn FnMut(Checked),
 ) -> Result<CheckReport> {
+    let (superblock, _) = load_superblock(medium).await?;
+    let entry = Reader::new(medium, &superblock).find_snapshot(name).await?;
+    check_view(medium, &superblock, &entry, depth, progress).await
+}
+
+/// Reads the superblock, and what is wrong with its slots.
+async fn load_superblock<M: Medium>(medium: &M) -> Result<(Superblock, Vec<Error>)> {
     let loaded = superblocks::load(medium).await?;
-    let superblock = &loaded.stored.superblock;
-    medium.set_geometry(superblocks::geometry(superblock))?;
-    let entry = Reader::new(medium, superblock).find_snapshot(name).await?;
-    check_view(medium, superblock, &entry, depth, progress).await
+    let superblock = loaded.stored.superblock;
+    medium.set_geometry(superblocks::geometry(&superblock))?;
+    Ok((superblock, loaded.problems))
 }
 
 /// Checks a snapshot, whose drive has `superblock`.

@@ -5,6 +5,8 @@
 
 use rand::RngExt;
 
+use super::super::core::Purpose;
+use super::survival::take_free_segments;
 use super::*;
 use crate::base::seed::{Random, random};
 use crate::media::layer::Trigger;
@@ -747,4 +749,22 @@ fn changes_between_snapshots_are_exact() {
     for view in views {
         disk.world.run(view.close()).unwrap();
     }
+}
+
+/// Each trim dirties a leaf whose old place a snapshot keeps: if trims went on as long as they fit
+/// the open segment, checkpoints could run out of room.
+#[test]
+fn a_trim_needs_its_reserve_while_there_are_snapshots() {
+    let mut disk = Disk::new(18);
+    let drive = disk.world.open();
+    disk.write_some(&drive, 20);
+    disk.take(&drive, "a");
+    let trim = || disk.world.run(drive.trim(0, BLOCK, true));
+    trim().unwrap();
+    let reserve = drive.core().reserved_segments(Purpose::Trim);
+    take_free_segments(&drive, reserve - 1);
+    assert_eq!(trim().unwrap_err().kind(), ErrorKind::NoSpace);
+    disk.world.run(drive.checkpoint()).unwrap();
+    disk.world.run(drive.delete_snapshot("a")).unwrap();
+    trim().unwrap();
 }
