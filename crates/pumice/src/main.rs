@@ -4,6 +4,7 @@ mod cli;
 mod control;
 #[cfg(feature = "http")]
 mod http;
+mod place;
 mod watch;
 
 fn main() -> std::process::ExitCode {

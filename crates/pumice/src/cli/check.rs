@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use super::output::counted;
-use super::place::Place;
 use super::{Outcome, print, print_schema, progress};
+use crate::place::Place;
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{CheckReport, Checked, Depth, Problem, check, check_snapshot};
 use pumice_drive::runtime::{Backend, Runtime};

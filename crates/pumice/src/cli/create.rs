@@ -4,11 +4,11 @@ use std::fs::{self, File};
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
+use super::outside;
 use super::{Outcome, lossy, print, print_schema, size, thresholds};
 use pumice_drive::base::units::{format_size, format_size_exact};
 use pumice_drive::codec::{Codec, FrameForm};
@@ -158,19 +158,17 @@ fn segment_bytes(args: &Args) -> Result<u32> {
 }
 
 /// Returns the specification of the drive, with a new identity and the current time.
-#[allow(clippy::disallowed_methods, reason = "a new drive's identity and date come from outside")]
 fn spec(args: &Args, segment_bytes: u32) -> Result<Spec> {
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
     let over_provisioning = args.over_provisioning.unwrap_or(OVER_PROVISIONING_PERCENT_DEFAULT);
     let spec = Spec {
-        created_seconds: since_1970.map_or(0, |since| since.as_secs()),
+        created_seconds: outside::unix_seconds(),
         over_provisioning_percent: over_provisioning,
         preallocated: args.preallocate,
         segment_bytes,
         codec: args.codec,
         frame_form: args.frame,
         warn_percent: args.warn,
-        ..Spec::new(uuid::Uuid::new_v4(), 0)
+        ..Spec::new(outside::new_identity(), 0)
     };
     let capacity_bytes = match (args.capacity, args.over_provisioning, args.size) {
         (Some(bytes), ..) => Some(bytes),

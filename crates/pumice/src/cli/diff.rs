@@ -6,8 +6,8 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use super::output::counted;
-use super::place::Place;
 use super::{Outcome, print, print_schema};
+use crate::place::Place;
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{Changed, Content, OpenOptions};
 use pumice_drive::runtime::{Backend, Runtime};

@@ -9,9 +9,9 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use super::output::{counted, open_output_with};
-use super::place::Place;
 use super::signals::Interrupt;
 use super::{Outcome, print, print_schema, progress};
+use crate::place::Place;
 use pumice_drive::base::units::{BLOCK_BYTES, format_size};
 use pumice_drive::controller::{Extract, Extracted, OpenOptions, Problem};
 use pumice_drive::runtime::{Backend, Runtime};

@@ -51,9 +51,9 @@ mod mount;
 mod notify;
 mod open;
 mod output;
+mod outside;
 #[cfg(feature = "bench")]
 mod payload;
-mod place;
 mod progress;
 mod rebuild;
 mod remains;
@@ -217,7 +217,7 @@ fn refuse(program: &clap::Command, error: &clap::Error, arguments: &Arguments) -
         };
     }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        say_error(&format!("no command given (see pumice --help)\n\n{}", commands::names()));
+        say_error(&no_command(program, arguments));
         return ExitCode::from(2);
     }
     let text = error.render().to_string();
@@ -233,6 +233,19 @@ fn refuse(program: &clap::Command, error: &clap::Error, arguments: &Arguments) -
     let command = command.map(|name| format!("{name} ")).unwrap_or_default();
     say_error(&format!("{position}{line}{meant} (see pumice {command}--help)"));
     ExitCode::from(2)
+}
+
+/// Returns what to say where a subcommand is missing, with those that there are.
+fn no_command(program: &clap::Command, arguments: &Arguments) -> String {
+    let given = arguments.args.iter().skip(1).filter_map(|arg| arg.to_str());
+    match given.into_iter().find_map(|name| program.find_subcommand(name)) {
+        None => format!("no command given (see pumice --help)\n\n{}", commands::names()),
+        Some(command) => {
+            let (name, parts) = (command.get_name(), command.get_subcommands());
+            let parts: Vec<_> = parts.map(clap::Command::get_name).collect();
+            format!("{name} needs one of: {} (see pumice {name} --help)", parts.join(", "))
+        }
+    }
 }
 
 /// Returns what clap takes for the word that was meant.

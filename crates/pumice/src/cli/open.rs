@@ -10,9 +10,9 @@ use anyhow::{Context, Result};
 use clap::value_parser;
 
 use crate::cli::holder::Holder;
-use crate::cli::place::Place;
 use crate::cli::values::{Compaction, compaction};
 use crate::cli::{signals, size};
+use crate::place::Place;
 #[cfg(feature = "attach")]
 use pumice_drive::base;
 use pumice_drive::base::ErrorKind;

@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use super::open::FileDrive;
 use super::output::counted;
+use super::outside;
 use super::signals::Interrupt;
 use super::{Outcome, print, print_schema, size};
 use pumice_drive::base::Clock;
@@ -209,12 +210,10 @@ fn identity(
 }
 
 /// Returns the specification of the new drive, which has an identity of its own.
-#[allow(clippy::disallowed_methods, reason = "a new drive's identity and date come from outside")]
 fn spec(identity: &Identity, args: &Args) -> Spec {
-    let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let spec = identity.spec(Uuid::new_v4(), args.codec);
+    let spec = identity.spec(outside::new_identity(), args.codec);
     Spec {
-        created_seconds: since_1970.map_or(0, |since| since.as_secs()),
+        created_seconds: outside::unix_seconds(),
         capacity_bytes: args.capacity.or(spec.capacity_bytes),
         ..spec
     }

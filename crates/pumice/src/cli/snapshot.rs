@@ -1,16 +1,17 @@
 //! `pumice snapshot`: takes, lists and deletes snapshots of a drive, closed or served.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use pumice_report::{Align, Table};
 use serde::Serialize;
 
 use super::output::{self, counted};
-use super::place::Place;
+use super::outside;
 use super::{Outcome, lossy, print, print_schema};
 use crate::control::{self, Answer, Client, Request};
+use crate::place::Place;
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{NewSnapshot, OpenOptions, SnapshotInfo};
 use pumice_drive::runtime::{Backend, Runtime};
@@ -114,11 +115,9 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 }
 
 /// Returns what a snapshot of now is.
-#[allow(clippy::disallowed_methods, reason = "a new identity and the date come from outside")]
 fn new(name: String) -> NewSnapshot {
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
-    let created_seconds = since_1970.map_or(0, |since| since.as_secs());
-    NewSnapshot { name, guid: uuid::Uuid::new_v4(), created_seconds }
+    let (guid, created_seconds) = (outside::new_identity(), outside::unix_seconds());
+    NewSnapshot { name, guid, created_seconds }
 }
 
 /// Asks the drive's server.

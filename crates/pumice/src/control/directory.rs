@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
 
+use crate::place::cannot_open;
 use pumice_drive::base::{Error, ErrorKind, Result};
 
 /// Suffix of the control sockets.
@@ -94,8 +95,7 @@ pub(crate) fn place(drive: &Path, suffix: &str) -> Result<PathBuf> {
 }
 
 fn name(drive: &Path, suffix: &str) -> Result<String> {
-    let metadata = fs::metadata(drive)
-        .map_err(|error| Error::os(format!("cannot open {}", drive.display()), error))?;
+    let metadata = fs::metadata(drive).map_err(|error| cannot_open(drive, error))?;
     Ok(if metadata.file_type().is_block_device() {
         format!("device-{:x}.{suffix}", metadata.rdev())
     } else {

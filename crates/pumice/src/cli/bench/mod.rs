@@ -15,7 +15,6 @@ mod measure;
 mod show;
 
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 
@@ -301,13 +300,6 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         return measure::resume(args, &locations, path);
     }
     measure::run(args, preset.expect("loaded unless it is resumed"), &locations)
-}
-
-/// Seconds since 1970.
-#[allow(clippy::disallowed_methods, reason = "results have a date")]
-pub(super) fn unix_seconds() -> u64 {
-    // A clock before 1970 is wrong anyway.
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// Returns the presets and their descriptions.

@@ -1,8 +1,8 @@
 //! Warnings before certificates and lists of revocations end.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::cli::outside::unix_seconds;
 use pumice_drive::base::Clock;
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::{Tally, Validity};
@@ -33,10 +33,8 @@ pub(super) async fn watch(runtime: Runtime, tally: Arc<Tally>) {
 }
 
 /// Warns of what ends soon.
-#[allow(clippy::disallowed_methods, reason = "certificates end by the wall clock")]
 pub(super) fn warn(validities: &[Validity]) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now_s = now.map_or(0, |now| now.as_secs().cast_signed());
+    let now_s = unix_seconds().cast_signed();
     for validity in validities {
         let file = &validity.file;
         let days_left = (validity.until_s - now_s) / DAY_S;

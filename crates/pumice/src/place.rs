@@ -1,10 +1,13 @@
 //! Drives and their snapshots as arguments: `PATH` and `PATH@NAME`.
 
 use std::ffi::OsStr;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+
+use pumice_drive::base::Error;
 
 /// A drive, or a snapshot of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,9 +46,25 @@ impl Place {
     pub(crate) fn snapshot(argument: &Path) -> Result<(PathBuf, String)> {
         match Self::of(argument)? {
             Self { path, snapshot: Some(name) } => Ok((path, name)),
-            Self { path, .. } => bail!("{}: name the snapshot: PATH@NAME", path.display()),
+            Self { path, .. } => {
+                bail!("{}: name the snapshot: PATH@NAME, without / in NAME", path.display())
+            }
         }
     }
+}
+
+/// Returns why nothing can be opened at `path`; if it names a snapshot of a drive, which commands
+/// take one.
+pub(crate) fn cannot_open(path: &Path, error: io::Error) -> Error {
+    let place = Place::of(path).ok().filter(|place| place.snapshot.is_some());
+    let what = match place.filter(|place| place.path.exists()) {
+        None => format!("cannot open {}", path.display()),
+        Some(_) => format!(
+            "{} names a snapshot, which extract, check, diff and serve read",
+            path.display()
+        ),
+    };
+    Error::os(what, error)
 }
 
 #[cfg(test)]

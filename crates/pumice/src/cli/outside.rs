@@ -1,0 +1,21 @@
+//! What no drive and no simulation decides for itself: the date, and identities that no one else
+//! has.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use uuid::Uuid;
+
+/// Returns the seconds since 1970; 0 by a clock before that, which is wrong anyway.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "drives, snapshots and results have a date, certificates an end"
+)]
+pub(crate) fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Returns an identity for a new drive or snapshot, drawn at random.
+#[allow(clippy::disallowed_methods, reason = "an identity must not repeat, whatever the seed")]
+pub(crate) fn new_identity() -> Uuid {
+    Uuid::new_v4()
+}
