@@ -178,7 +178,7 @@ impl Host {
         let (name, number) = scene.snapshots.borrow_mut().begin();
         let _call = Call::of(&scene.snapshots.borrow());
         let guid = uuid::Uuid::from_u128(number.into());
-        let new = NewSnapshot { name: name.clone(), guid, created_seconds: number };
+        let new = NewSnapshot { name: name.clone(), guid, created_seconds: number, yields: false };
         let drive = self.drive.clone();
         let mut taking = pin!(drive.create_snapshot(new));
         let result = poll_fn(|context| {
