@@ -198,8 +198,7 @@ impl Snapshots {
 
     /// Returns the oldest snapshot that is given up before the host is refused.
     fn oldest_that_yields(&self) -> Option<&Snapshot> {
-        let entries = self.kept.iter().map(|kept| &kept.entry);
-        entries.filter(|entry| entry.yields).next()
+        self.kept.iter().map(|kept| &kept.entry).find(|entry| entry.yields)
     }
 
     /// Returns the list as it is when the running checkpoint is complete.
@@ -494,8 +493,9 @@ impl Core {
     pub(super) fn roll_back_to(&mut self, disk: KeptDisk) {
         assert!(self.snapshots.change.is_none(), "one checkpoint at a time changes snapshots");
         let KeptDisk { watermark, mut map, space, lost_leaves } = disk;
-        let before = self.map.metadata_addresses().chain(self.map.superseded_addresses());
-        let before: HashSet<u64> = before.map(|place| place.pack()).collect();
+        let mut before: HashSet<u64> =
+            self.map.superseded_addresses().map(|place| place.pack()).collect();
+        before.extend(self.map.metadata_addresses().map(|place| place.pack()));
         let after: HashSet<u64> = map.metadata_addresses().map(|place| place.pack()).collect();
         for place in map.metadata_addresses().filter(|place| !before.contains(&place.pack())) {
             self.space.add_live(place.segment, place.bytes);
