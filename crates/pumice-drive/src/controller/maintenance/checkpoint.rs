@@ -16,7 +16,7 @@
 
 use std::mem::take;
 
-use super::super::core::{Begun, Core, MetaPosition, Wish};
+use super::super::core::{Begun, Core, MetaPosition, PendingPiece, Wish};
 use super::super::drive::Drive;
 use super::super::log::metadata::{LIST_BYTES, PAGE_ENTRY_BYTES};
 use super::super::log::packing::MetaRecord;
@@ -147,7 +147,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 
     /// Writes the lists that a root names; adds their places to `lists`.
     async fn write_lists(&self, begun: Begun, lists: &mut Vec<MetadataAddress>) -> Result<Root> {
-        let Begun { mut root, table, dropped, snapshots } = begun;
+        let Begun { mut root, table, dropped, snapshots, forwards } = begun;
+        root.forward_lists = self.write_forwards(&forwards).await?;
         let pages: Vec<_> = self.core().map().page_addresses().collect();
         root.page_count = count(&pages);
         root.dropped_count = count(&dropped);
@@ -173,6 +174,19 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         root.snapshot_lists =
             self.write_list(list, &snapshots, lists, Snapshot::encode_into).await?;
         Ok(root)
+    }
+
+    /// Writes the forwarding tables that changed; returns the places of all of them.
+    async fn write_forwards(&self, pieces: &[PendingPiece]) -> Result<Vec<MetadataAddress>> {
+        for (written, piece) in (1..).zip(pieces) {
+            self.with_room(|core| {
+                let compressor = &mut self.meta_compressor.borrow_mut();
+                Ok(core.append_forwards(piece, compressor)?.then_some(()))
+            })
+            .await?;
+            self.give_turn(written).await;
+        }
+        Ok(self.core().forwards().pieces())
     }
 
     /// Writes the leaves that were dirty when the checkpoint was begun, as they were then.
