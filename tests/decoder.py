@@ -37,6 +37,7 @@ BATCH_MAX = 4 << 20
 NO_SEGMENT = 0xFFFFFFFF
 DATA, FILL, TRIM, OPEN, META = 1, 2, 3, 4, 5
 LEAF, PAGE, PAGE_LIST, TABLE, DROPPED, ROOT, SNAPSHOTS = 1, 2, 3, 4, 5, 6, 7
+FORWARDS = 9
 HOLE = None  # a mapping is HOLE, the byte of a fill (int), or a Frame
 
 
@@ -258,7 +259,7 @@ Run = structure("Run", "start H, index B, blocks B, segment I, offset I, record_
 Root = structure("Root", """
     magic 8s, epoch I, segment_count I, watermark Q, watermark_checksum Q, host_bytes Q,
     frame_bytes Q, media_bytes Q, size_bytes Q, mapped_blocks Q, tails 48s, page_count I,
-    dropped_count I, opened_count I, page_lists I, tables I, dropped_lists I, moved_bytes Q,
+    dropped_count I, opened_count H, forward_lists H, page_lists I, tables I, dropped_lists I, moved_bytes Q,
     lost_leaves I, snapshot_lists H, retained_lists H""")
 Tail = structure("Tail", "generation Q, segment I, used I")
 TableEntry = structure("TableEntry", """
@@ -268,6 +269,10 @@ Snapshot = structure("Snapshot", """
     guid 16s, watermark Q, watermark_checksum Q, created_seconds Q, root_generation Q,
     root_segment I, root_offset I, root_bytes I, flags I, root_checksum Q, size_bytes Q,
     mapped_blocks Q, live_bytes Q, host_bytes Q, reserved 23s, name_bytes B, name 256s""")
+
+Forwards = structure("Forwards", "generation Q, emptied Q, segment I, reserved 12s")
+Forward = structure("Forward", """
+    offset I, new_segment I, new_offset I, new_bytes I, since Q, until Q""")
 
 # Part of a mapping: the block `index` of the frame whose record is at `offset` in `segment`.
 Frame = namedtuple("Frame", "segment offset index blocks record_bytes")
@@ -281,7 +286,7 @@ Position = namedtuple("Position", "generation segment offset started")
 
 assert (Superblock.bytes, SegmentHeader.bytes, BatchHeader.bytes) == (4096, 4096, HEADER)
 assert (RecordHeader.bytes, Root.bytes, TableEntry.bytes) == (RECORD, 160, 32)
-assert Snapshot.bytes == 384
+assert (Snapshot.bytes, Forwards.bytes, Forward.bytes) == (384, 32, 32)
 
 
 def record_damage(data, at, generation, segment, offset):
@@ -309,6 +314,7 @@ class Drive:
         self.generations = {}  # of each segment in use
         self.whole = {}  # leaves that are one fill (int), or the location of their record
         self.leaves = {}  # leaves that the log changed: a list of 1024 mappings
+        self.forwards = {}  # where frames are that snapshots name in a use of a segment
         self.tables = {}  # entries of independent blocks, by segment, offset, first block
         self.counts = {"batches": 0, "damaged_batches": 0, "moved_blocks": 0, "ignored_blocks": 0}
         if snapshot is None:
@@ -409,7 +415,8 @@ class Drive:
     def read_checkpoint(self, place):
         """Reads a checkpoint except its leaves.
 
-        Returns its root, the open segments, and the locations of the list of snapshots.
+        Returns its root, the open segments, and the locations of the list of snapshots and of the
+        forwarding tables.
         """
         base = self.superblock
         data = self.meta(ROOT, 0, *place[:4])
@@ -418,7 +425,7 @@ class Drive:
             raise Damage("the root is not the one that is named")
         root = Root.read(data)
         pieces = (root.page_lists + root.tables + root.dropped_lists
-                  + root.snapshot_lists + root.retained_lists)
+                  + root.snapshot_lists + root.retained_lists + root.forward_lists)
         if root.magic != b"PUMICECP":
             raise Damage("the root is damaged")
         if len(data) != Root.bytes + 16 * root.opened_count + 8 * pieces:
@@ -459,14 +466,16 @@ class Drive:
             part = Dropped.read(dropped, at)
             for leaf in range(part.start, part.end):
                 self.name_leaf(leaf, part.mapping)
-        return root, tails, places[drops_end:drops_end + root.snapshot_lists]
+        snapshots = places[drops_end:drops_end + root.snapshot_lists]
+        return root, tails, snapshots, places[pieces - root.forward_lists:]
 
     def go_back(self, name):
         """Reads the checkpoint that is a snapshot, instead of the newest and the log after it."""
         if not self.superblock.checkpoint_bytes or not self.superblock.features_incompatible & 4:
             raise Damage("the drive has no snapshots")
         newest = self.newest_root()
-        _, _, pieces = self.read_checkpoint(newest)
+        _, _, pieces, tables = self.read_checkpoint(newest)
+        self.read_forwards(tables)
         entries = b"".join(self.meta_at(SNAPSHOTS, n, at) for n, at in enumerate(pieces))
         if len(entries) % Snapshot.bytes:
             raise Damage("the list of snapshots has a wrong length")
@@ -489,12 +498,29 @@ class Drive:
         self.generations, self.whole = {}, {}
         self.size_bytes = entry.size_bytes
         self.blocks = entry.size_bytes // BLOCK
-        root, _, _ = self.read_checkpoint(place)
+        root, _, _, _ = self.read_checkpoint(place)
         if ((root.watermark, root.watermark_checksum, root.size_bytes)
                 != (entry.watermark, entry.watermark_checksum, entry.size_bytes)
                 or not root.retained_lists):
             raise Damage("the root of the snapshot is another one")
         self.seq = root.watermark
+
+    def read_forwards(self, tables):
+        """Reads the forwarding tables of the newest checkpoint."""
+        for location in tables:
+            data = self.meta_at(FORWARDS, 0, location)
+            if len(data) % Forward.bytes or len(data) < Forwards.bytes:
+                raise Damage("a forwarding table has a wrong length")
+            table = Forwards.read(data)
+            last = -1
+            for at in range(Forwards.bytes, len(data), Forward.bytes):
+                entry = Forward.read(data, at)
+                if any(table.reserved) or entry.offset <= last or entry.since > entry.until:
+                    raise Damage("a forwarding table is damaged")
+                last = entry.offset
+                generation = self.generations.get(entry.new_segment)
+                self.forwards[table.segment, table.generation, entry.offset] = (
+                    entry.new_segment, generation, entry.new_offset, entry.new_bytes & ~(1 << 31))
 
     def read_directory(self, lists, page_count):
         pages = b"".join(self.meta_at(PAGE_LIST, n, at) for n, at in enumerate(lists))
@@ -590,7 +616,7 @@ class Drive:
         self.proof = base.watermark  # the highest batch that is known to have been durable
         self.streams = [None, None, None]
         if base.checkpoint_bytes:
-            root, tails, _ = self.read_checkpoint(self.newest_root())
+            root, tails, _, _ = self.read_checkpoint(self.newest_root())
             self.seq, self.chain = root.watermark, root.watermark_checksum
             for stream, tail in enumerate(tails):
                 if tail.segment != NO_SEGMENT:
@@ -821,12 +847,14 @@ class Drive:
 
     def frame(self, first, frame):
         """Returns the content of a frame whose first block is `first`."""
-        segment, offset = frame.segment, frame.offset
-        where = f"frame at segment {segment}, offset {offset}"
+        segment, offset, record_bytes = frame.segment, frame.offset, frame.record_bytes
         generation = self.generations.get(segment)
-        if generation is None or offset + frame.record_bytes > self.superblock.segment_bytes:
+        while (segment, generation, offset) in self.forwards:
+            segment, generation, offset, record_bytes = self.forwards[segment, generation, offset]
+        where = f"frame at segment {segment}, offset {offset}"
+        if generation is None or offset + record_bytes > self.superblock.segment_bytes:
             raise Damage(f"{where}: invalid location")
-        data = self.read(segment, offset, frame.record_bytes)
+        data = self.read(segment, offset, record_bytes)
         damage = record_damage(data, 0, generation, segment, offset)
         if damage:
             raise Damage(f"{where}: {damage}")

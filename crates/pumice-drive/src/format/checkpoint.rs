@@ -4,7 +4,8 @@
 //! ```text
 //! metadata payload: | raw_bytes u32 | encoded_bytes u32 | encoded | zero padding |
 //! root:             | Layout | opened segments | addresses: page lists, tables, dropped lists,
-//!                                                snapshot lists, retained lists |
+//!                                                snapshot lists, retained lists,
+//!                                                forwarding tables |
 //! ```
 //!
 //! Everything that a checkpoint names is written before its root, and the root before the
@@ -68,7 +69,8 @@ layout! {
         tails: [[u8; 16]; 3],
         page_count: U32,
         dropped_count: U32,
-        opened_count: U32,
+        opened_count: U16,
+        forward_lists: U16,
         page_lists: U32,
         tables: U32,
         dropped_lists: U32,
@@ -201,6 +203,9 @@ pub struct Root {
     pub snapshot_lists: Vec<MetadataAddress>,
     /// Pieces of the bitmap of segments that the snapshot needs, if this is the root of one.
     pub retained_lists: Vec<MetadataAddress>,
+    /// Pieces of the forwarding tables, which are written only when they change. Only those of the
+    /// newest root count: a snapshot needs none of those that its own root names.
+    pub forward_lists: Vec<MetadataAddress>,
 }
 
 impl Root {
@@ -235,7 +240,7 @@ impl Root {
             self.tables.is_empty(),
             "every segment has an entry in a piece of the table"
         );
-        let lists: Vec<_> = self.lists().copied().collect();
+        let lists: Vec<_> = self.lists().chain(&self.forward_lists).copied().collect();
         let addresses: BTreeSet<_> = lists.iter().collect();
         assert_eq!(addresses.len(), lists.len(), "every piece of a list is a record of its own");
         let uses = self.opened_segments.iter().map(|opened| (opened.segment, opened.generation));
@@ -243,7 +248,8 @@ impl Root {
         assert_eq!(distinct, self.opened_segments.len(), "each use of a segment is opened once");
     }
 
-    /// Returns the pieces of all lists, in the order in which a root names them.
+    /// Returns the pieces of all lists that each checkpoint writes, in the order in which a root
+    /// names them.
     pub fn lists(&self) -> impl Iterator<Item = &MetadataAddress> {
         let map = self.page_lists.iter().chain(&self.tables).chain(&self.dropped_lists);
         map.chain(&self.snapshot_lists).chain(&self.retained_lists)
@@ -274,21 +280,22 @@ impl Root {
         layout.page_count = self.page_count.into();
         layout.dropped_count = self.dropped_count.into();
         let count = |len: usize| U32::new(u32::try_from(len).expect("a list of a checkpoint"));
-        layout.opened_count = count(self.opened_segments.len());
+        let short = |len: usize| U16::new(u16::try_from(len).expect("a short list of a root"));
+        layout.opened_count = short(self.opened_segments.len());
+        layout.forward_lists = short(self.forward_lists.len());
         layout.page_lists = count(self.page_lists.len());
         layout.tables = count(self.tables.len());
         layout.dropped_lists = count(self.dropped_lists.len());
-        let short = |len: usize| U16::new(u16::try_from(len).expect("a list for snapshots"));
         layout.snapshot_lists = short(self.snapshot_lists.len());
         layout.retained_lists = short(self.retained_lists.len());
         let mut bytes = layout.as_bytes().to_vec();
         for &OpenedSegment { segment, generation, stream } in &self.opened_segments {
             bytes.extend(encode_tail(generation, segment.0, stream as u32).as_bytes());
         }
-        for address in self.lists() {
+        for address in self.lists().chain(&self.forward_lists) {
             bytes.extend(address.pack().to_le_bytes());
         }
-        let addresses = self.lists().count();
+        let addresses = self.lists().count() + self.forward_lists.len();
         let tails = self.opened_segments.len() * size_of::<TailLayout>();
         assert_eq!(
             bytes.len(),
@@ -309,13 +316,14 @@ impl Root {
     fn decode_parts(bytes: &[u8]) -> Option<Self> {
         let (layout, rest) = RootLayout::read_from_prefix(bytes).ok()?;
         let count = |count: U32| count.get() as usize;
-        let opened_bytes = count(layout.opened_count).checked_mul(size_of::<TailLayout>())?;
+        let opened_bytes = usize::from(layout.opened_count.get()) * size_of::<TailLayout>();
         let (opened, addresses) = rest.split_at_checked(opened_bytes)?;
         let [pages, tables, dropped] =
             [layout.page_lists, layout.tables, layout.dropped_lists].map(count);
-        let [snapshots, retained] =
-            [layout.snapshot_lists, layout.retained_lists].map(|count| usize::from(count.get()));
-        let lists = [pages, tables, dropped, snapshots, retained];
+        let [snapshots, retained, forwards] =
+            [layout.snapshot_lists, layout.retained_lists, layout.forward_lists]
+                .map(|count| usize::from(count.get()));
+        let lists = [pages, tables, dropped, snapshots, retained, forwards];
         let is_right = layout.magic == MAGIC
             && layout.watermark.get() < SEQ_END
             && addresses.len() as u64 == lists.iter().map(|&list| list as u64 * 8).sum::<u64>();
@@ -330,6 +338,7 @@ impl Root {
         let mut list = |count: usize| addresses.by_ref().take(count).collect::<Option<Vec<_>>>();
         let (page_lists, tables, dropped_lists) = (list(pages)?, list(tables)?, list(dropped)?);
         let (snapshot_lists, retained_lists) = (list(snapshots)?, list(retained)?);
+        let forward_lists = list(forwards)?;
         let opened = opened.chunks_exact(size_of::<TailLayout>()).map(|bytes| {
             let tail = TailLayout::read_from_bytes(bytes).ok()?;
             let stream = u8::try_from(tail.used.get()).ok().and_then(Stream::from_u8)?;
@@ -358,6 +367,7 @@ impl Root {
             dropped_lists,
             snapshot_lists,
             retained_lists,
+            forward_lists,
         })
     }
 }
@@ -515,6 +525,7 @@ mod tests {
             dropped_lists: vec![address(4), address(5), address(6)],
             snapshot_lists: vec![address(7)],
             retained_lists: vec![address(8), address(9)],
+            forward_lists: vec![address(10)],
         }
     }
 
@@ -545,7 +556,6 @@ mod tests {
             assert!(Root::decode(&good[..len]).is_err(), "{len}");
         }
         for offset in [
-            std::mem::offset_of!(RootLayout, opened_count),
             std::mem::offset_of!(RootLayout, page_lists),
             std::mem::offset_of!(RootLayout, tables),
             std::mem::offset_of!(RootLayout, dropped_lists),
@@ -555,6 +565,8 @@ mod tests {
             assert!(Root::decode(&bytes).is_err(), "the count at {offset}");
         }
         for offset in [
+            std::mem::offset_of!(RootLayout, opened_count),
+            std::mem::offset_of!(RootLayout, forward_lists),
             std::mem::offset_of!(RootLayout, snapshot_lists),
             std::mem::offset_of!(RootLayout, retained_lists),
         ] {

@@ -123,7 +123,7 @@ pub struct MapLimits {
 }
 
 impl MapLimits {
-    fn contain(&self, segment: u32, offset: u32, bytes: u32) -> bool {
+    pub(super) fn contain(&self, segment: u32, offset: u32, bytes: u32) -> bool {
         debug_assert!(self.segment_count <= META_SEGMENTS_MAX, "an address names any segment");
         debug_assert!(
             self.segment_bytes <= super::SEGMENT_BYTES_MAX,

@@ -24,6 +24,7 @@
 
 mod batch;
 mod checkpoint;
+mod forward;
 mod layout;
 mod map;
 mod record;
@@ -39,6 +40,7 @@ pub use checkpoint::{
     DroppedRange, META_PREFIX_BYTES, META_RAW_BYTES_MAX, OpenedSegment, Root, SEGMENTS_MAX,
     StreamTail, TableEntry, meta_payload,
 };
+pub use forward::{FORWARD_PIECES_MAX, FORWARDS_IN_A_PIECE, Forward, ForwardPiece};
 pub use layout::Field;
 pub use map::{
     DIRECTORY_PAGE_BYTES, DIRECTORY_PAGE_LEAVES, DirectoryEntry, LEAF_BLOCKS, LEAF_RUN_BYTES,
@@ -76,5 +78,7 @@ pub fn tables() -> Vec<(&'static str, Vec<Field>)> {
         ("Segment table entry", checkpoint::TABLE_FIELDS.to_vec()),
         ("Dropped range", checkpoint::DROPPED_FIELDS.to_vec()),
         ("Snapshot", snapshot::FIELDS.to_vec()),
+        ("Forwarding table", forward::PIECE_FIELDS.to_vec()),
+        ("Forwarded frame", forward::ENTRY_FIELDS.to_vec()),
     ]
 }

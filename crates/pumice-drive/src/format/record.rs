@@ -135,6 +135,8 @@ pub enum MetaKind {
     Snapshots = 7,
     /// A piece of the bitmap of segments that a snapshot needs.
     Retained = 8,
+    /// A piece of a forwarding table. Its number is 0.
+    Forwards = 9,
 }
 
 impl MetaKind {
@@ -148,6 +150,7 @@ impl MetaKind {
             6 => Self::Root,
             7 => Self::Snapshots,
             8 => Self::Retained,
+            9 => Self::Forwards,
             _ => return None,
         };
         assert_eq!(found as u8, kind, "a kind has a single number");
@@ -612,7 +615,7 @@ mod tests {
             (3, |layout| layout.kind = 0),
             (3, |layout| layout.kind = 6),
             (4, |layout| layout.argument = 3),
-            (5, |layout| layout.blocks = 9),
+            (5, |layout| layout.blocks = 10),
         ];
         for (index, (sample, change)) in changes.into_iter().enumerate() {
             let mut bytes = [0; RECORD_HEADER_BYTES];

@@ -304,7 +304,7 @@ impl Core {
     }
 
     /// Puts a moved frame into the open batch of its stream, which has the room, and maps it.
-    fn push_moved(&mut self, moved: &MovedFrame<'_>) {
+    pub(super) fn push_moved(&mut self, moved: &MovedFrame<'_>) -> FramePlace {
         let place = self.log.open_batch(Stream::Moved).push_moved(moved);
         assert_eq!(
             place.record_bytes as usize,
@@ -317,6 +317,7 @@ impl Core {
         self.carries_dead |= moved.sources.iter().any(|source| source.origin == SeqNo(0));
         let table = table_of(moved.blocks, moved.encoding, moved.payload);
         self.map_moved(moved.lba, place, moved.sources.iter().copied(), table);
+        place
     }
 }
 
@@ -394,11 +395,18 @@ impl Core {
         self.check_place(&place);
         let Self { map, space, .. } = self;
         let (mut index, mut live_bytes) = (0, 0);
+        let mut copied: Option<(FramePlace, SeqNo)> = None;
         for source in sources {
             space.moved_in(place.segment, source.origin);
+            let is_named = space.is_retained(source.segment);
             let at = Lba(lba.0 + u64::from(index));
             let from = FrameAddress::from(source);
             map.move_blocks(at, source.blocks.into(), from, place, index, |dead, index| {
+                let is_whole = (dead.place.blocks, dead.index) == (place.blocks, index);
+                if is_named && is_whole {
+                    let since = copied.map_or(source.origin, |(_, at)| at.min(source.origin));
+                    copied = Some((dead.place, since));
+                }
                 let share = place.share(index, dead.count);
                 live_bytes += share;
                 space.add_live(place.segment, share);
@@ -413,5 +421,8 @@ impl Core {
             space.add_burden(place.segment, carried);
         }
         self.note_table(lba, place, table);
+        if let Some((from, since)) = copied {
+            self.note_live_copy(from, place, since);
+        }
     }
 }

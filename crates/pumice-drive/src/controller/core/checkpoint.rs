@@ -12,7 +12,7 @@
 use super::super::log::packing::{MetaRecord, meta_bytes_max};
 use super::super::log::{ChainEnd, Totals};
 use super::super::map::{DroppedSnapshot, LeafContent, Mapping};
-use super::{Core, MetaPosition, Purpose, Wakes, Wish};
+use super::{Core, MetaPosition, PendingPiece, Purpose, Wakes, Wish};
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::codec::Compressor;
 use crate::format::{
@@ -74,6 +74,8 @@ pub(crate) struct Begun {
     pub(crate) dropped: Vec<DroppedRange>,
     /// The snapshots that there are with it.
     pub(crate) snapshots: Vec<Snapshot>,
+    /// The forwarding tables that it must write.
+    pub(crate) forwards: Vec<PendingPiece>,
 }
 
 impl Checkpoints {
@@ -156,7 +158,7 @@ impl Core {
             return false;
         }
         // Requests wait for it, whatever was written: metadata being moved dirties leaves, too.
-        if self.has_too_many_changed_leaves() {
+        if self.has_too_many_changed_leaves() || self.has_long_tables() {
             return true;
         }
         let counted = checkpoints.newest.begun_at_bytes.saturating_add(checkpoints.own_bytes);
@@ -253,6 +255,7 @@ impl Core {
             dropped_lists: Vec::new(),
             snapshot_lists: Vec::new(),
             retained_lists: Vec::new(),
+            forward_lists: Vec::new(),
         };
         let (table, dropped) = (self.space.table(), dropped.collect());
         assert_eq!(table.len(), root.segment_count as usize, "a checkpoint has all segments");
@@ -260,7 +263,8 @@ impl Core {
             self.begin_change(wish, &root, &table);
         }
         let snapshots = self.next_snapshots();
-        Ok(Begun { root, table, dropped, snapshots })
+        let forwards = self.forwards.begin_checkpoint();
+        Ok(Begun { root, table, dropped, snapshots, forwards })
     }
 
     /// Asserts that some task has the turn to change checkpoint and superblock.
@@ -317,6 +321,24 @@ impl Core {
         Ok(true)
     }
 
+    /// Appends a piece of a forwarding table; returns whether there was room.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Poisoned`.
+    pub(crate) fn append_forwards(
+        &mut self,
+        piece: &PendingPiece,
+        compressor: &mut Compressor,
+    ) -> Result<bool> {
+        self.check_turn();
+        let position = MetaPosition { kind: MetaKind::Forwards, number: 0 };
+        let Some(appended) = self.append_meta(position, &piece.raw, compressor)? else {
+            return Ok(false);
+        };
+        self.forwards.written(piece.of, appended.place);
+        Ok(true)
+    }
+
     /// Appends the root, which names the segments opened for the checkpoint, its own included, and
     /// seals it; `None` if there is no room yet.
     ///
@@ -362,7 +384,9 @@ impl Core {
         assert!(checkpointed >= self.checkpoints.checkpointed(), "a checkpoint never moves back");
         assert!(checkpointed <= self.log.durable_seq(), "a checkpoint is of what is durable");
         assert!(!lists.is_empty(), "a checkpoint has a root");
+        let superseded = self.forwards.end_checkpoint();
         self.end_change(named, &lists);
+        self.release_all(&superseded);
         let superseded = self.map.end_checkpoint();
         self.release_all(&superseded);
         let newest = NewestCheckpoint { checkpointed, begun_at_bytes: root.media_bytes, lists };
@@ -385,6 +409,8 @@ impl Core {
     /// `lists` are dead. Does nothing after [`Core::end_checkpoint`].
     pub(crate) fn abandon_checkpoint(&mut self, lists: &[MetadataAddress]) {
         self.check_turn();
+        let written = self.forwards.abandon_checkpoint();
+        self.release_all(&written);
         self.abandon_change();
         self.map.abandon_checkpoint();
         self.release_all(lists);
@@ -402,14 +428,16 @@ impl Core {
     /// name.
     pub(crate) fn checkpoint_only_bytes(&self, segment: SegmentId) -> u64 {
         let lists = self.checkpoints.newest.lists.iter().copied();
-        let all = lists.chain(self.map.superseded_addresses());
+        let tables = self.forwards.metadata();
+        let all = lists.chain(self.map.superseded_addresses()).chain(tables);
         all.filter(|place| place.segment == segment).map(|place| u64::from(place.bytes)).sum()
     }
 
     /// Returns every metadata record that is live while no checkpoint is being written.
     pub(crate) fn metadata(&self) -> Vec<MetadataAddress> {
         let map = self.map.metadata_addresses().chain(self.map.superseded_addresses());
-        map.chain(self.checkpoints.newest.lists.iter().copied()).collect()
+        let tables = self.forwards.metadata();
+        map.chain(self.checkpoints.newest.lists.iter().copied()).chain(tables).collect()
     }
 
     /// Returns the superblock to write next: as it is, with the watermark of now.

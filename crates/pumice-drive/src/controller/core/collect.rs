@@ -136,8 +136,8 @@ pub(crate) struct Victim {
     pub(crate) segment: SegmentId,
     /// Its generation.
     pub(crate) generation: u64,
-    /// Its live bytes before.
-    pub(crate) live_bytes: u32,
+    /// What the disk or a snapshot needed of it before, in bytes.
+    pub(crate) needed_bytes: u32,
     /// [`super::Counters::moved_bytes`] before.
     moved_bytes: u64,
 }
@@ -348,7 +348,7 @@ impl Core {
         Victim {
             segment,
             generation: self.space.generation(segment),
-            live_bytes: self.space.live_bytes_of(segment),
+            needed_bytes: self.space.needed_bytes_of(segment, self.superblock.segment_bytes),
             moved_bytes: self.counters.moved_bytes.get(),
         }
     }
@@ -386,7 +386,7 @@ impl Core {
     pub(crate) fn victim_scanned(&mut self, segment: SegmentId) {
         assert!(!self.space.is_free(segment), "a victim stays in use until it is freed");
         self.collector.passed_bytes = 0;
-        if self.space.live_bytes_of(segment) == 0 {
+        if self.space.live_bytes_of(segment) == 0 && !self.space.is_retained(segment) {
             self.collector.credited.push(segment);
         }
     }
@@ -405,7 +405,7 @@ impl Core {
         let segment_bytes = self.superblock.segment_bytes;
         tracing::debug!(
             segment = %victim.segment,
-            live_bytes = victim.live_bytes,
+            needed_bytes = victim.needed_bytes,
             moved_bytes,
             "garbage collection emptied a segment"
         );
@@ -417,7 +417,7 @@ impl Core {
             let more = u32::from(!is_evacuated);
             self.collector.fruitless = self.collector.fruitless.saturating_add(more);
         }
-        self.errand_gained(victim.live_bytes, moved_bytes);
+        self.errand_gained(victim.needed_bytes, moved_bytes);
         self.collector.fruitless <= self.space.segment_count()
     }
 

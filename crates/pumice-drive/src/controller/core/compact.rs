@@ -249,8 +249,13 @@ impl Core {
     /// Returns whether a segment that is being emptied is to be left as it is: the host is back and
     /// nothing else asks for its emptying, or a snapshot needs it now.
     pub(crate) fn must_stop_collecting(&self, victim: SegmentId) -> bool {
+        self.space.is_retained(victim) || self.errand_is_over()
+    }
+
+    /// Returns whether the host is back, and nothing else asks for the emptying of a segment.
+    pub(super) fn errand_is_over(&self) -> bool {
         let is_over = || self.errand().is_none() && !self.must_collect();
-        self.space.is_retained(victim) || self.compaction.is_emptying && is_over()
+        self.compaction.is_emptying && is_over()
     }
 
     /// Returns whether garbage collection takes its time, for nothing waits for it.
@@ -317,10 +322,10 @@ impl Core {
 
     /// Notes that a segment was emptied for `moved_bytes`: several in a row that gained too little
     /// end an errand. Segments that are needed are a matter of their own.
-    pub(super) fn errand_gained(&mut self, live_bytes: u32, moved_bytes: u64) {
+    pub(super) fn errand_gained(&mut self, needed_bytes: u32, moved_bytes: u64) {
         let Some(errand) = &mut self.compaction.errand else { return };
         let segment_bytes = u64::from(self.superblock.segment_bytes);
-        let promised = segment_bytes.saturating_sub(u64::from(live_bytes));
+        let promised = segment_bytes.saturating_sub(u64::from(needed_bytes));
         let gained = segment_bytes.saturating_sub(moved_bytes);
         errand.fruitless = if gained >= promised / 2 { 0 } else { errand.fruitless + 1 };
         if errand.fruitless >= FRUITLESS_MAX {

@@ -55,7 +55,9 @@ mod checkpoint;
 mod collect;
 mod compact;
 mod counters;
+mod forwards;
 mod full;
+mod holding;
 mod lost;
 mod reserves;
 mod resize;
@@ -80,7 +82,9 @@ pub(crate) use checkpoint::{Begun, Checkpoints, NewestCheckpoint};
 pub(crate) use collect::{Collector, Victim};
 pub(crate) use compact::{Compaction, GivesBack, Occupied};
 pub(crate) use counters::Counters;
+pub(crate) use forwards::{Forwards, PendingPiece};
 pub(crate) use full::Fullness;
+pub(crate) use holding::{HeldMove, Holding};
 pub(crate) use reserves::{
     RESERVED_SEGMENTS, SEGMENTS_MIN, dirty_bytes_max, meta_segments, usable_segment_bytes,
 };
@@ -215,6 +219,9 @@ pub(crate) struct Core {
     unreadable: Vec<unreadable::Unreadable>,
     warming: Warming,
     snapshots: Snapshots,
+    forwards: Forwards,
+    /// Whether this is a snapshot, whose map names frames that may have been moved.
+    is_view: bool,
     wakes: Wakes,
 }
 
@@ -256,6 +263,8 @@ impl Core {
             unreadable: Vec::new(),
             warming: Warming::default(),
             snapshots: Snapshots::default(),
+            forwards: Forwards::default(),
+            is_view: false,
             wakes: Wakes::default(),
         }
     }
@@ -425,9 +434,16 @@ impl Core {
             Lookup::Missing(leaf) => Located::Missing(leaf),
             Lookup::Run(mapping, blocks) => {
                 assert!(blocks > 0, "a run has a block");
-                let generation = match mapping {
-                    Mapping::Frame { place, .. } => self.space.generation(place.segment),
-                    Mapping::Hole | Mapping::Fill(_) => 0,
+                let (mapping, generation) = match mapping {
+                    Mapping::Frame { place, index } => {
+                        let generation = self.space.generation(place.segment);
+                        let (place, generation) = match self.is_view {
+                            true => self.forwarded(place, generation),
+                            false => (place, generation),
+                        };
+                        (Mapping::Frame { place, index }, generation)
+                    }
+                    Mapping::Hole | Mapping::Fill(_) => (mapping, 0),
                 };
                 Located::Run { mapping, blocks, generation }
             }
@@ -516,6 +532,7 @@ impl Core {
             | MetaKind::Snapshots
             | MetaKind::Retained
             | MetaKind::Root => {}
+            MetaKind::Forwards => self.forwards.touch(|&piece| piece == place),
         }
     }
 

@@ -192,7 +192,8 @@ impl Core {
         if !self.space.has_retained() {
             return 0;
         }
-        1 + self.segments_for_metadata(self.space.retained_meta_bytes())
+        let tables = self.forwards.dirty_bytes() as u64;
+        1 + self.segments_for_metadata(self.space.retained_meta_bytes() + tables)
     }
 
     /// Returns the segments that `bytes` of metadata take, three quarters of each filled.

@@ -15,13 +15,13 @@
 //! abandoned leaves everything as it was before, except for one that rolls back: what is in memory is
 //! ahead of the medium then, so the drive takes no more writes.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use uuid::Uuid;
 
 use super::super::map::L2p;
 use super::super::space::Space;
-use super::{Core, Wakes};
+use super::{Core, Forwards, Wakes};
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::format::{
@@ -54,6 +54,8 @@ pub(crate) struct KeptDisk {
     pub(crate) space: Space,
     /// Leaves that the drive had lost until then.
     pub(crate) lost_leaves: u32,
+    /// Live bytes of frames that its map names elsewhere than the snapshot's does, by segment.
+    pub(crate) copies: BTreeMap<SegmentId, u32>,
 }
 
 /// What the one who takes a snapshot decides about it.
@@ -84,6 +86,21 @@ impl SegmentSet {
         let is_new = *word & bit == 0;
         *word |= bit;
         is_new
+    }
+
+    /// Takes a segment out; returns whether it was in the set.
+    pub(crate) fn remove(&mut self, segment: SegmentId) -> bool {
+        let was_in = self.contains(segment);
+        if let Some(word) = self.0.get_mut(segment.0 as usize / 64) {
+            *word &= !(1 << (segment.0 % 64));
+        }
+        was_in
+    }
+
+    /// Returns whether a segment is in the set.
+    pub(crate) fn contains(&self, segment: SegmentId) -> bool {
+        let word = self.0.get(segment.0 as usize / 64);
+        word.is_some_and(|word| word >> (segment.0 % 64) & 1 == 1)
     }
 
     /// Returns the segments, in order.
@@ -122,7 +139,10 @@ impl SegmentSet {
 pub(crate) struct Kept {
     /// Its entry in the list.
     pub(crate) entry: Snapshot,
-    /// Every segment that holds something of it.
+    /// Every segment that held something of it when it was taken: what its root says. What is
+    /// named there may have been moved since.
+    pub(crate) named: SegmentSet,
+    /// Every segment that holds something of it now.
     pub(crate) retained: SegmentSet,
     /// What is wrong with its root or its bitmap: then every segment that was in use is retained.
     pub(crate) damage: Option<String>,
@@ -165,12 +185,47 @@ pub(crate) struct Snapshots {
     held_until: u64,
     /// The host needs the space of a snapshot that yields.
     must_yield: bool,
+    /// Whether it is known, as far as it can be, what they hold of each segment.
+    is_measured: bool,
 }
 
 impl Snapshots {
     /// Returns the snapshots, oldest first.
     pub(crate) fn kept(&self) -> &[Kept] {
         &self.kept
+    }
+
+    /// Returns the snapshots, and the one that is being made, to change what they retain.
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Kept> {
+        let new = match &mut self.change {
+            Some(Change::Create(new)) => Some(new),
+            _ => None,
+        };
+        self.kept.iter_mut().chain(new)
+    }
+
+    /// Returns the last batch of the newest snapshot, one that is being made included; 0 without.
+    pub(super) fn newest_watermark(&self) -> SeqNo {
+        let new = match &self.change {
+            Some(Change::Create(new)) => Some(new),
+            _ => self.kept.last(),
+        };
+        new.map_or(SeqNo(0), |kept| kept.entry.watermark)
+    }
+
+    /// Returns whether the running checkpoint changes the list.
+    pub(super) fn is_changing(&self) -> bool {
+        self.change.is_some()
+    }
+
+    /// Returns whether it is known what they hold of each segment.
+    pub(super) fn is_measured(&self) -> bool {
+        self.is_measured
+    }
+
+    /// Notes whether it is known what they hold of each segment.
+    pub(super) fn set_measured(&mut self, is_measured: bool) {
+        self.is_measured = is_measured;
     }
 
     /// Returns the free segments that a snapshot to be made waits for.
@@ -218,19 +273,44 @@ impl Core {
         &self.snapshots
     }
 
-    /// Puts the snapshots in place that recovery found, and protects what they need. To be called
-    /// before anything is replayed.
-    pub(crate) fn set_snapshots(&mut self, mut kept: Vec<Kept>) {
-        for kept in &mut kept {
-            let mut retained = SegmentSet::default();
-            for segment in kept.retained.iter() {
-                if self.space.retain(segment) {
-                    retained.insert(segment);
+    /// Puts the snapshots in place that recovery found, with the tables of what was moved, and
+    /// protects what they need. To be called before anything is replayed.
+    ///
+    /// # Errors
+    /// `Corrupt` if a piece of a table is where there can be none.
+    pub(crate) fn set_snapshots(&mut self, kept: Vec<Kept>, forwards: Forwards) -> Result<()> {
+        let segment_bytes = self.superblock.segment_bytes;
+        for place in forwards.metadata() {
+            self.space.try_add_live(place.segment, place.bytes, segment_bytes)?;
+        }
+        (self.snapshots.kept, self.forwards) = (kept, forwards);
+        self.prune_forwards();
+        let Self { snapshots, forwards, space, .. } = self;
+        for kept in &mut snapshots.kept {
+            let watermark = kept.entry.watermark;
+            let named = kept.named.iter();
+            let named = named.filter(|&segment| !forwards.is_emptied(segment, watermark));
+            let copies = forwards.needed_by(watermark).map(|to| to.segment);
+            for segment in named.chain(copies) {
+                if !kept.retained.contains(segment) && space.retain(segment) {
+                    kept.retained.insert(segment);
+                    space.forget_held(segment);
                 }
             }
-            kept.retained = retained;
         }
-        self.snapshots.kept = kept;
+        self.fix_retained();
+        Ok(())
+    }
+
+    /// Drops what no snapshot needs of the tables of what was moved.
+    fn prune_forwards(&mut self) {
+        let kept = &self.snapshots.kept;
+        let watermarks: Vec<_> = kept.iter().map(|kept| kept.entry.watermark).collect();
+        let names = |segment, watermark| {
+            let at = kept.binary_search_by_key(&watermark, |kept| kept.entry.watermark);
+            at.ok().and_then(|at| kept.get(at)).is_some_and(|kept| kept.named.contains(segment))
+        };
+        self.forwards.prune(&watermarks, names);
     }
 
     /// Begins to make a snapshot: from now on the capacity does not change.
@@ -346,7 +426,7 @@ impl Core {
     /// Notes what the checkpoint that begins changes.
     pub(super) fn begin_change(&mut self, wish: Wish, root: &Root, table: &[TableEntry]) {
         assert!(self.snapshots.change.is_none(), "one checkpoint at a time changes snapshots");
-        self.snapshots.change = match wish {
+        let change = match wish {
             Wish::None => None,
             Wish::Delete(gone) => Some(Change::Delete(gone)),
             Wish::RollBack(_) => unreachable!("the disk is another before its root is made"),
@@ -357,6 +437,8 @@ impl Core {
                 Some(Change::Create(self.retain_frames(new, root, table)))
             }
         };
+        self.snapshots.change = change;
+        self.fix_retained();
     }
 
     /// Returns the list of snapshots as it is when the running checkpoint is complete.
@@ -375,6 +457,7 @@ impl Core {
             live_bytes += u64::from(entry.live_bytes);
             retained.insert(segment);
             assert!(self.space.retain(segment), "what is live is in segments in use");
+            self.space.hold_live(segment);
         }
         let entry = Snapshot {
             name: new.name,
@@ -389,7 +472,7 @@ impl Core {
             host_bytes: root.host_bytes,
             yields: new.yields,
         };
-        Kept { entry, retained, damage: None }
+        Kept { entry, named: retained.clone(), retained, damage: None }
     }
 
     /// Returns the bitmap of what the snapshot that is being made needs; `None` if there is none.
@@ -398,7 +481,7 @@ impl Core {
         let more = self.metadata_segments(lists);
         let segment_count = self.space.segment_count();
         let Some(Change::Create(new)) = &self.snapshots.change else { return None };
-        let mut all = new.retained.clone();
+        let mut all = new.named.clone();
         more.into_iter().for_each(|segment| {
             all.insert(segment);
         });
@@ -418,6 +501,7 @@ impl Core {
             None => {}
             Some(Change::Create(mut new)) => {
                 for segment in self.metadata_segments(lists) {
+                    new.named.insert(segment);
                     if new.retained.insert(segment) {
                         assert!(self.space.retain(segment), "a checkpoint lies in segments in use");
                     }
@@ -430,11 +514,17 @@ impl Core {
                 let gone: Vec<_> = self.snapshots.kept.extract_if(.., is_gone).collect();
                 for segment in gone.iter().flat_map(|kept| kept.retained.iter()) {
                     self.space.let_go(segment);
+                    if self.space.is_retained(segment) {
+                        self.space.forget_held(segment);
+                    }
                 }
+                self.prune_forwards();
+                self.snapshots.is_measured = false;
                 self.give_back_once();
                 self.wake(Wakes::COLLECTOR);
             }
         }
+        self.fix_retained();
     }
 
     /// Forgets what a checkpoint that was abandoned would have changed.
@@ -442,6 +532,7 @@ impl Core {
         match self.snapshots.change.take() {
             Some(Change::Create(new)) => {
                 new.retained.iter().for_each(|segment| self.space.let_go(segment));
+                self.prune_forwards();
             }
             Some(Change::RollBack(_)) => {
                 let what = "the disk was rolled back in memory only: open the drive again";
@@ -449,6 +540,7 @@ impl Core {
             }
             Some(Change::Delete(_)) | None => {}
         }
+        self.fix_retained();
     }
 
     /// Holds back the host's changes until the next snapshot is begun, or until
@@ -492,7 +584,7 @@ impl Core {
     /// one is complete.
     pub(super) fn roll_back_to(&mut self, disk: KeptDisk) {
         assert!(self.snapshots.change.is_none(), "one checkpoint at a time changes snapshots");
-        let KeptDisk { watermark, mut map, space, lost_leaves } = disk;
+        let KeptDisk { watermark, mut map, space, lost_leaves, copies } = disk;
         let mut before: HashSet<u64> =
             self.map.superseded_addresses().map(|place| place.pack()).collect();
         before.extend(self.map.metadata_addresses().map(|place| place.pack()));
@@ -502,6 +594,9 @@ impl Core {
         }
         map.supersede(before.difference(&after).copied().collect());
         self.space.restore_frames(&space);
+        for (segment, bytes) in copies {
+            self.space.add_live(segment, bytes);
+        }
         self.map = map;
         self.set_lost_leaves(lost_leaves);
         self.snapshots.change = Some(Change::RollBack(watermark));
@@ -516,7 +611,8 @@ impl Core {
     pub(crate) fn bytes_alone(&self, kept: &Kept) -> u64 {
         let segment_bytes = self.superblock.segment_bytes;
         let alone = kept.retained.iter().filter(|&segment| self.space.retained_by(segment) == 1);
-        let dead = |segment| segment_bytes.saturating_sub(self.space.live_bytes_of(segment));
+        let needed = |segment| self.space.needed_bytes_of(segment, segment_bytes);
+        let dead = |segment| needed(segment).saturating_sub(self.space.live_bytes_of(segment));
         alone.map(|segment| u64::from(dead(segment))).sum()
     }
 

@@ -74,13 +74,14 @@ impl<M: Medium + 'static, C: Spawn + 'static> Drive<M, C> {
     ) -> Result<Rc<Self>> {
         let StoredSuperblock { superblock, slot } = superblocks::load(&medium).await?.stored;
         medium.set_geometry(superblocks::geometry(&superblock))?;
-        let snapshot = Reader::new(&medium, &superblock).find_snapshot(name).await?;
+        let (snapshot, forwards) = Reader::new(&medium, &superblock).find_snapshot(name).await?;
         let superblock = recovery::superblock_of(&superblock, &snapshot);
         let options = OpenOptions { read_only: true, ..options };
         let limits = Limits::for_map_cache(options.map_cache_bytes);
         let stored = StoredSuperblock { superblock, slot };
         let settings = settings(&medium, &stored.superblock, &options);
-        let recovered = recovery::restore(&medium, &stored.superblock, settings, limits).await?;
+        let recovered =
+            recovery::restore(&medium, &stored.superblock, settings, limits, forwards).await?;
         let drive = Self::assemble(medium, clock, options, stored, recovered, 0).await?;
         Ok(Self::start(drive))
     }

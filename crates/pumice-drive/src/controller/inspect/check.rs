@@ -6,17 +6,17 @@
 //! What nothing names (overwritten, trimmed, left by a life that was lost) may be damaged without
 //! being a problem: it will never be read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::super::core::{Core, GivesBack, Kept, Settings, table_of};
+use super::super::core::{Core, Forwards, GivesBack, Kept, Settings, table_of};
 use super::super::drive::superblocks;
 use super::super::log::records::{Found, check_possible, records};
 use super::super::log::segment_scan::SegmentScan;
-use super::super::map::{Mapping, Reap};
+use super::super::map::{Lookup, Mapping, Reap};
 use super::super::options::MAP_CACHE_BYTES_DEFAULT;
-use super::super::place::{FramePlace, blocks_of_frame};
+use super::super::place::{FramePlace, SegmentUse, blocks_of_frame};
 use super::super::recovery::{Limits, Reader, Recovered, recover, restore, superblock_of};
 use super::super::space::UsedSegment;
 use super::frames::check_frame;
@@ -111,13 +111,17 @@ pub async fn check<M: Medium>(
         Err(error) => return Err(error),
     };
     let snapshots = recovered.core.snapshots().kept().to_vec();
+    let forwards = recovered.core.forwards().clone();
     let mut report =
         check_recovered(medium, superblock, recovered, report, depth, progress).await?;
     for Kept { entry, damage, .. } in snapshots {
         report.snapshots += 1;
         let found = match damage {
             Some(damage) => Err(Error::new(ErrorKind::Corrupt, damage)),
-            None => check_view(medium, superblock, &entry, Depth::Quick, &mut |_| ()).await,
+            None => {
+                let view = (&entry, forwards.clone());
+                check_view(medium, superblock, view, Depth::Quick, &mut |_| ()).await
+            }
         };
         match found {
             Ok(found) => report.add_all(&entry.name, found),
@@ -142,8 +146,8 @@ pub async fn check_snapshot<M: Medium>(
     progress: &mut dyn FnMut(Checked),
 ) -> Result<CheckReport> {
     let (superblock, _) = load_superblock(medium).await?;
-    let entry = Reader::new(medium, &superblock).find_snapshot(name).await?;
-    check_view(medium, &superblock, &entry, depth, progress).await
+    let (entry, forwards) = Reader::new(medium, &superblock).find_snapshot(name).await?;
+    check_view(medium, &superblock, (&entry, forwards), depth, progress).await
 }
 
 /// Reads the superblock, and what is wrong with its slots.
@@ -158,13 +162,13 @@ async fn load_superblock<M: Medium>(medium: &M) -> Result<(Superblock, Vec<Error
 async fn check_view<M: Medium>(
     medium: &M,
     superblock: &Superblock,
-    entry: &Snapshot,
+    (entry, forwards): (&Snapshot, Forwards),
     depth: Depth,
     progress: &mut dyn FnMut(Checked),
 ) -> Result<CheckReport> {
     let superblock = &superblock_of(superblock, entry);
     let limits = Limits::for_map_cache(MAP_CACHE_BYTES_DEFAULT);
-    let recovered = restore(medium, superblock, SETTINGS, limits).await?;
+    let recovered = restore(medium, superblock, SETTINGS, limits, forwards).await?;
     let report = CheckReport::default();
     check_recovered(medium, superblock, recovered, report, depth, progress).await
 }
@@ -185,10 +189,10 @@ async fn check_recovered<M: Medium>(
     let reader = Reader::new(medium, superblock);
     let mut check = Check { medium, superblock, reader, core, report };
     check.reap().await?;
-    let counted = check.check_map().await?;
-    check.check_accounting(&counted);
+    let Counted { by_map, by_use } = check.check_map().await?;
+    check.check_accounting(&by_map);
     if depth == Depth::Full {
-        check.check_segments(&counted, progress).await?;
+        check.check_segments(&by_use, progress).await?;
     }
     for restored in check.reader.take_restored() {
         check.report.add(&restored, None);
@@ -215,13 +219,13 @@ impl CheckReport {
     }
 }
 
-/// What the map and the checkpoint name in a segment.
-#[derive(Clone, Copy, Debug, Default)]
-struct Named {
-    /// Bytes of records.
-    bytes: u64,
-    /// Blocks of the host's disk.
-    blocks: u64,
+/// What the map and the checkpoint name.
+#[derive(Default)]
+struct Counted {
+    /// Bytes of records in each segment, where the map names them.
+    by_map: BTreeMap<SegmentId, u64>,
+    /// Blocks of the host's disk in each use of a segment, where they are.
+    by_use: BTreeMap<SegmentUse, u64>,
 }
 
 struct Check<'a, M> {
@@ -265,9 +269,9 @@ impl<M: Medium> Check<'_, M> {
         }
     }
 
-    /// Reads every leaf; returns the bytes that the map and the checkpoint name in each segment.
-    async fn check_map(&mut self) -> Result<BTreeMap<SegmentId, Named>> {
-        let mut counted: BTreeMap<SegmentId, Named> = BTreeMap::new();
+    /// Reads every leaf; returns what the map and the checkpoint name.
+    async fn check_map(&mut self) -> Result<Counted> {
+        let Counted { mut by_map, mut by_use } = Counted::default();
         let mut next = self.core.map().next_stored_leaf(0);
         while let Some(leaf) = next {
             next = self.core.map().next_stored_leaf(leaf + 1);
@@ -283,20 +287,26 @@ impl<M: Medium> Check<'_, M> {
                         continue;
                     }
                     let share = place.share(index, blocks_of_frame(count));
-                    let named = counted.entry(place.segment).or_default();
-                    named.bytes += u64::from(share);
-                    named.blocks += count;
+                    *by_map.entry(place.segment).or_default() += u64::from(share);
+                    let (place, generation) = self.place_of_data(place);
+                    let of = SegmentUse { segment: place.segment, generation };
+                    *by_use.entry(of).or_default() += count;
                 }
             }
         }
         // Leaves that were taken down since the checkpoint are live until the next one.
         for place in self.core.metadata() {
-            counted.entry(place.segment).or_default().bytes += u64::from(place.bytes);
+            *by_map.entry(place.segment).or_default() += u64::from(place.bytes);
         }
-        Ok(counted)
+        Ok(Counted { by_map, by_use })
     }
 
-    fn check_accounting(&mut self, counted: &BTreeMap<SegmentId, Named>) {
+    /// Returns where a frame is that the map names, and the generation there.
+    fn place_of_data(&self, place: FramePlace) -> (FramePlace, u64) {
+        self.core.forwarded(place, self.core.space().generation(place.segment))
+    }
+
+    fn check_accounting(&mut self, counted: &BTreeMap<SegmentId, u64>) {
         if let Err(error) = self.core.space().check() {
             self.report.add(&error, None);
         }
@@ -309,7 +319,7 @@ impl<M: Medium> Check<'_, M> {
             self.report.add(&error, None);
         }
         for UsedSegment { segment, live_bytes, .. } in used {
-            let named = counted.get(&segment).map_or(0, |named| named.bytes);
+            let named = counted.get(&segment).copied().unwrap_or(0);
             // What a lost leaf mapped counts as live, and nothing names it.
             let is_right = if self.core.lost_leaves() > 0 {
                 named <= u64::from(live_bytes)
@@ -327,19 +337,23 @@ impl<M: Medium> Check<'_, M> {
     /// Reads every segment and checks every frame in it that the map names.
     async fn check_segments(
         &mut self,
-        counted: &BTreeMap<SegmentId, Named>,
+        counted: &BTreeMap<SegmentUse, u64>,
         progress: &mut dyn FnMut(Checked),
     ) -> Result<()> {
         let mut decompressor = Decompressor::new();
         let mut frame = vec![0; usize::from(FRAME_BLOCKS_MAX) * BLOCK_BYTES];
-        let used: Vec<_> = self.core.space().used().collect();
+        let used = self.core.space().used();
+        let used =
+            used.map(|UsedSegment { segment, generation, .. }| SegmentUse { segment, generation });
+        // Where nothing was moved, these are the same.
+        let used: BTreeSet<_> = used.chain(counted.keys().copied()).collect();
         let segments_total = used.len() as u64;
         for (segments, used) in (1..).zip(used) {
-            let UsedSegment { segment, generation, .. } = used;
+            let SegmentUse { segment, generation } = used;
             let shape = self.superblock.shape();
             let uuid = self.superblock.uuid;
             let mut scan = SegmentScan::new(self.medium, uuid, &shape, segment, generation);
-            let mut missing_blocks = counted.get(&segment).map_or(0, |named| named.blocks);
+            let mut missing_blocks = counted.get(&used).copied().unwrap_or(0);
             while let Some((header, body)) = scan.next().await {
                 self.report.batches += 1;
                 for found in records(&header, body) {
@@ -381,8 +395,19 @@ impl<M: Medium> Check<'_, M> {
                 return Ok(0);
             }
         }
-        let pieces = self.core.map().live_pieces(lba, place_of(found, lba_count));
-        let blocks = pieces.map(|piece| u64::from(piece.count)).sum();
+        let (here, generation) = (place_of(found, lba_count), found.place.generation);
+        let mut blocks = 0;
+        for index in 0..lba_count {
+            let at = Lba(lba.0 + u64::from(index));
+            let Lookup::Run(Mapping::Frame { place, index: block }, _) = self.core.map().peek(at)
+            else {
+                continue;
+            };
+            let is_here = u16::from(block) == index
+                && (place == here || self.core.forwards().is_used())
+                && self.place_of_data(place) == (here, generation);
+            blocks += u64::from(is_here);
+        }
         assert!(blocks <= u64::from(lba_count), "the blocks of a frame are live once");
         Ok(blocks)
     }

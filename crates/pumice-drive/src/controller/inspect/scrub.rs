@@ -217,6 +217,16 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
             }
         }
         damaged.extend(reader.take_restored());
+        for &piece in &root.forward_lists {
+            let generation = drive.core().space().generation(piece.segment);
+            let read = reader.piece(piece, MetaKind::Forwards, 0, generation).await.err();
+            let found: Vec<_> = read.into_iter().chain(reader.take_restored()).collect();
+            if !found.is_empty() {
+                drive.with_core(|core| core.rewrite_metadata(MetaKind::Forwards, 0, piece));
+            }
+            damaged.extend(found.into_iter().map(|error| error.in_segment(piece.segment)));
+            self.report.metadata += 1;
+        }
         self.check_snapshot_roots(&reader).await;
         self.rewrite_roots(damaged);
     }
@@ -510,6 +520,7 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
             | MetaKind::Dropped
             | MetaKind::Snapshots
             | MetaKind::Retained
+            | MetaKind::Forwards
             | MetaKind::Root => false,
         };
         if !is_live {

@@ -149,7 +149,8 @@ pub(crate) fn decode_meta(
         | MetaKind::Table
         | MetaKind::Dropped
         | MetaKind::Snapshots
-        | MetaKind::Retained => LIST_BYTES,
+        | MetaKind::Retained
+        | MetaKind::Forwards => LIST_BYTES,
     };
     if raw_bytes > bytes_max {
         return Err(wrong("a metadata record is longer than the format allows"));

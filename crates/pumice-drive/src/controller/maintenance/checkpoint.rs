@@ -16,8 +16,8 @@
 
 use std::mem::take;
 
-use super::super::core::{Begun, Core, MetaPosition, Wish};
-use super::super::drive::Drive;
+use super::super::core::{Begun, Core, MetaPosition, PendingPiece, Wish};
+use super::super::drive::{Drive, Turn};
 use super::super::log::metadata::{LIST_BYTES, PAGE_ENTRY_BYTES};
 use super::super::log::packing::MetaRecord;
 use crate::base::{Clock, Error, ErrorKind, Result};
@@ -74,6 +74,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             return Err(Error::new(ErrorKind::ReadOnly, "the drive was opened read-only"));
         }
         let turn = self.turn().await;
+        self.checkpoint_in(turn, wish).await
+    }
+
+    /// The same in a turn that the caller has taken.
+    pub(super) async fn checkpoint_in(&self, turn: Turn<'_, M, C>, wish: Wish) -> Result<()> {
         self.core().log().check_poison()?;
         if self.core().log().is_closing() {
             return Err(Error::new(ErrorKind::Poisoned, "the drive is closed"));
@@ -155,7 +160,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 
     /// Writes the lists that a root names; adds their places to `lists`.
     async fn write_lists(&self, begun: Begun, lists: &mut Vec<MetadataAddress>) -> Result<Root> {
-        let Begun { mut root, table, dropped, snapshots } = begun;
+        let Begun { mut root, table, dropped, snapshots, forwards } = begun;
+        root.forward_lists = self.write_forwards(&forwards).await?;
         let pages: Vec<_> = self.core().map().page_addresses().collect();
         root.page_count = count(&pages);
         root.dropped_count = count(&dropped);
@@ -181,6 +187,19 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         root.snapshot_lists =
             self.write_list(list, &snapshots, lists, Snapshot::encode_into).await?;
         Ok(root)
+    }
+
+    /// Writes the forwarding tables that changed; returns the places of all of them.
+    async fn write_forwards(&self, pieces: &[PendingPiece]) -> Result<Vec<MetadataAddress>> {
+        for (written, piece) in (1..).zip(pieces) {
+            self.with_room(|core| {
+                let compressor = &mut self.meta_compressor.borrow_mut();
+                Ok(core.append_forwards(piece, compressor)?.then_some(()))
+            })
+            .await?;
+            self.give_turn(written).await;
+        }
+        Ok(self.core().forwards().pieces())
     }
 
     /// Writes the leaves that were dirty when the checkpoint was begun, as they were then.

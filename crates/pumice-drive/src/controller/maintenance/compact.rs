@@ -51,6 +51,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         // What was trimmed is live until then.
         self.with_core(|core| core.check_writable(0, 0))?;
         self.reap_all().await?;
+        if self.core().wants_measure() {
+            self.measure_retained().await;
+        }
         let (before, moved_before) = self.with_core(|core| {
             core.begin_compaction(percent)?;
             Ok((core.occupied(), core.counters().moved_bytes.get()))

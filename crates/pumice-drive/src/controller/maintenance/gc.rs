@@ -34,7 +34,7 @@ const TURN_BYTES: u64 = 128 << 10;
 
 /// How long trimmed leaves are taken down before what came free is looked at: the host may wait
 /// for it.
-const REAP_NS: u64 = 10_000_000;
+pub(super) const REAP_NS: u64 = 10_000_000;
 
 /// How long to wait for the last readers of an empty segment.
 const READERS_NS: u64 = 1_000_000;
@@ -80,7 +80,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let mut failures = 0;
         let next = |core: &mut Core| {
             let ends = core.must_end();
-            (ends || core.collection_is_wanted()).then_some(ends)
+            (ends || core.wants_measure() || core.collection_is_wanted()).then_some(ends)
         };
         while !self.is_read_only() && !self.wait_for(&self.queues.collector, next).await {
             let step = self.gc_step().await;
@@ -114,6 +114,10 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 
     async fn gc_step(&self) -> Result<Step> {
+        if self.core().wants_measure() {
+            self.measure_retained().await;
+            return Ok(Step::Progress);
+        }
         // A trim may be of the whole disk: what comes free is used while the rest is taken down. If
         // that fails, what else there is to free must not wait for it.
         let reaped = self.reap_for(REAP_NS).await;
@@ -158,7 +162,12 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             }
         }
         let before = self.core().victim(victim);
-        self.empty_victim_as(victim, last_resort.is_some()).await?;
+        let is_retained = self.core().space().is_retained(victim);
+        if is_retained {
+            self.empty_retained(victim).await?;
+        } else {
+            self.empty_victim_as(victim, last_resort.is_some()).await?;
+        }
         if self.core().must_stop_collecting(victim) {
             return Ok(Step::Progress);
         }
@@ -285,6 +294,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// Makes the next checkpoint write what the map names in a segment of metadata elsewhere. The
     /// scan has found most of it, and nothing after a damaged header.
     async fn rewrite_metadata_in(&self, segment: SegmentId) {
+        self.with_core(|core| core.rewrite_forwards_in(segment));
         let named: Vec<_> = self.core().map().metadata_in(segment).collect();
         for (kind, number, place) in named {
             self.wait_for_clean_leaves().await;
@@ -394,7 +404,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 
     /// Waits as long as a host's write would have to, unless garbage collection must end.
-    async fn wait_for_clean_leaves(&self) {
+    pub(super) async fn wait_for_clean_leaves(&self) {
         let next =
             |core: &mut Core| (core.must_end() || !core.must_wait_for_checkpoint()).then_some(());
         self.wait_for(&self.queues.progress, next).await;

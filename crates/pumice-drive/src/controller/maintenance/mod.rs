@@ -2,6 +2,7 @@
 //!
 //! * `checkpoint`: the map and the segment table on the medium.
 //! * `gc`: emptying segments, record by record (`moving`), or several frames as one (`joining`).
+//! * `holding`: emptying segments that snapshots need.
 //! * `compact`: giving back to the medium what is dead.
 //! * `warm`: discarding and zeroing segments that are free.
 //! * `snapshot`: checkpoints that are kept.
@@ -17,9 +18,11 @@
 mod checkpoint;
 mod compact;
 mod gc;
+mod holding;
 mod joining;
 pub(crate) mod moving;
 mod resize;
+mod rollback;
 mod settings;
 mod snapshot;
 mod warm;

@@ -110,14 +110,14 @@ impl Joins {
 
 /// A frame to be moved.
 #[derive(Clone, Copy)]
-struct Frame<'a> {
-    lba: Lba,
-    encoding: u8,
-    payload: &'a [u8],
-    payload_checksum: u64,
-    place: FramePlace,
+pub(super) struct Frame<'a> {
+    pub(super) lba: Lba,
+    pub(super) encoding: u8,
+    pub(super) payload: &'a [u8],
+    pub(super) payload_checksum: u64,
+    pub(super) place: FramePlace,
     /// Whether the payload has its checksum.
-    is_whole: bool,
+    pub(super) is_whole: bool,
 }
 
 impl Frame<'_> {
@@ -136,7 +136,7 @@ impl Frame<'_> {
 }
 
 /// What a frame, or a part of it, becomes.
-struct Encoded {
+pub(super) struct Encoded {
     lba: Lba,
     blocks: u8,
     encoding: u8,
@@ -217,6 +217,20 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
             }
             Record::Meta { kind, number, .. } => self.touch(kind, number, found).await,
             Record::Fill { .. } | Record::Trim { .. } | Record::Open { .. } => Ok(()),
+        }
+    }
+
+    /// Reads the payload of a record of data again, or restores it, if it is damaged.
+    pub(super) async fn payload_again(&self, found: &Found<'_>) -> Result<Option<Vec<u8>>, ()> {
+        let Record::Data { payload_checksum, .. } = found.record else { return Err(()) };
+        let is_whole =
+            |payload: &[u8]| check_payload(payload, payload_checksum, found.place).is_ok();
+        if is_whole(found.payload()) {
+            return Ok(None);
+        }
+        match self.read_again(found, is_whole).await {
+            Reread::Whole(payload) => Ok(Some(payload)),
+            Reread::Damaged | Reread::Unreadable => Err(()),
         }
     }
 
@@ -312,7 +326,11 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
         }
     }
 
-    fn moved_frame<'b>(&'b self, encoded: &'b Encoded, stored: &'b [u8]) -> MovedFrame<'b> {
+    pub(super) fn moved_frame<'b>(
+        &'b self,
+        encoded: &'b Encoded,
+        stored: &'b [u8],
+    ) -> MovedFrame<'b> {
         MovedFrame {
             lba: encoded.lba,
             blocks: encoded.blocks,
@@ -437,7 +455,7 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
     }
 
     /// Copies a frame that is whole as it is, or denser.
-    fn copy(&mut self, frame: &Frame<'_>, sources: Vec<Source>) -> Encoded {
+    pub(super) fn copy(&mut self, frame: &Frame<'_>, sources: Vec<Source>) -> Encoded {
         let as_stored = Encoded {
             lba: frame.lba,
             blocks: frame.place.blocks,
@@ -548,6 +566,9 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
                     self.drive.with_core(|core| core.touch_page(page, place));
                 }
             }
+            MetaKind::Forwards => {
+                self.drive.with_core(|core| core.rewrite_metadata(kind, number, place));
+            }
             // Every checkpoint writes these anew.
             MetaKind::PageList
             | MetaKind::Table
@@ -596,7 +617,7 @@ fn blocks_of(sources: &[Source]) -> u64 {
 
 /// Returns the sources of a frame whose live blocks are `pieces`: dead blocks are older than
 /// everything, so that a copy that carries them along never passes for the newest version of them.
-fn mark_dead(sources: &[Source], pieces: &[LivePiece]) -> Vec<Source> {
+pub(super) fn mark_dead(sources: &[Source], pieces: &[LivePiece]) -> Vec<Source> {
     let blocks = sources.iter().map(|source| source.blocks).sum();
     let place = *sources.first().expect("a frame that is moved has a source");
     let mut marked = Vec::with_capacity(sources.len() + 2 * pieces.len());

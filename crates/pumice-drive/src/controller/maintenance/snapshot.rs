@@ -3,14 +3,11 @@
 //! A snapshot is the disk at a moment between two batches, so it has whole writes only. Taking one
 //! is a checkpoint with two more lists: the host waits for nothing that it would not wait for in
 //! any checkpoint.
-//!
-//! Rolling back is a checkpoint, too: of the map that the snapshot has. No data is read or written.
 
 use super::super::core::{Core, Kept, NewSnapshot, Wish};
 use super::super::drive::Drive;
-use super::super::recovery;
 use crate::base::{Clock, Error, ErrorKind, Result, SeqNo};
-use crate::format::{Snapshot, Superblock, check_snapshot_name};
+use crate::format::{Snapshot, check_snapshot_name};
 use crate::media::Medium;
 
 /// Attempts to begin before the host fills the room again.
@@ -166,42 +163,6 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         Ok(HeldChanges { drive: self, begun })
     }
 
-    /// Makes the disk what it was when a snapshot was taken; its size stays, and what lies beyond
-    /// the snapshot's end becomes a hole. Snapshots taken after it are deleted in the same step,
-    /// if `deletes_newer`. When this returns, all of that is durable; no data was read or written.
-    /// The caller ensures that no request is under way: the host knows another disk.
-    ///
-    /// Must run to its end, as [`Drive::create_snapshot`].
-    ///
-    /// # Errors
-    /// `NotFound`, `Corrupt` if the snapshot's map cannot be read, `ReadOnly`; `InvalidInput` if
-    /// there are newer snapshots, which are not to be deleted: nothing is changed. After any other,
-    /// the drive is rolled back or not, and takes no writes.
-    pub async fn roll_back(&self, name: &str, deletes_newer: bool) -> Result<SnapshotInfo> {
-        let info = self.snapshot_info(name)?;
-        let superblock = {
-            let core = self.core();
-            core.check_writable(0, 0)?;
-            let mut kept = core.snapshots().kept().iter().map(|kept| &kept.entry);
-            let target = kept.find(|entry| entry.name == name).expect("it was just found");
-            if let Some(newest) = kept.next_back().map(|entry| &entry.name)
-                && !deletes_newer
-            {
-                let what = format!(
-                    "the disk can be rolled back to its newest snapshot only, and {newest} is newer \
-                     than {name}"
-                );
-                return Err(Error::new(ErrorKind::InvalidInput, what));
-            }
-            let size_bytes = core.size_bytes();
-            Superblock { size_bytes, ..recovery::superblock_of(core.superblock(), target) }
-        };
-        let cache_bytes = self.options.map_cache_bytes;
-        let disk = recovery::kept_disk(&self.medium, &superblock, cache_bytes).await?;
-        self.checkpoint_with(Wish::RollBack(Box::new(disk))).await?;
-        Ok(info)
-    }
-
     /// Returns the snapshots, oldest first.
     pub fn snapshots(&self) -> Vec<SnapshotInfo> {
         let core = self.core();
@@ -210,7 +171,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         kept.iter().zip(before).map(|(kept, before)| info_of(&core, kept, before)).collect()
     }
 
-    fn snapshot_info(&self, name: &str) -> Result<SnapshotInfo> {
+    pub(super) fn snapshot_info(&self, name: &str) -> Result<SnapshotInfo> {
         let mut all = self.snapshots();
         let Some(at) = all.iter().position(|info| info.name == name) else {
             return Err(not_found(name, all.iter().map(|info| info.name.as_str())));

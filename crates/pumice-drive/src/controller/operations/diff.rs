@@ -114,13 +114,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         }
         loop {
             match self.with_core(|core| core.locate(Lba(at))) {
-                Located::Run { mapping, blocks, .. } => {
-                    let generation = match mapping {
-                        Mapping::Frame { place, .. } => {
-                            self.core().space().generation(place.segment)
-                        }
-                        Mapping::Hole | Mapping::Fill(_) => 0,
-                    };
+                Located::Run { mapping, blocks, generation } => {
                     return Ok(Piece { mapping, generation, blocks });
                 }
                 Located::Missing(leaf) => self.load_leaf(leaf).await?,

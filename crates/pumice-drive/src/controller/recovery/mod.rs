@@ -13,7 +13,8 @@
 //! limit ([`Limits::for_map_cache`]), beyond which the opening is refused. An open drive stays
 //! below it: see `Core::must_wait_for_checkpoint`.
 //!
-//! * `reader`: reads the checkpoint. `snapshots`: those that it lists. `replay`: applies the log.
+//! * `reader`: reads the checkpoint. `snapshots`: those that it lists. `forwards`: where what they
+//!   name was moved. `kept_map`: the map of one. `replay`: applies the log.
 
 #![warn(
     clippy::cast_possible_truncation,
@@ -22,11 +23,15 @@
     clippy::indexing_slicing
 )]
 
+mod forwards;
+mod kept_map;
 mod reader;
 mod replay;
 mod snapshots;
 
-use super::core::{Core, KeptDisk, NewestCheckpoint, Restored, Settings};
+use std::collections::BTreeMap;
+
+use super::core::{Core, Forwards, KeptDisk, NewestCheckpoint, Restored, Settings};
 use super::log::walk::{Cut, Walk, WalkEnd};
 use super::log::{LogEnd, Tail, Totals, closing_bytes};
 use super::map::L2p;
@@ -37,6 +42,7 @@ use crate::base::{Error, ErrorKind, Result, SegmentId};
 use crate::format::{Root, Stream, Superblock};
 use crate::media::Medium;
 
+pub(crate) use kept_map::KeptMap;
 use reader::Checkpoint;
 pub(crate) use reader::Reader;
 use replay::Replay;
@@ -103,7 +109,8 @@ pub(crate) async fn recover<M: Medium>(
     let Checkpointed { root, mut core } = checkpointed(&reader, settings, limits).await?;
     if let (Some(place), Some(root)) = (&superblock.checkpoint, &root) {
         // Before the log is walked: it does not continue in what they need.
-        core.set_snapshots(reader.snapshots(place, root, core.space()).await?);
+        let (kept, forwards) = reader.snapshots(place, root, core.space()).await?;
+        core.set_snapshots(kept, forwards)?;
     }
     let mut replay = Replay::new(reader, core, limits.changed_bytes);
     let mut walk = Walk::new(medium, superblock, root.as_ref());
@@ -180,7 +187,7 @@ fn tails_of(root: &Root) -> [Option<Tail>; Stream::COUNT] {
 }
 
 /// Restores a drive as it was when a snapshot was taken: `superblock` is from [`superblock_of`].
-/// The log after it is not read.
+/// The log after it is not read; what it names is where `forwards` says.
 ///
 /// # Errors
 /// `Medium`, `Corrupt`.
@@ -189,9 +196,11 @@ pub(crate) async fn restore<M: Medium>(
     superblock: &Superblock,
     settings: Settings,
     limits: Limits,
+    forwards: Forwards,
 ) -> Result<Recovered> {
     let reader = Reader::new(medium, superblock);
-    let Checkpointed { root, core } = checkpointed(&reader, settings, limits).await?;
+    let Checkpointed { root, mut core } = checkpointed(&reader, settings, limits).await?;
+    core.read_through(forwards);
     let what = "a snapshot has no root";
     let root = root.ok_or_else(|| Error::new(ErrorKind::Corrupt, what))?;
     let (seq, checksum) = (root.watermark, root.watermark_checksum);
@@ -223,7 +232,7 @@ pub(crate) async fn kept_disk<M: Medium>(
     let root = reader.any_root(&place).await?;
     let Checkpoint { map, space, .. } = reader.checkpoint(&place, &root, map_cache_bytes).await?;
     let Root { watermark, lost_leaves, .. } = root;
-    Ok(KeptDisk { watermark, map, space, lost_leaves })
+    Ok(KeptDisk { watermark, map, space, lost_leaves, copies: BTreeMap::new() })
 }
 
 /// Reports what was found beyond the end of the log, which a crash leaves.

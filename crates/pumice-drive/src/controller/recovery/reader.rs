@@ -24,9 +24,9 @@ use crate::base::{Error, ErrorKind, Result, SegmentId};
 use crate::codec::Decompressor;
 use crate::format::{
     BATCH_ALIGNMENT, CheckpointAddress, DIRECTORY_PAGE_LEAVES, DirectoryEntry, DroppedRange,
-    LEAF_BLOCKS, META_RAW_BYTES_MAX, MapLimits, MetaKind, MetadataAddress, OpenedSegment,
-    RecordAddress, Root, SEGMENT_HEADER_BYTES, SNAPSHOTS_IN_A_PIECE, SNAPSHOTS_MAX, Stream,
-    StreamTail, Superblock, TableEntry, decode_page,
+    FORWARD_PIECES_MAX, LEAF_BLOCKS, META_RAW_BYTES_MAX, MapLimits, MetaKind, MetadataAddress,
+    OpenedSegment, RecordAddress, Root, SEGMENT_HEADER_BYTES, SNAPSHOTS_IN_A_PIECE, SNAPSHOTS_MAX,
+    Stream, StreamTail, Superblock, TableEntry, decode_page,
 };
 use crate::media::Medium;
 
@@ -62,14 +62,14 @@ impl<'a, M: Medium> Reader<'a, M> {
         Self { medium, superblock, buffers, decompressor, restored: RefCell::default() }
     }
 
-    fn limits(&self) -> MapLimits {
+    pub(super) fn limits(&self) -> MapLimits {
         MapLimits {
             segment_count: self.superblock.segment_count,
             segment_bytes: self.superblock.segment_bytes,
         }
     }
 
-    async fn read(&self, wanted: Wanted) -> Result<Metadata> {
+    pub(super) async fn read(&self, wanted: Wanted) -> Result<Metadata> {
         let end = wanted.place.offset.checked_add(wanted.record_bytes);
         let is_within = wanted.place.segment.0 < self.superblock.segment_count
             && end.is_some_and(|end| end <= self.superblock.segment_bytes);
@@ -157,6 +157,7 @@ impl<'a, M: Medium> Reader<'a, M> {
             && root.dropped_lists.len() == pieces(root.dropped_count, DroppedRange::BYTES)
             && root.snapshot_lists.len() <= SNAPSHOTS_MAX.div_ceil(SNAPSHOTS_IN_A_PIECE)
             && (root.retained_lists.is_empty() || root.retained_lists.len() == bitmap_pieces)
+            && root.forward_lists.len() <= FORWARD_PIECES_MAX
             && u64::from(root.page_count) <= leaves.div_ceil(DIRECTORY_PAGE_LEAVES as u64)
             && u64::from(root.dropped_count) <= leaves;
         let is_tail = |tail: &StreamTail| {

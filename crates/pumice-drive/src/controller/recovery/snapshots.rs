@@ -6,12 +6,12 @@
 
 use futures_util::stream::{StreamExt, iter};
 
-use super::super::core::{Kept, RETAINED_BYTES_MAX, SegmentSet};
+use super::super::core::{Forwards, Kept, RETAINED_BYTES_MAX, SegmentSet};
 use super::super::maintenance::not_found;
 use super::super::space::Space;
 use super::READS_AT_ONCE;
 use super::reader::Reader;
-use crate::base::{Error, ErrorKind, Result};
+use crate::base::{Error, ErrorKind, Result, SegmentId};
 use crate::format::{
     CheckpointAddress, MetaKind, MetadataAddress, Root, SNAPSHOTS_MAX, Snapshot, Superblock,
     check_snapshots,
@@ -19,8 +19,8 @@ use crate::format::{
 use crate::media::Medium;
 
 impl<M: Medium> Reader<'_, M> {
-    /// Reads the snapshots that the root at `newest` lists. `space` is the segment table of its
-    /// checkpoint.
+    /// Reads the snapshots that the root at `newest` lists, and where what they name was moved.
+    /// `space` is the segment table of its checkpoint.
     ///
     /// # Errors
     /// `Medium`, `Corrupt`.
@@ -29,31 +29,60 @@ impl<M: Medium> Reader<'_, M> {
         newest: &CheckpointAddress,
         root: &Root,
         space: &Space,
-    ) -> Result<Vec<Kept>> {
+    ) -> Result<(Vec<Kept>, Forwards)> {
         let entries = self.snapshot_list(root, space).await?;
         if entries.len() * (space.segment_count() as usize / 8) > RETAINED_BYTES_MAX {
             let what = "the drive has more snapshots than fit in memory";
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
+        // A damaged table is one of some snapshots, and it is not known of which.
+        let forwards = match self.forwards(root, space).await {
+            Err(error) if error.kind() == ErrorKind::Corrupt => Err(error),
+            forwards => Ok(forwards?),
+        };
+        let moved = forwards.as_ref();
         let read = entries.into_iter().map(async |mut entry| {
             let place = *entry.root.get_or_insert(*newest);
-            match self.retained(&entry, &place, space).await {
-                Ok(retained) => Kept { entry, retained, damage: None },
+            let (watermark, retained) = (entry.watermark, SegmentSet::default());
+            let named = match moved {
+                Ok(moved) => self.named(&entry, &place, space).await.and_then(|named| {
+                    let is_lost = |segment: SegmentId| {
+                        space.is_free(segment) && !moved.is_emptied(segment, watermark)
+                    };
+                    let lost = named.iter().find(|&segment| is_lost(segment));
+                    match lost {
+                        None => Ok(named),
+                        Some(segment) => {
+                            let what = "a snapshot needs a segment that is free";
+                            Err(Error::new(ErrorKind::Corrupt, what).in_segment(segment))
+                        }
+                    }
+                }),
+                Err(error) => {
+                    let what = "a table of what was moved is damaged";
+                    let error = error.chain().to_string();
+                    Err(Error::new(ErrorKind::Corrupt, format!("{what}: {error}")))
+                }
+            };
+            match named {
+                Ok(named) => Kept { entry, named, retained, damage: None },
                 Err(error) => {
                     tracing::warn!(
                         snapshot = entry.name,
                         error = %error.chain(),
                         "a snapshot is damaged: it holds on to everything until it is deleted"
                     );
-                    let mut retained = SegmentSet::default();
+                    let mut named = SegmentSet::default();
                     for used in space.used() {
-                        retained.insert(used.segment);
+                        named.insert(used.segment);
                     }
-                    Kept { entry, retained, damage: Some(error.chain().to_string()) }
+                    let damage = Some(error.chain().to_string());
+                    Kept { entry, named, retained, damage }
                 }
             }
         });
-        Ok(iter(read).buffered(READS_AT_ONCE).collect().await)
+        let kept = iter(read).buffered(READS_AT_ONCE).collect().await;
+        Ok((kept, forwards.unwrap_or_default()))
     }
 
     async fn snapshot_list(&self, root: &Root, space: &Space) -> Result<Vec<Snapshot>> {
@@ -70,8 +99,8 @@ impl<M: Medium> Reader<'_, M> {
         Ok(entries)
     }
 
-    /// Returns every segment that a snapshot needs.
-    async fn retained(
+    /// Returns every segment in which a snapshot or its map names something.
+    async fn named(
         &self,
         entry: &Snapshot,
         place: &CheckpointAddress,
@@ -91,17 +120,14 @@ impl<M: Medium> Reader<'_, M> {
         for piece in root.lists() {
             set.insert(piece.segment);
         }
-        if set.iter().any(|segment| space.is_free(segment)) {
-            return Err(wrong("a snapshot needs a segment that is free"));
-        }
         Ok(set)
     }
 
-    /// Returns the entry of a snapshot, and where its root is.
+    /// Returns the entry of a snapshot, with where its root is, and where what it names was moved.
     ///
     /// # Errors
     /// `NotFound`, `Medium`, `Corrupt`.
-    pub(crate) async fn find_snapshot(&self, name: &str) -> Result<Snapshot> {
+    pub(crate) async fn find_snapshot(&self, name: &str) -> Result<(Snapshot, Forwards)> {
         let Some(newest) = &self.superblock().checkpoint else {
             return Err(not_found(name, std::iter::empty()));
         };
@@ -113,7 +139,7 @@ impl<M: Medium> Reader<'_, M> {
         };
         let mut found = entries.swap_remove(at);
         found.root.get_or_insert(*newest);
-        Ok(found)
+        Ok((found, self.forwards(&root, &checkpoint.space).await?))
     }
 }
 

@@ -68,7 +68,7 @@ impl Space {
                 None => segment.gain_bytes(segment_bytes),
                 Some(blocks) => segment.gain_if_moved(segment_bytes, segment.hoped_bytes(blocks)),
             };
-            if segment.live_bytes == 0 || gain < gain_bytes_min.max(1) {
+            if self.is_no_victim(segment) || gain < gain_bytes_min.max(1) {
                 continue;
             }
             if segment.stream != Stream::Meta && segment.moved_bytes() > room_bytes {
@@ -93,7 +93,8 @@ impl Space {
     ) -> u32 {
         let segment = Segment { stuck: false, ..*self.entry(segment) };
         let has_room = segment.moved_bytes() <= room_bytes;
-        if has_room && segment.live_bytes > 0 { segment.gain_bytes(segment_bytes) } else { 0 }
+        let is_victim = has_room && !self.is_no_victim(&segment);
+        if is_victim { segment.gain_bytes(segment_bytes) } else { 0 }
     }
 
     /// Returns the sealed segment with the most dead bytes, if they are `gain_bytes_min` or more:
@@ -107,17 +108,27 @@ impl Space {
     ) -> Option<SegmentId> {
         self.parts(now).find_map(|first| {
             let part = self.numbered().skip(first).take(PART_SEGMENTS);
-            let gains = part.filter(|(_, segment)| segment.live_bytes > 0);
+            let gains = part.filter(|(_, segment)| !self.is_no_victim(segment));
             let gains = gains.map(|(number, segment)| (segment.gain_bytes(segment_bytes), number));
             let enough = gains.filter(|&(gain, _)| gain >= gain_bytes_min);
             enough.max_by_key(|&(gain, _)| gain).map(|(_, number)| number)
         })
     }
 
+    /// Returns whether there is nothing to be moved in a segment, or nothing may be.
+    fn is_no_victim(&self, segment: &Segment) -> bool {
+        match segment.retained.count {
+            0 => segment.live_bytes == 0,
+            _ => self.is_retained_fixed,
+        }
+    }
+
     /// Returns the bytes that garbage collection can gain in segments where that is
     /// `gain_bytes_min` or more.
     pub(crate) fn gainable_bytes(&self, segment_bytes: u32, gain_bytes_min: u32) -> u64 {
         let below = self.segments.iter().take(self.end as usize);
+        let is_fixed = |entry: &Segment| self.is_retained_fixed && entry.retained.count > 0;
+        let below = below.filter(|segment| !is_fixed(segment));
         let gains = below.map(|segment| segment.gain_bytes(segment_bytes));
         gains.filter(|&gain| gain >= gain_bytes_min).map(u64::from).sum()
     }
@@ -139,6 +150,9 @@ impl Segment {
     /// Returns the bytes that moving its content takes elsewhere. What moving takes beyond the live
     /// bytes is assumed to shrink with them: garbage collection learns what is true by moving.
     fn moved_bytes(&self) -> u64 {
+        if self.retained.count > 0 {
+            return self.needed_bytes() + u64::from(self.burden_bytes);
+        }
         let (live, filled) = (u64::from(self.live_bytes), u64::from(self.filled_bytes));
         live + u64::from(self.burden_bytes) * live.min(filled) / filled.max(1)
     }
@@ -146,6 +160,9 @@ impl Segment {
     /// Returns the fewest bytes that moving its content can take: each byte that died was the last
     /// live one of its block, and the only live block of a frame of `frame_blocks`.
     fn hoped_bytes(&self, frame_blocks: u16) -> u64 {
+        if self.retained.count > 0 {
+            return self.needed_bytes();
+        }
         let died = u64::from(self.filled_bytes.saturating_sub(self.live_bytes));
         let gone = died * u64::from(frame_blocks.saturating_sub(1));
         u64::from(self.live_bytes) + u64::from(self.burden_bytes).saturating_sub(gone)
@@ -159,10 +176,11 @@ impl Segment {
     /// Returns the bytes that emptying it gains if moving its content takes `moved_bytes`. An end
     /// that no frame fits into is no gain: moving leaves as much elsewhere.
     fn gain_if_moved(&self, segment_bytes: u32, moved_bytes: u64) -> u32 {
-        if self.state != State::Sealed || self.stuck || self.retained > 0 {
+        let is_held = self.retained.count > 0;
+        if self.state != State::Sealed || self.stuck || is_held && self.is_held_whole() {
             return 0;
         }
-        if self.live_bytes == 0 {
+        if self.live_bytes == 0 && !is_held {
             return segment_bytes;
         }
         // Moving metadata means writing it again with the next checkpoint; most of it dies before

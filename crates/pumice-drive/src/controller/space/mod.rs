@@ -31,7 +31,7 @@ mod choice;
 mod free;
 mod retained;
 
-use self::retained::RetainedSums;
+use self::retained::{RetainedSums, Retention};
 
 /// Use of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,8 +95,8 @@ struct Segment {
     is_bad: bool,
     /// How often that has happened in this use of the segment.
     failures: u8,
-    /// Snapshots that need it.
-    retained: u16,
+    /// What snapshots need of it.
+    retained: Retention,
 }
 
 const FREE: Segment = Segment {
@@ -113,7 +113,7 @@ const FREE: Segment = Segment {
     stuck: false,
     is_bad: false,
     failures: 0,
-    retained: 0,
+    retained: Retention::NONE,
 };
 
 /// A segment that could not be emptied is tried again after 2, 4, 8 checkpoints, and so on up to
@@ -151,6 +151,8 @@ pub(crate) struct Space {
     /// The segments that cannot be emptied.
     stuck: Vec<Stuck>,
     sums: RetainedSums,
+    /// Whether retained segments are no victims.
+    is_retained_fixed: bool,
     /// A segment whose live bytes cannot be right: more died in it than were live, or more live
     /// than it can hold. What the medium says may be wrong in this way without any other sign.
     inconsistent: Option<SegmentId>,
@@ -174,6 +176,7 @@ impl Space {
             changes: 0,
             stuck: Vec::new(),
             sums: RetainedSums::default(),
+            is_retained_fixed: false,
             inconsistent: None,
         };
         space.grow(segment_count)?;
@@ -261,7 +264,7 @@ impl Space {
     pub(crate) fn evacuee(&self) -> Option<SegmentId> {
         let mut beyond = self.numbered().skip(self.end as usize);
         let wanted = beyond.find(|(_, segment)| {
-            let is_movable = segment.retained == 0 && !segment.stuck;
+            let is_movable = segment.retained.count == 0 && !segment.stuck;
             segment.state == State::Sealed && segment.live_bytes > 0 && is_movable
         });
         wanted.map(|(segment, _)| segment)
@@ -348,7 +351,7 @@ impl Space {
             State::Sealed if entry.live_bytes > 0 => {
                 Err(wrong("the log continues in a segment that holds live data"))
             }
-            State::Sealed if entry.retained > 0 => {
+            State::Sealed if entry.retained.count > 0 => {
                 Err(wrong("the log continues in a segment that a snapshot needs"))
             }
             State::Sealed | State::Free => {
@@ -479,10 +482,11 @@ impl Space {
         let entry = self.segments.get_mut(segment.0 as usize);
         match entry.and_then(|entry| Some((entry.live_bytes.checked_add(bytes)?, entry))) {
             Some((live_bytes, entry)) => {
+                let before = (entry.live_bytes, entry.filled_bytes);
                 entry.live_bytes = live_bytes;
                 entry.filled_bytes = entry.filled_bytes.saturating_add(bytes);
                 self.live_bytes += u64::from(bytes);
-                self.sums.changed(entry, bytes, 0);
+                self.sums.changed(entry, before.0, before.1);
                 if live_bytes == bytes {
                     self.note_empty(segment);
                 }
@@ -531,7 +535,7 @@ impl Space {
         }) {
             Some(entry) => {
                 self.live_bytes += u64::from(bytes);
-                self.sums.changed(entry, bytes, 0);
+                self.sums.changed(entry, entry.live_bytes - bytes, entry.filled_bytes);
                 self.note_empty(segment);
                 Ok(())
             }
@@ -569,7 +573,7 @@ impl Space {
                 entry.live_bytes = live_bytes;
                 let sum = self.live_bytes.checked_sub(bytes.into());
                 self.live_bytes = sum.expect("a segment has more live bytes than the drive");
-                self.sums.changed(entry, 0, bytes);
+                self.sums.changed(entry, live_bytes + bytes, entry.filled_bytes);
                 if live_bytes == 0 {
                     self.note_empty(segment);
                 }
@@ -650,7 +654,8 @@ impl Space {
     /// Notes that a segment cannot be emptied: it is no victim for some checkpoints.
     pub(crate) fn set_stuck(&mut self, segment: SegmentId) {
         let entry = self.entry_mut(segment);
-        assert!(entry.live_bytes > 0, "a segment that is stuck holds something live");
+        let is_needed = entry.live_bytes > 0 || entry.retained.count > 0;
+        assert!(is_needed, "a segment that is stuck holds something");
         entry.stuck = true;
         entry.failures = entry.failures.saturating_add(1).min(FAILURES_MAX);
         let (generation, rest) = (entry.generation, 1 << entry.failures);
@@ -784,7 +789,7 @@ impl Segment {
 
     /// Returns whether it is sealed, and neither the disk nor a snapshot needs anything in it.
     fn is_empty(&self) -> bool {
-        self.state == State::Sealed && self.live_bytes == 0 && self.retained == 0
+        self.state == State::Sealed && self.live_bytes == 0 && self.retained.count == 0
     }
 }
 

@@ -1,73 +1,142 @@
-//! Segments that snapshots need.
+//! Segments that snapshots need, and how much of each.
 //!
 //! Nothing of a snapshot counts as live. Each segment that holds something of one has a count of
-//! the snapshots that need it; as long as that is above zero the segment is neither empty nor a
-//! victim, so nothing in it is moved, freed, discarded or written again.
+//! the snapshots that need it; as long as that is above zero the segment is not empty, so nothing
+//! in it is discarded or written again.
+//!
+//! ```text
+//! records of a segment:  | held | held and live | live, younger than snapshots | dead |
+//! needed                 = held                 + uncovered live                         | gain
+//! ```
+//!
+//! **Held** bytes are those of frames that snapshots name: what was live when the oldest of them
+//! was taken, and what was written and live when later ones were. It is an estimate that errs on
+//! the side of too much within a process; after an opening or a deletion it is unknown until it
+//! was measured, and the whole segment counts. The live bytes that *cover* it are counted once.
+//! Metadata is held as a whole: it stays where it is.
 
 use super::{Segment, Space, State};
-use crate::base::SegmentId;
+use crate::base::{SegmentId, SeqNo};
 use crate::format::Stream;
+
+/// What is held is not known.
+const UNKNOWN: u32 = u32::MAX;
+
+/// What snapshots need of a segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Retention {
+    /// Snapshots that need it.
+    pub(super) count: u16,
+    /// Bytes of frames that they name; [`UNKNOWN`].
+    held_bytes: u32,
+    /// How much of what was live when it was appended is held, too.
+    covered_bytes: u32,
+}
+
+impl Retention {
+    /// No snapshot needs the segment.
+    pub(super) const NONE: Self = Self { count: 0, held_bytes: 0, covered_bytes: 0 };
+}
 
 /// What the retained segments hold, in sums that are kept while the segments change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RetainedSums {
     /// Number of retained segments.
     count: u32,
-    /// Their live bytes.
+    /// Those that count as a whole.
+    whole_count: u32,
+    /// Needed bytes of the others.
+    needed_bytes: u64,
+    /// Live bytes of all.
     live_bytes: u64,
     /// Live bytes of those that hold metadata.
     meta_bytes: u64,
 }
 
 impl RetainedSums {
-    /// Notes that live bytes of a segment became more (`bytes`) or fewer (`died`).
+    /// Notes that a segment became `entry`, which before had `live_before` live bytes of
+    /// `filled_before` that were ever live.
     #[inline]
-    pub(super) fn changed(&mut self, entry: &Segment, bytes: u32, died: u32) {
-        if entry.retained == 0 {
+    pub(super) fn changed(&mut self, entry: &Segment, live_before: u32, filled_before: u32) {
+        if entry.retained.count > 0 {
+            let (live_bytes, filled_bytes) = (live_before, filled_before);
+            self.remove(&Segment { live_bytes, filled_bytes, ..*entry });
+            self.add(entry);
+        }
+    }
+
+    fn add(&mut self, entry: &Segment) {
+        if entry.retained.count == 0 {
             return;
         }
-        let change = |sum: u64| {
-            let left = (sum + u64::from(bytes)).checked_sub(u64::from(died));
-            left.expect("the sums hold every retained segment")
-        };
-        self.live_bytes = change(self.live_bytes);
-        if entry.stream == Stream::Meta {
-            self.meta_bytes = change(self.meta_bytes);
-        }
-    }
-
-    fn add(&mut self, live_bytes: u32, stream: Stream) {
         self.count += 1;
-        self.live_bytes += u64::from(live_bytes);
-        if stream == Stream::Meta {
-            self.meta_bytes += u64::from(live_bytes);
+        self.live_bytes += u64::from(entry.live_bytes);
+        if entry.is_held_whole() {
+            self.whole_count += 1;
+        } else {
+            self.needed_bytes += entry.needed_bytes();
+        }
+        if entry.stream == Stream::Meta {
+            self.meta_bytes += u64::from(entry.live_bytes);
         }
     }
 
-    fn remove(&mut self, live_bytes: u32, stream: Stream) {
+    fn remove(&mut self, entry: &Segment) {
         let less = |sum: u64, by: u64| sum.checked_sub(by).expect("what is taken off was added");
+        if entry.retained.count == 0 {
+            return;
+        }
         self.count = self.count.checked_sub(1).expect("a retained segment is counted");
-        self.live_bytes = less(self.live_bytes, live_bytes.into());
-        if stream == Stream::Meta {
-            self.meta_bytes = less(self.meta_bytes, live_bytes.into());
+        self.live_bytes = less(self.live_bytes, entry.live_bytes.into());
+        if entry.is_held_whole() {
+            let left = self.whole_count.checked_sub(1);
+            self.whole_count = left.expect("a segment that counts as a whole is counted");
+        } else {
+            self.needed_bytes = less(self.needed_bytes, entry.needed_bytes());
+        }
+        if entry.stream == Stream::Meta {
+            self.meta_bytes = less(self.meta_bytes, entry.live_bytes.into());
         }
     }
 }
 
+impl Segment {
+    /// Returns whether a snapshot needs all of it, as far as is known.
+    pub(super) fn is_held_whole(&self) -> bool {
+        self.stream == Stream::Meta || self.retained.held_bytes == UNKNOWN
+    }
+
+    /// Returns the bytes of records that the disk or a snapshot needs, as far as is known; not for
+    /// one that is held as a whole.
+    pub(super) fn needed_bytes(&self) -> u64 {
+        let uncovered = self.filled_bytes.saturating_sub(self.retained.covered_bytes);
+        u64::from(self.retained.held_bytes) + u64::from(self.live_bytes.min(uncovered))
+    }
+}
+
 impl Space {
-    /// Protects a segment for one snapshot more. Returns whether it is in use; a snapshot that
-    /// needs a free one is damaged.
+    /// Changes what is known of a segment that snapshots need.
+    fn amend(&mut self, segment: SegmentId, change: impl FnOnce(&mut Segment)) {
+        let Some(entry) = self.segments.get_mut(segment.0 as usize) else { return };
+        self.sums.remove(entry);
+        change(entry);
+        if entry.retained.count == 0 {
+            entry.retained = Retention::NONE;
+        }
+        self.sums.add(entry);
+        self.note_empty(segment);
+    }
+
+    /// Protects a segment for one snapshot more, which holds nothing in it so far. Returns whether
+    /// it is in use; a snapshot that needs a free one is damaged.
     pub(crate) fn retain(&mut self, segment: SegmentId) -> bool {
-        let Some(entry) = self.segments.get_mut(segment.0 as usize) else { return false };
-        if entry.state == State::Free {
+        if self.is_free(segment) {
             return false;
         }
-        entry.retained = entry.retained.checked_add(1).expect("a drive has 1,024 snapshots");
-        if entry.retained == 1 {
-            let (live_bytes, stream) = (entry.live_bytes, entry.stream);
-            self.sums.add(live_bytes, stream);
-        }
-        self.note_empty(segment);
+        self.amend(segment, |entry| {
+            let count = entry.retained.count.checked_add(1);
+            entry.retained.count = count.expect("a drive has 1,024 snapshots");
+        });
         true
     }
 
@@ -76,14 +145,76 @@ impl Space {
     /// # Panics
     /// If the segment is not retained.
     pub(crate) fn let_go(&mut self, segment: SegmentId) {
-        let entry = self.entry_mut(segment);
-        entry.retained = entry.retained.checked_sub(1).expect("a segment is let go once");
-        if entry.retained == 0 {
-            let (live_bytes, stream) = (entry.live_bytes, entry.stream);
-            self.sums.remove(live_bytes, stream);
-        }
-        self.note_empty(segment);
+        self.amend(segment, |entry| {
+            let count = entry.retained.count.checked_sub(1);
+            entry.retained.count = count.expect("a segment is let go once");
+        });
         self.changes += 1;
+    }
+
+    /// Notes that a snapshot holds everything that is live in a retained segment.
+    pub(crate) fn hold_live(&mut self, segment: SegmentId) {
+        self.amend(segment, |entry| {
+            let uncovered = entry.filled_bytes.saturating_sub(entry.retained.covered_bytes);
+            if entry.retained.held_bytes != UNKNOWN {
+                let more = uncovered.min(entry.live_bytes);
+                entry.retained.held_bytes = entry.retained.held_bytes.saturating_add(more);
+            }
+            entry.retained.covered_bytes = entry.filled_bytes;
+        });
+    }
+
+    /// Notes that snapshots hold a frame that was copied to a retained segment.
+    pub(crate) fn hold_copy(&mut self, segment: SegmentId, bytes: u32, is_live: bool) {
+        self.amend(segment, |entry| {
+            if entry.retained.held_bytes != UNKNOWN {
+                entry.retained.held_bytes = entry.retained.held_bytes.saturating_add(bytes);
+            }
+            if is_live {
+                let covered = entry.retained.covered_bytes.saturating_add(bytes);
+                entry.retained.covered_bytes = covered;
+            }
+        });
+    }
+
+    /// Notes that it is not known how much snapshots hold in a segment.
+    pub(crate) fn forget_held(&mut self, segment: SegmentId) {
+        self.amend(segment, |entry| entry.retained.held_bytes = UNKNOWN);
+    }
+
+    /// Notes how much snapshots hold in a retained segment of which that was not known, and how
+    /// much of it is live.
+    pub(crate) fn set_held(&mut self, segment: SegmentId, held_bytes: u64, live_bytes: u64) {
+        self.amend(segment, |entry| {
+            if entry.retained.held_bytes == UNKNOWN {
+                let short = |bytes: u64| u32::try_from(bytes).unwrap_or(UNKNOWN - 1);
+                entry.retained.held_bytes = short(held_bytes).min(UNKNOWN - 1);
+                entry.retained.covered_bytes = short(live_bytes);
+            }
+        });
+        self.changes += 1;
+    }
+
+    /// Returns the retained segments of frames of which it is not known how much is held.
+    pub(crate) fn unmeasured(&self) -> impl Iterator<Item = SegmentId> {
+        let is_unknown = |entry: &Segment| {
+            let is_of_frames = entry.stream != Stream::Meta && entry.state != State::Free;
+            is_of_frames && entry.retained.count > 0 && entry.retained.held_bytes == UNKNOWN
+        };
+        self.matching(is_unknown)
+    }
+
+    /// Notes that all that snapshots need in a segment was copied, when the newest batch was
+    /// `sealed`: it is not freed before a checkpoint says where the copies are.
+    pub(crate) fn emptied(&mut self, segment: SegmentId, sealed: SeqNo) {
+        let entry = self.entry_mut(segment);
+        entry.last_seq = entry.last_seq.max(SeqNo(sealed.0 + 1));
+    }
+
+    /// Lets garbage collection empty retained segments of frames, or not.
+    pub(crate) fn set_retained_fixed(&mut self, is_fixed: bool) {
+        self.changes += u64::from(self.is_retained_fixed && !is_fixed);
+        self.is_retained_fixed = is_fixed;
     }
 
     /// Returns whether a snapshot needs a segment.
@@ -94,7 +225,17 @@ impl Space {
 
     /// Returns how many snapshots need a segment.
     pub(crate) fn retained_by(&self, segment: SegmentId) -> u16 {
-        self.segments.get(segment.0 as usize).map_or(0, |entry| entry.retained)
+        self.segments.get(segment.0 as usize).map_or(0, |entry| entry.retained.count)
+    }
+
+    /// Returns the bytes of a segment that the disk or a snapshot needs.
+    pub(crate) fn needed_bytes_of(&self, segment: SegmentId, segment_bytes: u32) -> u32 {
+        let entry = self.entry(segment);
+        match entry.retained.count {
+            0 => entry.live_bytes,
+            _ if entry.is_held_whole() => segment_bytes,
+            _ => u32::try_from(entry.needed_bytes()).unwrap_or(u32::MAX).min(segment_bytes),
+        }
     }
 
     /// Returns whether snapshots need any segment.
@@ -103,12 +244,12 @@ impl Space {
         self.sums.count > 0
     }
 
-    /// Returns the bytes of retained segments of `segment_bytes` that are not live: what snapshots
-    /// hold beyond the disk. Segments that are still being filled count whole.
+    /// Returns the bytes of segments of `segment_bytes` that snapshots need and that are not live:
+    /// what they hold beyond the disk.
     #[inline]
     pub(crate) fn retained_dead_bytes(&self, segment_bytes: u32) -> u64 {
-        let whole = u64::from(self.sums.count) * u64::from(segment_bytes);
-        whole.saturating_sub(self.sums.live_bytes)
+        let whole = u64::from(self.sums.whole_count) * u64::from(segment_bytes);
+        (whole + self.sums.needed_bytes).saturating_sub(self.sums.live_bytes)
     }
 
     /// Returns the live bytes of metadata in retained segments: written again, it gives back
@@ -146,9 +287,7 @@ impl Space {
 
     pub(super) fn sum_up(&self) -> RetainedSums {
         let mut sums = RetainedSums::default();
-        for entry in self.segments.iter().filter(|entry| entry.retained > 0) {
-            sums.add(entry.live_bytes, entry.stream);
-        }
+        self.segments.iter().for_each(|entry| sums.add(entry));
         sums
     }
 }

@@ -48,6 +48,7 @@ mod failures;
 mod filling;
 mod flushing;
 mod golden;
+mod holding;
 mod hostile;
 mod joining;
 mod lost;

@@ -58,6 +58,37 @@ fn a_disk_is_rolled_back() {
     disk.world.close(drive);
 }
 
+/// Garbage collection has copied what the snapshot's map names, and the places are in other use.
+#[test]
+fn a_disk_is_rolled_back_to_frames_that_were_copied() {
+    for seed in 40..44 {
+        let mut disk = Disk::new(seed);
+        let drive = disk.world.open();
+        disk.write_some(&drive, 60);
+        disk.take(&drive, "a");
+        let a = disk.plain.clone();
+        for _ in 0..12 {
+            disk.write_around(&drive);
+            rest(&disk.world);
+        }
+        assert!(drive.core().forwards().copies().count() > 0, "nothing was copied");
+        disk.world.run(drive.roll_back("a", false)).unwrap();
+        disk.plain.clone_from(&a);
+        disk.compare(&drive);
+        settle(&drive);
+        let drive = disk.world.reopen(drive);
+        disk.compare(&drive);
+        settle(&drive);
+        (0..4).for_each(|_| disk.write_some(&drive, 40));
+        rest(&disk.world);
+        disk.compare(&drive);
+        settle(&drive);
+        disk.world.close(drive);
+        assert_eq!(disk.world.check().problems, []);
+        assert!(whole(&disk.world, "a") == a);
+    }
+}
+
 /// What is written after the log was rolled forward once more, after a crash, is the disk's.
 #[test]
 fn power_loss_in_a_rollback_leaves_one_disk_or_the_other() {

@@ -219,7 +219,7 @@ impl Writer {
         match verb {
             12 => self.checkpoint(),
             13 => {
-                const KINDS: [MetaKind; 8] = [
+                const KINDS: [MetaKind; 9] = [
                     MetaKind::Leaf,
                     MetaKind::Page,
                     MetaKind::PageList,
@@ -228,6 +228,7 @@ impl Writer {
                     MetaKind::Root,
                     MetaKind::Snapshots,
                     MetaKind::Retained,
+                    MetaKind::Forwards,
                 ];
                 let kind = KINDS[usize::from(script.byte()) % KINDS.len()];
                 let width = 1 << (script.byte() % 4);
@@ -343,6 +344,7 @@ impl Writer {
             dropped_lists: Vec::new(),
             snapshot_lists: Vec::new(),
             retained_lists: Vec::new(),
+            forward_lists: Vec::new(),
         }
     }
 

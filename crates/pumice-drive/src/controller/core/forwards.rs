@@ -1,0 +1,377 @@
+//! Where frames are that snapshots name, and that garbage collection has moved.
+//!
+//! ```text
+//! map of a snapshot: segment 5, offset 8192 --(its use of segment 5)--> table of that use
+//!     8192 -> segment 9, offset 4096 -> perhaps a table of that use, ... -> the frame
+//! ```
+//!
+//! A table belongs to one use of a segment. All are in memory; a checkpoint writes those that
+//! changed. An entry is needed as long as there is a snapshot between the two batches that it
+//! names; the segment that it points to is retained by each of those, so it is not used again, and
+//! where tables lead to is always there.
+
+use std::collections::BTreeMap;
+use std::mem::take;
+
+use super::super::place::{FramePlace, SegmentUse};
+use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
+use crate::format::{FORWARD_PIECES_MAX, FORWARDS_IN_A_PIECE, Forward, ForwardPiece};
+use crate::format::{MetadataAddress, RECORD_HEADER_BYTES};
+
+/// Bytes that an entry takes in memory and in a checkpoint, about.
+const ENTRY_BYTES: usize = 64;
+
+/// An entry of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Copied {
+    /// The use of a segment in which the copy is.
+    pub(crate) to: SegmentUse,
+    /// Its offset there.
+    pub(crate) offset: u32,
+    /// Bytes of its record.
+    pub(crate) record_bytes: u32,
+    /// Whether blocks of it were live when it was copied.
+    pub(crate) was_live: bool,
+    /// No snapshot before this batch names the frame.
+    pub(crate) since: SeqNo,
+    /// Nor does one after this batch.
+    pub(crate) until: SeqNo,
+}
+
+impl Copied {
+    /// Returns whether a snapshot may name the frame.
+    pub(crate) fn is_named_by(&self, watermark: SeqNo) -> bool {
+        self.since <= watermark && watermark <= self.until
+    }
+}
+
+/// The table of one use of a segment.
+#[derive(Clone, Debug, Default)]
+struct Table {
+    /// The newest batch when all that snapshots name in it had been copied; 0 before that.
+    emptied: SeqNo,
+    entries: BTreeMap<u32, Copied>,
+    /// Where the newest checkpoint has it.
+    pieces: Vec<MetadataAddress>,
+    is_dirty: bool,
+}
+
+impl Table {
+    fn encode(&self, of: SegmentUse) -> Vec<Vec<u8>> {
+        let entries: Vec<Forward> = self.entries.iter().map(forward_of).collect();
+        let piece = |entries: &[Forward]| {
+            let SegmentUse { segment, generation } = of;
+            let entries = entries.to_vec();
+            ForwardPiece { segment, generation, emptied: self.emptied, entries }.encode()
+        };
+        if entries.is_empty() {
+            return vec![piece(&[])];
+        }
+        entries.chunks(FORWARDS_IN_A_PIECE).map(piece).collect()
+    }
+
+    fn piece_count(&self) -> usize {
+        self.entries.len().div_ceil(FORWARDS_IN_A_PIECE).max(1)
+    }
+}
+
+fn forward_of((&offset, copied): (&u32, &Copied)) -> Forward {
+    Forward {
+        offset,
+        new_segment: copied.to.segment,
+        new_offset: copied.offset,
+        new_bytes: copied.record_bytes,
+        was_live: copied.was_live,
+        since: copied.since,
+        until: copied.until,
+    }
+}
+
+/// A piece of a table for a checkpoint to write.
+#[derive(Clone, Debug)]
+pub(crate) struct PendingPiece {
+    /// Whose table it is a piece of.
+    pub(crate) of: SegmentUse,
+    /// Its content.
+    pub(crate) raw: Vec<u8>,
+}
+
+/// What the running checkpoint writes.
+#[derive(Clone, Debug)]
+struct Running {
+    written: BTreeMap<SegmentUse, Vec<MetadataAddress>>,
+    /// The tables that were there when it began, and that it does not write.
+    clean: Vec<MetadataAddress>,
+    superseded: Vec<MetadataAddress>,
+}
+
+/// The forwarding tables of one drive.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Forwards {
+    tables: BTreeMap<SegmentUse, Table>,
+    entry_count: usize,
+    /// Pieces that the newest checkpoint names and the next one will not.
+    superseded: Vec<MetadataAddress>,
+    running: Option<Running>,
+}
+
+impl Forwards {
+    /// Restores the tables of a checkpoint from their pieces. `generation_of` returns that of the
+    /// use in which a segment is, which for a copy that is needed is its own.
+    ///
+    /// # Errors
+    /// `Corrupt` if two pieces say different things.
+    pub(crate) fn restore(
+        pieces: Vec<(MetadataAddress, ForwardPiece)>,
+        generation_of: impl Fn(SegmentId) -> u64,
+    ) -> Result<Self> {
+        let mut forwards = Self::default();
+        for (place, piece) in pieces {
+            let of = SegmentUse { segment: piece.segment, generation: piece.generation };
+            let table = forwards.tables.entry(of).or_default();
+            let agrees = table.pieces.is_empty() || table.emptied == piece.emptied;
+            table.emptied = piece.emptied;
+            table.pieces.push(place);
+            for forward in piece.entries {
+                let segment = forward.new_segment;
+                let copied = Copied {
+                    to: SegmentUse { segment, generation: generation_of(segment) },
+                    offset: forward.new_offset,
+                    record_bytes: forward.new_bytes,
+                    was_live: forward.was_live,
+                    since: forward.since,
+                    until: forward.until,
+                };
+                if table.entries.insert(forward.offset, copied).is_some() {
+                    return Err(contradiction());
+                }
+                forwards.entry_count += 1;
+            }
+            if !agrees {
+                return Err(contradiction());
+            }
+        }
+        Ok(forwards)
+    }
+
+    /// Returns the tables for a drive that does not write them, and whose accounts they are not in.
+    pub(crate) fn for_reading(mut self) -> Self {
+        self.tables.values_mut().for_each(|table| table.pieces.clear());
+        self.superseded.clear();
+        self
+    }
+
+    /// Returns where a frame is that a map names in `generation` of its segment, and the generation
+    /// there: what it names itself, if the frame was not moved.
+    pub(crate) fn resolve(&self, place: FramePlace, generation: u64) -> (FramePlace, u64) {
+        let (mut at, mut place) = (SegmentUse { segment: place.segment, generation }, place);
+        // Each use was opened after the one before it, unless the medium says otherwise.
+        for _ in 0..=self.tables.len() {
+            let Some(copied) = self.tables.get(&at).and_then(|t| t.entries.get(&place.offset))
+            else {
+                break;
+            };
+            let Copied { to, offset, record_bytes, .. } = *copied;
+            at = to;
+            place = FramePlace { segment: to.segment, offset, record_bytes, ..place };
+        }
+        (place, at.generation)
+    }
+
+    /// Returns whether there are tables.
+    pub(crate) fn is_used(&self) -> bool {
+        !self.tables.is_empty()
+    }
+
+    /// Returns whether a frame was copied out of a use of a segment.
+    pub(crate) fn has(&self, of: SegmentUse, offset: u32) -> bool {
+        self.tables.get(&of).is_some_and(|table| table.entries.contains_key(&offset))
+    }
+
+    /// Returns whether what a snapshot names in a segment was moved out of the use that it names.
+    pub(crate) fn is_emptied(&self, segment: SegmentId, watermark: SeqNo) -> bool {
+        let emptied = self.tables_of(segment).map(|(_, table)| table.emptied).max();
+        emptied.is_some_and(|emptied| emptied > SeqNo(0) && emptied >= watermark)
+    }
+
+    fn tables_of(&self, segment: SegmentId) -> impl Iterator<Item = (&SegmentUse, &Table)> {
+        let of = |generation| SegmentUse { segment, generation };
+        self.tables.range(of(0)..=of(u64::MAX))
+    }
+
+    /// Returns the uses of segments in which copies are that a snapshot needs, with repetitions.
+    pub(crate) fn needed_by(&self, watermark: SeqNo) -> impl Iterator<Item = SegmentUse> {
+        let all = self.tables.values().flat_map(|table| table.entries.values());
+        all.filter(move |copied| copied.is_named_by(watermark)).map(|copied| copied.to)
+    }
+
+    /// Returns the copies in a use of a segment, by their offsets, and which snapshots need them.
+    pub(crate) fn copies_in(&self, to: SegmentUse) -> BTreeMap<u32, (SeqNo, SeqNo)> {
+        let mut found: BTreeMap<u32, (SeqNo, SeqNo)> = BTreeMap::new();
+        for copied in self.copies().filter(|copied| copied.to == to) {
+            let range = found.entry(copied.offset).or_insert((copied.since, copied.until));
+            *range = (range.0.min(copied.since), range.1.max(copied.until));
+        }
+        found
+    }
+
+    /// Returns all copies.
+    pub(crate) fn copies(&self) -> impl Iterator<Item = &Copied> {
+        self.tables.values().flat_map(|table| table.entries.values())
+    }
+
+    /// Notes that a frame was copied out of a use of a segment. What was known of it is replaced.
+    pub(crate) fn note(&mut self, of: SegmentUse, offset: u32, copied: Copied) {
+        let table = self.tables.entry(of).or_default();
+        table.is_dirty = true;
+        let is_new = table.entries.insert(offset, copied).is_none();
+        self.entry_count += usize::from(is_new);
+    }
+
+    /// Notes that all that snapshots name in a use of a segment was copied, when the newest batch
+    /// was `sealed`.
+    pub(crate) fn set_emptied(&mut self, of: SegmentUse, sealed: SeqNo) {
+        let table = self.tables.entry(of).or_default();
+        (table.emptied, table.is_dirty) = (table.emptied.max(sealed), true);
+    }
+
+    /// Drops what none of the snapshots with these watermarks needs. `names` says whether one names
+    /// anything in a segment.
+    ///
+    /// # Panics
+    /// If a checkpoint is running.
+    pub(crate) fn prune(&mut self, watermarks: &[SeqNo], names: impl Fn(SegmentId, SeqNo) -> bool) {
+        assert!(self.running.is_none(), "no table is dropped while a checkpoint writes it");
+        let is_needed = |copied: &Copied| {
+            let after = watermarks.partition_point(|&watermark| watermark < copied.since);
+            watermarks.get(after).is_some_and(|&watermark| watermark <= copied.until)
+        };
+        for table in self.tables.values_mut() {
+            let before = table.entries.len();
+            table.entries.retain(|_, copied| is_needed(copied));
+            table.is_dirty |= table.entries.len() < before;
+        }
+        let Self { tables, superseded, .. } = self;
+        tables.retain(|of, table| {
+            let is_emptied = table.emptied > SeqNo(0);
+            let named =
+                |&watermark: &SeqNo| watermark <= table.emptied && names(of.segment, watermark);
+            let stays = !table.entries.is_empty() || is_emptied && watermarks.iter().any(named);
+            if !stays {
+                superseded.append(&mut table.pieces);
+            }
+            stays
+        });
+        self.entry_count = self.tables.values().map(|table| table.entries.len()).sum();
+    }
+
+    /// Returns the bytes that the tables take in memory, about.
+    pub(crate) fn bytes(&self) -> usize {
+        (self.entry_count + self.tables.len()) * ENTRY_BYTES
+    }
+
+    /// Returns the bytes that the next checkpoint writes of them, at most.
+    pub(crate) fn dirty_bytes(&self) -> usize {
+        let dirty = self.tables.values().filter(|table| table.is_dirty);
+        let bytes = |table: &Table| {
+            let headers = table.piece_count() * 2 * RECORD_HEADER_BYTES;
+            table.entries.len() * size_of::<[u64; 4]>() + headers
+        };
+        dirty.map(bytes).sum()
+    }
+
+    /// Returns whether a root can name the pieces of all tables and of `more` others.
+    pub(crate) fn has_room(&self, more: usize) -> bool {
+        let count: usize = self.tables.values().map(Table::piece_count).sum();
+        count + more <= FORWARD_PIECES_MAX / 2
+    }
+
+    /// Returns every piece that is live while no checkpoint is being written.
+    pub(crate) fn metadata(&self) -> impl Iterator<Item = MetadataAddress> {
+        let pieces = self.tables.values().flat_map(|table| table.pieces.iter().copied());
+        pieces.chain(self.superseded_addresses())
+    }
+
+    /// Returns the pieces that the newest checkpoint names and the next one will not.
+    pub(crate) fn superseded_addresses(&self) -> impl Iterator<Item = MetadataAddress> {
+        let running = self.running.iter().flat_map(|running| running.superseded.iter().copied());
+        self.superseded.iter().copied().chain(running)
+    }
+
+    /// Makes the next checkpoint write tables again of which a piece is where `is_there` says.
+    pub(crate) fn touch(&mut self, is_there: impl Fn(&MetadataAddress) -> bool) {
+        for table in self.tables.values_mut() {
+            table.is_dirty |= table.pieces.iter().any(&is_there);
+        }
+    }
+
+    /// Begins a checkpoint: returns what it must write of the tables as they are now.
+    pub(crate) fn begin_checkpoint(&mut self) -> Vec<PendingPiece> {
+        assert!(self.running.is_none(), "a checkpoint is running already");
+        let mut pending = Vec::new();
+        let mut running = Running {
+            written: BTreeMap::new(),
+            clean: Vec::new(),
+            superseded: take(&mut self.superseded),
+        };
+        for (&of, table) in &mut self.tables {
+            if take(&mut table.is_dirty) {
+                let pieces = table.encode(of).into_iter();
+                pending.extend(pieces.map(|raw| PendingPiece { of, raw }));
+                running.written.insert(of, Vec::new());
+            } else {
+                running.clean.extend(&table.pieces);
+            }
+        }
+        self.running = Some(running);
+        pending
+    }
+
+    /// Notes where the running checkpoint wrote a piece.
+    pub(crate) fn written(&mut self, of: SegmentUse, place: MetadataAddress) {
+        let running = self.running.as_mut().expect("no checkpoint is running");
+        let pieces = running.written.get_mut(&of).expect("only dirty tables are written");
+        pieces.push(place);
+    }
+
+    /// Returns the pieces of all tables for the root of the running checkpoint, which has written
+    /// its own.
+    pub(crate) fn pieces(&self) -> Vec<MetadataAddress> {
+        let running = self.running.iter();
+        let all = running.flat_map(|running| {
+            running.clean.iter().chain(running.written.values().flatten()).copied()
+        });
+        all.collect()
+    }
+
+    /// Ends the running checkpoint; returns the pieces that only the one before named.
+    pub(crate) fn end_checkpoint(&mut self) -> Vec<MetadataAddress> {
+        let Some(Running { written, superseded, .. }) = self.running.take() else {
+            return Vec::new();
+        };
+        let mut dead = superseded;
+        for (of, pieces) in written {
+            let table = self.tables.get_mut(&of).expect("no table is dropped meanwhile");
+            dead.extend(std::mem::replace(&mut table.pieces, pieces));
+        }
+        dead
+    }
+
+    /// Gives the running checkpoint up; returns the pieces that it wrote.
+    pub(crate) fn abandon_checkpoint(&mut self) -> Vec<MetadataAddress> {
+        let Some(Running { written, superseded, .. }) = self.running.take() else {
+            return Vec::new();
+        };
+        self.superseded.extend(superseded);
+        let mut dead = Vec::new();
+        for (of, pieces) in written {
+            dead.extend(pieces);
+            self.tables.get_mut(&of).expect("no table is dropped meanwhile").is_dirty = true;
+        }
+        dead
+    }
+}
+
+fn contradiction() -> Error {
+    Error::new(ErrorKind::Corrupt, "forwarding tables of a checkpoint contradict each other")
+}

@@ -1,0 +1,128 @@
+//! The map of a snapshot, for garbage collection, which asks it what the snapshot names.
+
+use futures_util::stream::{StreamExt, iter};
+
+use super::super::core::LeafPlace;
+use super::super::map::L2p;
+use super::super::place::{FramePlace, SegmentUse};
+use super::super::space::Space;
+use super::READS_AT_ONCE;
+use super::reader::{Checkpoint, Reader};
+use super::superblock_of;
+use crate::base::units::BLOCK_BYTES;
+use crate::base::{Error, ErrorKind, Lba, Result, SeqNo};
+use crate::format::{DirectoryEntry, LEAF_BLOCKS, Snapshot, Superblock};
+use crate::media::Medium;
+
+/// Bytes of leaves that are kept in memory of one map.
+const CACHE_BYTES: usize = 2 << 20;
+
+/// The map of a snapshot.
+pub(crate) struct KeptMap {
+    watermark: SeqNo,
+    superblock: Superblock,
+    map: L2p,
+    space: Space,
+}
+
+impl KeptMap {
+    /// Reads all but the leaves of a map.
+    ///
+    /// # Errors
+    /// `Medium`, `Corrupt`.
+    pub(crate) async fn open<M: Medium>(
+        medium: &M,
+        present: &Superblock,
+        entry: &Snapshot,
+    ) -> Result<Self> {
+        let superblock = superblock_of(present, entry);
+        let reader = Reader::new(medium, &superblock);
+        let what = "a snapshot has no root";
+        let place = entry.root.ok_or_else(|| Error::new(ErrorKind::Corrupt, what))?;
+        let root = reader.any_root(&place).await?;
+        let Checkpoint { map, space, .. } = reader.checkpoint(&place, &root, CACHE_BYTES).await?;
+        drop(reader);
+        Ok(Self { watermark: entry.watermark, superblock, map, space })
+    }
+
+    /// Returns the last batch of the snapshot.
+    pub(crate) fn watermark(&self) -> SeqNo {
+        self.watermark
+    }
+
+    /// Returns the segments of frames with what was live in them, and the last batch in each.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = (SegmentUse, u32, SeqNo)> {
+        self.space.used().map(|used| {
+            let of = SegmentUse { segment: used.segment, generation: used.generation };
+            (of, used.live_bytes, self.space.last_seq(used.segment))
+        })
+    }
+
+    /// Returns which of some frames of a use of a segment the snapshot names. Where a leaf cannot
+    /// be read, it may name what there is.
+    pub(crate) async fn names<M: Medium>(
+        &mut self,
+        medium: &M,
+        of: SegmentUse,
+        frames: &[(Lba, FramePlace)],
+    ) -> Vec<bool> {
+        let mut named = vec![false; frames.len()];
+        if self.space.generation(of.segment) != of.generation {
+            return named;
+        }
+        let blocks = self.superblock.size_bytes / BLOCK_BYTES as u64;
+        let mut by_leaf: Vec<usize> = (0..frames.len()).collect();
+        let leaf_of =
+            |at: &usize| frames.get(*at).map_or(0, |(lba, _)| lba.0 / u64::from(LEAF_BLOCKS));
+        by_leaf.sort_by_key(leaf_of);
+        let groups: Vec<&[usize]> =
+            by_leaf.chunk_by(|one, next| leaf_of(one) == leaf_of(next)).collect();
+        for groups in groups.chunks(READS_AT_ONCE) {
+            let leaves = groups.iter().filter_map(|group| group.first()).map(leaf_of);
+            self.load(medium, leaves.collect()).await;
+            for &at in groups.iter().copied().flatten() {
+                let (Some(&(lba, place)), Some(named)) = (frames.get(at), named.get_mut(at)) else {
+                    continue;
+                };
+                let count = u64::from(place.blocks);
+                *named = lba.0 + count <= blocks
+                    && (self.map.missing(lba, count).is_some()
+                        || self.map.live_pieces(lba, place).next().is_some());
+            }
+        }
+        named
+    }
+
+    /// Loads leaves side by side, as far as they can be read.
+    async fn load<M: Medium>(&mut self, medium: &M, leaves: Vec<u64>) {
+        let Self { superblock, map, space, .. } = self;
+        let reader = &Reader::new(medium, superblock);
+        let last = superblock.size_bytes.div_ceil(BLOCK_BYTES as u64 * u64::from(LEAF_BLOCKS));
+        let on_disk = leaves.into_iter().filter(|&leaf| leaf < last);
+        let missing = on_disk.filter_map(|leaf| {
+            let first = Lba(leaf * u64::from(LEAF_BLOCKS));
+            map.missing(first, 1)?;
+            let DirectoryEntry::Leaf(place) = map.entry(leaf) else { return None };
+            Some((leaf, LeafPlace { place, generation: space.generation(place.segment) }))
+        });
+        let missing: Vec<_> = missing.collect();
+        let reads = missing
+            .into_iter()
+            .map(|(leaf, from)| async move { (leaf, from.place, reader.leaf(leaf, from).await) });
+        let mut reads = iter(reads).buffer_unordered(READS_AT_ONCE);
+        while let Some((leaf, place, read)) = reads.next().await {
+            match read {
+                Ok(content) => {
+                    map.install(leaf, place, content);
+                }
+                Err(error) => {
+                    tracing::warn!(
+                        leaf,
+                        error = %error.chain(),
+                        "cannot read a leaf of a snapshot: what it may name is kept"
+                    );
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! Goal: what snapshots cost is what they hold, however the data around it changes: segments that
+//! they need are emptied of what is dead, and nothing of a snapshot changes or is lost by that,
+//! whenever the drive ends.
+//! Method: a busy database of which hourly snapshots are kept, on drives so small that they work
+//! only if such segments are emptied. Every page of every snapshot is compared, and every set of
+//! changes between neighbors.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use rand::RngExt;
+
+use super::*;
+use crate::base::seed::{Random, random};
+
+/// A page of the database, which does not compress.
+const PAGE: u64 = 2 * BLOCK;
+const PAGES: u64 = 2048;
+/// Pages that are written between two snapshots: 5 % of them, four of five in a fifth.
+const WRITES: u64 = PAGES / 20;
+/// Snapshots that are kept of a week.
+const DAY: usize = 24;
+
+/// A database, and which version of each page each snapshot has.
+struct Database {
+    world: World,
+    state: RefCell<State>,
+}
+
+#[derive(Clone)]
+struct State {
+    random: Random,
+    versions: Vec<u32>,
+    kept: VecDeque<(String, Vec<u32>)>,
+}
+
+impl State {
+    /// Returns a page to write, and its next version.
+    fn next(&mut self) -> (u64, Vec<u8>) {
+        let range = if self.random.random_range(0..5) > 0 { PAGES / 5 } else { PAGES };
+        let page = self.random.random_range(0..range);
+        let version = &mut self.versions[page as usize];
+        *version += 1;
+        (page, content(page, *version))
+    }
+}
+
+fn content(page: u64, version: u32) -> Vec<u8> {
+    payload::noise(&mut random(page << 32 | u64::from(version)), PAGE as usize)
+}
+
+impl Database {
+    fn new(segments: u64, seed: u64) -> (Self, Rc<TestDrive>) {
+        let world = World::new(small(PAGES * PAGE, segments));
+        let drive = world.open();
+        for page in 0..PAGES {
+            world.write(&drive, page * PAGE, &content(page, 0)).unwrap();
+        }
+        let (versions, kept) = (vec![0; PAGES as usize], VecDeque::new());
+        let state = State { random: random(seed), versions, kept };
+        (Self { world, state: RefCell::new(state) }, drive)
+    }
+
+    /// Writes as much as in an hour, and takes a snapshot.
+    async fn pass_an_hour(&self, drive: &TestDrive, hour: u32) {
+        for _ in 0..WRITES {
+            let (page, data) = self.state.borrow_mut().next();
+            drive.write(page * PAGE, &data, false).await.unwrap();
+        }
+        let name = format!("hour {hour}");
+        self.state.borrow_mut().keep(name.clone());
+        let guid = uuid::Uuid::from_u128(hour.into());
+        let new = NewSnapshot { name, guid, created_seconds: 3600, yields: false };
+        drive.create_snapshot(new).await.unwrap();
+    }
+
+    /// Deletes the snapshot at a position in the list.
+    async fn delete(&self, drive: &TestDrive, at: usize) {
+        let (name, _) = self.state.borrow_mut().kept.remove(at).unwrap();
+        drive.delete_snapshot(&name).await.unwrap();
+    }
+
+    fn kept(&self) -> usize {
+        self.state.borrow().kept.len()
+    }
+
+    /// Returns the bytes of pages that snapshots hold and the disk does not.
+    fn held_bytes(&self) -> u64 {
+        let state = self.state.borrow();
+        let mut held = BTreeSet::new();
+        for (_, versions) in &state.kept {
+            for (page, version) in versions.iter().enumerate() {
+                if state.versions[page] != *version {
+                    held.insert((page, *version));
+                }
+            }
+        }
+        held.len() as u64 * PAGE
+    }
+
+    /// Compares every snapshot of the closed drive, and what changed between neighbors, with what
+    /// they must be.
+    fn compare(&self) {
+        let kept = self.state.borrow().kept.clone();
+        for (name, versions) in &kept {
+            let view = view(&self.world, name);
+            for (page, version) in (0..).zip(versions) {
+                let read = self.world.read(&view, page * PAGE, PAGE as usize).unwrap();
+                assert!(read == content(page, *version), "page {page} of {name}");
+            }
+            self.world.close(view);
+            let mut ignore = |_| ();
+            let checking = check_snapshot(&self.world.memory, name, Depth::Full, &mut ignore);
+            assert_eq!(self.world.run(checking).unwrap().problems, [], "{name}");
+        }
+        for ((before, old), (name, new)) in kept.iter().zip(kept.iter().skip(1)) {
+            let differs: Vec<bool> = old.iter().zip(new).map(|(old, new)| old != new).collect();
+            assert!(self.changed(before, name) == differs, "changes from {before} to {name}");
+        }
+        assert_eq!(self.world.check().problems, []);
+    }
+
+    /// Returns which pages differ between two snapshots.
+    fn changed(&self, from: &str, to: &str) -> Vec<bool> {
+        let (from, to) = (view(&self.world, from), view(&self.world, to));
+        let mut changed = vec![false; PAGES as usize];
+        let comparing = to.changes_since(&from, |range| {
+            assert!(range.offset.is_multiple_of(PAGE) && range.bytes.is_multiple_of(PAGE));
+            let pages = range.offset / PAGE..(range.offset + range.bytes) / PAGE;
+            pages.for_each(|page| changed[page as usize] = true);
+            true
+        });
+        self.world.run(comparing).unwrap();
+        self.world.close(from);
+        self.world.close(to);
+        changed
+    }
+
+    /// Takes pages and snapshots as a crash left them.
+    fn settle(&self, drive: &TestDrive) {
+        let state = &mut *self.state.borrow_mut();
+        for (page, version) in (0..).zip(&mut state.versions) {
+            let read = self.world.read(drive, page * PAGE, PAGE as usize).unwrap();
+            let is_it = |version: &u32| content(page, *version) == read;
+            *version = (0..=*version).rev().find(is_it).expect("a page has one of its versions");
+        }
+        let found: Vec<String> = drive.snapshots().into_iter().map(|info| info.name).collect();
+        let missing = state.kept.iter().filter(|(name, _)| !found.contains(name)).count();
+        assert!(missing <= 1, "only the newest may be missing: {found:?}");
+        state.kept.retain(|(name, _)| found.contains(name));
+    }
+}
+
+impl State {
+    fn keep(&mut self, name: String) {
+        let versions = self.versions.clone();
+        self.kept.push_back((name, versions));
+    }
+}
+
+fn view(world: &World, name: &str) -> Rc<TestDrive> {
+    let options = OpenOptions::default();
+    let opening = Drive::open_snapshot(world.medium(), world.runtime.clone(), name, options);
+    world.run(opening).unwrap()
+}
+
+/// Without, it took 8.4 times what snapshots hold after this week, and more each day.
+#[test]
+fn a_week_of_hourly_snapshots_costs_what_they_hold() {
+    let (database, mut drive) = Database::new(18, 1);
+    let (mut shares, mut victims) = (Vec::new(), 0);
+    for hour in 0..7 * 24 {
+        database.world.run(database.pass_an_hour(&drive, hour));
+        if database.kept() > DAY {
+            database.world.run(database.delete(&drive, 0));
+        }
+        if hour % 24 == 23 {
+            let (held, kept) = (database.held_bytes(), drive.info().snapshot_bytes);
+            shares.push(kept as f64 / held as f64);
+            victims += drive.info().operations.gc_victims;
+            drive = database.world.reopen(drive);
+        }
+    }
+    database.world.run(drive.compact(10)).unwrap();
+    let (held, info) = (database.held_bytes(), drive.info());
+    shares.push(info.snapshot_bytes as f64 / held as f64);
+    println!("{shares:.2?} after {victims} victims, {} bytes moved", info.moved_bytes);
+    assert!(victims > 20, "too tame a test");
+    database.world.close(drive);
+    database.compare();
+    assert!(shares.iter().all(|share| *share < 2.7), "{shares:?}");
+    assert!(shares.last().is_some_and(|share| *share < 1.8), "compacted: {shares:?}");
+}
+
+#[test]
+fn snapshots_deleted_in_any_order_leave_the_others_as_they_were() {
+    for seed in 0..3 {
+        let (database, mut drive) = Database::new(20, seed);
+        let mut random = random(seed);
+        for hour in 0..80 {
+            let world = &database.world;
+            world.run(database.pass_an_hour(&drive, hour));
+            if database.kept() > 16 {
+                let at = random.random_range(0..database.kept());
+                world.run(database.delete(&drive, at));
+            }
+            if random.random_range(0..8) == 0 {
+                world.run(drive.audit()).unwrap();
+                world.run(drive.flush()).unwrap();
+                world.kill(drive);
+                drive = world.open();
+                world.run(drive.audit()).unwrap();
+            }
+        }
+        assert!(drive.core().forwards().is_used(), "too tame a test");
+        drive = database.world.reopen(drive);
+        database.world.close(drive);
+        database.compare();
+        let drive = database.world.open();
+        while database.kept() > 0 {
+            let at = random.random_range(0..database.kept());
+            database.world.run(database.delete(&drive, at));
+        }
+        assert!(!drive.core().space().has_retained(), "nothing is needed any more");
+        assert!(!drive.core().forwards().is_used(), "no table is needed any more");
+        database.world.run(drive.checkpoint()).unwrap();
+        database.world.run(drive.audit()).unwrap();
+        database.world.close(drive);
+        database.compare();
+    }
+}
+
+#[test]
+fn a_segment_is_freed_after_the_checkpoint_that_has_its_table() {
+    let (database, drive) = Database::new(20, 7);
+    let world = &database.world;
+    world.close(drive);
+    let drive = world.open_without_collector();
+    world.run(database.pass_an_hour(&drive, 0));
+    world.run(database.pass_an_hour(&drive, 1));
+    world.run(drive.flush()).unwrap();
+    let victim = SegmentId(0);
+    assert!(drive.core().space().is_retained(victim), "a snapshot needs the first segment");
+    world.run(drive.empty_retained(victim)).unwrap();
+    assert!(!drive.core().space().is_retained(victim), "it was emptied");
+    assert!(drive.core().space().last_seq(victim) > drive.core().checkpoints().checkpointed());
+    assert!(!drive.core().empty_segments().contains(&victim), "no checkpoint has its table");
+    world.run(drive.flush()).unwrap();
+    let copy = Database { world: world.copy(), state: database.state.clone() };
+    copy.compare();
+    while !drive.core().empty_segments().contains(&victim) {
+        world.run(drive.checkpoint()).unwrap();
+    }
+    let copy = Database { world: world.copy(), state: database.state.clone() };
+    copy.compare();
+    world.kill(drive);
+    let drive = world.open();
+    let (place, generation) = {
+        let core = drive.core();
+        let kept = &core.snapshots().kept()[0];
+        assert!(kept.named.contains(victim) && !kept.retained.contains(victim), "{kept:?}");
+        assert!(core.forwards().is_emptied(victim, kept.entry.watermark));
+        let copied = *core.forwards().copies().next().expect("a copy");
+        (copied.to, core.space().generation(copied.to.segment))
+    };
+    assert_eq!(place.generation, generation, "copies are in the present use of a segment");
+    world.close(drive);
+    database.compare();
+}
+
+/// At moments spread over several hours in which segments are emptied.
+#[test]
+fn power_loss_while_segments_are_emptied_changes_no_snapshot() {
+    let (database, drive) = Database::new(15, 5);
+    for hour in 0..40 {
+        database.world.run(database.pass_an_hour(&drive, hour));
+        if database.kept() > 12 {
+            database.world.run(database.delete(&drive, 0));
+        }
+    }
+    database.world.close(drive);
+    let mut victims = 0;
+    for step in 0..24_u64 {
+        let world = World { seed: step, ..database.world.copy() };
+        let copy = Database { world, state: database.state.clone() };
+        let drive = copy.world.open();
+        let plan = FaultPlan { latency_ns: 1_000_000..=1_000_000, ..FaultPlan::default() };
+        drive.medium().set_plan(plan);
+        let hours = async {
+            for hour in 100.. {
+                copy.pass_an_hour(&drive, hour).await;
+                let oldest = copy.state.borrow().kept[0].0.clone();
+                drive.delete_snapshot(&oldest).await.unwrap();
+                copy.state.borrow_mut().kept.pop_front();
+            }
+        };
+        copy.world.run(copy.world.runtime.timeout(step * 37_000_000, hours));
+        victims += drive.info().operations.gc_victims;
+        copy.world.run(drive.medium().crash()).unwrap();
+        copy.world.kill(drive);
+        let drive = copy.world.open();
+        copy.settle(&drive);
+        copy.world.run(drive.audit()).unwrap();
+        copy.world.close_without_checkpoint(drive);
+        copy.compare();
+        let drive = copy.world.open();
+        for hour in 200..204 {
+            copy.world.run(copy.pass_an_hour(&drive, hour));
+            copy.world.run(copy.delete(&drive, 0));
+        }
+        copy.world.run(drive.audit()).unwrap();
+        copy.world.close(drive);
+        copy.compare();
+    }
+    assert!(victims > 20, "too tame a test: {victims}");
+}
