@@ -259,8 +259,8 @@ Run = structure("Run", "start H, index B, blocks B, segment I, offset I, record_
 Root = structure("Root", """
     magic 8s, epoch I, segment_count I, watermark Q, watermark_checksum Q, host_bytes Q,
     frame_bytes Q, media_bytes Q, size_bytes Q, mapped_blocks Q, tails 48s, page_count I,
-    dropped_count I, opened_count H, forward_lists H, page_lists I, tables I, dropped_lists I, moved_bytes Q,
-    lost_leaves I, snapshot_lists H, retained_lists H""")
+    dropped_count I, opened_count H, forward_lists H, page_lists I, tables I, dropped_lists I,
+    moved_bytes Q, lost_leaves I, snapshot_lists H, retained_lists H""")
 Tail = structure("Tail", "generation Q, segment I, used I")
 TableEntry = structure("TableEntry", """
     generation Q, last_seq Q, age Q, live_bytes I, stream B, state B, reserved H""")

@@ -357,7 +357,7 @@ impl Forwards {
         dead
     }
 
-    /// Gives the running checkpoint up; returns the pieces that it wrote.
+    /// Abandons the running checkpoint; returns the pieces that it wrote.
     pub(crate) fn abandon_checkpoint(&mut self) -> Vec<MetadataAddress> {
         let Some(Running { written, superseded, .. }) = self.running.take() else {
             return Vec::new();

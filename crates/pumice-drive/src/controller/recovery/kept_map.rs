@@ -59,7 +59,7 @@ impl KeptMap {
     }
 
     /// Returns which of some frames of a use of a segment the snapshot names. Where a leaf cannot
-    /// be read, it may name what there is.
+    /// be read, it may name any.
     pub(crate) async fn names<M: Medium>(
         &mut self,
         medium: &M,
