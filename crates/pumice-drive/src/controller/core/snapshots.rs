@@ -106,6 +106,8 @@ pub(crate) struct Kept {
     pub(crate) retained: SegmentSet,
     /// What is wrong with its root or its bitmap: then every segment that was in use is retained.
     pub(crate) damage: Option<String>,
+    /// Views of it that are open.
+    pub(crate) readers: u32,
 }
 
 /// What the running checkpoint changes.
@@ -265,11 +267,37 @@ impl Core {
         Err(Error::new(ErrorKind::NoSpace, what))
     }
 
+    /// Begins to read a snapshot: until [`Core::end_view`] it is not deleted. Returns its entry;
+    /// `None` if there is no such snapshot.
+    ///
+    /// # Errors
+    /// `Busy` if it is being deleted.
+    pub(crate) fn begin_view(&mut self, name: &str) -> Result<Option<Snapshot>> {
+        let Snapshots { kept, change, .. } = &mut self.snapshots;
+        let Some(kept) = kept.iter_mut().find(|kept| kept.entry.name == name) else {
+            return Ok(None);
+        };
+        if matches!(change, Some(Change::Delete(gone)) if *gone == kept.entry.watermark) {
+            let what = format!("the snapshot {name} is being deleted");
+            return Err(Error::new(ErrorKind::Busy, what));
+        }
+        kept.readers = kept.readers.checked_add(1).expect("views take memory");
+        Ok(Some(kept.entry.clone()))
+    }
+
+    /// Ends what [`Core::begin_view`] began for the snapshot of this batch.
+    pub(crate) fn end_view(&mut self, watermark: SeqNo) {
+        let mut all = self.snapshots.kept.iter_mut();
+        let kept = all.find(|kept| kept.entry.watermark == watermark);
+        let kept = kept.expect("a snapshot that is read is there");
+        kept.readers = kept.readers.checked_sub(1).expect("a view ends once");
+    }
+
     /// Returns whether a wish can still be met, at the moment at which its checkpoint begins.
     ///
     /// # Errors
-    /// `AlreadyExists`, `NotFound`, `NoSpace`: with the last, there may be room again.
-    pub(super) fn check_wish(&self, wish: &Wish) -> Result<()> {
+    /// `AlreadyExists`, `NotFound`, `Busy`, `NoSpace`: with the last, there may be room again.
+    pub(crate) fn check_wish(&self, wish: &Wish) -> Result<()> {
         match wish {
             Wish::None => Ok(()),
             Wish::Create(new) => {
@@ -282,10 +310,16 @@ impl Core {
             }
             Wish::Delete(watermark) => {
                 let mut kept = self.snapshots.kept.iter();
-                if kept.any(|kept| kept.entry.watermark == *watermark) {
-                    return Ok(());
+                match kept.find(|kept| kept.entry.watermark == *watermark) {
+                    Some(kept) if kept.readers > 0 => {
+                        let what = format!("the snapshot {} is being read", kept.entry.name);
+                        Err(Error::new(ErrorKind::Busy, what))
+                    }
+                    Some(_) => Ok(()),
+                    None => {
+                        Err(Error::new(ErrorKind::NotFound, "the snapshot was deleted meanwhile"))
+                    }
                 }
-                Err(Error::new(ErrorKind::NotFound, "the snapshot was deleted meanwhile"))
             }
         }
     }
@@ -333,7 +367,7 @@ impl Core {
             live_bytes,
             host_bytes: root.host_bytes,
         };
-        Kept { entry, retained, damage: None }
+        Kept { entry, retained, damage: None, readers: 0 }
     }
 
     /// Returns the bitmap of what the snapshot that is being made needs; `None` if there is none.

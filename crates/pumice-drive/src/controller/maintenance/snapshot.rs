@@ -87,12 +87,14 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// back by garbage collection. Must run to its end, as [`Drive::create_snapshot`].
     ///
     /// # Errors
-    /// `NotFound`, `ReadOnly`, `NoSpace`: nothing is changed. After `Medium` or `Poisoned` the
-    /// snapshot exists or does not, and the drive takes no writes.
+    /// `NotFound`, `Busy` while it is read (see [`Drive::view`]), `ReadOnly`, `NoSpace`: nothing is
+    /// changed. After `Medium` or `Poisoned` the snapshot exists or does not, and the drive takes no
+    /// writes.
     pub async fn delete_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
         let info = self.snapshot_info(name)?;
-        let watermark = crate::base::SeqNo(info.sequence);
-        self.checkpoint_with(Wish::Delete(watermark)).await?;
+        let wish = Wish::Delete(crate::base::SeqNo(info.sequence));
+        self.core().check_wish(&wish)?;
+        self.checkpoint_with(wish).await?;
         Ok(info)
     }
 

@@ -38,7 +38,7 @@ impl<M: Medium> Reader<'_, M> {
         let read = entries.into_iter().map(async |mut entry| {
             let place = *entry.root.get_or_insert(*newest);
             match self.retained(&entry, &place, space).await {
-                Ok(retained) => Kept { entry, retained, damage: None },
+                Ok(retained) => Kept { entry, retained, damage: None, readers: 0 },
                 Err(error) => {
                     tracing::warn!(
                         snapshot = entry.name,
@@ -49,7 +49,8 @@ impl<M: Medium> Reader<'_, M> {
                     for used in space.used() {
                         retained.insert(used.segment);
                     }
-                    Kept { entry, retained, damage: Some(error.chain().to_string()) }
+                    let damage = Some(error.chain().to_string());
+                    Kept { entry, retained, damage, readers: 0 }
                 }
             }
         });
