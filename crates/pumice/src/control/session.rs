@@ -6,7 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -60,6 +60,19 @@ pub(super) struct Served<M> {
     /// The server, and the name of the drive there.
     pub(super) watch: (Rc<Watch>, String),
     pub(super) uris: Rc<RefCell<Vec<String>>>,
+    pub(super) snapshots: Option<Rc<dyn SnapshotExports>>,
+}
+
+/// What a server offers of a drive's snapshots.
+pub(crate) trait SnapshotExports {
+    /// Offers a snapshot no longer, so that it can be deleted.
+    ///
+    /// # Errors
+    /// `Busy` if clients read it; nothing has changed.
+    fn withdraw<'a>(&'a self, name: &'a str) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
+
+    /// Offers the snapshots that the drive has now, and no others.
+    fn refresh(&self) -> Pin<Box<dyn Future<Output = ()> + '_>>;
 }
 
 /// Whether a socket is to be served no longer, so that its drive can be closed.
@@ -139,8 +152,8 @@ async fn serve_client<M: Medium + 'static>(link: &Link, served: &Served<M>) {
         Request::Resize(wanted) => resize(link, drive, wanted).await,
         Request::Set(change) => set(link, drive, change).await,
         Request::Compact { percent } => compact(link, drive, percent).await,
-        Request::CreateSnapshot(new) => create_snapshot(link, drive, new).await,
-        Request::DeleteSnapshot { name } => delete_snapshot(link, drive, name).await,
+        Request::CreateSnapshot(new) => create_snapshot(link, served, new).await,
+        Request::DeleteSnapshot { name } => delete_snapshot(link, served, name).await,
         Request::Snapshots {} => snapshots(link, drive.snapshots()).await,
         Request::Service {} => Some(Answer::Service(Service {
             path: served.path.clone(),
@@ -262,11 +275,15 @@ async fn set<M: Medium + 'static>(
 /// Takes a snapshot; returns `None` if the client is gone.
 async fn create_snapshot<M: Medium + 'static>(
     link: &Link,
-    drive: &Rc<Drive<M, Runtime>>,
+    served: &Served<M>,
     new: NewSnapshot,
 ) -> Option<Answer> {
-    let worker = drive.clone();
-    let creating = async move { worker.create_snapshot(new).await };
+    let (worker, exports) = (served.drive.clone(), served.snapshots.clone());
+    let creating = async move {
+        let created = worker.create_snapshot(new).await;
+        refresh(exports).await;
+        created
+    };
     let created = link.run_to_its_end(creating, Progress::default).await?;
     Some(snapshot_answer(created, "snapshot taken"))
 }
@@ -274,13 +291,26 @@ async fn create_snapshot<M: Medium + 'static>(
 /// Deletes a snapshot; returns `None` if the client is gone.
 async fn delete_snapshot<M: Medium + 'static>(
     link: &Link,
-    drive: &Rc<Drive<M, Runtime>>,
+    served: &Served<M>,
     name: String,
 ) -> Option<Answer> {
-    let worker = drive.clone();
-    let deleting = async move { worker.delete_snapshot(&name).await };
+    let (worker, exports) = (served.drive.clone(), served.snapshots.clone());
+    let deleting = async move {
+        if let Some(exports) = &exports {
+            exports.withdraw(&name).await?;
+        }
+        let deleted = worker.delete_snapshot(&name).await;
+        refresh(exports).await;
+        deleted
+    };
     let deleted = link.run_to_its_end(deleting, Progress::default).await?;
     Some(snapshot_answer(deleted, "snapshot deleted"))
+}
+
+async fn refresh(exports: Option<Rc<dyn SnapshotExports>>) {
+    if let Some(exports) = exports {
+        exports.refresh().await;
+    }
 }
 
 fn snapshot_answer(result: Result<SnapshotInfo>, done: &'static str) -> Answer {

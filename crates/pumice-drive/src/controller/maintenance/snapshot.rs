@@ -88,8 +88,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     ///
     /// # Errors
     /// `NotFound`, `Busy` while it is read (see [`Drive::view`]), `ReadOnly`, `NoSpace`: nothing is
-    /// changed. After `Medium` or `Poisoned` the snapshot exists or does not, and the drive takes no
-    /// writes.
+    /// changed. After `Medium` or `Poisoned` the snapshot exists or does not, and the drive takes
+    /// no writes.
     pub async fn delete_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
         let info = self.snapshot_info(name)?;
         let wish = Wish::Delete(crate::base::SeqNo(info.sequence));

@@ -284,3 +284,25 @@ fn a_part_is_compared_as_the_whole_is() {
     drop(view);
     disk.world.close(drive);
 }
+
+/// Each leaf in turn is the only one that has changed.
+#[test]
+fn changes_of_a_leaf_beside_others_are_found() {
+    let mut disk = Disk::new(38);
+    let drive = disk.world.open();
+    disk.write_around(&drive);
+    for leaf in 0..SIZE / (4 << 20) {
+        let name = leaf.to_string();
+        disk.take(&drive, &name);
+        let view = disk.view(&drive, &name);
+        let before = disk.plain.clone();
+        let at = (leaf * (4 << 20)) as usize;
+        disk.world.write(&drive, at as u64, &[leaf as u8; BLOCK_BYTES]).unwrap();
+        disk.plain[at..][..BLOCK_BYTES].fill(leaf as u8);
+        disk.world.run(drive.checkpoint()).unwrap();
+        let reported = changed(&disk.world, &view, &drive);
+        assert_exact(&reported, &before, &disk.plain);
+        assert_eq!(reported.iter().filter(|&&is_changed| is_changed).count(), 1);
+    }
+    disk.world.close(drive);
+}
