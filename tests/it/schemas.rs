@@ -97,6 +97,8 @@ fn drives_are_printed_as_their_schemas_say() {
     prints("snapshot-1", &["snapshot", "create", &snapshot, "--json"]);
     prints("snapshot-1", &["snapshot", "list", &drive, "--json"]);
     prints("diff-1", &["diff", &snapshot, &drive, "--json"]);
+    prints("snapshot-1", &["snapshot", "rollback", &snapshot, "--json"]);
+    prints("snapshot-1", &["snapshot", "rotate", &drive, "--keep", "hourly:1", "--json"]);
     prints("snapshot-1", &["snapshot", "delete", &snapshot, "--json"]);
     prints("resize-1", &["resize", &drive, "--size", "80M", "--json"]);
     prints("list-1", &["list", &drive, "--json"]);

@@ -70,9 +70,9 @@ impl Disk {
     }
 }
 
-fn new(name: &str, number: u32) -> NewSnapshot {
+pub(super) fn new(name: &str, number: u32) -> NewSnapshot {
     let guid = uuid::Uuid::from_u128(number.into());
-    NewSnapshot { name: name.to_owned(), guid, created_seconds: 1_790_000_000 }
+    NewSnapshot { name: name.to_owned(), guid, created_seconds: 1_790_000_000, yields: false }
 }
 
 pub(super) fn names(drive: &TestDrive) -> Vec<String> {
@@ -80,7 +80,7 @@ pub(super) fn names(drive: &TestDrive) -> Vec<String> {
 }
 
 /// Reads a whole snapshot of a drive that is not open.
-fn whole(world: &World, name: &str) -> Vec<u8> {
+pub(super) fn whole(world: &World, name: &str) -> Vec<u8> {
     let options = OpenOptions::default();
     let opening = Drive::open_snapshot(world.medium(), world.runtime.clone(), name, options);
     let view = world.run(opening).unwrap();
@@ -95,7 +95,7 @@ fn free(drive: &TestDrive) -> u32 {
 }
 
 /// Lets background work come to rest.
-fn rest(world: &World) {
+pub(super) fn rest(world: &World) {
     world.run(world.runtime.clone().sleep_ns(20_000_000_000));
 }
 
