@@ -540,6 +540,38 @@ fn what_cannot_be_attached_is_refused_and_leaves_nothing() {
 }
 
 /// Guards against a drive that cannot be detached any more, because its record has the old name.
+/// Guards against a snapshot that shows the drive as it is now, or takes writes.
+#[test]
+fn a_snapshot_is_mounted_read_only() {
+    let Some(attachable) = Attachable::new("128M") else { return };
+    let file = attachable.mountpoint().join("file");
+    let write = |args: &[&str], text: &str| {
+        let device = attachable.mount(args);
+        fs::write(&file, text).unwrap();
+        attachable.detach_well(&device);
+    };
+    write(&["--mkfs", "ext4"], "before");
+    let snapshot = format!("{}@s", attachable.drive.path().display());
+    run_ok(attachable.command("snapshot").args(["create", &snapshot]));
+    write(&[], "after");
+    let attach = |place: &str, args: &[&str]| {
+        let mut command = attachable.command("attach");
+        run(command.arg(place).arg(attachable.mountpoint()).args(args), COMMAND_LIMIT)
+    };
+    refused(&attach(&snapshot, &[]), "a snapshot can only be read: use --read-only");
+    let missing = format!("{}@other", attachable.drive.path().display());
+    refused(&attach(&missing, &["--read-only"]), "no snapshot named other");
+    attachable.assert_nothing_left();
+    let attached = attach(&snapshot, &["--read-only"]);
+    assert_eq!(attached.code, Some(0), "{attached:#?}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "before");
+    assert!(fs::write(&file, "changed").is_err(), "a snapshot takes writes");
+    attachable.detach_well(&attachable.mountpoint());
+    let device = attachable.mount(&["--read-only"]);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "after");
+    attachable.detach_well(&device);
+}
+
 #[test]
 fn a_renamed_drive_is_detached() {
     let Some(attachable) = Attachable::new("128M") else { return };

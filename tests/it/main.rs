@@ -81,6 +81,7 @@ mod scrub;
 mod serve;
 mod set;
 mod snapshot;
+mod snapshot_exports;
 mod space;
 mod terminal;
 mod tls;

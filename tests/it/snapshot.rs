@@ -81,7 +81,12 @@ fn snapshots_of_a_served_drive_are_read_after_it_was_overwritten() {
     assert_eq!(names(&drive), ["one", "two"]);
     refused(&drive, &["snapshot", "create", &named(&drive, "one")], "already");
     refused(&drive, &["snapshot", "delete", &named(&drive, "three")], "the newest is two");
-    refused(&drive, &["extract", &named(&drive, "one"), "-"], "in use");
+    for command in [&["extract", &named(&drive, "one"), "-"][..], &["check", &named(&drive, "one")]]
+    {
+        refused(&drive, command, "in use");
+        let uri = format!("nbd+unix:///{}?socket=", name_of(&drive, "one"));
+        refused(&drive, command, &format!("through the server of the drive, as in nbdcopy '{uri}"));
+    }
     drop(server);
     // Closed, or killed, and opened again.
     let image = drive.beside("image");
@@ -132,12 +137,17 @@ fn a_snapshot_is_served_read_only_under_its_name() {
         first.display()
     );
     run_ok(command.arg(script));
-    for command in ["info", "set", "attach"] {
+    for command in ["info", "set"] {
         let of = named(&drive, "a");
         let mut args = vec![command, &of];
         args.extend((command == "set").then_some("codec=none"));
-        refused(&drive, &args, "names a snapshot, which extract, check, diff and serve read");
+        refused(&drive, &args, "names a snapshot, which extract, check, diff, serve and attach");
     }
+    refused(
+        &drive,
+        &["attach", &named(&drive, "a")],
+        "a snapshot can only be read: use --read-only",
+    );
     refused(&drive, &["serve", &named(&drive, "nothing"), "--unix", "x"], "no snapshot named");
 }
 

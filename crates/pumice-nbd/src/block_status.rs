@@ -4,8 +4,8 @@
 //! replies.
 
 use super::chunks::Descriptor;
-use super::contexts::{Context, STATE_HOLE, STATE_ZERO, STORED_WHOLE};
-use super::request::Command;
+use super::contexts::{Changes, Context, STATE_CHANGED, STATE_HOLE, STATE_ZERO, STORED_WHOLE};
+use super::request::{Command, Dialect};
 use super::session::{Session, Shared};
 use crate::Disk;
 use crate::disk::{Content, Extent};
@@ -23,32 +23,27 @@ const PIECE_VISITS: usize = 1 << 10;
 
 /// The extents that one context reports.
 struct Answer {
-    context: Context,
+    id: u32,
     descriptors: Vec<Descriptor>,
     descriptors_max: usize,
 }
 
 impl Answer {
+    fn new(id: u32, descriptors_max: usize) -> Self {
+        Self { id, descriptors: Vec::new(), descriptors_max }
+    }
+
     /// Adds the next extent. Returns false if there is no room for it, nor for any extent after it.
-    fn take(&mut self, extent: Extent) -> bool {
-        let status = match (self.context, extent.content) {
-            (Context::Allocation, Content::Hole) => STATE_HOLE | STATE_ZERO,
-            (Context::Allocation, Content::Zeroes) => STATE_ZERO,
-            (Context::Allocation, Content::Data) => 0,
-            // Rounded to the nearest; a frame is too short to overflow.
-            (Context::Stored, _) => {
-                (extent.stored_bytes * STORED_WHOLE + extent.bytes / 2) / extent.bytes
-            }
-        };
+    fn take(&mut self, bytes: u64, status: u64) -> bool {
         let is_full = self.descriptors.len() == self.descriptors_max;
         match self.descriptors.last_mut() {
-            Some((bytes, last)) if *last == status => *bytes += extent.bytes,
+            Some((before, last)) if *last == status => *before += bytes,
             _ if is_full => {
                 // Later extents must not be joined to the last one.
                 self.descriptors_max = 0;
                 return false;
             }
-            _ => self.descriptors.push((extent.bytes, status)),
+            _ => self.descriptors.push((bytes, status)),
         }
         true
     }
@@ -58,48 +53,99 @@ impl Answer {
     }
 }
 
+/// Returns what a context says about an extent.
+fn status(context: Context, extent: Extent) -> u64 {
+    match (context, extent.content) {
+        (Context::Allocation, Content::Hole) => STATE_HOLE | STATE_ZERO,
+        (Context::Allocation, Content::Zeroes) => STATE_ZERO,
+        (Context::Allocation, Content::Data) => 0,
+        // Rounded to the nearest; a frame is too short to overflow.
+        (Context::Stored, _) => {
+            (extent.stored_bytes * STORED_WHOLE + extent.bytes / 2) / extent.bytes
+        }
+    }
+}
+
 /// Replies to a BLOCK_STATUS of at least one byte.
 pub(super) async fn block_status<D: Disk>(session: &Session<D>, command: Command, is_one: bool) {
     let descriptors_max = if is_one { 1 } else { EXTENTS_MAX };
-    let new = |context| Answer { context, descriptors: Vec::new(), descriptors_max };
-    let mut answers: Vec<_> = session.dialect.contexts.iter().map(new).collect();
+    let Dialect { contexts, changes, .. } = &session.dialect;
+    let new = |context: Context| (context, Answer::new(context.id(), descriptors_max));
+    let mut maps: Vec<_> = contexts.iter().map(new).collect();
+    let new = |position| Answer::new(Changes::id(position), descriptors_max);
+    let mut others: Vec<_> = (0..changes.len()).map(new).collect();
+    // All contexts share what one request may take.
+    let visits_max = VISITS_MAX / (changes.len() + 1);
     let _turn = session.statuses.turn().await;
     session.replies.nearly_empty().await;
     if session.replies.has_failed() {
         return;
     }
-    let result = ask(session, &command, &mut answers).await;
+    let mut result = ask(session, &command, &mut maps, visits_max).await;
+    for (changes, answer) in changes.iter().zip(&mut others) {
+        if result.is_ok() {
+            result = ask_changes(session, &command, &changes.state, answer, visits_max).await;
+        }
+    }
     if result.is_err() {
         return session.answer(&command, result);
     }
     let to = session.reply_to(&command);
-    for (index, answer) in answers.iter().enumerate() {
-        let is_last = index + 1 == answers.len();
-        let id = answer.context.id();
-        session.replies.append_with(|out| to.append_status(out, id, &answer.descriptors, is_last));
+    let answers = || maps.iter().map(|(_, answer)| answer).chain(&others);
+    let count = answers().count();
+    for (index, answer) in answers().enumerate() {
+        let is_last = index + 1 == count;
+        let (id, found) = (answer.id, &answer.descriptors);
+        session.replies.append_with(|out| to.append_status(out, id, found, is_last));
     }
     session.log_failure(&command, &result);
 }
 
-/// Fills the answers, piece by piece, until nothing more is wanted.
+/// Fills the answers about the map, piece by piece, until nothing more is wanted.
 async fn ask<D: Disk>(
     session: &Session<D>,
     command: &Command,
-    answers: &mut [Answer],
+    answers: &mut [(Context, Answer)],
+    visits_max: usize,
 ) -> Result<()> {
     let Shared { runtime, spare_time, .. } = &*session.shared;
     let end = command.offset + command.length;
-    let (mut at, mut visits, mut is_wanted) = (command.offset, 0, true);
-    while at < end && is_wanted && visits < VISITS_MAX && !session.replies.has_failed() {
+    let (mut at, mut visits, mut is_wanted) = (command.offset, 0, !answers.is_empty());
+    while at < end && is_wanted && visits < visits_max && !session.replies.has_failed() {
         // A disk that lists nothing ends the answer.
         is_wanted = false;
         let piece = session.export.disk.extents(at, end - at, |extent| {
             visits += 1;
             is_wanted = false;
-            for answer in answers.iter_mut().filter(|answer| answer.wants_more()) {
-                is_wanted |= answer.take(extent);
+            for (context, answer) in answers.iter_mut().filter(|(_, answer)| answer.wants_more()) {
+                is_wanted |= answer.take(extent.bytes, status(*context, extent));
             }
             at += extent.bytes;
+            is_wanted && visits % PIECE_VISITS != 0
+        });
+        spare_time.piece(runtime, piece).await?;
+    }
+    Ok(())
+}
+
+/// Fills the answer about changes since an earlier state, piece by piece.
+async fn ask_changes<D: Disk>(
+    session: &Session<D>,
+    command: &Command,
+    since: &str,
+    answer: &mut Answer,
+    visits_max: usize,
+) -> Result<()> {
+    let Shared { runtime, spare_time, .. } = &*session.shared;
+    let end = command.offset + command.length;
+    let (mut at, mut visits, mut is_wanted) = (command.offset, 0, true);
+    while at < end && is_wanted && visits < visits_max && !session.replies.has_failed() {
+        is_wanted = false;
+        let piece = session.export.disk.changes(since, at, end - at, |change| {
+            visits += 1;
+            let status = if change.is_changed { STATE_CHANGED } else { 0 };
+            is_wanted = answer.take(change.bytes, status);
+            at += change.bytes;
             is_wanted && visits % PIECE_VISITS != 0
         });
         spare_time.piece(runtime, piece).await?;
@@ -113,10 +159,10 @@ mod tests {
     use super::*;
 
     fn answer(context: Context, descriptors_max: usize, extents: &[Extent]) -> Answer {
-        let mut answer = Answer { context, descriptors: Vec::new(), descriptors_max };
+        let mut answer = Answer::new(context.id(), descriptors_max);
         for &extent in extents {
             if answer.wants_more() {
-                answer.take(extent);
+                answer.take(extent.bytes, status(context, extent));
             }
         }
         answer

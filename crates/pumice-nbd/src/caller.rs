@@ -13,6 +13,7 @@ use std::sync::{Arc, OnceLock};
 use rustls::pki_types::CertificateDer;
 
 use super::certificate;
+use super::export::Earlier;
 use pumice_drive::runtime::shutdown_socket;
 
 /// Where a client comes from.
@@ -54,8 +55,19 @@ pub(super) struct Caller {
     /// When the server learnt of it, by the clock of the runtimes.
     pub(super) since_ns: u64,
     certificate: OnceLock<Certificate>,
-    export: OnceLock<String>,
+    chosen: OnceLock<Chosen>,
     pub(super) meter: Meter,
+}
+
+/// What a client has chosen in its handshake.
+#[derive(Debug)]
+pub(super) struct Chosen {
+    /// The name of its export.
+    pub(super) export: String,
+    /// The name of the export whose rules hold for it.
+    pub(super) rules: String,
+    /// Earlier states of the disk with which it compares its export.
+    pub(super) states: Vec<String>,
 }
 
 /// What a client has asked for since its server started.
@@ -84,8 +96,8 @@ impl Caller {
         let origin = origin(&socket);
         let meter = Meter::default();
         meter.active_ns.store(now_ns, Ordering::Relaxed);
-        let (certificate, export) = (OnceLock::new(), OnceLock::new());
-        Arc::new(Self { id, socket, origin, since_ns: now_ns, certificate, export, meter })
+        let (certificate, chosen) = (OnceLock::new(), OnceLock::new());
+        Arc::new(Self { id, socket, origin, since_ns: now_ns, certificate, chosen, meter })
     }
 
     /// Notes the certificate that TLS has verified.
@@ -102,14 +114,27 @@ impl Caller {
         self.certificate.get()
     }
 
-    /// Notes the export that the client has chosen.
-    pub(super) fn note_export(&self, name: &str) {
-        let _ = self.export.set(name.to_owned());
+    /// Notes what the client has chosen.
+    pub(super) fn note_chosen(&self, chosen: Chosen) {
+        let _ = self.chosen.set(chosen);
     }
 
-    /// Returns the export that the client has chosen.
+    /// Returns the name of the export that the client has chosen.
     pub(super) fn export(&self) -> Option<&str> {
-        self.export.get().map(String::as_str)
+        self.chosen.get().map(|chosen| &*chosen.export)
+    }
+
+    /// Returns the name of the export whose rules hold for the client.
+    pub(super) fn rules(&self) -> Option<&str> {
+        self.chosen.get().map(|chosen| &*chosen.rules)
+    }
+
+    /// Whether the client reads an earlier state of a disk, as its export or to compare with it.
+    pub(super) fn reads(&self, export: &str, state: &Earlier) -> bool {
+        self.chosen.get().is_some_and(|chosen| {
+            let compares = chosen.rules == state.of && chosen.states.contains(&state.name);
+            chosen.export == export || compares
+        })
     }
 
     /// Returns whose connections are counted together with this one.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::caller::Caller;
 use super::elsewhere::Announcement;
-use super::export::Export;
+use super::export::{Earlier, Export};
 use super::policy::Policy;
 use super::server::{Security, Server};
 use super::session::{Place, Shared, Stage};
@@ -19,6 +19,9 @@ use pumice_drive::base::Clock;
 /// make, and the shortest and longest time between two looks.
 const IDLE_PARTS: u64 = 8;
 const IDLE_LOOK_NS: (u64, u64) = (100_000_000, 60_000_000_000);
+
+/// How long clients that have ended their connection may be waited for.
+const LEAVING_NS: u64 = 1_000_000_000;
 
 impl<D: Disk + 'static> Server<D> {
     /// Changes what clients are allowed. Those who may no longer use their export are disconnected;
@@ -31,7 +34,7 @@ impl<D: Disk + 'static> Server<D> {
         if policy.idle_max_ns.is_some() && !had_idle_max {
             self.start_to_watch_idle();
         }
-        self.drop_clients(|caller| policy.objection(caller.export()?, caller));
+        self.drop_clients(|caller| policy.objection(caller.rules()?, caller));
     }
 
     /// Uses other certificates for new connections. Clients are disconnected whose certificates are
@@ -53,39 +56,107 @@ impl<D: Disk + 'static> Server<D> {
         });
     }
 
-    /// Adds an export on this thread. Rules for it must be set before.
-    pub fn add(&self, export: Rc<Export<D>>) {
-        self.tally().add_refused(export.refused());
+    /// Adds an export on this thread. Rules for it must be set before. Returns false, and adds
+    /// nothing, if it is an earlier state of a disk and another export has its name; a disk takes
+    /// the name of an earlier state.
+    pub fn add(&self, export: Rc<Export<D>>) -> bool {
+        let mut exports = self.shared.exports.borrow_mut();
+        if export.earlier.is_none() {
+            self.tally().add_refused(export.refused());
+            exports.retain(|other| other.earlier.is_none() || other.name != export.name);
+        } else if exports.iter().any(|other| other.name == export.name) {
+            return false;
+        }
         self.apply_rate(&Place::Here(export.clone()));
-        self.shared.exports.borrow_mut().push(export);
+        exports.push(export);
+        true
     }
 
-    /// Adds an export on another thread, whose server has added it: the one of this position in
-    /// [`Server::in_front_of`]. Rules for it must be set before.
+    /// Adds the export of a disk on another thread, whose server has added it: the one of this
+    /// position in [`Server::in_front_of`]. Rules for it must be set before.
     ///
     /// # Panics
     /// If there is no such thread.
     pub fn announce(&self, thread: usize, export: Announcement) {
         self.tally().add_refused(&export.refused);
+        for other in &self.shared.elsewhere {
+            let is_in_the_way =
+                |other: &Announcement| other.earlier.is_some() && other.name == export.name;
+            other.exports.borrow_mut().retain(|other| !is_in_the_way(other));
+        }
+        self.push(thread, export);
+    }
+
+    /// Offers these earlier states of a disk on another thread and no others of it, but those whose
+    /// names other exports have.
+    ///
+    /// # Panics
+    /// If there is no such thread.
+    pub fn announce_earlier(&self, thread: usize, of: &str, states: Vec<Announcement>) {
+        let other = self.shared.elsewhere.get(thread).expect("a thread of this server");
+        let stays = |export: &Announcement| match &export.earlier {
+            Some(earlier) if earlier.of == of => {
+                states.iter().any(|state| state.earlier == export.earlier)
+            }
+            _ => true,
+        };
+        other.exports.borrow_mut().retain(|export| stays(export));
+        for state in states {
+            if self.shared.places().iter().all(|place| place.name() != state.name) {
+                self.push(thread, state);
+            }
+        }
+    }
+
+    fn push(&self, thread: usize, export: Announcement) {
         let other = self.shared.elsewhere.get(thread).expect("a thread of this server");
         let export = Arc::new(export);
         self.apply_rate(&Place::There(other.clone(), export.clone()));
         other.exports.borrow_mut().push(export);
     }
 
-    /// Offers an export no longer, on this thread or another one, disconnects its clients, and
-    /// waits until they are gone, with their requests. Returns whether that was so within
-    /// [`Options::grace_ns`](super::Options::grace_ns).
+    /// Offers a disk no longer, on this thread or another one, nor earlier states of it;
+    /// disconnects its clients, and waits until they are gone, with their requests. Returns whether
+    /// that was so within [`Options::grace_ns`](super::Options::grace_ns).
     pub async fn withdraw(&self, name: &str) -> bool {
         let Shared { runtime, options, changed, exports, elsewhere, .. } = &*self.shared;
-        exports.borrow_mut().retain(|export| export.name != name);
+        let is_of_it = |own: &str, earlier: &Option<Earlier>| match earlier {
+            None => own == name,
+            Some(earlier) => earlier.of == name,
+        };
+        exports.borrow_mut().retain(|export| !is_of_it(&export.name, &export.earlier));
         for other in elsewhere {
-            other.exports.borrow_mut().retain(|export| export.name != name);
+            let mut exports = other.exports.borrow_mut();
+            exports.retain(|export| !is_of_it(&export.name, &export.earlier));
         }
         let withdrawn = "the export is no longer served";
-        self.drop_clients(|caller| (caller.export() == Some(name)).then_some(withdrawn));
-        let gone = changed.wait_for(|| (self.shared.clients_of(name) == 0).then_some(()));
+        self.drop_clients(|caller| (caller.rules() == Some(name)).then_some(withdrawn));
+        let gone = changed.wait_for(|| (self.shared.clients_ruled_by(name) == 0).then_some(()));
         runtime.timeout(options.grace_ns, gone).await.is_some()
+    }
+
+    /// Offers an earlier state of a disk, which is on this thread, no longer, unless clients read
+    /// it, as their export or to compare with it. Waits for those that are just leaving. A client
+    /// in its handshake is refused then.
+    ///
+    /// # Errors
+    /// The number of clients that read it; nothing has changed.
+    pub async fn retract(&self, export: &Rc<Export<D>>) -> std::result::Result<(), usize> {
+        let Shared { runtime, changed, exports, .. } = &*self.shared;
+        let Some(state) = &export.earlier else { return Ok(()) };
+        let readers = || self.shared.readers_of(&export.name, state);
+        // In the poll in which it has no readers.
+        let retract = || {
+            let is_free = readers() == 0;
+            if is_free {
+                exports.borrow_mut().retain(|other| !Rc::ptr_eq(other, export));
+            }
+            is_free.then_some(())
+        };
+        match runtime.timeout(LEAVING_NS, changed.wait_for(retract)).await {
+            Some(()) => Ok(()),
+            None => Err(readers()),
+        }
     }
 
     /// Applies what [`Options`](super::Options) say to a new server.
@@ -108,7 +179,7 @@ impl<D: Disk + 'static> Server<D> {
     }
 
     fn apply_rate(&self, place: &Place<D>) {
-        place.limits().set(self.shared.policy.borrow().rate(place.name()));
+        place.limits().set(self.shared.policy.borrow().rate(place.ruled_by()));
     }
 
     /// Disconnects clients for the reason that is returned for them.

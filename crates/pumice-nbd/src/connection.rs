@@ -27,7 +27,7 @@ use super::handshake::{self, Outcome, Security, Terms};
 use super::incoming::Incoming;
 use super::receive::{End, read_requests};
 use super::replies::Replies;
-use super::request::Shape;
+use super::request::{Dialect, Shape};
 use super::session::{Link, Place, Session, Shared, Stage};
 use super::slots::Slots;
 use super::tls::Tls;
@@ -72,7 +72,7 @@ pub(super) async fn serve<D: Disk + 'static>(
         }
     };
     let mut parked = None;
-    match chosen.filter(|(place, _)| may_enter(&shared, &link, place)) {
+    match chosen.filter(|(place, dialect)| may_enter(&shared, &link, place, dialect)) {
         None => {}
         Some((Place::Here(export), dialect)) => {
             enter(&shared, &link, &export.name);
@@ -102,17 +102,22 @@ pub(super) async fn serve<D: Disk + 'static>(
 
 /// Whether the client may still use the export that it was promised: it may have been withdrawn, or
 /// taken by others, in the meantime.
-fn may_enter<D: Disk>(shared: &Shared<D>, link: &Link, place: &Place<D>) -> bool {
+fn may_enter<D: Disk>(
+    shared: &Shared<D>,
+    link: &Link,
+    place: &Place<D>,
+    dialect: &Dialect,
+) -> bool {
     let is_there = shared.places().iter().any(|other| other.is_same(place));
     let objection = if is_there {
-        shared.admission(place.name(), &link.caller)
+        shared.admission(place.ruled_by(), &link.caller)
     } else {
         Some("the export is no longer served")
     };
     match objection {
         Some(reason) => shared.note_refused(&link.caller, Some(place.name()), reason),
         // From here on the export cannot be withdrawn without the client.
-        None => link.caller.note_export(place.name()),
+        None => link.caller.note_chosen(place.chosen(dialect)),
     }
     objection.is_none()
 }
@@ -137,7 +142,7 @@ pub(super) async fn resume<D: Disk + 'static>(
     let incoming = Incoming::with_unread(channel.clone(), &parked.unread);
     drop(parked.unread);
     let replies = Replies::new(channel.clone(), shared.all_pending.clone());
-    let (caller, dialect) = (link.caller.clone(), parked.dialect);
+    let (caller, dialect) = (link.caller.clone(), parked.dialect.clone());
     let session = Rc::new(Session::new(shared.clone(), export, caller, dialect, replies));
     let parked = transmit(&session, incoming, &link, &channel).await;
     end(&shared, &link, &channel, parked).await
@@ -196,7 +201,7 @@ async fn shake_hands<D: Disk>(
     };
     let offers: Vec<_> = places.iter().map(Place::offer).collect();
     let shape = async |index: usize| places[index].shape().await;
-    let objection = |index: usize| shared.admission(offers[index].name, &link.caller);
+    let objection = |index: usize| shared.admission(offers[index].ruled_by(), &link.caller);
     let refused =
         |export: &str, reason: &str| shared.note_refused(&link.caller, Some(export), reason);
     let offered = shared.security.borrow().clone();
@@ -280,7 +285,7 @@ async fn transmit<D: Disk + 'static>(
     (may_park && !channel.is_encrypted()).then(|| Parked {
         socket: link.caller.socket.clone(),
         export: export.name.clone(),
-        dialect: session.dialect,
+        dialect: session.dialect.clone(),
         known: Known { left: export.lineage.leaves.clone(), size_bytes, is_read_only },
         unread: incoming.unread().to_vec(),
     })

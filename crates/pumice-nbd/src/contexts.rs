@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `base:allocation` | bit 0: not mapped; bit 1: reads as zeroes |
 //! | `x-pumice:stored` | what the extent takes in the log, in 65536ths of its length |
+//! | `qemu:dirty-bitmap:NAME` | bit 0: was written since the earlier state of this name |
+//! | `x-pumice:changed:NAME` | the same, for clients that take the former for QEMU's |
 //!
 //! The status is a share, not a number of bytes, because clients join extents of equal status: a
 //! range takes its length times its status over 65536 in the log, headers included. Data stored
@@ -27,8 +29,18 @@ pub(super) const STATE_ZERO: u64 = 1 << 1;
 /// `x-pumice:stored` of an extent that takes as many bytes as it is long.
 pub(super) const STORED_WHOLE: u64 = 1 << 16;
 
-/// The contexts by position. An identifier is the position plus one, because some clients take 0
-/// for "no context".
+/// Bit of a context of changes.
+pub(super) const STATE_CHANGED: u64 = 1 << 0;
+
+/// Most contexts of changes that a client may select: each keeps an earlier state open.
+pub(super) const CHANGES_MAX: usize = 16;
+
+/// What the names of contexts of changes begin with.
+const QEMU: &str = "qemu:dirty-bitmap:";
+const OWN: &str = "x-pumice:changed:";
+
+/// The contexts of every export, by position. An identifier is the position plus one, because some
+/// clients take 0 for "no context".
 const NAMES: [&str; 2] = ["base:allocation", "x-pumice:stored"];
 
 /// One context.
@@ -57,6 +69,7 @@ pub(super) struct Contexts([bool; 2]);
 
 impl Contexts {
     pub(super) const NONE: Self = Self([false; 2]);
+    #[cfg(test)]
     pub(super) const ALL: Self = Self([true; 2]);
 
     pub(super) fn iter(self) -> impl Iterator<Item = Context> {
@@ -66,6 +79,34 @@ impl Contexts {
     pub(super) fn is_empty(self) -> bool {
         self == Self::NONE
     }
+}
+
+/// A context of what was written since an earlier state of the disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Changes {
+    /// The name of the state.
+    pub(super) state: String,
+    /// Whether the client knows it as a bitmap of QEMU.
+    is_qemu: bool,
+}
+
+impl Changes {
+    pub(super) fn name(&self) -> String {
+        format!("{}{}", if self.is_qemu { QEMU } else { OWN }, self.state)
+    }
+
+    /// Returns the identifier of the context at a position among those that were selected.
+    pub(super) fn id(position: usize) -> u32 {
+        let id = Context::ALL.len() + 1 + position;
+        u32::try_from(id).expect("at most CHANGES_MAX are selected")
+    }
+}
+
+/// Contexts that a query is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Selection {
+    pub(super) contexts: Contexts,
+    pub(super) changes: Vec<Changes>,
 }
 
 /// The data of `LIST_META_CONTEXT` and `SET_META_CONTEXT`.
@@ -90,25 +131,30 @@ impl<'a> ContextRequest<'a> {
         fields.is_empty().then_some(Self { name, queries })
     }
 
-    /// Returns the contexts to list: all if there is no query, else those whose name, or whose
-    /// namespace with its colon, is queried.
-    pub(super) fn listed(&self) -> Contexts {
-        if self.queries.is_empty() {
-            return Contexts::ALL;
-        }
-        self.matching(|query, name| {
-            let space = name.find(':').map_or(0, |colon| colon + 1);
-            query == name.as_bytes() || query == &name.as_bytes()[..space]
+    /// Returns the contexts to list, of an export with these earlier states: all if there is no
+    /// query, else those whose name, or what it begins with up to a colon, is queried.
+    pub(super) fn listed(&self, states: &[&str]) -> Selection {
+        self.matching(states, |query, name| {
+            let is_beginning = query.ends_with(b":") && name.as_bytes().starts_with(query);
+            self.queries.is_empty() || is_beginning || query == name.as_bytes()
         })
     }
 
     /// Returns the contexts to select: those whose name is queried.
-    pub(super) fn selected(&self) -> Contexts {
-        self.matching(|query, name| query == name.as_bytes())
+    pub(super) fn selected(&self, states: &[&str]) -> Selection {
+        self.matching(states, |query, name| query == name.as_bytes())
     }
 
-    fn matching(&self, matches: impl Fn(&[u8], &str) -> bool) -> Contexts {
-        Contexts(NAMES.map(|name| self.queries.iter().any(|query| matches(query, name))))
+    fn matching(&self, states: &[&str], matches: impl Fn(&[u8], &str) -> bool) -> Selection {
+        // Without a query there is one of everything.
+        let queries: &[&[u8]] = if self.queries.is_empty() { &[b""] } else { &self.queries };
+        let is_asked = |name: &str| queries.iter().any(|query| matches(query, name));
+        let contexts = Contexts(NAMES.map(is_asked));
+        let changes = [true, false].into_iter().flat_map(|is_qemu| {
+            let named = states.iter().map(move |&state| Changes { state: state.into(), is_qemu });
+            named.filter(|changes| is_asked(&changes.name()))
+        });
+        Selection { contexts, changes: changes.collect() }
     }
 }
 
@@ -133,25 +179,42 @@ mod tests {
         [data, (queries.len() as u32).to_be_bytes().to_vec(), all].concat()
     }
 
-    fn names(contexts: Contexts) -> Vec<&'static str> {
-        contexts.iter().map(Context::name).collect()
+    fn names(selection: &Selection) -> Vec<String> {
+        let fixed = selection.contexts.iter().map(|context| context.name().to_owned());
+        fixed.chain(selection.changes.iter().map(Changes::name)).collect()
     }
 
     #[test]
     fn queries_list_and_select() {
+        const ALL: [&str; 6] = [
+            "base:allocation",
+            "x-pumice:stored",
+            "qemu:dirty-bitmap:a",
+            "qemu:dirty-bitmap:b:c",
+            "x-pumice:changed:a",
+            "x-pumice:changed:b:c",
+        ];
+        let own = [ALL[1], ALL[4], ALL[5]];
         for (queries, listed, selected) in [
-            (&[][..], &NAMES[..], &[][..]),
-            (&[&b"base:"[..]], &NAMES[..1], &[]),
-            (&[b"x-pumice:"], &NAMES[1..], &[]),
-            (&[b"base:allocation"], &NAMES[..1], &NAMES[..1]),
-            (&[b"x-pumice:stored", b"base:allocation"], &NAMES[..], &NAMES[..]),
-            (&[b"base:allocation2", b"base", b"", b":", b"qemu:"], &[], &[]),
+            (&[][..], &ALL[..], &[][..]),
+            (&[&b"base:"[..]], &ALL[..1], &[]),
+            (&[b"x-pumice:"], &own[..], &[]),
+            (&[b"x-pumice:changed:"], &ALL[4..], &[]),
+            (&[b"qemu:"], &ALL[2..4], &[]),
+            (&[b"qemu:dirty-bitmap:"], &ALL[2..4], &[]),
+            (&[b"qemu:dirty-bitmap:a"], &ALL[2..3], &ALL[2..3]),
+            (&[b"qemu:dirty-bitmap:b:c"], &ALL[3..4], &ALL[3..4]),
+            (&[b"base:allocation"], &ALL[..1], &ALL[..1]),
+            (&[b"x-pumice:stored", b"base:allocation"], &ALL[..2], &ALL[..2]),
+            (&[b"base:allocation2", b"base", b"", b":", b"qemu:dirty-bitmap", b"qem:"], &[], &[]),
+            (&[b"qemu:allocation-depth", b"qemu:dirty-bitmap:d", b"x-pumice:changed"], &[], &[]),
         ] {
             let bytes = data(b"disk", queries);
             let request = ContextRequest::decode(&bytes).unwrap();
             assert_eq!(request.name, b"disk");
-            assert_eq!(names(request.listed()), listed, "{queries:?}");
-            assert_eq!(names(request.selected()), selected, "{queries:?}");
+            let states = ["a", "b:c"];
+            assert_eq!(names(&request.listed(&states)), listed, "{queries:?}");
+            assert_eq!(names(&request.selected(&states)), selected, "{queries:?}");
         }
     }
 

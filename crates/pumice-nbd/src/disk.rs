@@ -1,9 +1,18 @@
 //! What a host protocol needs of a drive: the interface between a server and what it serves.
 
-use pumice_drive::base::{Clock, Result};
+use pumice_drive::base::{Clock, Error, ErrorKind, Result};
 use pumice_drive::controller::Drive;
 pub use pumice_drive::controller::{Content, Extent};
 use pumice_drive::media::Medium;
+
+/// A run of bytes, compared with an earlier state of the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Its length; never 0.
+    pub bytes: u64,
+    /// Whether it was written since.
+    pub is_changed: bool,
+}
 
 /// A disk as a host sees it: a range of bytes that can be read, written, flushed and trimmed.
 ///
@@ -72,6 +81,22 @@ pub trait Disk {
             }
             Ok(())
         }
+    }
+
+    /// Calls `visit` with each run of the `len` bytes from `offset` on, until it returns false,
+    /// with whether it was written since the earlier state of this name. Runs do not reach beyond
+    /// the range; adjacent ones may say the same.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such state; those of the disk.
+    fn changes(
+        &self,
+        _since: &str,
+        _offset: u64,
+        _len: u64,
+        _visit: impl FnMut(Change) -> bool,
+    ) -> impl Future<Output = Result<()>> {
+        async { Err(Error::new(ErrorKind::NotFound, "the disk has no earlier states")) }
     }
 }
 

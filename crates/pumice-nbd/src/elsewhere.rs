@@ -25,7 +25,7 @@ use std::sync::atomic::AtomicU64;
 use async_channel::{Receiver, Sender, bounded};
 
 use super::caller::Caller;
-use super::export::{Export, Lineage};
+use super::export::{Earlier, Export, Lineage};
 use super::handover::Parked;
 use super::rate::{Limits, Paid};
 use super::relay::{self, DiskEnd, Relay, RelayEnd};
@@ -66,6 +66,7 @@ pub struct Announcement {
     pub(super) name: String,
     pub(super) description: String,
     pub(super) lineage: Lineage,
+    pub(super) earlier: Option<Earlier>,
     /// What it was when the server was made.
     pub(super) shape: Shape,
     pub(super) refused: Arc<AtomicU64>,
@@ -79,8 +80,8 @@ enum Order {
     Shape(String, Sender<Option<Shape>>),
     /// Serve a client to its end.
     Enter(Box<Entering>),
-    /// Carry out what comes along a way to an export.
-    Relay(String, DiskEnd),
+    /// Carry out what comes along a way to an export, for this client.
+    Relay(String, DiskEnd, Arc<Caller>),
     /// Hand the clients over, each to where it came from.
     HandOver(Sender<Result<()>>),
     /// Shut down.
@@ -140,7 +141,8 @@ impl Elsewhere {
         // The size is asked for where it counts.
         let (disk, relay) = relay::way(announced.shape);
         // If its thread has ended, the other end notices.
-        let _ = self.orders.send(Order::Relay(announced.name.clone(), disk)).await;
+        let relay_order = Order::Relay(announced.name.clone(), disk, caller.clone());
+        let _ = self.orders.send(relay_order).await;
         connections.enter(client, caller, tls, Some((announced, relay)), entered).await
     }
 
@@ -181,7 +183,8 @@ impl Elsewhere {
     pub(super) async fn shut_down(&self) -> Result<()> {
         self.ask(Order::ShutDown).await.unwrap_or_else(|| {
             let exports = self.exports.borrow();
-            let names: Vec<_> = exports.iter().map(|export| &*export.name).collect();
+            let disks = exports.iter().filter(|export| export.earlier.is_none());
+            let names: Vec<_> = disks.map(|export| &*export.name).collect();
             let what = format!(
                 "the thread of {} ended early: what was not flushed before is lost",
                 names.join(", ")
@@ -213,6 +216,7 @@ impl Announcement {
             name: export.name.clone(),
             description: export.description.clone(),
             lineage: export.lineage.clone(),
+            earlier: export.earlier.clone(),
             shape: export.shape(),
             refused: export.refused().clone(),
             limits: export.limits.clone(),
@@ -236,11 +240,15 @@ async fn obey<D: Disk + 'static>(server: Rc<Server<D>>, orders: Orders) {
                     server.enter(export, client, caller, tls, end);
                 }
             }
-            Order::Relay(name, end) => {
+            Order::Relay(name, end, caller) => {
                 if let Some(export) = server.export(&name) {
-                    let spare_time = server.spare_time().clone();
+                    let (spare_time, relayed) = (server.spare_time().clone(), server.relay(caller));
                     let runtime = server.runtime();
-                    runtime.spawn(relay::carry_out(runtime.clone(), spare_time, export, end));
+                    let carried_out = relay::carry_out(runtime.clone(), spare_time, export, end);
+                    runtime.spawn(async move {
+                        carried_out.await;
+                        drop(relayed);
+                    });
                 }
             }
             Order::HandOver(answer) => end_clients(&server, answer, true),

@@ -1,7 +1,8 @@
 //! What a server offers: disks under names.
 //!
-//! The default export has the empty name. A server of one export offers it as the default, too; a
-//! server of several has no default.
+//! The default export has the empty name. A server of one disk offers it as the default, too; a
+//! server of several has no default. An earlier state of a disk may be an export as well: it does
+//! not count then, and whatever is said about who may use the disk, and how much, holds for it.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,6 +26,17 @@ pub struct Lineage {
     pub leaves: String,
 }
 
+/// Of which disk an export is an earlier state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Earlier {
+    /// Name of the disk's export.
+    pub of: String,
+    /// Name of the state, as metadata contexts spell it; at most 255 bytes.
+    pub name: String,
+    /// Later states of the disk have larger numbers.
+    pub sequence: u64,
+}
+
 /// A disk that clients can choose by its name.
 #[derive(Debug)]
 pub struct Export<D> {
@@ -37,6 +49,8 @@ pub struct Export<D> {
     pub disk: Rc<D>,
     /// Which clients of another server may continue.
     pub lineage: Lineage,
+    /// The disk of which this is an earlier state, if it is one.
+    pub earlier: Option<Earlier>,
     refused: Arc<AtomicU64>,
     /// Limits of the rate of requests, which the server in front may change.
     pub(super) limits: Arc<Limits>,
@@ -52,9 +66,25 @@ impl<D: Disk> Export<D> {
             description,
             disk,
             lineage: Lineage::default(),
+            earlier: None,
             refused: Arc::default(),
             limits: Arc::default(),
             paid: Arc::default(),
+        }
+    }
+
+    /// Returns the export of an earlier state of this export's disk. Both share what limits the
+    /// rate of requests, and the count of those that were refused.
+    pub fn of_earlier(&self, name: String, description: String, disk: Rc<D>, at: Earlier) -> Self {
+        Self {
+            name,
+            description,
+            disk,
+            lineage: Lineage::default(),
+            earlier: Some(at),
+            refused: self.refused.clone(),
+            limits: self.limits.clone(),
+            paid: self.paid.clone(),
         }
     }
 
@@ -77,12 +107,13 @@ impl<D: Disk> Export<D> {
 
     /// Returns the export of a disk on another thread, for one client there.
     pub(super) fn relayed(announced: &Announcement, disk: Rc<D>) -> Self {
-        let Announcement { name, lineage, refused, limits, paid, .. } = announced;
+        let Announcement { name, lineage, earlier, refused, limits, paid, .. } = announced;
         Self {
             name: name.clone(),
             description: String::new(),
             disk,
             lineage: lineage.clone(),
+            earlier: earlier.clone(),
             refused: refused.clone(),
             limits: limits.clone(),
             paid: paid.clone(),
@@ -104,4 +135,12 @@ impl<D: Disk> Export<D> {
 pub(super) struct Offer<'a> {
     pub(super) name: &'a str,
     pub(super) description: &'a str,
+    pub(super) earlier: Option<&'a Earlier>,
+}
+
+impl<'a> Offer<'a> {
+    /// Returns the name of the export whose rules hold.
+    pub(super) fn ruled_by(&self) -> &'a str {
+        self.earlier.map_or(self.name, |earlier| &earlier.of)
+    }
 }

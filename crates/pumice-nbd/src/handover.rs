@@ -31,8 +31,10 @@ use crate::Listener;
 use crate::listen::BoundAddress;
 use pumice_drive::base::{Error, ErrorKind, Result};
 
-/// Version of the manifest. A program that reads another version starts without clients.
+/// Version of the manifest, and that of one with clients that have selected contexts of changes. A
+/// program that reads another version starts without clients.
 const VERSION: u32 = 2;
+const VERSION_WITH_CHANGES: u32 = 3;
 
 /// Descriptors sent with one byte: Linux allows 253 (`SCM_MAX_FD`).
 const DESCRIPTORS_MAX: usize = 250;
@@ -105,19 +107,7 @@ impl Handover {
     /// Those of the operating system.
     pub fn send(&self, through: &UnixStream) -> Result<()> {
         let cannot = |error| Error::os("cannot hand connections over", error);
-        let address = |listener: &Listener| listener.address().clone();
-        let client = |parked: &Parked| Client {
-            export: parked.export.clone(),
-            dialect: parked.dialect,
-            known: parked.known.clone(),
-            unread_bytes: parked.unread.len(),
-        };
-        let manifest = Manifest {
-            version: VERSION,
-            listeners: self.listeners.iter().map(address).collect(),
-            clients: self.clients.iter().map(client).collect(),
-        };
-        let manifest = serde_json::to_string(&manifest).map_err(|error| cannot(error.into()))?;
+        let manifest = self.manifest();
         let mut memory = memory_file().map_err(cannot)?;
         writeln!(memory, "{manifest}").map_err(cannot)?;
         for parked in &self.clients {
@@ -129,6 +119,24 @@ impl Handover {
         all.chunks(DESCRIPTORS_MAX)
             .try_for_each(|part| send_descriptors(through, part))
             .map_err(|error| cannot(error.into()))
+    }
+
+    /// Returns all but the descriptors and the unread bytes.
+    pub(super) fn manifest(&self) -> String {
+        let address = |listener: &Listener| listener.address().clone();
+        let client = |parked: &Parked| Client {
+            export: parked.export.clone(),
+            dialect: parked.dialect.clone(),
+            known: parked.known.clone(),
+            unread_bytes: parked.unread.len(),
+        };
+        let has_changes = self.clients.iter().any(|client| !client.dialect.changes.is_empty());
+        let manifest = Manifest {
+            version: if has_changes { VERSION_WITH_CHANGES } else { VERSION },
+            listeners: self.listeners.iter().map(address).collect(),
+            clients: self.clients.iter().map(client).collect(),
+        };
+        serde_json::to_string(&manifest).expect("strings and numbers are JSON")
     }
 
     /// Reads what [`Self::send`] wrote into the other end of the socket.
@@ -150,7 +158,7 @@ impl Handover {
         };
         let manifest: Manifest =
             serde_json::from_slice(line).map_err(|error| nonsense(&error.to_string()))?;
-        if manifest.version != VERSION {
+        if !(VERSION..=VERSION_WITH_CHANGES).contains(&manifest.version) {
             let what = format!("handover version {} is not supported", manifest.version);
             return Err(Error::new(ErrorKind::Unsupported, what));
         }

@@ -26,7 +26,7 @@
 use std::io;
 
 use super::chunks::Headers;
-use super::contexts::{ContextRequest, Contexts};
+use super::contexts::{CHANGES_MAX, Changes, ContextRequest, Selection};
 use super::export::Offer;
 use super::incoming::{BUFFER_BYTES, Incoming};
 use super::replies::Replies;
@@ -187,7 +187,7 @@ struct Haggling<'a> {
     flags: ClientFlags,
     headers: Headers,
     /// The contexts selected last, and the position of their export.
-    selected: Option<(usize, Contexts)>,
+    selected: Option<(usize, Selection)>,
     /// The shape of the export that the current option asks about.
     shape: Option<Shape>,
 }
@@ -328,8 +328,10 @@ impl Haggling<'_> {
     }
 
     fn list_contexts(&self, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
-        let (_, request) = self.context_request(data)?;
-        append_contexts(out, option::LIST_META_CONTEXT, request.listed(), false);
+        let (index, request) = self.context_request(data)?;
+        // Their names are those of exports.
+        let states = if self.terms.shows_names { self.states(index) } else { Vec::new() };
+        append_contexts(out, option::LIST_META_CONTEXT, &request.listed(&states), false);
         Ok(())
     }
 
@@ -337,10 +339,26 @@ impl Haggling<'_> {
         // An earlier selection is dropped, also if this one fails.
         self.selected = None;
         let (index, request) = self.context_request(data)?;
-        let contexts = request.selected();
-        self.selected = Some((index, contexts));
-        append_contexts(out, option::SET_META_CONTEXT, contexts, true);
+        let selection = request.selected(&self.states(index));
+        if selection.changes.len() > CHANGES_MAX {
+            let message = format!("at most {CHANGES_MAX} contexts of changes may be selected");
+            return Err((reply::ERR_TOO_BIG, message));
+        }
+        append_contexts(out, option::SET_META_CONTEXT, &selection, true);
+        self.selected = Some((index, selection));
         Ok(())
+    }
+
+    /// Returns the names of the earlier states with which an export can be compared: for an earlier
+    /// state, those before it.
+    fn states(&self, index: usize) -> Vec<&str> {
+        let offers = self.terms.offers;
+        let offer = &offers[index];
+        let of = offer.ruled_by();
+        let before = offer.earlier.map_or(u64::MAX, |earlier| earlier.sequence);
+        let states = offers.iter().filter_map(|offer| offer.earlier);
+        let states = states.filter(|state| state.of == of && state.sequence < before);
+        states.map(|state| &*state.name).collect()
     }
 
     fn context_request<'d>(&self, data: &'d [u8]) -> Result<(usize, ContextRequest<'d>), Refusal> {
@@ -396,10 +414,10 @@ impl Haggling<'_> {
             return Err((reply::ERR_TOO_BIG, message));
         }
         let offers = self.terms.offers;
-        let found = if name.is_empty() && offers.len() == 1 {
-            Some(0)
-        } else {
-            offers.iter().position(|offer| offer.name.as_bytes() == name)
+        let mut disks = (0..).zip(offers).filter(|(_, offer)| offer.earlier.is_none());
+        let found = match (name.is_empty(), disks.next(), disks.next()) {
+            (true, Some((only, _)), None) => Some(only),
+            _ => offers.iter().position(|offer| offer.name.as_bytes() == name),
         };
         let index = found.ok_or_else(|| (reply::ERR_UNKNOWN, self.unknown()))?;
         match (self.terms.objection)(index) {
@@ -425,11 +443,10 @@ impl Haggling<'_> {
 
     /// Returns the dialect of the transmission phase on this export.
     fn dialect(&self, index: usize) -> Dialect {
-        let contexts = match self.selected {
-            Some((selected, contexts)) if selected == index => contexts,
-            _ => Contexts::NONE,
-        };
-        Dialect { headers: self.headers, contexts }
+        let selection = self.selected.as_ref().filter(|(selected, _)| *selected == index);
+        let Selection { contexts, changes } =
+            selection.map(|(_, selection)| selection.clone()).unwrap_or_default();
+        Dialect { headers: self.headers, contexts, changes }
     }
 
     /// Returns the transmission flags. All connections see one disk and one flush covers them all,
@@ -457,10 +474,14 @@ fn invalid(message: &str) -> Refusal {
     (reply::ERR_INVALID, message.into())
 }
 
-fn append_contexts(out: &mut Vec<u8>, option: u32, contexts: Contexts, with_ids: bool) {
-    for context in contexts.iter() {
-        let id = if with_ids { context.id() } else { 0 };
-        let parts: [&[u8]; 2] = [&id.to_be_bytes(), context.name().as_bytes()];
+fn append_contexts(out: &mut Vec<u8>, option: u32, selection: &Selection, with_ids: bool) {
+    let mut append = |id: u32, name: &str| {
+        let id = if with_ids { id } else { 0 };
+        let parts: [&[u8]; 2] = [&id.to_be_bytes(), name.as_bytes()];
         wire::append_option_reply(out, option, reply::META_CONTEXT, &parts);
+    };
+    selection.contexts.iter().for_each(|context| append(context.id(), context.name()));
+    for (position, changes) in selection.changes.iter().enumerate() {
+        append(Changes::id(position), &changes.name());
     }
 }

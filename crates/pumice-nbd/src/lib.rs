@@ -157,9 +157,9 @@ mod tests;
 
 pub use certificate::Validity;
 pub use client::{Capabilities, Client, Uri};
-pub use disk::{Content, Disk, Extent};
+pub use disk::{Change, Content, Disk, Extent};
 pub use elsewhere::{Announcement, Elsewhere, PassedOn, connections};
-pub use export::{Export, Lineage};
+pub use export::{Earlier, Export, Lineage};
 pub use handover::{Handover, Parked};
 pub use identity::Identity;
 pub use ipnet::IpNet;

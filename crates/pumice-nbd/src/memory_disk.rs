@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 
 use crate::Disk;
-use crate::disk::{Content, Extent};
+use crate::disk::{Change, Content, Extent};
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Error, ErrorKind, Result};
 
@@ -250,5 +250,23 @@ impl Disk for MemoryDisk {
             at += bytes;
         }
         Ok(())
+    }
+
+    /// Knows the state in which the disk was made, `new`: blocks that are zeroes count as they
+    /// were.
+    async fn changes(
+        &self,
+        since: &str,
+        offset: u64,
+        len: u64,
+        mut visit: impl FnMut(Change) -> bool,
+    ) -> Result<()> {
+        if since != "new" {
+            return Err(Error::new(ErrorKind::NotFound, "no such state"));
+        }
+        let visit = |Extent { bytes, content, .. }| {
+            visit(Change { bytes, is_changed: content == Content::Data })
+        };
+        self.extents(offset, len, visit).await
     }
 }

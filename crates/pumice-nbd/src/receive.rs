@@ -104,7 +104,7 @@ async fn read_request<D: Disk>(
     let request = session.dialect.decode(&incoming.unread()[..header_bytes]);
     let request = request.ok_or(End::Violation("wrong magic in a request"))?;
     if session.export.limits.are_set()
-        && let Ok(command) = request::check(&request, session.export.shape(), session.dialect)
+        && let Ok(command) = request::check(&request, session.export.shape(), &session.dialect)
     {
         await_turn(session, command.read_bytes() + command.written_bytes()).await?;
     }
@@ -116,7 +116,7 @@ async fn read_request<D: Disk>(
     if !session.replies.has_room() {
         session.replies.room().await;
     }
-    let check = || request::check(&request, session.export.shape(), session.dialect);
+    let check = || request::check(&request, session.export.shape(), &session.dialect);
     let checked = match stage.get() {
         Stage::ShuttingDown => Err((Errno::SHUTDOWN, "the server is shutting down")),
         _ => match check() {

@@ -32,7 +32,7 @@ use super::request::Shape;
 use super::slots::{SLOTS_MAX, Seat, Slots};
 use super::spare_time::SpareTime;
 use crate::Disk;
-use crate::disk::Extent;
+use crate::disk::{Change, Extent};
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::runtime::Runtime;
@@ -84,6 +84,7 @@ struct Errand {
     /// What is written, or what was read.
     bytes: Vec<u8>,
     extents: Vec<Extent>,
+    changes: Vec<Change>,
     result: Result<()>,
 }
 
@@ -113,6 +114,12 @@ enum Ask {
         len: u64,
     },
     Extents {
+        offset: u64,
+        len: u64,
+        max: usize,
+    },
+    /// Since the state whose name the errand brings.
+    Changes {
         offset: u64,
         len: u64,
         max: usize,
@@ -224,7 +231,11 @@ async fn run<D: Disk>(
     loop {
         let mut errand = seat.job().await;
         // A read asks for few.
-        let is_question = matches!(errand.ask, Ask::Extents { max, .. } if max > EXTENTS_MAX.0);
+        let is_question = match errand.ask {
+            Ask::Extents { max, .. } => max > EXTENTS_MAX.0,
+            Ask::Changes { .. } => true,
+            _ => false,
+        };
         errand.result = if is_question {
             spare_time.piece(&runtime, errand.run(&*export.disk)).await
         } else {
@@ -261,6 +272,15 @@ impl Errand {
                     extents.len() < max
                 };
                 disk.extents(offset, len, visit).await
+            }
+            Ask::Changes { offset, len, max } => {
+                let Self { changes, bytes, .. } = self;
+                changes.clear();
+                let visit = |change| {
+                    changes.push(change);
+                    changes.len() < max
+                };
+                disk.changes(&String::from_utf8_lossy(bytes), offset, len, visit).await
             }
             Ask::Size => Ok(()),
         }
@@ -365,8 +385,8 @@ impl Desk {
             return Err(Error::new(ErrorKind::Io, "too many requests at once"));
         }
         seats.push(Place::default());
-        let (bytes, extents, result) = (Vec::new(), Vec::new(), Ok(()));
-        Ok(Errand { seat, ask: Ask::Size, bytes, extents, result })
+        let (bytes, extents, changes) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Errand { seat, ask: Ask::Size, bytes, extents, changes, result: Ok(()) })
     }
 
     /// Returns an errand as it waits for the next request: without a buffer if too many are kept.
@@ -500,6 +520,37 @@ impl Disk for Relay {
                 return Ok(());
             }
             max = later_max;
+        }
+        Ok(())
+    }
+
+    async fn changes(
+        &self,
+        since: &str,
+        offset: u64,
+        len: u64,
+        mut visit: impl FnMut(Change) -> bool,
+    ) -> Result<()> {
+        let (mut at, end) = (offset, offset + len);
+        let max = EXTENTS_MAX.1;
+        while at < end {
+            let name = |bytes: &mut Vec<u8>| {
+                bytes.clear();
+                bytes.extend_from_slice(since.as_bytes());
+            };
+            let mut errand =
+                self.send(Ask::Changes { offset: at, len: end - at, max }, name).await?;
+            errand.result()?;
+            let changes = &errand.errand().changes;
+            for &change in changes {
+                at += change.bytes;
+                if !visit(change) {
+                    return Ok(());
+                }
+            }
+            if changes.len() < max {
+                return Ok(());
+            }
         }
         Ok(())
     }

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::chunks::Headers;
-use super::contexts::Contexts;
+use super::contexts::{Changes, Contexts};
 use super::wire::{self, Errno, Request, command};
 
 /// Longest read, and longest payload of a write, in bytes: what the protocol asks every server to
@@ -85,15 +85,23 @@ pub(super) struct Shape {
 }
 
 /// What a handshake negotiated for the transmission phase.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Dialect {
     pub(super) headers: Headers,
     pub(super) contexts: Contexts,
+    /// Contexts of changes, in the order of their identifiers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) changes: Vec<Changes>,
 }
 
 impl Dialect {
+    /// Whether there is a status to ask for.
+    fn has_contexts(&self) -> bool {
+        !self.contexts.is_empty() || !self.changes.is_empty()
+    }
+
     /// Decodes a request header of [`Headers::request_bytes`]; `None` if the magic is wrong.
-    pub(super) fn decode(self, bytes: &[u8]) -> Option<Request> {
+    pub(super) fn decode(&self, bytes: &[u8]) -> Option<Request> {
         match self.headers {
             Headers::Extended => Request::decode_extended(bytes.first_chunk()?),
             _ => Request::decode(bytes.first_chunk()?),
@@ -101,7 +109,7 @@ impl Dialect {
     }
 
     /// Returns the length of the payload after the header of a request, in bytes.
-    pub(super) fn payload_bytes(self, request: &Request) -> u64 {
+    pub(super) fn payload_bytes(&self, request: &Request) -> u64 {
         let has_payload = match self.headers {
             Headers::Extended => request.flags & wire::COMMAND_FLAG_PAYLOAD_LEN != 0,
             _ => request.command == command::WRITE,
@@ -124,7 +132,11 @@ pub(super) type Refusal = (Errno, &'static str);
 /// change of a read-only export.
 ///
 /// Source: doc/proto.md, "Error values" and "Request types".
-pub(super) fn check(request: &Request, shape: Shape, dialect: Dialect) -> Result<Command, Refusal> {
+pub(super) fn check(
+    request: &Request,
+    shape: Shape,
+    dialect: &Dialect,
+) -> Result<Command, Refusal> {
     let verb = verb(request, dialect).ok_or((Errno::INVAL, "unknown command or flag"))?;
     if verb.changes() && shape.is_read_only {
         return Err((Errno::PERM, "the export is read-only"));
@@ -160,7 +172,7 @@ pub(super) fn check(request: &Request, shape: Shape, dialect: Dialect) -> Result
 
 /// Returns the verb of a request, if the dialect has the command, all flags are allowed, and a
 /// payload is present if it is needed.
-fn verb(request: &Request, dialect: Dialect) -> Option<Verb> {
+fn verb(request: &Request, dialect: &Dialect) -> Option<Verb> {
     let has = |flag| request.flags & flag != 0;
     let is_extended = dialect.headers == Headers::Extended;
     let (verb, allowed) = match request.command {
@@ -181,7 +193,7 @@ fn verb(request: &Request, dialect: Dialect) -> Option<Verb> {
             (Verb::WriteZeroes { keep_allocated }, flags)
         }
         command::CACHE => (Verb::Cache, 0),
-        command::BLOCK_STATUS if dialect.contexts.is_empty() => return None,
+        command::BLOCK_STATUS if !dialect.has_contexts() => return None,
         command::BLOCK_STATUS => {
             let is_one = has(wire::COMMAND_FLAG_REQ_ONE);
             (Verb::BlockStatus { is_one }, wire::COMMAND_FLAG_REQ_ONE)
@@ -200,21 +212,25 @@ mod tests {
     const SIZE: u64 = 1 << 30;
     const WRITABLE: Shape = Shape { size_bytes: SIZE, is_read_only: false };
 
-    const SIMPLE: Dialect = Dialect { headers: Headers::Simple, contexts: Contexts::NONE };
-    const STRUCTURED: Dialect = Dialect { headers: Headers::Structured, contexts: Contexts::ALL };
-    const EXTENDED: Dialect = Dialect { headers: Headers::Extended, contexts: Contexts::ALL };
+    const SIMPLE: Dialect = dialect(Headers::Simple, Contexts::NONE);
+    const STRUCTURED: Dialect = dialect(Headers::Structured, Contexts::ALL);
+    const EXTENDED: Dialect = dialect(Headers::Extended, Contexts::ALL);
+
+    const fn dialect(headers: Headers, contexts: Contexts) -> Dialect {
+        Dialect { headers, contexts, changes: Vec::new() }
+    }
 
     fn request(command: u16, flags: u16, offset: u64, length: u64) -> Request {
         Request { flags, command, cookie: 9, offset, length }
     }
 
-    fn error_in(dialect: Dialect, command: u16, flags: u16, offset: u64, length: u64) -> u32 {
+    fn error_in(dialect: &Dialect, command: u16, flags: u16, offset: u64, length: u64) -> u32 {
         let request = request(command, flags, offset, length);
         check(&request, WRITABLE, dialect).map_or_else(|(error, _)| error.to_wire(), |_| 0)
     }
 
     fn error(command: u16, flags: u16, offset: u64, length: u64) -> u32 {
-        error_in(SIMPLE, command, flags, offset, length)
+        error_in(&SIMPLE, command, flags, offset, length)
     }
 
     #[test]
@@ -242,8 +258,8 @@ mod tests {
             assert_eq!(error(command, 0, 0, max), 0);
             assert_eq!(error(command, 0, 0, max + 1), 22);
             let flag = if command == command::WRITE { wire::COMMAND_FLAG_PAYLOAD_LEN } else { 0 };
-            assert_eq!(error_in(EXTENDED, command, flag, 0, max), 0);
-            assert_eq!(error_in(EXTENDED, command, flag, 0, 1 << 32), 22);
+            assert_eq!(error_in(&EXTENDED, command, flag, 0, max), 0);
+            assert_eq!(error_in(&EXTENDED, command, flag, 0, 1 << 32), 22);
         }
         for command in [command::TRIM, command::WRITE_ZEROES, command::CACHE] {
             assert_eq!(error(command, 0, 0, SIZE), 0);
@@ -272,23 +288,23 @@ mod tests {
         for (dialect, has_chunks) in [(SIMPLE, false), (STRUCTURED, true), (EXTENDED, true)] {
             let expected = if has_chunks { 0 } else { 22 };
             let df = wire::COMMAND_FLAG_DF;
-            assert_eq!(error_in(dialect, command::READ, df, 0, 512), expected);
+            assert_eq!(error_in(&dialect, command::READ, df, 0, 512), expected);
             for flags in [0, wire::COMMAND_FLAG_REQ_ONE] {
-                assert_eq!(error_in(dialect, command::BLOCK_STATUS, flags, 0, 512), expected);
+                assert_eq!(error_in(&dialect, command::BLOCK_STATUS, flags, 0, 512), expected);
             }
-            assert_eq!(error_in(dialect, command::TRIM, df, 0, 512), 22);
-            assert_eq!(error_in(dialect, command::READ, wire::COMMAND_FLAG_REQ_ONE, 0, 512), 22);
+            assert_eq!(error_in(&dialect, command::TRIM, df, 0, 512), 22);
+            assert_eq!(error_in(&dialect, command::READ, wire::COMMAND_FLAG_REQ_ONE, 0, 512), 22);
         }
         let unasked = Dialect { contexts: Contexts::NONE, ..STRUCTURED };
-        assert_eq!(error_in(unasked, command::BLOCK_STATUS, 0, 0, 512), 22);
+        assert_eq!(error_in(&unasked, command::BLOCK_STATUS, 0, 0, 512), 22);
         let payload = wire::COMMAND_FLAG_PAYLOAD_LEN;
-        assert_eq!(error_in(EXTENDED, command::WRITE, payload, 0, 512), 0);
-        assert_eq!(error_in(EXTENDED, command::WRITE, 0, 0, 512), 22);
+        assert_eq!(error_in(&EXTENDED, command::WRITE, payload, 0, 512), 0);
+        assert_eq!(error_in(&EXTENDED, command::WRITE, 0, 0, 512), 22);
         for command in [command::READ, command::TRIM, command::BLOCK_STATUS] {
-            assert_eq!(error_in(EXTENDED, command, payload, 0, 512), 22);
+            assert_eq!(error_in(&EXTENDED, command, payload, 0, 512), 22);
         }
         for dialect in [SIMPLE, STRUCTURED] {
-            assert_eq!(error_in(dialect, command::WRITE, payload, 0, 512), 22);
+            assert_eq!(error_in(&dialect, command::WRITE, payload, 0, 512), 22);
         }
     }
 
@@ -298,7 +314,7 @@ mod tests {
     fn block_status_ends_at_the_end_of_the_export() {
         for dialect in [STRUCTURED, EXTENDED] {
             let status =
-                |offset, length| error_in(dialect, command::BLOCK_STATUS, 0, offset, length);
+                |offset, length| error_in(&dialect, command::BLOCK_STATUS, 0, offset, length);
             assert_eq!(status(0, SIZE), 0);
             assert_eq!(status(SIZE - 1, 1), 0);
             assert_eq!(status(0, SIZE + 1), 22);
@@ -326,7 +342,7 @@ mod tests {
                 command::DISC => Err(Errno::INVAL),
                 _ => Ok(()),
             };
-            let checked = check(&request(command, 0, 0, 0), shape, SIMPLE);
+            let checked = check(&request(command, 0, 0, 0), shape, &SIMPLE);
             assert_eq!(checked.map(|_| ()).map_err(|(error, _)| error), expected);
         }
     }
@@ -334,7 +350,7 @@ mod tests {
     #[test]
     fn an_accepted_request_is_carried_over_whole() {
         let accepted =
-            check(&request(command::WRITE_ZEROES, 3, 4096, 512), WRITABLE, SIMPLE).unwrap();
+            check(&request(command::WRITE_ZEROES, 3, 4096, 512), WRITABLE, &SIMPLE).unwrap();
         let verb = Verb::WriteZeroes { keep_allocated: true };
         assert_eq!(accepted, Command { verb, fua: true, cookie: 9, offset: 4096, length: 512 });
     }

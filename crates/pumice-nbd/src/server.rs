@@ -24,7 +24,7 @@ use super::notices::Notices;
 use super::policy::Policy;
 use super::replies::AllPending;
 use super::roster::Roster;
-use super::session::{Connections, Link, Place, Shared, Stage};
+use super::session::{Connections, Link, Place, Relayed, Shared, Stage};
 use super::spare_time::SpareTime;
 use super::tally::Tally;
 use super::tls::Tls;
@@ -184,6 +184,7 @@ impl<D: Disk + 'static> Server<D> {
             policy: RefCell::new(options.policy.clone()),
             notices: Notices::default(),
             links: RefCell::default(),
+            relayed: RefCell::default(),
             tally: Arc::default(),
             options,
             budget,
@@ -192,7 +193,10 @@ impl<D: Disk + 'static> Server<D> {
             stage: Cell::new(Stage::Open),
             changed: WaitQueue::default(),
         });
-        shared.places().iter().for_each(|place| shared.tally.add_refused(place.refused()));
+        let places = shared.places();
+        // An earlier state counts where its disk does.
+        let disks = places.iter().filter(|place| place.offer().earlier.is_none());
+        disks.for_each(|place| shared.tally.add_refused(place.refused()));
         let server = Rc::new(Self {
             shared,
             roster: Arc::default(),
@@ -330,7 +334,7 @@ impl<D: Disk + 'static> Server<D> {
             tracing::warn!(%export, client = %caller, reason = objection, "closing a connection");
             return;
         };
-        caller.note_export(place.name());
+        caller.note_chosen(place.chosen(&parked.dialect));
         let link = self.link(caller, true, false);
         match place {
             Place::Here(export) => {
@@ -542,6 +546,11 @@ impl<D: Disk + 'static> Server<D> {
     /// Returns an export on this thread.
     pub(super) fn export(&self, name: &str) -> Option<Rc<Export<D>>> {
         self.shared.exports.borrow().iter().find(|export| export.name == name).cloned()
+    }
+
+    /// Notes a client whose connection is on another thread, until the result is dropped.
+    pub(super) fn relay(&self, caller: Arc<Caller>) -> Relayed<D> {
+        Relayed::new(self.shared.clone(), caller)
     }
 
     /// Returns the clients, for any thread.

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::budget::{Budget, Share};
-use super::caller::Caller;
+use super::caller::{Caller, Chosen};
 use super::chunks::ReplyTo;
 use super::elsewhere::{Announcement, Elsewhere, PassedOn};
-use super::export::{Export, Offer};
+use super::export::{Earlier, Export, Offer};
 use super::handover::Known;
 use super::notices::Notices;
 use super::policy::Policy;
@@ -41,6 +41,8 @@ pub(super) struct Shared<D> {
     pub(super) policy: RefCell<Policy>,
     pub(super) notices: Notices,
     pub(super) links: RefCell<Vec<Rc<Link>>>,
+    /// Clients whose connections are on other threads, and their disks here.
+    pub(super) relayed: RefCell<Vec<Arc<Caller>>>,
     pub(super) tally: Arc<Tally>,
     pub(super) budget: Rc<Budget>,
     pub(super) all_pending: Rc<AllPending>,
@@ -86,11 +88,31 @@ impl<D: Disk> Place<D> {
     /// Returns what a handshake tells about the export.
     pub(super) fn offer(&self) -> Offer<'_> {
         match self {
-            Self::Here(export) => Offer { name: &export.name, description: &export.description },
-            Self::There(_, export) => {
-                Offer { name: &export.name, description: &export.description }
-            }
+            Self::Here(export) => Offer {
+                name: &export.name,
+                description: &export.description,
+                earlier: export.earlier.as_ref(),
+            },
+            Self::There(_, export) => Offer {
+                name: &export.name,
+                description: &export.description,
+                earlier: export.earlier.as_ref(),
+            },
         }
+    }
+
+    /// Returns what a client has chosen that chose this export and this dialect.
+    pub(super) fn chosen(&self, dialect: &Dialect) -> Chosen {
+        Chosen {
+            export: self.name().to_owned(),
+            rules: self.ruled_by().to_owned(),
+            states: dialect.changes.iter().map(|changes| changes.state.clone()).collect(),
+        }
+    }
+
+    /// Returns the name of the export whose rules hold.
+    pub(super) fn ruled_by(&self) -> &str {
+        self.offer().ruled_by()
     }
 
     /// Whether both are one export.
@@ -159,12 +181,12 @@ impl<D: Disk> Shared<D> {
         if is_passed_on { connections.next() } else { None }
     }
 
-    /// Returns why a client may not use an export now.
-    pub(super) fn admission(&self, export: &str, caller: &Caller) -> Option<&'static str> {
+    /// Returns why a client may not use an export now for which the rules of `name` hold.
+    pub(super) fn admission(&self, name: &str, caller: &Caller) -> Option<&'static str> {
         let policy = self.policy.borrow();
-        let rules = policy.rules.get(export)?;
+        let rules = policy.rules.get(name)?;
         rules.objection(caller).or_else(|| {
-            let is_full = |max| self.clients_of(export) >= max;
+            let is_full = |max| self.clients_ruled_by(name) >= max;
             let is_full = rules.connections_max.is_some_and(is_full);
             is_full.then_some("the export has as many connections as it may")
         })
@@ -174,6 +196,20 @@ impl<D: Disk> Shared<D> {
     pub(super) fn clients_of(&self, export: &str) -> usize {
         let links = self.links.borrow();
         links.iter().filter(|link| link.caller.export() == Some(export)).count()
+    }
+
+    /// Returns the number of clients for which the rules of an export hold: its own, and those of
+    /// earlier states of its disk.
+    pub(super) fn clients_ruled_by(&self, name: &str) -> usize {
+        let links = self.links.borrow();
+        links.iter().filter(|link| link.caller.rules() == Some(name)).count()
+    }
+
+    /// Returns the number of clients that read an earlier state of a disk.
+    pub(super) fn readers_of(&self, export: &str, state: &Earlier) -> usize {
+        let (links, relayed) = (self.links.borrow(), self.relayed.borrow());
+        let callers = links.iter().map(|link| &link.caller).chain(relayed.iter());
+        callers.filter(|caller| caller.reads(export, state)).count()
     }
 
     /// Returns why a client of another server cannot continue at this place.
@@ -190,7 +226,7 @@ impl<D: Disk> Shared<D> {
             Place::Here(export) => known.objection(&export.lineage.follows, export.shape()),
             Place::There(_, export) => known.objection(&export.lineage.follows, export.shape),
         };
-        changed.or(self.policy.borrow().objection(place.name(), caller))
+        changed.or(self.policy.borrow().objection(place.ruled_by(), caller))
     }
 
     /// Counts and logs that a client is refused.
@@ -202,6 +238,23 @@ impl<D: Disk> Shared<D> {
     ) {
         self.tally.refused_clients.fetch_add(1, Ordering::Relaxed);
         self.notices.refused(self.runtime.now_ns(), caller, export, reason);
+    }
+}
+
+/// A client whose connection is on another thread; it is there until this is dropped.
+pub(super) struct Relayed<D>(Rc<Shared<D>>, Arc<Caller>);
+
+impl<D> Relayed<D> {
+    pub(super) fn new(shared: Rc<Shared<D>>, caller: Arc<Caller>) -> Self {
+        shared.relayed.borrow_mut().push(caller.clone());
+        Self(shared, caller)
+    }
+}
+
+impl<D> Drop for Relayed<D> {
+    fn drop(&mut self) {
+        self.0.relayed.borrow_mut().retain(|other| !Arc::ptr_eq(other, &self.1));
+        self.0.changed.wake_all();
     }
 }
 

@@ -54,7 +54,7 @@ pub use maintenance::{
     Compacted, HeldChanges, Resize, Resized, SettingsChange, SettingsChanged, SnapshotInfo,
     StoredSettings,
 };
-pub use operations::{Changed, Content, Extent};
+pub use operations::{Changed, Compared, Content, Extent};
 pub use options::{
     CHECKPOINT_BYTES_DEFAULT, COLD_FRAME_BLOCKS_DEFAULT, COMPACT_PERCENT_DEFAULT,
     MAP_CACHE_BYTES_DEFAULT, OpenOptions, READ_AHEAD_BYTES_DEFAULT, READ_CACHE_BYTES_DEFAULT,

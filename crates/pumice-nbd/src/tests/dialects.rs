@@ -18,22 +18,22 @@ const STORED: u32 = 2;
 
 /// A chunk of a structured reply.
 #[derive(Debug, PartialEq, Eq)]
-struct Chunk {
+pub(super) struct Chunk {
     flags: u16,
     kind: u16,
-    cookie: u64,
-    payload: Vec<u8>,
+    pub(super) cookie: u64,
+    pub(super) payload: Vec<u8>,
 }
 
 impl Client {
     /// Agrees on an option without data.
-    fn agree(&mut self, option: u32) {
+    pub(super) fn agree(&mut self, option: u32) {
         self.option(option, b"");
         assert_eq!(self.option_reply(option), (reply::ACK, vec![]));
     }
 
     /// Selects contexts; their identifiers and names.
-    fn select(&mut self, export: &str, names: &[&str]) -> Vec<(u32, String)> {
+    pub(super) fn select(&mut self, export: &str, names: &[&str]) -> Vec<(u32, String)> {
         self.option(option::SET_META_CONTEXT, &context_data(export, names));
         let mut selected = Vec::new();
         loop {
@@ -51,7 +51,7 @@ impl Client {
     }
 
     /// Enters the transmission. Returns the flags of the export.
-    fn go(&mut self) -> u16 {
+    pub(super) fn go(&mut self) -> u16 {
         self.option(option::GO, b"\0\0\0\0\0\0");
         let (kind, data) = self.option_reply(option::GO);
         assert_eq!((kind, data.len()), (reply::INFO, 12));
@@ -59,7 +59,7 @@ impl Client {
         u16::from_be_bytes(data[10..].try_into().unwrap())
     }
 
-    fn chunk(&mut self) -> Chunk {
+    pub(super) fn chunk(&mut self) -> Chunk {
         let header = self.receive(20);
         assert_eq!(header[..4], 0x668e_33ef_u32.to_be_bytes(), "{header:x?}");
         let [flags, kind] = [4, 6].map(|at| u16::from_be_bytes([header[at], header[at + 1]]));
@@ -96,7 +96,7 @@ pub(super) fn encode_extended(request: &Request) -> Vec<u8> {
     bytes
 }
 
-fn context_data(export: &str, names: &[&str]) -> Vec<u8> {
+pub(super) fn context_data(export: &str, names: &[&str]) -> Vec<u8> {
     let string = |text: &str| [&(text.len() as u32).to_be_bytes(), text.as_bytes()].concat();
     let mut data = string(export);
     data.extend_from_slice(&(names.len() as u32).to_be_bytes());
@@ -122,7 +122,7 @@ pub(super) fn enter_by(door: &Door, option: u32) -> Client {
 }
 
 /// The descriptors of a status chunk, 32 bits each.
-fn descriptors(chunk: &Chunk) -> (u32, Vec<(u32, u32)>) {
+pub(super) fn descriptors(chunk: &Chunk) -> (u32, Vec<(u32, u32)>) {
     assert_eq!(chunk.kind, STATUS);
     let words: Vec<_> =
         chunk.payload.chunks(4).map(|word| u32::from_be_bytes(word.try_into().unwrap())).collect();

@@ -3,6 +3,7 @@
 //! handover through a socket, as between two processes.
 
 use super::super::handover::Known;
+use super::super::request::Dialect;
 use super::super::wire::{option, reply};
 use super::super::{Handover, Lineage, Parked};
 use super::*;
@@ -290,6 +291,33 @@ fn a_crowd_goes_through_the_socket() {
     }
 }
 
+/// A program of before that does not know of changes must not continue such a client, and one that
+/// does continues those of before.
+#[test]
+fn contexts_of_changes_go_through_the_socket() {
+    let text = r#"{"headers":"Structured","contexts":[true,false],
+        "changes":[{"state":"a","is_qemu":true},{"state":"b","is_qemu":false}]}"#;
+    let with: Dialect = serde_json::from_str(text).unwrap();
+    let without: Dialect =
+        serde_json::from_str(r#"{"headers":"Structured","contexts":[true,false]}"#).unwrap();
+    assert!(!serde_json::to_string(&without).unwrap().contains("changes"));
+    for (dialect, version) in [(with, 3), (without, 2)] {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (socket, _) = UnixStream::pair().unwrap();
+        let client = Parked {
+            socket: Arc::new(OwnedFd::from(socket)),
+            export: "disk".to_owned(),
+            dialect: dialect.clone(),
+            known: Default::default(),
+            unread: Vec::new(),
+        };
+        let handover = Handover { listeners: Vec::new(), clients: vec![client] };
+        assert!(handover.manifest().contains(&format!("\"version\":{version},")));
+        handover.send(&ours).unwrap();
+        assert_eq!(Handover::receive(&theirs).unwrap().clients[0].dialect, dialect);
+    }
+}
+
 #[test]
 fn nonsense_is_refused() {
     let (ours, theirs) = UnixStream::pair().unwrap();
@@ -299,7 +327,7 @@ fn nonsense_is_refused() {
         ("", ErrorKind::Corrupt),
         ("{}\n", ErrorKind::Corrupt),
         (r#"{"version":2,"listeners":[],"clients":[]}"#, ErrorKind::Corrupt),
-        ("{\"version\":3,\"listeners\":[],\"clients\":[]}\n", ErrorKind::Unsupported),
+        ("{\"version\":4,\"listeners\":[],\"clients\":[]}\n", ErrorKind::Unsupported),
         (
             "{\"version\":2,\"listeners\":[{\"Tcp\":\"127.0.0.1:1\"}],\"clients\":[]}\n",
             ErrorKind::Corrupt,

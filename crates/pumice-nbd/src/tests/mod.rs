@@ -6,6 +6,7 @@
 
 mod access;
 mod dialects;
+mod earlier;
 mod handover;
 mod handshake;
 mod hostile;

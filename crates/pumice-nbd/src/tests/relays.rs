@@ -51,7 +51,7 @@ impl<T: Send + 'static> Thread<T> {
 }
 
 /// A disk `a`, a thread for connections to it, and a server in front of both.
-struct World {
+pub(super) struct World {
     runtime: Runtime,
     server: Rc<Server<MemoryDisk>>,
     disk: Thread<Vec<String>>,
@@ -63,8 +63,20 @@ impl World {
         Self::with(move || MemoryDisk { is_ready, ..MemoryDisk::default() })
     }
 
-    /// The gate of the disk opens itself, after `GATE_NS`.
+    /// With the state of the disk when it was made.
+    pub(super) fn with_state() -> Self {
+        Self::with_states(MemoryDisk::default, &["new"])
+    }
+
     fn with(make: impl FnOnce() -> MemoryDisk + Send + 'static) -> Self {
+        Self::with_states(make, &[])
+    }
+
+    /// The gate of the disk opens itself, after `GATE_NS`.
+    fn with_states(
+        make: impl FnOnce() -> MemoryDisk + Send + 'static,
+        states: &'static [&'static str],
+    ) -> Self {
         let runtime = Runtime::new(Backend::Auto).unwrap();
         let (disk, at_disk) = Thread::start(move |runtime| {
             let disk = Rc::new(make());
@@ -75,7 +87,9 @@ impl World {
                 gate.open_gate();
             });
             let export = Rc::new(Export::new("a", "", disk.clone()));
-            let server = Server::new(runtime.clone(), vec![export], Options::default());
+            let states = states.iter().map(|name| super::earlier::earlier(&export, name, 1));
+            let exports = [export.clone()].into_iter().chain(states).collect();
+            let server = Server::new(runtime.clone(), exports, Options::default());
             (server.elsewhere(), move || disk.calls.borrow().clone())
         });
         let (connections, at_connections) =
@@ -85,7 +99,10 @@ impl World {
         Self { runtime, server, disk, connections }
     }
 
-    fn run(self, client: impl FnOnce(Door) + Send + 'static) -> (Result<()>, Vec<String>) {
+    pub(super) fn run(
+        self,
+        client: impl FnOnce(Door) + Send + 'static,
+    ) -> (Result<()>, Vec<String>) {
         let Self { runtime, server, disk, connections } = self;
         let result = visit(client, |listener, near| {
             runtime.spawn(server.clone().serve(listener));

@@ -42,7 +42,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let runtime = Runtime::new(Backend::Auto)?;
     let place = Place::of(&args.path)?;
-    let medium = super::open::medium(&runtime, &place.path, true)?;
+    let medium = super::open::medium(&runtime, &place.path, true);
+    let medium = medium.map_err(|error| super::served_snapshot::advise(&place, error))?;
     let bar = progress::segments();
     let depth = if args.quick { Depth::Quick } else { Depth::Full };
     let mut show = |Checked { segments, segments_total, bytes }| {

@@ -79,7 +79,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let place = Place::of(&args.path)?;
-    let medium = super::open::remains(&runtime, &place.path)?;
+    let medium = super::open::remains(&runtime, &place.path);
+    let medium = medium.map_err(|error| super::served_snapshot::advise(&place, error))?;
     let drive = super::open::on(&runtime, &place, medium, options)?;
     let mut image = if to_stdout {
         Image::Stream { stdout: std::io::stdout().lock(), at: 0, is_closed: false }

@@ -66,6 +66,7 @@ mod resize;
 mod scan;
 mod scrub;
 mod serve;
+mod served_snapshot;
 mod set;
 mod signals;
 mod snapshot;

@@ -11,7 +11,7 @@ use clap::value_parser;
 
 use crate::cli::holder::Holder;
 use crate::cli::values::{Compaction, compaction};
-use crate::cli::{signals, size};
+use crate::cli::{served_snapshot, signals, size};
 use crate::place::Place;
 #[cfg(feature = "attach")]
 use pumice_drive::base;
@@ -25,8 +25,8 @@ use pumice_drive::controller::{
 use pumice_drive::media::file::{FileMedium, FileOptions};
 use pumice_drive::runtime::Runtime;
 
-/// A drive on a file or device.
-pub(crate) type FileDrive = Drive<FileMedium, Runtime>;
+/// A drive on a file or device, which views of its snapshots share.
+pub(crate) type FileDrive = Drive<Rc<FileMedium>, Runtime>;
 
 /// Flags of subcommands that open a drive for hosts.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
@@ -184,12 +184,21 @@ fn open(runtime: &Runtime, path: &Path, options: FileOptions) -> Result<FileMedi
 /// # Errors
 /// Those of [`FileMedium::open`] and [`Drive::open`], with the path.
 pub(crate) fn drive(runtime: &Runtime, path: &Path, options: OpenOptions) -> Result<Rc<FileDrive>> {
-    let place = Place::of(path)?;
-    if place.snapshot.is_some() && !options.read_only {
-        anyhow::bail!("{}: a snapshot can only be read: use --read-only", path.display());
+    at(runtime, &Place::of(path)?, options)
+}
+
+/// As [`drive`], or the snapshot that a place names.
+///
+/// # Errors
+/// As [`drive`]; a snapshot is to be opened for writing.
+pub(crate) fn at(runtime: &Runtime, place: &Place, options: OpenOptions) -> Result<Rc<FileDrive>> {
+    if let (Some(name), false) = (&place.snapshot, options.read_only) {
+        let path = place.path.display();
+        anyhow::bail!("{path}@{name}: a snapshot can only be read: use --read-only");
     }
-    let medium = medium(runtime, &place.path, options.read_only)?;
-    on(runtime, &place, medium, options)
+    let medium = medium(runtime, &place.path, options.read_only);
+    let medium = medium.map_err(|error| served_snapshot::advise(place, error))?;
+    on(runtime, place, medium, options)
 }
 
 /// Opens the drive on a medium, or a snapshot of it, which was opened at the path of `place`, and
@@ -218,6 +227,7 @@ pub(crate) async fn on_medium(
     medium: FileMedium,
     options: OpenOptions,
 ) -> pumice_drive::base::Result<Rc<FileDrive>> {
+    let medium = Rc::new(medium);
     match snapshot {
         None => Drive::open(medium, runtime.clone(), options).await,
         Some(name) => Drive::open_snapshot(medium, runtime.clone(), name, options).await,

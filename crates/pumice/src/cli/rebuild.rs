@@ -226,7 +226,7 @@ fn new_drive(runtime: &Runtime, spec: &Spec, args: &Args) -> Result<Rc<FileDrive
     let medium = super::open::medium(runtime, &args.target, false)?;
     let opening = async {
         create_target(&medium, spec).await?;
-        Drive::open_target(medium, runtime.clone()).await
+        Drive::open_target(Rc::new(medium), runtime.clone()).await
     };
     runtime.block_on(opening).with_context(at_target)
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use anyhow::Result;
 
-use super::open::FileDrive;
+use super::serve::ServedDisk;
 use super::size;
 #[cfg(feature = "http")]
 pub(crate) use crate::http::{Access, Answerer, Http, Place, Serving};
@@ -25,8 +25,8 @@ pub(crate) enum Access {}
 #[cfg(not(feature = "http"))]
 pub(crate) type Serving = Box<Http>;
 
-/// A drive with counters of its requests.
-pub(crate) type MeasuredDrive = Measured<FileDrive>;
+/// A drive, or a snapshot of one, with counters of its requests.
+pub(crate) type MeasuredDrive = Measured<ServedDisk>;
 
 /// Monitoring options.
 #[derive(Clone, Debug, PartialEq, clap::Args)]

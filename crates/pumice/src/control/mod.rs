@@ -32,4 +32,5 @@ pub(crate) use client::{Client, Serving, connect, info, servers, service, servin
 #[cfg(feature = "attach")]
 pub(crate) use directory::{place, private_directory};
 pub(crate) use protocol::{Answer, ListedClient, Progress, Request, Service};
+pub(crate) use session::SnapshotExports;
 pub(crate) use socket::ControlSocket;

@@ -6,7 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -63,6 +63,19 @@ pub(super) struct Served<M> {
     /// The server, and the name of the drive there.
     pub(super) watch: (Rc<Watch>, String),
     pub(super) uris: Rc<RefCell<Vec<String>>>,
+    pub(super) snapshots: Option<Rc<dyn SnapshotExports>>,
+}
+
+/// What a server offers of a drive's snapshots.
+pub(crate) trait SnapshotExports {
+    /// Offers a snapshot no longer, so that it can be deleted.
+    ///
+    /// # Errors
+    /// `Busy` if clients read it; nothing has changed.
+    fn withdraw<'a>(&'a self, name: &'a str) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
+
+    /// Offers the snapshots that the drive has now, and no others.
+    fn refresh(&self) -> Pin<Box<dyn Future<Output = ()> + '_>>;
 }
 
 /// Whether a socket is to be served no longer, so that its drive can be closed.
@@ -142,8 +155,8 @@ async fn serve_client<M: Medium + 'static>(link: &Link, served: &Served<M>) {
         Request::Resize(wanted) => resize(link, drive, wanted).await,
         Request::Set(change) => set(link, drive, change).await,
         Request::Compact { percent } => compact(link, drive, percent).await,
-        Request::CreateSnapshot(new) => create_snapshot(link, drive, new).await,
-        Request::DeleteSnapshots { names } => delete_snapshots(link, drive, names).await,
+        Request::CreateSnapshot(new) => create_snapshot(link, served, new).await,
+        Request::DeleteSnapshots { names } => delete_snapshots(link, served, names).await,
         Request::HoldChanges {} => hold_changes(link, drive).await,
         Request::Snapshots {} => snapshots(link, drive.snapshots()).await,
         Request::Service {} => Some(Answer::Service(Service {
@@ -266,11 +279,15 @@ async fn set<M: Medium + 'static>(
 /// Takes a snapshot; returns `None` if the client is gone.
 async fn create_snapshot<M: Medium + 'static>(
     link: &Link,
-    drive: &Rc<Drive<M, Runtime>>,
+    served: &Served<M>,
     new: NewSnapshot,
 ) -> Option<Answer> {
-    let worker = drive.clone();
-    let creating = async move { worker.create_snapshot(new).await };
+    let (worker, exports) = (served.drive.clone(), served.snapshots.clone());
+    let creating = async move {
+        let created = worker.create_snapshot(new).await;
+        refresh(exports).await;
+        created
+    };
     Some(match link.run_to_its_end(creating, Progress::default).await? {
         Ok(info) => {
             tracing::info!(snapshot = info.name, sequence = info.sequence, "snapshot taken");
@@ -283,13 +300,24 @@ async fn create_snapshot<M: Medium + 'static>(
 /// Deletes snapshots; returns `None` if the client is gone.
 async fn delete_snapshots<M: Medium + 'static>(
     link: &Link,
-    drive: &Rc<Drive<M, Runtime>>,
+    served: &Served<M>,
     names: Vec<String>,
 ) -> Option<Answer> {
-    let worker = drive.clone();
+    let (worker, exports) = (served.drive.clone(), served.snapshots.clone());
     let deleting = async move {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        worker.delete_snapshots(&names).await
+        let mut result = Ok(Vec::new());
+        for name in &names {
+            if let (Some(exports), Ok(_)) = (&exports, &result) {
+                result = exports.withdraw(name).await.map(|()| Vec::new());
+            }
+        }
+        if result.is_ok() {
+            result = worker.delete_snapshots(&names).await;
+        }
+        // Offers again what is still there.
+        refresh(exports).await;
+        result
     };
     match link.run_to_its_end(deleting, Progress::default).await? {
         Ok(deleted) => {
@@ -299,6 +327,12 @@ async fn delete_snapshots<M: Medium + 'static>(
             snapshots(link, deleted).await
         }
         Err(error) => Some(Answer::failed(&error)),
+    }
+}
+
+async fn refresh(exports: Option<Rc<dyn SnapshotExports>>) {
+    if let Some(exports) = exports {
+        exports.refresh().await;
     }
 }
 

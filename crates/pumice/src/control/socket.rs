@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Once};
 
 use super::directory::{SOCKET_SUFFIX, private_directory, socket_path};
-use super::session;
+use super::session::{self, SnapshotExports};
 use crate::watch::Watch;
 use pumice_drive::base::clock::while_busy;
 use pumice_drive::base::{Error, ErrorKind, Result};
@@ -73,18 +73,20 @@ impl ControlSocket {
         Ok(Self { socket: Arc::new(listener.into()), path, drive, file, end })
     }
 
-    /// Serves requests about `drive`, which has that name in `watch` and is served at `uris`,
-    /// until this socket is dropped.
+    /// Serves requests about `drive`, which has that name in `watch` and is served at `uris`, with
+    /// its snapshots, until this socket is dropped.
     pub(crate) fn serve<M: Medium + 'static>(
         &self,
         runtime: Runtime,
         drive: Rc<Drive<M, Runtime>>,
         watch: (Rc<Watch>, String),
         uris: Rc<RefCell<Vec<String>>>,
+        snapshots: Option<Rc<dyn SnapshotExports>>,
     ) -> impl Future<Output = ()> + 'static {
         let path = self.drive.to_string_lossy().into_owned();
         let (socket, end) = (self.socket.clone(), self.end.clone());
-        session::serve(runtime, socket, end, session::Served { path, drive, watch, uris })
+        let served = session::Served { path, drive, watch, uris, snapshots };
+        session::serve(runtime, socket, end, served)
     }
 }
 

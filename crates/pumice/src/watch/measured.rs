@@ -13,7 +13,7 @@ use super::snapshot::{CommandStats, HostStats};
 use pumice_drive::base::{Clock, Result};
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::Disk;
-use pumice_nbd::disk::Extent;
+use pumice_nbd::disk::{Change, Extent};
 
 /// A disk with counters of its requests.
 pub(crate) struct Measured<D> {
@@ -160,6 +160,17 @@ impl<D: Disk> Disk for Measured<D> {
         visit: impl FnMut(Extent) -> bool,
     ) -> Result<()> {
         self.disk.extents(offset, len, visit).await
+    }
+
+    /// As [`Self::extents`].
+    async fn changes(
+        &self,
+        since: &str,
+        offset: u64,
+        len: u64,
+        visit: impl FnMut(Change) -> bool,
+    ) -> Result<()> {
+        self.disk.changes(since, offset, len, visit).await
     }
 }
 

@@ -14,7 +14,7 @@ use pumice_drive::base::{Clock, Result};
 use pumice_drive::controller::{Drive, SegmentMap};
 use pumice_drive::media::Medium;
 use pumice_drive::runtime::Runtime;
-use pumice_nbd::Roster;
+use pumice_nbd::{Disk, Roster};
 
 /// A maintenance action on a drive; it changes nothing that a host could see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,15 +42,15 @@ pub(crate) trait Watched {
 }
 
 /// A drive, its name and the counters of its requests.
-struct WatchedDrive<M> {
+struct WatchedDrive<M, D> {
     name: String,
     drive: Rc<Drive<M, Runtime>>,
-    measured: Rc<Measured<Drive<M, Runtime>>>,
+    measured: Rc<Measured<D>>,
     rated_write_bytes: Option<u64>,
     media_bytes_at_start: u64,
 }
 
-impl<M: Medium + 'static> Watched for WatchedDrive<M> {
+impl<M: Medium + 'static, D: Disk> Watched for WatchedDrive<M, D> {
     fn name(&self) -> &str {
         &self.name
     }
@@ -112,11 +112,11 @@ impl Watch {
     }
 
     /// Adds a drive. `rated_write_bytes` is the rated write endurance of its medium.
-    pub(crate) fn add<M: Medium + 'static>(
+    pub(crate) fn add<M: Medium + 'static, D: Disk + 'static>(
         &self,
         name: String,
         drive: Rc<Drive<M, Runtime>>,
-        measured: Rc<Measured<Drive<M, Runtime>>>,
+        measured: Rc<Measured<D>>,
         rated_write_bytes: Option<u64>,
     ) {
         let media_bytes_at_start = drive.info().media_bytes;

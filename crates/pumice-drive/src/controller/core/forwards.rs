@@ -161,6 +161,20 @@ impl Forwards {
         self
     }
 
+    /// Returns what a view of a snapshot needs of the tables, for reading.
+    pub(crate) fn of_snapshot(&self, watermark: SeqNo) -> Self {
+        let mut forwards = Self::default();
+        for (&of, table) in &self.tables {
+            let needed = table.entries.iter().filter(|(_, copied)| copied.is_named_by(watermark));
+            let entries: BTreeMap<u32, Copied> = needed.map(|(&at, &copied)| (at, copied)).collect();
+            if !entries.is_empty() {
+                forwards.entry_count += entries.len();
+                forwards.tables.insert(of, Table { entries, ..Table::default() });
+            }
+        }
+        forwards
+    }
+
     /// Returns where a frame is that a map names in `generation` of its segment, and the generation
     /// there: what it names itself, if the frame was not moved.
     pub(crate) fn resolve(&self, place: FramePlace, generation: u64) -> (FramePlace, u64) {

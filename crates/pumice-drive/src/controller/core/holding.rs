@@ -69,9 +69,7 @@ impl Core {
     }
 
     /// Returns where a frame is that a map of this drive or of one of its snapshots names in
-    /// `generation` of its segment, and the generation there. A view of an open drive asks before
-    /// each read, pins the segment in this drive, and asks again if it awaited in between: garbage
-    /// collection may move a frame at any time, and keeps what is pinned.
+    /// `generation` of its segment, and the generation there.
     #[inline]
     pub(crate) fn forwarded(&self, place: FramePlace, generation: u64) -> (FramePlace, u64) {
         self.forwards.resolve(place, generation)
@@ -100,7 +98,8 @@ impl Core {
     /// Returns whether a retained segment is left as it is for now.
     pub(crate) fn must_stop_holding(&self, of: SegmentUse) -> bool {
         let is_it = self.space.generation(of.segment) == of.generation;
-        !is_it || !self.space.is_retained(of.segment) || self.errand_is_over()
+        let must_stay = !self.space.is_retained(of.segment) || self.snapshots.are_read();
+        !is_it || must_stay || self.errand_is_over()
     }
 
     /// Copies a frame that the disk or a snapshot needs.
@@ -170,7 +169,8 @@ impl Core {
     pub(crate) fn end_holding(&mut self, of: SegmentUse) -> bool {
         let segment = of.segment;
         let is_it = self.space.generation(segment) == of.generation;
-        if !is_it || self.space.live_bytes_of(segment) > 0 || !self.space.is_retained(segment) {
+        let is_needed = self.space.live_bytes_of(segment) > 0 || self.snapshots.are_read();
+        if !is_it || is_needed || !self.space.is_retained(segment) {
             return false;
         }
         let sealed = self.log.sealed_seq();
@@ -187,7 +187,7 @@ impl Core {
     }
 
     /// Lets garbage collection empty retained segments, unless the tables would get too long, a
-    /// snapshot is damaged, or one is being made.
+    /// snapshot is damaged or read, or one is being made.
     pub(crate) fn fix_retained(&mut self) {
         let most = self.settings.map_cache_bytes.max(FORWARD_BYTES_MIN);
         let frames = self.superblock.segment_bytes as usize / size_of::<[u64; 4]>();
@@ -195,6 +195,7 @@ impl Core {
         let is_fixed = is_full
             || self.has_long_tables()
             || self.snapshots.is_changing()
+            || self.snapshots.are_read()
             || self.snapshots.kept().iter().any(|kept| kept.damage.is_some());
         self.space.set_retained_fixed(is_fixed);
     }

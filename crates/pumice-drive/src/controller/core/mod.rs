@@ -498,6 +498,12 @@ impl Core {
         Some(LeafPlace { place, generation: self.space.generation(place.segment) })
     }
 
+    /// Returns the place of a leaf that is what is stored there: see [`L2p::stored_leaf`].
+    pub(crate) fn stored_leaf(&self, leaf: u64) -> Option<LeafPlace> {
+        let place = self.map.stored_leaf(leaf)?;
+        Some(LeafPlace { place, generation: self.space.generation(place.segment) })
+    }
+
     /// Makes the next checkpoint write a leaf again elsewhere, if its newest version is at `place`.
     /// Returns false if the leaf must be loaded first. The number may come from the medium.
     pub(crate) fn touch_leaf(&mut self, leaf: u64, place: MetadataAddress) -> bool {

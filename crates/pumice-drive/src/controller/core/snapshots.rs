@@ -146,6 +146,8 @@ pub(crate) struct Kept {
     pub(crate) retained: SegmentSet,
     /// What is wrong with its root or its bitmap: then every segment that was in use is retained.
     pub(crate) damage: Option<String>,
+    /// Views of it that are open.
+    pub(crate) readers: u32,
 }
 
 /// What the running checkpoint changes.
@@ -213,6 +215,11 @@ impl Snapshots {
         new.map_or(SeqNo(0), |kept| kept.entry.watermark)
     }
 
+    /// Returns whether a view of one is open.
+    pub(super) fn are_read(&self) -> bool {
+        self.kept.iter().any(|kept| kept.readers > 0)
+    }
+
     /// Returns whether the running checkpoint changes the list.
     pub(super) fn is_changing(&self) -> bool {
         self.change.is_some()
@@ -251,9 +258,10 @@ impl Snapshots {
         self.holds > 0 && self.begun < self.held_until
     }
 
-    /// Returns the oldest snapshot that is given up before the host is refused.
+    /// Returns the oldest snapshot that is given up before the host is refused: none that is read.
     fn oldest_that_yields(&self) -> Option<&Snapshot> {
-        self.kept.iter().map(|kept| &kept.entry).find(|entry| entry.yields)
+        let unread = self.kept.iter().filter(|kept| kept.readers == 0);
+        unread.map(|kept| &kept.entry).find(|entry| entry.yields)
     }
 
     /// Returns the list as it is when the running checkpoint is complete.
@@ -394,11 +402,42 @@ impl Core {
         Err(Error::new(ErrorKind::NoSpace, what))
     }
 
+    /// Begins to read a snapshot: until [`Core::end_view`] it is not deleted, and nothing that
+    /// snapshots need is moved. Returns its entry, and where frames are that were moved before;
+    /// `None` if there is no such snapshot.
+    ///
+    /// # Errors
+    /// `Busy` if it is being deleted.
+    pub(crate) fn begin_view(&mut self, name: &str) -> Result<Option<(Snapshot, Forwards)>> {
+        let Snapshots { kept, change, .. } = &mut self.snapshots;
+        let Some(kept) = kept.iter_mut().find(|kept| kept.entry.name == name) else {
+            return Ok(None);
+        };
+        if change.as_ref().is_some_and(|change| change.deletes(&kept.entry)) {
+            let what = format!("the snapshot {name} is being deleted");
+            return Err(Error::new(ErrorKind::Busy, what));
+        }
+        kept.readers = kept.readers.checked_add(1).expect("views take memory");
+        let entry = kept.entry.clone();
+        self.fix_retained();
+        let forwards = self.forwards.of_snapshot(entry.watermark);
+        Ok(Some((entry, forwards)))
+    }
+
+    /// Ends what [`Core::begin_view`] began for the snapshot of this batch.
+    pub(crate) fn end_view(&mut self, watermark: SeqNo) {
+        let mut all = self.snapshots.kept.iter_mut();
+        let kept = all.find(|kept| kept.entry.watermark == watermark);
+        let kept = kept.expect("a snapshot that is read is there");
+        kept.readers = kept.readers.checked_sub(1).expect("a view ends once");
+        self.fix_retained();
+    }
+
     /// Returns whether a wish can still be met, at the moment at which its checkpoint begins.
     ///
     /// # Errors
-    /// `AlreadyExists`, `NotFound`, `NoSpace`: with the last, there may be room again.
-    pub(super) fn check_wish(&self, wish: &Wish) -> Result<()> {
+    /// `AlreadyExists`, `NotFound`, `Busy`, `NoSpace`: with the last, there may be room again.
+    pub(crate) fn check_wish(&self, wish: &Wish) -> Result<()> {
         match wish {
             Wish::None => Ok(()),
             Wish::Create(new) => {
@@ -409,8 +448,14 @@ impl Core {
                 }
                 Ok(())
             }
-            Wish::Delete(gone) => self.check_kept(gone),
-            Wish::RollBack(disk) => self.check_kept(&[disk.watermark]),
+            Wish::Delete(gone) => {
+                self.check_kept(gone)?;
+                self.check_unread(|watermark| gone.contains(&watermark))
+            }
+            Wish::RollBack(disk) => {
+                self.check_kept(&[disk.watermark])?;
+                self.check_unread(|watermark| watermark > disk.watermark)
+            }
         }
     }
 
@@ -421,6 +466,18 @@ impl Core {
             return Ok(());
         }
         Err(Error::new(ErrorKind::NotFound, "the snapshot was deleted meanwhile"))
+    }
+
+    /// Returns an error if a snapshot is read that is to go.
+    fn check_unread(&self, goes: impl Fn(SeqNo) -> bool) -> Result<()> {
+        let mut read = self.snapshots.kept.iter().filter(|kept| kept.readers > 0);
+        match read.find(|kept| goes(kept.entry.watermark)) {
+            None => Ok(()),
+            Some(kept) => {
+                let what = format!("the snapshot {} is being read", kept.entry.name);
+                Err(Error::new(ErrorKind::Busy, what))
+            }
+        }
     }
 
     /// Notes what the checkpoint that begins changes.
@@ -472,7 +529,7 @@ impl Core {
             host_bytes: root.host_bytes,
             yields: new.yields,
         };
-        Kept { entry, named: retained.clone(), retained, damage: None }
+        Kept { entry, named: retained.clone(), retained, damage: None, readers: 0 }
     }
 
     /// Returns the bitmap of what the snapshot that is being made needs; `None` if there is none.

@@ -12,7 +12,7 @@
 //! own, and no part of the drive's state: queues of waiting tasks, buffers, decoded frames, loads
 //! under way, codecs.
 //!
-//! * `open`: opening, the drive's tasks, closing.
+//! * `open`: opening, the drive's tasks, closing. `view`: reading a snapshot of an open drive.
 //! * `leaves`: loading leaves of the map. `frame_cache`: decoded frames.
 //! * `read_cache`: decoded blocks. `read_ahead`: stored frames that a host will ask for.
 //! * `streams`: which reads are sequential.
@@ -26,6 +26,7 @@ pub(super) mod read_cache;
 mod restoring;
 pub(super) mod streams;
 pub(crate) mod superblocks;
+mod view;
 
 use std::cell::{Cell, OnceCell, Ref, RefCell};
 use std::pin::pin;
@@ -38,6 +39,7 @@ use read_cache::ReadCache;
 use restoring::Restoring;
 use serde::{Deserialize, Serialize};
 use streams::Streams;
+use view::Lease;
 
 use super::core::{Core, Wakes};
 use super::log::buffers::Buffers;
@@ -81,6 +83,8 @@ pub struct Drive<M, C> {
     /// Whether the task of garbage collection runs.
     pub(super) gc_runs: Cell<bool>,
     pub(super) scrub: Cell<ScrubProgress>,
+    /// Of a view: the drive that it is a view of.
+    lease: Option<Lease<M, C>>,
 }
 
 /// Tasks that wait for the core; see [`Wakes`] for what wakes each queue.

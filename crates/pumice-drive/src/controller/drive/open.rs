@@ -148,7 +148,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 
     /// Makes a drive of what recovery found; unless it is read-only, in a new epoch.
-    async fn assemble(
+    pub(super) async fn assemble(
         medium: M,
         clock: C,
         options: OpenOptions,
@@ -204,6 +204,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             gc_runs: Cell::new(false),
             scrub: Cell::default(),
             restoring: super::Restoring::default(),
+            lease: None,
             medium,
             clock,
         })
@@ -367,7 +368,11 @@ async fn can_be_read<M: Medium>(medium: &M, segment: SegmentId, offset: u32) -> 
 }
 
 /// Returns the settings of the core for this medium and these options.
-fn settings<M: Medium>(medium: &M, superblock: &Superblock, options: &OpenOptions) -> Settings {
+pub(super) fn settings<M: Medium>(
+    medium: &M,
+    superblock: &Superblock,
+    options: &OpenOptions,
+) -> Settings {
     let capabilities = medium.capabilities();
     Settings {
         has_durable_appends: capabilities.durable_appends,

@@ -118,8 +118,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// back by garbage collection. Must run to its end, as [`Drive::create_snapshot`].
     ///
     /// # Errors
-    /// `NotFound`, `ReadOnly`, `NoSpace`: nothing is changed. After `Medium` or `Poisoned` the
-    /// snapshot exists or does not, and the drive takes no writes.
+    /// `NotFound`, `Busy` while it is read (see [`Drive::view`]), `ReadOnly`, `NoSpace`: nothing is
+    /// changed. After `Medium` or `Poisoned` the snapshot exists or does not, and the drive takes
+    /// no writes.
     pub async fn delete_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
         let mut deleted = self.delete_snapshots(&[name]).await?;
         Ok(deleted.pop().expect("one name, one snapshot"))
@@ -134,7 +135,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let gone = gone.collect::<Result<Vec<_>>>()?;
         if !gone.is_empty() {
             let watermarks = gone.iter().map(|info| SeqNo(info.sequence)).collect();
-            self.checkpoint_with(Wish::Delete(watermarks)).await?;
+            let wish = Wish::Delete(watermarks);
+            self.core().check_wish(&wish)?;
+            self.checkpoint_with(wish).await?;
         }
         Ok(gone)
     }

@@ -269,6 +269,24 @@ impl L2p {
         }
     }
 
+    /// Returns where a leaf is stored that is still what is stored there: not changed in memory,
+    /// and in no dropped range.
+    pub(crate) fn stored_leaf(&self, leaf: u64) -> Option<MetadataAddress> {
+        let is_changed = match self.directory.held(leaf) {
+            Held::Slot(number) => {
+                let slot = self.slab.slot(number);
+                slot.is_dirty() || slot.is_pending()
+            }
+            Held::Entry(_) => false,
+        };
+        match self.entry(leaf) {
+            DirectoryEntry::Leaf(place) if !is_changed && self.dropped.get(leaf).is_none() => {
+                Some(place)
+            }
+            _ => None,
+        }
+    }
+
     /// Keeps leaves in memory, once they are there, until the next call; `None` releases them.
     pub(crate) fn keep(&mut self, leaves: Option<KeptLeaves>) {
         let leaf_count = self.leaf_count;

@@ -114,8 +114,14 @@ impl L2p {
 
     /// Returns the first leaf from `leaf` on that may hold something else than holes.
     pub(crate) fn next_mapped_leaf(&self, leaf: u64) -> Option<u64> {
+        self.next_mapped_leaf_below(leaf, self.leaf_count)
+    }
+
+    /// As [`L2p::next_mapped_leaf`], without looking at `end` and beyond.
+    pub(crate) fn next_mapped_leaf_below(&self, leaf: u64, end: u64) -> Option<u64> {
         let mut leaf = leaf;
-        while leaf < self.leaf_count {
+        let end = end.min(self.leaf_count);
+        while leaf < end {
             if let Some(range) = self.dropped.range_at(leaf) {
                 if range.mapping != Mapping::Hole {
                     return Some(leaf);

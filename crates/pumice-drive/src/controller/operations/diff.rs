@@ -10,7 +10,7 @@ use super::super::map::Mapping;
 use super::Content;
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Clock, Error, ErrorKind, Lba, Result};
-use crate::format::LEAF_BLOCKS;
+use crate::format::{DIRECTORY_PAGE_LEAVES, LEAF_BLOCKS};
 use crate::media::Medium;
 
 /// A range of bytes that was written between two snapshots.
@@ -22,6 +22,15 @@ pub struct Changed {
     pub bytes: u64,
     /// What it is now.
     pub content: Content,
+}
+
+/// A run of bytes of a disk, compared with an earlier snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Compared {
+    /// Its length; never 0.
+    pub bytes: u64,
+    /// What it is now, if it was written since.
+    pub changed: Option<Content>,
 }
 
 /// What a block is, and how many blocks from it on are parts of the same.
@@ -45,62 +54,93 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         earlier: &Drive<M, C>,
         mut visit: impl FnMut(Changed) -> bool,
     ) -> Result<()> {
+        let (mut at, mut found, mut is_wanted) = (0, None::<Changed>, true);
+        let compare = self.compare(earlier, 0, self.size_bytes(), |Compared { bytes, changed }| {
+            let offset = at;
+            at += bytes;
+            let Some(content) = changed else { return true };
+            match &mut found {
+                Some(last) if last.offset + last.bytes == offset && last.content == content => {
+                    last.bytes += bytes;
+                }
+                _ => {
+                    let before = found.replace(Changed { offset, bytes, content });
+                    is_wanted = before.is_none_or(&mut visit);
+                }
+            }
+            is_wanted
+        });
+        compare.await?;
+        if let Some(last) = found.filter(|_| is_wanted) {
+            visit(last);
+        }
+        Ok(())
+    }
+
+    /// Calls `visit` for each run of the `len` bytes from `offset` on, in order, until it returns
+    /// false, with whether it was written since `earlier`: see [`Drive::changes_since`]. Runs do
+    /// not reach beyond the range; adjacent ones may say the same. A block of an open drive that
+    /// changes during the call is compared as it is when its turn comes.
+    ///
+    /// # Errors
+    /// As [`Drive::changes_since`]; `InvalidInput` beyond the end of the disk.
+    pub async fn compare(
+        &self,
+        earlier: &Drive<M, C>,
+        offset: u64,
+        len: u64,
+        mut visit: impl FnMut(Compared) -> bool,
+    ) -> Result<()> {
+        self.core().check_range(offset, len)?;
         let [before, now] =
             [earlier, self].map(|drive| (drive.uuid(), drive.core().log().durable_seq()));
         if before.0 != now.0 || before.1 > now.1 {
             let what = "changes are counted from an earlier snapshot of the same drive";
             return Err(Error::new(ErrorKind::InvalidInput, what));
         }
-        let blocks = self.size_bytes() / BLOCK_BYTES as u64;
-        let mut found: Option<Changed> = None;
-        let mut at = 0;
-        while at < blocks {
-            if let Some(next) = self.next_difference(earlier, at) {
-                at = next;
-                continue;
-            }
-            let (old, new) = (earlier.piece(at).await?, self.piece(at).await?);
-            let count = old.blocks.min(new.blocks).min(blocks - at);
-            assert!(count > 0, "a comparison of disks makes progress");
-            if !is_same(&old, &new) {
-                let content = content_of(new.mapping);
-                let (offset, bytes) = (at * BLOCK_BYTES as u64, count * BLOCK_BYTES as u64);
-                match &mut found {
-                    Some(last) if last.offset + last.bytes == offset && last.content == content => {
-                        last.bytes += bytes;
-                    }
-                    _ => {
-                        let next = Changed { offset, bytes, content };
-                        if found.replace(next).is_some_and(|last| !visit(last)) {
-                            return Ok(());
-                        }
-                    }
+        let block = BLOCK_BYTES as u64;
+        let (mut at, end) = (offset, offset + len);
+        while at < end {
+            let (lba, last) = (at / block, end.div_ceil(block));
+            let (count, changed) = match self.next_difference(earlier, lba) {
+                Some(next) => (next - lba, None),
+                None => {
+                    let old = earlier.piece(lba).await?;
+                    // Of this moment, in which it is compared.
+                    let new = self.piece(lba).await?;
+                    let changed = (!is_same(&old, &new)).then(|| content_of(new.mapping));
+                    (old.blocks.min(new.blocks), changed)
                 }
+            };
+            let bytes = (lba + count.min(last - lba)) * block - at;
+            let bytes = bytes.min(end - at);
+            assert!(bytes > 0, "a comparison of disks makes progress");
+            if !visit(Compared { bytes, changed }) {
+                return Ok(());
             }
-            at += count;
-        }
-        if let Some(last) = found {
-            visit(last);
+            at += bytes;
         }
         Ok(())
     }
 
-    /// Returns the first block after `at` that may differ, if that is known without reading: at the
-    /// beginning of a leaf that both maps have at one place, or of leaves that neither has.
+    /// Returns the first block after `at` that may differ, if that is known without reading: in a
+    /// leaf that both maps have at one place, or in leaves that neither has.
     fn next_difference(&self, earlier: &Drive<M, C>, at: u64) -> Option<u64> {
         let leaf_blocks = u64::from(LEAF_BLOCKS);
         let leaf = at / leaf_blocks;
         let leaves = |core: &Core| (core.size_bytes() / BLOCK_BYTES as u64).div_ceil(leaf_blocks);
         let (old, new) = (earlier.core(), self.core());
-        if !at.is_multiple_of(leaf_blocks) || leaf >= leaves(&old) {
+        if leaf >= leaves(&old) {
             return None;
         }
-        let both = [&old, &new].map(|core| core.map().next_mapped_leaf(leaf));
-        let next = both.into_iter().flatten().min().unwrap_or(leaves(&old)).min(leaves(&old));
+        // No further than a directory page: the next call would look at the same leaves again.
+        let end = (leaf + 1).next_multiple_of(DIRECTORY_PAGE_LEAVES as u64).min(leaves(&old));
+        let both = [&old, &new].map(|core| core.map().next_mapped_leaf_below(leaf, end));
+        let next = both.into_iter().flatten().min().unwrap_or(end).min(end);
         if next > leaf {
             return Some(next * leaf_blocks);
         }
-        let [old, new] = [&old, &new].map(|core| core.leaf_to_load(leaf));
+        let [old, new] = [&old, &new].map(|core| core.stored_leaf(leaf));
         let is_one = old
             .zip(new)
             .is_some_and(|(old, new)| (old.place, old.generation) == (new.place, new.generation));
@@ -114,6 +154,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         }
         loop {
             match self.with_core(|core| core.locate(Lba(at))) {
+                Located::Run { mapping: Mapping::Frame { place, index }, blocks, generation } => {
+                    let (place, generation) = self.core().forwarded(place, generation);
+                    let mapping = Mapping::Frame { place, index };
+                    return Ok(Piece { mapping, generation, blocks });
+                }
                 Located::Run { mapping, blocks, generation } => {
                     return Ok(Piece { mapping, generation, blocks });
                 }

@@ -25,6 +25,6 @@ mod trim;
 mod write;
 mod write_back;
 
-pub use diff::Changed;
+pub use diff::{Changed, Compared};
 pub use extents::{Content, Extent};
 pub(crate) use write_back::FULL_RETRY_NS;

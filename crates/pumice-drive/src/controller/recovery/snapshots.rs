@@ -65,7 +65,7 @@ impl<M: Medium> Reader<'_, M> {
                 }
             };
             match named {
-                Ok(named) => Kept { entry, named, retained, damage: None },
+                Ok(named) => Kept { entry, named, retained, damage: None, readers: 0 },
                 Err(error) => {
                     tracing::warn!(
                         snapshot = entry.name,
@@ -77,7 +77,7 @@ impl<M: Medium> Reader<'_, M> {
                         named.insert(used.segment);
                     }
                     let damage = Some(error.chain().to_string());
-                    Kept { entry, named, retained, damage }
+                    Kept { entry, named, retained, damage, readers: 0 }
                 }
             }
         });

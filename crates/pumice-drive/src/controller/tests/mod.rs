@@ -19,7 +19,7 @@
 //! * `rebuilding`: a new drive from what is left of one.
 //! * `resize`: other sizes and capacities, and power loss during a resize.
 //! * `settings`: another codec and other thresholds, and power loss while they are stored.
-//! * `snapshots`: disks that are kept.
+//! * `snapshots`: disks that are kept. `views`: reading them while the drive is open.
 //! * `scrub`: finding damage in a drive in use.
 //! * `space`: drives that are full.
 //! * `ageing`: drives that were used for long, with cold and partly dead data.
@@ -73,6 +73,7 @@ mod strangers;
 mod survival;
 mod tail;
 mod threads;
+mod views;
 mod warming;
 mod watching;
 mod zeroes;

@@ -680,7 +680,7 @@ fn view(world: &World, name: &str) -> Rc<TestDrive> {
 }
 
 /// The blocks that were written from one disk to another.
-fn changed(world: &World, from: &TestDrive, to: &TestDrive) -> Vec<bool> {
+pub(super) fn changed(world: &World, from: &TestDrive, to: &TestDrive) -> Vec<bool> {
     let mut changed = vec![false; (to.size_bytes() / BLOCK) as usize];
     let mut last = 0;
     let visit = |range: Changed| {

@@ -15,6 +15,7 @@ use crate::cli::open::{self, FileDrive};
 use crate::cli::serve::name_of;
 use crate::cli::{Outcome, chain, notify, print, print_schema, say_error, signals, whereabouts};
 use crate::control::ControlSocket;
+use crate::place::Place;
 use crate::watch::{Connections, Measured, Watch};
 use pumice_drive::codec::Workers;
 use pumice_drive::runtime::{Backend, Runtime};
@@ -31,7 +32,8 @@ pub(super) fn serve(args: &Args, wanted: Wanted) -> Result<Outcome> {
     runtime.set_busy_poll(args.opening.busy_poll_ns());
     // After the protection, which threads inherit: no memory of theirs may wait for this drive.
     let workers = args.opening.pool()?.map(Workers::of);
-    let drive = open::drive(&runtime, &args.path, args.opening.options(&args.path));
+    let place = Place { path: args.path.clone(), snapshot: args.snapshot.clone() };
+    let drive = open::at(&runtime, &place, args.opening.options(&args.path));
     let drive = match drive {
         Err(error) if open::is_busy(&error) => {
             let other = Attachment::of(&args.path)?;
@@ -88,19 +90,26 @@ fn serve_opened(
     wanted.check_mountpoint()?;
     let mut attachment = Attachment::begin(&args.path, args.mountpoint.as_deref())?;
     let measured = Rc::new(Measured::new(drive.clone(), runtime.clone()));
-    let name = name_of(&args.path);
+    let name = match &args.snapshot {
+        Some(snapshot) => format!("{}@{snapshot}", name_of(&args.path)),
+        None => name_of(&args.path),
+    };
     let file = attachment.fuse_directory().join(file_name(&name));
     let mount = FuseMount::mount(runtime, measured.clone(), &attachment.fuse_directory(), &name);
     let mount = mount.inspect_err(|_| clean(&attachment))?;
-    let control = ControlSocket::bind(runtime, &args.path).inspect_err(|error| {
+    // What is asked of a drive at its path is not for a snapshot to answer.
+    let is_whole = args.snapshot.is_none();
+    let control = is_whole.then(|| ControlSocket::bind(runtime, &args.path)).transpose();
+    let control = control.inspect_err(|error| {
         let (path, error) = (args.path.display(), error.chain());
         tracing::warn!(drive = %path, %error, "other commands cannot reach the drive");
     });
-    if let Ok(control) = &control {
+    if let Ok(Some(control)) = &control {
         let watch = Watch::new(runtime.clone(), Connections::default, Arc::default());
         watch.add(name.clone(), drive.clone(), measured, None);
         let watch = (watch, name);
-        runtime.spawn(control.serve(runtime.clone(), drive.clone(), watch, Rc::default()));
+        let (uris, drive) = (Rc::default(), drive.clone());
+        runtime.spawn(control.serve(runtime.clone(), drive, watch, uris, None));
     }
     whereabouts::watch(drive.medium().whereabouts());
     // Fails only if the thread has ended, which its result reports.

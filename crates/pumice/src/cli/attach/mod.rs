@@ -33,7 +33,7 @@ mod worker;
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 pub(crate) use self::attachment::Attachment;
@@ -41,13 +41,14 @@ use self::set_up::Wanted;
 pub(crate) use self::take_down::take_down;
 use super::Outcome;
 use super::open::Opening;
+use crate::place::Place;
 
 /// Attach a drive as a block device, and mount it (root)
 ///
 /// Prints the device, /dev/loopN, once it is ready, and serves it in the background until `pumice
 /// detach`. With a mount point, mounts the file system on the drive. fstrim returns unused space to
 /// the drive.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   pumice attach drive.pumice
@@ -55,7 +56,7 @@ Examples:
   pumice attach drive.pumice /mnt
   pumice detach /mnt")]
 pub(crate) struct Args {
-    /// File or block device of the drive
+    /// File or block device of the drive; PATH@NAME for a snapshot, with --read-only
     path: PathBuf,
 
     /// Empty directory to mount the drive's file system on
@@ -102,6 +103,10 @@ pub(crate) struct Args {
     /// One step of several, for a service that serves the device without the machine's mounts
     #[arg(long, hide = true, value_enum, conflicts_with = "in_background")]
     step: Option<Step>,
+
+    /// The snapshot that the path named
+    #[arg(skip)]
+    snapshot: Option<String>,
 }
 
 /// File system that `--mkfs` creates.
@@ -164,6 +169,11 @@ impl Args {
 /// A requirement on the machine, the drive or the mount point is not met, or a step fails; nothing
 /// is left.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    let Place { path, snapshot } = Place::of(&args.path)?;
+    if snapshot.is_some() && !args.opening.read_only {
+        bail!("{}: a snapshot can only be read: use --read-only", args.path.display());
+    }
+    let args = &Args { path, snapshot, ..args.clone() };
     let wanted = args.wanted();
     wanted.check_machine()?;
     // Otherwise the mount found there may be left from this drive.

@@ -39,7 +39,8 @@ pub(super) fn headline(shown: &DemoResult, source: &Source<'_>) -> String {
     )
 }
 
-/// Returns the kind of data of a cell in which the drive that compresses is slower, and by how much.
+/// Returns the kind of data of a cell in which the drive that compresses is slower, and by how
+/// much.
 fn slower_text(cell: &Cell) -> Option<String> {
     let compared = cell.compared.compared.filter(|one| one.verdict == Verdict::Slower)?;
     let percent = (1.0 - compared.ratio) * 100.0;

@@ -9,6 +9,8 @@ use std::rc::Rc;
 use anyhow::{Context, Result, bail};
 use futures_util::stream::{StreamExt, iter};
 
+use super::disk::{ServedDisk, Views};
+use super::snapshots::{Front, Snapshots};
 use super::tables::Exports;
 use crate::cli::chain;
 use crate::cli::open::{self, FileDrive};
@@ -16,14 +18,15 @@ use crate::cli::remains;
 use crate::cli::state::saved_text;
 use crate::cli::watch::MeasuredDrive;
 use crate::cli::whereabouts;
-use crate::control::ControlSocket;
+use crate::control::{ControlSocket, SnapshotExports};
 use crate::place::Place;
 use crate::watch::{Measured, Watch};
+use pumice_drive::Uuid;
 use pumice_drive::base::units::format_size;
 use pumice_drive::codec::Workers;
-use pumice_drive::controller::{Info, OpenOptions};
+use pumice_drive::controller::{Info, OpenOptions, SnapshotInfo};
 use pumice_drive::runtime::Runtime;
-use pumice_nbd::{Export, Lineage};
+use pumice_nbd::{Export, Lineage, Server};
 
 /// Longest string of the protocol.
 const TEXT_BYTES_MAX: usize = 4096;
@@ -91,6 +94,9 @@ pub(super) struct Served {
     /// The control socket of the drive, while this lives.
     control: Option<ControlSocket>,
     is_snapshot: bool,
+    pub(super) views: Rc<Views>,
+    /// The exports of its snapshots, once there is a server.
+    pub(super) snapshots: Option<Rc<Snapshots>>,
 }
 
 /// Options for the name of an export.
@@ -232,13 +238,17 @@ pub(super) fn open_all(
             Ok(drive) => {
                 workers.into_iter().for_each(|workers| drive.use_workers(workers.clone()));
                 let description = description.clone().unwrap_or_else(|| describe(&drive));
-                let measured = Measured::new(drive.clone(), runtime.clone());
+                let is_snapshot = planned.snapshot.is_some();
+                let views = Views::of(drive.clone(), runtime.clone());
+                let disk = ServedDisk::Drive(drive.clone(), views.clone());
+                let measured = Measured::new(Rc::new(disk), runtime.clone());
                 let export = Export::new(name.clone(), description, Rc::new(measured));
-                let export =
-                    Rc::new(export.with_lineage(lineage(&drive, planned.snapshot.is_some())));
-                let uris = Rc::default();
-                let (path, is_snapshot) = (path.clone(), planned.snapshot.is_some());
-                served.push(Served { path, drive, export, uris, control: None, is_snapshot });
+                let export = Rc::new(export.with_lineage(lineage(&drive, is_snapshot)));
+                let (path, uris) = (path.clone(), Rc::default());
+                let (control, snapshots) = (None, None);
+                let one =
+                    Served { path, drive, export, uris, control, is_snapshot, views, snapshots };
+                served.push(one);
             }
             Err(error) if *is_found => {
                 let (drive, error) = (path.display(), chain(&error));
@@ -268,11 +278,31 @@ pub(super) fn show(
     }
 }
 
+/// Offers the snapshots of a drive.
+pub(super) fn show_snapshots(
+    runtime: &Runtime,
+    served: &mut Served,
+    server: &Rc<Server<MeasuredDrive>>,
+    front: Option<Front>,
+) {
+    if served.is_snapshot {
+        return;
+    }
+    let (drive, views) = (served.drive.clone(), served.views.clone());
+    let (runtime_of_theirs, export) = (runtime.clone(), served.export.clone());
+    let snapshots = Snapshots::of(runtime_of_theirs, (drive, views), export, server.clone());
+    snapshots.inform(front);
+    runtime.block_on(snapshots.refresh());
+    served.snapshots = Some(snapshots);
+}
+
 /// Closes drives; returns the first error, with its path.
 pub(super) fn close_all(runtime: &Runtime, served: &[Served]) -> Result<()> {
     let closing = |served: &Served| {
         let (path, drive) = (served.path.clone(), served.drive.clone());
         let written = served.export.disk.stats().write.bytes;
+        // They hold the drive, too.
+        served.views.remove_all();
         async move {
             let info = drive.info();
             drive.close().await.with_context(|| path.display().to_string())?;
@@ -327,9 +357,7 @@ pub(super) fn check_text(option: &str, text: &str) -> Result<()> {
 fn lineage(drive: &FileDrive, is_snapshot: bool) -> Lineage {
     let Info { uuid, epoch, was_clean, sequence, .. } = drive.info();
     if is_snapshot {
-        // No other snapshot of the drive has this number, whatever its name.
-        let state = format!("{uuid} snapshot {sequence}");
-        return Lineage { follows: state.clone(), leaves: state };
+        return lineage_of(uuid, sequence);
     }
     let state = |epoch: u32| format!("{uuid} {epoch}");
     let follows = match (drive.is_read_only(), was_clean) {
@@ -338,6 +366,17 @@ fn lineage(drive: &FileDrive, is_snapshot: bool) -> Lineage {
         (false, false) => "a state that was lost".into(),
     };
     Lineage { follows, leaves: state(epoch) }
+}
+
+/// Returns where a snapshot of an open drive stands among the states of the drive.
+pub(super) fn lineage_of_snapshot(drive: &FileDrive, info: &SnapshotInfo) -> Lineage {
+    lineage_of(drive.uuid(), info.sequence)
+}
+
+fn lineage_of(uuid: Uuid, sequence: u64) -> Lineage {
+    // No other snapshot of the drive has this number, whatever its name.
+    let state = format!("{uuid} snapshot {sequence}");
+    Lineage { follows: state.clone(), leaves: state }
 }
 
 /// Returns the name of a drive: that of its file without the suffix.
@@ -363,7 +402,9 @@ fn control(
     });
     let socket = socket.ok()?;
     let uris = served.uris.clone();
-    runtime.spawn(socket.serve(runtime.clone(), served.drive.clone(), watch, uris));
+    let snapshots = served.snapshots.clone();
+    let snapshots = snapshots.map(|snapshots| snapshots as Rc<dyn SnapshotExports>);
+    runtime.spawn(socket.serve(runtime.clone(), served.drive.clone(), watch, uris, snapshots));
     Some(socket)
 }
 

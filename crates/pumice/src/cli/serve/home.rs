@@ -7,6 +7,7 @@ use std::sync::mpsc::Sender;
 use anyhow::Result;
 
 use super::exports::{self, Planned, Served};
+use super::snapshots::Front;
 use super::threads::Described;
 use crate::cli::watch::{self, Answerer, MeasuredDrive};
 use crate::watch::Watch;
@@ -35,6 +36,8 @@ pub(super) struct Showing {
     pub(super) tally: Arc<Tally>,
     pub(super) roster: Arc<Roster>,
     pub(super) answerer: Option<Answerer>,
+    /// The way to that server, if it is on another thread.
+    pub(super) front: Option<Front>,
     /// Dropped when it has been done.
     pub(super) _done: Sender<()>,
 }
@@ -47,6 +50,7 @@ pub(super) struct Home {
     pub(super) server: Rc<Server<MeasuredDrive>>,
     /// Once the drives are shown, and the rated write endurance of their medium.
     watch: Option<(Rc<Watch>, Option<u64>)>,
+    front: Option<Front>,
 }
 
 impl Plan {
@@ -72,15 +76,18 @@ impl Home {
     pub(super) fn open(runtime: &Runtime, plan: Plan) -> Result<Option<Self>> {
         runtime.set_busy_poll(plan.busy_poll_ns);
         let workers = plan.pool.map(Workers::of);
-        let served = exports::open_all(runtime, &plan.drives, workers.as_ref(), plan.homes)?;
+        let mut served = exports::open_all(runtime, &plan.drives, workers.as_ref(), plan.homes)?;
         if served.is_empty() {
             return Ok(None);
         }
         let exports = served.iter().map(|drive| drive.export.clone()).collect();
         let options = plan.options.shared_by(plan.homes);
         let server = Server::new(runtime.clone(), exports, options);
+        for drive in &mut served {
+            exports::show_snapshots(runtime, drive, &server, None);
+        }
         let runtime = runtime.clone();
-        Ok(Some(Self { runtime, workers, served, server, watch: None }))
+        Ok(Some(Self { runtime, workers, served, server, watch: None, front: None }))
     }
 
     /// Returns what other threads may know of the drives.
@@ -105,10 +112,11 @@ impl Home {
         let planned = [planned];
         let opened = exports::open_all(&self.runtime, &planned, self.workers.as_ref(), 1)?;
         let Some(mut served) = opened.into_iter().next() else { return Ok(None) };
+        self.server.add(served.export.clone());
+        exports::show_snapshots(&self.runtime, &mut served, &self.server, self.front.clone());
         if let Some((watch, rated_write_bytes)) = &self.watch {
             exports::show(&self.runtime, &mut served, *rated_write_bytes, watch);
         }
-        self.server.add(served.export.clone());
         let added = (self.describe(&served), Announcement::of(&served.export));
         self.served.push(served);
         Ok(Some(added))
@@ -140,14 +148,16 @@ impl Home {
 
     /// Makes the drives visible to monitoring and to other commands.
     pub(super) fn show(&mut self, showing: Showing) {
-        let Showing { uris, rated_write_bytes, tally, roster, answerer, _done } = showing;
+        let Showing { uris, rated_write_bytes, tally, roster, answerer, front, _done } = showing;
         let watch = watch::watch(&self.runtime, tally, roster);
         self.set_uris(&uris);
         for served in &mut self.served {
+            served.snapshots.iter().for_each(|snapshots| snapshots.inform(front.clone()));
             exports::show(&self.runtime, served, rated_write_bytes, &watch);
         }
         watch::answer(answerer, &self.runtime, &watch);
         self.watch = Some((watch, rated_write_bytes));
+        self.front = front;
     }
 
     /// Closes the drives, whose clients are gone.

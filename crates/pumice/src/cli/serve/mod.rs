@@ -2,12 +2,14 @@
 //! ends it.
 
 mod command;
+mod disk;
 mod expiry;
 mod exports;
 mod home;
 mod network;
 mod reload;
 mod restart;
+mod snapshots;
 mod tables;
 mod threads;
 mod uris;
@@ -19,6 +21,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 
+pub(crate) use self::disk::ServedDisk;
 #[cfg(feature = "attach")]
 pub(crate) use self::exports::name_of;
 use self::exports::{Names, Planned};
@@ -40,14 +43,15 @@ use pumice_nbd::{Handover, Listener, Options, Policy, Security, Server};
 
 /// Serve drives over NBD until SIGINT or SIGTERM
 ///
-/// Each drive is an export named after its file; a single drive is also the default export. Without
-/// --unix, --listen, --vhost-user or --run, the server listens on 127.0.0.1:10809, or on the
-/// sockets passed by systemd. On shutdown it flushes all drives; a second signal ends it at once.
-/// SIGHUP rereads configuration and certificates. Access rules, limits, certificates, and drives
-/// that were added or removed change while clients work; for anything else, or if nothing has
-/// changed, the server restarts, possibly as a newer version, with the same arguments and sockets:
-/// clients notice only a pause. On a terminal, or with --run, SIGHUP shuts the server down. The log
-/// goes to stderr; `pumice --log debug serve` logs more.
+/// Each drive is an export named after its file; a single drive is also the default export. Each
+/// snapshot of a drive is the read-only export DRIVE@NAME. Without --unix, --listen, --vhost-user
+/// or --run, the server listens on 127.0.0.1:10809, or on the sockets passed by systemd. On
+/// shutdown it flushes all drives; a second signal ends it at once. SIGHUP rereads configuration
+/// and certificates. Access rules, limits, certificates, and drives that were added or removed
+/// change while clients work; for anything else, or if nothing has changed, the server restarts,
+/// possibly as a newer version, with the same arguments and sockets: clients notice only a pause.
+/// On a terminal, or with --run, SIGHUP shuts the server down. The log goes to stderr; `pumice
+/// --log debug serve` logs more.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -265,7 +269,7 @@ fn serve(
     clients.into_iter().for_each(|client| server.resume(client));
     let device = front_ends.serve(&runtime, drives.here(), restart::inherited_guest().as_deref());
     let (watching, answerers) = super::watch::serve(http, drives.names())?;
-    drives.show(answerers, &server, args.watch.rated_tbw(), &uris);
+    drives.show(&runtime, answerers, &server, args.watch.rated_tbw(), &uris);
     let printed = if args.json && !is_restarted { uris::print(&described, &uris) } else { Ok(()) };
     super::notify::ready();
     let end = printed.and_then(|()| match &args.run {

@@ -28,6 +28,7 @@ use async_channel::{Receiver, Sender, bounded};
 
 use super::exports::{Planned, Served};
 use super::home::{Home, Plan, Showing};
+use super::snapshots;
 use crate::cli::signals;
 use crate::cli::watch::{Answerer, MeasuredDrive};
 use crate::watch::Names;
@@ -281,28 +282,31 @@ impl Drives {
     /// commands.
     pub(super) fn show(
         &mut self,
+        runtime: &Runtime,
         answerers: Vec<Option<Answerer>>,
-        server: &Server<MeasuredDrive>,
+        server: &Rc<Server<MeasuredDrive>>,
         rated_write_bytes: Option<u64>,
         uris: &[Vec<String>],
     ) {
         let (done, all_done) = mpsc::channel();
-        let showing = |uris: &[Vec<String>], answerer| {
+        let showing = |uris: &[Vec<String>], answerer, front| {
             let (uris, done) = (uris.to_vec(), done.clone());
             let (tally, roster) = (server.tally().clone(), server.roster().clone());
-            Showing { uris, rated_write_bytes, tally, roster, answerer, _done: done }
+            Showing { uris, rated_write_bytes, tally, roster, answerer, front, _done: done }
         };
         match self {
             Self::Here(home, _) => {
-                answerers.into_iter().for_each(|answerer| home.show(showing(uris, answerer)));
+                let show = |answerer| home.show(showing(uris, answerer, None));
+                answerers.into_iter().for_each(show);
             }
             Self::There(threads, _) => {
                 let mut rest = uris;
-                for (thread, answerer) in threads.iter().zip(answerers) {
+                for (index, (thread, answerer)) in threads.iter().zip(answerers).enumerate() {
                     let (own, others) = rest.split_at(thread.drives.len());
                     rest = others;
+                    let front = Some(snapshots::front(runtime, server, index));
                     // A thread that has ended has nothing to show.
-                    let _ = thread.orders.try_send(Order::Show(showing(own, answerer)));
+                    let _ = thread.orders.try_send(Order::Show(showing(own, answerer, front)));
                 }
             }
         }
@@ -518,8 +522,9 @@ mod tests {
         let (tally, roster) = (server.tally().clone(), server.roster().clone());
         let uris = vec![Vec::new()];
         let rated_write_bytes = None;
-        let answerer = None;
-        let shows = Showing { uris, rated_write_bytes, tally, roster, answerer, _done: done };
+        let (answerer, front) = (None, None);
+        let shows =
+            Showing { uris, rated_write_bytes, tally, roster, answerer, front, _done: done };
         let shown = orders.try_send(Order::Show(shows));
         shown.unwrap_or_else(|_| panic!("the thread has ended"));
         assert!(all_done.recv().is_err(), "nothing is sent");

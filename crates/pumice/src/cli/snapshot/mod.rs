@@ -34,7 +34,8 @@ const NAMES_BYTES_MAX: usize = 1500;
 /// A snapshot keeps the disk as it was at one moment, with everything that was written before the
 /// command began; what a file system still has in its cache is not in it. It takes no copy: it
 /// costs the space of what is overwritten or trimmed later, until it is deleted. `pumice extract`,
-/// `check` and `serve` read PATH@NAME; PATH must not be in use then.
+/// `check`, `serve` and `attach --read-only` read PATH@NAME while PATH is not in use; a server of
+/// PATH offers the export DRIVE@NAME.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_subcommand = true)]
 #[command(after_help = "\

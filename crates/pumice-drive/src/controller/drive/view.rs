@@ -1,0 +1,61 @@
+//! Reading a snapshot of an open drive.
+//!
+//! A view is a drive of its own, read-only, on another handle of the medium: its map and its
+//! segment table are those of the snapshot's checkpoint, and the log after that is not read. The
+//! places that it names do not change as long as the snapshot is read: garbage collection leaves
+//! what snapshots need where it is meanwhile, and tables say where it had moved frames before. So
+//! the two drives need to know nothing of each other but that. Where the checkpoint lies is asked of the open drive, not
+//! of the medium, where superblocks may just be written. A view has no tasks, and writes nothing.
+
+use std::rc::Rc;
+
+use super::super::maintenance::not_found;
+use super::super::options::OpenOptions;
+use super::super::recovery::{self, Limits};
+use super::Drive;
+use super::open::settings;
+use super::superblocks::StoredSuperblock;
+use crate::base::{Clock, Result, SeqNo};
+use crate::media::Medium;
+
+/// What keeps a snapshot from being deleted while it is read.
+pub(super) struct Lease<M, C> {
+    origin: Rc<Drive<M, C>>,
+    watermark: SeqNo,
+}
+
+impl<M, C> Drop for Lease<M, C> {
+    fn drop(&mut self) {
+        self.origin.with_core(|core| core.end_view(self.watermark));
+    }
+}
+
+impl<M: Medium + Clone, C: Clock + Clone> Drive<M, C> {
+    /// Opens a snapshot of this open drive, read-only. As long as the result lives, the snapshot is
+    /// not deleted, and this drive not released; dropping it is all that ends it. Memory: the
+    /// directory and the segment table, about 4 MiB for each TiB, and the caches of `options`.
+    ///
+    /// # Errors
+    /// `NotFound`, `Busy` while it is being deleted, `Corrupt` or `Medium` if its checkpoint cannot
+    /// be read.
+    pub async fn view(self: &Rc<Self>, name: &str, options: OpenOptions) -> Result<Rc<Self>> {
+        let Some((entry, forwards)) = self.with_core(|core| core.begin_view(name))? else {
+            let all = self.snapshots();
+            return Err(not_found(name, all.iter().map(|info| info.name.as_str())));
+        };
+        let lease = Lease { origin: self.clone(), watermark: entry.watermark };
+        let superblock = recovery::superblock_of(self.core().superblock(), &entry);
+        // There is no task to read ahead.
+        let options = OpenOptions { read_only: true, read_ahead_bytes: 0, ..options };
+        let (medium, clock) = (self.medium.clone(), self.clock.clone());
+        let settings = settings(&medium, &superblock, &options);
+        let limits = Limits::for_map_cache(options.map_cache_bytes);
+        let recovered =
+            recovery::restore(&medium, &superblock, settings, limits, forwards).await?;
+        // Neither slot is ever written.
+        let stored = StoredSuperblock { superblock, slot: 0 };
+        let mut view = Self::assemble(medium, clock, options, stored, recovered, 0).await?;
+        view.lease = Some(lease);
+        Ok(Rc::new(view))
+    }
+}

@@ -1,0 +1,160 @@
+//! Goal: earlier states of a disk are exports under its rules, and clients learn what has changed
+//! since them, whatever thread their connection is on.
+//! Method: a disk in memory that knows what it was when it was made; scripted clients.
+
+use super::super::{Earlier, Policy, Rate, Rules};
+use super::dialects::{self, descriptors};
+use super::relays::World;
+use super::*;
+use crate::wire::{option, reply};
+use pumice_drive::base::Clock;
+
+/// The export `disk@NAME`.
+pub(super) fn earlier(
+    of: &Export<MemoryDisk>,
+    name: &str,
+    sequence: u64,
+) -> Rc<Export<MemoryDisk>> {
+    let disk = Rc::new(MemoryDisk { is_read_only: true, ..MemoryDisk::default() });
+    let at = Earlier { of: of.name.clone(), name: name.into(), sequence };
+    Rc::new(of.of_earlier(format!("{}@{name}", of.name), String::new(), disk, at))
+}
+
+/// Runs `client` against a server of `disk` and earlier states of it, the oldest first.
+fn serve_states(
+    states: &[&str],
+    policy: Policy,
+    client: impl FnOnce(Door) + Send + 'static,
+) -> Rc<MemoryDisk> {
+    let runtime = Runtime::new(Backend::Auto).unwrap();
+    let disk = Rc::new(MemoryDisk::default());
+    let export = Rc::new(Export::new("disk", "", disk.clone()));
+    let states = (1..).zip(states).map(|(number, name)| earlier(&export, name, number));
+    let exports = [export.clone()].into_iter().chain(states).collect();
+    let options = Options { policy, ..Options::default() };
+    let server = Server::new(runtime.clone(), exports, options);
+    serve_with(&runtime, &server, &disk, client);
+    disk
+}
+
+/// A connection that has agreed on structured replies.
+fn haggling(door: &Door) -> Client {
+    let mut client = door.connect();
+    client.greet(3);
+    client.agree(option::STRUCTURED_REPLY);
+    client
+}
+
+/// Asks what has changed in the first blocks.
+fn expect_changes(client: &mut Client, contexts: &[u32]) {
+    client.request(command::BLOCK_STATUS, 0, 9, 4096, 8 * 4096);
+    for &id in contexts {
+        assert_eq!(descriptors(&client.chunk()), (id, vec![(4096, 0), (8192, 1), (20480, 0)]));
+    }
+}
+
+fn change_blocks(client: &mut Client) {
+    client.request(command::WRITE, 0, 3, 2 * 4096 + 17, 5000);
+    client.send(&[1; 5000]);
+    assert_eq!(client.chunk().cookie, 3);
+}
+
+const CONTEXTS: [&str; 2] = ["qemu:dirty-bitmap:new", "x-pumice:changed:new"];
+
+fn selected() -> Vec<(u32, String)> {
+    vec![(3, CONTEXTS[0].to_owned()), (4, CONTEXTS[1].to_owned())]
+}
+
+#[test]
+fn clients_learn_what_has_changed_since_a_state() {
+    serve_states(&["new", "gone"], Policy::default(), |door| {
+        let mut client = haggling(&door);
+        // In the order of their kinds, whatever the order of the queries.
+        assert_eq!(client.select("disk", &[CONTEXTS[1], CONTEXTS[0]]), selected());
+        client.go();
+        change_blocks(&mut client);
+        expect_changes(&mut client, &[3, 4]);
+        // Later states are not listed for earlier ones, and there are no others.
+        let mut client = haggling(&door);
+        assert_eq!(client.select("disk@new", &["qemu:dirty-bitmap:gone"]), []);
+        assert_eq!(client.select("disk@gone", &CONTEXTS), selected());
+        assert_eq!(client.select("disk", &["qemu:dirty-bitmap:old"]), []);
+        // One that the disk does not know any more is an error, not an answer.
+        assert_eq!(client.select("disk", &["qemu:dirty-bitmap:gone"]).len(), 1);
+        client.go();
+        client.request(command::BLOCK_STATUS, 0, 9, 0, 4096);
+        assert!(client.chunk().payload.starts_with(&[0, 0, 0, 5]), "no EIO");
+    });
+}
+
+#[test]
+fn connections_on_other_threads_learn_it_too() {
+    let (result, _) = World::with_state().run(|door| {
+        let mut client = haggling(&door);
+        assert_eq!(client.select("a", &CONTEXTS), selected());
+        client.go();
+        change_blocks(&mut client);
+        expect_changes(&mut client, &[3, 4]);
+    });
+    result.unwrap();
+}
+
+#[test]
+fn few_states_are_compared_at_a_time() {
+    let states: Vec<String> = (0..9).map(|number| number.to_string()).collect();
+    let states: Vec<&str> = states.iter().map(String::as_str).collect();
+    serve_states(&states, Policy::default(), |door| {
+        let mut client = haggling(&door);
+        let names = |count: usize| -> Vec<String> {
+            let both = |number| CONTEXTS.map(|name| name.replace("new", &format!("{number}")));
+            (0..count).flat_map(both).collect()
+        };
+        let eight = names(8);
+        let eight: Vec<&str> = eight.iter().map(String::as_str).collect();
+        assert_eq!(client.select("disk", &eight).len(), 16);
+        let nine = names(9);
+        let nine: Vec<&str> = nine.iter().map(String::as_str).collect();
+        client.option(option::SET_META_CONTEXT, &dialects::context_data("disk", &nine));
+        let (kind, message) = client.option_reply(option::SET_META_CONTEXT);
+        assert_eq!(kind, reply::ERR_TOO_BIG, "{}", String::from_utf8_lossy(&message));
+    });
+}
+
+/// Guards against a state that is a way around the limits of its disk.
+#[test]
+fn a_disk_and_its_states_share_a_rate() {
+    let rate = Rate { operations: Some(20), bytes: None };
+    let rules = Rules { rate, ..Rules::default() };
+    let policy = Policy { rules: [("disk".to_owned(), rules)].into(), ..Policy::default() };
+    serve_states(&["new"], policy, |door| {
+        let (mut disk, mut state) = (door.enter_at("disk"), door.enter_at("disk@new"));
+        let clock = Runtime::new(Backend::Auto).unwrap();
+        let begun_ns = clock.now_ns();
+        for _ in 0..12 {
+            assert_eq!(disk.call(command::FLUSH, 0, 0, 0), 0);
+            assert_eq!(state.call(command::FLUSH, 0, 0, 0), 0);
+        }
+        // 24 requests, of which a tenth of a second is free.
+        let taken_ns = clock.now_ns() - begun_ns;
+        assert!(taken_ns > 900_000_000, "{taken_ns} ns");
+    });
+}
+
+#[test]
+fn names_of_exports_stay_unique() {
+    let runtime = Runtime::new(Backend::Auto).unwrap();
+    let export = |name: &str| Rc::new(Export::new(name, "", Rc::new(MemoryDisk::default())));
+    let disk = export("disk");
+    let server = Server::new(runtime, vec![disk.clone(), export("disk@b")], Options::default());
+    let names = || -> Vec<(String, bool)> {
+        let exports = server.exports().into_iter();
+        exports.map(|export| (export.name.clone(), export.earlier.is_some())).collect()
+    };
+    assert!(!server.add(earlier(&disk, "b", 1)), "the name is taken");
+    assert!(server.add(earlier(&disk, "a", 2)));
+    assert_eq!(names().len(), 3);
+    // A disk takes the name of a state.
+    assert!(server.add(export("disk@a")));
+    let both = ["disk", "disk@b", "disk@a"].map(|name| (name.to_owned(), false));
+    assert_eq!(names(), both);
+}

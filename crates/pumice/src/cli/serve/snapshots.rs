@@ -1,0 +1,158 @@
+//! The exports of a drive's snapshots, which come and go while it is served.
+//!
+//! `DRIVE@NAME`, read-only. The rules, limits and certificates of the drive hold for them. Names
+//! are put together here and taken apart nowhere, since drives may have an `@` in theirs.
+
+use std::cell::RefCell;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use async_channel::{Receiver, Sender, bounded};
+
+use super::disk::{ServedDisk, Views};
+use super::exports::lineage_of_snapshot;
+use crate::cli::open::FileDrive;
+use crate::cli::watch::MeasuredDrive;
+use crate::control::SnapshotExports;
+use crate::watch::Measured;
+use pumice_drive::base::units::format_size;
+use pumice_drive::base::{Error, ErrorKind, Result};
+use pumice_drive::controller::SnapshotInfo;
+use pumice_drive::runtime::Runtime;
+use pumice_nbd::{Announcement, Earlier, Export, Server};
+
+/// The snapshots of a drive, as another thread is to offer them.
+pub(super) struct Notice {
+    /// Name of the drive's export.
+    of: String,
+    snapshots: Vec<Announcement>,
+    /// Dropped when they are offered.
+    _done: Sender<()>,
+}
+
+/// Takes notices to the server that clients connect to.
+pub(super) type Front = Sender<Notice>;
+
+/// The exports of the snapshots of one drive.
+pub(super) struct Snapshots {
+    runtime: Runtime,
+    drive: Rc<FileDrive>,
+    views: Rc<Views>,
+    /// That of the drive.
+    origin: Rc<Export<MeasuredDrive>>,
+    server: Rc<Server<MeasuredDrive>>,
+    exports: RefCell<Vec<(SnapshotInfo, Rc<Export<MeasuredDrive>>)>>,
+    front: RefCell<Option<Front>>,
+}
+
+impl Snapshots {
+    /// Returns those of a drive, of which none are offered yet.
+    pub(super) fn of(
+        runtime: Runtime,
+        (drive, views): (Rc<FileDrive>, Rc<Views>),
+        origin: Rc<Export<MeasuredDrive>>,
+        server: Rc<Server<MeasuredDrive>>,
+    ) -> Rc<Self> {
+        let (exports, front) = (RefCell::default(), RefCell::default());
+        Rc::new(Self { runtime, drive, views, origin, server, exports, front })
+    }
+
+    /// Keeps a server on another thread informed.
+    pub(super) fn inform(&self, front: Option<Front>) {
+        *self.front.borrow_mut() = front;
+    }
+
+    /// Offers the snapshots that the drive has, and no others.
+    pub(super) async fn refresh(&self) {
+        let found = self.drive.snapshots();
+        let is_there = |info: &SnapshotInfo| {
+            found.iter().any(|found| found.sequence == info.sequence && found.name == info.name)
+        };
+        let gone: Vec<_> =
+            self.exports.borrow_mut().extract_if(.., |(info, _)| !is_there(info)).collect();
+        for (info, export) in gone {
+            // Clients that still read it get errors.
+            self.views.remove(&info.name);
+            let _ = self.server.retract(&export).await;
+        }
+        for info in found {
+            let is_known = self.exports.borrow().iter().any(|(known, _)| known.name == info.name);
+            if !is_known {
+                self.offer(info);
+            }
+        }
+        let Some(front) = self.front.borrow().clone() else { return };
+        let (done, is_done) = bounded(1);
+        let snapshots = self.announcements();
+        let notice = Notice { of: self.origin.name.clone(), snapshots, _done: done };
+        // A server that has ended offers nothing.
+        let _ = front.send(notice).await;
+        let _ = is_done.recv().await;
+    }
+
+    fn announcements(&self) -> Vec<Announcement> {
+        self.exports.borrow().iter().map(|(_, export)| Announcement::of(export)).collect()
+    }
+
+    fn offer(&self, info: SnapshotInfo) {
+        let name = format!("{}@{}", self.origin.name, info.name);
+        let size = format_size(info.size_bytes);
+        let description = format!("snapshot {} of {}, {size}", info.name, self.origin.name);
+        let view = self.views.add(&info.name, info.size_bytes);
+        let disk = Measured::new(Rc::new(ServedDisk::Snapshot(view)), self.runtime.clone());
+        let earlier = Earlier {
+            of: self.origin.name.clone(),
+            name: info.name.clone(),
+            sequence: info.sequence,
+        };
+        let export = self.origin.of_earlier(name, description, Rc::new(disk), earlier);
+        let export = Rc::new(export.with_lineage(lineage_of_snapshot(&self.drive, &info)));
+        if self.server.add(export.clone()) {
+            self.exports.borrow_mut().push((info, export));
+        } else {
+            let export = &export.name;
+            tracing::warn!(export, "a snapshot is not served: another export has its name");
+        }
+    }
+
+    /// Offers a snapshot no longer, so that it can be deleted.
+    async fn withdraw(&self, name: &str) -> Result<()> {
+        let found = self.exports.borrow().iter().find(|(info, _)| info.name == name).cloned();
+        let Some((_, export)) = found else { return Ok(()) };
+        if let Err(clients) = self.server.retract(&export).await {
+            let clients =
+                if clients == 1 { "a client".into() } else { format!("{clients} clients") };
+            let what = format!(
+                "the snapshot {name} is being read by {clients} of the server: disconnect them \
+                 first, see `pumice clients`"
+            );
+            return Err(Error::new(ErrorKind::Busy, what));
+        }
+        self.exports.borrow_mut().retain(|(info, _)| info.name != name);
+        self.views.remove(name);
+        Ok(())
+    }
+}
+
+impl SnapshotExports for Snapshots {
+    fn withdraw<'a>(&'a self, name: &'a str) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>> {
+        Box::pin(self.withdraw(name))
+    }
+
+    fn refresh(&self) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+        Box::pin(self.refresh())
+    }
+}
+
+/// Returns a way by which a thread of drives informs this server; a task takes what comes.
+pub(super) fn front(runtime: &Runtime, server: &Rc<Server<MeasuredDrive>>, thread: usize) -> Front {
+    let (front, notices) = bounded(1);
+    runtime.spawn(take(server.clone(), thread, notices));
+    front
+}
+
+async fn take(server: Rc<Server<MeasuredDrive>>, thread: usize, notices: Receiver<Notice>) {
+    while let Ok(Notice { of, snapshots, _done }) = notices.recv().await {
+        server.announce_earlier(thread, &of, snapshots);
+    }
+}

@@ -1,0 +1,62 @@
+//! What to do about a snapshot of a drive that a server has locked: the server offers it.
+
+use anyhow::Error;
+
+use crate::control;
+use crate::place::Place;
+use pumice_drive::base;
+use pumice_drive::base::ErrorKind;
+
+/// Adds to the refusal of a drive that is in use how its snapshot can be read, if a server offers
+/// it.
+pub(super) fn advise(place: &Place, error: Error) -> Error {
+    let is_busy =
+        error.downcast_ref::<base::Error>().map(base::Error::kind) == Some(ErrorKind::Busy);
+    let (true, Some(snapshot)) = (is_busy, &place.snapshot) else { return error };
+    let Ok(Some(service)) = control::service(&place.path) else { return error };
+    let uri = service.uris.first().map(|uri| uri_of(uri, &service.export, snapshot));
+    let Some(uri) = uri else { return error };
+    error.context(format!(
+        "{}@{snapshot}: read it through the server of the drive, as in nbdcopy '{uri}' disk.img",
+        place.path.display()
+    ))
+}
+
+/// Returns the URI of a snapshot's export, given one of the drive's.
+fn uri_of(drive: &str, export: &str, snapshot: &str) -> String {
+    let (before, query) = drive.split_once('?').unwrap_or((drive, ""));
+    let (scheme, rest) = before.split_once("://").unwrap_or(("nbd", before));
+    let server = rest.split('/').next().unwrap_or_default();
+    let name = encoded(&format!("{export}@{snapshot}"));
+    let query = if query.is_empty() { String::new() } else { format!("?{query}") };
+    format!("{scheme}://{server}/{name}{query}")
+}
+
+/// Percent-encodes what has a meaning in a URI.
+fn encoded(text: &str) -> String {
+    let encode = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+            char::from(byte).to_string()
+        }
+        _ => format!("%{byte:02X}"),
+    };
+    text.bytes().map(encode).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: the URI is one that clients take.
+    use super::*;
+
+    #[test]
+    fn a_snapshot_has_the_uri_of_its_drive_and_its_own_name() {
+        for (drive, expected) in [
+            ("nbd+unix:///?socket=/run/s", "nbd+unix:///a%40x%20y?socket=/run/s"),
+            ("nbd+unix:///a?socket=/run/s", "nbd+unix:///a%40x%20y?socket=/run/s"),
+            ("nbds://[::1]:10809", "nbds://[::1]:10809/a%40x%20y"),
+            ("nbd://10.0.0.1:10809/a", "nbd://10.0.0.1:10809/a%40x%20y"),
+        ] {
+            assert_eq!(uri_of(drive, "a", "x y"), expected);
+        }
+    }
+}
