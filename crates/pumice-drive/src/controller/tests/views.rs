@@ -297,8 +297,8 @@ fn changes_of_a_leaf_beside_others_are_found() {
         let view = disk.view(&drive, &name);
         let before = disk.plain.clone();
         let at = (leaf * (4 << 20)) as usize;
-        disk.world.write(&drive, at as u64, &[leaf as u8; BLOCK_BYTES]).unwrap();
-        disk.plain[at..][..BLOCK_BYTES].fill(leaf as u8);
+        disk.world.write(&drive, at as u64, &[leaf as u8 + 1; BLOCK_BYTES]).unwrap();
+        disk.plain[at..][..BLOCK_BYTES].fill(leaf as u8 + 1);
         disk.world.run(drive.checkpoint()).unwrap();
         let reported = changed(&disk.world, &view, &drive);
         assert_exact(&reported, &before, &disk.plain);
