@@ -86,6 +86,7 @@ mod terminal;
 mod tls;
 #[cfg(feature = "top")]
 mod top;
+mod transfer;
 #[cfg(feature = "vhost")]
 mod vhost;
 mod warn;

@@ -30,6 +30,7 @@ mod record;
 mod segment;
 mod snapshot;
 mod superblock;
+mod transfer;
 
 pub use batch::{
     BATCH_ALIGNMENT, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, PARITY_PAGES_MAX,
@@ -57,9 +58,10 @@ pub use snapshot::{
 };
 pub use superblock::{
     BAD_SEGMENTS_MAX, CheckpointAddress, DETOURS_MAX, Detour, FORMAT_VERSION, FRAME_BLOCKS_MAX,
-    INDEPENDENT_BLOCKS_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SIZE_BYTES_MAX, SUPERBLOCK_BYTES,
-    SUPERBLOCK_MAGIC, Superblock,
+    INDEPENDENT_BLOCKS_MAX, Receiving, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SIZE_BYTES_MAX,
+    SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, Superblock,
 };
+pub use transfer::{TRANSFER_HEAD_BYTES, TransferBase, TransferHead};
 
 /// Returns the fields of every structure in the layout that the code uses, with the structure's
 /// heading in `docs/format.md`.
@@ -76,5 +78,6 @@ pub fn tables() -> Vec<(&'static str, Vec<Field>)> {
         ("Segment table entry", checkpoint::TABLE_FIELDS.to_vec()),
         ("Dropped range", checkpoint::DROPPED_FIELDS.to_vec()),
         ("Snapshot", snapshot::FIELDS.to_vec()),
+        ("Transfer", transfer::FIELDS.to_vec()),
     ]
 }

@@ -60,6 +60,11 @@ fn text(path: &Path, shown: &Shown) -> String {
     for (name, fact) in state_rows(&shown.state) {
         row(name, fact);
     }
+    if let Some(part) = info.receiving {
+        let offset = format_size(part.offset);
+        let what = format!("of snapshot {}, {offset} so far: see `pumice receive`", part.snapshot);
+        row("part", what);
+    }
     for alert in &info.alerts {
         row(if alert.refuses_writes { "refuses writes" } else { "alert" }, alert.what.clone());
     }

@@ -149,7 +149,13 @@ fn ask(client: Client, path: &Path, wanted: Wanted) -> Result<Vec<SnapshotInfo>>
 fn change(path: &Path, wanted: Wanted) -> Result<Vec<SnapshotInfo>> {
     let runtime = Runtime::new(Backend::Auto)?;
     let read_only = matches!(wanted, Wanted::List);
-    let options = OpenOptions { read_only, compact_percent: None, ..OpenOptions::default() };
+    // A drive that holds a part of a snapshot still has the others.
+    let options = OpenOptions {
+        read_only,
+        partial: read_only,
+        compact_percent: None,
+        ..OpenOptions::default()
+    };
     let drive = super::open::drive(&runtime, path, options)?;
     let changed = runtime.block_on(async {
         match wanted {

@@ -109,6 +109,12 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         lists: &mut Vec<MetadataAddress>,
         wish: Wish,
     ) -> Result<(Root, CheckpointAddress)> {
+        // What was received is whole with its snapshot.
+        let created = match &wish {
+            Wish::Create(new) => Some(new.guid),
+            Wish::None | Wish::Delete(_) => None,
+        };
+        let completes = |snapshot| created == Some(snapshot);
         let begun = loop {
             self.with_room(Core::append_lost).await?;
             let begin = |core: &mut Core| {
@@ -140,6 +146,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         self.update_superblocks(|superblock| {
             superblock.checkpoint = Some(named);
             superblock.has_snapshots = has_snapshots;
+            superblock.receiving = superblock.receiving.filter(|part| !completes(part.snapshot));
         })
         .await?;
         Ok((root, named))

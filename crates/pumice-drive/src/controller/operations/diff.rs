@@ -51,33 +51,22 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             let what = "changes are counted from an earlier snapshot of the same drive";
             return Err(Error::new(ErrorKind::InvalidInput, what));
         }
-        let blocks = self.size_bytes() / BLOCK_BYTES as u64;
         let mut found: Option<Changed> = None;
-        let mut at = 0;
-        while at < blocks {
-            if let Some(next) = self.next_difference(earlier, at) {
-                at = next;
-                continue;
-            }
-            let (old, new) = (earlier.piece(at).await?, self.piece(at).await?);
-            let count = old.blocks.min(new.blocks).min(blocks - at);
-            assert!(count > 0, "a comparison of disks makes progress");
-            if !is_same(&old, &new) {
-                let content = content_of(new.mapping);
-                let (offset, bytes) = (at * BLOCK_BYTES as u64, count * BLOCK_BYTES as u64);
-                match &mut found {
-                    Some(last) if last.offset + last.bytes == offset && last.content == content => {
-                        last.bytes += bytes;
-                    }
-                    _ => {
-                        let next = Changed { offset, bytes, content };
-                        if found.replace(next).is_some_and(|last| !visit(last)) {
-                            return Ok(());
-                        }
+        let mut differences = Differences::new(self, Some(earlier), 0);
+        while let Some(Difference { lba, blocks, mapping, .. }) = differences.next().await? {
+            let content = content_of(mapping);
+            let (offset, bytes) = (lba.0 * BLOCK_BYTES as u64, blocks * BLOCK_BYTES as u64);
+            match &mut found {
+                Some(last) if last.offset + last.bytes == offset && last.content == content => {
+                    last.bytes += bytes;
+                }
+                _ => {
+                    let next = Changed { offset, bytes, content };
+                    if found.replace(next).is_some_and(|last| !visit(last)) {
+                        return Ok(());
                     }
                 }
             }
-            at += count;
         }
         if let Some(last) = found {
             visit(last);
@@ -87,22 +76,24 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 
     /// Returns the first block after `at` that may differ, if that is known without reading: at the
     /// beginning of a leaf that both maps have at one place, or of leaves that neither has.
-    fn next_difference(&self, earlier: &Drive<M, C>, at: u64) -> Option<u64> {
+    fn next_difference(&self, earlier: Option<&Drive<M, C>>, at: u64) -> Option<u64> {
         let leaf_blocks = u64::from(LEAF_BLOCKS);
         let leaf = at / leaf_blocks;
         let leaves = |core: &Core| (core.size_bytes() / BLOCK_BYTES as u64).div_ceil(leaf_blocks);
-        let (old, new) = (earlier.core(), self.core());
-        if !at.is_multiple_of(leaf_blocks) || leaf >= leaves(&old) {
+        let (old, new) = (earlier.map(Drive::core), self.core());
+        let common = old.as_ref().map_or(leaves(&new), |old| leaves(old));
+        if !at.is_multiple_of(leaf_blocks) || leaf >= common {
             return None;
         }
-        let both = [&old, &new].map(|core| core.map().next_mapped_leaf(leaf));
-        let next = both.into_iter().flatten().min().unwrap_or(leaves(&old)).min(leaves(&old));
+        let mapped = |core: &Core| core.map().next_mapped_leaf(leaf);
+        let both = [old.as_ref().and_then(|old| mapped(old)), mapped(&new)];
+        let next = both.into_iter().flatten().min().unwrap_or(common).min(common);
         if next > leaf {
             return Some(next * leaf_blocks);
         }
-        let [old, new] = [&old, &new].map(|core| core.leaf_to_load(leaf));
-        let is_one = old
-            .zip(new)
+        let place = |core: &Core| core.leaf_to_load(leaf);
+        let places = old.as_ref().and_then(|old| place(old)).zip(place(&new));
+        let is_one = places
             .is_some_and(|(old, new)| (old.place, old.generation) == (new.place, new.generation));
         is_one.then_some((leaf + 1) * leaf_blocks)
     }
@@ -126,6 +117,61 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                 Located::Missing(leaf) => self.load_leaf(leaf).await?,
             }
         }
+    }
+}
+
+/// A piece of a disk that differs from an earlier one: blocks of one frame, or of one content.
+pub(crate) struct Difference {
+    /// The first block.
+    pub(crate) lba: Lba,
+    /// Number of blocks, at least 1.
+    pub(crate) blocks: u64,
+    /// What the first block is; those after it continue it.
+    pub(crate) mapping: Mapping,
+    /// Generation of its segment; 0 without a frame.
+    pub(crate) generation: u64,
+}
+
+/// What differs between a disk and an earlier one of the same drive, piece by piece, in order.
+pub(crate) struct Differences<'a, M, C> {
+    now: &'a Drive<M, C>,
+    earlier: Option<&'a Drive<M, C>>,
+    at: u64,
+}
+
+impl<'a, M: Medium, C: Clock> Differences<'a, M, C> {
+    /// Begins at block `at`. Without an earlier disk, everything but zeroes differs.
+    pub(crate) fn new(now: &'a Drive<M, C>, earlier: Option<&'a Drive<M, C>>, at: u64) -> Self {
+        Self { now, earlier, at }
+    }
+
+    /// Returns the next piece; `None` at the end of the disk.
+    ///
+    /// # Errors
+    /// `Corrupt` or `Medium` if a map cannot be read.
+    pub(crate) async fn next(&mut self) -> Result<Option<Difference>> {
+        let Self { now, earlier, .. } = *self;
+        let end = now.size_bytes() / BLOCK_BYTES as u64;
+        while self.at < end {
+            let at = self.at;
+            if let Some(next) = now.next_difference(earlier, at) {
+                self.at = next;
+                continue;
+            }
+            let old = match earlier {
+                Some(earlier) => earlier.piece(at).await?,
+                None => Piece { mapping: Mapping::Hole, generation: 0, blocks: u64::MAX },
+            };
+            let new = now.piece(at).await?;
+            let blocks = old.blocks.min(new.blocks).min(end - at);
+            assert!(blocks > 0, "a comparison of disks makes progress");
+            self.at += blocks;
+            if !is_same(&old, &new) {
+                let Piece { mapping, generation, .. } = new;
+                return Ok(Some(Difference { lba: Lba(at), blocks, mapping, generation }));
+            }
+        }
+        Ok(None)
     }
 }
 
