@@ -35,6 +35,7 @@ INSTALLED = $(addprefix $(DESTDIR)$(PREFIX)/,bin/pumice share/man/man1/pumice*.1
 	share/bash-completion/completions/pumice share/zsh/site-functions/_pumice \
 	share/fish/vendor_completions.d/pumice.fish lib/systemd/system/pumice@.service \
 	lib/systemd/system/pumice@.socket lib/systemd/system/pumice-attach@.service \
+	lib/systemd/system/pumice-rotate@.service lib/systemd/system/pumice-rotate@.timer \
 	lib/sysusers.d/pumice.conf) $(addprefix $(DESTDIR)$(HELPERS)/,mount.pumice umount.pumice)
 
 # Builds nothing: root often has no cargo, and must not own what is in target.
@@ -49,7 +50,8 @@ install: ## Install what `make build` has built, in PREFIX (/usr/local).
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d \
 		$(PACKAGE_FILES)/pumice.fish
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(HELPERS)
-	for unit in 'pumice@.service' 'pumice@.socket' 'pumice-attach@.service'; do \
+	for unit in 'pumice@.service' 'pumice@.socket' 'pumice-attach@.service' \
+		'pumice-rotate@.service' 'pumice-rotate@.timer'; do \
 		sed 's,/usr/bin/pumice,$(PREFIX)/bin/pumice,' "dist/$$unit" \
 			> "$(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit"; done
 	install -D -m 644 dist/pumice.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/pumice.conf

@@ -477,7 +477,7 @@ class Drive:
             entry = Snapshot.read(entries, at)
             text = entry.name[:entry.name_bytes]
             if (not text or any(entry.name[entry.name_bytes:]) or any(entry.reserved)
-                    or entry.flags or entry.watermark <= watermark or text in found):
+                    or entry.flags > 1 or entry.watermark <= watermark or text in found):
                 raise Damage("an entry in the list of snapshots is damaged")
             watermark = entry.watermark
             found[text] = entry

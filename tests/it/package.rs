@@ -165,7 +165,13 @@ fn what_was_built_is_installed_and_removed_again() {
         assert_eq!(link, Path::new("/opt/p/bin/pumice"));
     }
     let units = installed.join("opt/p/lib/systemd/system");
-    for (unit, verb) in [("pumice@.service", "serve"), ("pumice-attach@.service", "attach")] {
+    assert!(units.join("pumice-rotate@.timer").is_file());
+    let verbs = [
+        ("pumice@.service", "serve"),
+        ("pumice-attach@.service", "attach"),
+        ("pumice-rotate@.service", "snapshot rotate"),
+    ];
+    for (unit, verb) in verbs {
         let unit = fs::read_to_string(units.join(unit)).unwrap();
         assert!(unit.contains(&format!("ExecStart=/opt/p/bin/pumice {verb} ")), "{unit}");
     }

@@ -100,6 +100,8 @@ fn drives_are_printed_as_their_schemas_say() {
     let (transfer, copy) = (path("transfer"), path("copy.pumice"));
     prints("send-1", &["send", &snapshot, "--output", &transfer, "--json"]);
     prints("receive-1", &["receive", &copy, "--create", "--input", &transfer, "--json"]);
+    prints("snapshot-1", &["snapshot", "rollback", &snapshot, "--json"]);
+    prints("snapshot-1", &["snapshot", "rotate", &drive, "--keep", "hourly:1", "--json"]);
     prints("snapshot-1", &["snapshot", "delete", &snapshot, "--json"]);
     prints("resize-1", &["resize", &drive, "--size", "80M", "--json"]);
     prints("list-1", &["list", &drive, "--json"]);

@@ -10,7 +10,10 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::harness::{COMMAND_LIMIT, Drive, Finished, PUMICE, run, run_ok, stand_in, tool};
+use crate::harness::{
+    COMMAND_LIMIT, Drive, Finished, PUMICE, Server, python_with_libnbd, run, run_ok, stand_in,
+    tool, wait_until,
+};
 
 fn pumice(drive: &Drive, args: &[&str]) -> Finished {
     let mut command = Command::new(PUMICE);
@@ -42,7 +45,7 @@ fn refused(drive: &Drive, args: &[&str], mention: &str) {
 fn names(drive: &Drive) -> Vec<String> {
     let list = ok(drive, &["snapshot", "list", &path(drive), "--json"]);
     let list: Value = serde_json::from_str(&list).expect("JSON");
-    let list = list["snapshots"].as_array().expect("a list");
+    let list = list["drives"][0]["snapshots"].as_array().expect("a list");
     list.iter().map(|info| info["name"].as_str().expect("a name").to_owned()).collect()
 }
 
@@ -187,4 +190,137 @@ fn what_diff_lists_makes_one_disk_of_the_other() {
     assert!(text.starts_with("4096 4096 data\n"), "{text}");
     refused(&drive, &["diff", &named(&drive, "b"), &named(&drive, "a")], "an earlier snapshot");
     refused(&drive, &["diff", &path(&drive), &path(&drive)], "PATH@NAME");
+}
+
+#[test]
+fn a_closed_drive_is_rolled_back_and_a_served_one_is_not() {
+    let Some(nbdcopy) = tool("nbdcopy") else { return };
+    let drive = Drive::create("64M", &["--segment", "4M", "--capacity", "512M"]);
+    let disks: Vec<_> = (1..4).map(|seed| disk(&drive, &format!("disk-{seed}"), seed)).collect();
+    let server = drive.serve_with_control(&[]);
+    for (number, disk) in disks.iter().enumerate() {
+        run_ok(Command::new(&nbdcopy).arg(disk).arg(server.uri()));
+        ok(&drive, &["snapshot", "create", &named(&drive, &number.to_string())]);
+    }
+    refused(&drive, &["snapshot", "rollback", &named(&drive, "0")], "end its server");
+    server.stop();
+    refused(&drive, &["snapshot", "rollback", &named(&drive, "7")], "the newest is 2");
+    refused(&drive, &["snapshot", "rollback", &named(&drive, "1")], "--delete-newer deletes");
+    assert_eq!(names(&drive), ["0", "1", "2"]);
+    let rolled = ok(&drive, &["snapshot", "rollback", &named(&drive, "1"), "--delete-newer"]);
+    assert!(rolled.contains("rolled back to 1, 20"), "{rolled}");
+    assert!(rolled.ends_with("@2: deleted\n"), "{rolled}");
+    assert_eq!(names(&drive), ["0", "1"]);
+    let image = drive.beside("image");
+    for (place, wanted) in [(path(&drive), 1), (named(&drive, "0"), 0), (named(&drive, "1"), 1)] {
+        ok(&drive, &["extract", &place, &image.display().to_string(), "--force"]);
+        assert!(same(&image, &disks[wanted]), "{place}");
+    }
+    let checked = ok(&drive, &["check", &path(&drive)]);
+    assert!(checked.starts_with("0 problems"), "{checked}");
+}
+
+#[test]
+fn many_snapshots_of_a_served_drive_are_listed_and_rotated() {
+    if stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("16M", &["--segment", "4M", "--capacity", "256M"]);
+    let server = drive.serve_with_control(&[]);
+    for number in 0..40 {
+        ok(&drive, &["snapshot", "create", &named(&drive, &format!("auto-{number}"))]);
+    }
+    ok(&drive, &["snapshot", "create", &named(&drive, "mine")]);
+    // More than one answer holds.
+    assert_eq!(names(&drive).len(), 41);
+    let rotate = |more: &[&str]| {
+        let drive_path = path(&drive);
+        let mut args = vec!["snapshot", "rotate", &drive_path, "--keep", "daily:3"];
+        args.extend(more);
+        ok(&drive, &args)
+    };
+    let tried = rotate(&["--dry-run"]);
+    assert_eq!(tried.lines().count(), 39, "{tried}");
+    assert!(tried.lines().all(|line| line.ends_with("would be deleted")), "{tried}");
+    assert_eq!(names(&drive).len(), 41);
+    let rotated = rotate(&["--json"]);
+    let rotated: Value = serde_json::from_str(&rotated).expect("JSON");
+    let done = &rotated["drives"][0];
+    let taken = done["snapshots"][0]["name"].as_str().unwrap().to_owned();
+    assert!(taken.starts_with("auto-20") && taken.ends_with('Z'), "{taken}");
+    // At midnight, the last of the day before stays, too.
+    let left = names(&drive);
+    assert!(left.len() <= 3 && left.first().unwrap().ends_with("mine") || left.len() == 3);
+    assert_eq!(left.last().unwrap(), &taken);
+    assert_eq!(done["deleted"].as_array().unwrap().len(), 42 - left.len());
+    server.stop();
+    refused(&drive, &["snapshot", "rotate", &path(&drive), "--keep", "often:3"], "hourly:24");
+}
+
+/// Two served drives and a closed one. A writer numbers its writes on the two in turn: what is in
+/// the one snapshot says what must be in the other.
+#[test]
+fn snapshots_of_several_drives_are_of_one_moment() {
+    let (Some(python), None) = (python_with_libnbd(), stand_in()) else { return };
+    let options = ["--segment", "4M", "--capacity", "256M"];
+    let drives: Vec<_> = (0..3).map(|_| Drive::create("16M", &options)).collect();
+    let first = drives[0].serve_with_control(&[]);
+    let socket = drives[1].beside("socket");
+    let mut command = Command::new(PUMICE);
+    command.arg("serve").arg(drives[1].path()).arg("--unix").arg(&socket);
+    // Where the first's control socket is, too.
+    command.env("PUMICE_RUNTIME_DIR", drives[0].beside("pumice"));
+    let second = Server::start(&mut command, socket);
+    wait_until("both control sockets are there", || drives[0].control_sockets().len() == 2);
+    let writer = format!(
+        "import nbd\n\
+         disks = [nbd.NBD(), nbd.NBD()]\n\
+         disks[0].connect_uri({:?})\n\
+         disks[1].connect_uri({:?})\n\
+         n = 0\n\
+         while True:\n\
+         \x20   n += 1\n\
+         \x20   disks[n % 2].pwrite(n.to_bytes(8, 'little') * 512, 0)\n\
+         \x20   if n == 100: print('ready', flush=True)\n",
+        first.uri(),
+        second.uri()
+    );
+    let mut writing =
+        Command::new(&python).args(["-c", &writer]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let output = writing.stdout.as_mut().unwrap();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    let paths: Vec<String> = drives.iter().map(path).collect();
+    for number in 0..10 {
+        let name = format!("@{number}");
+        let args = ["snapshot", "create", &paths[0], &paths[1], &paths[2], &name];
+        let taken = ok(&drives[0], &args);
+        assert_eq!(taken.lines().count(), 3, "{taken}");
+    }
+    let args = ["snapshot", "create", &paths[0], &paths[1], "@3"];
+    refused(&drives[0], &args, "no snapshot was kept");
+    let args = ["snapshot", "create", &paths[0], &paths[0], "@new"];
+    refused(&drives[0], &args, "is named twice");
+    // One that cannot be: the other's is not kept either.
+    let missing = drives[0].beside("missing").display().to_string();
+    refused(&drives[0], &["snapshot", "create", &paths[0], &missing, "@new"], "missing");
+    assert_eq!(names(&drives[0]).len(), 10);
+    writing.kill().unwrap();
+    writing.wait().unwrap();
+    first.stop();
+    second.stop();
+    let image = drives[0].beside("image");
+    let number_in = |place: &str| {
+        ok(&drives[0], &["extract", place, &image.display().to_string(), "--force"]);
+        u64::from_le_bytes(fs::read(&image).unwrap()[..8].try_into().unwrap())
+    };
+    let mut moved = 0;
+    for number in 0..10 {
+        let name = number.to_string();
+        let numbers = [&drives[0], &drives[1]].map(|drive| number_in(&named(drive, &name)));
+        assert_eq!(numbers[0].abs_diff(numbers[1]), 1, "{numbers:?}");
+        moved += u64::from(number_in(&named(&drives[0], "0")) != numbers[0]);
+    }
+    assert!(moved > 3, "nothing was written meanwhile");
 }

@@ -290,6 +290,9 @@ impl Life {
                 found: format!("{} hosts still wait", left.get()),
             });
         }
+        if plan.is_sound() && plan.serving.no_space_errors == Trigger::Never {
+            self.roll_back(drive, random).await?;
+        }
         // Half of the lives close at once, the rest give the background tasks some idle time.
         if random.random() {
             self.scene.sleep(random.random_range(0..3_000_000_000)).await;

@@ -19,12 +19,13 @@ use rand::RngExt;
 use super::hazard::Hazard;
 use super::host::Host;
 use super::keep::Keep;
-use super::life::{is_of_a_read, read_all};
+use super::life::{Life, is_of_a_read, read_all};
 use super::medium::Layers;
-use super::oracle::{Found, Image, Mismatch};
-use super::scene::Scene;
+use super::oracle::{Change, Content, Found, Image, Mismatch};
+use super::scene::{Scene, TorturedDrive};
 use super::world::World;
 use pumice_drive::base::ErrorKind;
+use pumice_drive::base::seed::Random;
 use pumice_drive::controller::{Depth, Drive, NewSnapshot, SnapshotInfo, check_snapshot};
 use pumice_drive::media::layer::FaultPlan;
 
@@ -178,7 +179,7 @@ impl Host {
         let (name, number) = scene.snapshots.borrow_mut().begin();
         let _call = Call::of(&scene.snapshots.borrow());
         let guid = uuid::Uuid::from_u128(number.into());
-        let new = NewSnapshot { name: name.clone(), guid, created_seconds: number };
+        let new = NewSnapshot { name: name.clone(), guid, created_seconds: number, yields: false };
         let drive = self.drive.clone();
         let mut taking = pin!(drive.create_snapshot(new));
         let result = poll_fn(|context| {
@@ -273,6 +274,50 @@ impl Host {
         if self.scene.hazards.has(Hazard::Snapshots) {
             self.scene.snapshots.borrow_mut().held -= 1;
         }
+    }
+}
+
+impl Life {
+    /// Rolls the disk back to a snapshot, in some lives, once no request is under way.
+    pub(super) async fn roll_back(
+        &self,
+        drive: &TorturedDrive,
+        random: &mut Random,
+    ) -> Result<(), Mismatch> {
+        let scene = &self.scene;
+        if !scene.hazards.has(Hazard::Snapshots) || random.random_range(0..3) > 0 {
+            return Ok(());
+        }
+        let infos = drive.snapshots();
+        if infos.is_empty() || scene.is_damaged.get() {
+            return Ok(());
+        }
+        let name = &infos[random.random_range(0..infos.len())].name;
+        let newer = infos.iter().skip_while(|info| info.name != *name).skip(1);
+        let newer: Vec<&str> = newer.map(|info| info.name.as_str()).collect();
+        let change = {
+            let mut frozens = scene.snapshots.borrow_mut();
+            for name in &newer {
+                frozens.find(name).presence = Presence::Deleting;
+            }
+            let (image, _) = frozens.find(name).cut.as_ref().expect("what is there was begun");
+            let mut bytes = image.bytes().to_vec();
+            bytes.resize(drive.size_bytes() as usize, 0);
+            Change { request: 0, offset: 0, content: Content::Bytes(bytes) }
+        };
+        // After a crash the disk is rolled back or it is not.
+        scene.oracle.borrow_mut().take(change);
+        let rolled = drive.roll_back(name, true).await.map_err(|error| Mismatch {
+            promised: format!("the disk is rolled back to {name}"),
+            found: error.chain(),
+        })?;
+        assert_eq!(&rolled.name, name);
+        let mut oracle = scene.oracle.borrow_mut();
+        let taken = oracle.taken();
+        oracle.promise(taken);
+        newer.iter().for_each(|name| scene.snapshots.borrow_mut().forget(name));
+        scene.tally.borrow_mut().rollbacks += 1;
+        Ok(())
     }
 }
 

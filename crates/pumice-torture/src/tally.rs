@@ -80,6 +80,8 @@ pub struct Tally {
     pub snapshots_refused: u64,
     /// Snapshots deleted.
     pub snapshots_deleted: u64,
+    /// Disks rolled back to a snapshot.
+    pub rollbacks: u64,
     /// Snapshots read whole after a life and compared.
     pub snapshots_compared: u64,
     /// Drives extracted or rebuilt.
@@ -196,6 +198,7 @@ impl Tally {
         self.snapshots += other.snapshots;
         self.snapshots_refused += other.snapshots_refused;
         self.snapshots_deleted += other.snapshots_deleted;
+        self.rollbacks += other.rollbacks;
         self.snapshots_compared += other.snapshots_compared;
         self.rescues += other.rescues;
         self.took_at_most(other.request_ns_max);

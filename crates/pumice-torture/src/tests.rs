@@ -120,7 +120,7 @@ fn the_independent_decoder_finds_the_same_snapshots() {
     }
     let rules = Rules { steps: STEPS, weights: Weights::only(Hazard::Snapshots), is_strict: false };
     let mut found = 0;
-    for seed in [5, 6, 7] {
+    for seed in 5..10 {
         let folder = tempfile::tempdir().unwrap();
         run_world(seed, &rules, Some(folder.path()))
             .unwrap_or_else(|violation| panic!("{violation}"));
@@ -145,8 +145,9 @@ fn the_independent_decoder_finds_the_same_snapshots() {
 #[test]
 fn snapshots_outlive_crashes() {
     let tally = run_with(Weights::only(Hazard::Snapshots), 1..=16);
-    let Tally { snapshots, snapshots_deleted, snapshots_compared, .. } = tally;
+    let Tally { snapshots, snapshots_deleted, snapshots_compared, rollbacks, .. } = tally;
     let tame = snapshots < 40 || snapshots_deleted < 20 || snapshots_compared < 60;
+    let tame = tame || rollbacks < 8;
     assert!(!tame, "too tame a test: {tally:?}");
     let weights = Weights::default().and(Hazard::Snapshots).and(Hazard::Scrub);
     run_with(weights.and(Hazard::Resize), 1..=8);

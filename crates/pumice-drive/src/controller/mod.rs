@@ -53,7 +53,8 @@ pub use inspect::{
 pub use log::framing::{Span, spans};
 pub use log::packing::ATOMIC_WRITE_BYTES;
 pub use maintenance::{
-    Compacted, Resize, Resized, SettingsChange, SettingsChanged, SnapshotInfo, StoredSettings,
+    Compacted, HeldChanges, Resize, Resized, SettingsChange, SettingsChanged, SnapshotInfo,
+    StoredSettings,
 };
 pub use operations::{Changed, Content, Extent};
 pub use options::{

@@ -71,7 +71,12 @@ pub struct Snapshot {
     pub live_bytes: u64,
     /// Bytes that the host had written to the drive in its life.
     pub host_bytes: u64,
+    /// Whether it is deleted before a write is refused for space.
+    pub yields: bool,
 }
+
+/// The flag of a snapshot that yields.
+const YIELDS: u32 = 1;
 
 impl Snapshot {
     /// Bytes of an entry.
@@ -99,6 +104,7 @@ impl Snapshot {
         layout.mapped_blocks = self.mapped_blocks.into();
         layout.live_bytes = self.live_bytes.into();
         layout.host_bytes = self.host_bytes.into();
+        layout.flags = if self.yields { YIELDS } else { 0 }.into();
         layout.name_bytes = u8::try_from(self.name.len()).expect("a name has 255 bytes at most");
         for (target, byte) in layout.name.iter_mut().zip(self.name.bytes()) {
             *target = byte;
@@ -142,8 +148,9 @@ impl Snapshot {
             mapped_blocks: layout.mapped_blocks.get(),
             live_bytes: layout.live_bytes.get(),
             host_bytes: layout.host_bytes.get(),
+            yields: layout.flags.get() == YIELDS,
         };
-        let is_possible = layout.flags.get() == 0
+        let is_possible = matches!(layout.flags.get(), 0 | YIELDS)
             && layout.reserved == [0; 23]
             && rest.iter().all(|&byte| byte == 0)
             && (decoded.root.is_some() || root.is_nothing());
@@ -213,6 +220,7 @@ mod tests {
             mapped_blocks: 77,
             live_bytes: 123_456,
             host_bytes: 1 << 40,
+            yields: false,
         }
     }
 
@@ -228,7 +236,8 @@ mod tests {
         let longest = "ä".repeat(127) + "x";
         for name in ["a", "2026-11-24 12:00", longest.as_str()] {
             for root in [sample(1).root, None] {
-                let snapshot = Snapshot { name: name.to_owned(), root, ..sample(1) };
+                let yields = root.is_none();
+                let snapshot = Snapshot { name: name.to_owned(), root, yields, ..sample(1) };
                 assert_eq!(Snapshot::decode(&encoded(&snapshot)).unwrap(), snapshot);
             }
         }
@@ -250,7 +259,7 @@ mod tests {
     #[test]
     fn impossible_entries_are_refused() {
         let changes: [fn(&mut [u8]); 7] = [
-            |bytes| bytes[60] = 1,
+            |bytes| bytes[60] = 2,
             |bytes| bytes[104] = 1,
             |bytes| bytes[127] = 0,
             |bytes| bytes[127] = 3,

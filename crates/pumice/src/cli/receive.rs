@@ -205,8 +205,9 @@ fn check_fit(runtime: &Runtime, path: &Path, head: &TransferHead, name: &str) ->
         .await?;
         if is_changed {
             bail!(
-                "the disk was written since snapshot {base}, to which the transfer adds: `pumice \
-                 diff` lists where"
+                "the disk was written since snapshot {base}, to which the transfer adds: roll it \
+                 back with `pumice snapshot rollback {}@{base}`",
+                path.display()
             );
         }
         Ok(())

@@ -49,11 +49,13 @@ pub(crate) enum Request {
     },
     /// Take a snapshot of the drive.
     CreateSnapshot(NewSnapshot),
-    /// Delete a snapshot.
-    DeleteSnapshot {
-        /// Its name.
-        name: String,
+    /// Delete snapshots, in one step.
+    DeleteSnapshots {
+        /// Their names.
+        names: Vec<String>,
     },
+    /// Hold back the host's changes until the next snapshot is begun, a second at most.
+    HoldChanges {},
     /// Return the drive's snapshots.
     Snapshots {},
     /// Return how the drive is served.
@@ -89,8 +91,15 @@ pub(crate) enum Answer {
     Compacted(Compacted),
     /// Some of the snapshots; sent before the result.
     SomeSnapshots(Vec<SnapshotInfo>),
-    /// The rest of the snapshots, or the one that was taken or deleted: the result.
+    /// The rest of the snapshots, or those that were taken or deleted: the result.
     Snapshots(Vec<SnapshotInfo>),
+    /// The host's changes are held back; sent before the result.
+    Held,
+    /// They no longer are: the result.
+    Released {
+        /// Whether they were until a snapshot was begun.
+        in_a_snapshot: bool,
+    },
     /// How the drive is served: the result.
     Service(Service),
     /// Some of the clients; sent before the result.
@@ -184,7 +193,15 @@ impl Answer {
 
     /// Whether this is the last answer.
     pub(super) fn is_last(&self) -> bool {
-        !matches!(self, Answer::Progress(_) | Answer::Problem(_) | Answer::SomeClients(_))
+        let is_on_the_way = matches!(
+            self,
+            Answer::Progress(_)
+                | Answer::Problem(_)
+                | Answer::SomeClients(_)
+                | Answer::SomeSnapshots(_)
+                | Answer::Held
+        );
+        !is_on_the_way
     }
 }
 

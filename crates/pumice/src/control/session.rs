@@ -32,6 +32,9 @@ const CLIENT_NS: u64 = 5_000_000_000;
 /// Interval of progress lines, which also detect that a client is gone.
 const PROGRESS_NS: u64 = 250_000_000;
 
+/// How long the host's changes are held back for a snapshot of several drives.
+const HOLD_NS: u64 = 1_000_000_000;
+
 /// Clients or snapshots in one answer: their names may be long, and an answer has a limit.
 const LISTED_MAX: usize = 16;
 
@@ -140,7 +143,8 @@ async fn serve_client<M: Medium + 'static>(link: &Link, served: &Served<M>) {
         Request::Set(change) => set(link, drive, change).await,
         Request::Compact { percent } => compact(link, drive, percent).await,
         Request::CreateSnapshot(new) => create_snapshot(link, drive, new).await,
-        Request::DeleteSnapshot { name } => delete_snapshot(link, drive, name).await,
+        Request::DeleteSnapshots { names } => delete_snapshots(link, drive, names).await,
+        Request::HoldChanges {} => hold_changes(link, drive).await,
         Request::Snapshots {} => snapshots(link, drive.snapshots()).await,
         Request::Service {} => Some(Answer::Service(Service {
             path: served.path.clone(),
@@ -267,30 +271,49 @@ async fn create_snapshot<M: Medium + 'static>(
 ) -> Option<Answer> {
     let worker = drive.clone();
     let creating = async move { worker.create_snapshot(new).await };
-    let created = link.run_to_its_end(creating, Progress::default).await?;
-    Some(snapshot_answer(created, "snapshot taken"))
-}
-
-/// Deletes a snapshot; returns `None` if the client is gone.
-async fn delete_snapshot<M: Medium + 'static>(
-    link: &Link,
-    drive: &Rc<Drive<M, Runtime>>,
-    name: String,
-) -> Option<Answer> {
-    let worker = drive.clone();
-    let deleting = async move { worker.delete_snapshot(&name).await };
-    let deleted = link.run_to_its_end(deleting, Progress::default).await?;
-    Some(snapshot_answer(deleted, "snapshot deleted"))
-}
-
-fn snapshot_answer(result: Result<SnapshotInfo>, done: &'static str) -> Answer {
-    match result {
+    Some(match link.run_to_its_end(creating, Progress::default).await? {
         Ok(info) => {
-            tracing::info!(snapshot = info.name, sequence = info.sequence, "{done}");
+            tracing::info!(snapshot = info.name, sequence = info.sequence, "snapshot taken");
             Answer::Snapshots(vec![info])
         }
         Err(error) => Answer::failed(&error),
+    })
+}
+
+/// Deletes snapshots; returns `None` if the client is gone.
+async fn delete_snapshots<M: Medium + 'static>(
+    link: &Link,
+    drive: &Rc<Drive<M, Runtime>>,
+    names: Vec<String>,
+) -> Option<Answer> {
+    let worker = drive.clone();
+    let deleting = async move {
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        worker.delete_snapshots(&names).await
+    };
+    match link.run_to_its_end(deleting, Progress::default).await? {
+        Ok(deleted) => {
+            for info in &deleted {
+                tracing::info!(snapshot = info.name, sequence = info.sequence, "snapshot deleted");
+            }
+            snapshots(link, deleted).await
+        }
+        Err(error) => Some(Answer::failed(&error)),
     }
+}
+
+/// Holds back the host's changes until a snapshot is begun, a second at most; returns `None` if the
+/// client is gone.
+async fn hold_changes<M: Medium>(link: &Link, drive: &Drive<M, Runtime>) -> Option<Answer> {
+    let held = match drive.hold_changes().await {
+        Ok(held) => held,
+        Err(error) => return Some(Answer::failed(&error)),
+    };
+    if !link.send(&Answer::Held).await {
+        return None;
+    }
+    link.runtime.timeout(HOLD_NS, held.until_in_a_snapshot()).await;
+    Some(Answer::Released { in_a_snapshot: held.are_in_a_snapshot() })
 }
 
 /// Lists snapshots, a few in each answer; returns `None` if the client is gone.

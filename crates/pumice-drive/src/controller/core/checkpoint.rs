@@ -207,6 +207,13 @@ impl Core {
             !Stream::ALL.into_iter().any(|stream| self.log.is_open(stream)),
             "a checkpoint is of a moment between batches"
         );
+        let wish = match wish {
+            Wish::RollBack(disk) => {
+                self.roll_back_to(*disk);
+                None
+            }
+            wish => Some(wish),
+        };
         self.checkpoints.opened_segments.clear();
         self.checkpoints.own_bytes = 0;
         let ChainEnd { seq, checksum } = self.log.chain_end();
@@ -249,7 +256,10 @@ impl Core {
         };
         let (table, dropped) = (self.space.table(), dropped.collect());
         assert_eq!(table.len(), root.segment_count as usize, "a checkpoint has all segments");
-        let snapshots = self.begin_change(wish, &root, &table);
+        if let Some(wish) = wish {
+            self.begin_change(wish, &root, &table);
+        }
+        let snapshots = self.next_snapshots();
         Ok(Begun { root, table, dropped, snapshots })
     }
 

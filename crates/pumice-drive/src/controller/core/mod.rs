@@ -87,7 +87,7 @@ pub(crate) use reserves::{
 pub(crate) use resize::Evacuation;
 pub(crate) use room::Purpose;
 pub use snapshots::NewSnapshot;
-pub(crate) use snapshots::{Kept, RETAINED_BYTES_MAX, SegmentSet, Snapshots, Wish};
+pub(crate) use snapshots::{Kept, KeptDisk, RETAINED_BYTES_MAX, SegmentSet, Snapshots, Wish};
 pub(crate) use unreadable::GIVE_UP_NS;
 pub(crate) use warm::{FreeWork, Warming};
 

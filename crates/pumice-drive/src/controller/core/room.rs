@@ -97,6 +97,9 @@ impl Core {
             Obstacle::None(Fit::NewSegment) => self.open_segment(stream),
             Obstacle::Wait => return Ok(false),
             Obstacle::Full => {
+                if purpose.is_of_host() && self.ask_to_yield() {
+                    return Ok(false);
+                }
                 self.begin_full(purpose);
                 return Err(Error::new(ErrorKind::NoSpace, "the drive's log is full"));
             }
@@ -125,6 +128,9 @@ impl Core {
         // What is held comes back soon.
         let (free, available) = (self.space.free_count(), self.space.available_count());
         if purpose.is_of_host() {
+            if self.snapshots.is_held() {
+                return Obstacle::Wait;
+            }
             // Once something has begun to use the reserve, what is left of it is not for data.
             let needed = self.reserved_segments(purpose) + u32::from(fit == Fit::NewSegment);
             // Trims dirty leaves, whose old places snapshots keep: a checkpoint always has room.

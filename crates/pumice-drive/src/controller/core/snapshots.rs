@@ -7,15 +7,20 @@
 //!         end_checkpoint -> the segments with metadata are retained, too
 //! delete: begin_checkpoint -> a list without it -> root, superblocks
 //!         end_checkpoint -> its segments are let go
+//! roll back: begin_checkpoint -> the map of the snapshot is the map of the disk
+//!            end_checkpoint -> what only the map before named is dead
 //! ```
 //!
 //! Between begin and end no segment is freed, since that takes the turn. A checkpoint that is
-//! abandoned leaves everything as it was before.
+//! abandoned leaves everything as it was before, except for one that rolls back: what is in memory is
+//! ahead of the medium then, so the drive takes no more writes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use uuid::Uuid;
 
+use super::super::map::L2p;
+use super::super::space::Space;
 use super::{Core, Wakes};
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
@@ -28,14 +33,27 @@ use crate::format::{
 pub(crate) const RETAINED_BYTES_MAX: usize = 64 << 20;
 
 /// What is asked of a checkpoint beside being one.
-#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
     /// Nothing.
     None,
     /// Become a snapshot.
     Create(NewSnapshot),
-    /// Be the first without the snapshot of this batch.
-    Delete(SeqNo),
+    /// Be the first without the snapshots of these batches.
+    Delete(Vec<SeqNo>),
+    /// Be of a disk as a snapshot has it, and the first without those taken after it.
+    RollBack(Box<KeptDisk>),
+}
+
+/// A disk as a snapshot has it.
+pub(crate) struct KeptDisk {
+    /// The snapshot's last batch.
+    pub(crate) watermark: SeqNo,
+    /// Its map, of the size that the disk has now.
+    pub(crate) map: L2p,
+    /// The segment table when it was taken.
+    pub(crate) space: Space,
+    /// Leaves that the drive had lost until then.
+    pub(crate) lost_leaves: u32,
 }
 
 /// What the one who takes a snapshot decides about it.
@@ -47,6 +65,8 @@ pub struct NewSnapshot {
     pub guid: Uuid,
     /// The time in seconds since 1970, for display.
     pub created_seconds: u64,
+    /// Whether it is deleted before a write is refused for space, the oldest such first.
+    pub yields: bool,
 }
 
 /// A set of segments.
@@ -111,7 +131,20 @@ pub(crate) struct Kept {
 /// What the running checkpoint changes.
 enum Change {
     Create(Kept),
-    Delete(SeqNo),
+    Delete(Vec<SeqNo>),
+    /// The disk is that of this batch from now on; snapshots after it go.
+    RollBack(SeqNo),
+}
+
+impl Change {
+    /// Returns whether a snapshot goes.
+    fn deletes(&self, entry: &Snapshot) -> bool {
+        match self {
+            Self::Create(_) => false,
+            Self::Delete(gone) => gone.contains(&entry.watermark),
+            Self::RollBack(to) => entry.watermark > *to,
+        }
+    }
 }
 
 /// The snapshots of one drive.
@@ -126,6 +159,12 @@ pub(crate) struct Snapshots {
     creating: u32,
     /// Free segments that one needs, if they are too few.
     wanted_segments: u32,
+    /// Those who hold back the host's changes.
+    holds: u32,
+    /// They hold them back until so many checkpoints that were to become snapshots have begun.
+    held_until: u64,
+    /// The host needs the space of a snapshot that yields.
+    must_yield: bool,
 }
 
 impl Snapshots {
@@ -150,16 +189,26 @@ impl Snapshots {
         self.kept.iter().find(|kept| kept.entry.name == name)
     }
 
+    /// Returns whether the host's changes wait: they do from [`Core::hold_changes`] until the
+    /// next snapshot is begun.
+    #[inline]
+    pub(crate) fn is_held(&self) -> bool {
+        self.holds > 0 && self.begun < self.held_until
+    }
+
+    /// Returns the oldest snapshot that is given up before the host is refused.
+    fn oldest_that_yields(&self) -> Option<&Snapshot> {
+        self.kept.iter().map(|kept| &kept.entry).find(|entry| entry.yields)
+    }
+
     /// Returns the list as it is when the running checkpoint is complete.
     fn next_list(&self) -> Vec<Snapshot> {
-        let kept = self.kept.iter().map(|kept| &kept.entry);
-        match &self.change {
-            None => kept.cloned().collect(),
-            Some(Change::Create(new)) => kept.chain([&new.entry]).cloned().collect(),
-            Some(Change::Delete(gone)) => {
-                kept.filter(|entry| entry.watermark != *gone).cloned().collect()
-            }
-        }
+        let stays = |entry: &&Snapshot| !self.change.as_ref().is_some_and(|it| it.deletes(entry));
+        let new = match &self.change {
+            Some(Change::Create(new)) => Some(&new.entry),
+            _ => None,
+        };
+        self.kept.iter().map(|kept| &kept.entry).filter(stays).chain(new).cloned().collect()
     }
 }
 
@@ -280,32 +329,38 @@ impl Core {
                 }
                 Ok(())
             }
-            Wish::Delete(watermark) => {
-                let mut kept = self.snapshots.kept.iter();
-                if kept.any(|kept| kept.entry.watermark == *watermark) {
-                    return Ok(());
-                }
-                Err(Error::new(ErrorKind::NotFound, "the snapshot was deleted meanwhile"))
-            }
+            Wish::Delete(gone) => self.check_kept(gone),
+            Wish::RollBack(disk) => self.check_kept(&[disk.watermark]),
         }
     }
 
-    /// Notes what the checkpoint that begins changes; returns the list of snapshots after it.
-    pub(super) fn begin_change(
-        &mut self,
-        wish: Wish,
-        root: &Root,
-        table: &[TableEntry],
-    ) -> Vec<Snapshot> {
+    fn check_kept(&self, wanted: &[SeqNo]) -> Result<()> {
+        let kept: BTreeSet<_> =
+            self.snapshots.kept.iter().map(|kept| kept.entry.watermark).collect();
+        if wanted.iter().all(|watermark| kept.contains(watermark)) {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::NotFound, "the snapshot was deleted meanwhile"))
+    }
+
+    /// Notes what the checkpoint that begins changes.
+    pub(super) fn begin_change(&mut self, wish: Wish, root: &Root, table: &[TableEntry]) {
         assert!(self.snapshots.change.is_none(), "one checkpoint at a time changes snapshots");
         self.snapshots.change = match wish {
             Wish::None => None,
-            Wish::Delete(watermark) => Some(Change::Delete(watermark)),
+            Wish::Delete(gone) => Some(Change::Delete(gone)),
+            Wish::RollBack(_) => unreachable!("the disk is another before its root is made"),
             Wish::Create(new) => {
                 self.snapshots.begun += 1;
+                // The host's changes are no longer held back.
+                self.wake(Wakes::PROGRESS);
                 Some(Change::Create(self.retain_frames(new, root, table)))
             }
         };
+    }
+
+    /// Returns the list of snapshots as it is when the running checkpoint is complete.
+    pub(super) fn next_snapshots(&self) -> Vec<Snapshot> {
         self.snapshots.next_list()
     }
 
@@ -332,6 +387,7 @@ impl Core {
             mapped_blocks: root.mapped_blocks,
             live_bytes,
             host_bytes: root.host_bytes,
+            yields: new.yields,
         };
         Kept { entry, retained, damage: None }
     }
@@ -369,8 +425,8 @@ impl Core {
                 new.entry.root = Some(named);
                 self.snapshots.kept.push(new);
             }
-            Some(Change::Delete(watermark)) => {
-                let is_gone = |kept: &mut Kept| kept.entry.watermark == watermark;
+            Some(change) => {
+                let is_gone = |kept: &mut Kept| change.deletes(&kept.entry);
                 let gone: Vec<_> = self.snapshots.kept.extract_if(.., is_gone).collect();
                 for segment in gone.iter().flat_map(|kept| kept.retained.iter()) {
                     self.space.let_go(segment);
@@ -383,9 +439,72 @@ impl Core {
 
     /// Forgets what a checkpoint that was abandoned would have changed.
     pub(super) fn abandon_change(&mut self) {
-        if let Some(Change::Create(new)) = self.snapshots.change.take() {
-            new.retained.iter().for_each(|segment| self.space.let_go(segment));
+        match self.snapshots.change.take() {
+            Some(Change::Create(new)) => {
+                new.retained.iter().for_each(|segment| self.space.let_go(segment));
+            }
+            Some(Change::RollBack(_)) => {
+                let what = "the disk was rolled back in memory only: open the drive again";
+                self.poison(&Error::new(ErrorKind::Medium, what));
+            }
+            Some(Change::Delete(_)) | None => {}
         }
+    }
+
+    /// Holds back the host's changes until the next snapshot is begun, or until
+    /// [`Core::let_changes_go`].
+    pub(crate) fn hold_changes(&mut self) {
+        self.snapshots.holds += 1;
+        self.snapshots.held_until = self.snapshots.begun + 1;
+    }
+
+    /// Ends what [`Core::hold_changes`] began.
+    pub(crate) fn let_changes_go(&mut self) {
+        let left = self.snapshots.holds.checked_sub(1);
+        self.snapshots.holds = left.expect("changes that were held are let go once");
+        self.wake(Wakes::PROGRESS);
+    }
+
+    /// Asks for the space of the oldest snapshot that yields; returns whether there is one.
+    pub(super) fn ask_to_yield(&mut self) -> bool {
+        let yields = self.snapshots.oldest_that_yields().is_some();
+        if yields && !self.checkpoints.lacks_space() {
+            self.snapshots.must_yield = true;
+            self.wake(Wakes::CHECKPOINTER);
+            return true;
+        }
+        false
+    }
+
+    /// Returns the snapshot that is to be given up now.
+    pub(crate) fn next_to_yield(&mut self) -> Option<Snapshot> {
+        let is_wanted = std::mem::take(&mut self.snapshots.must_yield);
+        self.snapshots.oldest_that_yields().filter(|_| is_wanted).cloned()
+    }
+
+    /// Returns whether a snapshot is to be given up.
+    pub(crate) fn must_yield(&self) -> bool {
+        self.snapshots.must_yield
+    }
+
+    /// Makes the disk what a snapshot has, in memory: the map is the snapshot's, and the frames
+    /// that were live then are live again. What else the newest checkpoint names stays until this
+    /// one is complete.
+    pub(super) fn roll_back_to(&mut self, disk: KeptDisk) {
+        assert!(self.snapshots.change.is_none(), "one checkpoint at a time changes snapshots");
+        let KeptDisk { watermark, mut map, space, lost_leaves } = disk;
+        let mut before: HashSet<u64> =
+            self.map.superseded_addresses().map(|place| place.pack()).collect();
+        before.extend(self.map.metadata_addresses().map(|place| place.pack()));
+        let after: HashSet<u64> = map.metadata_addresses().map(|place| place.pack()).collect();
+        for place in map.metadata_addresses().filter(|place| !before.contains(&place.pack())) {
+            self.space.add_live(place.segment, place.bytes);
+        }
+        map.supersede(before.difference(&after).copied().collect());
+        self.space.restore_frames(&space);
+        self.map = map;
+        self.set_lost_leaves(lost_leaves);
+        self.snapshots.change = Some(Change::RollBack(watermark));
     }
 
     /// Returns whether the checkpoint that is being written names snapshots.

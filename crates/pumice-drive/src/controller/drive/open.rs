@@ -127,7 +127,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         }
         if !options.partial && loaded.stored.superblock.receiving.is_some() {
             let what = "its disk holds a part of a snapshot that is being received: go on with \
-                        `pumice receive`, whose --resume-token says where to continue";
+                        `pumice receive`, whose --resume-token says where to continue, or give up \
+                        what has arrived with `pumice snapshot rollback`";
             return Err(Error::new(ErrorKind::InvalidInput, what));
         }
         let limits = Limits::for_map_cache(options.map_cache_bytes);

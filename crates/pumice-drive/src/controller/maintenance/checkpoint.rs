@@ -90,14 +90,20 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         result
     }
 
-    /// Writes a checkpoint whenever one is due, until the drive closes.
+    /// Writes a checkpoint whenever one is due, or the host needs the space of a snapshot that
+    /// yields, until the drive closes.
     pub(crate) async fn run_checkpoints(&self) {
         let next = |core: &mut Core| {
             let ends = core.must_end();
-            (ends || core.checkpoint_is_due()).then_some(ends)
+            (ends || core.must_yield() || core.checkpoint_is_due()).then_some(ends)
         };
         while !self.is_read_only() && !self.wait_for(&self.queues.checkpointer, next).await {
-            if let Err(error) = self.checkpoint().await {
+            let gone = self.with_core(Core::next_to_yield);
+            let result = match gone {
+                Some(snapshot) => self.give_up(snapshot).await,
+                None => self.checkpoint().await,
+            };
+            if let Err(error) = result {
                 tracing::warn!(error = %error.chain(), "no checkpoint was written");
                 self.pause(RETRY_NS).await;
             }
@@ -109,16 +115,19 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         lists: &mut Vec<MetadataAddress>,
         wish: Wish,
     ) -> Result<(Root, CheckpointAddress)> {
-        // What was received is whole with its snapshot.
-        let created = match &wish {
-            Wish::Create(new) => Some(new.guid),
-            Wish::None | Wish::Delete(_) => None,
+        // What was received is whole with its snapshot, and what has arrived is given up with it.
+        let (created, is_given_up) = match &wish {
+            Wish::Create(new) => (Some(new.guid), false),
+            Wish::RollBack(_) => (None, true),
+            Wish::None | Wish::Delete(_) => (None, false),
         };
-        let completes = |snapshot| created == Some(snapshot);
+        let completes = |snapshot| is_given_up || created == Some(snapshot);
+        let mut wish = Some(wish);
         let begun = loop {
             self.with_room(Core::append_lost).await?;
             let begin = |core: &mut Core| {
-                (!core.has_lost_waiting()).then(|| core.begin_checkpoint(wish.clone()))
+                let wish = wish.take_if(|_| !core.has_lost_waiting())?;
+                Some(core.begin_checkpoint(wish))
             };
             if let Some(begun) = self.with_core(begin) {
                 break begun?;

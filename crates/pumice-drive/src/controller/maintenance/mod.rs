@@ -29,5 +29,5 @@ pub use compact::Compacted;
 pub(crate) use moving::Mover;
 pub use resize::{Resize, Resized};
 pub use settings::{SettingsChange, SettingsChanged, StoredSettings};
-pub use snapshot::SnapshotInfo;
 pub(crate) use snapshot::not_found;
+pub use snapshot::{HeldChanges, SnapshotInfo};

@@ -3,11 +3,14 @@
 //! A snapshot is the disk at a moment between two batches, so it has whole writes only. Taking one
 //! is a checkpoint with two more lists: the host waits for nothing that it would not wait for in
 //! any checkpoint.
+//!
+//! Rolling back is a checkpoint, too: of the map that the snapshot has. No data is read or written.
 
 use super::super::core::{Core, Kept, NewSnapshot, Wish};
 use super::super::drive::Drive;
-use crate::base::{Clock, Error, ErrorKind, Result};
-use crate::format::check_snapshot_name;
+use super::super::recovery;
+use crate::base::{Clock, Error, ErrorKind, Result, SeqNo};
+use crate::format::{Snapshot, Superblock, check_snapshot_name};
 use crate::media::Medium;
 
 /// Attempts to begin before the host fills the room again.
@@ -36,9 +39,37 @@ pub struct SnapshotInfo {
     /// Bytes of segments that no other snapshot needs and that are not live: its deletion frees
     /// them.
     pub alone_bytes: u64,
+    /// Whether it is deleted before a write is refused for space.
+    #[serde(default)]
+    pub yields: bool,
     /// What is wrong with it, if it is damaged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub damage: Option<String>,
+}
+
+/// The host's changes wait. Its end lets them go on.
+pub struct HeldChanges<'a, M, C> {
+    drive: &'a Drive<M, C>,
+    begun: u64,
+}
+
+impl<M: Medium, C: Clock> HeldChanges<'_, M, C> {
+    /// Waits until a snapshot has begun.
+    pub async fn until_in_a_snapshot(&self) {
+        let has_begun = |core: &mut Core| (core.snapshots().begun() > self.begun).then_some(());
+        self.drive.wait_for(&self.drive.queues.progress, has_begun).await;
+    }
+
+    /// Returns whether a snapshot has begun since, which also lets changes go on.
+    pub fn are_in_a_snapshot(&self) -> bool {
+        self.drive.core().snapshots().begun() > self.begun
+    }
+}
+
+impl<M, C> Drop for HeldChanges<'_, M, C> {
+    fn drop(&mut self) {
+        self.drive.with_core(Core::let_changes_go);
+    }
 }
 
 /// A snapshot is being made. Its end lets the capacity change again.
@@ -65,8 +96,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         check_snapshot_name(&new.name)?;
         self.with_core(|core| core.begin_snapshot(&new.name))?;
         let creating = Creating(self);
-        // What a trim has not taken down yet would count as live. If that fails, it does.
-        let _ = self.reap_all().await;
+        // What a trim has not taken down yet would count as live. If that fails, it does. It takes
+        // room in the log, which there is none of while changes are held.
+        if !self.core().snapshots().is_held() {
+            let _ = self.reap_all().await;
+        }
         let mut attempt = 0;
         loop {
             attempt += 1;
@@ -90,9 +124,81 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// `NotFound`, `ReadOnly`, `NoSpace`: nothing is changed. After `Medium` or `Poisoned` the
     /// snapshot exists or does not, and the drive takes no writes.
     pub async fn delete_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
+        let mut deleted = self.delete_snapshots(&[name]).await?;
+        Ok(deleted.pop().expect("one name, one snapshot"))
+    }
+
+    /// Deletes several snapshots in one step, as [`Drive::delete_snapshot`] one.
+    ///
+    /// # Errors
+    /// As [`Drive::delete_snapshot`].
+    pub async fn delete_snapshots(&self, names: &[&str]) -> Result<Vec<SnapshotInfo>> {
+        let gone = names.iter().map(|name| self.snapshot_info(name));
+        let gone = gone.collect::<Result<Vec<_>>>()?;
+        if !gone.is_empty() {
+            let watermarks = gone.iter().map(|info| SeqNo(info.sequence)).collect();
+            self.checkpoint_with(Wish::Delete(watermarks)).await?;
+        }
+        Ok(gone)
+    }
+
+    /// Deletes a snapshot that yields, for the host needs the space.
+    pub(super) async fn give_up(&self, snapshot: Snapshot) -> Result<()> {
+        let drive = self.uuid();
+        tracing::warn!(%drive, snapshot = snapshot.name, "full: a snapshot that yields is deleted");
+        self.checkpoint_with(Wish::Delete(vec![snapshot.watermark])).await
+    }
+
+    /// Holds back writes and trims until the next snapshot is begun, so that snapshots of several
+    /// drives are of one moment: all are held before the first is taken. To be held briefly: the
+    /// host waits.
+    ///
+    /// # Errors
+    /// `ReadOnly`, `Poisoned`.
+    pub async fn hold_changes(&self) -> Result<HeldChanges<'_, M, C>> {
+        self.core().check_writable(0, 0)?;
+        // The snapshot that is taken meanwhile cannot: see `create_snapshot`.
+        let _ = self.reap_all().await;
+        let begun = self.with_core(|core| {
+            core.hold_changes();
+            core.snapshots().begun()
+        });
+        Ok(HeldChanges { drive: self, begun })
+    }
+
+    /// Makes the disk what it was when a snapshot was taken; its size stays, and what lies beyond
+    /// the snapshot's end becomes a hole. Snapshots taken after it are deleted in the same step,
+    /// if `deletes_newer`. When this returns, all of that is durable; no data was read or written.
+    /// The caller ensures that no request is under way: the host knows another disk.
+    ///
+    /// Must run to its end, as [`Drive::create_snapshot`].
+    ///
+    /// # Errors
+    /// `NotFound`, `Corrupt` if the snapshot's map cannot be read, `ReadOnly`; `InvalidInput` if
+    /// there are newer snapshots, which are not to be deleted: nothing is changed. After any other,
+    /// the drive is rolled back or not, and takes no writes.
+    pub async fn roll_back(&self, name: &str, deletes_newer: bool) -> Result<SnapshotInfo> {
         let info = self.snapshot_info(name)?;
-        let watermark = crate::base::SeqNo(info.sequence);
-        self.checkpoint_with(Wish::Delete(watermark)).await?;
+        let superblock = {
+            let core = self.core();
+            core.check_writable(0, 0)?;
+            let mut kept = core.snapshots().kept().iter().map(|kept| &kept.entry);
+            let target = kept.find(|entry| entry.name == name).expect("it was just found");
+            if let Some(newest) = kept.next_back().map(|entry| &entry.name)
+                && !deletes_newer
+            {
+                let what = format!(
+                    "the disk can be rolled back to its newest snapshot only, and {newest} is newer \
+                     than {name}"
+                );
+                return Err(Error::new(ErrorKind::InvalidInput, what));
+            }
+            let size_bytes = core.size_bytes();
+            Superblock { size_bytes, ..recovery::superblock_of(core.superblock(), target) }
+        };
+        let cache_bytes = self.options.map_cache_bytes;
+        let disk = recovery::kept_disk(&self.medium, &superblock, cache_bytes).await?;
+        self.checkpoint_with(Wish::RollBack(Box::new(disk))).await?;
         Ok(info)
     }
 
@@ -140,6 +246,7 @@ fn info_of(core: &Core, kept: &Kept, host_bytes_before: u64) -> SnapshotInfo {
         live_bytes: entry.live_bytes,
         written_bytes: entry.host_bytes.saturating_sub(host_bytes_before),
         alone_bytes: core.bytes_alone(kept),
+        yields: entry.yields,
         damage: kept.damage.clone(),
     }
 }

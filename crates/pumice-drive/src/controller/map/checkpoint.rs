@@ -276,6 +276,13 @@ impl L2p {
         unpacked(&self.superseded)
     }
 
+    /// Notes what the newest checkpoint names and this map does not, packed: the map of a disk that
+    /// is rolled back.
+    pub(crate) fn supersede(&mut self, places: Vec<u64>) {
+        assert!(self.running.is_none() && self.superseded.is_empty(), "this map was just restored");
+        self.superseded = places;
+    }
+
     /// Returns the bytes set aside for the running checkpoint.
     pub(crate) fn frozen_bytes(&self) -> usize {
         let running = self.running.as_ref();

@@ -26,7 +26,7 @@ mod reader;
 mod replay;
 mod snapshots;
 
-use super::core::{Core, NewestCheckpoint, Restored, Settings};
+use super::core::{Core, KeptDisk, NewestCheckpoint, Restored, Settings};
 use super::log::walk::{Cut, Walk, WalkEnd};
 use super::log::{LogEnd, Tail, Totals, closing_bytes};
 use super::map::L2p;
@@ -205,6 +205,25 @@ pub(crate) async fn restore<M: Medium>(
     };
     let problems = reader.take_restored();
     Ok(Recovered { core, walk_end, batches: 0, problems })
+}
+
+/// Reads the disk that a snapshot has: `superblock` is from [`superblock_of`], with the size that
+/// the disk has now.
+///
+/// # Errors
+/// `Medium`, `Corrupt`.
+pub(crate) async fn kept_disk<M: Medium>(
+    medium: &M,
+    superblock: &Superblock,
+    map_cache_bytes: usize,
+) -> Result<KeptDisk> {
+    let reader = Reader::new(medium, superblock);
+    let what = "a snapshot has no root";
+    let place = superblock.checkpoint.ok_or_else(|| Error::new(ErrorKind::Corrupt, what))?;
+    let root = reader.any_root(&place).await?;
+    let Checkpoint { map, space, .. } = reader.checkpoint(&place, &root, map_cache_bytes).await?;
+    let Root { watermark, lost_leaves, .. } = root;
+    Ok(KeptDisk { watermark, map, space, lost_leaves })
 }
 
 /// Reports what was found beyond the end of the log, which a crash leaves.

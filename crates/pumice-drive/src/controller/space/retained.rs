@@ -124,6 +124,26 @@ impl Space {
         meta.map(|entry| u64::from(entry.live_bytes)).sum()
     }
 
+    /// Counts as live in segments of frames what another table of this drive does, for segments
+    /// that are still in the use that it knows. In all others no frame is live.
+    pub(crate) fn restore_frames(&mut self, kept: &Space) {
+        for number in 0..self.segment_count() {
+            let segment = SegmentId(number);
+            let entry = self.entry(segment);
+            if entry.state == State::Free || entry.stream == Stream::Meta {
+                continue;
+            }
+            let (now, generation) = (entry.live_bytes, entry.generation);
+            let then = kept.segments.get(number as usize);
+            let then = then.filter(|then| then.state != State::Free);
+            let then = then.filter(|then| then.generation == generation);
+            let then = then.map_or(0, |then| then.live_bytes);
+            self.release(segment, now);
+            self.add_live(segment, then);
+            self.entry_mut(segment).burden_bytes = 0;
+        }
+    }
+
     pub(super) fn sum_up(&self) -> RetainedSums {
         let mut sums = RetainedSums::default();
         for entry in self.segments.iter().filter(|entry| entry.retained > 0) {

@@ -62,6 +62,7 @@ mod reading_ahead;
 mod rebuilding;
 mod resize;
 mod reusing;
+mod rollback;
 mod scrub;
 mod settings;
 mod shrinking;

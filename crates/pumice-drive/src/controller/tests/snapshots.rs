@@ -11,23 +11,23 @@ use super::*;
 use crate::base::seed::{Random, random};
 use crate::media::layer::Trigger;
 
-const SIZE: u64 = 8 << 20;
+pub(super) const SIZE: u64 = 8 << 20;
 
 /// A drive with room for its disk several times over, and that disk.
-struct Disk {
-    world: World,
-    plain: Vec<u8>,
-    random: Random,
+pub(super) struct Disk {
+    pub(super) world: World,
+    pub(super) plain: Vec<u8>,
+    pub(super) random: Random,
     taken: u32,
 }
 
 impl Disk {
-    fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64) -> Self {
         let world = World { seed, ..World::new(small(SIZE, 24)) };
         Self { world, plain: vec![0; SIZE as usize], random: random(seed), taken: 0 }
     }
 
-    fn write_some(&mut self, drive: &TestDrive, writes: u32) {
+    pub(super) fn write_some(&mut self, drive: &TestDrive, writes: u32) {
         for _ in 0..writes {
             let len = self.random.random_range(1..200 << 10);
             let offset = self.random.random_range(0..=SIZE - len as u64);
@@ -37,7 +37,7 @@ impl Disk {
         }
     }
 
-    fn trim_all(&mut self, drive: &TestDrive) {
+    pub(super) fn trim_all(&mut self, drive: &TestDrive) {
         self.world.run(drive.trim(0, SIZE, false)).unwrap();
         self.plain.fill(0);
     }
@@ -50,7 +50,7 @@ impl Disk {
     }
 
     /// Writes as much as fills the drive's capacity, so that garbage collection works.
-    fn write_around(&mut self, drive: &TestDrive) {
+    pub(super) fn write_around(&mut self, drive: &TestDrive) {
         for _ in 0..40 {
             let offset = self.random.random_range(0..=SIZE - (1 << 20)) / BLOCK * BLOCK;
             let data = payload::noise(&mut self.random, 1 << 20);
@@ -59,28 +59,28 @@ impl Disk {
         }
     }
 
-    fn take(&mut self, drive: &TestDrive, name: &str) -> SnapshotInfo {
+    pub(super) fn take(&mut self, drive: &TestDrive, name: &str) -> SnapshotInfo {
         self.taken += 1;
         self.world.run(drive.create_snapshot(new(name, self.taken))).unwrap()
     }
 
-    fn compare(&self, drive: &TestDrive) {
+    pub(super) fn compare(&self, drive: &TestDrive) {
         let read = self.world.read(drive, 0, self.plain.len()).unwrap();
         assert!(read == self.plain, "the disk");
     }
 }
 
-fn new(name: &str, number: u32) -> NewSnapshot {
+pub(super) fn new(name: &str, number: u32) -> NewSnapshot {
     let guid = uuid::Uuid::from_u128(number.into());
-    NewSnapshot { name: name.to_owned(), guid, created_seconds: 1_790_000_000 }
+    NewSnapshot { name: name.to_owned(), guid, created_seconds: 1_790_000_000, yields: false }
 }
 
-fn names(drive: &TestDrive) -> Vec<String> {
+pub(super) fn names(drive: &TestDrive) -> Vec<String> {
     drive.snapshots().into_iter().map(|info| info.name).collect()
 }
 
 /// Reads a whole snapshot of a drive that is not open.
-fn whole(world: &World, name: &str) -> Vec<u8> {
+pub(super) fn whole(world: &World, name: &str) -> Vec<u8> {
     let options = OpenOptions::default();
     let opening = Drive::open_snapshot(world.medium(), world.runtime.clone(), name, options);
     let view = world.run(opening).unwrap();
@@ -95,7 +95,7 @@ fn free(drive: &TestDrive) -> u32 {
 }
 
 /// Lets background work come to rest.
-fn rest(world: &World) {
+pub(super) fn rest(world: &World) {
     world.run(world.runtime.clone().sleep_ns(20_000_000_000));
 }
 

@@ -60,7 +60,7 @@ impl Source {
         // Garbage collection moves and joins frames.
         self.world.run(self.world.runtime.clone().sleep_ns(20_000_000_000));
         let guid = uuid::Uuid::from_u128(0xa0 + self.disks.len() as u128);
-        let new = NewSnapshot { name: name.into(), guid, created_seconds: 1_790_000_000 };
+        let new = NewSnapshot { name: name.into(), guid, created_seconds: 1_790_000_000, yields: false };
         self.world.run(drive.create_snapshot(new)).unwrap();
         self.disks.push((name.into(), self.plain.clone()));
         self.world.close(drive);
@@ -218,6 +218,7 @@ fn a_transfer_takes_the_bytes_that_are_stored() {
         name: name.into(),
         guid: uuid::Uuid::from_u128(guid),
         created_seconds: 0,
+        yields: false,
     };
     let a = source.world.run(drive.create_snapshot(new("a", 1))).unwrap();
     source.world.write(&drive, 1 << 20, &data[..1 << 20]).unwrap();
@@ -403,7 +404,7 @@ fn a_transfer_for_another_drive_is_refused() {
     let small_disk = World::new(small(SIZE / 2, 12));
     let drive = small_disk.open();
     small_disk.write(&drive, 0, &[3; BLOCK_BYTES]).unwrap();
-    let new = NewSnapshot { name: "0".into(), guid: uuid::Uuid::from_u128(9), created_seconds: 0 };
+    let new = NewSnapshot { name: "0".into(), guid: uuid::Uuid::from_u128(9), created_seconds: 0, yields: false };
     small_disk.run(drive.create_snapshot(new)).unwrap();
     small_disk.close(drive);
     let foreign = Source { world: small_disk, plain: vec![], disks: vec![], random: random(1) };
@@ -413,6 +414,22 @@ fn a_transfer_for_another_drive_is_refused() {
     refused(&source.send("2", Some("0"), 0), "which this transfer does not continue");
     refused(&source.send("1", Some("0"), SIZE), "which this transfer does not continue");
     receive_all(&target, &source.send("1", Some("0"), 0)).unwrap();
+    compare(&target, "1", source.disk("1"));
+}
+
+#[test]
+fn a_part_is_given_up_by_rolling_back() {
+    let source = Source::new(14, small(SIZE, 24), 2);
+    let target = World::new(small(SIZE, 24));
+    receive_all(&target, &source.send("0", None, 0)).unwrap();
+    let transfer = source.send("1", Some("0"), 0);
+    receive(&target, &transfer, 2, true).unwrap_err();
+    let drive = target.try_open(partial()).unwrap();
+    target.run(drive.roll_back("0", false)).unwrap();
+    assert_eq!(drive.partial(), None);
+    target.close(drive);
+    compare(&target, "0", source.disk("0"));
+    receive_all(&target, &transfer).unwrap();
     compare(&target, "1", source.disk("1"));
 }
 

@@ -217,7 +217,7 @@ impl<'a, M: Medium, C: Clock> Receive<'a, M, C> {
             return Err(Error::new(ErrorKind::InvalidInput, what));
         }
         let TransferHead { snapshot: guid, created_seconds, .. } = *self.reader.head();
-        let new = NewSnapshot { name: self.name, guid, created_seconds };
+        let new = NewSnapshot { name: self.name, guid, created_seconds, yields: false };
         self.drive.create_snapshot(new).await
     }
 }

@@ -1,0 +1,107 @@
+#!/bin/bash
+# What snapshots cost: random writes of 4 KiB on drives with 0, 1 and 30 snapshots, in turns; how long
+# one takes to be taken, on a drive of 1 TiB at rest and under that load; how long the opening of 1 TiB
+# takes with 0, 1 and 30, and a diff of two snapshots between which 1 % was written in one piece.
+# Prints what docs/bench.md quotes.
+#
+#   benches/snapshots.sh [ROUNDS [SECONDS]]     default 6 rounds of 5 seconds each; about 5 minutes
+#
+# Needs fio, nbdinfo, python3, a release build and 40 GB of disk below TMPDIR (default /var/tmp).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+rounds=${1:-6}
+seconds=${2:-5}
+pumice=$PWD/target/release/pumice
+folder=$(mktemp -d "${TMPDIR:-/var/tmp}/pumice-bench-XXXXXX")
+trap 'kill $(jobs -p) 2> /dev/null || :; wait || :; rm -rf "$folder"' EXIT
+export PUMICE_RUNTIME_DIR=$folder
+
+uri() { # side
+    echo "nbd+unix:///?socket=$folder/$1.sock"
+}
+
+now() {
+    date +%s%N
+}
+
+serve() { # side: prints the milliseconds until a client has the first reply
+    local from
+    from=$(now)
+    "$pumice" serve "$folder/$1" --unix "$folder/$1.sock" 2> "$folder/$1.log" &
+    until nbdinfo --size "$(uri "$1")" > /dev/null 2>&1; do
+        kill -0 $!
+    done
+    echo $((($(now) - from) / 1000000))
+}
+
+stop() { # side
+    kill "$(fuser "$folder/$1" 2> /dev/null)" && wait -n
+    rm -f "$folder/$1.sock"
+}
+
+load() { # side seconds [option...]: prints IOPS, and p99.9 in us
+    fio --name=load --ioengine=nbd --uri="$(uri "$1")" --rw=randwrite --bs=4k --iodepth=32 --size=2G \
+        --time_based=1 --runtime="$2" --norandommap --randrepeat=0 --refill_buffers \
+        --buffer_compress_percentage=50 --output-format=json "${@:3}" | python3 -c '
+import json, sys
+text = sys.stdin.read()
+side = json.loads(text[text.index("{"):])["jobs"][0]["write"]
+print(round(side["iops"]), round(side["clat_ns"]["percentile"]["99.900000"] / 1000))'
+}
+
+take() { # side name: prints the milliseconds of the whole command
+    local from
+    from=$(now)
+    "$pumice" snapshot create "$folder/$1@$2" > /dev/null
+    echo $((($(now) - from) / 1000000))
+}
+
+for count in 0 1 30; do
+    "$pumice" create "$folder/$count" --size 2G --capacity 14G > /dev/null
+    serve "$count" > /dev/null
+    load "$count" 2 > /dev/null
+    for number in $(seq "$count"); do
+        load "$count" 0.1 > /dev/null
+        take "$count" "$number" > /dev/null
+    done
+done
+for round in $(seq "$rounds"); do
+    for step in 0 1 2; do
+        counts=(0 1 30)
+        count=${counts[$(((round + step) % 3))]}
+        echo "$count $(load "$count" "$seconds")"
+    done
+done > "$folder/rounds"
+python3 - "$folder/rounds" << 'END'
+import statistics, sys
+sides = {"0": [], "1": [], "30": []}
+for line in open(sys.argv[1]):
+    count, iops, p999 = line.split()
+    sides[count].append((int(iops), int(p999)))
+for count in ["1", "30"]:
+    for at, what in enumerate(["IOPS", "p99.9"]):
+        ratios = sorted(a[at] / b[at] for a, b in zip(sides[count], sides["0"]))
+        print(f"{what} with {count} / without: median {statistics.median(ratios):.3f} "
+              f"({ratios[0]:.3f} to {ratios[-1]:.3f})")
+END
+load 0 6 > /dev/null & loading=$!
+sleep 1
+echo "taken under this load, ms: $(for number in $(seq 20); do take 0 "busy-$number"; done | sort -n | tr '\n' ' ')"
+wait "$loading"
+
+"$pumice" create "$folder/large" --size 1T --capacity 1T > /dev/null
+echo "1 TiB: first reply without snapshots after $(serve large) ms"
+fio --name=fill --ioengine=nbd --uri="$(uri large)" --rw=write --bs=1M --iodepth=8 --size=16G \
+    --buffer_compress_percentage=95 --refill_buffers > /dev/null
+echo "taken with what was just written, ms: $(take large first)"
+echo "taken at rest, ms: $(for number in $(seq 20); do take large "rest-$number"; done | sort -n | tr '\n' ' ')"
+fio --name=change --ioengine=nbd --uri="$(uri large)" --rw=write --bs=1M --iodepth=8 --size=10486M \
+    --offset=3G --buffer_compress_percentage=95 --refill_buffers > /dev/null
+take large last > /dev/null
+for number in $(seq 8); do take large "more-$number" > /dev/null; done
+stop large
+echo "1 TiB: first reply with 30 snapshots after $(serve large) ms"
+stop large
+from=$(now)
+"$pumice" diff "$folder/large@first" "$folder/large@last" --json > "$folder/diff"
+echo "diff with 1 % changed in one piece: $((($(now) - from) / 1000000)) ms"

@@ -1,0 +1,225 @@
+//! Goal: a disk that is rolled back is the one that the snapshot has, at once or not at all; changes
+//! that are held back wait and no longer; a snapshot that yields makes room, and only such a one.
+//! Method: drives that are overwritten and emptied, power loss at every half millisecond.
+
+use rand::RngExt;
+
+use super::snapshots::{Disk, SIZE, names, new, rest, whole};
+use super::*;
+
+/// Checks the accounts while no checkpoint is being written.
+fn settle(drive: &TestDrive) {
+    drive.clock.block_on(drive.checkpoint()).unwrap();
+    assert_accounting(drive);
+}
+
+#[test]
+fn a_disk_is_rolled_back() {
+    let mut disk = Disk::new(31);
+    let drive = disk.world.open();
+    disk.write_some(&drive, 60);
+    disk.take(&drive, "a");
+    let a = disk.plain.clone();
+    disk.write_around(&drive);
+    disk.write_some(&drive, 20);
+    disk.take(&drive, "b");
+    disk.trim_all(&drive);
+    (0..4).for_each(|_| disk.write_around(&drive));
+    let refused = disk.world.run(drive.roll_back("a", false)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    assert!(refused.chain().contains("b is newer than a"), "{}", refused.chain());
+    disk.compare(&drive);
+    settle(&drive);
+    let missing = disk.world.run(drive.roll_back("c", true)).unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::NotFound);
+    disk.compare(&drive);
+    disk.world.run(drive.roll_back("a", true)).unwrap();
+    assert_eq!(names(&drive), ["a"]);
+    disk.plain.clone_from(&a);
+    disk.compare(&drive);
+    settle(&drive);
+    let drive = disk.world.reopen(drive);
+    disk.compare(&drive);
+    settle(&drive);
+    // It is a disk like any other, and the snapshot is still there.
+    disk.write_some(&drive, 20);
+    disk.take(&drive, "c");
+    (0..4).for_each(|_| disk.write_around(&drive));
+    rest(&disk.world);
+    disk.compare(&drive);
+    settle(&drive);
+    disk.world.run(drive.roll_back("c", false)).unwrap();
+    disk.world.close(drive);
+    assert_eq!(disk.world.check().problems, []);
+    assert!(whole(&disk.world, "a") == a);
+    let c = whole(&disk.world, "c");
+    let drive = disk.world.open();
+    assert!(disk.world.read(&drive, 0, c.len()).unwrap() == c);
+    disk.world.close(drive);
+}
+
+/// What is written after the log was rolled forward once more, after a crash, is the disk's.
+#[test]
+fn power_loss_in_a_rollback_leaves_one_disk_or_the_other() {
+    let mut disk = Disk::new(32);
+    let drive = disk.world.open();
+    disk.write_some(&drive, 30);
+    disk.take(&drive, "a");
+    let a = disk.plain.clone();
+    disk.write_some(&drive, 20);
+    disk.take(&drive, "b");
+    let b = disk.plain.clone();
+    disk.write_some(&drive, 20);
+    disk.world.run(drive.flush()).unwrap();
+    disk.world.close(drive);
+    let mut ends = [0; 2];
+    for step in 0.. {
+        let world = World { seed: step, ..disk.world.copy() };
+        let latency_ns = 1_000_000..=1_000_000;
+        let drive = world.open();
+        drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+        let rolling = drive.roll_back("a", true);
+        let ended = world.run(world.runtime.timeout(step * 500_000, rolling)).is_some();
+        world.run(drive.medium().crash()).unwrap();
+        world.kill(drive);
+        let mut drive = world.open();
+        let found = names(&drive);
+        let is_back = found == ["a"];
+        assert!(is_back || found == ["a", "b"], "{found:?}");
+        ends[usize::from(is_back)] += 1;
+        let mut plain = if is_back { a.clone() } else { disk.plain.clone() };
+        assert!(world.read(&drive, 0, plain.len()).unwrap() == plain, "step {step}");
+        settle(&drive);
+        for _ in 0..2 {
+            for _ in 0..30 {
+                let data = payload::noise(&mut disk.random, 1 << 20);
+                let offset = disk.random.random_range(0..7_u64) << 20;
+                world.write(&drive, offset, &data).unwrap();
+                plain[offset as usize..][..data.len()].copy_from_slice(&data);
+            }
+            drive = world.reopen(drive);
+            assert!(world.read(&drive, 0, plain.len()).unwrap() == plain, "step {step}");
+        }
+        world.close(drive);
+        assert!(whole(&world, "a") == a, "step {step}");
+        assert!(is_back || whole(&world, "b") == b, "step {step}");
+        assert_eq!(world.check().problems, [], "step {step}");
+        if ended {
+            assert!(is_back, "it is durable when the call returns");
+            break;
+        }
+    }
+    assert!(ends[0] > 3 && ends[1] > 0, "{ends:?}");
+}
+
+/// A rollback that is given up halfway is one of memory only.
+#[test]
+fn a_rollback_given_up_takes_no_writes() {
+    let mut disk = Disk::new(33);
+    let drive = disk.world.open();
+    disk.write_some(&drive, 30);
+    disk.take(&drive, "a");
+    let a = disk.plain.clone();
+    disk.write_some(&drive, 20);
+    disk.world.run(drive.flush()).unwrap();
+    let latency_ns = 1_000_000..=1_000_000;
+    drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+    let sealed = drive.core().log().sealed_seq();
+    let rolling = drive.roll_back("a", false);
+    assert!(disk.world.run(disk.world.runtime.timeout(6_500_000, rolling)).is_none());
+    assert!(drive.core().log().sealed_seq() > sealed, "it has begun");
+    drive.medium().set_plan(FaultPlan::default());
+    let refused = disk.world.run(drive.write(0, &[1; 4096], false)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Poisoned);
+    disk.world.kill(drive);
+    let drive = disk.world.open();
+    let found = disk.world.read(&drive, 0, a.len()).unwrap();
+    assert!(found == a || found == disk.plain, "one disk or the other");
+    disk.world.close(drive);
+    assert_eq!(disk.world.check().problems, []);
+}
+
+#[test]
+fn a_grown_disk_that_is_rolled_back_keeps_its_size() {
+    let mut disk = Disk::new(34);
+    let drive = disk.world.open();
+    disk.write_some(&drive, 30);
+    disk.take(&drive, "a");
+    let mut wanted = disk.plain.clone();
+    let grown = SIZE + (4 << 20);
+    let resize = Resize { size_bytes: Some(grown), ..Resize::default() };
+    disk.world.run(drive.resize(resize)).unwrap();
+    disk.world.write(&drive, SIZE, &[7; 1 << 20]).unwrap();
+    disk.world.run(drive.roll_back("a", false)).unwrap();
+    wanted.resize(grown as usize, 0);
+    assert_eq!(drive.size_bytes(), grown);
+    assert!(disk.world.read(&drive, 0, wanted.len()).unwrap() == wanted);
+    settle(&drive);
+    let drive = disk.world.reopen(drive);
+    assert!(disk.world.read(&drive, 0, wanted.len()).unwrap() == wanted);
+    disk.world.close(drive);
+    assert_eq!(disk.world.check().problems, []);
+}
+
+#[test]
+fn changes_wait_until_the_snapshot_is_begun() {
+    let mut disk = Disk::new(35);
+    let drive = disk.world.open();
+    disk.write_some(&drive, 30);
+    let before = disk.plain.clone();
+    disk.world.run(async {
+        let held = drive.hold_changes().await.unwrap();
+        let data = vec![9; 8192];
+        let mut writing = std::pin::pin!(drive.write(0, &data, false));
+        let waits = disk.world.runtime.timeout(1_000_000_000, writing.as_mut()).await;
+        assert!(waits.is_none(), "a write does not wait");
+        assert!(!held.are_in_a_snapshot());
+        drive.create_snapshot(new("a", 1)).await.unwrap();
+        assert!(held.are_in_a_snapshot());
+        writing.await.unwrap();
+        drop(held);
+        // One that is let go without a snapshot.
+        let held = drive.hold_changes().await.unwrap();
+        let mut trimming = std::pin::pin!(drive.trim(0, 4096, true));
+        let waits = disk.world.runtime.timeout(1_000_000_000, trimming.as_mut()).await;
+        assert!(waits.is_none(), "a trim does not wait");
+        drop(held);
+        trimming.await.unwrap();
+    });
+    disk.world.close(drive);
+    assert!(whole(&disk.world, "a") == before);
+}
+
+#[test]
+fn snapshots_that_yield_are_given_up_oldest_first_before_a_write_is_refused() {
+    let mut disk = Disk::new(36);
+    let drive = disk.world.open();
+    for number in 1.. {
+        let data = payload::noise(&mut disk.random, 4 << 20);
+        disk.world.write(&drive, 0, &data).unwrap();
+        if number == 1 {
+            disk.plain[..data.len()].copy_from_slice(&data);
+        }
+        let new = NewSnapshot { yields: number > 1, ..new(&number.to_string(), number) };
+        // As long as there is room for one.
+        if disk.world.run(drive.create_snapshot(new)).is_err() {
+            break;
+        }
+    }
+    let mut seen = vec![names(&drive)];
+    for at in 0..2000_u64 {
+        let data = payload::noise(&mut disk.random, 64 << 10);
+        disk.world.write(&drive, (at * 7 % 127) << 16, &data).unwrap();
+        if seen.last() != Some(&names(&drive)) {
+            seen.push(names(&drive));
+        }
+    }
+    assert!(seen.len() > 1, "some were given up: {seen:?}");
+    for (before, after) in seen.iter().zip(&seen[1..]) {
+        assert_eq!(after.first().unwrap(), "1", "it does not yield");
+        assert!(before[2..].ends_with(&after[1..]), "the oldest that yields go: {seen:?}");
+    }
+    disk.world.close(drive);
+    assert_eq!(disk.world.check().problems, []);
+    assert!(whole(&disk.world, "1") == disk.plain);
+}

@@ -1,0 +1,446 @@
+//! `pumice snapshot`: takes, lists, rotates and deletes snapshots of drives, closed or served, and
+//! rolls a disk back to one.
+
+mod rotate;
+mod together;
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+use pumice_report::{Align, Table};
+use serde::Serialize;
+
+use super::open::FileDrive;
+use super::output::{self, counted};
+use super::outside;
+use super::{Outcome, lossy, print, print_schema};
+use crate::control::{self, Answer, Client, Request};
+use crate::place::Place;
+use pumice_drive::base::units::format_size;
+use pumice_drive::base::{Error, ErrorKind};
+use pumice_drive::controller::{NewSnapshot, OpenOptions, SnapshotInfo};
+use pumice_drive::runtime::{Backend, Runtime};
+
+/// Names of snapshots that rotate begin so, unless `--prefix` says otherwise.
+const PREFIX: &str = "auto-";
+
+/// Bytes of names in one request: a line has 4096 bytes, and JSON escapes some.
+const NAMES_BYTES_MAX: usize = 1500;
+
+/// Take, list, rotate or delete snapshots of drives, or roll a disk back to one
+///
+/// A snapshot keeps the disk as it was at one moment, with everything that was written before the
+/// command began; what a file system still has in its cache is not in it. It takes no copy: it
+/// costs the space of what is overwritten or trimmed later, until it is deleted. `pumice extract`,
+/// `check` and `serve` read PATH@NAME; PATH must not be in use then.
+#[derive(Debug, clap::Args)]
+#[command(disable_help_subcommand = true)]
+#[command(after_help = "\
+Examples:
+  pumice snapshot create drive.pumice@before-upgrade
+  pumice snapshot create data.pumice log.pumice @nightly
+  pumice snapshot list drive.pumice
+  pumice extract drive.pumice@before-upgrade disk.img
+  pumice snapshot rollback drive.pumice@before-upgrade
+  pumice snapshot rotate drive.pumice --keep hourly:24,daily:7
+  pumice snapshot delete drive.pumice@before-upgrade")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Take a snapshot; when the command ends, it is durable
+    ///
+    /// Snapshots of several drives are of one moment: what the host was told is written before it
+    /// sent something else is in all of them if that is in one. Writes wait for it, at most a
+    /// second.
+    Create {
+        /// File or block device, and the name of the snapshot; or several of them; or several files
+        /// or devices, then @NAME
+        #[arg(value_name = "PATH@NAME", required = true)]
+        snapshots: Vec<PathBuf>,
+
+        /// Delete the snapshot before a write is refused because the drive is full, the oldest such
+        /// one first
+        #[arg(long = "yield")]
+        yields: bool,
+
+        /// Print the snapshots as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the snapshots of a drive, oldest first
+    List {
+        /// File or block device
+        path: PathBuf,
+
+        /// Print the snapshots as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make the disk what it was when a snapshot was taken
+    ///
+    /// What was written since is lost. The drive must not be served. The disk keeps its size; where
+    /// it has grown since, it holds zeroes.
+    Rollback {
+        /// File or block device, and the name of the snapshot
+        #[arg(value_name = "PATH@NAME")]
+        snapshot: PathBuf,
+
+        /// Delete the snapshots that were taken after it, which is refused otherwise
+        #[arg(long)]
+        delete_newer: bool,
+
+        /// Print the snapshot as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take a snapshot named by the time, and delete those that a rule does not keep
+    ///
+    /// Of several drives all are taken at one moment. Only snapshots whose name begins with the
+    /// prefix are deleted. In UTC; of each period, the newest is kept.
+    Rotate {
+        /// Files or block devices
+        #[arg(value_name = "PATH", required = true)]
+        paths: Vec<PathBuf>,
+
+        /// What to keep: of each of the last 24 hours with a snapshot the newest, and so on; also
+        /// weekly, monthly and yearly
+        #[arg(long, value_name = "hourly:24,daily:7")]
+        keep: rotate::Keep,
+
+        /// Beginning of the names
+        #[arg(long, default_value = PREFIX)]
+        prefix: String,
+
+        /// Let the snapshot yield, as with create
+        #[arg(long = "yield")]
+        yields: bool,
+
+        /// Only print what would be deleted, and take no snapshot
+        #[arg(long)]
+        dry_run: bool,
+
+        /// Print the snapshots as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Delete a snapshot; garbage collection gives back what only it held
+    Delete {
+        /// File or block device, and the name of the snapshot
+        #[arg(value_name = "PATH@NAME")]
+        snapshot: PathBuf,
+
+        /// Print what was deleted as JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// What was done with a drive.
+#[derive(Serialize)]
+struct Done {
+    path: String,
+    /// Snapshots that were taken, listed or rolled back to.
+    snapshots: Vec<SnapshotInfo>,
+    /// Snapshots that were deleted.
+    deleted: Vec<SnapshotInfo>,
+}
+
+/// What is printed as JSON.
+#[derive(Serialize)]
+struct Shown {
+    action: &'static str,
+    drives: Vec<Done>,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// There is no drive, it cannot be opened, or the snapshot cannot be made or does not exist:
+/// nothing has changed.
+pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    let (action, json, drives) = match &args.action {
+        Action::Create { snapshots, yields, json } => {
+            ("create", *json, create(&wanted(snapshots)?, *yields)?)
+        }
+        Action::List { path, json } => {
+            let listed = list(path)?;
+            ("list", *json, vec![Done { path: lossy(path), snapshots: listed, deleted: vec![] }])
+        }
+        Action::Rollback { snapshot, delete_newer, json } => {
+            ("rollback", *json, vec![roll_back(snapshot, *delete_newer)?])
+        }
+        Action::Rotate { paths, keep, prefix, yields, dry_run, json } => {
+            let rule = Rule { keep, prefix, yields: *yields };
+            ("rotate", *json, if *dry_run { rule.try_out(paths) } else { rule.rotate(paths) }?)
+        }
+        Action::Delete { snapshot, json } => {
+            let (path, name) = Place::snapshot(snapshot)?;
+            let deleted = delete(&path, &[name])?;
+            ("delete", *json, vec![Done { path: lossy(&path), snapshots: vec![], deleted }])
+        }
+    };
+    if json {
+        print_schema("snapshot-1", &Shown { action, drives })?;
+    } else {
+        let is_tried = matches!(args.action, Action::Rotate { dry_run: true, .. });
+        let texts = drives.iter().map(|done| text(action, done, is_tried));
+        print(&texts.collect::<String>())?;
+    }
+    Ok(Outcome::Good)
+}
+
+/// Returns the drives of which snapshots are taken, and their names.
+fn wanted(arguments: &[PathBuf]) -> Result<Vec<together::Wanted>> {
+    let last = arguments.last().map_or(&[][..], |last| last.as_os_str().as_bytes());
+    let wanted: Vec<together::Wanted> = match (last.strip_prefix(b"@"), arguments) {
+        (Some(name), [paths @ .., _]) if !paths.is_empty() => {
+            let name = str::from_utf8(name).context("the name of a snapshot is not UTF-8")?;
+            pumice_drive::format::check_snapshot_name(name)?;
+            paths.iter().map(|path| (path.clone(), name.to_owned())).collect()
+        }
+        _ => arguments.iter().map(|it| Place::snapshot(it)).collect::<Result<_>>()?,
+    };
+    check_distinct(wanted.iter().map(|(path, _)| path))?;
+    Ok(wanted)
+}
+
+/// Checks that no drive is named twice: its second opening would wait for the first, or be refused
+/// halfway.
+fn check_distinct<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Result<()> {
+    let mut seen = std::collections::BTreeSet::new();
+    for path in paths {
+        let whole = path.canonicalize().unwrap_or_else(|_| path.clone());
+        if !seen.insert(whole) {
+            bail!("{} is named twice", path.display());
+        }
+    }
+    Ok(())
+}
+
+fn create(wanted: &[together::Wanted], yields: bool) -> Result<Vec<Done>> {
+    let taken = together::create(wanted, yields)?;
+    let done = taken.into_iter().zip(wanted).map(|(info, (path, _))| Done {
+        path: lossy(path),
+        snapshots: vec![info],
+        deleted: Vec::new(),
+    });
+    Ok(done.collect())
+}
+
+fn list(path: &Path) -> Result<Vec<SnapshotInfo>> {
+    match control::connect(path)? {
+        Some(client) => list_of(client, path, &Request::Snapshots {}),
+        None => {
+            // A drive that holds a part of a snapshot still has the others.
+            let options =
+                OpenOptions { read_only: true, partial: true, ..OpenOptions::default() };
+            with(path, options, async |drive| Ok(drive.snapshots()))
+        }
+    }
+}
+
+fn roll_back(snapshot: &Path, delete_newer: bool) -> Result<Done> {
+    let (path, name) = Place::snapshot(snapshot)?;
+    if control::connect(&path)?.is_some() {
+        bail!(
+            "{}: it is in use, and its clients know another disk: end its server, then roll it back",
+            path.display()
+        );
+    }
+    let mut deleted = Vec::new();
+    // What was received of another snapshot is given up with it.
+    let options = OpenOptions { partial: true, ..OpenOptions::default() };
+    let rolled = with(&path, options, async |drive| {
+        let all = drive.snapshots();
+        let info =
+            drive.roll_back(&name, delete_newer).await.map_err(|error| match error.kind() {
+                ErrorKind::InvalidInput => {
+                    let what = format!("{error}; --delete-newer deletes what is newer");
+                    Error::new(ErrorKind::InvalidInput, what)
+                }
+                _ => error,
+            })?;
+        deleted = all.into_iter().filter(|it| it.sequence > info.sequence).collect();
+        Ok(vec![info])
+    })?;
+    Ok(Done { path: lossy(&path), snapshots: rolled, deleted })
+}
+
+/// Deletes snapshots of a drive, all in one step as far as requests are long enough.
+fn delete(path: &Path, names: &[String]) -> Result<Vec<SnapshotInfo>> {
+    if control::connect(path)?.is_none() {
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        return change(path, async |drive| drive.delete_snapshots(&names).await);
+    }
+    let (mut deleted, mut part, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for name in names {
+        if bytes + name.len() > NAMES_BYTES_MAX {
+            let names = std::mem::take(&mut part);
+            deleted.extend(request(path, &Request::DeleteSnapshots { names })?);
+            bytes = 0;
+        }
+        bytes += name.len();
+        part.push(name.clone());
+    }
+    deleted.extend(request(path, &Request::DeleteSnapshots { names: part })?);
+    Ok(deleted)
+}
+
+/// What rotate does.
+struct Rule<'a> {
+    keep: &'a rotate::Keep,
+    prefix: &'a str,
+    yields: bool,
+}
+
+impl Rule<'_> {
+    fn expired(&self, mut snapshots: Vec<SnapshotInfo>) -> Vec<String> {
+        snapshots.retain(|info| info.name.starts_with(self.prefix));
+        self.keep.expired(&snapshots)
+    }
+
+    /// Takes the snapshots and deletes what is not kept.
+    fn rotate(&self, paths: &[PathBuf]) -> Result<Vec<Done>> {
+        check_distinct(paths.iter())?;
+        let name = format!("{}{}", self.prefix, time(outside::unix_seconds()));
+        pumice_drive::format::check_snapshot_name(&name)?;
+        let wanted: Vec<_> = paths.iter().map(|path| (path.clone(), name.clone())).collect();
+        let mut done = create(&wanted, self.yields)?;
+        for (done, path) in done.iter_mut().zip(paths) {
+            let expired = self.expired(list(path)?);
+            if !expired.is_empty() {
+                done.deleted = delete(path, &expired)?;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Returns what would be deleted now.
+    fn try_out(&self, paths: &[PathBuf]) -> Result<Vec<Done>> {
+        let tried = paths.iter().map(|path| {
+            let mut deleted = list(path)?;
+            let expired = self.expired(deleted.clone());
+            deleted.retain(|info| expired.contains(&info.name));
+            Ok(Done { path: lossy(path), snapshots: Vec::new(), deleted })
+        });
+        tried.collect()
+    }
+}
+
+/// Returns what a snapshot of now is.
+fn new(name: String, yields: bool) -> NewSnapshot {
+    let (guid, created_seconds) = (outside::new_identity(), outside::unix_seconds());
+    NewSnapshot { name, guid, created_seconds, yields }
+}
+
+/// Asks the drive's server for something about snapshots.
+fn request(path: &Path, request: &Request) -> Result<Vec<SnapshotInfo>> {
+    let client = control::connect(path)?;
+    let client = client.with_context(|| format!("{}: its server has stopped", path.display()))?;
+    list_of(client, path, request)
+}
+
+/// Returns the snapshots with which a server answers.
+fn list_of(client: Client, path: &Path, request: &Request) -> Result<Vec<SnapshotInfo>> {
+    let mut listed = Vec::new();
+    let answer = client.ask(request, |answer| {
+        if let Answer::SomeSnapshots(part) = answer {
+            listed.extend(part);
+        }
+    });
+    match answer.with_context(|| path.display().to_string())? {
+        Some(Answer::Snapshots(rest)) => {
+            listed.extend(rest);
+            Ok(listed)
+        }
+        _ => bail!(
+            "{}: the server stopped before it answered: see `pumice snapshot list`",
+            path.display()
+        ),
+    }
+}
+
+/// Opens a drive that is not served, changes it and closes it.
+fn change(
+    path: &Path,
+    work: impl AsyncFnOnce(&FileDrive) -> pumice_drive::base::Result<Vec<SnapshotInfo>>,
+) -> Result<Vec<SnapshotInfo>> {
+    with(path, OpenOptions::default(), work)
+}
+
+fn with(
+    path: &Path,
+    options: OpenOptions,
+    work: impl AsyncFnOnce(&FileDrive) -> pumice_drive::base::Result<Vec<SnapshotInfo>>,
+) -> Result<Vec<SnapshotInfo>> {
+    let runtime = Runtime::new(Backend::Auto)?;
+    let options = OpenOptions { compact_percent: None, ..options };
+    let drive = super::open::drive(&runtime, path, options)?;
+    let worked = runtime.block_on(work(&drive));
+    let closed = runtime.block_on(drive.close());
+    runtime.drop_tasks();
+    let worked = worked.and_then(|worked| closed.map(|()| worked));
+    worked.with_context(|| path.display().to_string())
+}
+
+fn text(action: &str, done: &Done, is_tried: bool) -> String {
+    let Done { path, snapshots, deleted } = done;
+    let verb = if is_tried { "would be deleted" } else { "deleted" };
+    let mut text = String::new();
+    match (action, snapshots.as_slice()) {
+        ("list", []) => text += &format!("{path} has no snapshots\n"),
+        ("list", snapshots) => text += &table(snapshots),
+        ("rollback", [info, ..]) => {
+            text +=
+                &format!("{path}: rolled back to {}, {}\n", info.name, time(info.created_seconds));
+        }
+        (_, taken) => {
+            taken.iter().for_each(|info| text += &format!("{path}@{}: taken\n", info.name))
+        }
+    }
+    for info in deleted {
+        let alone = format_size(info.alone_bytes);
+        text += &match action {
+            "delete" => {
+                format!("{path}@{}: deleted, {alone} that only it held are given back\n", info.name)
+            }
+            _ => format!("{path}@{}: {verb}\n", info.name),
+        };
+    }
+    text
+}
+
+fn table(snapshots: &[SnapshotInfo]) -> String {
+    let mut table = Table::new(&[
+        ("snapshot", Align::Left),
+        ("taken", Align::Left),
+        ("stored", Align::Right),
+        ("written since the one before", Align::Right),
+        ("held alone", Align::Right),
+    ]);
+    for info in snapshots {
+        let damage = if info.damage.is_some() { " (damaged)" } else { "" };
+        table.row(vec![
+            format!("{}{damage}", info.name),
+            time(info.created_seconds),
+            format_size(info.live_bytes),
+            format_size(info.written_bytes),
+            format_size(info.alone_bytes),
+        ]);
+    }
+    output::table(&table) + &format!("{}\n", counted(snapshots.len() as u64, "snapshot"))
+}
+
+/// Returns a time in UTC; what a drive says may be anything.
+fn time(seconds: u64) -> String {
+    /// The end of the year 9999.
+    const LAST: u64 = 253_402_300_799;
+    let time = UNIX_EPOCH + Duration::from_secs(seconds.min(LAST));
+    humantime::format_rfc3339_seconds(time).to_string()
+}

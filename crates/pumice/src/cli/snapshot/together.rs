@@ -1,0 +1,174 @@
+//! Snapshots of several drives at one moment.
+//!
+//! ```text
+//! drives that are served: hold --held--> create --> the host's changes go on
+//!                         hold --held--> create --> ...
+//! closed ones:            open ........> create --> close
+//! ```
+//!
+//! All are held, or open here, before the first snapshot is begun. So whatever was acknowledged
+//! before is in all of them, and nothing that was sent after an answer from a later moment.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+
+use super::{change, list_of, new, request};
+use crate::cli::open::FileDrive;
+use crate::control::{self, Answer, Request};
+use pumice_drive::controller::{NewSnapshot, OpenOptions, SnapshotInfo};
+use pumice_drive::runtime::{Backend, Runtime};
+
+/// How long a server may take until it holds its host's changes: trims are taken down first.
+const HELD_WITHIN: Duration = Duration::from_secs(10);
+
+/// A drive, and the name of the snapshot that it gets.
+pub(super) type Wanted = (PathBuf, String);
+
+/// Takes a snapshot of each drive, all of one moment if there are several.
+///
+/// # Errors
+/// One cannot be taken: then none of them is kept.
+pub(super) fn create(wanted: &[Wanted], yields: bool) -> Result<Vec<SnapshotInfo>> {
+    if let [(path, name)] = wanted {
+        let new = new(name.clone(), yields);
+        return match control::connect(path)? {
+            Some(client) => list_of(client, path, &Request::CreateSnapshot(new)),
+            None => change(path, async |drive| Ok(vec![drive.create_snapshot(new).await?])),
+        };
+    }
+    let runtime = Runtime::new(Backend::Auto)?;
+    let mut drives = Vec::new();
+    for (path, name) in wanted {
+        let closed = match control::connect(path)? {
+            Some(_) => None,
+            None => {
+                let options = OpenOptions { compact_percent: None, ..OpenOptions::default() };
+                Some(crate::cli::open::drive(&runtime, path, options)?)
+            }
+        };
+        drives.push(Member { path, new: new(name.clone(), yields), closed });
+    }
+    let mut taken = create_all(&runtime, &drives);
+    if taken.iter().any(Result::is_err) {
+        for (drive, _) in drives.iter().zip(&taken).filter(|(_, taken)| taken.is_ok()) {
+            if let Err(error) = drive.delete(&runtime) {
+                eprintln!("pumice: {error:#}");
+            }
+        }
+    }
+    for (drive, taken) in drives.iter().zip(&mut taken) {
+        if let Some(closed) = &drive.closed
+            && let Err(error) = runtime.block_on(closed.close())
+            && taken.is_ok()
+        {
+            *taken = Err(error).with_context(|| drive.path.display().to_string());
+        }
+    }
+    runtime.drop_tasks();
+    taken.into_iter().collect::<Result<_>>().context("no snapshot was kept")
+}
+
+/// One of several drives.
+struct Member<'a> {
+    path: &'a Path,
+    new: NewSnapshot,
+    /// Open in this process, if it is not served.
+    closed: Option<Rc<FileDrive>>,
+}
+
+impl Member<'_> {
+    fn delete(&self, runtime: &Runtime) -> Result<()> {
+        match &self.closed {
+            Some(drive) => {
+                runtime.block_on(drive.delete_snapshot(&self.new.name))?;
+            }
+            None => {
+                let names = vec![self.new.name.clone()];
+                request(self.path, &Request::DeleteSnapshots { names })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Holds all drives that are served, then takes all snapshots.
+fn create_all(runtime: &Runtime, drives: &[Member<'_>]) -> Vec<Result<SnapshotInfo>> {
+    let served: Vec<_> = drives.iter().filter(|drive| drive.closed.is_none()).collect();
+    thread::scope(|scope| {
+        let (held, is_held) = mpsc::channel();
+        let holding = served.iter().map(|drive| {
+            let (held, path) = (held.clone(), drive.path);
+            scope.spawn(move || hold(path, &held))
+        });
+        let holding: Vec<_> = holding.collect();
+        drop(held);
+        let all_held = served.iter().try_for_each(|_| is_held.recv_timeout(HELD_WITHIN));
+        let creating: Vec<_> = drives
+            .iter()
+            .map(|drive| {
+                let create = Request::CreateSnapshot(drive.new.clone());
+                let path = drive.path;
+                let is_served = drive.closed.is_none() && all_held.is_ok();
+                is_served.then(|| scope.spawn(move || request(path, &create)))
+            })
+            .collect();
+        let taken: Vec<Result<SnapshotInfo>> = drives
+            .iter()
+            .zip(creating)
+            .map(|(drive, creating)| {
+                let path = drive.path.display();
+                if let Err(error) = &all_held {
+                    return Err(anyhow!("the servers do not hold their hosts' writes: {error}"));
+                }
+                match (&drive.closed, creating) {
+                    (Some(closed), _) => {
+                        let creating = closed.create_snapshot(drive.new.clone());
+                        runtime.block_on(creating).with_context(|| path.to_string())
+                    }
+                    (None, Some(creating)) => {
+                        let taken = creating.join().expect("no thread panics")?;
+                        taken.into_iter().next().with_context(|| format!("{path}: no answer"))
+                    }
+                    (None, None) => unreachable!("what is not open here is served"),
+                }
+            })
+            .collect();
+        let held = holding.into_iter().map(|thread| thread.join().expect("no thread panics"));
+        // The reason why one could not be held is worth more than that the others were not.
+        let mut failed: Vec<_> = held.collect::<Vec<_>>().into_iter().map(Result::err).collect();
+        let mut at = 0;
+        let with_reason = taken.into_iter().zip(drives).map(|(taken, drive)| {
+            if drive.closed.is_some() {
+                return taken;
+            }
+            at += 1;
+            failed[at - 1].take().map_or(taken, Err)
+        });
+        with_reason.collect()
+    })
+}
+
+/// Lets a server hold back its host's changes until the snapshot is begun; says on `held` when it
+/// does.
+fn hold(path: &Path, held: &mpsc::Sender<()>) -> Result<()> {
+    let client = control::connect(path)?;
+    let client = client.with_context(|| format!("{}: the server has stopped", path.display()))?;
+    let answer = client.ask(&Request::HoldChanges {}, |answer| {
+        if matches!(answer, Answer::Held) {
+            // Whoever waits may have given up.
+            let _ = held.send(());
+        }
+    });
+    match answer.with_context(|| path.display().to_string())? {
+        Some(Answer::Released { in_a_snapshot: true }) => Ok(()),
+        Some(Answer::Released { in_a_snapshot: false }) => {
+            bail!("{}: its writes could not be held long enough: try again", path.display())
+        }
+        _ => bail!("{}: the server stopped before it answered", path.display()),
+    }
+}
