@@ -1,7 +1,7 @@
-//! Goal: what is received is what was sent, whatever the target's codec and frames, wherever it was
-//! interrupted; a transfer that is not whole, or for another drive, makes no snapshot.
-//! Method: a source that is overwritten, trimmed and collected between its snapshots, and targets of
-//! several kinds; disks and snapshots are compared byte by byte.
+//! Goal: what is received is what was sent, whatever the target's codec and frames, wherever it
+//! was interrupted; a transfer that is not whole, or for another drive, makes no snapshot.
+//! Method: a source that is overwritten, trimmed and collected between its snapshots, and targets
+//! of several kinds; disks and snapshots are compared byte by byte.
 
 use rand::RngExt;
 
