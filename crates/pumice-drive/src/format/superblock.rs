@@ -182,7 +182,8 @@ pub struct Superblock {
     pub has_block_frames: bool,
     /// Whether the newest checkpoint may name snapshots.
     pub has_snapshots: bool,
-    /// The snapshot of which the disk holds a part: not what a host wrote, and not yet the snapshot.
+    /// The snapshot of which the disk holds a part: not what a host wrote, and not yet the
+    /// snapshot.
     pub receiving: Option<Receiving>,
     /// Segments in which an append failed, each once: nothing is written there any more. At most
     /// [`BAD_SEGMENTS_MAX`].

@@ -269,6 +269,25 @@ impl L2p {
         }
     }
 
+    /// Returns where the medium has a leaf, if it has it as it is: neither changed since nor
+    /// dropped.
+    pub(crate) fn stored_leaf(&self, leaf: u64) -> Option<MetadataAddress> {
+        if self.dropped.get(leaf).is_some() {
+            return None;
+        }
+        let entry = match self.directory.held(leaf) {
+            Held::Slot(number) => {
+                let slot = self.slab.slot(number);
+                (!slot.is_dirty() && !slot.is_pending()).then_some(slot.entry)?
+            }
+            Held::Entry(entry) => entry,
+        };
+        match entry {
+            DirectoryEntry::Leaf(place) => Some(place),
+            _ => None,
+        }
+    }
+
     /// Keeps leaves in memory, once they are there, until the next call; `None` releases them.
     pub(crate) fn keep(&mut self, leaves: Option<KeptLeaves>) {
         let leaf_count = self.leaf_count;

@@ -91,10 +91,12 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         if next > leaf {
             return Some(next * leaf_blocks);
         }
-        let place = |core: &Core| core.leaf_to_load(leaf);
-        let places = old.as_ref().and_then(|old| place(old)).zip(place(&new));
-        let is_one = places
-            .is_some_and(|(old, new)| (old.place, old.generation) == (new.place, new.generation));
+        let place = |core: &Core| {
+            let place = core.map().stored_leaf(leaf)?;
+            Some((place, core.space().generation(place.segment)))
+        };
+        let old = old.as_ref().and_then(|old| place(old));
+        let is_one = old.is_some() && old == place(&new);
         is_one.then_some((leaf + 1) * leaf_blocks)
     }
 

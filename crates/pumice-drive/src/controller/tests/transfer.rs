@@ -1,7 +1,7 @@
-//! Goal: what is received is what was sent, whatever the target's codec and frames, wherever it was
-//! interrupted; a transfer that is not whole, or for another drive, makes no snapshot.
-//! Method: a source that is overwritten, trimmed and collected between its snapshots, and targets of
-//! several kinds; disks and snapshots are compared byte by byte.
+//! Goal: what is received is what was sent, whatever the target's codec and frames, wherever it
+//! was interrupted; a transfer that is not whole, or for another drive, makes no snapshot.
+//! Method: a source that is overwritten, trimmed and collected between its snapshots, and targets
+//! of several kinds; disks and snapshots are compared byte by byte.
 
 use rand::RngExt;
 
@@ -60,7 +60,8 @@ impl Source {
         // Garbage collection moves and joins frames.
         self.world.run(self.world.runtime.clone().sleep_ns(20_000_000_000));
         let guid = uuid::Uuid::from_u128(0xa0 + self.disks.len() as u128);
-        let new = NewSnapshot { name: name.into(), guid, created_seconds: 1_790_000_000, yields: false };
+        let new =
+            NewSnapshot { name: name.into(), guid, created_seconds: 1_790_000_000, yields: false };
         self.world.run(drive.create_snapshot(new)).unwrap();
         self.disks.push((name.into(), self.plain.clone()));
         self.world.close(drive);
@@ -404,7 +405,12 @@ fn a_transfer_for_another_drive_is_refused() {
     let small_disk = World::new(small(SIZE / 2, 12));
     let drive = small_disk.open();
     small_disk.write(&drive, 0, &[3; BLOCK_BYTES]).unwrap();
-    let new = NewSnapshot { name: "0".into(), guid: uuid::Uuid::from_u128(9), created_seconds: 0, yields: false };
+    let new = NewSnapshot {
+        name: "0".into(),
+        guid: uuid::Uuid::from_u128(9),
+        created_seconds: 0,
+        yields: false,
+    };
     small_disk.run(drive.create_snapshot(new)).unwrap();
     small_disk.close(drive);
     let foreign = Source { world: small_disk, plain: vec![], disks: vec![], random: random(1) };

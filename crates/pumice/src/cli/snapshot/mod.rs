@@ -238,8 +238,7 @@ fn list(path: &Path) -> Result<Vec<SnapshotInfo>> {
         Some(client) => list_of(client, path, &Request::Snapshots {}),
         None => {
             // A drive that holds a part of a snapshot still has the others.
-            let options =
-                OpenOptions { read_only: true, partial: true, ..OpenOptions::default() };
+            let options = OpenOptions { read_only: true, partial: true, ..OpenOptions::default() };
             with(path, options, async |drive| Ok(drive.snapshots()))
         }
     }
