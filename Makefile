@@ -7,7 +7,7 @@ PREFIX ?= /usr/local
 HELPERS ?= /sbin
 
 # What `make fuzz` runs, and for how long each.
-FUZZ_TARGETS := superblock segment batch record leaf checkpoint open nbd_handshake nbd_transmission nbd_client nbd_allocation nbd_handover fuse vhost_message vhost_request trace bench_results scan_partial
+FUZZ_TARGETS := superblock segment batch record leaf checkpoint open transfer nbd_handshake nbd_transmission nbd_client nbd_allocation nbd_handover fuse vhost_message vhost_request trace bench_results scan_partial
 SECONDS ?= 60
 
 # What `make mutants-diff` compares with.

@@ -241,7 +241,8 @@ Superblock = structure("Superblock", """
     watermark Q, watermark_checksum Q, checkpoint_segment I, checkpoint_offset I,
     checkpoint_generation Q, checkpoint_bytes I, warn_percent 4s, checkpoint_checksum Q,
     bad_count I, detour_count I, bad_segments 512s, detour_seqs 128s, detour_generations 128s,
-    detour_segments 64s, detour_streams 16s, reserved 3072s""")
+    detour_segments 64s, detour_streams 16s, receiving_snapshot 16s,
+    receiving_base 16s, receiving_offset Q, reserved 3032s""")
 SegmentHeader = structure("SegmentHeader", """
     magic 8s, version I, length I, checksum Q, uuid 16s, generation Q, first_seq Q, segment I,
     stream H, frame_blocks H, size_bytes Q, data_offset Q, segment_bytes I, segment_count I,
@@ -351,7 +352,7 @@ class Drive:
             raise Damage("wrong checksum")
         if found.version == 0:
             raise Damage("version 0")
-        if found.version > 1 or found.features_read_only or found.features_incompatible & ~7:
+        if found.version > 1 or found.features_read_only or found.features_incompatible & ~15:
             raise Unsupported("the drive has a newer version or unknown features")
         segments = found.segment_bytes
         if (any(found.reserved) or found.state > 2 or found.codec > 2
@@ -362,6 +363,7 @@ class Drive:
                 or found.features_incompatible & 1 and found.frame_blocks > 8
                 or found.features_incompatible & 3 == 2
                 or not BLOCK <= found.size_bytes <= 16 << 50 or found.size_bytes % BLOCK
+                or (found.features_incompatible & 8 != 0) != any(found.receiving_snapshot)
                 or found.bad_count > 128 or found.detour_count > 16
                 or max(found.detour_streams) > 2):
             raise Damage("a field is out of range")

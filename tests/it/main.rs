@@ -87,6 +87,7 @@ mod terminal;
 mod tls;
 #[cfg(feature = "top")]
 mod top;
+mod transfer;
 #[cfg(feature = "vhost")]
 mod vhost;
 mod warn;

@@ -97,6 +97,9 @@ fn drives_are_printed_as_their_schemas_say() {
     prints("snapshot-1", &["snapshot", "create", &snapshot, "--json"]);
     prints("snapshot-1", &["snapshot", "list", &drive, "--json"]);
     prints("diff-1", &["diff", &snapshot, &drive, "--json"]);
+    let (transfer, copy) = (path("transfer"), path("copy.pumice"));
+    prints("send-1", &["send", &snapshot, "--output", &transfer, "--json"]);
+    prints("receive-1", &["receive", &copy, "--create", "--input", &transfer, "--json"]);
     prints("snapshot-1", &["snapshot", "rollback", &snapshot, "--json"]);
     prints("snapshot-1", &["snapshot", "rotate", &drive, "--keep", "hourly:1", "--json"]);
     prints("snapshot-1", &["snapshot", "delete", &snapshot, "--json"]);

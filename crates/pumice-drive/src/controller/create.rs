@@ -167,6 +167,7 @@ impl Spec {
             is_preallocated: self.preallocated,
             has_block_frames: self.frame_form == FrameForm::Blocks,
             has_snapshots: false,
+            receiving: None,
             bad_segments: Vec::new(),
             detours: Vec::new(),
         };

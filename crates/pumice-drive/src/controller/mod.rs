@@ -1,7 +1,8 @@
 //! The drive.
 //!
 //! ```text
-//!   rebuild ----------------------------+      a new drive from what is left of one
+//!   rebuild, transfer ------------------+      a new drive from what is left of one; snapshots
+//!                                       |      that go to another drive
 //!   inspect    maintenance   operations |      look | the drive's own work | the host's requests
 //!        \          |           /       |
 //!         +------ drive -------+--------+      the shell: I/O, waiting, buffers, open and close
@@ -35,6 +36,7 @@ mod recovery;
 mod space;
 #[cfg(test)]
 mod tests;
+mod transfer;
 
 pub use self::core::{NewSnapshot, WARN_THRESHOLDS_MAX};
 pub use crate::base::clock::Task;
@@ -45,7 +47,7 @@ pub use create::{
 pub use drive::{Drive, ScrubProgress};
 pub use inspect::{
     Alert, AlertKind, Audit, CellState, CheckReport, Checked, Depth, Extract, Extracted, Info,
-    MapCell, Memory, Operations, Overview, Problem, ScrubReport, SegmentMap, Taken, check,
+    MapCell, Memory, Operations, Overview, Partial, Problem, ScrubReport, SegmentMap, Taken, check,
     check_snapshot,
 };
 pub use log::framing::{Span, spans};
@@ -61,3 +63,4 @@ pub use options::{
 };
 pub use rebuild::{Finder, Identity, Parts, Way, Wreck, complete_target, copy_into, create_target};
 pub use space::benefit_over_cost;
+pub use transfer::{Receive, Received, Send, Sent, TransferReader, View, transfer_batch_bytes};

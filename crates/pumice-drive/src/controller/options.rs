@@ -44,6 +44,8 @@ pub const COMPACT_PERCENT_DEFAULT: u32 = 20;
 pub struct OpenOptions {
     /// Refuse writes and change nothing on the medium.
     pub read_only: bool,
+    /// Open the disk also while it holds only a part of a snapshot that is being received.
+    pub partial: bool,
     /// Bytes of the map's leaves to keep in memory, about.
     pub map_cache_bytes: usize,
     /// Bytes of memory for decoded blocks that were read; 0 keeps none.
@@ -70,6 +72,7 @@ impl Default for OpenOptions {
     fn default() -> Self {
         Self {
             read_only: false,
+            partial: false,
             map_cache_bytes: MAP_CACHE_BYTES_DEFAULT,
             read_cache_bytes: READ_CACHE_BYTES_DEFAULT,
             read_ahead_bytes: READ_AHEAD_BYTES_DEFAULT,

@@ -31,6 +31,7 @@ mod record;
 mod segment;
 mod snapshot;
 mod superblock;
+mod transfer;
 
 pub use batch::{
     BATCH_ALIGNMENT, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, PARITY_PAGES_MAX,
@@ -59,9 +60,10 @@ pub use snapshot::{
 };
 pub use superblock::{
     BAD_SEGMENTS_MAX, CheckpointAddress, DETOURS_MAX, Detour, FORMAT_VERSION, FRAME_BLOCKS_MAX,
-    INDEPENDENT_BLOCKS_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SIZE_BYTES_MAX, SUPERBLOCK_BYTES,
-    SUPERBLOCK_MAGIC, Superblock,
+    INDEPENDENT_BLOCKS_MAX, Receiving, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SIZE_BYTES_MAX,
+    SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, Superblock,
 };
+pub use transfer::{TRANSFER_HEAD_BYTES, TransferBase, TransferHead};
 
 /// Returns the fields of every structure in the layout that the code uses, with the structure's
 /// heading in `docs/format.md`.
@@ -80,5 +82,6 @@ pub fn tables() -> Vec<(&'static str, Vec<Field>)> {
         ("Snapshot", snapshot::FIELDS.to_vec()),
         ("Forwarding table", forward::PIECE_FIELDS.to_vec()),
         ("Forwarded frame", forward::ENTRY_FIELDS.to_vec()),
+        ("Transfer", transfer::FIELDS.to_vec()),
     ]
 }

@@ -29,7 +29,7 @@ pub const FORMAT_VERSION: u32 = 1;
 
 /// The feature bits that this program knows. A drive with other bits is refused, unless they are
 /// compatible ones. Unknown read-only-compatible bits are refused too, because none is defined yet.
-const KNOWN_INCOMPATIBLE: u64 = BLOCK_FRAMES | BLOCK_TABLES | SNAPSHOTS;
+const KNOWN_INCOMPATIBLE: u64 = BLOCK_FRAMES | BLOCK_TABLES | SNAPSHOTS | RECEIVING;
 const KNOWN_READ_ONLY: u64 = 0;
 
 /// The compatible feature: space for all segments was reserved on the medium.
@@ -47,6 +47,12 @@ const BLOCK_TABLES: u64 = 2;
 /// The incompatible feature: the newest checkpoint may name snapshots, and what they need is not
 /// free.
 const SNAPSHOTS: u64 = 4;
+
+/// The incompatible feature: the disk holds a part of a snapshot that is being received.
+const RECEIVING: u64 = 8;
+
+/// The features that say nothing about frames.
+const NOT_OF_FRAMES: u64 = SNAPSHOTS | RECEIVING;
 
 /// Maximum number of blocks of a frame on a drive of independent blocks.
 pub const INDEPENDENT_BLOCKS_MAX: u16 = 8;
@@ -120,7 +126,10 @@ layout! {
         detour_generations: [U64; DETOURS_MAX],
         detour_segments: [U32; DETOURS_MAX],
         detour_streams: [u8; DETOURS_MAX],
-        reserved: [u8; 3072],
+        receiving_snapshot: [u8; 16],
+        receiving_base: [u8; 16],
+        receiving_offset: U64,
+        reserved: [u8; 3032],
     }
 }
 
@@ -173,11 +182,26 @@ pub struct Superblock {
     pub has_block_frames: bool,
     /// Whether the newest checkpoint may name snapshots.
     pub has_snapshots: bool,
+    /// The snapshot of which the disk holds a part: not what a host wrote, and not yet the
+    /// snapshot.
+    pub receiving: Option<Receiving>,
     /// Segments in which an append failed, each once: nothing is written there any more. At most
     /// [`BAD_SEGMENTS_MAX`].
     pub bad_segments: Vec<SegmentId>,
     /// Where streams left a bad segment, in the order of the log: at most [`DETOURS_MAX`].
     pub detours: Vec<Detour>,
+}
+
+/// A snapshot that is being received, and how much of it the disk holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Receiving {
+    /// Its identity, not nil.
+    pub snapshot: Uuid,
+    /// Identity of the snapshot that the disk was before, if it was one.
+    pub base: Option<Uuid>,
+    /// Byte of the disk up to which it is the new one, durably; beyond it may be either, block by
+    /// block.
+    pub offset: u64,
 }
 
 /// A stream continues in another segment though no record says so, because its segment cannot be
@@ -228,7 +252,8 @@ impl Superblock {
         layout.features_compatible = (u64::from(self.is_preallocated) * PREALLOCATED).into();
         let block_features = if self.has_block_frames { BLOCK_FRAMES | BLOCK_TABLES } else { 0 };
         let snapshots = if self.has_snapshots { SNAPSHOTS } else { 0 };
-        layout.features_incompatible = (block_features | snapshots).into();
+        let receiving = if self.receiving.is_some() { RECEIVING } else { 0 };
+        layout.features_incompatible = (block_features | snapshots | receiving).into();
         layout.uuid = *self.uuid.as_bytes();
         layout.revision = self.revision.into();
         layout.epoch = self.epoch.into();
@@ -250,6 +275,11 @@ impl Superblock {
             layout.checkpoint_generation = checkpoint.address.generation.into();
             layout.checkpoint_bytes = checkpoint.record_bytes.into();
             layout.checkpoint_checksum = checkpoint.payload_checksum.into();
+        }
+        if let Some(receiving) = &self.receiving {
+            layout.receiving_snapshot = *receiving.snapshot.as_bytes();
+            layout.receiving_base = receiving.base.unwrap_or_default().into_bytes();
+            layout.receiving_offset = receiving.offset.into();
         }
         self.encode_bad(&mut layout);
         layout.checksum = crc64(layout.as_bytes()).into();
@@ -315,10 +345,11 @@ impl Superblock {
         check_features(&layout)?;
         let is_possible = layout.version.get() > 0
             && layout.state.get() <= STATE_INCOMPLETE
-            && layout.features_incompatible.get() & !SNAPSHOTS != BLOCK_TABLES;
+            && layout.features_incompatible.get() & !NOT_OF_FRAMES != BLOCK_TABLES;
         ensure(is_possible, CORRUPT, "the superblock's values are impossible")?;
         let superblock = Self::from_layout(&layout);
-        let superblock = superblock.or_error(CORRUPT, "the superblock's lists are impossible")?;
+        let superblock = superblock
+            .or_error(CORRUPT, "the superblock's lists, or what it receives, are impossible")?;
         if let Some(what) = superblock.impossible() {
             return Err(Error::new(CORRUPT, what));
         }
@@ -333,7 +364,7 @@ impl Superblock {
         ensure(is_zero, CORRUPT, "reserved superblock bytes are not zero")?;
         debug_assert!(
             layout.features_compatible.get() != 0
-                || layout.features_incompatible.get() & !SNAPSHOTS == BLOCK_FRAMES
+                || layout.features_incompatible.get() & !NOT_OF_FRAMES == BLOCK_FRAMES
                 || superblock.encodes_to(bytes),
             "a superblock has a single encoding"
         );
@@ -345,7 +376,21 @@ impl Superblock {
         self.checkpoint.is_none() || self.encode() == *bytes
     }
 
-    /// Returns `None` if a list is impossible.
+    /// Returns what is being received; `None` if that is impossible.
+    fn decode_receiving(layout: &Layout) -> Option<Option<Receiving>> {
+        let snapshot = Uuid::from_bytes(layout.receiving_snapshot);
+        let base = Uuid::from_bytes(layout.receiving_base);
+        let offset = layout.receiving_offset.get();
+        if layout.features_incompatible.get() & RECEIVING == 0 {
+            let is_nothing = snapshot.is_nil() && base.is_nil() && offset == 0;
+            return is_nothing.then_some(None);
+        }
+        let is_possible = !snapshot.is_nil() && offset <= SIZE_BYTES_MAX;
+        let base = (!base.is_nil()).then_some(base);
+        is_possible.then_some(Some(Receiving { snapshot, base, offset }))
+    }
+
+    /// Returns `None` if a list, or what is being received, is impossible.
     fn from_layout(layout: &Layout) -> Option<Self> {
         let (bad_segments, detours) = Self::decode_bad(layout)?;
         Some(Self {
@@ -377,6 +422,7 @@ impl Superblock {
             is_preallocated: layout.features_compatible.get() & PREALLOCATED != 0,
             has_block_frames: layout.features_incompatible.get() & BLOCK_FRAMES != 0,
             has_snapshots: layout.features_incompatible.get() & SNAPSHOTS != 0,
+            receiving: Self::decode_receiving(layout)?,
             bad_segments,
             detours,
         })
@@ -492,6 +538,11 @@ mod tests {
             is_preallocated: true,
             has_block_frames: true,
             has_snapshots: true,
+            receiving: Some(Receiving {
+                snapshot: Uuid::from_u128(77),
+                base: Some(Uuid::from_u128(66)),
+                offset: 5 << 20,
+            }),
             bad_segments: vec![SegmentId(7), SegmentId(0)],
             detours: [(98, Stream::Host), (99, Stream::Meta)]
                 .map(|(seq, stream)| Detour {
@@ -516,15 +567,18 @@ mod tests {
     #[test]
     fn a_drive_of_independent_blocks_needs_a_program_that_knows_them() {
         for (has_block_frames, bits) in [(false, 0), (true, 3)] {
-            let superblock = Superblock { has_block_frames, has_snapshots: false, ..sample() };
+            let superblock =
+                Superblock { has_block_frames, has_snapshots: false, receiving: None, ..sample() };
             let layout = Layout::read_from_bytes(&superblock.encode()).unwrap();
             assert_eq!(layout.features_incompatible.get(), bits);
             assert_eq!(layout.features_compatible.get(), PREALLOCATED);
         }
         // Written by a program that knew no tables; and by none.
-        let known = resealed(|layout| layout.features_incompatible = BLOCK_FRAMES.into());
+        let known = (BLOCK_FRAMES | RECEIVING).into();
+        let known = resealed(|layout| layout.features_incompatible = known);
         assert!(Superblock::decode(&known).unwrap().has_block_frames);
-        let none = resealed(|layout| layout.features_incompatible = BLOCK_TABLES.into());
+        let none = (BLOCK_TABLES | RECEIVING).into();
+        let none = resealed(|layout| layout.features_incompatible = none);
         assert_eq!(Superblock::decode(&none).unwrap_err().kind(), ErrorKind::Corrupt);
     }
 
@@ -532,11 +586,11 @@ mod tests {
     #[test]
     fn a_drive_with_snapshots_needs_a_program_that_knows_them() {
         for (has_snapshots, bits) in [(false, 3), (true, 7)] {
-            let superblock = Superblock { has_snapshots, ..sample() };
+            let superblock = Superblock { has_snapshots, receiving: None, ..sample() };
             let layout = Layout::read_from_bytes(&superblock.encode()).unwrap();
             assert_eq!(layout.features_incompatible.get(), bits);
         }
-        for (bits, is_possible) in [(4, true), (5, true), (7, true), (6, false)] {
+        for (bits, is_possible) in [(12, true), (13, true), (15, true), (14, false), (7, false)] {
             let bytes = resealed(|layout| layout.features_incompatible = bits.into());
             let decoded = Superblock::decode(&bytes);
             assert_eq!(decoded.is_ok_and(|found| found.has_snapshots), is_possible, "{bits}");
@@ -547,6 +601,11 @@ mod tests {
     fn round_trip() {
         for (clean, incomplete) in [(true, false), (false, false), (false, true)] {
             let superblock = Superblock { clean, incomplete, ..sample() };
+            assert_eq!(Superblock::decode(&superblock.encode()).unwrap(), superblock);
+        }
+        let all = Receiving { base: None, ..sample().receiving.unwrap() };
+        for receiving in [None, Some(all)] {
+            let superblock = Superblock { receiving, ..sample() };
             assert_eq!(Superblock::decode(&superblock.encode()).unwrap(), superblock);
         }
     }
@@ -571,7 +630,7 @@ mod tests {
         let newer: [fn(&mut Layout); 4] = [
             |layout| layout.version = 2.into(),
             |layout| layout.length = 8192.into(),
-            |layout| layout.features_incompatible = 8.into(),
+            |layout| layout.features_incompatible = 16.into(),
             |layout| layout.features_read_only = 4.into(),
         ];
         for (index, change) in newer.into_iter().enumerate() {
@@ -586,7 +645,7 @@ mod tests {
 
     #[test]
     fn impossible_values_are_refused_though_the_checksum_is_right() {
-        let changes: [fn(&mut Layout); 27] = [
+        let changes: [fn(&mut Layout); 29] = [
             |layout| layout.version = 0.into(),
             // Of independent blocks.
             |layout| layout.frame_blocks = 16.into(),
@@ -615,6 +674,8 @@ mod tests {
             |layout| layout.detour_seqs[0] = 100.into(),
             |layout| layout.bad_segments[2] = 1.into(),
             |layout| layout.detour_generations[2] = 1.into(),
+            |layout| layout.receiving_snapshot = [0; 16],
+            |layout| layout.receiving_offset = (1 << 55).into(),
         ];
         for (index, change) in changes.into_iter().enumerate() {
             let error = Superblock::decode(&resealed(change)).unwrap_err();

@@ -257,7 +257,7 @@ fn filled<const N: usize>(input: &[u8]) -> [u8; N] {
 }
 
 /// Writes the CRC-64 of all of `bytes` at `at`; the field counts as zero in it.
-fn seal(bytes: &mut [u8], at: usize) {
+pub(super) fn seal(bytes: &mut [u8], at: usize) {
     bytes[at..at + 8].fill(0);
     let checksum = crc64(bytes);
     bytes[at..at + 8].copy_from_slice(&checksum.to_le_bytes());
@@ -265,7 +265,7 @@ fn seal(bytes: &mut [u8], at: usize) {
 
 /// Writes the checksum of the record header at the start of `bytes`, and of its sources, for
 /// `place`; does nothing if they are truncated.
-fn seal_record(bytes: &mut [u8], place: RecordAddress) {
+pub(super) fn seal_record(bytes: &mut [u8], place: RecordAddress) {
     let Some(&source_count) = bytes.get(17) else { return };
     let length = RECORD_HEADER_BYTES + usize::from(source_count) * SOURCE_BYTES;
     let Some(head) = bytes.get_mut(..length) else { return };

@@ -187,6 +187,7 @@ impl Writer {
             is_preallocated: false,
             has_block_frames: false,
             has_snapshots: false,
+            receiving: None,
             bad_segments: Vec::new(),
             detours: Vec::new(),
         };

@@ -3,7 +3,7 @@
 //! * `bytes`: the decoders of `format`, and `codec` below them.
 //! * `image`: a small drive's medium, written from a script with valid checksums; a checkpoint if
 //!   the script has one.
-//! * `open`: opens and checks such a medium.
+//! * `open`: opens and checks such a medium. `transfer`: what `pumice receive` reads.
 //! * `nbd`: the NBD server against any client; `nbd_client`: the client against any server,
 //!   and its questions for holes; `nbd_handover`: a server against what any predecessor hands over.
 //! * `vhost`: what a vhost-user device reads of any front end and any guest.
@@ -29,6 +29,7 @@ mod open;
 mod sockets;
 #[cfg(test)]
 mod tests;
+mod transfer;
 mod vhost;
 
 pub use bytes::{batch, checkpoint, leaf, record, segment, superblock};
@@ -38,6 +39,7 @@ pub use nbd::{nbd_handshake, nbd_transmission};
 pub use nbd_client::{nbd_allocation, nbd_client};
 pub use nbd_handover::nbd_handover;
 pub use open::open;
+pub use transfer::transfer;
 pub use vhost::{vhost_message, vhost_request};
 
 /// A fuzz entry point; returns whether the input was accepted.
@@ -45,7 +47,7 @@ pub type EntryPoint = fn(&[u8]) -> bool;
 
 /// Every target: its name in `fuzz/fuzz_targets/` and `fuzz/corpus/`, and its entry point. A new
 /// target needs a line here, a binary in `fuzz/`, its name in the Makefile, and a few seeds.
-pub const TARGETS: [(&str, EntryPoint); 18] = [
+pub const TARGETS: [(&str, EntryPoint); 19] = [
     ("superblock", superblock),
     ("segment", segment),
     ("batch", batch),
@@ -53,6 +55,7 @@ pub const TARGETS: [(&str, EntryPoint); 18] = [
     ("leaf", leaf),
     ("checkpoint", checkpoint),
     ("open", open),
+    ("transfer", transfer),
     ("nbd_handshake", nbd_handshake),
     ("nbd_transmission", nbd_transmission),
     ("nbd_client", nbd_client),

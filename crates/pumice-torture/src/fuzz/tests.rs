@@ -135,6 +135,7 @@ fn seeds(target: &str) -> Vec<(&'static str, Vec<u8>)> {
         "leaf" => leaf_seeds(),
         "checkpoint" => checkpoint_seeds(),
         "open" => open_seeds(),
+        "transfer" => transfer::seeds(),
         "nbd_handshake" => handshake_seeds(),
         "nbd_transmission" => transmission_seeds(),
         "nbd_client" => client_seeds(),
@@ -158,7 +159,10 @@ fn hostile() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let long_option = [&flags[..], b"IHAVEOPT\0\0\0\x07\xff\xff\xff\xff", &[0; 99]].concat();
     let many_options = [&flags[..], &option(3, b"").repeat(1100), &option(7, &[0; 6])].concat();
     let later = request(0, 0, 2, 0, 1);
+    let mut endless = transfer::seeds().remove(0).1;
+    endless.truncate(endless.len() - BATCH_HEADER_BYTES);
     vec![
+        ("transfer", "without-an-end", endless),
         ("open", "frame-off-the-disk", [&[3], &far[..], &[7, 1, 5]].concat()),
         ("open", "fill-off-the-disk", [&[4], &far[..], &[1, 5]].concat()),
         ("open", "frame-over-a-border", vec![3, 60, 7, 1, 65]),

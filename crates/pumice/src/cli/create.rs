@@ -139,7 +139,7 @@ struct Created {
 
 /// Returns the segment size of a drive of which `bytes` are given: its capacity, or the size of its
 /// device or its disk. A drive keeps 11 segments and more for itself, which must be a small part.
-fn segment_bytes_of(bytes: u64) -> u32 {
+pub(crate) fn segment_bytes_of(bytes: u64) -> u32 {
     let sizes = [SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_DEFAULT / 2, SEGMENT_BYTES_DEFAULT / 4];
     let fits = |segment_bytes: &u32| bytes / u64::from(*segment_bytes) >= SEGMENTS_FEW;
     sizes.into_iter().find(fits).unwrap_or(SEGMENT_BYTES_DEFAULT / 8)
@@ -265,6 +265,25 @@ fn warn(path: &Path, needed: u64, free: Option<u64>) {
     if free.is_some() && is_in_memory() {
         tracing::warn!("{path} is in memory (tmpfs): it is lost when the machine restarts");
     }
+}
+
+/// Creates a drive where nothing is yet, or on a device that is empty.
+///
+/// # Errors
+/// The specification is impossible, something is there, or the medium cannot be used; nothing has
+/// changed then.
+pub(crate) fn on_new(path: &Path, spec: &Spec) -> Result<()> {
+    check_place(path)?;
+    let shown = || path.display().to_string();
+    let geometry = spec.geometry().with_context(shown)?;
+    let existed = path.exists();
+    FileMedium::create(path, geometry.medium_bytes(), false)?;
+    write(path, spec).inspect_err(|_| {
+        if !existed {
+            // An unfinished file would be in the way of the next attempt.
+            let _ = fs::remove_file(path);
+        }
+    })
 }
 
 fn write(path: &Path, spec: &Spec) -> Result<()> {

@@ -172,6 +172,11 @@ fn room(info: &Info) -> String {
 /// Returns the rows that a drive without trouble does not have.
 fn troubles(info: &Info) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
+    if let Some(part) = info.receiving {
+        let offset = format_size(part.offset);
+        let what = format!("of snapshot {}, {offset} so far: see `pumice receive`", part.snapshot);
+        rows.push(("part", what));
+    }
     if info.medium_full {
         let what = "no space: make space in the file system that holds the drive";
         rows.push(("medium", what.to_owned()));

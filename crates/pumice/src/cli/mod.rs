@@ -56,6 +56,7 @@ mod outside;
 mod payload;
 mod progress;
 mod rebuild;
+mod receive;
 mod remains;
 #[cfg(feature = "bench")]
 mod report;
@@ -65,12 +66,14 @@ mod resize;
 #[cfg(feature = "bench")]
 mod scan;
 mod scrub;
+mod send;
 mod serve;
 mod served_snapshot;
 mod set;
 mod signals;
 mod snapshot;
 mod state;
+mod token;
 #[cfg(feature = "top")]
 mod top;
 mod values;

@@ -124,6 +124,7 @@ impl Opening {
         };
         OpenOptions {
             read_only: self.read_only,
+            partial: false,
             map_cache_bytes: self.map_cache as usize,
             read_cache_bytes: self.cache as usize,
             read_ahead_bytes: READ_AHEAD_BYTES_DEFAULT,
@@ -167,6 +168,15 @@ pub(crate) fn medium(runtime: &Runtime, path: &Path, read_only: bool) -> Result<
 /// As [`medium`].
 pub(crate) fn remains(runtime: &Runtime, path: &Path) -> Result<FileMedium> {
     open(runtime, path, FileOptions::default().with_read_only(true).with_truncated(true))
+}
+
+/// Opens the medium at `path` for reading, of a drive that this process has open for reading.
+///
+/// # Errors
+/// Those of [`FileMedium::open`].
+pub(crate) fn medium_of(runtime: &Runtime, path: &Path) -> pumice_drive::base::Result<FileMedium> {
+    let options = FileOptions::default().with_read_only(true).with_direct(true);
+    FileMedium::open(runtime.clone(), path, options)
 }
 
 /// Opens a medium; an error says which process is using it.

@@ -93,7 +93,7 @@ pub(super) fn read(path: &Path) -> Result<(Info, State)> {
         }
     }
     let runtime = Runtime::new(Backend::Auto)?;
-    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let options = OpenOptions { read_only: true, partial: true, ..OpenOptions::default() };
     Ok((super::open::drive(&runtime, path, options)?.info(), State::default()))
 }
 

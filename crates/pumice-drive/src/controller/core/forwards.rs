@@ -166,7 +166,8 @@ impl Forwards {
         let mut forwards = Self::default();
         for (&of, table) in &self.tables {
             let needed = table.entries.iter().filter(|(_, copied)| copied.is_named_by(watermark));
-            let entries: BTreeMap<u32, Copied> = needed.map(|(&at, &copied)| (at, copied)).collect();
+            let entries: BTreeMap<u32, Copied> =
+                needed.map(|(&at, &copied)| (at, copied)).collect();
             if !entries.is_empty() {
                 forwards.entry_count += entries.len();
                 forwards.tables.insert(of, Table { entries, ..Table::default() });

@@ -41,7 +41,8 @@ impl<M: Medium + 'static, C: Spawn + 'static> Drive<M, C> {
     ///
     /// # Errors
     /// `NotADrive`, `Unsupported`, `Corrupt`, `Medium`; `InvalidInput` if the medium is too small,
-    /// or if the log changes more of the map than four times `map_cache_bytes`, or than 1 GiB if
+    /// if the disk holds a part of a snapshot, unless that is asked for (`partial`), or if the log
+    /// changes more of the map than four times `map_cache_bytes`, or than 1 GiB if
     /// that is more.
     pub async fn open(medium: M, clock: C, options: OpenOptions) -> Result<Rc<Self>> {
         let drive = Self::open_without_tasks(medium, clock, options).await?;
@@ -124,6 +125,12 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let loaded = superblocks::load(&medium).await?;
         for problem in &loaded.problems {
             tracing::warn!(error = %problem.chain(), "a superblock slot is damaged");
+        }
+        if !options.partial && loaded.stored.superblock.receiving.is_some() {
+            let what = "its disk holds a part of a snapshot that is being received: go on with \
+                        `pumice receive`, whose --resume-token says where to continue, or give up \
+                        what has arrived with `pumice snapshot rollback`";
+            return Err(Error::new(ErrorKind::InvalidInput, what));
         }
         let limits = Limits::for_map_cache(options.map_cache_bytes);
         Self::open_as(medium, clock, options, limits, loaded.stored).await

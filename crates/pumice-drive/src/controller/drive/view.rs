@@ -50,8 +50,7 @@ impl<M: Medium + Clone, C: Clock + Clone> Drive<M, C> {
         let (medium, clock) = (self.medium.clone(), self.clock.clone());
         let settings = settings(&medium, &superblock, &options);
         let limits = Limits::for_map_cache(options.map_cache_bytes);
-        let recovered =
-            recovery::restore(&medium, &superblock, settings, limits, forwards).await?;
+        let recovered = recovery::restore(&medium, &superblock, settings, limits, forwards).await?;
         // Neither slot is ever written.
         let stored = StoredSuperblock { superblock, slot: 0 };
         let mut view = Self::assemble(medium, clock, options, stored, recovered, 0).await?;

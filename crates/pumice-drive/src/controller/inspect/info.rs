@@ -8,6 +8,7 @@ use super::overview::Alert;
 use crate::base::Clock;
 use crate::base::units::BLOCK_BYTES;
 use crate::codec::Codec;
+use crate::format::Receiving;
 use crate::media::Medium;
 
 /// A snapshot of a drive's facts. Bytes throughout; fields appear in JSON under these names.
@@ -78,6 +79,9 @@ pub struct Info {
     /// Bytes of segments that snapshots need and that are not live.
     #[serde(default)]
     pub snapshot_bytes: u64,
+    /// The snapshot of which the disk holds a part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receiving: Option<Partial>,
     /// Bytes that the log occupies on the medium: whole segments, and what is filled of those that
     /// are written to.
     pub occupied_bytes: u64,
@@ -102,6 +106,24 @@ pub struct Info {
     pub scrub: ScrubProgress,
     /// Memory held now.
     pub memory: Memory,
+}
+
+/// A part of a snapshot that a disk holds, for display.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Partial {
+    /// Identity of the snapshot.
+    pub snapshot: uuid::Uuid,
+    /// Identity of the snapshot that the disk was before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<uuid::Uuid>,
+    /// Byte of the disk up to which it is the new one.
+    pub offset: u64,
+}
+
+impl From<Receiving> for Partial {
+    fn from(Receiving { snapshot, base, offset }: Receiving) -> Self {
+        Self { snapshot, base, offset }
+    }
 }
 
 /// Counters since the opening.
@@ -202,6 +224,11 @@ pub struct Memory {
 }
 
 impl<M: Medium, C: Clock> Drive<M, C> {
+    /// Returns the part of a snapshot that the disk holds, if it is not a whole disk.
+    pub fn partial(&self) -> Option<Partial> {
+        self.core().superblock().receiving.map(Partial::from)
+    }
+
     /// Returns a snapshot of the drive's facts.
     pub fn info(&self) -> Info {
         let core = &*self.core();
@@ -244,6 +271,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             alerts: self.alerts(),
             snapshots: u32::try_from(core.snapshots().kept().len()).unwrap_or(u32::MAX),
             snapshot_bytes: space.retained_dead_bytes(superblock.segment_bytes),
+            receiving: superblock.receiving.map(Partial::from),
             occupied_bytes: core.occupied().bytes,
             warm_bytes: core.warm_bytes(),
             mapped_bytes: core.map().mapped_blocks() * BLOCK_BYTES as u64,

@@ -120,6 +120,13 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         lists: &mut Vec<MetadataAddress>,
         wish: Wish,
     ) -> Result<(Root, CheckpointAddress)> {
+        // What was received is whole with its snapshot, and what has arrived is given up with it.
+        let (created, is_given_up) = match &wish {
+            Wish::Create(new) => (Some(new.guid), false),
+            Wish::RollBack(_) => (None, true),
+            Wish::None | Wish::Delete(_) => (None, false),
+        };
+        let completes = |snapshot| is_given_up || created == Some(snapshot);
         let mut wish = Some(wish);
         let begun = loop {
             self.with_room(Core::append_lost).await?;
@@ -153,6 +160,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         self.update_superblocks(|superblock| {
             superblock.checkpoint = Some(named);
             superblock.has_snapshots = has_snapshots;
+            superblock.receiving = superblock.receiving.filter(|part| !completes(part.snapshot));
         })
         .await?;
         Ok((root, named))

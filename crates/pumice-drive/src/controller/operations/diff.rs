@@ -102,7 +102,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let (mut at, end) = (offset, offset + len);
         while at < end {
             let (lba, last) = (at / block, end.div_ceil(block));
-            let (count, changed) = match self.next_difference(earlier, lba) {
+            let (count, changed) = match self.next_difference(Some(earlier), lba) {
                 Some(next) => (next - lba, None),
                 None => {
                     let old = earlier.piece(lba).await?;
@@ -125,25 +125,27 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 
     /// Returns the first block after `at` that may differ, if that is known without reading: in a
     /// leaf that both maps have at one place, or in leaves that neither has.
-    fn next_difference(&self, earlier: &Drive<M, C>, at: u64) -> Option<u64> {
+    fn next_difference(&self, earlier: Option<&Drive<M, C>>, at: u64) -> Option<u64> {
         let leaf_blocks = u64::from(LEAF_BLOCKS);
         let leaf = at / leaf_blocks;
         let leaves = |core: &Core| (core.size_bytes() / BLOCK_BYTES as u64).div_ceil(leaf_blocks);
-        let (old, new) = (earlier.core(), self.core());
-        if leaf >= leaves(&old) {
+        let (old, new) = (earlier.map(Drive::core), self.core());
+        let common = old.as_ref().map_or(leaves(&new), |old| leaves(old));
+        if leaf >= common {
             return None;
         }
         // No further than a directory page: the next call would look at the same leaves again.
-        let end = (leaf + 1).next_multiple_of(DIRECTORY_PAGE_LEAVES as u64).min(leaves(&old));
-        let both = [&old, &new].map(|core| core.map().next_mapped_leaf_below(leaf, end));
+        let end = (leaf + 1).next_multiple_of(DIRECTORY_PAGE_LEAVES as u64).min(common);
+        let mapped = |core: &Core| core.map().next_mapped_leaf_below(leaf, end);
+        let both = [old.as_ref().and_then(|old| mapped(old)), mapped(&new)];
         let next = both.into_iter().flatten().min().unwrap_or(end).min(end);
         if next > leaf {
             return Some(next * leaf_blocks);
         }
-        let [old, new] = [&old, &new].map(|core| core.stored_leaf(leaf));
-        let is_one = old
-            .zip(new)
-            .is_some_and(|(old, new)| (old.place, old.generation) == (new.place, new.generation));
+        let stored =
+            |core: &Core| core.stored_leaf(leaf).map(|found| (found.place, found.generation));
+        let old = old.as_ref().and_then(|old| stored(old));
+        let is_one = old.is_some() && old == stored(&new);
         is_one.then_some((leaf + 1) * leaf_blocks)
     }
 
@@ -165,6 +167,61 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                 Located::Missing(leaf) => self.load_leaf(leaf).await?,
             }
         }
+    }
+}
+
+/// A piece of a disk that differs from an earlier one: blocks of one frame, or of one content.
+pub(crate) struct Difference {
+    /// The first block.
+    pub(crate) lba: Lba,
+    /// Number of blocks, at least 1.
+    pub(crate) blocks: u64,
+    /// What the first block is; those after it continue it.
+    pub(crate) mapping: Mapping,
+    /// Generation of its segment; 0 without a frame.
+    pub(crate) generation: u64,
+}
+
+/// What differs between a disk and an earlier one of the same drive, piece by piece, in order.
+pub(crate) struct Differences<'a, M, C> {
+    now: &'a Drive<M, C>,
+    earlier: Option<&'a Drive<M, C>>,
+    at: u64,
+}
+
+impl<'a, M: Medium, C: Clock> Differences<'a, M, C> {
+    /// Begins at block `at`. Without an earlier disk, everything but zeroes differs.
+    pub(crate) fn new(now: &'a Drive<M, C>, earlier: Option<&'a Drive<M, C>>, at: u64) -> Self {
+        Self { now, earlier, at }
+    }
+
+    /// Returns the next piece; `None` at the end of the disk.
+    ///
+    /// # Errors
+    /// `Corrupt` or `Medium` if a map cannot be read.
+    pub(crate) async fn next(&mut self) -> Result<Option<Difference>> {
+        let Self { now, earlier, .. } = *self;
+        let end = now.size_bytes() / BLOCK_BYTES as u64;
+        while self.at < end {
+            let at = self.at;
+            if let Some(next) = now.next_difference(earlier, at) {
+                self.at = next;
+                continue;
+            }
+            let old = match earlier {
+                Some(earlier) => earlier.piece(at).await?,
+                None => Piece { mapping: Mapping::Hole, generation: 0, blocks: u64::MAX },
+            };
+            let new = now.piece(at).await?;
+            let blocks = old.blocks.min(new.blocks).min(end - at);
+            assert!(blocks > 0, "a comparison of disks makes progress");
+            self.at += blocks;
+            if !is_same(&old, &new) {
+                let Piece { mapping, generation, .. } = new;
+                return Ok(Some(Difference { lba: Lba(at), blocks, mapping, generation }));
+            }
+        }
+        Ok(None)
     }
 }
 

@@ -37,7 +37,7 @@ use crate::media::Medium;
 const COALESCED_GAP_BYTES: u32 = 16 << 10;
 
 /// Media reads of one host read at once: a deep queue for a fast medium, bounded memory.
-const READS_AT_ONCE: usize = 32;
+pub(crate) const READS_AT_ONCE: usize = 32;
 
 /// Longest host read that asks the read cache and fills it: up to here databases and file systems
 /// read at random. Longer ones are scans, and cheap for a block.
@@ -535,7 +535,7 @@ fn is_intact(piece: &Piece, record: &[u8]) -> bool {
 
 /// Returns how many of the frames, from the first on, one media read of up to `bytes_max` bytes can
 /// serve.
-pub(super) fn group_len<'a>(
+pub(crate) fn group_len<'a>(
     places: impl Iterator<Item = &'a FramePlace> + Clone,
     bytes_max: usize,
 ) -> usize {

@@ -87,7 +87,12 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         if zeroes.is_empty() { Ok(()) } else { self.write(from, zeroes, false).await }
     }
 
-    async fn append_uniform(&self, record: &Record) -> Result<()> {
+    /// Appends a fill or a trim of whole blocks, which lie on the disk.
+    ///
+    /// # Errors
+    /// `Poisoned`; `NoSpace` when the log is full to its reserve; `Corrupt` or `Medium` if a leaf
+    /// of the map cannot be read.
+    pub(in super::super) async fn append_uniform(&self, record: &Record) -> Result<()> {
         let (lba, count) = record.lba_range();
         let mut kept = None;
         loop {

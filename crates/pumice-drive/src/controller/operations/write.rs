@@ -109,6 +109,49 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         }
     }
 
+    /// Writes the blocks of a frame that is encoded already: `raw` is what `payload` decodes to. If
+    /// this drive's frames are cut in another way, its own codec encodes them. Ordered and durable
+    /// as a write.
+    ///
+    /// # Errors
+    /// Those of [`Drive::write`]; nothing is written then.
+    pub(in super::super) async fn write_encoded(
+        &self,
+        lba: Lba,
+        raw: &[u8],
+        encoding: Encoding,
+        payload: &[u8],
+    ) -> Result<()> {
+        let offset = lba.0 * BLOCK;
+        self.with_core(|core| {
+            core.check_writable(offset, raw.len() as u64)?;
+            core.counters_mut().writes.add(1);
+            Ok(())
+        })?;
+        let parts = [raw];
+        let write = whole_blocks(offset, &parts);
+        let mut kept = None;
+        loop {
+            self.load_to_change(write.lba, write.blocks as u64).await?;
+            let append = |core: &mut Core| {
+                let compressor = &mut *self.compressor.borrow_mut();
+                let attempt = core.append_write(&write, |bytes, target| {
+                    if bytes.len() < raw.len() {
+                        return compressor.compress(bytes, target);
+                    }
+                    copy_next(&mut [(raw.len(), encoding, payload)].into_iter(), bytes, target)
+                });
+                Ok(attempt?.unless_waiting())
+            };
+            if self.with_room(append).await? == Attempt::Done {
+                return Ok(());
+            }
+            if kept.is_none() {
+                kept = Some(self.keep_leaves(write.lba, write.blocks as u64).await);
+            }
+        }
+    }
+
     /// Merges the edges with what is stored. If a block changed while it was being read or while
     /// the log made room, it is read again: the loser of such a race merges with the winner.
     pub(super) async fn write_unaligned(

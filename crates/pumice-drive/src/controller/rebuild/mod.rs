@@ -166,6 +166,7 @@ impl Identity {
             has_block_frames: false,
             // Nothing is written that could take what they need.
             has_snapshots: false,
+            receiving: None,
             bad_segments: Vec::new(),
             // Without them the log seems to end where a stream left a bad segment.
             detours: self

@@ -32,6 +32,7 @@
 //! * `extents`: what the map says of a range.
 //! * `extracting`: the whole disk taken out of a drive.
 //! * `watching`: what the drive reports to an operator.
+//! * `transfer`: snapshots that go to another drive.
 //! * `golden`: images of earlier versions of the format.
 
 mod ageing;
@@ -73,6 +74,7 @@ mod strangers;
 mod survival;
 mod tail;
 mod threads;
+mod transfer;
 mod views;
 mod warming;
 mod watching;

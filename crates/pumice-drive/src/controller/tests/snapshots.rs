@@ -746,6 +746,34 @@ fn changes_between_snapshots_are_exact() {
     }
 }
 
+/// A leaf in memory is not what the medium has, nor is one in a range that was dropped.
+#[test]
+fn changes_that_only_the_log_has_are_found() {
+    let mut disk = Disk::new(19);
+    let drive = disk.world.open();
+    disk.write_around(&drive);
+    disk.take(&drive, "a");
+    disk.world.close(drive);
+    for trims in [false, true] {
+        let drive = disk.world.open();
+        if trims {
+            disk.world.run(drive.trim(0, SIZE, true)).unwrap();
+        } else {
+            disk.world.run(drive.write(5 * BLOCK, &[7; BLOCK_BYTES], true)).unwrap();
+        }
+        disk.world.kill(drive);
+        let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+        let (now, then) = (disk.world.try_open(options).unwrap(), view(&disk.world, "a"));
+        let found = changed(&disk.world, &then, &now).iter().filter(|&&it| it).count();
+        let zero = disk.plain.chunks(BLOCK_BYTES).filter(|it| it.iter().all(|it| *it == 0)).count();
+        let all = disk.plain.len() / BLOCK_BYTES - zero;
+        assert_eq!(found, if trims { all } else { 1 });
+        disk.world.run(now.close()).unwrap();
+        disk.world.run(then.close()).unwrap();
+        disk.world.runtime.drop_tasks();
+    }
+}
+
 /// Each trim dirties a leaf whose old place a snapshot keeps: if trims went on as long as they fit
 /// the open segment, checkpoints could run out of room.
 #[test]

@@ -237,7 +237,11 @@ fn create(wanted: &[together::Wanted], yields: bool) -> Result<Vec<Done>> {
 fn list(path: &Path) -> Result<Vec<SnapshotInfo>> {
     match control::connect(path)? {
         Some(client) => list_of(client, path, &Request::Snapshots {}),
-        None => with(path, true, async |drive| Ok(drive.snapshots())),
+        None => {
+            // A drive that holds a part of a snapshot still has the others.
+            let options = OpenOptions { read_only: true, partial: true, ..OpenOptions::default() };
+            with(path, options, async |drive| Ok(drive.snapshots()))
+        }
     }
 }
 
@@ -250,7 +254,9 @@ fn roll_back(snapshot: &Path, delete_newer: bool) -> Result<Done> {
         );
     }
     let mut deleted = Vec::new();
-    let rolled = change(&path, async |drive| {
+    // What was received of another snapshot is given up with it.
+    let options = OpenOptions { partial: true, ..OpenOptions::default() };
+    let rolled = with(&path, options, async |drive| {
         let all = drive.snapshots();
         let info =
             drive.roll_back(&name, delete_newer).await.map_err(|error| match error.kind() {
@@ -365,16 +371,16 @@ fn change(
     path: &Path,
     work: impl AsyncFnOnce(&FileDrive) -> pumice_drive::base::Result<Vec<SnapshotInfo>>,
 ) -> Result<Vec<SnapshotInfo>> {
-    with(path, false, work)
+    with(path, OpenOptions::default(), work)
 }
 
 fn with(
     path: &Path,
-    read_only: bool,
+    options: OpenOptions,
     work: impl AsyncFnOnce(&FileDrive) -> pumice_drive::base::Result<Vec<SnapshotInfo>>,
 ) -> Result<Vec<SnapshotInfo>> {
     let runtime = Runtime::new(Backend::Auto)?;
-    let options = OpenOptions { read_only, compact_percent: None, ..OpenOptions::default() };
+    let options = OpenOptions { compact_percent: None, ..options };
     let drive = super::open::drive(&runtime, path, options)?;
     let worked = runtime.block_on(work(&drive));
     let closed = runtime.block_on(drive.close());

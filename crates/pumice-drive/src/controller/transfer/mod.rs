@@ -1,0 +1,44 @@
+//! A snapshot on its way to another drive.
+//!
+//! ```text
+//! snapshot, its base --differences--> frames as they are stored --writer--> head, batches, end
+//! head, batches, end --reader--> records --receive--> the doors of host writes --> snapshot
+//! ```
+//!
+//! * `send`: what a snapshot has that its base has not, read in large pieces, in the order of the
+//!   disk.
+//! * `writer`, `reader`: batches in the format of the log. The reader trusts no byte.
+//! * `receive`: writes what the reader returns, notes how far it is, and takes the snapshot.
+//!
+//! No file, pipe or socket is known here: bytes come and go in batches.
+
+#![warn(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::indexing_slicing
+)]
+
+mod reader;
+mod receive;
+mod send;
+mod writer;
+
+use crate::base::SegmentId;
+use crate::base::units::len_u32;
+use crate::format::{BATCH_HEADER_BYTES, RecordAddress};
+
+pub use reader::{TransferReader, transfer_batch_bytes};
+pub use receive::{Receive, Received};
+pub use send::{Send, Sent, View};
+
+/// Each batch is as the first one of a segment: the records of a transfer have no other place.
+const SEGMENT: SegmentId = SegmentId(0);
+const OFFSET: u32 = 4096;
+
+/// Returns where a record is whose first byte is `at` in the batch with a number.
+fn address(seq: u64, at: usize) -> RecordAddress {
+    debug_assert!(at >= BATCH_HEADER_BYTES, "records follow the header");
+    let offset = OFFSET + len_u32(at);
+    RecordAddress { generation: seq, segment: SEGMENT, offset }
+}

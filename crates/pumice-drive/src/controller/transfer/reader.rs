@@ -1,0 +1,160 @@
+//! Checks the batches of a transfer, one after the other. Every byte may be wrong.
+
+use super::super::log::records::{Body, Found, body_state, records};
+use super::{OFFSET, SEGMENT};
+use crate::base::units::BLOCK_BYTES;
+use crate::base::{Error, ErrorKind, Result, ensure};
+use crate::format::{
+    BATCH_ALIGNMENT, BATCH_HEADER_BYTES, BatchHeader, Record, TRANSFER_HEAD_BYTES, TransferHead,
+};
+
+/// Returns the bytes of the batch that begins with a header, header included: at most 4 MiB.
+///
+/// # Errors
+/// `Corrupt`: there is no header.
+pub fn transfer_batch_bytes(header: &[u8; BATCH_HEADER_BYTES]) -> Result<usize> {
+    let (header, _) = BatchHeader::decode(header).map_err(|error| damaged().caused_by(error))?;
+    Ok(BATCH_HEADER_BYTES + header.body_bytes as usize)
+}
+
+/// What a transfer has said so far.
+#[derive(Debug)]
+pub struct TransferReader {
+    head: TransferHead,
+    seq: u64,
+    previous_checksum: u64,
+    /// The first block that the next record may be of.
+    next_block: u64,
+    host_bytes: u64,
+    frame_bytes: u64,
+    media_bytes: u64,
+    has_ended: bool,
+}
+
+/// A batch that was checked.
+pub(super) struct Batch<'a> {
+    header: BatchHeader,
+    body: &'a [u8],
+}
+
+impl Batch<'_> {
+    /// Returns the records.
+    pub(super) fn records(&self) -> impl Iterator<Item = Found<'_>> {
+        records(&self.header, self.body).map(|found| found.expect("a batch that was checked"))
+    }
+}
+
+impl TransferReader {
+    /// Begins with the head.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the bytes are not from `pumice send`; `Unsupported` if a newer version
+    /// wrote them; `Corrupt`.
+    pub fn new(head: &[u8; TRANSFER_HEAD_BYTES]) -> Result<Self> {
+        let (decoded, checksum) = TransferHead::decode(head)?;
+        Ok(Self {
+            seq: 1,
+            previous_checksum: checksum,
+            next_block: decoded.start / BLOCK_BYTES as u64,
+            host_bytes: 0,
+            frame_bytes: 0,
+            media_bytes: head.len() as u64,
+            has_ended: false,
+            head: decoded,
+        })
+    }
+
+    /// Returns the head.
+    pub fn head(&self) -> &TransferHead {
+        &self.head
+    }
+
+    /// Returns the byte of the disk up to which it has come.
+    pub fn offset(&self) -> u64 {
+        self.next_block * BLOCK_BYTES as u64
+    }
+
+    /// Returns the bytes of the transfer so far.
+    pub fn bytes(&self) -> u64 {
+        self.media_bytes
+    }
+
+    /// Returns whether the end was read.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// Checks the next batch, all of it, without a use for it.
+    ///
+    /// # Errors
+    /// `Corrupt`: the transfer is damaged there.
+    pub fn check(&mut self, batch: &[u8]) -> Result<()> {
+        self.take(batch).map(|_| ())
+    }
+
+    /// Checks the next batch, all of it, and returns its records; they are in the order of the
+    /// disk, and on it.
+    ///
+    /// # Errors
+    /// `Corrupt`: the transfer is damaged there.
+    pub(super) fn take<'a>(&mut self, batch: &'a [u8]) -> Result<Batch<'a>> {
+        let at = self.media_bytes;
+        self.take_at(batch).map_err(|error| error.at_offset(at))
+    }
+
+    fn take_at<'a>(&mut self, batch: &'a [u8]) -> Result<Batch<'a>> {
+        ensure(!self.has_ended, ErrorKind::Corrupt, "the transfer continues after its end")?;
+        let (header, checksum) =
+            BatchHeader::decode(batch).map_err(|error| damaged().caused_by(error))?;
+        let (_, body) = batch.split_at(BATCH_HEADER_BYTES);
+        let is_next = header.seq.0 == self.seq
+            && header.previous_checksum == self.previous_checksum
+            && header.uuid == self.head.snapshot;
+        ensure(is_next, ErrorKind::Corrupt, "the transfer is out of order, or of two transfers")?;
+        let is_possible = header.generation == self.seq
+            && (header.segment, header.offset) == (SEGMENT, OFFSET)
+            && (header.watermark.0, header.moved_bytes, header.epoch) == (0, 0, 0)
+            && header.parity_pages == 0
+            && body.len() == header.body_bytes as usize
+            && body.len() - (header.record_bytes as usize) < BATCH_ALIGNMENT
+            && matches!(body_state(&header, body), Body::Whole);
+        ensure(is_possible, ErrorKind::Corrupt, DAMAGED)?;
+        for found in records(&header, body) {
+            self.note(&found?.record)?;
+        }
+        self.frame_bytes += u64::from(header.record_bytes);
+        self.media_bytes += batch.len() as u64;
+        let totals = (header.host_bytes, header.frame_bytes, header.media_bytes);
+        let is_sum = totals == (self.host_bytes, self.frame_bytes, self.media_bytes);
+        ensure(is_sum, ErrorKind::Corrupt, "the sums of the transfer are wrong")?;
+        self.has_ended = header.record_count == 0;
+        self.seq += 1;
+        self.previous_checksum = checksum;
+        Ok(Batch { header, body })
+    }
+
+    /// Notes the blocks of a record.
+    fn note(&mut self, record: &Record) -> Result<()> {
+        let is_possible = match *record {
+            Record::Data { source_count, .. } => source_count == 0,
+            Record::Fill { .. } | Record::Trim { .. } => true,
+            Record::Open { .. } | Record::Meta { .. } => false,
+        };
+        let (lba, count) = record.lba_range();
+        let blocks = self.head.size_bytes / BLOCK_BYTES as u64;
+        let is_on_disk = lba.0 <= blocks && count <= blocks - lba.0;
+        if !is_possible || !is_on_disk || lba.0 < self.next_block {
+            let what = "a record of the transfer is impossible";
+            return Err(Error::new(ErrorKind::Corrupt, what));
+        }
+        self.next_block = lba.0 + count;
+        self.host_bytes += count * BLOCK_BYTES as u64;
+        Ok(())
+    }
+}
+
+const DAMAGED: &str = "the transfer is damaged";
+
+fn damaged() -> Error {
+    Error::new(ErrorKind::Corrupt, DAMAGED)
+}

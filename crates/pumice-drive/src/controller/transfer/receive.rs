@@ -1,0 +1,266 @@
+//! Makes a snapshot of another drive out of a transfer.
+//!
+//! ```text
+//! begin: superblocks say that the disk is a part of the snapshot
+//! apply: each batch is checked, its records written as a host would write them
+//!        now and then: flush -> superblocks say how far it is
+//! end:   flush -> checkpoint that is the snapshot; its superblocks say that the disk is whole
+//! ```
+//!
+//! **Power loss** leaves the disk as it was before, or marked as a part; and the snapshot with a
+//! whole disk or none. A disk that is a part is opened by who asks for it only
+//! ([`OpenOptions::partial`](crate::controller::OpenOptions)). To apply a record again changes
+//! nothing, so a transfer may begin anywhere up to the offset that the superblocks name.
+
+use super::super::core::NewSnapshot;
+use super::super::drive::Drive;
+use super::super::log::records::Found;
+use super::super::maintenance::{Resize, SnapshotInfo};
+use super::super::operations::Differences;
+use super::reader::TransferReader;
+use crate::base::units::{BLOCK_BYTES, buffer_bytes};
+use crate::base::{Clock, Error, ErrorKind, Result};
+use crate::codec::{Codec, Decompressor, Encoding};
+use crate::format::{FRAME_BLOCKS_MAX, Receiving, Record, TransferHead};
+use crate::media::Medium;
+
+/// Bytes of a transfer after which the superblocks say how far it is: what is sent again after a
+/// crash, at most. Four writes and two syncs are little beside it.
+const NOTE_BYTES: u64 = 128 << 20;
+
+/// What a drive is to a transfer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// It holds a part of the snapshot; the transfer continues.
+    Part,
+    /// Its disk has no data, and the transfer is a whole disk.
+    Empty,
+    /// Its newest snapshot, of this name, is the base. Whether the disk was changed since must be
+    /// compared.
+    Base(String),
+}
+
+/// A snapshot being received.
+pub struct Receive<'a, M, C> {
+    drive: &'a Drive<M, C>,
+    reader: TransferReader,
+    name: String,
+    decompressor: Decompressor,
+    frame: Vec<u8>,
+    /// Whether frames of the sender's codec are kept as they are.
+    keeps_frames: bool,
+    /// Bytes of the transfer that the superblocks know of.
+    noted_bytes: u64,
+}
+
+impl<M: Medium, C: Clock> Drive<M, C> {
+    /// Returns what this drive is to a transfer whose snapshot is to have a name here. Changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if the drive has the snapshot, or one of that name; `InvalidInput` if the
+    /// transfer is for another drive or another state of this one: what it needs is said.
+    pub async fn fit(&self, head: &TransferHead, name: &str) -> Result<Received> {
+        let snapshots = self.snapshots();
+        if let Some(same) = snapshots.iter().find(|info| info.guid == head.snapshot) {
+            let what = format!("the drive has this snapshot already: it is named {}", same.name);
+            return Err(Error::new(ErrorKind::AlreadyExists, what));
+        }
+        if snapshots.iter().any(|info| info.name == name) {
+            let what = format!(
+                "the drive has another snapshot named {name}: give the new one another name with \
+                 --as"
+            );
+            return Err(Error::new(ErrorKind::AlreadyExists, what));
+        }
+        let invalid = |what: String| Error::new(ErrorKind::InvalidInput, what);
+        if head.size_bytes < self.size_bytes() {
+            return Err(invalid(format!(
+                "the disk of the snapshot has {} bytes, this one {}: a disk does not shrink",
+                head.size_bytes,
+                self.size_bytes()
+            )));
+        }
+        let base = head.base.as_ref();
+        if let Some(part) = self.partial() {
+            let is_same = part.snapshot == head.snapshot
+                && part.base == base.map(|base| base.snapshot)
+                && head.start <= part.offset;
+            return is_same.then_some(Received::Part).ok_or_else(|| {
+                invalid(format!(
+                    "the disk holds a part of the snapshot with identity {}, which this transfer \
+                     does not continue: send what --resume-token says",
+                    part.snapshot
+                ))
+            });
+        }
+        if head.start > 0 {
+            let what = "the transfer continues another one, of which this drive has nothing: send \
+                        without --resume";
+            return Err(invalid(what.into()));
+        }
+        let Some(base) = base else {
+            if Differences::new(self, None, 0).next().await?.is_some() {
+                let what = "the transfer is a whole disk, and this disk has data already: receive \
+                            it with --create, or send it with --since a snapshot that is here";
+                return Err(invalid(what.into()));
+            }
+            return Ok(Received::Empty);
+        };
+        match snapshots.last() {
+            Some(newest) if newest.guid == base.snapshot => Ok(Received::Base(newest.name.clone())),
+            newest => Err(invalid(format!(
+                "the transfer adds to snapshot {} ({}), which {}",
+                base.name,
+                base.snapshot,
+                match newest {
+                    None => "this drive has not: it has no snapshots".to_owned(),
+                    Some(newest) => format!("is not the newest here: that is {}", newest.name),
+                }
+            ))),
+        }
+    }
+}
+
+impl<'a, M: Medium, C: Clock> Receive<'a, M, C> {
+    /// Begins to receive onto a drive that [`Drive::fit`] has found fit: marks the disk as a part
+    /// of the snapshot, durably, and enlarges it if the snapshot's is larger. The snapshot will be
+    /// named `name`.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Poisoned`, `Medium`.
+    pub async fn begin(
+        drive: &'a Drive<M, C>,
+        reader: TransferReader,
+        name: String,
+    ) -> Result<Self> {
+        let head = reader.head();
+        if drive.partial().is_none() {
+            drive.note_receiving(head, head.start).await?;
+        }
+        if head.size_bytes > drive.size_bytes() {
+            let size_bytes = Some(head.size_bytes);
+            drive.resize(Resize { size_bytes, capacity_bytes: None }).await?;
+        }
+        let codec = Codec::from_format(head.codec, head.codec_level);
+        let has_block_frames = drive.core().superblock().has_block_frames;
+        let keeps_frames = drive.codec.get() == codec && has_block_frames == head.has_block_frames;
+        let frame = vec![0; usize::from(FRAME_BLOCKS_MAX) * BLOCK_BYTES];
+        let decompressor = Decompressor::new();
+        let noted_bytes = reader.bytes();
+        Ok(Self { drive, reader, name, decompressor, frame, keeps_frames, noted_bytes })
+    }
+
+    /// Applies the next batch. Returns whether it was the end.
+    ///
+    /// # Errors
+    /// `Corrupt` if the transfer is damaged: nothing of the batch was applied, or, if a frame does
+    /// not decode, what precedes it was. As [`Drive::write`] otherwise.
+    pub async fn apply(&mut self, batch: &[u8]) -> Result<bool> {
+        let batch = self.reader.take(batch)?;
+        for found in batch.records() {
+            let frame = &mut self.frame;
+            match found.record {
+                Record::Data { .. } => {
+                    let (encoding, raw) = decode(&mut self.decompressor, &found, frame)?;
+                    let (lba, _) = found.record.lba_range();
+                    if self.keeps_frames && is_of(encoding, self.drive.codec.get()) {
+                        self.drive.write_encoded(lba, raw, encoding, found.payload()).await?;
+                    } else {
+                        self.drive.write(lba.0 * BLOCK_BYTES as u64, raw, false).await?;
+                    }
+                }
+                record => self.drive.append_uniform(&record).await?,
+            }
+        }
+        // What long trims have left to do.
+        self.drive.with_core(|core| core.reap());
+        if self.reader.bytes() - self.noted_bytes >= NOTE_BYTES {
+            self.note().await?;
+        }
+        Ok(self.reader.has_ended())
+    }
+
+    /// Returns the byte of the disk up to which the transfer was applied.
+    pub fn offset(&self) -> u64 {
+        self.reader.offset()
+    }
+
+    /// Returns the bytes of the transfer that were applied.
+    pub fn bytes(&self) -> u64 {
+        self.reader.bytes()
+    }
+
+    /// Makes what was applied durable and notes how far it is.
+    ///
+    /// # Errors
+    /// `Poisoned`, `Medium`, `NoSpace`.
+    pub async fn note(&mut self) -> Result<()> {
+        self.drive.flush().await?;
+        let offset = self.reader.offset();
+        // A transfer that is sent again may have begun before what is there.
+        if self.drive.partial().is_none_or(|part| part.offset < offset) {
+            self.drive.note_receiving(self.reader.head(), offset).await?;
+        }
+        self.noted_bytes = self.reader.bytes();
+        Ok(())
+    }
+
+    /// Takes the snapshot, with the sender's identity and time. When this returns, it is durable,
+    /// and the disk is whole.
+    ///
+    /// # Errors
+    /// `InvalidInput` before the end; as [`Drive::create_snapshot`].
+    pub async fn end(self) -> Result<SnapshotInfo> {
+        if !self.reader.has_ended() {
+            let what = "the transfer has not ended";
+            return Err(Error::new(ErrorKind::InvalidInput, what));
+        }
+        let TransferHead { snapshot: guid, created_seconds, .. } = *self.reader.head();
+        let new = NewSnapshot { name: self.name, guid, created_seconds, yields: false };
+        self.drive.create_snapshot(new).await
+    }
+}
+
+impl<M: Medium, C: Clock> Drive<M, C> {
+    /// Marks the disk, durably, as a part of a snapshot, which it is up to `offset`.
+    async fn note_receiving(&self, head: &TransferHead, offset: u64) -> Result<()> {
+        let base = head.base.as_ref().map(|base| base.snapshot);
+        let receiving = Receiving { snapshot: head.snapshot, base, offset };
+        let _turn = self.turn().await;
+        self.core().log().check_poison()?;
+        self.update_superblocks(|superblock| superblock.receiving = Some(receiving)).await
+    }
+}
+
+/// Decodes a frame to the start of `frame`.
+///
+/// # Errors
+/// `Corrupt`.
+fn decode<'f>(
+    decompressor: &mut Decompressor,
+    found: &Found<'_>,
+    frame: &'f mut [u8],
+) -> Result<(Encoding, &'f [u8])> {
+    let wrong = |what| Error::new(ErrorKind::Corrupt, what);
+    let Record::Data { encoding, .. } = found.record else {
+        return Err(wrong("a frame of the transfer is none"));
+    };
+    let encoding = Encoding::from_u8(encoding);
+    let encoding =
+        encoding.ok_or_else(|| wrong("a frame of the transfer has no known encoding"))?;
+    let (lba, blocks) = found.record.lba_range();
+    let (frame, _) = frame.split_at_mut(buffer_bytes(blocks));
+    decompressor.decompress(encoding, found.payload(), frame).map_err(|error| error.at_lba(lba))?;
+    Ok((encoding, frame))
+}
+
+/// Returns whether a codec writes payloads of an encoding.
+fn is_of(encoding: Encoding, codec: Codec) -> bool {
+    match encoding {
+        Encoding::Store | Encoding::Blocks => true,
+        Encoding::Lz4 => codec == Codec::Lz4,
+        Encoding::Zstd => matches!(codec, Codec::Zstd { .. }),
+        Encoding::Lost => false,
+    }
+}

@@ -1,0 +1,324 @@
+//! `pumice receive`: makes a snapshot on a drive out of what `pumice send` wrote.
+
+use std::fs::File;
+use std::io::{ErrorKind as IoErrorKind, IsTerminal, Read};
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use anyhow::{Context, Result, anyhow, bail};
+use async_channel::{Receiver, Sender, bounded};
+use pumice_drive::base::units::format_size;
+use pumice_drive::codec::{Codec, FrameForm};
+use pumice_drive::controller::{
+    OpenOptions, Receive, Received, SnapshotInfo, Spec, TransferReader, transfer_batch_bytes,
+};
+use pumice_drive::format::{
+    BATCH_HEADER_BYTES, TRANSFER_HEAD_BYTES, TransferHead, check_snapshot_name,
+};
+use pumice_drive::runtime::{Backend, Runtime};
+use serde::Serialize;
+
+use super::open::{FileDrive, drive};
+use super::output::chain;
+use super::signals::{self, Interrupt};
+use super::token::Token;
+use super::{Outcome, create, lossy, outside, print, print_schema, progress, say_error, size};
+use crate::place::Place;
+
+/// Batches that are read ahead of the drive, each of at most 4 MiB.
+const BATCHES_AHEAD: usize = 4;
+
+/// How often to look for a signal while the sender is silent.
+const LOOK_NS: u64 = 100_000_000;
+
+/// Make a snapshot on a drive out of what `pumice send` writes, from a pipe or a file
+///
+/// The snapshot appears when all of it has arrived, or not at all. If the transfer is interrupted,
+/// the disk holds a part of it, and is not served until it is whole: `pumice send --resume` sends
+/// the rest. What was sent --since a snapshot needs a drive whose newest snapshot is that one, and
+/// whose disk was not written since. The drive must not be in use.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pumice send drive.pumice@monday | pumice receive copy.pumice --create
+  pumice send drive.pumice@tuesday --since monday | pumice receive copy.pumice
+  pumice receive copy.pumice --input tuesday.transfer --as tuesday-2
+  pumice send drive.pumice --resume $(pumice receive copy.pumice --resume-token) |
+    pumice receive copy.pumice")]
+pub(crate) struct Args {
+    /// File or block device of the drive
+    path: PathBuf,
+
+    /// Read from a file instead of stdin
+    #[arg(short, long, value_name = "FILE")]
+    input: Option<PathBuf>,
+
+    /// Give the snapshot another name than it has on the drive that sends
+    #[arg(long = "as", value_name = "NAME")]
+    name: Option<String>,
+
+    /// Create the drive first, with a disk as large as the sender's
+    #[arg(long)]
+    create: bool,
+
+    /// With --create: codec for new data, which also encodes what is received if it is another one
+    /// than the sender's [default: the sender's]
+    #[arg(long, value_name = "CODEC", requires = "create")]
+    codec: Option<Codec>,
+
+    /// With --create: size of the log on the medium [default: enough for incompressible data of the
+    /// disk's size]
+    #[arg(long, value_parser = size, value_name = "SIZE", requires = "create")]
+    capacity: Option<u64>,
+
+    /// Print where an interrupted receive goes on, for `pumice send --resume`, and end
+    #[arg(long, conflicts_with_all = ["input", "name", "create", "json"])]
+    resume_token: bool,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is printed as JSON.
+#[derive(Serialize)]
+struct Shown {
+    path: String,
+    snapshot: SnapshotInfo,
+    transfer_bytes: u64,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// The transfer is not for this drive: nothing has changed. It is damaged or cut off, or the drive
+/// cannot take it: the disk holds a part of the snapshot.
+pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    let runtime = Runtime::new(Backend::Auto)?;
+    if args.resume_token {
+        return show_token(&runtime, args);
+    }
+    let interrupt = Interrupt::catch()?;
+    let mut input = Input::open(args)?;
+    let reader = TransferReader::new(&input.head()?).context(input.name.clone())?;
+    let head = reader.head().clone();
+    let name = args.name.clone().unwrap_or_else(|| head.name.clone());
+    check_snapshot_name(&name)?;
+    let shown = args.path.display().to_string();
+    let epoch = if args.create {
+        make(args, &head)?;
+        0
+    } else {
+        check_fit(&runtime, &args.path, &head, &name).with_context(|| shown.clone())?
+    };
+    let drive = drive(&runtime, &args.path, options(false))?;
+    if drive.info().epoch != epoch + 1 {
+        bail!("{shown}: another process used the drive meanwhile: try again");
+    }
+    let batches = input.start()?;
+    let received = runtime.block_on(receive(&runtime, &drive, reader, name, &batches, &interrupt));
+    let part = drive.partial();
+    let closed = runtime.block_on(drive.close());
+    runtime.drop_tasks();
+    let received = received.and_then(|received| closed.map(|()| received).map_err(Into::into));
+    let (snapshot, transfer_bytes) = match received {
+        Ok(Some(received)) => received,
+        Ok(None) => {
+            say_error(&format!("interrupted: {}", advice(&shown, part.map(Token))));
+            return Ok(Outcome::Code(2));
+        }
+        Err(error) => {
+            let (what, next) = (chain(&error), advice(&shown, part.map(Token)));
+            bail!("{shown}: {what}: {next}");
+        }
+    };
+    let name = snapshot.name.clone();
+    let path = lossy(&args.path);
+    if args.json {
+        print_schema("receive-1", &Shown { path, snapshot, transfer_bytes })?;
+    } else {
+        print(&format!("{path}@{name}: received, {}\n", format_size(transfer_bytes)))?;
+    }
+    Ok(Outcome::Good)
+}
+
+/// Returns what to do after a receive that did not end.
+fn advice(path: &str, token: Option<Token>) -> String {
+    match token {
+        None => "nothing was received".to_owned(),
+        Some(token) => format!(
+            "the disk holds a part of the snapshot: `pumice send PATH --resume {token}` sends the \
+             rest, for `pumice receive {path}`"
+        ),
+    }
+}
+
+fn options(read_only: bool) -> OpenOptions {
+    OpenOptions { read_only, partial: true, compact_percent: None, ..OpenOptions::default() }
+}
+
+/// Prints where an interrupted receive goes on.
+fn show_token(runtime: &Runtime, args: &Args) -> Result<Outcome> {
+    let part = drive(runtime, &args.path, options(true))?.partial();
+    runtime.drop_tasks();
+    match part {
+        Some(part) => print(&format!("{}\n", Token(part)))?,
+        None => bail!("{}: no receive was interrupted: its disk is whole", args.path.display()),
+    }
+    Ok(Outcome::Good)
+}
+
+/// Creates the drive.
+fn make(args: &Args, head: &TransferHead) -> Result<()> {
+    let codec = args.codec.unwrap_or(Codec::from_format(head.codec, head.codec_level));
+    let frame_form = match codec {
+        Codec::None => FrameForm::Solid,
+        _ => FrameForm::from_format(head.has_block_frames),
+    };
+    let spec = Spec {
+        created_seconds: outside::unix_seconds(),
+        segment_bytes: create::segment_bytes_of(args.capacity.unwrap_or(head.size_bytes)),
+        capacity_bytes: args.capacity,
+        codec,
+        frame_form,
+        ..Spec::new(outside::new_identity(), head.size_bytes)
+    };
+    create::on_new(&args.path, &spec)
+}
+
+/// Checks, before anything is changed, that a drive can take a transfer. Returns the number of
+/// openings of the drive for writing so far.
+fn check_fit(runtime: &Runtime, path: &Path, head: &TransferHead, name: &str) -> Result<u32> {
+    let disk = drive(runtime, path, options(true))?;
+    let checked = runtime.block_on(async {
+        let Received::Base(base) = disk.fit(head, name).await? else { return Ok(()) };
+        let place = Place { path: path.to_owned(), snapshot: Some(base.clone()) };
+        let medium = super::open::medium_of(runtime, path)?;
+        let view =
+            super::open::on_medium(runtime, place.snapshot.as_deref(), medium, options(true));
+        let view = view.await?;
+        let mut is_changed = false;
+        disk.changes_since(&view, |_| {
+            is_changed = true;
+            false
+        })
+        .await?;
+        if is_changed {
+            bail!(
+                "the disk was written since snapshot {base}, to which the transfer adds: roll it \
+                 back with `pumice snapshot rollback {}@{base}`",
+                path.display()
+            );
+        }
+        Ok(())
+    });
+    let epoch = disk.info().epoch;
+    runtime.drop_tasks();
+    checked.map(|()| epoch)
+}
+
+/// Applies batches until the end; `None` if a signal has come.
+async fn receive(
+    runtime: &Runtime,
+    drive: &FileDrive,
+    reader: TransferReader,
+    name: String,
+    batches: &Receiver<Result<Vec<u8>>>,
+    interrupt: &Interrupt,
+) -> Result<Option<(SnapshotInfo, u64)>> {
+    let bar = progress::bytes(reader.head().size_bytes);
+    let mut receive = Receive::begin(drive, reader, name).await?;
+    let result: Result<bool> = async {
+        loop {
+            if interrupt.came() {
+                return Ok(false);
+            }
+            bar.set_position(receive.offset());
+            let Some(batch) = runtime.timeout(LOOK_NS, batches.recv()).await else { continue };
+            let batch = batch.map_err(|_| anyhow!("the transfer cannot be read any more"))??;
+            if receive.apply(&batch).await? {
+                return Ok(true);
+            }
+        }
+    }
+    .await;
+    bar.finish_and_clear();
+    if !matches!(result, Ok(true)) {
+        // So that this is not sent again. If that fails, more is.
+        let noted = receive.note().await;
+        result?;
+        noted?;
+        return Ok(None);
+    }
+    let bytes = receive.bytes();
+    Ok(Some((receive.end().await?, bytes)))
+}
+
+/// Where the transfer comes from.
+struct Input {
+    source: Option<Box<dyn Read + Send>>,
+    name: String,
+}
+
+impl Input {
+    fn open(args: &Args) -> Result<Self> {
+        match &args.input {
+            Some(path) => {
+                let name = path.display().to_string();
+                let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
+                Ok(Self { source: Some(Box::new(file)), name })
+            }
+            None if std::io::stdin().is_terminal() => {
+                bail!("nothing is sent: pipe `pumice send` to this command, or name an --input")
+            }
+            None => Ok(Self { source: Some(Box::new(std::io::stdin())), name: "stdin".into() }),
+        }
+    }
+
+    fn head(&mut self) -> Result<[u8; TRANSFER_HEAD_BYTES]> {
+        let mut head = [0; TRANSFER_HEAD_BYTES];
+        let source = self.source.as_mut().context("the transfer is being read")?;
+        read(source, &mut head).with_context(|| self.name.clone())?;
+        Ok(head)
+    }
+
+    /// Starts to read batches on a thread of its own, which ends with the input, or when nothing
+    /// takes them any more.
+    fn start(&mut self) -> Result<Receiver<Result<Vec<u8>>>> {
+        let (sender, receiver) = bounded(BATCHES_AHEAD);
+        let source = self.source.take().context("the transfer is being read")?;
+        let thread = thread::Builder::new().name("transfer".into());
+        signals::blocked(|| thread.spawn(move || read_batches(source, &sender)))?
+            .context("cannot start a thread")?;
+        Ok(receiver)
+    }
+}
+
+fn read_batches(mut source: Box<dyn Read + Send>, batches: &Sender<Result<Vec<u8>>>) {
+    loop {
+        let batch = read_batch(&mut source);
+        let is_last = batch.is_err();
+        if batches.send_blocking(batch).is_err() || is_last {
+            return;
+        }
+    }
+}
+
+fn read_batch(source: &mut impl Read) -> Result<Vec<u8>> {
+    let mut header = [0; BATCH_HEADER_BYTES];
+    read(source, &mut header)?;
+    let mut batch = vec![0; transfer_batch_bytes(&header)?];
+    let (start, rest) = batch.split_at_mut(BATCH_HEADER_BYTES);
+    start.copy_from_slice(&header);
+    read(source, rest)?;
+    Ok(batch)
+}
+
+fn read(source: &mut impl Read, target: &mut [u8]) -> Result<()> {
+    match source.read_exact(target) {
+        Err(error) if error.kind() == IoErrorKind::UnexpectedEof => {
+            bail!("the transfer is cut off")
+        }
+        read => read.context("cannot read the transfer"),
+    }
+}
