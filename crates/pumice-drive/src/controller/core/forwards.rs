@@ -2,15 +2,18 @@
 //!
 //! ```text
 //! map of a snapshot: segment 5, offset 8192 --(its use of segment 5)--> table of that use
-//!     8192 -> segment 9, offset 4096 -> perhaps a table of that use, ... -> the frame
+//!     8192 -> segment 9, offset 4096: the frame
 //! ```
+//!
+//! A copy that is copied again takes what leads to it along: each entry names where its frame is
+//! now, and never a use of a segment that is over.
 //!
 //! A table belongs to one use of a segment. All are in memory; a checkpoint writes those that
 //! changed. An entry is needed as long as there is a snapshot between the two batches that it
 //! names; the segment that it points to is retained by each of those, so it is not used again, and
 //! where tables lead to is always there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem::take;
 
 use super::super::place::{FramePlace, SegmentUse};
@@ -19,7 +22,7 @@ use crate::format::{FORWARD_PIECES_MAX, FORWARDS_IN_A_PIECE, Forward, ForwardPie
 use crate::format::{MetadataAddress, RECORD_HEADER_BYTES};
 
 /// Bytes that an entry takes in memory and in a checkpoint, about.
-const ENTRY_BYTES: usize = 64;
+const ENTRY_BYTES: usize = 128;
 
 /// An entry of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,10 +108,21 @@ struct Running {
     superseded: Vec<MetadataAddress>,
 }
 
+/// An entry, in the order of the copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Lead {
+    /// Where the copy is.
+    to: (SegmentUse, u32),
+    /// Where the frame was.
+    from: (SegmentUse, u32),
+}
+
 /// The forwarding tables of one drive.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Forwards {
     tables: BTreeMap<SegmentUse, Table>,
+    /// The entries by where they lead to.
+    leads: BTreeSet<Lead>,
     entry_count: usize,
     /// Pieces that the newest checkpoint names and the next one will not.
     superseded: Vec<MetadataAddress>,
@@ -145,6 +159,8 @@ impl Forwards {
                 if table.entries.insert(forward.offset, copied).is_some() {
                     return Err(contradiction());
                 }
+                let (to, from) = ((copied.to, copied.offset), (of, forward.offset));
+                forwards.leads.insert(Lead { to, from });
                 forwards.entry_count += 1;
             }
             if !agrees {
@@ -223,11 +239,36 @@ impl Forwards {
     /// Returns the copies in a use of a segment, by their offsets, and which snapshots need them.
     pub(crate) fn copies_in(&self, to: SegmentUse) -> BTreeMap<u32, (SeqNo, SeqNo)> {
         let mut found: BTreeMap<u32, (SeqNo, SeqNo)> = BTreeMap::new();
-        for copied in self.copies().filter(|copied| copied.to == to) {
+        for copied in self.leading((to, 0), (to, u32::MAX)).filter_map(|lead| self.entry(lead)) {
             let range = found.entry(copied.offset).or_insert((copied.since, copied.until));
             *range = (range.0.min(copied.since), range.1.max(copied.until));
         }
         found
+    }
+
+    /// Returns the first and the last batch of those that entries say which lead to a copy.
+    pub(crate) fn range_of(&self, to: SegmentUse, offset: u32) -> Option<(SeqNo, SeqNo)> {
+        let at = (to, offset);
+        let ranges = self.leading(at, at).filter_map(|lead| self.entry(lead));
+        let ranges = ranges.map(|copied| (copied.since, copied.until));
+        ranges.reduce(|all, one| (all.0.min(one.0), all.1.max(one.1)))
+    }
+
+    /// Returns the entries that lead to copies from `first` to `last`.
+    fn leading(
+        &self,
+        first: (SegmentUse, u32),
+        last: (SegmentUse, u32),
+    ) -> impl Iterator<Item = Lead> {
+        let of = |segment, generation| SegmentUse { segment: SegmentId(segment), generation };
+        let from = Lead { to: first, from: (of(0, 0), 0) };
+        let to = Lead { to: last, from: (of(u32::MAX, u64::MAX), u32::MAX) };
+        self.leads.range(from..=to).copied()
+    }
+
+    fn entry(&self, lead: Lead) -> Option<&Copied> {
+        let (of, offset) = lead.from;
+        self.tables.get(&of)?.entries.get(&offset)
     }
 
     /// Returns all copies.
@@ -235,12 +276,30 @@ impl Forwards {
         self.tables.values().flat_map(|table| table.entries.values())
     }
 
-    /// Notes that a frame was copied out of a use of a segment. What was known of it is replaced.
+    /// Notes that a frame was copied out of a use of a segment. What was known of it is replaced,
+    /// and what led there leads to the copy.
     pub(crate) fn note(&mut self, of: SegmentUse, offset: u32, copied: Copied) {
+        let moved: Vec<Lead> = self.leading((of, offset), (of, offset)).collect();
+        for lead in moved {
+            let (of, offset) = lead.from;
+            if let Some(&Copied { since, until, .. }) = self.entry(lead) {
+                self.put(of, offset, Copied { since, until, ..copied });
+            }
+        }
+        self.put(of, offset, copied);
+    }
+
+    fn put(&mut self, of: SegmentUse, offset: u32, copied: Copied) {
+        let from = (of, offset);
         let table = self.tables.entry(of).or_default();
         table.is_dirty = true;
-        let is_new = table.entries.insert(offset, copied).is_none();
-        self.entry_count += usize::from(is_new);
+        match table.entries.insert(offset, copied) {
+            Some(before) => {
+                self.leads.remove(&Lead { to: (before.to, before.offset), from });
+            }
+            None => self.entry_count += 1,
+        }
+        self.leads.insert(Lead { to: (copied.to, copied.offset), from });
     }
 
     /// Notes that all that snapshots name in a use of a segment was copied, when the newest batch
@@ -261,9 +320,17 @@ impl Forwards {
             let after = watermarks.partition_point(|&watermark| watermark < copied.since);
             watermarks.get(after).is_some_and(|&watermark| watermark <= copied.until)
         };
-        for table in self.tables.values_mut() {
+        let Self { tables, leads, .. } = self;
+        for (&of, table) in tables {
             let before = table.entries.len();
-            table.entries.retain(|_, copied| is_needed(copied));
+            table.entries.retain(|&offset, copied| {
+                let stays = is_needed(copied);
+                if !stays {
+                    let (to, from) = ((copied.to, copied.offset), (of, offset));
+                    leads.remove(&Lead { to, from });
+                }
+                stays
+            });
             table.is_dirty |= table.entries.len() < before;
         }
         let Self { tables, superseded, .. } = self;

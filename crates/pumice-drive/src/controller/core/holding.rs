@@ -133,14 +133,17 @@ impl Core {
     /// where it was: its data is as old as `since`.
     pub(super) fn note_live_copy(&mut self, from: FramePlace, to: FramePlace, since: SeqNo) {
         let until = self.snapshots.newest_watermark();
-        if since <= until {
-            self.note_copy(from, to, Range { since, until, was_live: true });
-        }
+        self.note_copy(from, to, Range { since, until, was_live: true });
     }
 
     fn note_copy(&mut self, from: FramePlace, to: FramePlace, range: Range) {
         let used = |segment| SegmentUse { segment, generation: self.space.generation(segment) };
-        let Range { since, until, was_live } = range;
+        let Range { mut since, mut until, was_live } = range;
+        let of = used(from.segment);
+        if let Some(before) = self.forwards.range_of(of, from.offset) {
+            // Whoever needs what leads there needs the copy.
+            (since, until) = (since.min(before.0), until.max(before.1));
+        }
         let copied = Copied {
             to: used(to.segment),
             offset: to.offset,
@@ -149,7 +152,6 @@ impl Core {
             since,
             until,
         };
-        let of = used(from.segment);
         let Self { snapshots, space, .. } = self;
         let mut is_needed = false;
         for kept in snapshots.all_mut().filter(|kept| copied.is_named_by(kept.entry.watermark)) {
@@ -215,7 +217,9 @@ impl Core {
     /// live when they were taken, by segment.
     pub(crate) fn measured(&mut self, mut direct: BTreeMap<SegmentUse, u64>, is_whole: bool) {
         let mut copies: BTreeMap<SegmentUse, [u64; 2]> = BTreeMap::new();
-        for copied in self.forwards.copies() {
+        // Several entries may lead to one.
+        let all = self.forwards.copies().map(|copied| ((copied.to, copied.offset), copied));
+        for copied in all.collect::<BTreeMap<_, _>>().into_values() {
             let [live, dead] = copies.entry(copied.to).or_default();
             *if copied.was_live { live } else { dead } += u64::from(copied.record_bytes);
         }

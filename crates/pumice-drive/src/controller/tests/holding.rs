@@ -266,6 +266,49 @@ fn a_segment_is_freed_after_the_checkpoint_that_has_its_table() {
     database.compare();
 }
 
+#[test]
+fn a_copy_that_is_copied_again_is_found_after_its_first_segment_is_free() {
+    let (database, drive) = Database::new(20, 7);
+    let world = &database.world;
+    world.close(drive);
+    let drive = world.open_without_collector();
+    world.run(database.pass_an_hour(&drive, 0));
+    world.run(database.pass_an_hour(&drive, 1));
+    let mut of_copies = 0;
+    for _ in 0..2 {
+        for victim in (0..20).map(SegmentId) {
+            let is_victim = {
+                let core = drive.core();
+                let space = core.space();
+                let (stream, generation) = (space.stream(victim), space.generation(victim));
+                let is_sealed = !space.is_open(victim, stream, generation);
+                is_sealed && stream != Stream::Meta && space.is_retained(victim)
+            };
+            if !is_victim {
+                continue;
+            }
+            of_copies += drive.core().begin_holding(victim).copies.len();
+            world.run(drive.empty_retained(victim)).unwrap();
+            while !drive.core().empty_segments().contains(&victim) {
+                world.run(drive.checkpoint()).unwrap();
+            }
+            world.run(drive.flush()).unwrap();
+            drive.with_core(|core| core.free_segment(victim));
+        }
+    }
+    assert!(of_copies > 100, "too tame a test: {of_copies}");
+    for copied in drive.core().forwards().copies() {
+        let generation = drive.core().space().generation(copied.to.segment);
+        assert_eq!(copied.to.generation, generation, "copies are in uses of today");
+    }
+    world.run(drive.flush()).unwrap();
+    world.kill(drive);
+    let drive = world.open();
+    world.run(drive.audit()).unwrap();
+    world.close(drive);
+    database.compare();
+}
+
 /// At moments spread over several hours in which segments are emptied.
 #[test]
 fn power_loss_while_segments_are_emptied_changes_no_snapshot() {
