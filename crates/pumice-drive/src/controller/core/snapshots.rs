@@ -12,8 +12,8 @@
 //! ```
 //!
 //! Between begin and end no segment is freed, since that takes the turn. A checkpoint that is
-//! abandoned leaves everything as it was before, except for one that rolls back: what is in memory is
-//! ahead of the medium then, so the drive takes no more writes.
+//! abandoned leaves everything as it was before, except for one that rolls back: what is in memory
+//! is ahead of the medium then, so the drive takes no more writes.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -183,7 +183,7 @@ pub(crate) struct Snapshots {
     wanted_segments: u32,
     /// Those who hold back the host's changes.
     holds: u32,
-    /// They hold them back until so many checkpoints that were to become snapshots have begun.
+    /// They hold them back until `begun` is this.
     held_until: u64,
     /// The host needs the space of a snapshot that yields.
     must_yield: bool,

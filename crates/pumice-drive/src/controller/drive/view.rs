@@ -4,8 +4,9 @@
 //! segment table are those of the snapshot's checkpoint, and the log after that is not read. The
 //! places that it names do not change as long as the snapshot is read: garbage collection leaves
 //! what snapshots need where it is meanwhile, and tables say where it had moved frames before. So
-//! the two drives need to know nothing of each other but that. Where the checkpoint lies is asked of the open drive, not
-//! of the medium, where superblocks may just be written. A view has no tasks, and writes nothing.
+//! the two drives need to know nothing of each other but that. Where the checkpoint lies is asked
+//! of the open drive, not of the medium, where superblocks may just be written. A view has no
+//! tasks, and writes nothing.
 
 use std::rc::Rc;
 

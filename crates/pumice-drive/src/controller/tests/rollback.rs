@@ -1,5 +1,6 @@
-//! Goal: a disk that is rolled back is the one that the snapshot has, at once or not at all; changes
-//! that are held back wait and no longer; a snapshot that yields makes room, and only such a one.
+//! Goal: a disk that is rolled back is the one that the snapshot has, at once or not at all;
+//! changes that are held back wait and no longer; a snapshot that yields makes room, and only such
+//! a one.
 //! Method: drives that are overwritten and emptied, power loss at every half millisecond.
 
 use rand::RngExt;

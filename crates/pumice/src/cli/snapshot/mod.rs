@@ -249,7 +249,8 @@ fn roll_back(snapshot: &Path, delete_newer: bool) -> Result<Done> {
     let (path, name) = Place::snapshot(snapshot)?;
     if control::connect(&path)?.is_some() {
         bail!(
-            "{}: it is in use, and its clients know another disk: end its server, then roll it back",
+            "{}: it is in use, and its clients know another disk: end its server, then roll it \
+             back",
             path.display()
         );
     }

@@ -15,7 +15,7 @@ enum Period {
     Year,
 }
 
-/// What is kept: of each of the last so many periods with a snapshot, the newest.
+/// What is kept: of each of the last periods with a snapshot, as many as a rule says, the newest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Keep(Vec<(Period, usize)>);
 

@@ -160,7 +160,7 @@ fn hold(path: &Path, held: &mpsc::Sender<()>) -> Result<()> {
     let client = client.with_context(|| format!("{}: the server has stopped", path.display()))?;
     let answer = client.ask(&Request::HoldChanges {}, |answer| {
         if matches!(answer, Answer::Held) {
-            // Whoever waits may have given up.
+            // The thread that waits may have given up.
             let _ = held.send(());
         }
     });
