@@ -141,7 +141,7 @@ impl Core {
         let Range { mut since, mut until, was_live } = range;
         let of = used(from.segment);
         if let Some(before) = self.forwards.range_of(of, from.offset) {
-            // Whoever needs what leads there needs the copy.
+            // A snapshot that needs what leads there needs the copy.
             (since, until) = (since.min(before.0), until.max(before.1));
         }
         let copied = Copied {
