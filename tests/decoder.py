@@ -481,7 +481,7 @@ class Drive:
         entries = b"".join(self.meta_at(SNAPSHOTS, n, at) for n, at in enumerate(pieces))
         if len(entries) % Snapshot.bytes:
             raise Damage("the list of snapshots has a wrong length")
-        found, watermark = {}, 0
+        found, watermark = {}, -1
         for at in range(0, len(entries), Snapshot.bytes):
             entry = Snapshot.read(entries, at)
             text = entry.name[:entry.name_bytes]
