@@ -3,7 +3,7 @@
 //! ```text
 //! frame of a retained segment: live           -> copied whole, mapped; the table has it, too
 //!                              dead and named -> copied whole; only the table has it
-//!                              neither        -> left behind
+//!                              neither        -> dropped
 //! all copied -> the table says so -> a checkpoint has the table -> the segment is free
 //! ```
 //!

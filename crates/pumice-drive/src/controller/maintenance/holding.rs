@@ -4,7 +4,7 @@
 //! ```text
 //! record of the victim --live, or a table leads to it?----------------------> copied
 //!                      --dead, and a snapshot was taken after it was written?
-//!                           the oldest such snapshot names it? --no--> left behind
+//!                           the oldest such snapshot names it? --no--> dropped
 //!                               yes: the last one that does, by halving --> copied
 //! ```
 //!
