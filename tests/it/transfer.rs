@@ -141,7 +141,7 @@ fn snapshots_travel_through_files_pipes_and_shells() {
         &["receive", &copy, "--input", &beside(drive, "image")],
         "not from `pumice send`",
     );
-    refused(drive, &["receive", &copy], "cut off");
+    refused(drive, &["receive", &copy], "as `pumice send` does: the transfer is cut off");
     refused(drive, &["receive", &copy, "--create", "--input", &input], "exists");
     refused(drive, &["receive", &copy, "--resume-token"], "its disk is whole");
     refused(drive, &["send", &named(drive, "c")], "no snapshot named c");

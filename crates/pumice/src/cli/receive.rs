@@ -278,7 +278,8 @@ impl Input {
     fn head(&mut self) -> Result<[u8; TRANSFER_HEAD_BYTES]> {
         let mut head = [0; TRANSFER_HEAD_BYTES];
         let source = self.source.as_mut().context("the transfer is being read")?;
-        read(source, &mut head).with_context(|| self.name.clone())?;
+        let what = || format!("{} does not begin as `pumice send` does", self.name);
+        read(source, &mut head).with_context(what)?;
         Ok(head)
     }
 
