@@ -89,6 +89,7 @@ pub(crate) use reserves::{
     RESERVED_SEGMENTS, SEGMENTS_MIN, dirty_bytes_max, meta_segments, usable_segment_bytes,
 };
 pub(crate) use resize::Evacuation;
+use room::Background;
 pub(crate) use room::Purpose;
 pub use snapshots::NewSnapshot;
 pub(crate) use snapshots::{Kept, KeptDisk, RETAINED_BYTES_MAX, SegmentSet, Snapshots, Wish};
@@ -215,6 +216,7 @@ pub(crate) struct Core {
     has_failed_sync: bool,
     /// Whether a copy in the open batch of what is moved carries dead blocks along.
     carries_dead: bool,
+    background: Background,
     /// Segments that garbage collection left because something in them cannot be read.
     unreadable: Vec<unreadable::Unreadable>,
     warming: Warming,
@@ -260,6 +262,7 @@ impl Core {
             bad_segment: None,
             has_failed_sync: false,
             carries_dead: false,
+            background: Background::default(),
             unreadable: Vec::new(),
             warming: Warming::default(),
             snapshots: Snapshots::default(),

@@ -17,9 +17,14 @@ use crate::base::units::len_u32;
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::format::{RECORD_HEADER_BYTES, Record, Stream, generation};
 
-/// Batch buffers that only the host may take: garbage collection and checkpoints wait while there
-/// are no more, so that they cannot fill the queue to the medium.
+/// Batch buffers that are left to the host: garbage collection and checkpoints have one batch on
+/// its way while there are no more, so that they cannot fill the queue to the medium.
 const HOST_BUFFERS: usize = 4;
+
+/// Times that requests of the host leave a checkpoint or garbage collection the buffers for which
+/// it waits, until it asks again, which it does whenever a batch was written: more than there are
+/// requests. What has stopped waiting holds up no one for long.
+const HOST_TURNS: u32 = 1024;
 
 /// What batches of moved frames have beside records is no gain up to this part of a segment: in
 /// batches of 160 KiB, header, padding and parity take 4 %, in full ones 0.7 %. More must stay a
@@ -57,6 +62,17 @@ impl Purpose {
     fn is_of_host(self) -> bool {
         matches!(self, Purpose::Data | Purpose::Trim)
     }
+}
+
+/// What garbage collection and checkpoints have of the batch buffers.
+#[derive(Default)]
+pub(crate) struct Background {
+    /// The last batch that they sealed.
+    sealed: SeqNo,
+    /// Buffers that they wait for.
+    wanted: usize,
+    /// How often the host still leaves them these.
+    host_turns: u32,
 }
 
 /// What a request for room must overcome.
@@ -158,20 +174,46 @@ impl Core {
         if purpose == Purpose::Data && self.must_wait_for_gc() {
             return Obstacle::Wait;
         }
-        let buffers = match (fit, purpose.is_of_host()) {
+        let has_buffers = match (fit, purpose.is_of_host()) {
             (Fit::Open, _) => return Obstacle::None(fit),
             // One to close a segment with, one to name it in the host's stream, one to continue.
-            (Fit::NewSegment, true) => 2,
-            (Fit::NewBatch, true) => 1,
-            (Fit::NewSegment, false) => HOST_BUFFERS + 3,
-            (Fit::NewBatch, false) => HOST_BUFFERS + 1,
+            (Fit::NewSegment, true) => self.has_buffers_for_host(2),
+            (Fit::NewBatch, true) => self.has_buffers_for_host(1),
+            (Fit::NewSegment, false) => self.has_buffers_for_background(3),
+            (Fit::NewBatch, false) => self.has_buffers_for_background(1),
         };
-        if self.log.free_buffers() < buffers {
+        if !has_buffers {
             // What is open becomes a buffer that will be free again.
             self.seal(purpose.stream());
             return Obstacle::Wait;
         }
         Obstacle::None(fit)
+    }
+
+    fn has_buffers_for_host(&mut self, needed: usize) -> bool {
+        let free = self.log.free_buffers();
+        let Background { wanted, host_turns, .. } = &mut self.background;
+        if *host_turns == 0 || free < needed || free >= needed + *wanted {
+            return free >= needed;
+        }
+        *host_turns -= 1;
+        false
+    }
+
+    /// A host that has many batches on their way at any time leaves few buffers free at any time:
+    /// what has waited takes those that it needs when there are as many.
+    fn has_buffers_for_background(&mut self, needed: usize) -> bool {
+        let free = self.log.free_buffers();
+        let has_none_under_way = self.log.written_seq() >= self.background.sealed;
+        let has_waited = self.background.wanted > 0 && has_none_under_way;
+        if free >= HOST_BUFFERS + needed || has_waited && free >= needed {
+            (self.background.wanted, self.background.host_turns) = (0, 0);
+            return true;
+        }
+        if has_none_under_way {
+            (self.background.wanted, self.background.host_turns) = (needed, HOST_TURNS);
+        }
+        false
     }
 
     /// Returns the free segments that a purpose must leave to other purposes. Trims and garbage
@@ -286,6 +328,9 @@ impl Core {
         self.counters.media_bytes.add(media_bytes);
         self.note_batch(segment, seq);
         self.checkpoints.batch_sealed(stream, media_bytes);
+        if stream != Stream::Host {
+            self.background.sealed = seq;
+        }
         if stream == Stream::Moved {
             let most = self.superblock.segment_bytes / OVERHEAD_DIVISOR;
             self.space.add_overhead(segment, overhead_bytes, most);

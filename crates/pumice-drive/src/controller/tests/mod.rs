@@ -20,6 +20,7 @@
 //! * `resize`: other sizes and capacities, and power loss during a resize.
 //! * `settings`: another codec and other thresholds, and power loss while they are stored.
 //! * `snapshots`: disks that are kept. `views`: reading them while the drive is open.
+//!   `taking`: how long one takes, and what waits.
 //! * `scrub`: finding damage in a drive in use.
 //! * `space`: drives that are full.
 //! * `ageing`: drives that were used for long, with cold and partly dead data.
@@ -73,6 +74,7 @@ mod space;
 mod strangers;
 mod survival;
 mod tail;
+mod taking;
 mod threads;
 mod transfer;
 mod views;
