@@ -22,9 +22,10 @@ use crate::harness::{
 };
 use crate::tls::{ACK, Authority, connect, option, reply, tls_client};
 
-const INFO: u32 = 3;
-const ERR_POLICY: u32 = (1 << 31) + 2;
-const ERR_UNKNOWN: u32 = (1 << 31) + 6;
+/// Types of replies to GO.
+pub(crate) const INFO: u32 = 3;
+pub(crate) const ERR_POLICY: u32 = (1 << 31) + 2;
+pub(crate) const ERR_UNKNOWN: u32 = (1 << 31) + 6;
 
 /// Drives in a folder, and a server with a configuration.
 struct World {

@@ -14,7 +14,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::access::choose;
+use crate::access::{ERR_POLICY, ERR_UNKNOWN, INFO, choose};
 use crate::harness::{
     COMMAND_LIMIT, Finished, PUMICE, Server, python_with_libnbd, run, run_ok, stand_in, tool,
     wait_until,
@@ -23,11 +23,6 @@ use crate::tls::connect;
 
 const SIZE: usize = 64 << 20;
 const BLOCK: usize = 4096;
-
-/// Types of replies to GO.
-const INFO: u32 = 3;
-const ERR_POLICY: u32 = (1 << 31) + 2;
-const ERR_UNKNOWN: u32 = (1 << 31) + 6;
 
 /// A server of drives in a folder.
 struct World {

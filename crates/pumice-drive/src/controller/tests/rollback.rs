@@ -14,13 +14,19 @@ fn settle(drive: &TestDrive) {
     assert_accounting(drive);
 }
 
-#[test]
-fn a_disk_is_rolled_back() {
-    let mut disk = Disk::new(31);
+/// An open drive with a disk, and its content when snapshot "a" was taken of it.
+fn with_snapshot(seed: u64, writes: u32) -> (Disk, Rc<TestDrive>, Vec<u8>) {
+    let mut disk = Disk::new(seed);
     let drive = disk.world.open();
-    disk.write_some(&drive, 60);
+    disk.write_some(&drive, writes);
     disk.take(&drive, "a");
     let a = disk.plain.clone();
+    (disk, drive, a)
+}
+
+#[test]
+fn a_disk_is_rolled_back() {
+    let (mut disk, drive, a) = with_snapshot(31, 60);
     disk.write_around(&drive);
     disk.write_some(&drive, 20);
     disk.take(&drive, "b");
@@ -63,11 +69,7 @@ fn a_disk_is_rolled_back() {
 #[test]
 fn a_disk_is_rolled_back_to_frames_that_were_copied() {
     for seed in 40..44 {
-        let mut disk = Disk::new(seed);
-        let drive = disk.world.open();
-        disk.write_some(&drive, 60);
-        disk.take(&drive, "a");
-        let a = disk.plain.clone();
+        let (mut disk, drive, a) = with_snapshot(seed, 60);
         for _ in 0..12 {
             disk.write_around(&drive);
             rest(&disk.world);
@@ -93,11 +95,7 @@ fn a_disk_is_rolled_back_to_frames_that_were_copied() {
 /// What is written after the log was rolled forward once more, after a crash, is the disk's.
 #[test]
 fn power_loss_in_a_rollback_leaves_one_disk_or_the_other() {
-    let mut disk = Disk::new(32);
-    let drive = disk.world.open();
-    disk.write_some(&drive, 30);
-    disk.take(&drive, "a");
-    let a = disk.plain.clone();
+    let (mut disk, drive, a) = with_snapshot(32, 30);
     disk.write_some(&drive, 20);
     disk.take(&drive, "b");
     let b = disk.plain.clone();
@@ -147,11 +145,7 @@ fn power_loss_in_a_rollback_leaves_one_disk_or_the_other() {
 /// A rollback that is given up halfway is one of memory only.
 #[test]
 fn a_rollback_given_up_takes_no_writes() {
-    let mut disk = Disk::new(33);
-    let drive = disk.world.open();
-    disk.write_some(&drive, 30);
-    disk.take(&drive, "a");
-    let a = disk.plain.clone();
+    let (mut disk, drive, a) = with_snapshot(33, 30);
     disk.write_some(&drive, 20);
     disk.world.run(drive.flush()).unwrap();
     let latency_ns = 1_000_000..=1_000_000;
@@ -173,11 +167,7 @@ fn a_rollback_given_up_takes_no_writes() {
 
 #[test]
 fn a_grown_disk_that_is_rolled_back_keeps_its_size() {
-    let mut disk = Disk::new(34);
-    let drive = disk.world.open();
-    disk.write_some(&drive, 30);
-    disk.take(&drive, "a");
-    let mut wanted = disk.plain.clone();
+    let (mut disk, drive, mut wanted) = with_snapshot(34, 30);
     let grown = SIZE + (4 << 20);
     let resize = Resize { size_bytes: Some(grown), ..Resize::default() };
     disk.world.run(drive.resize(resize)).unwrap();
