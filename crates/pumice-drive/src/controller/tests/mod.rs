@@ -21,6 +21,7 @@
 //! * `settings`: another codec and other thresholds, and power loss while they are stored.
 //! * `snapshots`: disks that are kept. `views`: reading them while the drive is open.
 //!   `taking`: how long one takes, and what waits.
+//! * `bookmarks`: maps that are kept.
 //! * `scrub`: finding damage in a drive in use.
 //! * `space`: drives that are full.
 //! * `ageing`: drives that were used for long, with cold and partly dead data.
@@ -38,6 +39,7 @@
 
 mod ageing;
 mod block_frames;
+mod bookmarks;
 mod checkpointing;
 mod closing;
 mod collecting;
