@@ -165,9 +165,8 @@ impl Core {
         };
         let Self { snapshots, space, .. } = self;
         let mut is_needed = false;
-        let needs = |kept: &&mut Kept| {
-            !kept.entry.is_bookmark && copied.is_named_by(kept.entry.watermark)
-        };
+        let needs =
+            |kept: &&mut Kept| !kept.entry.is_bookmark && copied.is_named_by(kept.entry.watermark);
         for kept in snapshots.all_mut().filter(needs) {
             is_needed = true;
             if kept.retained.insert(to.segment) {

@@ -160,7 +160,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             return Err(Error::new(ErrorKind::AlreadyExists, format!("{name} is a bookmark")));
         }
         if let Some(damage) = info.damage {
-            let what = format!("the snapshot {name} is damaged, and no use as a bookmark: {damage}");
+            let what =
+                format!("the snapshot {name} is damaged, and no use as a bookmark: {damage}");
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
         let wish = Wish::Bookmark(SeqNo(info.sequence));

@@ -14,7 +14,8 @@ use crate::format::{Source, Stream};
 use crate::media::Medium;
 
 /// Most bytes of a record before its payload.
-const HEADERS_BYTES_MAX: u32 = (RECORD_HEADER_BYTES + FRAME_BLOCKS_MAX as usize * SOURCE_BYTES) as u32;
+const HEADERS_BYTES_MAX: u32 =
+    (RECORD_HEADER_BYTES + FRAME_BLOCKS_MAX as usize * SOURCE_BYTES) as u32;
 
 /// Ages of blocks, compared with a bookmark.
 pub(super) struct Ages {
@@ -48,8 +49,7 @@ impl Ages {
         block: FrameBlock,
     ) -> (bool, u64) {
         let FrameBlock { place, generation, index, .. } = block;
-        let address =
-            RecordAddress { generation, segment: place.segment, offset: place.offset };
+        let address = RecordAddress { generation, segment: place.segment, offset: place.offset };
         if self.last.as_ref().is_none_or(|(of, _)| *of != address) {
             self.last = Some((address, drive.sources_of(block, address).await));
         }

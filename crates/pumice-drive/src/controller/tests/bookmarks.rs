@@ -220,8 +220,12 @@ fn nothing_is_read_by_a_bookmark() {
     disk.world.run(drive.roll_back("b", true)).unwrap();
     assert_eq!(names(&drive), ["a", "b"]);
     disk.world.close(drive);
-    let closed =
-        Drive::open_snapshot(disk.world.medium(), disk.world.runtime.clone(), "a", Default::default());
+    let closed = Drive::open_snapshot(
+        disk.world.medium(),
+        disk.world.runtime.clone(),
+        "a",
+        Default::default(),
+    );
     assert_eq!(kind(disk.world.run(closed)), Some(ErrorKind::InvalidInput));
     let mut ignore = |_| ();
     let checking = check_snapshot(&disk.world.memory, "a", Depth::Full, &mut ignore);
