@@ -117,7 +117,7 @@ fn a_snapshot_is_served_read_only_under_its_name() {
         let mut args = vec![command, &of];
         args.extend((command == "set").then_some("codec=none"));
         drive
-            .refused(&args, "names a snapshot, which extract, check, diff, serve and attach");
+            .refused(&args, "names a snapshot, which extract, check, diff, scan, serve and attach");
     }
     drive.refused(&["attach", &drive.named("a")], "a snapshot can only be read: use --read-only");
     drive.refused(&["serve", &drive.named("nothing"), "--unix", "x"], "no snapshot named");
