@@ -16,8 +16,11 @@ BASE := main~1
 # Rounds of each load of `make crash-rounds`, three to five seconds a round.
 ROUNDS := 50
 
+# Days of `make backups`, two seconds a day.
+DAYS := 365
+
 .DEFAULT_GOAL := help
-.PHONY: help demo build install uninstall picture deb package-files test torture torture-night sweep crash-rounds test-mutants mutants-diff lint audit advisories bench fuzz docs clean
+.PHONY: help demo build install uninstall picture deb package-files test torture torture-night sweep crash-rounds backups test-mutants mutants-diff lint audit advisories bench fuzz docs clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -98,6 +101,9 @@ test: ## Run every test: beside the code, tests/tidy and tests/it with real clie
 crash-rounds: build ## Kill the server under fio, ext4, XFS and PostgreSQL 2 x ROUNDS times each (root).
 	tests/crash_rounds.sh --rounds $(ROUNDS) --pumice $(PUMICE)
 	tests/crash_rounds.sh --rounds $(ROUNDS) --pumice $(PUMICE) --attach
+
+backups: build ## Back a PostgreSQL up for DAYS (365) days, with kills between, and restore it (root).
+	tests/backups.sh --days $(DAYS) --pumice $(PUMICE)
 
 torture: ## Crash simulated drives by seed for SECONDS (60); see `pumice-torture --help`.
 	$(CARGO) run --locked --release --package pumice-torture -- --time $(SECONDS)s

@@ -59,20 +59,8 @@ while [ $# -gt 0 ]; do
 done
 [ "${#loads[@]}" -gt 0 ] || loads=(fio ext4 xfs postgresql)
 fixture=$PWD/tests/it/fixtures/files.py
-# Debian keeps PostgreSQL's programs off the path, a directory for each version.
-pg=$(find /usr/lib/postgresql -maxdepth 2 -name bin 2> /dev/null | sort -V | tail -n 1) || :
-
-need() {
-    local name
-    for name; do
-        [ -n "$(command -v "$name")" ] || { echo "$name is not installed" >&2 && exit 2; }
-    done
-}
-
-cannot() {
-    echo "$*" >&2
-    exit 77
-}
+# shellcheck source=tests/attached.sh
+. tests/attached.sh
 
 check_tools() {
     need "$pumice" losetup setpriv timeout
@@ -97,158 +85,6 @@ check_tools() {
     case ${loads[*]} in *xfs* | *postgresql*)
         grep -qw xfs /proc/filesystems || modprobe xfs 2> /dev/null || cannot "there is no XFS" ;;
     esac
-}
-
-# What is up at the moment, for cleaning up after a failure anywhere.
-running='' folder='' server='' nbdfuse='' loop='' mounted='' postmaster='' clients=()
-
-fail() {
-    echo "FAILED: $load, round $round of $rounds, seed $seed: $*" >&2
-    running=no
-    keep=yes
-    exit 1
-}
-
-# Waits up to STEP_SECONDS for a command to succeed.
-within_limit() {
-    local end=$((SECONDS + STEP_SECONDS))
-    until "$@" > /dev/null 2>&1; do
-        [ "$SECONDS" -lt "$end" ] || return 1
-        sleep 0.02
-    done
-}
-
-ended() {
-    ! kill -0 "$1" 2> /dev/null
-}
-
-reap() {
-    wait "$1" 2> /dev/null
-}
-
-# Unmounts a place that may be unmounted already: nbdfuse ends its mount itself on a signal.
-release() {
-    ! grep -q " $1 " /proc/self/mounts || umount "$1"
-}
-
-# The same, left to the kernel if a process still keeps the mount point busy.
-release_anyhow() {
-    within_limit release "$1" || umount --lazy "$1" || :
-}
-
-cleanup() {
-    local status=$?
-    trap '' INT TERM
-    # Neither fail nor a signal: an unexpected command failed.
-    if [ "$running" = yes ] && [ "$status" -ne 0 ]; then
-        echo "FAILED: $load, round $round of $rounds, seed $seed: exit code $status" >&2
-        keep=yes status=1
-    fi
-    if [ -n "$server" ]; then
-        kill -KILL "$server" 2> /dev/null || :
-        reap "$server" || :
-    fi
-    [ "${#clients[@]}" -eq 0 ] || kill -TERM "${clients[@]}" 2> /dev/null || :
-    STEP_SECONDS=10
-    [ -z "$postmaster" ] || stop_postgresql
-    [ -z "$mounted" ] || release_anyhow "$folder/mount"
-    if [ "$by" = attach ] && [ -n "$loop" ]; then
-        "$pumice" detach "$folder/drive" || :
-        loop=
-    fi
-    [ -z "$loop" ] || losetup --detach "$loop" || :
-    [ -z "$nbdfuse" ] || release_anyhow "$folder/disk"
-    if [ -n "$folder" ] && [ "$keep" = yes ]; then
-        echo "kept: $folder" >&2
-    elif [ -n "$folder" ]; then
-        rm -rf --one-file-system "$folder"
-    fi
-    exit "$status"
-}
-
-answers() {
-    ended "$server" || nbdinfo --size "$uri"
-}
-
-serve() {
-    serves=$((serves + 1))
-    uri="nbd+unix:///?socket=$folder/socket-$serves"
-    PUMICE_LOG=warn "$pumice" serve "$folder/drive" --unix "$folder/socket-$serves" \
-        2>> "$folder/server.log" &
-    server=$!
-}
-
-has_size() {
-    ended "$nbdfuse" || [ -s "$folder/disk" ]
-}
-
-# The process that makes a device of the drive, in the foreground so that it can be killed.
-start_attaching() {
-    : > "$folder/device"
-    PUMICE_LOG=error "$pumice" attach "$folder/drive" --foreground > "$folder/device" \
-        2>> "$folder/server.log" &
-    server=$!
-}
-
-has_device() {
-    ended "$server" || [ -s "$folder/device" ]
-}
-
-# serve, nbdfuse, loop. In every other round the loop device goes round the page cache.
-attach() {
-    if [ "$by" = attach ]; then
-        start_attaching
-        within_limit has_device && ! ended "$server" ||
-            fail "pumice attach does not come up: $(tail -n 5 "$folder/server.log")"
-        loop=$(cat "$folder/device")
-        return
-    fi
-    serve
-    within_limit answers && ! ended "$server" || fail "the server does not come up"
-    : > "$folder/disk"
-    # When the server dies, nbdfuse 1.14 may abort; the disk is dead either way. The subshell keeps
-    # bash's word about it in the log.
-    (nbdfuse "$folder/disk" "$uri" || exit) 2>> "$folder/nbdfuse.log" &
-    nbdfuse=$!
-    within_limit has_size && ! ended "$nbdfuse" || fail "nbdfuse does not come up"
-    local direct=off
-    [ $((round % 2)) -eq 0 ] || direct=on
-    loop=$(losetup --find --show --direct-io="$direct" "$folder/disk") || fail "no loop device"
-}
-
-loop_is_free() {
-    ! losetup "$loop"
-}
-
-# Succeeds once the drive is detached, with exit code CODE: 1 after its process was killed.
-is_detached() { # CODE
-    local code=0
-    "$pumice" detach "$folder/drive" || code=$?
-    [ "$code" -eq "$1" ]
-}
-
-# Also ends a process that attaches and was not killed.
-detach() { # [CODE]
-    if [ "$by" = attach ]; then
-        within_limit is_detached "${1:-0}" || fail "pumice detach"
-        loop=
-        return
-    fi
-    losetup --detach "$loop" && within_limit loop_is_free || fail "$loop stays busy"
-    loop=
-    within_limit release "$folder/disk" || fail "nbdfuse stays busy"
-    reap "$nbdfuse" || :
-    nbdfuse=
-}
-
-mount_disk() {
-    mount -t "$type" -o discard "$loop" "$folder/mount" || fail "$type does not mount"
-    mounted=yes
-}
-
-unmount_disk() {
-    within_limit release "$folder/mount" || fail "$type stays busy"
-    mounted=
 }
 
 # The journal is replayed by mounting; fsck must then find nothing to do.
@@ -361,31 +197,6 @@ files_check() {
 
 # ---- postgresql ----
 
-as_postgres() {
-    setpriv --reuid=postgres --regid=postgres --clear-groups -- "$@"
-}
-
-psql_here() {
-    as_postgres "$pg/psql" --no-psqlrc --quiet --no-align --tuples-only \
-        --set=ON_ERROR_STOP=1 --host="$folder/run" --dbname=postgres "$@"
-}
-
-start_postgresql() {
-    setpriv --reuid=postgres --regid=postgres --clear-groups -- "$pg/postgres" \
-        -D "$folder/mount/data" -c listen_addresses= -c unix_socket_directories="$folder/run" \
-        -c max_wal_size=32MB -c shared_buffers=16MB >> "$folder/postgresql.log" 2>&1 &
-    postmaster=$!
-    within_limit "$pg/pg_isready" --host="$folder/run" --timeout=5 && ! ended "$postmaster" ||
-        fail "PostgreSQL does not start: $(tail -n 5 "$folder/postgresql.log")"
-}
-
-stop_postgresql() {
-    kill "-${1:-QUIT}" "$postmaster" 2> /dev/null || :
-    within_limit ended "$postmaster" || kill -KILL "$postmaster"
-    reap "$postmaster" || :
-    postmaster=
-}
-
 postgresql_new() {
     type=ext4
     [ $((drives % 2)) -eq 1 ] || type=xfs
@@ -466,18 +277,6 @@ new_drive() {
     rm -f "$folder/drive"
     "$pumice" create "$folder/drive" --size "$SIZE" --capacity "$CAPACITY" > /dev/null ||
         fail "pumice create"
-}
-
-# A number of milliseconds below $1, as seconds.
-moment() {
-    local milliseconds=$(((RANDOM * 32768 + RANDOM) % $1))
-    printf '%d.%03d' $((milliseconds / 1000)) $((milliseconds % 1000))
-}
-
-kill_server() {
-    kill -KILL "$server" || fail "the server ended by itself: $(tail -n 5 "$folder/server.log")"
-    reap "$server" || :
-    server=
 }
 
 # The load is under way, and its fsyncs reach the server.

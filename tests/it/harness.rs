@@ -290,6 +290,32 @@ impl Drive {
         server
     }
 
+    /// Runs `pumice` with the runtime directory of this drive's servers.
+    pub(crate) fn pumice(&self, args: &[&str]) -> Finished {
+        let mut command = Command::new(PUMICE);
+        command.env("PUMICE_RUNTIME_DIR", self.beside("pumice"));
+        run(command.args(args), COMMAND_LIMIT)
+    }
+
+    /// [`Drive::pumice`], which must succeed; returns what it prints.
+    pub(crate) fn ok(&self, args: &[&str]) -> String {
+        let finished = self.pumice(args);
+        assert_eq!(finished.code, Some(0), "{args:?}: {finished:?}");
+        finished.stdout
+    }
+
+    /// [`Drive::pumice`], which must refuse to do it and mention something.
+    pub(crate) fn refused(&self, args: &[&str], mention: &str) {
+        let finished = self.pumice(args);
+        assert_eq!(finished.code, Some(2), "{args:?}: {finished:?}");
+        assert!(finished.stderr.contains(mention), "{args:?}: {}", finished.stderr);
+    }
+
+    /// `PATH@NAME`.
+    pub(crate) fn named(&self, snapshot: &str) -> String {
+        format!("{}@{snapshot}", self.path.display())
+    }
+
     /// What `pumice info --json` says.
     pub(crate) fn info(&self) -> Value {
         let mut command = Command::new(PUMICE);

@@ -1,11 +1,11 @@
 //! Goal: what other people's software made durable on a drive survives `kill -9` of the server, and
 //! of the process that attaches it: fio's synchronous writes, files on ext4 and XFS, PostgreSQL's
-//! commits.
+//! commits; and a PostgreSQL starts on the daily copies of its drive.
 //!
 //! Method: a few rounds of `tests/crash_rounds.sh`, whose header says what a round is; `make
 //! crash-rounds` runs many. Several crashes in a row hit the same drive, and the third round kills
-//! the server at its next start, too. Set `PUMICE_SEED` to repeat the choice of moments (a
-//! moment is repeated to within a few writes only).
+//! the server at its next start, too. `tests/backups.sh` backs up, `make backups` for a year. Set
+//! `PUMICE_SEED` to repeat the choice of moments (a moment is repeated to within a few writes only).
 //!
 //! Mounting needs root, FUSE and a loop device: where there are none the tests say so and are
 //! skipped, under CI too, because installing packages does not bring them.
@@ -54,18 +54,27 @@ fn xfs_on_an_attached_drive_and_its_files_survive_kill_9() {
     run_rounds(&["--load", "xfs", "--attach"]);
 }
 
+/// A kill under load and a transfer that is cut off are among the days.
+#[test]
+fn a_week_of_backups_of_a_busy_postgresql_is_restored() {
+    run_script("tests/backups.sh", &["--days", "7", "--every", "5"]);
+}
+
 fn run_rounds(what: &[&str]) {
+    run_script("tests/crash_rounds.sh", &[&["--rounds", ROUNDS], what].concat());
+}
+
+fn run_script(script: &str, what: &[&str]) {
     let Some(timeout) = tool("timeout") else { return };
     let seed = env::var("PUMICE_SEED").unwrap_or_else(|_| "13".into());
-    let script =
-        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tests/crash_rounds.sh");
+    let script = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(script);
     // SIGTERM lets the script unmount what it has mounted; the harness would only kill it.
     let limit = format!("{}s", COMMAND_LIMIT.as_secs() - 40);
     let finished = run(
         Command::new(timeout)
             .args(["--signal=TERM", "--kill-after=30s", &limit])
             .arg(script)
-            .args(["--rounds", ROUNDS, "--seed", &seed, "--pumice", PUMICE])
+            .args(["--seed", &seed, "--pumice", PUMICE])
             .args(what),
         COMMAND_LIMIT,
     );

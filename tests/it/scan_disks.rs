@@ -11,7 +11,7 @@ use std::process::Command;
 use rustix::fs::{Advice, fadvise};
 use serde_json::Value;
 
-use crate::harness::{Drive, PUMICE, Server, counter, run_ok, tool};
+use crate::harness::{Drive, PUMICE, Server, counter, run_ok, stand_in, tool};
 use crate::scan::{json, scan, stored};
 
 /// Size of the image: mkfs leaves most of the inode tables and of the journal unwritten.
@@ -143,4 +143,39 @@ fn the_drive_for_a_folder_holds_a_file_system_with_it() {
     fs::File::create(&image).unwrap().set_len(size).unwrap();
     run_ok(Command::new(mkfs).args(["-q", "-d"]).arg(root).arg(&image));
     fill(&nbdcopy, &image, &drive);
+}
+
+/// A closed drive's snapshot is offered to the scan alone, a served one's is the server's.
+#[test]
+fn a_snapshot_is_scanned_like_its_disk() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (Some(image), Some(nbdcopy)) = (ext4(folder.path()), tool("nbdcopy")) else { return };
+    if stand_in().is_some() {
+        return;
+    }
+    let image_figures = figures(&json(&[&image.display().to_string(), "--all"]));
+    let drive = Drive::create("256M", &["--capacity", "512M"]);
+    let server = drive.serve_with_control(&[]);
+    run_ok(Command::new(&nbdcopy).arg(&image).arg(server.uri()));
+    drive.ok(&["snapshot", "create", &drive.named("a")]);
+    run_ok(Command::new("qemu-io").args(["-f", "raw", "-c", "discard 0 256M"]).arg(server.uri()));
+    let of_snapshot = || {
+        let scanned = drive.ok(&["scan", &drive.named("a"), "--all", "--json"]);
+        serde_json::from_str::<Value>(&scanned).expect("JSON")
+    };
+    let served = of_snapshot();
+    drop(server);
+    let closed = of_snapshot();
+    for scanned in [&served, &closed] {
+        assert_eq!(scanned["paths"][0], Value::from(drive.named("a")), "{scanned}");
+        // The drive stores blocks of zeroes as holes.
+        let (bytes, stored) = figures(scanned);
+        assert!(bytes <= image_figures.0 && bytes > image_figures.0 / 2, "{bytes}");
+        for (one, other) in stored.iter().zip(&image_figures.1) {
+            assert!((one.1 - other.1).abs() < 0.2, "{stored:?}, {image_figures:?}");
+        }
+    }
+    assert_eq!(figures(&served), figures(&closed));
+    drive.refused(&["scan", &drive.named("b")], "no snapshot named b");
+    drive.refused(&["scan", &format!("{}x@a", drive.named("b"))], "cannot scan");
 }

@@ -11,39 +11,15 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::harness::{
-    COMMAND_LIMIT, Drive, Finished, PUMICE, Server, python_with_libnbd, run, run_ok, stand_in,
-    tool, wait_until,
+    Drive, PUMICE, Server, python_with_libnbd, run_ok, stand_in, tool, wait_until,
 };
-
-fn pumice(drive: &Drive, args: &[&str]) -> Finished {
-    let mut command = Command::new(PUMICE);
-    command.env("PUMICE_RUNTIME_DIR", drive.beside("pumice"));
-    run(command.args(args), COMMAND_LIMIT)
-}
-
-/// `PATH@NAME`.
-fn named(drive: &Drive, name: &str) -> String {
-    format!("{}@{name}", drive.path().display())
-}
 
 fn path(drive: &Drive) -> String {
     drive.path().display().to_string()
 }
 
-fn ok(drive: &Drive, args: &[&str]) -> String {
-    let finished = pumice(drive, args);
-    assert_eq!(finished.code, Some(0), "{args:?}: {finished:?}");
-    finished.stdout
-}
-
-fn refused(drive: &Drive, args: &[&str], mention: &str) {
-    let finished = pumice(drive, args);
-    assert_eq!(finished.code, Some(2), "{args:?}: {finished:?}");
-    assert!(finished.stderr.contains(mention), "{args:?}: {}", finished.stderr);
-}
-
 fn names(drive: &Drive) -> Vec<String> {
-    let list = ok(drive, &["snapshot", "list", &path(drive), "--json"]);
+    let list = drive.ok(&["snapshot", "list", &path(drive), "--json"]);
     let list: Value = serde_json::from_str(&list).expect("JSON");
     let list = list["drives"][0]["snapshots"].as_array().expect("a list");
     list.iter().map(|info| info["name"].as_str().expect("a name").to_owned()).collect()
@@ -74,25 +50,24 @@ fn snapshots_of_a_served_drive_are_read_after_it_was_overwritten() {
     let [first, second] = [disk(&drive, "first", 1), disk(&drive, "second", 2)];
     let server = drive.serve_with_control(&[]);
     run_ok(Command::new(&nbdcopy).arg(&first).arg(server.uri()));
-    let taken = ok(&drive, &["snapshot", "create", &named(&drive, "one")]);
-    assert_eq!(taken, format!("{}: taken\n", named(&drive, "one")));
+    let taken = drive.ok(&["snapshot", "create", &drive.named("one")]);
+    assert_eq!(taken, format!("{}: taken\n", drive.named("one")));
     run_ok(Command::new(&nbdcopy).arg(&second).arg(server.uri()));
-    ok(&drive, &["snapshot", "create", &named(&drive, "two")]);
+    drive.ok(&["snapshot", "create", &drive.named("two")]);
     assert_eq!(names(&drive), ["one", "two"]);
-    refused(&drive, &["snapshot", "create", &named(&drive, "one")], "already");
-    refused(&drive, &["snapshot", "delete", &named(&drive, "three")], "the newest is two");
-    for command in [&["extract", &named(&drive, "one"), "-"][..], &["check", &named(&drive, "one")]]
-    {
-        refused(&drive, command, "in use");
+    drive.refused(&["snapshot", "create", &drive.named("one")], "already");
+    drive.refused(&["snapshot", "delete", &drive.named("three")], "the newest is two");
+    for command in [&["extract", &drive.named("one"), "-"][..], &["check", &drive.named("one")]] {
+        drive.refused(command, "in use");
         let uri = format!("nbd+unix:///{}?socket=", name_of(&drive, "one"));
-        refused(&drive, command, &format!("through the server of the drive, as in nbdcopy '{uri}"));
+        drive.refused(command, &format!("through the server of the drive, as in nbdcopy '{uri}"));
     }
     drop(server);
     // Closed, or killed, and opened again.
     let image = drive.beside("image");
     for (name, wanted) in [("one", &first), ("two", &second)] {
         let image_text = image.display().to_string();
-        ok(&drive, &["extract", &named(&drive, name), &image_text, "--force"]);
+        drive.ok(&["extract", &drive.named(name), &image_text, "--force"]);
         assert!(same(&image, wanted), "{name}");
         if let Some(python) = tool("python3") {
             let decoder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/decoder.py");
@@ -101,13 +76,13 @@ fn snapshots_of_a_served_drive_are_read_after_it_was_overwritten() {
             run_ok(&mut command);
             assert!(same(&image, wanted), "{name}, by the decoder");
         }
-        let checked = ok(&drive, &["check", &named(&drive, name)]);
+        let checked = drive.ok(&["check", &drive.named(name)]);
         assert!(checked.starts_with("0 problems"), "{checked}");
     }
-    ok(&drive, &["check", &path(&drive)]);
-    let info = ok(&drive, &["info", &path(&drive)]);
+    drive.ok(&["check", &path(&drive)]);
+    let info = drive.ok(&["info", &path(&drive)]);
     assert!(info.contains("snapshots            2, which hold"), "{info}");
-    let deleted = ok(&drive, &["snapshot", "delete", &named(&drive, "one")]);
+    let deleted = drive.ok(&["snapshot", "delete", &drive.named("one")]);
     assert!(deleted.contains("MiB that only it held are given back"), "{deleted}");
     assert_eq!(names(&drive), ["two"]);
 }
@@ -122,13 +97,13 @@ fn a_snapshot_is_served_read_only_under_its_name() {
     let [first, second] = [disk(&drive, "first", 3), disk(&drive, "second", 4)];
     let server = drive.serve_with_control(&[]);
     run_ok(Command::new(&nbdcopy).arg(&first).arg(server.uri()));
-    ok(&drive, &["snapshot", "create", &named(&drive, "a")]);
+    drive.ok(&["snapshot", "create", &drive.named("a")]);
     run_ok(Command::new(&nbdcopy).arg(&second).arg(server.uri()));
     drop(server);
     let socket = drive.beside("views");
     let mut command = Command::new(PUMICE);
     command.env("PUMICE_RUNTIME_DIR", drive.beside("pumice")).stderr(Stdio::null());
-    command.arg("serve").arg(named(&drive, "a")).arg("--unix").arg(&socket).arg("--run");
+    command.arg("serve").arg(drive.named("a")).arg("--unix").arg(&socket).arg("--run");
     let export = format!("nbd+unix:///{}?socket={}", name_of(&drive, "a"), socket.display());
     let qemu = qemu_img.display();
     let script = format!(
@@ -138,17 +113,14 @@ fn a_snapshot_is_served_read_only_under_its_name() {
     );
     run_ok(command.arg(script));
     for command in ["info", "set"] {
-        let of = named(&drive, "a");
+        let of = drive.named("a");
         let mut args = vec![command, &of];
         args.extend((command == "set").then_some("codec=none"));
-        refused(&drive, &args, "names a snapshot, which extract, check, diff, serve and attach");
+        drive
+            .refused(&args, "names a snapshot, which extract, check, diff, scan, serve and attach");
     }
-    refused(
-        &drive,
-        &["attach", &named(&drive, "a")],
-        "a snapshot can only be read: use --read-only",
-    );
-    refused(&drive, &["serve", &named(&drive, "nothing"), "--unix", "x"], "no snapshot named");
+    drive.refused(&["attach", &drive.named("a")], "a snapshot can only be read: use --read-only");
+    drive.refused(&["serve", &drive.named("nothing"), "--unix", "x"], "no snapshot named");
 }
 
 /// The export of a snapshot, as a URI has it.
@@ -173,7 +145,7 @@ fn what_diff_lists_makes_one_disk_of_the_other() {
     fs::write(&second, &bytes).unwrap();
     let server = drive.serve_with_control(&[]);
     run_ok(Command::new(&nbdcopy).arg(&first).arg(server.uri()));
-    ok(&drive, &["snapshot", "create", &named(&drive, "a")]);
+    drive.ok(&["snapshot", "create", &drive.named("a")]);
     drop(server);
     // Only what differs is written.
     let server = drive.serve_with_control(&[]);
@@ -184,9 +156,9 @@ fn what_diff_lists_makes_one_disk_of_the_other() {
         let write = format!("write -s {} {offset} {len}", part.display());
         run_ok(Command::new(&qemu_io).args(["-f", "raw", "-c", &write]).arg(server.uri()));
     }
-    ok(&drive, &["snapshot", "create", &named(&drive, "b")]);
+    drive.ok(&["snapshot", "create", &drive.named("b")]);
     drop(server);
-    let list = ok(&drive, &["diff", &named(&drive, "a"), &named(&drive, "b"), "--json"]);
+    let list = drive.ok(&["diff", &drive.named("a"), &drive.named("b"), "--json"]);
     let list: Value = serde_json::from_str(&list).expect("JSON");
     assert_eq!(list["changed_bytes"], 4096 + 12288 + (2 << 20), "{list}");
     let mut copy = fs::read(&first).unwrap();
@@ -196,10 +168,10 @@ fn what_diff_lists_makes_one_disk_of_the_other() {
         copy[part.clone()].copy_from_slice(&bytes[part]);
     }
     assert!(copy == bytes);
-    let text = ok(&drive, &["diff", &named(&drive, "a"), &path(&drive)]);
+    let text = drive.ok(&["diff", &drive.named("a"), &path(&drive)]);
     assert!(text.starts_with("4096 4096 data\n"), "{text}");
-    refused(&drive, &["diff", &named(&drive, "b"), &named(&drive, "a")], "an earlier snapshot");
-    refused(&drive, &["diff", &path(&drive), &path(&drive)], "PATH@NAME");
+    drive.refused(&["diff", &drive.named("b"), &drive.named("a")], "an earlier snapshot");
+    drive.refused(&["diff", &path(&drive), &path(&drive)], "PATH@NAME");
 }
 
 #[test]
@@ -210,23 +182,23 @@ fn a_closed_drive_is_rolled_back_and_a_served_one_is_not() {
     let server = drive.serve_with_control(&[]);
     for (number, disk) in disks.iter().enumerate() {
         run_ok(Command::new(&nbdcopy).arg(disk).arg(server.uri()));
-        ok(&drive, &["snapshot", "create", &named(&drive, &number.to_string())]);
+        drive.ok(&["snapshot", "create", &drive.named(&number.to_string())]);
     }
-    refused(&drive, &["snapshot", "rollback", &named(&drive, "0")], "end its server");
+    drive.refused(&["snapshot", "rollback", &drive.named("0")], "end its server");
     server.stop();
-    refused(&drive, &["snapshot", "rollback", &named(&drive, "7")], "the newest is 2");
-    refused(&drive, &["snapshot", "rollback", &named(&drive, "1")], "--delete-newer deletes");
+    drive.refused(&["snapshot", "rollback", &drive.named("7")], "the newest is 2");
+    drive.refused(&["snapshot", "rollback", &drive.named("1")], "--delete-newer deletes");
     assert_eq!(names(&drive), ["0", "1", "2"]);
-    let rolled = ok(&drive, &["snapshot", "rollback", &named(&drive, "1"), "--delete-newer"]);
+    let rolled = drive.ok(&["snapshot", "rollback", &drive.named("1"), "--delete-newer"]);
     assert!(rolled.contains("rolled back to 1, 20"), "{rolled}");
     assert!(rolled.ends_with("@2: deleted\n"), "{rolled}");
     assert_eq!(names(&drive), ["0", "1"]);
     let image = drive.beside("image");
-    for (place, wanted) in [(path(&drive), 1), (named(&drive, "0"), 0), (named(&drive, "1"), 1)] {
-        ok(&drive, &["extract", &place, &image.display().to_string(), "--force"]);
+    for (place, wanted) in [(path(&drive), 1), (drive.named("0"), 0), (drive.named("1"), 1)] {
+        drive.ok(&["extract", &place, &image.display().to_string(), "--force"]);
         assert!(same(&image, &disks[wanted]), "{place}");
     }
-    let checked = ok(&drive, &["check", &path(&drive)]);
+    let checked = drive.ok(&["check", &path(&drive)]);
     assert!(checked.starts_with("0 problems"), "{checked}");
 }
 
@@ -238,16 +210,16 @@ fn many_snapshots_of_a_served_drive_are_listed_and_rotated() {
     let drive = Drive::create("16M", &["--segment", "4M", "--capacity", "256M"]);
     let server = drive.serve_with_control(&[]);
     for number in 0..40 {
-        ok(&drive, &["snapshot", "create", &named(&drive, &format!("auto-{number}"))]);
+        drive.ok(&["snapshot", "create", &drive.named(&format!("auto-{number}"))]);
     }
-    ok(&drive, &["snapshot", "create", &named(&drive, "mine")]);
+    drive.ok(&["snapshot", "create", &drive.named("mine")]);
     // More than one answer holds.
     assert_eq!(names(&drive).len(), 41);
     let rotate = |more: &[&str]| {
         let drive_path = path(&drive);
         let mut args = vec!["snapshot", "rotate", &drive_path, "--keep", "daily:3"];
         args.extend(more);
-        ok(&drive, &args)
+        drive.ok(&args)
     };
     let tried = rotate(&["--dry-run"]);
     assert_eq!(tried.lines().count(), 39, "{tried}");
@@ -264,7 +236,7 @@ fn many_snapshots_of_a_served_drive_are_listed_and_rotated() {
     assert_eq!(left.last().unwrap(), &taken);
     assert_eq!(done["deleted"].as_array().unwrap().len(), 42 - left.len());
     server.stop();
-    refused(&drive, &["snapshot", "rotate", &path(&drive), "--keep", "often:3"], "hourly:24");
+    drive.refused(&["snapshot", "rotate", &path(&drive), "--keep", "often:3"], "hourly:24");
 }
 
 /// Two served drives and a closed one. A writer numbers its writes on the two in turn: what is in
@@ -305,16 +277,16 @@ fn snapshots_of_several_drives_are_of_one_moment() {
     for number in 0..10 {
         let name = format!("@{number}");
         let args = ["snapshot", "create", &paths[0], &paths[1], &paths[2], &name];
-        let taken = ok(&drives[0], &args);
+        let taken = drives[0].ok(&args);
         assert_eq!(taken.lines().count(), 3, "{taken}");
     }
     let args = ["snapshot", "create", &paths[0], &paths[1], "@3"];
-    refused(&drives[0], &args, "no snapshot was kept");
+    drives[0].refused(&args, "no snapshot was kept");
     let args = ["snapshot", "create", &paths[0], &paths[0], "@new"];
-    refused(&drives[0], &args, "is named twice");
+    drives[0].refused(&args, "is named twice");
     // One that cannot be: the other's is not kept either.
     let missing = drives[0].beside("missing").display().to_string();
-    refused(&drives[0], &["snapshot", "create", &paths[0], &missing, "@new"], "missing");
+    drives[0].refused(&["snapshot", "create", &paths[0], &missing, "@new"], "missing");
     assert_eq!(names(&drives[0]).len(), 10);
     writing.kill().unwrap();
     writing.wait().unwrap();
@@ -322,15 +294,15 @@ fn snapshots_of_several_drives_are_of_one_moment() {
     second.stop();
     let image = drives[0].beside("image");
     let number_in = |place: &str| {
-        ok(&drives[0], &["extract", place, &image.display().to_string(), "--force"]);
+        drives[0].ok(&["extract", place, &image.display().to_string(), "--force"]);
         u64::from_le_bytes(fs::read(&image).unwrap()[..8].try_into().unwrap())
     };
     let mut moved = 0;
     for number in 0..10 {
         let name = number.to_string();
-        let numbers = [&drives[0], &drives[1]].map(|drive| number_in(&named(drive, &name)));
+        let numbers = [&drives[0], &drives[1]].map(|drive| number_in(&drive.named(&name)));
         assert_eq!(numbers[0].abs_diff(numbers[1]), 1, "{numbers:?}");
-        moved += u64::from(number_in(&named(&drives[0], "0")) != numbers[0]);
+        moved += u64::from(number_in(&drives[0].named("0")) != numbers[0]);
     }
     assert!(moved > 3, "nothing was written meanwhile");
 }

@@ -7,29 +7,11 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
-use crate::harness::{COMMAND_LIMIT, Drive, Finished, PUMICE, run, run_ok, stand_in, tool};
+use crate::harness::{Drive, PUMICE, run_ok, stand_in, tool, wait_until};
 
 const DISK_BYTES: usize = 64 << 20;
-
-fn pumice(drive: &Drive, args: &[&str]) -> Finished {
-    let mut command = Command::new(PUMICE);
-    command.env("PUMICE_RUNTIME_DIR", drive.beside("pumice")).stdin(Stdio::null());
-    run(command.args(args), COMMAND_LIMIT)
-}
-
-fn ok(drive: &Drive, args: &[&str]) -> String {
-    let finished = pumice(drive, args);
-    assert_eq!(finished.code, Some(0), "{args:?}: {finished:?}");
-    finished.stdout
-}
-
-fn refused(drive: &Drive, args: &[&str], mention: &str) {
-    let finished = pumice(drive, args);
-    assert_eq!(finished.code, Some(2), "{args:?}: {finished:?}");
-    assert!(finished.stderr.contains(mention), "{args:?}: {}", finished.stderr);
-}
 
 fn text(path: &Path) -> String {
     path.display().to_string()
@@ -37,10 +19,6 @@ fn text(path: &Path) -> String {
 
 fn beside(drive: &Drive, name: &str) -> String {
     text(&drive.beside(name))
-}
-
-fn named(drive: &Drive, name: &str) -> String {
-    format!("{}@{name}", drive.path().display())
 }
 
 /// Bytes of which about a half compresses.
@@ -75,7 +53,7 @@ impl Sender {
         fs::write(&image, &a).unwrap();
         let server = drive.serve_with_control(&[]);
         run_ok(Command::new(&nbdcopy).arg(&image).arg(server.uri()));
-        ok(&drive, &["snapshot", "create", &named(&drive, "a")]);
+        drive.ok(&["snapshot", "create", &drive.named("a")]);
         let mut b = a.clone();
         for (number, at) in [4096, 1 << 20, 9 << 20, 33 << 20].into_iter().enumerate() {
             let part = bytes(4096 << (number * 3), 100 + at as u64);
@@ -89,7 +67,7 @@ impl Sender {
             Command::new(&qemu_io).args(["-f", "raw", "-c", "discard 50M 1M"]).arg(server.uri()),
         );
         b[50 << 20..51 << 20].fill(0);
-        ok(&drive, &["snapshot", "create", &named(&drive, "b")]);
+        drive.ok(&["snapshot", "create", &drive.named("b")]);
         drop(server);
         Some(Self { drive, a, b })
     }
@@ -97,17 +75,17 @@ impl Sender {
     /// Writes a transfer to a file.
     fn transfer(&self, name: &str, since: Option<&str>) -> PathBuf {
         let file = self.drive.beside(&format!("{name}.transfer"));
-        let (path, snapshot) = (text(&file), named(&self.drive, name));
+        let (path, snapshot) = (text(&file), self.drive.named(name));
         let mut args = vec!["send", &snapshot, "--output", &path, "--force"];
         args.extend(since.into_iter().flat_map(|since| ["--since", since]));
-        ok(&self.drive, &args);
+        self.drive.ok(&args);
         file
     }
 
     /// Compares a disk.
     fn compare(&self, path: &str, wanted: &[u8]) {
         let image = self.drive.beside("extracted");
-        ok(&self.drive, &["extract", path, &text(&image), "--force"]);
+        self.drive.ok(&["extract", path, &text(&image), "--force"]);
         assert!(fs::read(&image).unwrap() == wanted, "{path}");
     }
 }
@@ -119,40 +97,37 @@ fn snapshots_travel_through_files_pipes_and_shells() {
     let copy = beside(drive, "copy.pumice");
     let file = sender.transfer("a", None);
     let args = ["receive", &copy, "--create", "--codec", "zstd:3", "--input", &text(&file)];
-    let received = ok(drive, &args);
+    let received = drive.ok(&args);
     assert!(received.starts_with(&format!("{copy}@a: received")), "{received}");
     sender.compare(&copy, a);
     // As ssh would: another shell's stdin.
     let script = format!(
         "{PUMICE} send {} --since a | sh -c '{PUMICE} receive {copy} --as second'",
-        named(drive, "b")
+        drive.named("b")
     );
     let mut command = Command::new("sh");
     run_ok(command.env("PUMICE_RUNTIME_DIR", drive.beside("pumice")).args(["-c", &script]));
     sender.compare(&copy, b);
     sender.compare(&format!("{copy}@second"), b);
     sender.compare(&format!("{copy}@a"), a);
-    ok(drive, &["check", &copy]);
+    drive.ok(&["check", &copy]);
     // What is not from `send`, or not for this drive.
     let input = text(&file);
-    refused(drive, &["receive", &copy, "--input", &input], "has this snapshot already");
-    refused(
-        drive,
-        &["receive", &copy, "--input", &beside(drive, "image")],
-        "not from `pumice send`",
-    );
-    refused(drive, &["receive", &copy], "as `pumice send` does: the transfer is cut off");
-    refused(drive, &["receive", &copy, "--create", "--input", &input], "exists");
-    refused(drive, &["receive", &copy, "--resume-token"], "its disk is whole");
-    refused(drive, &["send", &named(drive, "c")], "no snapshot named c");
-    refused(drive, &["send", &named(drive, "a"), "--since", "b"], "an earlier one");
-    refused(drive, &["send", &text(drive.path())], "PATH@NAME");
+    drive.refused(&["receive", &copy, "--input", &input], "has this snapshot already");
+    drive
+        .refused(&["receive", &copy, "--input", &beside(drive, "image")], "not from `pumice send`");
+    drive.refused(&["receive", &copy], "as `pumice send` does: the transfer is cut off");
+    drive.refused(&["receive", &copy, "--create", "--input", &input], "exists");
+    drive.refused(&["receive", &copy, "--resume-token"], "its disk is whole");
+    drive.refused(&["send", &drive.named("c")], "no snapshot named c");
+    drive.refused(&["send", &drive.named("a"), "--since", "b"], "an earlier one");
+    drive.refused(&["send", &text(drive.path())], "PATH@NAME");
     let other = beside(drive, "other.pumice");
-    ok(drive, &["create", &other, "--size", "64M"]);
+    drive.ok(&["create", &other, "--size", "64M"]);
     let b_only = text(&sender.transfer("b", Some("a")));
-    refused(drive, &["receive", &other, "--input", &b_only], "has no snapshots");
+    drive.refused(&["receive", &other, "--input", &b_only], "has no snapshots");
     let server = drive.serve_with_control(&[]);
-    refused(drive, &["receive", &text(drive.path()), "--input", &b_only], "in use");
+    drive.refused(&["receive", &text(drive.path()), "--input", &b_only], "in use");
     drop(server);
 }
 
@@ -162,7 +137,7 @@ fn a_disk_that_was_written_since_is_refused() {
     let drive = &sender.drive;
     let copy = Drive::create("64M", &["--segment", "4M", "--capacity", "256M"]);
     let path = text(copy.path());
-    ok(drive, &["receive", &path, "--input", &text(&sender.transfer("a", None))]);
+    drive.ok(&["receive", &path, "--input", &text(&sender.transfer("a", None))]);
     let Some(qemu_io) = tool("qemu-io") else { return };
     let server = copy.serve_with_control(&[]);
     run_ok(
@@ -172,7 +147,7 @@ fn a_disk_that_was_written_since_is_refused() {
     );
     drop(server);
     let input = text(&sender.transfer("b", Some("a")));
-    refused(drive, &["receive", &path, "--input", &input], "was written since snapshot a");
+    drive.refused(&["receive", &path, "--input", &input], "was written since snapshot a");
 }
 
 #[test]
@@ -203,22 +178,22 @@ fn a_killed_receive_goes_on() {
             child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
             assert!(!child.wait().unwrap().success());
             args = vec!["receive", &copy];
-            let is_part = pumice(drive, &["receive", &copy, "--resume-token"]);
+            let is_part = drive.pumice(&["receive", &copy, "--resume-token"]);
             if part == 2 {
                 assert!(said.contains("cut off") && said.contains("--resume"), "{said}");
                 assert_eq!(is_part.code, Some(0), "{is_part:?}");
-                refused(drive, &["extract", &copy, "-"], "holds a part of a snapshot");
-                refused(drive, &["snapshot", "create", &format!("{copy}@x")], "holds a part");
-                let info = ok(drive, &["info", &copy]);
+                drive.refused(&["extract", &copy, "-"], "holds a part of a snapshot");
+                drive.refused(&["snapshot", "create", &format!("{copy}@x")], "holds a part");
+                let info = drive.ok(&["info", &copy]);
                 assert!(info.contains("part") && info.contains("so far"), "{info}");
-                ok(drive, &["check", &copy]);
+                drive.ok(&["check", &copy]);
             }
             let token = is_part.stdout.trim();
             if !token.is_empty() {
                 let file = drive.beside("resumed");
                 let from = text(drive.path());
                 let output = text(&file);
-                ok(drive, &["send", &from, "--resume", token, "--output", &output, "--force"]);
+                drive.ok(&["send", &from, "--resume", token, "--output", &output, "--force"]);
                 sent = fs::read(&file).unwrap();
             } else if !Path::new(&copy).exists() {
                 args = vec!["receive", &copy, "--create"];
@@ -226,8 +201,119 @@ fn a_killed_receive_goes_on() {
         }
         let file = drive.beside("rest");
         fs::write(&file, &sent).unwrap();
-        ok(drive, &["receive", &copy, "--input", &text(&file)]);
+        drive.ok(&["receive", &copy, "--input", &text(&file)]);
         sender.compare(&copy, wanted);
     }
-    ok(drive, &["check", &copy]);
+    drive.ok(&["check", &copy]);
+}
+
+impl Sender {
+    /// Starts to send to a pipe, and waits until something has arrived there.
+    fn begin(&self, name: &str) -> Child {
+        let mut command = Command::new(PUMICE);
+        command.env("PUMICE_RUNTIME_DIR", self.drive.beside("pumice"));
+        command.args(["send", &self.drive.named(name)]).stdin(Stdio::null());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut first = [0; 4096];
+        child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+        child
+    }
+}
+
+/// Reads what is left of a transfer; returns its length, the exit code and what was said.
+fn end(mut child: Child) -> (u64, Option<i32>, String) {
+    let mut rest = Vec::new();
+    child.stdout.take().unwrap().read_to_end(&mut rest).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    (4096 + rest.len() as u64, ended.status.code(), said)
+}
+
+#[test]
+fn a_served_drive_is_sent_while_clients_write() {
+    let Some(sender) = Sender::new() else { return };
+    let Sender { drive, a, b } = &sender;
+    let [whole, since] = [None, Some("a")].map(|since| {
+        let name = if since.is_some() { "b" } else { "a" };
+        fs::read(sender.transfer(name, since)).unwrap()
+    });
+    let server = drive.serve_with_control(&[]);
+    // A client writes over everything, again and again.
+    let script =
+        format!("while nbdcopy {} '{}'; do :; done", text(&drive.beside("image")), server.uri());
+    let mut writing = Command::new("sh");
+    let writing = writing.args(["-c", &script]).stderr(Stdio::null());
+    let mut writing = writing.spawn().unwrap();
+    let written = || drive.info()["operations"]["writes"].as_u64();
+    wait_until("a client writes", || written().is_some_and(|writes| writes > 0));
+    let copy = beside(drive, "copy.pumice");
+    for (name, base, wanted, of_closed) in [("a", None, a, whole), ("b", Some("a"), b, since)] {
+        let file = sender.transfer(name, base);
+        assert!(fs::read(&file).unwrap() == of_closed, "{name}: as the closed drive is sent");
+        let mut args = vec!["receive", &copy, "--input"];
+        let input = text(&file);
+        args.push(&input);
+        args.extend(base.is_none().then_some("--create"));
+        drive.ok(&args);
+        sender.compare(&copy, wanted);
+    }
+    assert!(writing.try_wait().unwrap().is_none(), "the client was served all the time");
+    drive.refused(&["send", &drive.named("c"), "--output", "x"], "no snapshot named c");
+    drive.refused(&["send", &drive.named("a"), "--since", "b", "--output", "x"], "an earlier one");
+    drive.refused(&["send", &text(drive.path()), "--output", "x"], "PATH@NAME");
+    drop(server);
+    writing.wait().unwrap();
+    drive.ok(&["check", &text(drive.path())]);
+}
+
+#[test]
+fn a_snapshot_stays_while_a_server_sends_it() {
+    let Some(sender) = Sender::new() else { return };
+    let drive = &sender.drive;
+    let whole = fs::read(sender.transfer("a", None)).unwrap().len() as u64;
+    let server = drive.serve_with_control(&[]);
+    let delete = ["snapshot", "delete", &drive.named("a")];
+    let (one, mut other) = (sender.begin("a"), sender.begin("b"));
+    drive.refused(&["send", &drive.named("b"), "--output", "x"], "2 snapshots of the drive are");
+    drive.refused(&delete, "being read");
+    assert_eq!(end(one), (whole, Some(0), drive_sent(&sender, whole)));
+    // A client that is killed holds nothing any more.
+    other.kill().unwrap();
+    other.wait().unwrap();
+    wait_until("both can be deleted", || {
+        ["a", "b"].iter().all(|name| {
+            let deleted = drive.pumice(&["snapshot", "delete", &drive.named(name)]);
+            deleted.code == Some(0) || deleted.stderr.contains("no snapshot named")
+        })
+    });
+    server.stop();
+}
+
+/// What `send` says of the disk of snapshot a.
+fn drive_sent(sender: &Sender, transfer_bytes: u64) -> String {
+    let [disk, transfer] =
+        [DISK_BYTES as u64, transfer_bytes].map(pumice_drive::base::units::format_size);
+    format!("pumice: sent {}: {disk} of the disk in {transfer}\n", sender.drive.named("a"))
+}
+
+#[test]
+fn a_server_ends_in_time_while_it_sends() {
+    let Some(sender) = Sender::new() else { return };
+    let drive = &sender.drive;
+    let whole = fs::read(sender.transfer("a", None)).unwrap().len() as u64;
+    for is_killed in [false, true] {
+        let server = drive.serve_with_control(&[]);
+        // It takes nothing more for the time being.
+        let sending = sender.begin("a");
+        if is_killed {
+            server.kill();
+        } else {
+            server.stop();
+        }
+        let (arrived, code, said) = end(sending);
+        assert!(arrived < whole, "{arrived} of {whole}");
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains("ended before the transfer"), "{said}");
+    }
+    drive.ok(&["check", &text(drive.path())]);
 }

@@ -19,11 +19,11 @@ pub(super) fn is_uri(text: &str) -> bool {
     matches!(scheme.as_deref(), Some("nbd" | "nbds" | "nbd+unix" | "nbds+unix"))
 }
 
-/// Returns the export with this URI, the `index`-th of the named paths.
+/// Returns the export with this URI, the `index`-th of the named paths, as which it is `shown`.
 ///
 /// # Errors
 /// The URI is invalid, or the server cannot be reached, or the export holds no data.
-pub(super) fn source(index: usize, text: &str) -> Result<Source> {
+pub(super) fn source(index: usize, text: &str, shown: String) -> Result<Source> {
     let uri = Uri::parse(text)?;
     let runtime = Runtime::new(Backend::Auto)?;
     let found = runtime.block_on(async {
@@ -54,7 +54,7 @@ pub(super) fn source(index: usize, text: &str) -> Result<Source> {
         bytes,
         extents,
         extension: String::new(),
-        folder: text.to_owned(),
+        folder: shown,
         age: Age::Unknown,
         identity: None,
     };

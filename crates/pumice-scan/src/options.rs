@@ -1,5 +1,7 @@
 //! The options of a scan, and the trait through which a scan reports its progress.
 
+use std::path::PathBuf;
+
 use super::chunks::Config;
 use super::interval;
 use super::population::Shard;
@@ -43,6 +45,8 @@ pub struct ScanOptions {
     pub bytes_per_s: Option<u64>,
     /// Whether to descend into other file systems that are mounted below the folders.
     pub crosses: bool,
+    /// Named paths that stand for exports, with the NBD URI of each: results show the path.
+    pub exports: Vec<(PathBuf, String)>,
     /// The current time in seconds since 1970, for the age of files.
     pub now_s: i64,
 }

@@ -45,7 +45,7 @@ pub fn scan(
     progress: &dyn ScanProgress,
     stop: &AtomicBool,
 ) -> Result<Option<Scanned>> {
-    let roots = walk::roots(named)?;
+    let roots = walk::roots(named, &options.exports)?;
     let shown = named.iter().map(|path| path.display().to_string()).collect();
     let mut partial = Partial::begin(shown, options);
     partial.remarks = walk::remarks(&roots);

@@ -91,15 +91,22 @@ pub(super) enum Root {
     Single(Source),
 }
 
-/// Examines the named paths.
+/// Examines the named paths, of which some stand for exports.
 ///
 /// # Errors
 /// A path does not exist, cannot be read, holds no data, or was named twice.
-pub(super) fn roots(named: &[PathBuf]) -> Result<Vec<Root>> {
+pub(super) fn roots(named: &[PathBuf], exports: &[(PathBuf, String)]) -> Result<Vec<Root>> {
     refuse_overlaps(named)?;
-    let roots = named.iter().enumerate().map(|(index, path)| match path.to_str() {
-        Some(text) if export::is_uri(text) => Ok(Root::Single(export::source(index, text)?)),
-        _ => root(index, path),
+    let roots = named.iter().enumerate().map(|(index, path)| {
+        let known = exports.iter().find(|(named, _)| named == path).map(|(_, uri)| uri.as_str());
+        let uri = known.or_else(|| path.to_str().filter(|text| export::is_uri(text)));
+        match uri {
+            Some(uri) => {
+                let shown = path.display().to_string();
+                Ok(Root::Single(export::source(index, uri, shown)?))
+            }
+            None => root(index, path),
+        }
     });
     roots.collect()
 }

@@ -60,7 +60,8 @@ pub(crate) fn cannot_open(path: &Path, error: io::Error) -> Error {
     let what = match place.filter(|place| place.path.exists()) {
         None => format!("cannot open {}", path.display()),
         Some(_) => format!(
-            "{} names a snapshot, which extract, check, diff, serve and attach --read-only read",
+            "{} names a snapshot, which extract, check, diff, scan, serve and attach --read-only \
+             read",
             path.display()
         ),
     };

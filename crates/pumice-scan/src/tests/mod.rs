@@ -40,6 +40,7 @@ pub(super) fn options() -> ScanOptions {
         threads: 2,
         bytes_per_s: None,
         crosses: false,
+        exports: Vec::new(),
         now_s: 1_800_000_000,
     }
 }

@@ -749,6 +749,7 @@ fn partial_seeds() -> Vec<(&'static str, Vec<u8>)> {
             threads: 1,
             bytes_per_s: None,
             crosses: false,
+            exports: Vec::new(),
             now_s: 1_800_000_000,
         };
         let paths = [folder.path().to_owned()];

@@ -1,6 +1,7 @@
 //! What to do about a snapshot of a drive that a server has locked: the server offers it.
 
 use anyhow::Error;
+use pumice_drive::base::Result;
 
 use crate::control;
 use crate::place::Place;
@@ -13,13 +14,22 @@ pub(super) fn advise(place: &Place, error: Error) -> Error {
     let is_busy =
         error.downcast_ref::<base::Error>().map(base::Error::kind) == Some(ErrorKind::Busy);
     let (true, Some(snapshot)) = (is_busy, &place.snapshot) else { return error };
-    let Ok(Some(service)) = control::service(&place.path) else { return error };
-    let uri = service.uris.first().map(|uri| uri_of(uri, &service.export, snapshot));
-    let Some(uri) = uri else { return error };
+    let Ok(Some(uri)) = uri(place) else { return error };
     error.context(format!(
         "{}@{snapshot}: read it through the server of the drive, as in nbdcopy '{uri}' disk.img",
         place.path.display()
     ))
+}
+
+/// Returns the URI at which the drive's server offers a snapshot, if one does.
+///
+/// # Errors
+/// The server belongs to another user, or does not answer.
+pub(super) fn uri(place: &Place) -> Result<Option<String>> {
+    let (Some(snapshot), Some(service)) = (&place.snapshot, control::service(&place.path)?) else {
+        return Ok(None);
+    };
+    Ok(service.uris.first().map(|uri| uri_of(uri, &service.export, snapshot)))
 }
 
 /// Returns the URI of a snapshot's export, given one of the drive's.
@@ -33,7 +43,7 @@ fn uri_of(drive: &str, export: &str, snapshot: &str) -> String {
 }
 
 /// Percent-encodes what has a meaning in a URI.
-fn encoded(text: &str) -> String {
+pub(super) fn encoded(text: &str) -> String {
     let encode = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
             char::from(byte).to_string()

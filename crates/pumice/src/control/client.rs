@@ -9,11 +9,14 @@ use std::time::Duration;
 use rustix::net::sockopt::socket_peercred;
 
 use super::directory::{Found, SOCKET_SUFFIX, existing, socket_name};
-use super::protocol::{ANSWER_BYTES_MAX, Answer, ListedClient, Request, Service, line};
+use super::protocol::{
+    ANSWER_BYTES_MAX, Answer, ListedClient, PART_BYTES_MAX, Part, Request, Service, line,
+};
+use super::sending::{Sending, Wanted};
 #[cfg(feature = "top")]
 use crate::watch::Snapshot;
 use pumice_drive::base::{Error, ErrorKind, Result};
-use pumice_drive::controller::Info;
+use pumice_drive::controller::{Info, Sent};
 
 /// Time limit for a busy server; a long request reports progress more often.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -227,32 +230,116 @@ impl Client {
         request: &Request,
         mut visit: impl FnMut(Answer),
     ) -> Result<Option<Answer>> {
-        if self.stream.get_mut().write_all(&line(request)).is_err() {
+        if !self.begin(request) {
             return Ok(None);
         }
-        let mut line = Vec::new();
         loop {
-            line.clear();
-            let read = self.stream.by_ref().take(ANSWER_BYTES_MAX).read_until(b'\n', &mut line);
-            match read {
-                Ok(_) if line.last() == Some(&b'\n') => {}
-                Ok(_) if line.len() as u64 == ANSWER_BYTES_MAX => {
-                    return Err(malformed(&self.drive));
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let drive = self.drive.display();
-                    let what = format!("the server of {drive} does not answer: try again later");
-                    return Err(Error::new(ErrorKind::Busy, what).caused_by(error));
-                }
-                _ => return Ok(None),
-            }
-            let answer: Answer = serde_json::from_slice(&line)
-                .map_err(|error| malformed(&self.drive).caused_by(error))?;
-            match answer {
-                Answer::Failed { kind, what } => return Err(Error::new(kind, what)),
-                answer if answer.is_last() => return Ok(Some(answer)),
-                answer => visit(answer),
+            match self.next()? {
+                Some(answer) if !answer.is_last() => visit(answer),
+                last => return Ok(last),
             }
         }
+    }
+
+    /// Asks for a transfer; `None` if the server ended before it began.
+    ///
+    /// # Errors
+    /// As [`Client::ask`].
+    pub(crate) fn send(mut self, wanted: Wanted) -> Result<Option<Arrival>> {
+        if !self.begin(&Request::Send(wanted)) {
+            return Ok(None);
+        }
+        loop {
+            match self.next()? {
+                None => return Ok(None),
+                Some(Answer::Progress(_)) => {}
+                Some(Answer::Sending(sending)) => {
+                    return Ok(Some(Arrival { sending: *sending, client: self }));
+                }
+                Some(_) => return Err(malformed(&self.drive)),
+            }
+        }
+    }
+
+    /// Sends the request; returns whether the server took it.
+    fn begin(&mut self, request: &Request) -> bool {
+        self.stream.get_mut().write_all(&line(request)).is_ok()
+    }
+
+    /// Returns the next answer; `None` if the server ended.
+    fn next(&mut self) -> Result<Option<Answer>> {
+        let mut line = Vec::new();
+        let read = self.stream.by_ref().take(ANSWER_BYTES_MAX).read_until(b'\n', &mut line);
+        match read {
+            Ok(_) if line.last() == Some(&b'\n') => {}
+            Ok(_) if line.len() as u64 == ANSWER_BYTES_MAX => return Err(malformed(&self.drive)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(self.silent(error));
+            }
+            _ => return Ok(None),
+        }
+        let answer: Answer = serde_json::from_slice(&line)
+            .map_err(|error| malformed(&self.drive).caused_by(error))?;
+        match answer {
+            Answer::Failed { kind, what } => Err(Error::new(kind, what)),
+            answer => Ok(Some(answer)),
+        }
+    }
+
+    fn silent(&self, error: io::Error) -> Error {
+        let drive = self.drive.display();
+        let what = format!("the server of {drive} does not answer: try again later");
+        Error::new(ErrorKind::Busy, what).caused_by(error)
+    }
+}
+
+/// A transfer on its way from a server.
+pub(crate) struct Arrival {
+    /// What is sent.
+    pub(crate) sending: Sending,
+    client: Client,
+}
+
+/// What arrives of a transfer.
+pub(crate) enum Arrived {
+    /// Bytes, and the byte of the disk up to which they go.
+    Part(Vec<u8>, u64),
+    /// Nothing yet: the server is looking for what differs.
+    Nothing,
+    /// The end.
+    End(Sent),
+}
+
+impl Arrival {
+    /// Returns what arrives next, in `buffer` if it is bytes.
+    ///
+    /// # Errors
+    /// That of the server, which then sends no more; `Busy` if it sends nothing for ten seconds, or
+    /// ended before the transfer did; `Unsupported` if an answer is malformed.
+    pub(crate) fn next(&mut self, mut buffer: Vec<u8>) -> Result<Arrived> {
+        match self.client.next()? {
+            None => Err(self.ended()),
+            Some(Answer::Progress(_)) => Ok(Arrived::Nothing),
+            Some(Answer::Sent(sent)) => Ok(Arrived::End(sent)),
+            Some(Answer::Part(Part { offset, bytes: bytes @ 0..=PART_BYTES_MAX })) => {
+                buffer.resize(usize::try_from(bytes).expect("a few MiB"), 0);
+                match self.client.stream.read_exact(&mut buffer) {
+                    Ok(()) => Ok(Arrived::Part(buffer, offset)),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        Err(self.client.silent(error))
+                    }
+                    Err(_) => Err(self.ended()),
+                }
+            }
+            Some(_) => Err(malformed(&self.client.drive)),
+        }
+    }
+
+    fn ended(&self) -> Error {
+        let what = format!(
+            "the server of {} ended before the transfer: try again later",
+            self.client.drive.display()
+        );
+        Error::new(ErrorKind::Busy, what)
     }
 }

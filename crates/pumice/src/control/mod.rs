@@ -6,7 +6,7 @@
 //!
 //! * `directory`: where sockets and records of running drives are.
 //! * `protocol`: requests and answers.
-//! * `socket`: the listening socket; `session`: its clients, served.
+//! * `socket`: the listening socket; `session`: its clients, served; `sending`: snapshots to them.
 //! * `client`: the other side.
 
 // Requests come from other processes. Tests index and cast what they have made themselves.
@@ -23,14 +23,18 @@
 mod client;
 mod directory;
 mod protocol;
+mod sending;
 mod session;
 mod socket;
 
 #[cfg(feature = "top")]
 pub(crate) use client::snapshot;
-pub(crate) use client::{Client, Serving, connect, info, servers, service, serving};
+pub(crate) use client::{
+    Arrival, Arrived, Client, Serving, connect, info, servers, service, serving,
+};
 #[cfg(feature = "attach")]
 pub(crate) use directory::{place, private_directory};
 pub(crate) use protocol::{Answer, ListedClient, Progress, Request, Service};
+pub(crate) use sending::{Sending, Wanted};
 pub(crate) use session::SnapshotExports;
 pub(crate) use socket::ControlSocket;

@@ -8,13 +8,15 @@
 //! A line has at most [`REQUEST_BYTES_MAX`] or [`ANSWER_BYTES_MAX`] bytes. The last answer is the
 //! result of the request; a client that disconnects earlier cancels its request. Client and server
 //! are the same program, so there are no versions: each side refuses what it does not understand.
+//! Only the bytes of a transfer are not lines; the line before them says how many follow.
 
 use serde::{Deserialize, Serialize};
 
+use super::sending::{Sending, Wanted};
 use crate::watch::Snapshot;
 use pumice_drive::base::{Error, ErrorKind};
 use pumice_drive::controller::{
-    Compacted, Info, NewSnapshot, Problem, Resize, Resized, ScrubReport, SettingsChange,
+    Compacted, Info, NewSnapshot, Problem, Resize, Resized, ScrubReport, Sent, SettingsChange,
     SettingsChanged, SnapshotInfo,
 };
 use pumice_nbd::Listed;
@@ -24,6 +26,10 @@ pub(super) const REQUEST_BYTES_MAX: usize = 4096;
 
 /// Longest answer in bytes: info has a few thousand, a problem a few hundred.
 pub(super) const ANSWER_BYTES_MAX: u64 = 1 << 20;
+
+/// Longest part of a transfer in bytes: a batch of the log and what completes it have little more
+/// than 1 MiB.
+pub(super) const PART_BYTES_MAX: u64 = 8 << 20;
 
 /// Requests of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +64,8 @@ pub(crate) enum Request {
     HoldChanges {},
     /// Return the drive's snapshots.
     Snapshots {},
+    /// Send a snapshot.
+    Send(Wanted),
     /// Return how the drive is served.
     Service {},
     /// Return the NBD clients of the server.
@@ -93,6 +101,12 @@ pub(crate) enum Answer {
     SomeSnapshots(Vec<SnapshotInfo>),
     /// The rest of the snapshots, or those that were taken or deleted: the result.
     Snapshots(Vec<SnapshotInfo>),
+    /// What is sent; sent before the result.
+    Sending(Box<Sending>),
+    /// Bytes of a transfer follow this line; sent before the result.
+    Part(Part),
+    /// The transfer is complete: the result.
+    Sent(Sent),
     /// The host's changes are held back; sent before the result.
     Held,
     /// They no longer are: the result.
@@ -174,6 +188,15 @@ impl From<&Listed> for ListedClient {
     }
 }
 
+/// A part of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Part {
+    /// Byte of the disk up to which this part goes.
+    pub offset: u64,
+    /// Its bytes, at most [`PART_BYTES_MAX`].
+    pub bytes: u64,
+}
+
 /// Progress of a long request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Progress {
@@ -199,6 +222,8 @@ impl Answer {
                 | Answer::Problem(_)
                 | Answer::SomeClients(_)
                 | Answer::SomeSnapshots(_)
+                | Answer::Sending(_)
+                | Answer::Part(_)
                 | Answer::Held
         );
         !is_on_the_way
@@ -223,6 +248,9 @@ mod tests {
         let bytes = line(&request);
         assert_eq!(bytes.iter().filter(|&&byte| byte == b'\n').count(), 1);
         assert_eq!(serde_json::from_slice::<Request>(&bytes).unwrap(), request);
+        let wanted = Wanted { snapshot: Some("b".into()), since: None, resume: None };
+        let request = Request::Send(wanted);
+        assert_eq!(serde_json::from_slice::<Request>(&line(&request)).unwrap(), request);
         let failed = Answer::failed(&Error::new(ErrorKind::NoSpace, "two\nlines"));
         let bytes = line(&failed);
         assert_eq!(bytes.iter().filter(|&&byte| byte == b'\n').count(), 1);

@@ -1,8 +1,9 @@
 //! The server's side of a control socket: reads one request from each client and answers it.
 //!
 //! Limits: [`CLIENTS_MAX`] clients at once, a request of [`REQUEST_BYTES_MAX`] bytes, and a time
-//! limit for every line in and out. While a request runs, a progress line is sent every
-//! [`PROGRESS_NS`]; a scrub or a compaction is cancelled when one cannot be sent.
+//! limit for every line in and out; `sending` has those of transfers. While a request runs, a
+//! progress line is sent every [`PROGRESS_NS`]; a scrub or a compaction is cancelled when one cannot
+//! be sent.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use futures_util::future::{Either, select};
 
 use super::protocol::{Answer, ListedClient, Progress, REQUEST_BYTES_MAX, Request, Service, line};
+use super::sending;
 use crate::watch::Watch;
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Clock, Error, ErrorKind, Result};
@@ -30,7 +32,7 @@ const CLIENTS_MAX: u32 = 8;
 const CLIENT_NS: u64 = 5_000_000_000;
 
 /// Interval of progress lines, which also detect that a client is gone.
-const PROGRESS_NS: u64 = 250_000_000;
+pub(super) const PROGRESS_NS: u64 = 250_000_000;
 
 /// How long the host's changes are held back for a snapshot of several drives.
 const HOLD_NS: u64 = 1_000_000_000;
@@ -64,6 +66,8 @@ pub(super) struct Served<M> {
     pub(super) watch: (Rc<Watch>, String),
     pub(super) uris: Rc<RefCell<Vec<String>>>,
     pub(super) snapshots: Option<Rc<dyn SnapshotExports>>,
+    /// Snapshots that are being sent.
+    pub(super) sends: Cell<u32>,
 }
 
 /// What a server offers of a drive's snapshots.
@@ -92,13 +96,13 @@ impl End {
         self.noted.wake_all();
     }
 
-    async fn wait(&self) {
+    pub(super) async fn wait(&self) {
         self.noted.wait_for(|| self.has_come.get().then_some(())).await;
     }
 }
 
 /// Accepts clients until the end, and serves each in a task of its own.
-pub(super) async fn serve<M: Medium + 'static>(
+pub(super) async fn serve<M: Medium + Clone + 'static>(
     runtime: Runtime,
     socket: Arc<OwnedFd>,
     end: Rc<End>,
@@ -117,7 +121,9 @@ pub(super) async fn serve<M: Medium + 'static>(
             Ok(client) => {
                 clients.count.set(clients.count.get() + 1);
                 let count = ClientCount(clients.clone());
-                let link = Link { runtime: runtime.clone(), client: Arc::new(client) };
+                let (runtime_of_link, client, end) =
+                    (runtime.clone(), Arc::new(client), end.clone());
+                let link = Link { runtime: runtime_of_link, client, end };
                 let served = served.clone();
                 runtime.spawn(async move {
                     let _count = count;
@@ -133,12 +139,13 @@ pub(super) async fn serve<M: Medium + 'static>(
 }
 
 /// A connection to a client.
-struct Link {
-    runtime: Runtime,
+pub(super) struct Link {
+    pub(super) runtime: Runtime,
     client: Arc<OwnedFd>,
+    pub(super) end: Rc<End>,
 }
 
-async fn serve_client<M: Medium + 'static>(link: &Link, served: &Served<M>) {
+async fn serve_client<M: Medium + Clone + 'static>(link: &Link, served: &Served<M>) {
     let Served { drive, watch: (watch, name), .. } = served;
     let request = match link.runtime.timeout(CLIENT_NS, link.request()).await {
         Some(Ok(request)) => request,
@@ -159,6 +166,7 @@ async fn serve_client<M: Medium + 'static>(link: &Link, served: &Served<M>) {
         Request::DeleteSnapshots { names } => delete_snapshots(link, served, names).await,
         Request::HoldChanges {} => hold_changes(link, drive).await,
         Request::Snapshots {} => snapshots(link, drive.snapshots()).await,
+        Request::Send(wanted) => sending::send(link, served, &wanted).await,
         Request::Service {} => Some(Answer::Service(Service {
             path: served.path.clone(),
             process: std::process::id(),
@@ -405,7 +413,7 @@ impl Link {
     }
 
     /// Runs `work` and reports its progress to the client; returns `None` if the client is gone.
-    async fn run<T>(
+    pub(super) async fn run<T>(
         &self,
         work: impl Future<Output = T>,
         progress: impl Fn() -> Progress,
@@ -430,22 +438,25 @@ impl Link {
     }
 
     /// Sends an answer; returns whether the client took it.
-    async fn send(&self, answer: &Answer) -> bool {
-        let mut bytes = line(answer);
-        let sending = async {
-            let mut at = 0;
-            while at < bytes.len() {
-                let range = at..bytes.len();
-                let (buffer, sent) =
-                    self.runtime.send(&self.client, std::mem::take(&mut bytes), range).await;
-                bytes = buffer;
-                match sent {
-                    Ok(sent) if sent > 0 => at += sent,
-                    _ => return false,
-                }
+    pub(super) async fn send(&self, answer: &Answer) -> bool {
+        let sending = self.send_within(CLIENT_NS, line(answer));
+        self.runtime.timeout(CLIENT_NS, sending).await.flatten().is_some()
+    }
+
+    /// Sends bytes, of which the client takes some at least every `limit_ns`, and returns the
+    /// buffer; `None` if it does not.
+    pub(super) async fn send_within(&self, limit_ns: u64, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
+        let mut at = 0;
+        while at < bytes.len() {
+            let range = at..bytes.len();
+            let sending = self.runtime.send(&self.client, bytes, range);
+            let (buffer, sent) = self.runtime.timeout(limit_ns, sending).await?;
+            bytes = buffer;
+            match sent {
+                Ok(sent) if sent > 0 => at += sent,
+                _ => return None,
             }
-            true
-        };
-        self.runtime.timeout(CLIENT_NS, sending).await.unwrap_or(false)
+        }
+        Some(bytes)
     }
 }

@@ -1,6 +1,6 @@
 //! The listening control socket of a drive.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs::{self, File, Permissions};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -75,7 +75,7 @@ impl ControlSocket {
 
     /// Serves requests about `drive`, which has that name in `watch` and is served at `uris`, with
     /// its snapshots, until this socket is dropped.
-    pub(crate) fn serve<M: Medium + 'static>(
+    pub(crate) fn serve<M: Medium + Clone + 'static>(
         &self,
         runtime: Runtime,
         drive: Rc<Drive<M, Runtime>>,
@@ -85,7 +85,8 @@ impl ControlSocket {
     ) -> impl Future<Output = ()> + 'static {
         let path = self.drive.to_string_lossy().into_owned();
         let (socket, end) = (self.socket.clone(), self.end.clone());
-        let served = session::Served { path, drive, watch, uris, snapshots };
+        let sends = Cell::default();
+        let served = session::Served { path, drive, watch, uris, snapshots, sends };
         session::serve(runtime, socket, end, served)
     }
 }

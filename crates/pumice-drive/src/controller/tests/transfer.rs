@@ -90,7 +90,8 @@ impl Source {
             let mut send = Send::new(View { disk: &disk, info: info(name) }, base, start)?;
             let mut bytes = Vec::new();
             while let Some(more) = send.next().await? {
-                bytes.extend_from_slice(more);
+                bytes.extend_from_slice(&more);
+                send.reuse(more);
             }
             Ok((bytes, send.sent()))
         });
@@ -449,4 +450,80 @@ fn a_larger_disk_makes_the_target_larger() {
     let drive = target.open();
     assert_eq!(drive.size_bytes(), SIZE);
     target.close(drive);
+}
+
+/// A closed drive whose disk is noise, with a snapshot "a" of it.
+fn noise() -> (World, SnapshotInfo) {
+    let world = World::new(small(SIZE, 24));
+    let drive = world.open();
+    let noise = payload::noise(&mut random(15), SIZE as usize);
+    world.write(&drive, 0, &noise).unwrap();
+    let guid = uuid::Uuid::from_u128(1);
+    let new = NewSnapshot { name: "a".into(), guid, created_seconds: 0, yields: false };
+    let info = world.run(drive.create_snapshot(new)).unwrap();
+    world.close(drive);
+    (world, info)
+}
+
+/// Opens it, and a medium that can be made slow.
+fn open_noise(world: &World) -> (TestMedium, Rc<TestDrive>) {
+    let (medium, options) = (world.medium(), OpenOptions::default());
+    let opening = Drive::open_snapshot(medium.clone(), world.runtime.clone(), "a", options);
+    (medium, world.run(opening).unwrap())
+}
+
+/// What follows is read while what was read is written.
+#[test]
+fn the_medium_is_read_while_the_transfer_is_written() {
+    const READ_NS: u64 = 40_000_000;
+    const WRITE_NS: u64 = 4_000_000;
+    let (world, info) = noise();
+    let (medium, disk) = open_noise(&world);
+    medium.set_plan(FaultPlan { latency_ns: READ_NS..=READ_NS, ..FaultPlan::default() });
+    let clock = &world.runtime;
+    let (took_ns, parts) = world.run(async {
+        let mut send = Send::new(View { disk: &disk, info: &info }, None, 0).unwrap();
+        let (began_ns, mut parts) = (clock.now_ns(), 0);
+        while let Some(part) = send.next().await.unwrap() {
+            parts += u64::from(part.len() > 1 << 19);
+            send.reuse(part);
+            clock.sleep_ns(WRITE_NS).await;
+        }
+        (clock.now_ns() - began_ns, parts)
+    });
+    world.close(disk);
+    assert!(parts >= SIZE >> 20, "{parts} parts of about 1 MiB");
+    // Three windows, each a leaf of the map and then its frames: one after the other that is six
+    // reads and twelve writes, together four reads and the writes of the last window.
+    assert!(took_ns < 5 * READ_NS, "{took_ns} ns");
+}
+
+#[test]
+fn a_transfer_that_cannot_be_read_has_no_end() {
+    let (world, info) = noise();
+    let send = || {
+        let (_, disk) = open_noise(&world);
+        let sent = world.run(async {
+            let mut send = Send::new(View { disk: &disk, info: &info }, None, 0).unwrap();
+            let mut bytes = Vec::new();
+            loop {
+                match send.next().await {
+                    Ok(Some(part)) => bytes.extend_from_slice(&part),
+                    Ok(None) => return Ok(bytes),
+                    Err(error) => {
+                        send.next().await.unwrap_err();
+                        return Err(error);
+                    }
+                }
+            }
+        });
+        world.close(disk);
+        sent
+    };
+    let whole = send().unwrap();
+    // What its batch restores costs nothing.
+    world.flip(0, 300 << 10);
+    assert!(send().unwrap() == whole);
+    world.ruin_parity(0);
+    assert_eq!(kind(send()), Some(ErrorKind::Corrupt));
 }

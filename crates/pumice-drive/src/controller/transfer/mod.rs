@@ -5,8 +5,8 @@
 //! head, batches, end --reader--> records --receive--> the doors of host writes --> snapshot
 //! ```
 //!
-//! * `send`: what a snapshot has that its base has not, read in large pieces, in the order of the
-//!   disk.
+//! * `window`: what a snapshot has that its base has not, read ahead in large pieces.
+//! * `send`: puts it into a transfer, in the order of the disk.
 //! * `writer`, `reader`: batches in the format of the log. The reader trusts no byte.
 //! * `receive`: writes what the reader returns, notes how far it is, and takes the snapshot.
 //!
@@ -22,6 +22,7 @@
 mod reader;
 mod receive;
 mod send;
+mod window;
 mod writer;
 
 use crate::base::SegmentId;

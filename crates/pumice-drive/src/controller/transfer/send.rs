@@ -1,42 +1,33 @@
 //! What a snapshot has that an earlier one has not, as a transfer.
 //!
 //! ```text
-//! differences, in the order of the disk -> parts, as many as a window holds
-//!   -> frames read in the order of the medium, adjacent ones together
-//!   -> in the order of the disk: whole frames as they are stored; of others the blocks wanted,
-//!      in frames of their own; fills and holes
+//! windows of what differs, read ahead -> parts, in the order of the disk: whole frames as they are
+//!   stored; of others the blocks wanted, in frames of their own; fills and holes -> batches
 //! ```
 
-use std::collections::VecDeque;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
 
-use futures_util::stream::{StreamExt, iter};
+use futures_util::stream::StreamExt;
+use serde::{Deserialize, Serialize};
 
 use super::super::drive::Drive;
-use super::super::log::buffers::COALESCED_BYTES_MAX;
 use super::super::log::framing::{Span, spans};
 use super::super::maintenance::SnapshotInfo;
 use super::super::map::Mapping;
-use super::super::operations::{Difference, Differences, READS_AT_ONCE, group_len};
-use super::super::place::FramePlace;
+use super::super::operations::Differences;
+use super::window::{Part, Spare, Window, Windows, windows};
 use super::writer::Writer;
 use crate::base::checksum::crc64;
 use crate::base::units::{BLOCK_BYTES, buffer_bytes, len_u32};
-use crate::base::{Clock, Error, ErrorKind, Lba, Result};
+use crate::base::{Clock, Error, ErrorKind, Lba, Result, ensure};
 use crate::codec::{Compressor, Encoding};
-use crate::format::{
-    FRAME_BLOCKS_MAX, Record, RecordAddress, TransferBase, TransferHead, check_payload,
-};
+use crate::format::{FRAME_BLOCKS_MAX, Record, TransferBase, TransferHead};
 use crate::media::Medium;
 
-/// Bytes of records that are read before the first of them is sent: a few of the longest media
-/// reads, so that frames that were written together are read together.
-const WINDOW_BYTES: usize = 8 << 20;
-
-/// Most parts of a window.
-const PARTS_MAX: usize = 8192;
-
 /// What was sent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sent {
     /// Byte of the disk up to which everything was sent.
     pub offset: u64,
@@ -59,8 +50,10 @@ pub struct View<'a, M, C> {
 /// A snapshot being sent.
 pub struct Send<'a, M, C> {
     drive: &'a Drive<M, C>,
-    differences: Differences<'a, M, C>,
+    windows: Windows<'a>,
     window: Window,
+    /// Buffers for windows.
+    spare: Spare,
     writer: Writer,
     frame: Vec<u8>,
     target: Vec<u8>,
@@ -68,55 +61,7 @@ pub struct Send<'a, M, C> {
     frame_blocks: u16,
     offset: u64,
     has_ended: bool,
-    /// Whether the caller has what the writer holds.
-    is_returned: bool,
-}
-
-/// Parts that were read together.
-#[derive(Default)]
-struct Window {
-    parts: VecDeque<Part>,
-    /// The records of frames, as they are stored.
-    bytes: Vec<u8>,
-}
-
-/// Blocks of one frame or of one content.
-#[derive(Clone, Copy)]
-struct Part {
-    lba: Lba,
-    blocks: u64,
-    mapping: Mapping,
-    generation: u64,
-    /// Where its record is in the bytes of the window.
-    at: usize,
-}
-
-impl Part {
-    fn of(Difference { lba, blocks, mapping, generation }: Difference) -> Self {
-        Self { lba, blocks, mapping, generation, at: 0 }
-    }
-
-    fn place(&self) -> Option<&FramePlace> {
-        match &self.mapping {
-            Mapping::Frame { place, .. } => Some(place),
-            Mapping::Hole | Mapping::Fill(_) => None,
-        }
-    }
-
-    /// Adds what follows, if it is more of the same.
-    fn extend(&mut self, next: &Difference) -> bool {
-        let is_next = self.lba.0 + self.blocks == next.lba.0 && self.generation == next.generation;
-        let is_more = match (self.mapping, next.mapping) {
-            (Mapping::Frame { place, index }, Mapping::Frame { place: of_next, index: next }) => {
-                place == of_next && u64::from(index) + self.blocks == u64::from(next)
-            }
-            (one, other) => one == other,
-        };
-        if is_next && is_more {
-            self.blocks += next.blocks;
-        }
-        is_next && is_more
-    }
+    has_failed: bool,
 }
 
 impl<'a, M: Medium, C: Clock> Send<'a, M, C> {
@@ -161,14 +106,14 @@ impl<'a, M: Medium, C: Clock> Send<'a, M, C> {
             has_block_frames: superblock.has_block_frames,
         };
         let frame_bytes = usize::from(FRAME_BLOCKS_MAX) * BLOCK_BYTES;
+        let base = base.map(|base| base.disk);
+        let differences = Differences::new(drive, base, start / BLOCK_BYTES as u64);
+        let spare = Spare::default();
         Ok(Self {
             drive,
-            differences: Differences::new(
-                drive,
-                base.map(|base| base.disk),
-                start / BLOCK_BYTES as u64,
-            ),
+            windows: windows(drive, differences, Rc::clone(&spare)),
             window: Window::default(),
+            spare,
             writer: Writer::new(&head),
             frame: vec![0; frame_bytes],
             target: vec![0; Compressor::target_bytes(frame_bytes)],
@@ -176,39 +121,58 @@ impl<'a, M: Medium, C: Clock> Send<'a, M, C> {
             frame_blocks: superblock.frame_blocks,
             offset: start,
             has_ended: false,
-            is_returned: false,
+            has_failed: false,
         })
     }
 
-    /// Returns the next bytes of the transfer, about 1 MiB; `None` after its end.
+    /// Returns the next bytes of the transfer, about 1 MiB; `None` after its end. What follows is
+    /// read meanwhile, and until the next call as far as it was handed to the medium.
     ///
     /// # Errors
     /// `Corrupt` or `Medium`: a part of the snapshot cannot be read, which the error names. The
-    /// transfer has no end then, and no receiver takes it for whole.
-    pub async fn next(&mut self) -> Result<Option<&[u8]>> {
-        if std::mem::take(&mut self.is_returned) {
-            self.writer.clear();
-        }
-        while self.writer.out().is_empty() {
+    /// transfer has no end then, and no receiver takes it for whole; further calls fail, too.
+    pub async fn next(&mut self) -> Result<Option<Vec<u8>>> {
+        ensure(!self.has_failed, ErrorKind::InvalidInput, "the transfer has failed")?;
+        let next = self.advance().await;
+        self.has_failed = next.is_err();
+        next
+    }
+
+    /// Takes back what [`Send::next`] returned, for what it will return.
+    pub fn reuse(&mut self, bytes: Vec<u8>) {
+        self.writer.reuse(bytes);
+    }
+
+    async fn advance(&mut self) -> Result<Option<Vec<u8>>> {
+        // Goes on with what is read ahead, and waits for nothing.
+        std::future::poll_fn(|context| {
+            let _ = Pin::new(&mut self.windows).poll_peek(context);
+            Poll::Ready(())
+        })
+        .await;
+        while !self.writer.has_some() {
             if self.has_ended {
                 return Ok(None);
             }
-            if self.window.parts.is_empty() {
-                self.fill_window().await?;
-            }
             match self.window.parts.pop_front() {
                 Some(part) => {
-                    self.push(&part).await?;
-                    self.offset = (part.lba.0 + part.blocks) * BLOCK_BYTES as u64;
+                    let end = (part.lba.0 + part.blocks) * BLOCK_BYTES as u64;
+                    self.push(part)?;
+                    self.offset = end;
                 }
-                None => {
-                    self.writer.end();
-                    (self.has_ended, self.offset) = (true, self.drive.size_bytes());
-                }
+                None => match self.windows.next().await {
+                    Some(window) => {
+                        let sent = std::mem::replace(&mut self.window, window?);
+                        self.spare.borrow_mut().push(sent.bytes);
+                    }
+                    None => {
+                        self.writer.end();
+                        (self.has_ended, self.offset) = (true, self.drive.size_bytes());
+                    }
+                },
             }
         }
-        self.is_returned = true;
-        Ok(Some(self.writer.out()))
+        Ok(Some(self.writer.take()))
     }
 
     /// Returns what was sent so far.
@@ -217,50 +181,10 @@ impl<'a, M: Medium, C: Clock> Send<'a, M, C> {
         Sent { offset: self.offset, changed_bytes, record_bytes, transfer_bytes }
     }
 
-    /// Collects parts and reads their frames.
-    async fn fill_window(&mut self) -> Result<()> {
-        let Window { parts, bytes } = &mut self.window;
-        let mut stored_bytes = 0;
-        while stored_bytes < WINDOW_BYTES && parts.len() < PARTS_MAX {
-            let Some(next) = self.differences.next().await? else { break };
-            if parts.back_mut().is_some_and(|last| last.extend(&next)) {
-                continue;
-            }
-            let part = Part::of(next);
-            stored_bytes += part.place().map_or(0, |place| place.record_bytes as usize);
-            parts.push_back(part);
-        }
-        let mut order: Vec<(FramePlace, &mut Part)> = parts
-            .iter_mut()
-            .filter_map(|part| part.place().copied().map(|place| (place, part)))
-            .collect();
-        order.sort_by_key(|(place, _)| (place.segment, place.offset));
-        let mut end = 0;
-        for (place, part) in &mut order {
-            part.at = end;
-            end += place.record_bytes as usize;
-        }
-        let order: Vec<FramePlace> = order.into_iter().map(|(place, _)| place).collect();
-        // What cannot be read stays zeroes, which are no frame.
-        bytes.clear();
-        bytes.resize(end, 0);
-        let (mut left, mut rest) = (order.as_slice(), bytes.as_mut_slice());
-        let mut groups = Vec::new();
-        while !left.is_empty() {
-            let (group, later) = left.split_at(group_len(left.iter(), COALESCED_BYTES_MAX));
-            let group_bytes = group.iter().map(|place| place.record_bytes as usize).sum();
-            let (here, there) = rest.split_at_mut(group_bytes);
-            groups.push(self.drive.read_records(group, here));
-            (left, rest) = (later, there);
-        }
-        iter(groups).buffer_unordered(READS_AT_ONCE).collect::<()>().await;
-        Ok(())
-    }
-
     /// Puts a part into the transfer.
-    async fn push(&mut self, part: &Part) -> Result<()> {
-        let Part { lba, blocks: lba_count, .. } = *part;
-        let (place, index) = match part.mapping {
+    fn push(&mut self, part: Part) -> Result<()> {
+        let Part { lba, blocks: lba_count, mapping, at, record, .. } = part;
+        let (place, index) = match mapping {
             Mapping::Frame { place, index } => (place, index),
             Mapping::Hole => {
                 self.writer.push(&Record::Trim { lba, lba_count }, &[]);
@@ -271,22 +195,10 @@ impl<'a, M: Medium, C: Clock> Send<'a, M, C> {
                 return Ok(());
             }
         };
-        let stored = self.window.bytes.get(part.at..part.at + place.record_bytes as usize);
-        let stored = stored.expect("the record of a part lies in its window");
-        let first = Lba(lba.0 - u64::from(index));
-        let address = RecordAddress {
-            generation: part.generation,
-            segment: place.segment,
-            offset: place.offset,
-        };
-        let restored;
-        let (record, payload) = match check(stored, address, first, place) {
-            Ok(found) => found,
-            Err(error) => {
-                restored = self.restore(address, first, place, error.at_lba(lba)).await?;
-                check(&restored, address, first, place)?
-            }
-        };
+        let record = record.expect("a window has read its frames")?;
+        let end = at + place.record_bytes as usize;
+        let payload = self.window.bytes.get(end - record.stored_bytes() as usize..end);
+        let payload = payload.expect("the record of a part lies in its window");
         if lba_count == u64::from(place.blocks) {
             self.writer.push(&record, payload);
             return Ok(());
@@ -313,99 +225,6 @@ impl<'a, M: Medium, C: Clock> Send<'a, M, C> {
             }
         }
         Ok(())
-    }
-
-    /// Returns the bytes of a damaged record as its batch's parity has them.
-    ///
-    /// # Errors
-    /// `error`, if they cannot be restored.
-    async fn restore(
-        &self,
-        address: RecordAddress,
-        first: Lba,
-        place: FramePlace,
-        error: Error,
-    ) -> Result<Vec<u8>> {
-        let mut restored = Vec::new();
-        let mut is_right = |record: &[u8]| {
-            let is_right = check(record, address, first, place).is_ok();
-            if is_right {
-                restored = record.to_vec();
-            }
-            is_right
-        };
-        let drive = self.drive;
-        match drive.restore_record(address, place.record_bytes, &mut is_right).await {
-            Ok(true) => Ok(restored),
-            Ok(false) | Err(_) => Err(error),
-        }
-    }
-}
-
-impl<M: Medium, C: Clock> Drive<M, C> {
-    /// Reads the records at places that lie close together in one segment, one after the other,
-    /// to `out`. What cannot be read stays as it is.
-    async fn read_records(&self, places: &[FramePlace], out: &mut [u8]) {
-        if self.read_records_at_once(places, out).await.is_err() && places.len() > 1 {
-            let mut rest = out;
-            for place in places {
-                let (here, there) = rest.split_at_mut(place.record_bytes as usize);
-                let _ = self.read_records_at_once(std::slice::from_ref(place), here).await;
-                rest = there;
-            }
-        }
-    }
-
-    async fn read_records_at_once(&self, places: &[FramePlace], out: &mut [u8]) -> Result<()> {
-        let (first, last) = places.first().zip(places.last()).expect("a group has a record");
-        let unit = self.read_unit;
-        let start = first.offset / unit * unit;
-        let end = (last.offset + last.record_bytes).next_multiple_of(unit);
-        let (buffer, in_flight) = self.buffers.take((end - start) as usize).await;
-        let (bytes, result) = self.medium.read(first.segment, start, buffer).await;
-        if result.is_ok() {
-            let mut rest = out;
-            for place in places {
-                let at = (place.offset - start) as usize;
-                let record = bytes.get(at..at + place.record_bytes as usize);
-                let (here, there) = rest.split_at_mut(place.record_bytes as usize);
-                here.copy_from_slice(record.expect("a read covers its records"));
-                rest = there;
-            }
-        }
-        self.buffers.put(bytes, in_flight);
-        result
-    }
-}
-
-/// Returns the frame that `stored` must be, as a host would write it, and its payload.
-///
-/// # Errors
-/// `Corrupt`: it is not.
-fn check(
-    stored: &[u8],
-    address: RecordAddress,
-    first: Lba,
-    place: FramePlace,
-) -> Result<(Record, &[u8])> {
-    let wrong = |what| Error::new(ErrorKind::Corrupt, what).in_segment(address.segment);
-    let record = Record::decode(stored, address)?;
-    let Record::Data { lba, lba_count, encoding, payload_checksum, .. } = record else {
-        return Err(wrong("the map names a record that is no frame"));
-    };
-    if (lba, lba_count) != (first, place.blocks.into())
-        || record.record_bytes() != place.record_bytes
-    {
-        return Err(wrong("a frame is not the one that the map names"));
-    }
-    let (_, payload) = stored.split_at(record.header_bytes() as usize);
-    check_payload(payload, payload_checksum, address)?;
-    match Encoding::from_u8(encoding) {
-        None => Err(wrong("a frame has an unknown encoding")),
-        Some(Encoding::Lost) => {
-            Err(wrong("the content is lost: it was damaged before the frame was moved"))
-        }
-        Some(encoding) => Ok((data(first, place.blocks.into(), encoding, payload), payload)),
     }
 }
 

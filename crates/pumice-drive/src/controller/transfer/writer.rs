@@ -12,6 +12,9 @@ use crate::format::{
 /// several needs little memory.
 const BATCH_BYTES: usize = 1 << 20;
 
+/// Buffers that are kept: as many as a caller may have on their way, about.
+const SPARE_MAX: usize = 8;
+
 /// The batches of one transfer.
 pub(super) struct Writer {
     snapshot: uuid::Uuid,
@@ -26,6 +29,8 @@ pub(super) struct Writer {
     media_bytes: u64,
     /// What is complete.
     out: Vec<u8>,
+    /// Buffers for further batches.
+    spare: Vec<Vec<u8>>,
 }
 
 impl Writer {
@@ -43,6 +48,7 @@ impl Writer {
             frame_bytes: 0,
             media_bytes: bytes.len() as u64,
             out: bytes.to_vec(),
+            spare: Vec::new(),
         }
     }
 
@@ -96,21 +102,35 @@ impl Writer {
         };
         header.check_invariants();
         self.previous_checksum = header.encode_into(&mut self.batch);
-        self.out.extend_from_slice(&self.batch);
-        self.batch.clear();
-        self.batch.resize(BATCH_HEADER_BYTES, 0);
+        let mut next = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(BATCH_BYTES));
+        next.clear();
+        next.resize(BATCH_HEADER_BYTES, 0);
+        let batch = std::mem::replace(&mut self.batch, next);
+        if self.out.is_empty() {
+            self.out = batch;
+        } else {
+            self.out.extend_from_slice(&batch);
+            self.reuse(batch);
+        }
         (self.record_count, self.records_checksum) = (0, 0);
         self.seq += 1;
     }
 
-    /// Returns what is complete; empty if nothing is.
-    pub(super) fn out(&self) -> &[u8] {
-        &self.out
+    /// Returns whether something is complete.
+    pub(super) fn has_some(&self) -> bool {
+        !self.out.is_empty()
     }
 
-    /// Forgets what [`Writer::out`] returned.
-    pub(super) fn clear(&mut self) {
-        self.out.clear();
+    /// Takes what is complete.
+    pub(super) fn take(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// Takes a buffer for a later batch.
+    pub(super) fn reuse(&mut self, buffer: Vec<u8>) {
+        if self.spare.len() < SPARE_MAX {
+            self.spare.push(buffer);
+        }
     }
 
     /// Returns the bytes of the disk, of records, and of the transfer so far.

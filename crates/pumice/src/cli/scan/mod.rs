@@ -1,5 +1,7 @@
 //! `pumice scan`: estimates the compressibility of existing data.
 
+mod snapshots;
+
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -74,13 +76,14 @@ Examples:
   pumice scan /srv --drive micro-center-64 --drive compressing-nvme-1tb --gb-per-day 50
   pumice scan /srv --medium 530M
   qemu-nbd -r -t -k /tmp/q.sock disk.qcow2 &  pumice scan 'nbd+unix:///?socket=/tmp/q.sock'
+  pumice scan drive.pumice@monday
   pumice scan /srv --shard 1/8 --partial 1.json
   pumice scan merge *.json")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<Command>,
 
-    /// Files, folders, block devices or NBD URIs
+    /// Files, folders, block devices, NBD URIs, or snapshots of drives: PATH@NAME
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
 
@@ -251,11 +254,13 @@ impl Args {
             Ok(Some((path.clone(), open_output(path, self.output.force())?)))
         };
         let (partial_file, like_file) = (create(&self.partial)?, create(&self.save)?);
-        let options = self.options();
+        let mut options = self.options();
         if !self.full_speed {
             lower_priority();
         }
         let interrupt = Interrupt::catch()?;
+        let snapshots = snapshots::Snapshots::of(&self.paths)?;
+        options.exports.clone_from(&snapshots.exports);
         let shown = Shown::new();
         let scanned = scan(&self.paths, &options, self.save.is_some(), &shown, interrupt.flag());
         shown.bar.finish_and_clear();
@@ -312,6 +317,7 @@ impl Args {
             threads: self.threads.map_or(processors, usize::from),
             bytes_per_s: self.rate_limit,
             crosses: self.cross_file_systems,
+            exports: Vec::new(),
             now_s: now.as_secs() as i64,
         }
     }

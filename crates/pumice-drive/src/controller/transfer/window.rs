@@ -1,0 +1,272 @@
+//! What differs between two snapshots, with the frames that hold it, read ahead.
+//!
+//! ```text
+//! differences, in the order of the disk -> parts, as many as a window holds
+//!   -> frames read in the order of the medium, adjacent ones together; checked, or restored
+//!   -> windows, in the order of the disk
+//! ```
+//!
+//! Several windows are being read while one is sent, so that the medium is busy while the caller
+//! encodes and writes. They are read on as long as the stream is polled; what was handed to the
+//! medium by then is read in any case.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use futures_util::stream::{Peekable, Stream, StreamExt, iter, unfold};
+
+use super::super::drive::Drive;
+use super::super::log::buffers::COALESCED_BYTES_MAX;
+use super::super::map::Mapping;
+use super::super::operations::{Difference, Differences, READS_AT_ONCE, group_len};
+use super::super::place::FramePlace;
+use crate::base::{Clock, Error, ErrorKind, Lba, Result};
+use crate::codec::Encoding;
+use crate::format::{Record, RecordAddress, check_payload};
+use crate::media::Medium;
+
+/// Bytes of records that are read together: a few of the longest media reads, so that frames that
+/// were written together are read together.
+const WINDOW_BYTES: usize = 4 << 20;
+
+/// Most parts of a window.
+const PARTS_MAX: usize = 4096;
+
+/// Windows that are being read, or were, beside the one that is sent: the medium has work when one
+/// of them is complete. With it and the one looked at, five take 20 MiB and a frame each.
+const WINDOWS_AHEAD: usize = 3;
+
+/// Buffers of windows, for the next ones.
+pub(super) type Spare = Rc<RefCell<Vec<Vec<u8>>>>;
+
+/// The windows of a transfer. After an error there are no more.
+pub(super) type Windows<'a> = Peekable<Pin<Box<dyn Stream<Item = Result<Window>> + 'a>>>;
+
+/// Parts that are read together.
+#[derive(Default)]
+pub(super) struct Window {
+    pub(super) parts: VecDeque<Part>,
+    /// The records of frames, as they are stored.
+    pub(super) bytes: Vec<u8>,
+}
+
+/// Blocks of one frame or of one content.
+pub(super) struct Part {
+    pub(super) lba: Lba,
+    pub(super) blocks: u64,
+    pub(super) mapping: Mapping,
+    generation: u64,
+    /// Where its record is in the bytes of the window.
+    pub(super) at: usize,
+    /// The record of its frame, as a host would write it, or why that cannot be read.
+    pub(super) record: Option<Result<Record>>,
+}
+
+impl Part {
+    fn of(Difference { lba, blocks, mapping, generation }: Difference) -> Self {
+        Self { lba, blocks, mapping, generation, at: 0, record: None }
+    }
+
+    fn place(&self) -> Option<&FramePlace> {
+        match &self.mapping {
+            Mapping::Frame { place, .. } => Some(place),
+            Mapping::Hole | Mapping::Fill(_) => None,
+        }
+    }
+
+    /// Adds what follows, if it is more of the same.
+    fn extend(&mut self, next: &Difference) -> bool {
+        let is_next = self.lba.0 + self.blocks == next.lba.0 && self.generation == next.generation;
+        let is_more = match (self.mapping, next.mapping) {
+            (Mapping::Frame { place, index }, Mapping::Frame { place: of_next, index: next }) => {
+                place == of_next && u64::from(index) + self.blocks == u64::from(next)
+            }
+            (one, other) => one == other,
+        };
+        if is_next && is_more {
+            self.blocks += next.blocks;
+        }
+        is_next && is_more
+    }
+}
+
+/// Reads all windows of what differs, in order; what was read from buffers comes back in `spare`.
+pub(super) fn windows<'a, M: Medium, C: Clock>(
+    drive: &'a Drive<M, C>,
+    differences: Differences<'a, M, C>,
+    spare: Spare,
+) -> Windows<'a> {
+    let collected = unfold(Some(differences), async |left| {
+        let mut differences = left?;
+        match Window::collect(&mut differences).await {
+            Ok(window) if window.parts.is_empty() => None,
+            Ok(window) => Some((Ok(window), Some(differences))),
+            Err(error) => Some((Err(error), None)),
+        }
+    });
+    let read = collected.map(move |window| {
+        let spare = spare.clone();
+        async move {
+            let mut window = window?;
+            window.bytes = spare.borrow_mut().pop().unwrap_or_default();
+            window.read(drive).await;
+            Ok(window)
+        }
+    });
+    let ahead: Pin<Box<dyn Stream<Item = Result<Window>> + 'a>> =
+        Box::pin(read.buffered(WINDOWS_AHEAD));
+    ahead.peekable()
+}
+
+impl Window {
+    /// Collects parts.
+    async fn collect<M: Medium, C: Clock>(differences: &mut Differences<'_, M, C>) -> Result<Self> {
+        let mut parts = VecDeque::<Part>::new();
+        let mut stored_bytes = 0;
+        while stored_bytes < WINDOW_BYTES && parts.len() < PARTS_MAX {
+            let Some(next) = differences.next().await? else { break };
+            if parts.back_mut().is_some_and(|last| last.extend(&next)) {
+                continue;
+            }
+            let part = Part::of(next);
+            stored_bytes += part.place().map_or(0, |place| place.record_bytes as usize);
+            parts.push_back(part);
+        }
+        Ok(Self { parts, bytes: Vec::new() })
+    }
+
+    /// Reads the records of the parts, and checks them.
+    async fn read<M: Medium, C: Clock>(&mut self, drive: &Drive<M, C>) {
+        let Self { parts, bytes } = self;
+        let mut order: Vec<(FramePlace, &mut Part)> = parts
+            .iter_mut()
+            .filter_map(|part| part.place().copied().map(|place| (place, part)))
+            .collect();
+        order.sort_by_key(|(place, _)| (place.segment, place.offset));
+        let mut end = 0;
+        for (place, part) in &mut order {
+            part.at = end;
+            end += place.record_bytes as usize;
+        }
+        // What cannot be read stays what it was, which is no record of this place.
+        bytes.resize(end, 0);
+        let places: Vec<FramePlace> = order.iter().map(|(place, _)| *place).collect();
+        let (mut left, mut rest) = (places.as_slice(), bytes.as_mut_slice());
+        let mut groups = Vec::new();
+        while !left.is_empty() {
+            let (group, later) = left.split_at(group_len(left.iter(), COALESCED_BYTES_MAX));
+            let group_bytes = group.iter().map(|place| place.record_bytes as usize).sum();
+            let (here, there) = rest.split_at_mut(group_bytes);
+            groups.push(drive.read_records(group, here));
+            (left, rest) = (later, there);
+        }
+        iter(groups).buffer_unordered(READS_AT_ONCE).collect::<()>().await;
+        let mut rest = bytes.as_mut_slice();
+        for (place, part) in order {
+            let (stored, there) = rest.split_at_mut(place.record_bytes as usize);
+            part.record = Some(drive.checked(part, place, stored).await);
+            rest = there;
+        }
+    }
+}
+
+impl<M: Medium, C: Clock> Drive<M, C> {
+    /// Returns the record of a part, of which `stored` are the bytes; damaged ones are restored
+    /// there from the parity of the batch.
+    ///
+    /// # Errors
+    /// `Corrupt`: they cannot be restored.
+    async fn checked(&self, part: &Part, place: FramePlace, stored: &mut [u8]) -> Result<Record> {
+        let Part { lba, mapping, generation, .. } = *part;
+        let Mapping::Frame { index, .. } = mapping else { unreachable!("only frames have places") };
+        let first = Lba(lba.0 - u64::from(index));
+        let address = RecordAddress { generation, segment: place.segment, offset: place.offset };
+        let error = match check(stored, address, first, place) {
+            Ok(record) => return Ok(record),
+            Err(error) => error.at_lba(lba),
+        };
+        let mut restored = None;
+        let mut is_right = |record: &[u8]| {
+            if let Ok(found) = check(record, address, first, place) {
+                stored.copy_from_slice(record);
+                restored = Some(found);
+            }
+            restored.is_some()
+        };
+        let done = self.restore_record(address, place.record_bytes, &mut is_right).await;
+        restored.filter(|_| matches!(done, Ok(true))).ok_or(error)
+    }
+
+    /// Reads the records at places that lie close together in one segment, one after the other,
+    /// to `out`. What cannot be read stays as it is.
+    async fn read_records(&self, places: &[FramePlace], out: &mut [u8]) {
+        if self.read_records_at_once(places, out).await.is_err() && places.len() > 1 {
+            let mut rest = out;
+            for place in places {
+                let (here, there) = rest.split_at_mut(place.record_bytes as usize);
+                let _ = self.read_records_at_once(std::slice::from_ref(place), here).await;
+                rest = there;
+            }
+        }
+    }
+
+    async fn read_records_at_once(&self, places: &[FramePlace], out: &mut [u8]) -> Result<()> {
+        let (first, last) = places.first().zip(places.last()).expect("a group has a record");
+        let unit = self.read_unit;
+        let start = first.offset / unit * unit;
+        let end = (last.offset + last.record_bytes).next_multiple_of(unit);
+        let (buffer, in_flight) = self.buffers.take((end - start) as usize).await;
+        let (bytes, result) = self.medium.read(first.segment, start, buffer).await;
+        if result.is_ok() {
+            let mut rest = out;
+            for place in places {
+                let at = (place.offset - start) as usize;
+                let record = bytes.get(at..at + place.record_bytes as usize);
+                let (here, there) = rest.split_at_mut(place.record_bytes as usize);
+                here.copy_from_slice(record.expect("a read covers its records"));
+                rest = there;
+            }
+        }
+        self.buffers.put(bytes, in_flight);
+        result
+    }
+}
+
+/// Returns the frame that `stored` must be, as a host would write it.
+///
+/// # Errors
+/// `Corrupt`: it is not.
+fn check(stored: &[u8], address: RecordAddress, first: Lba, place: FramePlace) -> Result<Record> {
+    let wrong = |what| Error::new(ErrorKind::Corrupt, what).in_segment(address.segment);
+    let record = Record::decode(stored, address)?;
+    let Record::Data { lba, lba_count, encoding, stored_bytes, payload_checksum, .. } = record
+    else {
+        return Err(wrong("the map names a record that is no frame"));
+    };
+    if (lba, lba_count) != (first, place.blocks.into())
+        || record.record_bytes() != place.record_bytes
+    {
+        return Err(wrong("a frame is not the one that the map names"));
+    }
+    let (_, payload) = stored.split_at(record.header_bytes() as usize);
+    check_payload(payload, payload_checksum, address)?;
+    match Encoding::from_u8(encoding) {
+        None => Err(wrong("a frame has an unknown encoding")),
+        Some(Encoding::Lost) => {
+            Err(wrong("the content is lost: it was damaged before the frame was moved"))
+        }
+        Some(_) => {
+            let source_count = 0;
+            Ok(Record::Data {
+                lba,
+                lba_count,
+                source_count,
+                encoding,
+                stored_bytes,
+                payload_checksum,
+            })
+        }
+    }
+}

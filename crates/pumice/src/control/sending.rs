@@ -1,0 +1,264 @@
+//! Sends a snapshot of a served drive to a client of its control socket.
+//!
+//! ```text
+//! client: {"request":"send","snapshot":"b","since":"a","resume":null}
+//! server: {"sending":{...}}   then {"part":{"offset":O,"bytes":N}} and N bytes, again and again
+//!         {"sent":{...}}      and the end
+//! ```
+//!
+//! What is sent is read through views, so that the host goes on writing. The snapshots cannot be
+//! deleted meanwhile, and garbage collection leaves where it is what they need; so a client that
+//! takes nothing for [`STALL_NS`] is disconnected, and a drive has [`SENDS_MAX`] at a time. When
+//! the drive is closed they end, too.
+
+use std::cell::Cell;
+use std::pin::pin;
+use std::rc::Rc;
+
+use futures_util::future::{Either, select};
+use serde::{Deserialize, Serialize};
+
+use super::protocol::{Answer, Part, Progress, line};
+use super::session::{Link, PROGRESS_NS, Served};
+use pumice_drive::base::{Clock, Error, ErrorKind, Result};
+use pumice_drive::controller::{Drive, OpenOptions, Partial, Send, SnapshotInfo, View};
+use pumice_drive::media::Medium;
+use pumice_drive::runtime::Runtime;
+
+/// Snapshots of a drive that are sent at once. Arbitrary: a copy here and one elsewhere.
+const SENDS_MAX: u32 = 2;
+
+/// How long a client may take nothing: longer than connections of a network are interrupted without
+/// being closed.
+const STALL_NS: u64 = 600_000_000_000;
+
+/// Memory for the map of each snapshot, which is read in order: a gibibyte of the disk.
+const MAP_CACHE_BYTES: usize = 4 << 20;
+
+/// What is to be sent: a snapshot by its name, and the name of one that the receiver has; or the
+/// rest of what a receiver has a part of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Wanted {
+    /// Name of the snapshot; that of the part if there is one.
+    pub snapshot: Option<String>,
+    /// Name of the base; none for a whole disk or a part.
+    pub since: Option<String>,
+    /// The part.
+    pub resume: Option<Partial>,
+}
+
+/// What is sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Sending {
+    /// The snapshot.
+    pub snapshot: SnapshotInfo,
+    /// The snapshot since which.
+    pub since: Option<SnapshotInfo>,
+    /// Byte of the disk from which on.
+    pub start: u64,
+}
+
+impl Wanted {
+    /// Finds the snapshots among those of the drive.
+    ///
+    /// # Errors
+    /// `NotFound`; `InvalidInput` if the part is not of the snapshot.
+    pub(crate) fn find(&self, all: &[SnapshotInfo]) -> Result<Sending> {
+        let missing = |what: String| Error::new(ErrorKind::NotFound, what);
+        let named = |name: &str| {
+            let found = all.iter().find(|info| info.name == name).cloned();
+            let what = || format!("there is no snapshot named {name}: see `pumice snapshot list`");
+            found.ok_or_else(|| missing(what()))
+        };
+        let Some(Partial { snapshot, base, offset }) = self.resume else {
+            let what = "name the snapshot: PATH@NAME, without / in NAME";
+            let name = self.snapshot.as_deref();
+            let name = name.ok_or_else(|| Error::new(ErrorKind::InvalidInput, what))?;
+            let since = self.since.as_deref().map(named).transpose()?;
+            return Ok(Sending { snapshot: named(name)?, since, start: 0 });
+        };
+        let known = |guid| {
+            let found = all.iter().find(|info| info.guid == guid).cloned();
+            let what = || format!("there is no snapshot with identity {guid} any more");
+            found.ok_or_else(|| missing(what()))
+        };
+        let snapshot = known(snapshot)?;
+        if self.snapshot.as_ref().is_some_and(|name| *name != snapshot.name) {
+            let what = format!("the token is of snapshot {}", snapshot.name);
+            return Err(Error::new(ErrorKind::InvalidInput, what));
+        }
+        Ok(Sending { snapshot, since: base.map(known).transpose()?, start: offset })
+    }
+}
+
+/// One of the snapshots that are sent at once.
+struct Turn<'a>(&'a Cell<u32>);
+
+impl<'a> Turn<'a> {
+    fn of(sends: &'a Cell<u32>) -> Option<Self> {
+        (sends.get() < SENDS_MAX).then(|| {
+            sends.set(sends.get() + 1);
+            Self(sends)
+        })
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get().checked_sub(1).expect("a turn ends once"));
+    }
+}
+
+/// Sends a snapshot; returns `None` if the client is gone, or the drive is being closed.
+pub(super) async fn send<M: Medium + Clone>(
+    link: &Link,
+    served: &Served<M>,
+    wanted: &Wanted,
+) -> Option<Answer> {
+    let Some(_turn) = Turn::of(&served.sends) else {
+        let what = format!("{SENDS_MAX} snapshots of the drive are being sent: try again later");
+        return Some(Answer::failed(&Error::new(ErrorKind::Busy, what)));
+    };
+    match select(pin!(send_all(link, &served.drive, wanted)), pin!(link.end.wait())).await {
+        Either::Left((answer, _)) => answer,
+        Either::Right(_) => None,
+    }
+}
+
+/// An open snapshot, and what it is.
+type Open<M> = (Rc<Drive<M, Runtime>>, SnapshotInfo);
+
+fn view<M>((disk, info): &Open<M>) -> View<'_, M, Runtime> {
+    View { disk, info }
+}
+
+async fn send_all<M: Medium + Clone>(
+    link: &Link,
+    drive: &Rc<Drive<M, Runtime>>,
+    wanted: &Wanted,
+) -> Option<Answer> {
+    let (start, disk, base) = match link.run(open(drive, wanted), Progress::default).await? {
+        Ok(opened) => opened,
+        Err(error) => return Some(Answer::failed(&error)),
+    };
+    let mut send = match Send::new(view(&disk), base.as_ref().map(view), start) {
+        Ok(send) => send,
+        Err(error) => return Some(Answer::failed(&error)),
+    };
+    let (snapshot, since) = (disk.1.clone(), base.as_ref().map(|(_, info)| info.clone()));
+    tracing::info!(snapshot = snapshot.name, "a snapshot is being sent");
+    let sending = Sending { snapshot, since, start };
+    if !link.send(&Answer::Sending(Box::new(sending))).await {
+        return None;
+    }
+    loop {
+        let bytes = match next(link, &mut send).await? {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => return Some(Answer::Sent(send.sent())),
+            Err(error) => {
+                let (snapshot, chain) = (&disk.1.name, error.chain());
+                tracing::warn!(snapshot, error = %chain, "a snapshot cannot be sent");
+                return Some(Answer::failed(&error));
+            }
+        };
+        let part = Part { offset: send.sent().offset, bytes: bytes.len() as u64 };
+        link.send_within(STALL_NS, line(&Answer::Part(part))).await?;
+        send.reuse(link.send_within(STALL_NS, bytes).await?);
+    }
+}
+
+/// Opens what is wanted, and returns from where on it is sent.
+async fn open<M: Medium + Clone>(
+    drive: &Rc<Drive<M, Runtime>>,
+    wanted: &Wanted,
+) -> Result<(u64, Open<M>, Option<Open<M>>)> {
+    let Sending { snapshot, since, start } = wanted.find(&drive.snapshots())?;
+    let disk = open_one(drive, snapshot).await?;
+    let base = match since {
+        Some(since) => Some(open_one(drive, since).await?),
+        None => None,
+    };
+    Ok((start, disk, base))
+}
+
+async fn open_one<M: Medium + Clone>(
+    drive: &Rc<Drive<M, Runtime>>,
+    info: SnapshotInfo,
+) -> Result<Open<M>> {
+    let options = OpenOptions {
+        map_cache_bytes: MAP_CACHE_BYTES,
+        read_cache_bytes: 0,
+        ..OpenOptions::default()
+    };
+    let disk = drive.view(&info.name, options).await?;
+    // From here on it stays. Before, another one may have taken its name.
+    if drive.snapshots().iter().all(|found| found.guid != info.guid) {
+        let what = format!("the snapshot {} is not there any more", info.name);
+        return Err(Error::new(ErrorKind::NotFound, what));
+    }
+    Ok((disk, info))
+}
+
+/// Returns the next bytes of the transfer, and tells the client meanwhile that the server is there;
+/// `None` if the client is gone.
+async fn next<M: Medium>(
+    link: &Link,
+    send: &mut Send<'_, M, Runtime>,
+) -> Option<Result<Option<Vec<u8>>>> {
+    let mut work = pin!(send.next());
+    loop {
+        match select(work.as_mut(), pin!(link.runtime.sleep_ns(PROGRESS_NS))).await {
+            Either::Left((next, _)) => return Some(next),
+            Either::Right(_) => {
+                let report = line(&Answer::Progress(Progress::default()));
+                link.send_within(STALL_NS, report).await?;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: names and tokens find their snapshots, and nothing else.
+    use super::*;
+
+    fn snapshot(name: &str, guid: u128) -> SnapshotInfo {
+        serde_json::from_value(serde_json::json!({
+            "name": name, "guid": uuid::Uuid::from_u128(guid), "sequence": guid,
+            "created_seconds": 0, "size_bytes": 0, "mapped_bytes": 0, "live_bytes": 0,
+            "written_bytes": 0, "alone_bytes": 0,
+        }))
+        .expect("a snapshot")
+    }
+
+    #[test]
+    fn names_and_tokens_find_their_snapshots() {
+        let all = [snapshot("a", 1), snapshot("b", 2)];
+        let part = |snapshot, base: Option<u128>| Partial {
+            snapshot: uuid::Uuid::from_u128(snapshot),
+            base: base.map(uuid::Uuid::from_u128),
+            offset: 4096,
+        };
+        let find = |snapshot: Option<&str>, since: Option<&str>, resume| {
+            let (snapshot, since) = (snapshot.map(str::to_owned), since.map(str::to_owned));
+            Wanted { snapshot, since, resume }.find(&all)
+        };
+        let named = find(Some("b"), Some("a"), None).unwrap();
+        let [a, b] = all.clone();
+        assert_eq!(named, Sending { snapshot: b.clone(), since: Some(a.clone()), start: 0 });
+        let rest = find(None, None, Some(part(2, Some(1)))).unwrap();
+        assert_eq!(rest, Sending { snapshot: b, since: Some(a), start: 4096 });
+        for (wrong, mention) in [
+            (find(None, None, None), "PATH@NAME"),
+            (find(Some("c"), None, None), "no snapshot named c"),
+            (find(Some("b"), Some("c"), None), "no snapshot named c"),
+            (find(Some("a"), None, Some(part(2, None))), "of snapshot b"),
+            (find(None, None, Some(part(3, None))), "any more"),
+            (find(None, None, Some(part(2, Some(3)))), "any more"),
+        ] {
+            let error = wrong.unwrap_err().to_string();
+            assert!(error.contains(mention), "{error}");
+        }
+    }
+}
