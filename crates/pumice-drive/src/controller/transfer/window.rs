@@ -181,7 +181,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     async fn checked(&self, part: &Part, place: FramePlace, stored: &mut [u8]) -> Result<Record> {
         let Part { lba, mapping, generation, .. } = *part;
         let Mapping::Frame { index, .. } = mapping else { unreachable!("only frames have places") };
-        let first = Lba(lba.0 - u64::from(index));
+        let first = Lba(lba.0.wrapping_sub(index.into()));
         let address = RecordAddress { generation, segment: place.segment, offset: place.offset };
         let error = match check(stored, address, first, place) {
             Ok(record) => return Ok(record),
