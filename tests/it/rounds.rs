@@ -5,7 +5,8 @@
 //! Method: a few rounds of `tests/crash_rounds.sh`, whose header says what a round is; `make
 //! crash-rounds` runs many. Several crashes in a row hit the same drive, and the third round kills
 //! the server at its next start, too. `tests/backups.sh` backs up, `make backups` for a year. Set
-//! `PUMICE_SEED` to repeat the choice of moments (a moment is repeated to within a few writes only).
+//! `PUMICE_SEED` to repeat the choice of moments (a moment is repeated to within a few writes
+//! only).
 //!
 //! Mounting needs root, FUSE and a loop device: where there are none the tests say so and are
 //! skipped, under CI too, because installing packages does not bring them.

@@ -1,5 +1,5 @@
-//! What hosts do beside requests: they scrub the drive, change its size and capacity, and take
-//! snapshots, which `snapshots` has.
+//! What hosts do beside requests: they scrub the drive, change its size and capacity, take
+//! snapshots and look at them, which `snapshots` and `views` have.
 
 use rand::RngExt;
 
@@ -33,6 +33,7 @@ impl Host {
         }
         if self.scene.hazards.has(Hazard::Snapshots) {
             self.snapshot().await?;
+            self.look_back().await?;
         }
         Ok(())
     }

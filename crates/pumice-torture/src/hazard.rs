@@ -35,6 +35,8 @@ pub enum Hazard {
     Rescue,
     /// Hosts take and delete snapshots while they use the drive.
     Snapshots,
+    /// Hosts read and send snapshots, which another drive receives.
+    Transfers,
 }
 
 /// A hazard's name, weight by default, and description.
@@ -49,7 +51,7 @@ const fn entry(hazard: Hazard, name: &'static str, percent: u8, about: &'static 
     Entry { hazard, name, percent, about }
 }
 
-const COUNT: usize = 13;
+const COUNT: usize = 14;
 
 /// All hazards, in the order of their numbers.
 const ENTRIES: [Entry; COUNT] = [
@@ -66,6 +68,7 @@ const ENTRIES: [Entry; COUNT] = [
     entry(Hazard::Resize, "resize", 10, "hosts resize the drive"),
     entry(Hazard::Rescue, "rescue", 10, "extract and rebuild in the end"),
     entry(Hazard::Snapshots, "snapshots", 20, "hosts take and delete snapshots"),
+    entry(Hazard::Transfers, "transfers", 0, "snapshots are read, sent and received elsewhere"),
 ];
 
 const _: () = {

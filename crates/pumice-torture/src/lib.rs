@@ -10,6 +10,7 @@
 //! * `medium`: the medium of the drive. `rot`: bits that flip while the drive is closed.
 //!   `damage`: bits and sectors that go bad under a served drive, and stay bad.
 //! * `rescue`: a drive is extracted and rebuilt. `snapshots`: some are taken, deleted and compared.
+//!   `views`: they are read and sent while hosts write. `transfers`: another drive receives them.
 //! * `gauge`: bounds of memory, time and space.
 //! * `oracle`: what a disk must hold. `scene`: what all parts of a world share. `trace`: the
 //!   fingerprint of a run.
@@ -47,6 +48,8 @@ mod tally;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod transfers;
+mod views;
 mod violation;
 mod world;
 

@@ -272,7 +272,7 @@ fn text(summary: &Summary) -> String {
 }
 
 /// Returns what the hazards did, and how close the drives came to their bounds.
-fn hazard_rows(tally: &Tally) -> [(&'static str, String); 4] {
+fn hazard_rows(tally: &Tally) -> [(&'static str, String); 5] {
     let damage = format!(
         "{} places under served drives, {} wrong bits in openings: {} blocks unreadable when \
          opened, {} refusals to open",
@@ -288,13 +288,23 @@ fn hazard_rows(tally: &Tally) -> [(&'static str, String); 4] {
         tally.snapshots_compared,
         tally.rollbacks
     );
+    let transfers = format!(
+        "{} views read, {} diffs, {} sent while hosts wrote, {} received, {} interruptions",
+        tally.views_read, tally.diffs, tally.sends, tally.received, tally.receives_interrupted
+    );
     let refused = tally.refused_at_percent.map_or("never".to_owned(), |at| format!("at {at} %"));
     let bounds = format!(
         "longest request {} ms, at most {} KiB in flight, full {refused} at the earliest",
         tally.request_ns_max / 1_000_000,
         tally.in_flight_bytes_max / 1024
     );
-    [("damage", damage), ("chores", chores), ("snapshots", snapshots), ("bounds", bounds)]
+    [
+        ("damage", damage),
+        ("chores", chores),
+        ("snapshots", snapshots),
+        ("transfers", transfers),
+        ("bounds", bounds),
+    ]
 }
 
 /// Parses a duration such as `90`, `60s`, `10m` or `8h`.

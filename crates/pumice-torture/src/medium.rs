@@ -68,6 +68,7 @@ enum Kind {
 }
 
 /// A handle on the fault layer of one world.
+#[derive(Clone)]
 pub(super) struct TracedMedium {
     /// The fault layer and the memory below it.
     pub(super) layers: Rc<Layers>,

@@ -13,6 +13,7 @@ use super::oracle::{Mismatch, Oracle};
 use super::snapshots::Frozens;
 use super::tally::Tally;
 use super::trace::Trace;
+use super::transfers::Outbox;
 use pumice_drive::base::clock::{Spawn, Task};
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::{Clock, ErrorKind, Result};
@@ -25,6 +26,7 @@ pub(super) type TorturedDrive = Drive<TracedMedium, TorturedClock>;
 
 /// The clock of a drive under torture. It holds the tasks that the drive starts until
 /// [`Scene::start_tasks`], so that the disk and the accounts can be judged as they were found.
+#[derive(Clone)]
 pub(super) struct TorturedClock {
     runtime: Runtime,
     held: Rc<RefCell<Vec<Task>>>,
@@ -106,6 +108,8 @@ pub(super) struct Scene {
     pub(super) oracle: RefCell<Oracle>,
     /// The snapshots, and what they must hold.
     pub(super) snapshots: RefCell<Frozens>,
+    /// What hosts have sent.
+    pub(super) outbox: RefCell<Outbox>,
     /// Counters.
     pub(super) tally: RefCell<Tally>,
     /// Failures that are possible in this life.
@@ -149,6 +153,7 @@ impl Scene {
             trace: Rc::default(),
             oracle: RefCell::new(Oracle::new(disk_bytes as usize)),
             snapshots: RefCell::default(),
+            outbox: RefCell::default(),
             tally: RefCell::default(),
             faults: Cell::default(),
             hazards,

@@ -102,6 +102,27 @@ impl Frozens {
         self.all.retain(|frozen| frozen.name != name);
     }
 
+    /// Returns those of the drive that no host deletes, with what they must hold, oldest first;
+    /// none while they are forbidden.
+    pub(super) fn readable(&self, infos: &[SnapshotInfo]) -> Vec<(SnapshotInfo, Rc<Image>)> {
+        if self.held > 0 {
+            return Vec::new();
+        }
+        let image = |info: &SnapshotInfo| {
+            let frozen = self.sure().find(|frozen| frozen.name == info.name)?;
+            Some((info.clone(), frozen.cut.as_ref()?.0.clone()))
+        };
+        infos.iter().filter_map(image).collect()
+    }
+
+    /// Returns those that are there, with what they must hold, in the order in which they were
+    /// begun.
+    pub(super) fn sure_names(&self) -> Vec<(String, Rc<Image>)> {
+        let image = |frozen: &Frozen| frozen.cut.as_ref().map(|cut| cut.0.clone());
+        let named = |frozen: &Frozen| Some((frozen.name.clone(), image(frozen)?));
+        self.sure().filter_map(named).collect()
+    }
+
     fn sure(&self) -> impl Iterator<Item = &Frozen> {
         self.all.iter().filter(|frozen| frozen.presence == Presence::Sure)
     }
@@ -239,6 +260,14 @@ impl Host {
                 scene.tally.borrow_mut().snapshots_deleted += 1;
                 Ok(true)
             }
+            // Another host reads it.
+            Err(error)
+                if error.kind() == ErrorKind::Busy && scene.hazards.has(Hazard::Transfers) =>
+            {
+                scene.snapshots.borrow_mut().find(name).presence = Presence::Sure;
+                scene.sleep(RETRY_NS).await;
+                Ok(true)
+            }
             Err(error) if self.may_fail(&error) => Ok(true),
             // Segments that cannot be written may be missing for good.
             Err(error) if error.kind() == ErrorKind::NoSpace && scene.has_faults() => {
@@ -328,11 +357,7 @@ impl World {
             return Ok(());
         }
         let runtime = self.scene.runtime.clone();
-        let layers = self.layers.clone().unwrap_or_else(|| {
-            let fresh = Layers::new(self.memory.clone(), runtime.clone(), 0, FaultPlan::default());
-            self.scene.damage.borrow().put_on(&fresh);
-            Rc::new(fresh)
-        });
+        let layers = self.layers_as_left();
         layers.set_plan(FaultPlan::default());
         let frozens = self.scene.snapshots.borrow();
         for frozen in &frozens.all {
@@ -341,6 +366,16 @@ impl World {
             compared?;
         }
         Ok(())
+    }
+
+    /// Returns the medium as the last life left it.
+    pub(super) fn layers_as_left(&self) -> Rc<Layers> {
+        self.layers.clone().unwrap_or_else(|| {
+            let (memory, clock) = (self.memory.clone(), self.scene.runtime.clone());
+            let fresh = Layers::new(memory, clock, 0, FaultPlan::default());
+            self.scene.damage.borrow().put_on(&fresh);
+            Rc::new(fresh)
+        })
     }
 
     async fn compare_snapshot(&self, frozen: &Frozen, layers: &Rc<Layers>) -> Result<(), Mismatch> {

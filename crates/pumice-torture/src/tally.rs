@@ -84,6 +84,16 @@ pub struct Tally {
     pub rollbacks: u64,
     /// Snapshots read whole after a life and compared.
     pub snapshots_compared: u64,
+    /// Views of snapshots read whole while hosts wrote.
+    pub views_read: u64,
+    /// Pairs of views compared with the list of what had changed.
+    pub diffs: u64,
+    /// Snapshots sent while hosts wrote.
+    pub sends: u64,
+    /// Snapshots received on another drive.
+    pub received: u64,
+    /// Attempts to receive one that were cut off or crashed.
+    pub receives_interrupted: u64,
     /// Drives extracted or rebuilt.
     pub rescues: u64,
     /// Longest time of a request, in nanoseconds of virtual time.
@@ -200,6 +210,11 @@ impl Tally {
         self.snapshots_deleted += other.snapshots_deleted;
         self.rollbacks += other.rollbacks;
         self.snapshots_compared += other.snapshots_compared;
+        self.views_read += other.views_read;
+        self.diffs += other.diffs;
+        self.sends += other.sends;
+        self.received += other.received;
+        self.receives_interrupted += other.receives_interrupted;
         self.rescues += other.rescues;
         self.took_at_most(other.request_ns_max);
         self.held_at_most(other.in_flight_bytes_max);

@@ -154,6 +154,16 @@ fn snapshots_outlive_crashes() {
 }
 
 #[test]
+fn snapshots_travel_while_hosts_write() {
+    let weights = Weights::only(Hazard::Snapshots).and(Hazard::Transfers);
+    let tally = run_with(weights, 6..=10);
+    let Tally { views_read, diffs, sends, received, receives_interrupted, .. } = tally;
+    let tame = views_read < 4 || diffs == 0 || sends < 5;
+    let tame = tame || received < 8 || receives_interrupted < 10;
+    assert!(!tame, "too tame a test: {tally:?}");
+}
+
+#[test]
 fn bits_that_rot_under_a_served_drive_are_noticed() {
     let tally = run_with(Weights::only(Hazard::Rot), 1..=12);
     let noticed = tally.unreadable_blocks + tally.restored_reads + tally.refusals;

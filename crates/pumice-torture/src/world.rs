@@ -26,6 +26,7 @@ use super::medium::Layers;
 use super::oracle::{LOST_BATCHES_MAX, Mismatch};
 use super::scene::{Faults, Limits, Scene};
 use super::tally::Tally;
+use super::transfers::Receiving;
 use super::violation::Violation;
 use pumice_drive::base::AlignedBuffer;
 use pumice_drive::base::SegmentId;
@@ -107,6 +108,8 @@ pub(super) struct World {
     pub(super) layers: Option<Rc<Layers>>,
     farewell: Option<Farewell>,
     keep: Option<Keep>,
+    /// The drive that receives snapshots.
+    pub(super) receiving: Receiving,
 }
 
 /// Runs the world of one seed. With `keep`, a folder, writes the medium before each life to
@@ -225,6 +228,7 @@ impl World {
             layers: None,
             farewell: None,
             keep: None,
+            receiving: Receiving::new(seed),
         }
     }
 
@@ -285,6 +289,7 @@ impl World {
         }
         if !self.scene.was_refused.take() {
             self.compare_snapshots()?;
+            self.receive()?;
             return Ok((stage, Fate::Continues));
         }
         let hazards = self.scene.hazards;
@@ -304,6 +309,7 @@ impl World {
             });
         }
         self.compare_snapshots()?;
+        self.receive()?;
         Ok((stage, Fate::Continues))
     }
 

@@ -2,8 +2,8 @@
 //!
 //! Limits: [`CLIENTS_MAX`] clients at once, a request of [`REQUEST_BYTES_MAX`] bytes, and a time
 //! limit for every line in and out; `sending` has those of transfers. While a request runs, a
-//! progress line is sent every [`PROGRESS_NS`]; a scrub or a compaction is cancelled when one cannot
-//! be sent.
+//! progress line is sent every [`PROGRESS_NS`]; a scrub or a compaction is cancelled when one
+//! cannot be sent.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;

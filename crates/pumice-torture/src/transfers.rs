@@ -1,0 +1,419 @@
+//! What a tortured drive sends is received on another one, which is cut off and crashes, too.
+//!
+//! ```text
+//! sent in a life, or now from the medium as the life left it
+//!   -> received: whole, cut off at any byte, or crashed at any operation of the copy's medium
+//!   -> and again, from the beginning or from where the copy is, until it is there
+//! ```
+//!
+//! After each attempt the copy has all of the snapshot, or no snapshot of that name. In the end
+//! its disk and its snapshots are read whole and compared. The draws have a stream of their own:
+//! worlds without this hazard are the same as before.
+
+use std::rc::Rc;
+
+use rand::RngExt;
+
+use super::crash_point::{CrashAt, CrashPoint};
+use super::hazard::Hazard;
+use super::medium::{Layers, TracedMedium};
+use super::oracle::{Found, Image, Mismatch};
+use super::world::World;
+use pumice_drive::base::seed::{Random, random};
+use pumice_drive::base::{Clock, Error, ErrorKind, Result};
+use pumice_drive::codec::Codec;
+use pumice_drive::controller::{
+    Depth, Drive, OpenOptions, Partial, Receive, Send, SnapshotInfo, Spec, TransferReader, View,
+    check, create, transfer_batch_bytes,
+};
+use pumice_drive::format::TRANSFER_HEAD_BYTES;
+use pumice_drive::media::Medium;
+use pumice_drive::media::layer::FaultPlan;
+use pumice_drive::media::mem::MemMedium;
+use pumice_drive::runtime::Runtime;
+
+/// Attempts that may fail before the one that does not.
+const ATTEMPTS_MAX: u32 = 3;
+
+/// Snapshots of a copy before a new one is begun.
+const HELD_MAX: usize = 5;
+
+/// A whole transfer.
+#[derive(Debug)]
+pub(super) struct Transfer {
+    pub(super) name: String,
+    /// The snapshot that the receiver must have.
+    pub(super) base: Option<String>,
+    pub(super) image: Rc<Image>,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// What hosts send, and what the other drive has.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    /// The last transfer.
+    pub(super) sent: Option<Transfer>,
+    /// The newest snapshot of the copy.
+    pub(super) newest: Option<String>,
+}
+
+/// The drive that receives.
+struct Copy {
+    memory: MemMedium,
+    /// The layer above it, until the power is lost.
+    layers: Rc<Layers>,
+    held: Vec<(String, Rc<Image>)>,
+}
+
+/// The receiving side of a world.
+pub(super) struct Receiving {
+    random: Random,
+    copy: Option<Copy>,
+}
+
+impl Receiving {
+    /// Returns that of the world of a seed.
+    pub(super) fn new(seed: u64) -> Self {
+        // An arbitrary constant keeps this stream apart from those of the drive and its hazards.
+        Self { random: random(seed ^ 0x7472_616e_7366_6572), copy: None }
+    }
+}
+
+/// How an attempt to receive ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attempt {
+    /// The snapshot was taken.
+    Whole,
+    /// The transfer was cut off.
+    CutOff,
+    /// The copy crashed.
+    Crashed,
+    /// The copy has no room.
+    Full,
+}
+
+/// Sends a snapshot; calls `pause` after each part.
+pub(super) async fn collect<M: Medium, C: Clock>(
+    view: View<'_, M, C>,
+    base: Option<View<'_, M, C>>,
+    start: u64,
+    mut pause: impl AsyncFnMut(),
+) -> Result<Vec<u8>> {
+    let mut send = Send::new(view, base, start)?;
+    let mut bytes = Vec::new();
+    while let Some(part) = send.next().await? {
+        bytes.extend_from_slice(&part);
+        send.reuse(part);
+        pause().await;
+    }
+    Ok(bytes)
+}
+
+impl World {
+    /// Receives what was sent in the last life, or a snapshot of the medium as it is.
+    pub(super) fn receive(&mut self) -> Result<(), Mismatch> {
+        let hazards = self.scene.hazards;
+        if !hazards.has(Hazard::Transfers) || !hazards.has(Hazard::Snapshots) {
+            return Ok(());
+        }
+        let sent = self.scene.outbox.borrow_mut().sent.take();
+        let transfer = match sent {
+            Some(transfer) => Some(transfer),
+            None => self.send_newest()?,
+        };
+        let Some(transfer) = transfer else { return Ok(()) };
+        let held = self.receiving.copy.take();
+        let copy = match (&transfer.base, held) {
+            (None, _) => self.new_copy(transfer.image.len() as u64),
+            (Some(base), Some(copy)) if copy.held.last().is_some_and(|held| held.0 == *base) => {
+                copy
+            }
+            (Some(_), held) => {
+                self.receiving.copy = held;
+                return Ok(());
+            }
+        };
+        self.receiving.copy = self.receive_all(copy, transfer)?;
+        let copy = self.receiving.copy.as_ref();
+        let newest = copy.and_then(|copy| copy.held.last()).map(|held| held.0.clone());
+        self.scene.outbox.borrow_mut().newest = newest;
+        Ok(())
+    }
+
+    /// Creates a drive for the copy of a disk, with another codec and other frames.
+    fn new_copy(&mut self, size_bytes: u64) -> Copy {
+        let random = &mut self.receiving.random;
+        let codecs = [Codec::None, Codec::Lz4, Codec::Zstd { level: 1 }];
+        let full = Spec {
+            segment_bytes: 4 << 20,
+            frame_blocks: 1 << random.random_range(0..7),
+            codec: codecs[random.random_range(0..codecs.len())],
+            ..Spec::new(uuid::Uuid::from_u128(random.random()), size_bytes)
+        };
+        let geometry = full.geometry().expect("worlds are drawn within the limits");
+        let capacity_bytes = Some(geometry.capacity_bytes() * 3);
+        // The disk grows to that of the snapshot.
+        let size_bytes = size_bytes - random.random_range(0..size_bytes / 8192) * 4096;
+        let spec = Spec { capacity_bytes, size_bytes, ..full };
+        let geometry = spec.geometry().expect("worlds are drawn within the limits");
+        let memory = MemMedium::new(geometry.medium_bytes());
+        let runtime = self.scene.runtime.clone();
+        runtime.block_on(create(&memory, &spec)).expect("memory takes every drive");
+        let layers = Layers::new(memory.clone(), runtime, random.random(), FaultPlan::default());
+        Copy { memory, layers: Rc::new(layers), held: Vec::new() }
+    }
+
+    /// Lets a copy lose its power.
+    fn lose_power(&mut self, copy: &mut Copy) -> Result<(), Mismatch> {
+        let runtime = self.scene.runtime.clone();
+        let lost = runtime.block_on(copy.layers.crash());
+        lost.map_err(|error| broken("memory does not fail", &error))?;
+        let (memory, seed) = (copy.memory.clone(), self.receiving.random.random());
+        copy.layers = Rc::new(Layers::new(memory, runtime, seed, FaultPlan::default()));
+        Ok(())
+    }
+
+    /// Sends the newest snapshot that is there, since the newest of the copy if it can.
+    fn send_newest(&mut self) -> Result<Option<Transfer>, Mismatch> {
+        if self.scene.is_damaged.get() {
+            return Ok(None);
+        }
+        let all = self.scene.snapshots.borrow().sure_names();
+        let copy = self.receiving.copy.as_ref().filter(|copy| copy.held.len() < HELD_MAX);
+        let newest = copy.and_then(|copy| copy.held.last()).map(|held| held.0.clone());
+        let Some((name, image)) = all.last().cloned() else { return Ok(None) };
+        if newest.as_ref() == Some(&name) {
+            return Ok(None);
+        }
+        let base = newest.filter(|newest| all.iter().any(|(name, _)| name == newest));
+        let bytes = self.send_closed(&name, base.as_deref(), 0)?;
+        Ok(bytes.map(|bytes| Transfer { name, base, image, bytes }))
+    }
+
+    /// Sends a snapshot of the medium as the life left it; returns nothing if the base is newer.
+    fn send_closed(
+        &self,
+        name: &str,
+        base: Option<&str>,
+        start: u64,
+    ) -> Result<Option<Vec<u8>>, Mismatch> {
+        let runtime = self.scene.runtime.clone();
+        let layers = self.layers_as_left();
+        layers.set_plan(FaultPlan::default());
+        let options = OpenOptions { read_only: true, ..self.options };
+        let sending = async {
+            let drive = Drive::open(layers.clone(), runtime.clone(), options).await?;
+            let infos = drive.snapshots();
+            let info = |name: &str| infos.iter().find(|info| info.name == name);
+            let open = async |name: &str| {
+                Drive::open_snapshot(layers.clone(), runtime.clone(), name, options).await
+            };
+            let Some(of) = info(name) else { return Ok(None) };
+            let disk = open(name).await?;
+            let base = match base.map(info) {
+                None => None,
+                Some(Some(base)) if base.sequence < of.sequence => {
+                    Some((open(&base.name).await?, base))
+                }
+                Some(_) => return Ok(None),
+            };
+            let base = base.as_ref().map(|(disk, info)| View { disk, info });
+            collect(View { disk: &disk, info: of }, base, start, async || ()).await.map(Some)
+        };
+        let sent: Result<Option<Vec<u8>>> = runtime.block_on(sending);
+        runtime.drop_tasks();
+        sent.map_err(|error| Mismatch {
+            promised: format!("{name} can be sent from byte {start} on"),
+            found: error.chain(),
+        })
+    }
+
+    /// Receives a transfer, however often that is interrupted. Returns the copy, unless it is full.
+    fn receive_all(
+        &mut self,
+        mut copy: Copy,
+        mut transfer: Transfer,
+    ) -> Result<Option<Copy>, Mismatch> {
+        let wrong = |promised: &str, found| Mismatch { promised: promised.to_owned(), found };
+        for attempt in 0.. {
+            let is_last = attempt == ATTEMPTS_MAX;
+            let (len, random) = (transfer.bytes.len(), &mut self.receiving.random);
+            let is_cut = !is_last && random.random_range(0..3) == 0;
+            let end = if is_cut { random.random_range(0..len) } else { len };
+            let crash = if is_last || is_cut { CrashAt::Never } else { draw_crash(random) };
+            let ended = self.attempt(&copy, &transfer, end, crash)?;
+            if ended == Attempt::Full {
+                return Ok(None);
+            }
+            if self.receiving.random.random() {
+                self.lose_power(&mut copy)?;
+            }
+            let (part, infos) = self.state(&copy)?;
+            let names: Vec<&str> = infos.iter().map(|info| info.name.as_str()).collect();
+            let mut wanted: Vec<&str> = copy.held.iter().map(|held| held.0.as_str()).collect();
+            let is_there = names.last() == Some(&transfer.name.as_str());
+            wanted.extend(is_there.then_some(transfer.name.as_str()));
+            let is_right = names == wanted
+                && !(is_there && (end < len || part.is_some()))
+                && (is_there || ended != Attempt::Whole);
+            if !is_right {
+                let what = format!("{end} of {len} bytes, {ended:?}: {names:?}, {part:?}");
+                return Err(wrong("a snapshot is received at the end or not at all", what));
+            }
+            if is_there {
+                break;
+            }
+            self.scene.tally.borrow_mut().receives_interrupted += 1;
+            self.go_on(&mut transfer, part)?;
+        }
+        self.scene.tally.borrow_mut().received += 1;
+        copy.held.push((transfer.name, transfer.image));
+        self.compare_copy(&copy)?;
+        Ok(Some(copy))
+    }
+
+    /// Sends the rest of what a copy has a part of, if the snapshots are still there; otherwise the
+    /// same transfer is applied again.
+    fn go_on(&mut self, transfer: &mut Transfer, part: Option<Partial>) -> Result<(), Mismatch> {
+        let Some(part) = part else { return Ok(()) };
+        let all = self.scene.snapshots.borrow().sure_names();
+        let is_there = |wanted: &str| all.iter().any(|(name, _)| name == wanted);
+        let are_there = is_there(&transfer.name) && transfer.base.as_deref().is_none_or(is_there);
+        if !are_there || self.scene.is_damaged.get() || self.receiving.random.random() {
+            return Ok(());
+        }
+        let (name, base) = (&transfer.name, transfer.base.as_deref());
+        if let Some(rest) = self.send_closed(name, base, part.offset)? {
+            transfer.bytes = rest;
+        }
+        Ok(())
+    }
+
+    /// Receives the bytes up to `end`; the process ends after that.
+    fn attempt(
+        &mut self,
+        copy: &Copy,
+        transfer: &Transfer,
+        end: usize,
+        crash: CrashAt,
+    ) -> Result<Attempt, Mismatch> {
+        let runtime = self.scene.runtime.clone();
+        let crash_point = Rc::new(CrashPoint::default());
+        crash_point.set(crash);
+        let medium = TracedMedium {
+            layers: copy.layers.clone(),
+            crash_point: crash_point.clone(),
+            trace: self.scene.trace.clone(),
+            misread: Rc::default(),
+            in_flight: Rc::default(),
+            clock: runtime.clone(),
+        };
+        let notes = self.receiving.random.random();
+        let bytes = &transfer.bytes[..end];
+        let receiving = receive(medium, runtime.clone(), bytes, &transfer.name, notes);
+        let ended = runtime.block_on(crash_point.until_crash(receiving));
+        runtime.drop_tasks();
+        match ended {
+            None => Ok(Attempt::Crashed),
+            Some(Ok(true)) => Ok(Attempt::Whole),
+            Some(Ok(false)) => Ok(Attempt::CutOff),
+            Some(Err(error)) if error.kind() == ErrorKind::NoSpace => Ok(Attempt::Full),
+            Some(Err(error)) => Err(Mismatch {
+                promised: format!("{} is received", transfer.name),
+                found: error.chain(),
+            }),
+        }
+    }
+
+    /// Returns what the copy is after an attempt.
+    fn state(&self, copy: &Copy) -> Result<(Option<Partial>, Vec<SnapshotInfo>), Mismatch> {
+        let runtime = self.scene.runtime.clone();
+        let options = OpenOptions { read_only: true, partial: true, ..OpenOptions::default() };
+        let opening = Drive::open(copy.layers.clone(), runtime.clone(), options);
+        let state = runtime.block_on(opening).map(|drive| (drive.partial(), drive.snapshots()));
+        runtime.drop_tasks();
+        state.map_err(|error| broken("the copy opens", &error))
+    }
+
+    /// Reads the disk and the snapshots of a copy.
+    fn compare_copy(&self, copy: &Copy) -> Result<(), Mismatch> {
+        let runtime = self.scene.runtime.clone();
+        let mut ignore = |_| ();
+        let checking = check(&copy.layers, Depth::Full, &mut ignore);
+        let report = runtime.block_on(checking).map_err(|error| broken("a check", &error))?;
+        if report.problem_count > 0 {
+            let promised = "the copy has no problem".to_owned();
+            return Err(Mismatch { promised, found: format!("{:?}", report.problems) });
+        }
+        let last = copy.held.last().map(|(_, image)| (None, image));
+        let snapshots = copy.held.iter().map(|(name, image)| (Some(name.as_str()), image));
+        for (name, image) in snapshots.chain(last) {
+            let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+            let mut disk = vec![0xa5; image.len()];
+            let reading = async {
+                let (medium, clock) = (copy.layers.clone(), runtime.clone());
+                let drive = match name {
+                    Some(name) => Drive::open_snapshot(medium, clock, name, options).await?,
+                    None => Drive::open(medium, clock, options).await?,
+                };
+                drive.read(0, &mut disk).await
+            };
+            let read = runtime.block_on(reading);
+            runtime.drop_tasks();
+            read.map_err(|error| broken("the copy can be read", &error))?;
+            let found = Found { bytes: &disk, unreadable: &Default::default() };
+            if let Some(found) = image.first_wrong(&found) {
+                let promised = format!("what was received is what was sent: {name:?}");
+                return Err(Mismatch { promised, found });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn broken(promised: &str, error: &Error) -> Mismatch {
+    Mismatch { promised: promised.to_owned(), found: error.chain() }
+}
+
+/// Draws the moment at which the copy crashes: often near the marks in its superblocks.
+fn draw_crash(random: &mut Random) -> CrashAt {
+    match random.random_range(0..6) {
+        0 => CrashAt::Never,
+        1 | 2 => CrashAt::BeforeSuperblock(random.random_range(1..=10)),
+        3 => CrashAt::BeforeUpdate(random.random_range(1..=30)),
+        4 => CrashAt::AfterOperation(random.random_range(1..=60)),
+        _ => CrashAt::Poll(random.random_range(1..=200)),
+    }
+}
+
+/// Receives as much as there is; returns whether that is all of it.
+async fn receive(
+    medium: TracedMedium,
+    clock: Runtime,
+    bytes: &[u8],
+    name: &str,
+    notes: bool,
+) -> Result<bool> {
+    let options = OpenOptions { partial: true, ..OpenOptions::default() };
+    let drive = Drive::open(medium, clock, options).await?;
+    let Some(head) = bytes.first_chunk() else { return Ok(false) };
+    let reader = TransferReader::new(head)?;
+    drive.fit(reader.head(), name).await?;
+    let mut receive = Receive::begin(&drive, reader, name.to_owned()).await?;
+    let mut rest = &bytes[TRANSFER_HEAD_BYTES..];
+    while let Some(header) = rest.first_chunk() {
+        let Some((batch, later)) = rest.split_at_checked(transfer_batch_bytes(header)?) else {
+            break;
+        };
+        if receive.apply(batch).await? {
+            receive.end().await?;
+            return Ok(true);
+        }
+        if notes {
+            receive.note().await?;
+        }
+        rest = later;
+    }
+    receive.note().await?;
+    Ok(false)
+}
