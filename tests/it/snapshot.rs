@@ -264,7 +264,73 @@ fn many_snapshots_of_a_served_drive_are_listed_and_rotated() {
     assert_eq!(left.last().unwrap(), &taken);
     assert_eq!(done["deleted"].as_array().unwrap().len(), 42 - left.len());
     server.stop();
-    refused(&drive, &["snapshot", "rotate", &path(&drive), "--keep", "often:3"], "hourly:24");
+    let wrong = ["snapshot", "rotate", &path(&drive), "--keep", "often:3"];
+    refused(&drive, &wrong, "hourly:24");
+    refused(&drive, &wrong, "(see pumice snapshot rotate --help)");
+}
+
+#[test]
+fn a_bookmark_tells_what_changed_and_has_no_data() {
+    let (Some(nbdcopy), Some(qemu_io)) = (tool("nbdcopy"), tool("qemu-io")) else { return };
+    if stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("64M", &["--segment", "4M", "--capacity", "256M"]);
+    let first = disk(&drive, "first", 1);
+    let server = drive.serve();
+    run_ok(Command::new(&nbdcopy).arg(&first).arg(server.uri()));
+    server.stop();
+    ok(&drive, &["snapshot", "create", &named(&drive, "auto-mark")]);
+    let copy = Drive::create("64M", &["--segment", "4M", "--capacity", "256M", "--codec", "none"]);
+    let transfer = drive.beside("transfer").display().to_string();
+    ok(&drive, &["send", &named(&drive, "auto-mark"), "--output", &transfer]);
+    ok(&copy, &["receive", &path(&copy), "--input", &transfer]);
+    let marked = ok(&drive, &["snapshot", "bookmark", &named(&drive, "auto-mark")]);
+    assert!(marked.contains("a bookmark now, which holds"), "{marked}");
+    refused(&drive, &["snapshot", "bookmark", &named(&drive, "auto-mark")], "is a bookmark");
+    let server = drive.serve();
+    let writes = ["write -P 1 5000 1", "write -P 2 9M 5M"];
+    let mut write = Command::new(&qemu_io);
+    writes.iter().for_each(|text| {
+        write.args(["-f", "raw", "-c", text]);
+    });
+    run_ok(write.arg(server.uri()));
+    server.stop();
+    ok(&drive, &["snapshot", "create", &named(&drive, "later")]);
+    ok(&drive, &["compact", &path(&drive)]);
+    let diff = ok(&drive, &["diff", &named(&drive, "auto-mark"), &named(&drive, "later")]);
+    assert_eq!(diff.lines().count(), 3, "{diff}");
+    assert!(diff.starts_with("4096 4096 data\n9437184 5242880 data\n"), "{diff}");
+    ok(&drive, &["check", &path(&drive)]);
+    let list = ok(&drive, &["snapshot", "list", &path(&drive)]);
+    assert!(list.contains("auto-mark (bookmark)"), "{list}");
+    let image = drive.beside("image").display().to_string();
+    let mark = named(&drive, "auto-mark");
+    for command in [
+        &["extract", &mark, &image][..],
+        &["snapshot", "rollback", &mark, "--delete-newer"],
+        &["diff", &mark, &mark],
+        &["send", &mark, "--output", &image],
+        &["serve", &mark, "--unix", &image, "--read-only"],
+    ] {
+        refused(&drive, command, "is a bookmark, which has no data");
+    }
+    // The receiver has the snapshot.
+    let args = ["send", &named(&drive, "later"), "--since", "auto-mark", "--output", &transfer];
+    ok(&drive, &[&args[..], &["--force"]].concat());
+    ok(&copy, &["receive", &path(&copy), "--input", &transfer]);
+    ok(&drive, &["extract", &named(&drive, "later"), &image]);
+    let copied = copy.beside("image").display().to_string();
+    ok(&copy, &["extract", &named(&copy, "later"), &copied]);
+    assert!(same(Path::new(&image), Path::new(&copied)));
+    // Rotation leaves it, unless it is asked for.
+    let rotate = ["snapshot", "rotate", &path(&drive), "--keep", "hourly:1", "--dry-run"];
+    assert_eq!(ok(&drive, &rotate), "");
+    let wanted = format!("{mark}: would be deleted\n");
+    ok(&drive, &["snapshot", "create", &named(&drive, "auto-next")]);
+    assert_eq!(ok(&drive, &[&rotate[..], &["--bookmarks"]].concat()), wanted);
+    ok(&drive, &["snapshot", "delete", &mark]);
+    assert_eq!(names(&drive), ["later", "auto-next"]);
 }
 
 /// Two served drives and a closed one. A writer numbers its writes on the two in turn: what is in

@@ -281,12 +281,15 @@ fn hazard_rows(tally: &Tally) -> [(&'static str, String); 4] {
     let chores =
         format!("{} scrubs, {} resizes, {} rescues", tally.scrubs, tally.resizes, tally.rescues);
     let snapshots = format!(
-        "{} taken, {} refused, {} deleted, {} compared whole after lives, {} rolled back to",
+        "{} taken, {} refused, {} deleted, {} compared whole after lives, {} rolled back to, {} \
+         made bookmarks, {} of these compared",
         tally.snapshots,
         tally.snapshots_refused,
         tally.snapshots_deleted,
         tally.snapshots_compared,
-        tally.rollbacks
+        tally.rollbacks,
+        tally.bookmarks,
+        tally.bookmarks_compared
     );
     let refused = tally.refused_at_percent.map_or("never".to_owned(), |at| format!("at {at} %"));
     let bounds = format!(

@@ -46,6 +46,8 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// Open the disk also while it holds only a part of a snapshot that is being received.
     pub partial: bool,
+    /// Open a bookmark, too: its disk can be compared with later ones, and not read.
+    pub bookmark: bool,
     /// Bytes of the map's leaves to keep in memory, about.
     pub map_cache_bytes: usize,
     /// Bytes of memory for decoded blocks that were read; 0 keeps none.
@@ -73,6 +75,7 @@ impl Default for OpenOptions {
         Self {
             read_only: false,
             partial: false,
+            bookmark: false,
             map_cache_bytes: MAP_CACHE_BYTES_DEFAULT,
             read_cache_bytes: READ_CACHE_BYTES_DEFAULT,
             read_ahead_bytes: READ_AHEAD_BYTES_DEFAULT,

@@ -73,21 +73,32 @@ pub struct Snapshot {
     pub host_bytes: u64,
     /// Whether it is deleted before a write is refused for space.
     pub yields: bool,
+    /// Whether only its map is kept, and no data: then it does not yield.
+    pub is_bookmark: bool,
 }
 
 /// The flag of a snapshot that yields.
 const YIELDS: u32 = 1;
 
+/// The flag of a bookmark.
+const BOOKMARK: u32 = 2;
+
 impl Snapshot {
     /// Bytes of an entry.
     pub const BYTES: usize = size_of::<SnapshotLayout>();
 
+    /// Returns the entry of the bookmark that the snapshot becomes.
+    pub fn as_bookmark(&self) -> Self {
+        Self { yields: false, is_bookmark: true, ..self.clone() }
+    }
+
     /// Appends the entry to `out`.
     ///
     /// # Panics
-    /// If the name is not one that [`check_snapshot_name`] accepts.
+    /// If the name is not one that [`check_snapshot_name`] accepts, or a bookmark yields.
     pub fn encode_into(&self, out: &mut Vec<u8>) {
         assert!(check_snapshot_name(&self.name).is_ok(), "a snapshot has a possible name");
+        assert!(!(self.yields && self.is_bookmark), "a bookmark has nothing to yield");
         let mut layout = SnapshotLayout::new_zeroed();
         layout.guid = *self.guid.as_bytes();
         layout.watermark = self.watermark.0.into();
@@ -104,7 +115,8 @@ impl Snapshot {
         layout.mapped_blocks = self.mapped_blocks.into();
         layout.live_bytes = self.live_bytes.into();
         layout.host_bytes = self.host_bytes.into();
-        layout.flags = if self.yields { YIELDS } else { 0 }.into();
+        let flags = u32::from(self.yields) * YIELDS + u32::from(self.is_bookmark) * BOOKMARK;
+        layout.flags = flags.into();
         layout.name_bytes = u8::try_from(self.name.len()).expect("a name has 255 bytes at most");
         for (target, byte) in layout.name.iter_mut().zip(self.name.bytes()) {
             *target = byte;
@@ -149,8 +161,10 @@ impl Snapshot {
             live_bytes: layout.live_bytes.get(),
             host_bytes: layout.host_bytes.get(),
             yields: layout.flags.get() == YIELDS,
+            is_bookmark: layout.flags.get() == BOOKMARK,
         };
-        let is_possible = matches!(layout.flags.get(), 0 | YIELDS)
+        let is_possible = matches!(layout.flags.get(), 0 | YIELDS | BOOKMARK)
+            && (decoded.root.is_some() || !decoded.is_bookmark)
             && layout.reserved == [0; 23]
             && rest.iter().all(|&byte| byte == 0)
             && (decoded.root.is_some() || root.is_nothing());
@@ -221,6 +235,7 @@ mod tests {
             live_bytes: 123_456,
             host_bytes: 1 << 40,
             yields: false,
+            is_bookmark: false,
         }
     }
 
@@ -240,6 +255,8 @@ mod tests {
                 let snapshot = Snapshot { name: name.to_owned(), root, yields, ..sample(1) };
                 assert_eq!(Snapshot::decode(&encoded(&snapshot)).unwrap(), snapshot);
             }
+            let bookmark = Snapshot { name: name.to_owned(), is_bookmark: true, ..sample(1) };
+            assert_eq!(Snapshot::decode(&encoded(&bookmark)).unwrap(), bookmark);
         }
         assert_eq!(SNAPSHOTS_IN_A_PIECE, 42);
     }
@@ -258,8 +275,15 @@ mod tests {
 
     #[test]
     fn impossible_entries_are_refused() {
-        let changes: [fn(&mut [u8]); 7] = [
-            |bytes| bytes[60] = 2,
+        let changes: [fn(&mut [u8]); 9] = [
+            |bytes| bytes[60] = 3,
+            |bytes| bytes[60] = 4,
+            // A bookmark without a root.
+            |bytes| {
+                bytes[40..60].fill(0);
+                bytes[60] = 2;
+                bytes[64..72].fill(0);
+            },
             |bytes| bytes[104] = 1,
             |bytes| bytes[127] = 0,
             |bytes| bytes[127] = 3,

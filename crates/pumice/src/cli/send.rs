@@ -36,7 +36,7 @@ pub(crate) struct Args {
     #[arg(value_name = "PATH@NAME")]
     snapshot: PathBuf,
 
-    /// Leave out what this earlier snapshot of the drive has
+    /// Leave out what this earlier snapshot of the drive has; a bookmark of it will do
     #[arg(long, value_name = "NAME", conflicts_with = "resume")]
     since: Option<String>,
 
@@ -89,9 +89,9 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let runtime = Runtime::new(Backend::Auto)?;
     let place = Place::of(&args.snapshot)?;
     let wanted = wanted(&runtime, &place, args)?;
-    let view = |info: &SnapshotInfo| view(&runtime, &place.path, info);
-    let disk = view(&wanted.info)?;
-    let base = wanted.base.as_ref().map(view).transpose()?;
+    let view = |info: &SnapshotInfo, bookmark| view(&runtime, &place.path, info, bookmark);
+    let disk = view(&wanted.info, false)?;
+    let base = wanted.base.as_ref().map(|base| view(base, true)).transpose()?;
     let mut output = Output::open(args)?;
     let base = base.as_deref().zip(wanted.base.as_ref());
     let base = base.map(|(disk, info)| View { disk, info });
@@ -169,11 +169,16 @@ fn wanted(runtime: &Runtime, place: &Place, args: &Args) -> Result<Wanted> {
     Ok(Wanted { info, base: base.map(known).transpose()?, start: offset })
 }
 
-/// Opens a snapshot.
-fn view(runtime: &Runtime, path: &Path, info: &SnapshotInfo) -> Result<Rc<FileDrive>> {
+/// Opens a snapshot, or a bookmark.
+fn view(
+    runtime: &Runtime,
+    path: &Path,
+    info: &SnapshotInfo,
+    bookmark: bool,
+) -> Result<Rc<FileDrive>> {
     let place = Place { path: path.to_owned(), snapshot: Some(info.name.clone()) };
     let medium = super::open::medium(runtime, path, true)?;
-    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let options = OpenOptions { read_only: true, bookmark, ..OpenOptions::default() };
     super::open::on(runtime, &place, medium, options)
 }
 

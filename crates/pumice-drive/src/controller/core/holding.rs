@@ -68,6 +68,17 @@ impl Core {
         self.is_view = true;
     }
 
+    /// Makes this the map of a bookmark, by which nothing is read.
+    pub(crate) fn be_bookmark(&mut self) {
+        assert!(self.is_view, "a bookmark is no disk of a host");
+        self.is_bookmark = true;
+    }
+
+    /// Returns whether this is the map of a bookmark.
+    pub(crate) fn is_bookmark(&self) -> bool {
+        self.is_bookmark
+    }
+
     /// Returns where a frame is that a map of this drive or of one of its snapshots names in
     /// `generation` of its segment, and the generation there.
     #[inline]
@@ -154,7 +165,9 @@ impl Core {
         };
         let Self { snapshots, space, .. } = self;
         let mut is_needed = false;
-        for kept in snapshots.all_mut().filter(|kept| copied.is_named_by(kept.entry.watermark)) {
+        let needs =
+            |kept: &&mut Kept| !kept.entry.is_bookmark && copied.is_named_by(kept.entry.watermark);
+        for kept in snapshots.all_mut().filter(needs) {
             is_needed = true;
             if kept.retained.insert(to.segment) {
                 assert!(space.retain(to.segment), "a copy is in a segment in use");

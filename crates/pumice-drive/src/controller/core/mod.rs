@@ -222,6 +222,8 @@ pub(crate) struct Core {
     forwards: Forwards,
     /// Whether this is a snapshot, whose map names frames that may have been moved.
     is_view: bool,
+    /// Whether this is a bookmark, whose frames may be gone.
+    is_bookmark: bool,
     wakes: Wakes,
 }
 
@@ -265,6 +267,7 @@ impl Core {
             snapshots: Snapshots::default(),
             forwards: Forwards::default(),
             is_view: false,
+            is_bookmark: false,
             wakes: Wakes::default(),
         }
     }
@@ -409,6 +412,20 @@ impl Core {
         }
         let what = format!("the range {offset}+{len} lies beyond the disk's end");
         Err(Error::new(ErrorKind::InvalidInput, what))
+    }
+
+    /// Checks that a range may be read.
+    ///
+    /// # Errors
+    /// `InvalidInput` beyond the end, and of a bookmark.
+    #[inline]
+    pub(crate) fn check_readable(&self, offset: u64, len: u64) -> Result<()> {
+        self.check_range(offset, len)?;
+        if self.is_bookmark {
+            let what = "a bookmark has no data to read: see `pumice snapshot bookmark --help`";
+            return Err(Error::new(ErrorKind::InvalidInput, what));
+        }
+        Ok(())
     }
 
     /// Checks that a change of a range may run.

@@ -7,6 +7,8 @@
 //!         end_checkpoint -> the segments with metadata are retained, too
 //! delete: begin_checkpoint -> a list without it -> root, superblocks
 //!         end_checkpoint -> its segments are let go
+//! bookmark: begin_checkpoint -> a list that says so -> root, superblocks
+//!           end_checkpoint -> its segments without metadata are let go
 //! roll back: begin_checkpoint -> the map of the snapshot is the map of the disk
 //!            end_checkpoint -> what only the map before named is dead
 //! ```
@@ -40,6 +42,8 @@ pub(crate) enum Wish {
     Create(NewSnapshot),
     /// Be the first without the snapshots of these batches.
     Delete(Vec<SeqNo>),
+    /// Be the first that keeps only the map of this snapshot.
+    Bookmark(SeqNo),
     /// Be of a disk as a snapshot has it, and the first without those taken after it.
     RollBack(Box<KeptDisk>),
 }
@@ -134,13 +138,13 @@ impl SegmentSet {
     }
 }
 
-/// A snapshot of an open drive.
+/// A snapshot of an open drive, or a bookmark.
 #[derive(Clone, Debug)]
 pub(crate) struct Kept {
     /// Its entry in the list.
     pub(crate) entry: Snapshot,
     /// Every segment that held something of it when it was taken: what its root says. What is
-    /// named there may have been moved since.
+    /// named there may have been moved since. Of a bookmark those of its map.
     pub(crate) named: SegmentSet,
     /// Every segment that holds something of it now.
     pub(crate) retained: SegmentSet,
@@ -154,6 +158,7 @@ pub(crate) struct Kept {
 enum Change {
     Create(Kept),
     Delete(Vec<SeqNo>),
+    Bookmark(SeqNo),
     /// The disk is that of this batch from now on; snapshots after it go.
     RollBack(SeqNo),
 }
@@ -162,7 +167,7 @@ impl Change {
     /// Returns whether a snapshot goes.
     fn deletes(&self, entry: &Snapshot) -> bool {
         match self {
-            Self::Create(_) => false,
+            Self::Create(_) | Self::Bookmark(_) => false,
             Self::Delete(gone) => gone.contains(&entry.watermark),
             Self::RollBack(to) => entry.watermark > *to,
         }
@@ -187,6 +192,8 @@ pub(crate) struct Snapshots {
     held_until: u64,
     /// The host needs the space of a snapshot that yields.
     must_yield: bool,
+    /// Snapshots given up for that since the opening.
+    given_up: u64,
     /// Whether it is known, as far as it can be, what they hold of each segment.
     is_measured: bool,
 }
@@ -246,6 +253,11 @@ impl Snapshots {
         self.begun
     }
 
+    /// Returns how many snapshots that yield were given up since the opening.
+    pub(crate) fn given_up(&self) -> u64 {
+        self.given_up
+    }
+
     /// Returns the snapshot of a name.
     pub(crate) fn find(&self, name: &str) -> Option<&Kept> {
         self.kept.iter().find(|kept| kept.entry.name == name)
@@ -271,7 +283,12 @@ impl Snapshots {
             Some(Change::Create(new)) => Some(&new.entry),
             _ => None,
         };
-        self.kept.iter().map(|kept| &kept.entry).filter(stays).chain(new).cloned().collect()
+        let as_it_will_be = |entry: &Snapshot| match &self.change {
+            Some(Change::Bookmark(of)) if entry.watermark == *of => entry.as_bookmark(),
+            _ => entry.clone(),
+        };
+        let all = self.kept.iter().map(|kept| &kept.entry).filter(stays).chain(new);
+        all.map(as_it_will_be).collect()
     }
 }
 
@@ -299,6 +316,7 @@ impl Core {
             let named = kept.named.iter();
             let named = named.filter(|&segment| !forwards.is_emptied(segment, watermark));
             let copies = forwards.needed_by(watermark).map(|to| to.segment);
+            let copies = copies.filter(|_| !kept.entry.is_bookmark);
             for segment in named.chain(copies) {
                 if !kept.retained.contains(segment) && space.retain(segment) {
                     kept.retained.insert(segment);
@@ -313,7 +331,8 @@ impl Core {
     /// Drops what no snapshot needs of the tables of what was moved.
     fn prune_forwards(&mut self) {
         let kept = &self.snapshots.kept;
-        let watermarks: Vec<_> = kept.iter().map(|kept| kept.entry.watermark).collect();
+        let with_data = kept.iter().filter(|kept| !kept.entry.is_bookmark);
+        let watermarks: Vec<_> = with_data.map(|kept| kept.entry.watermark).collect();
         let names = |segment, watermark| {
             let at = kept.binary_search_by_key(&watermark, |kept| kept.entry.watermark);
             at.ok().and_then(|at| kept.get(at)).is_some_and(|kept| kept.named.contains(segment))
@@ -402,9 +421,9 @@ impl Core {
         Err(Error::new(ErrorKind::NoSpace, what))
     }
 
-    /// Begins to read a snapshot: until [`Core::end_view`] it is not deleted, and nothing that
-    /// snapshots need is moved. Returns its entry, and where frames are that were moved before;
-    /// `None` if there is no such snapshot.
+    /// Begins to read a snapshot or a bookmark: until [`Core::end_view`] it is not deleted, and
+    /// nothing that snapshots need is moved. Returns its entry, and where frames are that were
+    /// moved before; `None` if there is no such snapshot.
     ///
     /// # Errors
     /// `Busy` if it is being deleted.
@@ -413,14 +432,20 @@ impl Core {
         let Some(kept) = kept.iter_mut().find(|kept| kept.entry.name == name) else {
             return Ok(None);
         };
-        if change.as_ref().is_some_and(|change| change.deletes(&kept.entry)) {
+        let is_bookmarked =
+            matches!(change, Some(Change::Bookmark(of)) if *of == kept.entry.watermark);
+        if is_bookmarked || change.as_ref().is_some_and(|change| change.deletes(&kept.entry)) {
             let what = format!("the snapshot {name} is being deleted");
             return Err(Error::new(ErrorKind::Busy, what));
         }
         kept.readers = kept.readers.checked_add(1).expect("views take memory");
         let entry = kept.entry.clone();
         self.fix_retained();
-        let forwards = self.forwards.of_snapshot(entry.watermark);
+        let forwards = match entry.is_bookmark {
+            // What it named may be where younger snapshots still need it.
+            true => self.forwards.clone().for_reading(),
+            false => self.forwards.of_snapshot(entry.watermark),
+        };
         Ok(Some((entry, forwards)))
     }
 
@@ -451,6 +476,10 @@ impl Core {
             Wish::Delete(gone) => {
                 self.check_kept(gone)?;
                 self.check_unread(|watermark| gone.contains(&watermark))
+            }
+            Wish::Bookmark(of) => {
+                self.check_kept(&[*of])?;
+                self.check_unread(|watermark| watermark == *of)
             }
             Wish::RollBack(disk) => {
                 self.check_kept(&[disk.watermark])?;
@@ -486,6 +515,7 @@ impl Core {
         let change = match wish {
             Wish::None => None,
             Wish::Delete(gone) => Some(Change::Delete(gone)),
+            Wish::Bookmark(of) => Some(Change::Bookmark(of)),
             Wish::RollBack(_) => unreachable!("the disk is another before its root is made"),
             Wish::Create(new) => {
                 self.snapshots.begun += 1;
@@ -528,6 +558,7 @@ impl Core {
             live_bytes,
             host_bytes: root.host_bytes,
             yields: new.yields,
+            is_bookmark: false,
         };
         Kept { entry, named: retained.clone(), retained, damage: None, readers: 0 }
     }
@@ -567,9 +598,11 @@ impl Core {
                 self.snapshots.kept.push(new);
             }
             Some(change) => {
+                let mut gone = self.give_up_data(&change);
                 let is_gone = |kept: &mut Kept| change.deletes(&kept.entry);
-                let gone: Vec<_> = self.snapshots.kept.extract_if(.., is_gone).collect();
-                for segment in gone.iter().flat_map(|kept| kept.retained.iter()) {
+                let deleted = self.snapshots.kept.extract_if(.., is_gone);
+                gone.extend(deleted.flat_map(|kept| kept.retained.iter().collect::<Vec<_>>()));
+                for segment in gone {
                     self.space.let_go(segment);
                     if self.space.is_retained(segment) {
                         self.space.forget_held(segment);
@@ -584,6 +617,24 @@ impl Core {
         self.fix_retained();
     }
 
+    /// Makes a snapshot a bookmark, if that is the change; returns the segments that it needs no
+    /// more.
+    fn give_up_data(&mut self, change: &Change) -> Vec<SegmentId> {
+        let &Change::Bookmark(of) = change else { return Vec::new() };
+        let Self { snapshots, space, .. } = self;
+        let kept = snapshots.kept.iter_mut().find(|kept| kept.entry.watermark == of);
+        let kept = kept.expect("a snapshot that is given up was there when that began");
+        let is_of_map = |segment: &SegmentId| space.stream(*segment) == Stream::Meta;
+        let (map, gone): (Vec<_>, Vec<_>) = kept.retained.iter().partition(is_of_map);
+        let mut retained = SegmentSet::default();
+        map.into_iter().for_each(|segment| {
+            retained.insert(segment);
+        });
+        kept.entry = kept.entry.as_bookmark();
+        (kept.named, kept.retained) = (retained.clone(), retained);
+        gone
+    }
+
     /// Forgets what a checkpoint that was abandoned would have changed.
     pub(super) fn abandon_change(&mut self) {
         match self.snapshots.change.take() {
@@ -595,7 +646,7 @@ impl Core {
                 let what = "the disk was rolled back in memory only: open the drive again";
                 self.poison(&Error::new(ErrorKind::Medium, what));
             }
-            Some(Change::Delete(_)) | None => {}
+            Some(Change::Delete(_) | Change::Bookmark(_)) | None => {}
         }
         self.fix_retained();
     }
@@ -631,6 +682,11 @@ impl Core {
         self.snapshots.oldest_that_yields().filter(|_| is_wanted).cloned()
     }
 
+    /// Notes that a snapshot that yields was given up.
+    pub(crate) fn note_given_up(&mut self) {
+        self.snapshots.given_up += 1;
+    }
+
     /// Returns whether a snapshot is to be given up.
     pub(crate) fn must_yield(&self) -> bool {
         self.snapshots.must_yield
@@ -664,13 +720,18 @@ impl Core {
         !self.snapshots.next_list().is_empty()
     }
 
-    /// Returns the bytes that only one snapshot holds: what its deletion gives back.
-    pub(crate) fn bytes_alone(&self, kept: &Kept) -> u64 {
+    /// Returns the bytes that only one snapshot holds, which its deletion gives back, and those
+    /// that it may hold together with others.
+    pub(crate) fn bytes_held(&self, kept: &Kept) -> [u64; 2] {
         let segment_bytes = self.superblock.segment_bytes;
-        let alone = kept.retained.iter().filter(|&segment| self.space.retained_by(segment) == 1);
-        let needed = |segment| self.space.needed_bytes_of(segment, segment_bytes);
-        let dead = |segment| needed(segment).saturating_sub(self.space.live_bytes_of(segment));
-        alone.map(|segment| u64::from(dead(segment))).sum()
+        let (mut alone, mut shared) = (0, 0);
+        for segment in kept.retained.iter() {
+            let needed = self.space.needed_bytes_of(segment, segment_bytes);
+            let dead = needed.saturating_sub(self.space.live_bytes_of(segment));
+            let is_shared = self.space.retained_by(segment) > 1;
+            *if is_shared { &mut shared } else { &mut alone } += u64::from(dead);
+        }
+        [alone, shared]
     }
 
     /// Returns the bytes of the disk that blocks with data or a fill of a snapshot cover.

@@ -14,6 +14,7 @@ use super::super::core::{Core, GivesBack, Settings};
 use super::super::log::buffers::Buffers;
 use super::super::log::walk::WalkEnd;
 use super::super::log::{BUFFER_COUNT, LogEnd, Tail, WRITERS};
+use super::super::maintenance::check_kind;
 use super::super::options::OpenOptions;
 use super::super::recovery::{self, Limits, Reader, Recovered};
 use super::frame_cache::FrameCache;
@@ -62,11 +63,11 @@ impl<M: Medium + 'static, C: Spawn + 'static> Drive<M, C> {
         Ok(Self::start(Self::open_as(medium, clock, options, limits, loaded.stored).await?))
     }
 
-    /// Opens a snapshot of the drive on a medium, read-only. The drive must not be open for writing
-    /// meanwhile.
+    /// Opens a snapshot of the drive on a medium, read-only, or a bookmark, if `options` say so.
+    /// The drive must not be open for writing meanwhile.
     ///
     /// # Errors
-    /// `NotFound`, or as [`Drive::open`].
+    /// `NotFound`, `InvalidInput` if it is a bookmark, or as [`Drive::open`].
     pub async fn open_snapshot(
         medium: M,
         clock: C,
@@ -76,13 +77,17 @@ impl<M: Medium + 'static, C: Spawn + 'static> Drive<M, C> {
         let StoredSuperblock { superblock, slot } = superblocks::load(&medium).await?.stored;
         medium.set_geometry(superblocks::geometry(&superblock))?;
         let (snapshot, forwards) = Reader::new(&medium, &superblock).find_snapshot(name).await?;
+        check_kind(&snapshot, &options)?;
         let superblock = recovery::superblock_of(&superblock, &snapshot);
         let options = OpenOptions { read_only: true, ..options };
         let limits = Limits::for_map_cache(options.map_cache_bytes);
         let stored = StoredSuperblock { superblock, slot };
         let settings = settings(&medium, &stored.superblock, &options);
-        let recovered =
+        let mut recovered =
             recovery::restore(&medium, &stored.superblock, settings, limits, forwards).await?;
+        if snapshot.is_bookmark {
+            recovered.core.be_bookmark();
+        }
         let drive = Self::assemble(medium, clock, options, stored, recovered, 0).await?;
         Ok(Self::start(drive))
     }

@@ -10,7 +10,7 @@
 
 use std::rc::Rc;
 
-use super::super::maintenance::not_found;
+use super::super::maintenance::{check_kind, not_found};
 use super::super::options::OpenOptions;
 use super::super::recovery::{self, Limits};
 use super::Drive;
@@ -32,26 +32,32 @@ impl<M, C> Drop for Lease<M, C> {
 }
 
 impl<M: Medium + Clone, C: Clock + Clone> Drive<M, C> {
-    /// Opens a snapshot of this open drive, read-only. As long as the result lives, the snapshot is
-    /// not deleted, and this drive not released; dropping it is all that ends it. Memory: the
-    /// directory and the segment table, about 4 MiB for each TiB, and the caches of `options`.
+    /// Opens a snapshot of this open drive, read-only, or a bookmark, if `options` say so. As long
+    /// as the result lives, the snapshot is not deleted, and this drive not released; dropping it is
+    /// all that ends it. Memory: the directory and the segment table, about 4 MiB for each TiB, and
+    /// the caches of `options`.
     ///
     /// # Errors
-    /// `NotFound`, `Busy` while it is being deleted, `Corrupt` or `Medium` if its checkpoint cannot
-    /// be read.
+    /// `NotFound`, `InvalidInput` if it is a bookmark, `Busy` while it is being deleted, `Corrupt`
+    /// or `Medium` if its checkpoint cannot be read.
     pub async fn view(self: &Rc<Self>, name: &str, options: OpenOptions) -> Result<Rc<Self>> {
         let Some((entry, forwards)) = self.with_core(|core| core.begin_view(name))? else {
             let all = self.snapshots();
             return Err(not_found(name, all.iter().map(|info| info.name.as_str())));
         };
         let lease = Lease { origin: self.clone(), watermark: entry.watermark };
+        check_kind(&entry, &options)?;
         let superblock = recovery::superblock_of(self.core().superblock(), &entry);
         // There is no task to read ahead.
         let options = OpenOptions { read_only: true, read_ahead_bytes: 0, ..options };
         let (medium, clock) = (self.medium.clone(), self.clock.clone());
         let settings = settings(&medium, &superblock, &options);
         let limits = Limits::for_map_cache(options.map_cache_bytes);
-        let recovered = recovery::restore(&medium, &superblock, settings, limits, forwards).await?;
+        let mut recovered =
+            recovery::restore(&medium, &superblock, settings, limits, forwards).await?;
+        if entry.is_bookmark {
+            recovered.core.be_bookmark();
+        }
         // Neither slot is ever written.
         let stored = StoredSuperblock { superblock, slot: 0 };
         let mut view = Self::assemble(medium, clock, options, stored, recovered, 0).await?;

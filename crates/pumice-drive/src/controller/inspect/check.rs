@@ -135,7 +135,7 @@ pub async fn check<M: Medium>(
     Ok(report)
 }
 
-/// Checks a snapshot of the drive on a medium, as [`check`] does the disk.
+/// Checks a snapshot of the drive on a medium, as [`check`] does the disk; of a bookmark its map.
 ///
 /// # Errors
 /// `NotFound`, or as [`check`].
@@ -147,6 +147,7 @@ pub async fn check_snapshot<M: Medium>(
 ) -> Result<CheckReport> {
     let (superblock, _) = load_superblock(medium).await?;
     let (entry, forwards) = Reader::new(medium, &superblock).find_snapshot(name).await?;
+    let depth = if entry.is_bookmark { Depth::Quick } else { depth };
     check_view(medium, &superblock, (&entry, forwards), depth, progress).await
 }
 

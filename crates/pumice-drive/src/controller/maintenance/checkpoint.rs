@@ -124,7 +124,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let (created, is_given_up) = match &wish {
             Wish::Create(new) => (Some(new.guid), false),
             Wish::RollBack(_) => (None, true),
-            Wish::None | Wish::Delete(_) => (None, false),
+            Wish::None | Wish::Delete(_) | Wish::Bookmark(_) => (None, false),
         };
         let completes = |snapshot| is_given_up || created == Some(snapshot);
         let mut wish = Some(wish);

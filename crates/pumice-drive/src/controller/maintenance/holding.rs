@@ -287,7 +287,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     pub(super) async fn measure_retained(&self) {
         let (kept, superblock) = {
             let core = self.core();
-            (core.snapshots().kept().to_vec(), core.superblock().clone())
+            let with_data = core.snapshots().kept().iter().filter(|kept| !kept.entry.is_bookmark);
+            (with_data.cloned().collect::<Vec<Kept>>(), core.superblock().clone())
         };
         // The last batch in each segment, and the last that a snapshot so far was taken after.
         let mut open: BTreeMap<SegmentUse, (SeqNo, SeqNo)> = {

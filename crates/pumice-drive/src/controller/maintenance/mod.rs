@@ -32,5 +32,5 @@ pub use compact::Compacted;
 pub(crate) use moving::Mover;
 pub use resize::{Resize, Resized};
 pub use settings::{SettingsChange, SettingsChanged, StoredSettings};
-pub(crate) use snapshot::not_found;
 pub use snapshot::{HeldChanges, SnapshotInfo};
+pub(crate) use snapshot::{check_kind, not_found};

@@ -8,9 +8,10 @@ use futures_util::stream::{StreamExt, TryStreamExt, iter};
 use super::super::core::{KeptDisk, LeafPlace, Wish};
 use super::super::drive::Drive;
 use super::super::map::Mapping;
+use super::super::options::OpenOptions;
 use super::super::place::FramePlace;
 use super::super::recovery::{self, Limits, Reader};
-use super::snapshot::SnapshotInfo;
+use super::snapshot::{SnapshotInfo, check_kind};
 use crate::base::{Clock, Error, ErrorKind, Lba, Result};
 use crate::format::{DirectoryEntry, Superblock};
 use crate::media::Medium;
@@ -36,10 +37,10 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// Must run to its end, as [`Drive::create_snapshot`].
     ///
     /// # Errors
-    /// `NotFound`, `ReadOnly`, `Corrupt` if the snapshot's map cannot be read; `InvalidInput` if
-    /// there are newer snapshots, which are not to be deleted, or if more of the map would change
-    /// than memory is allowed for it: nothing is changed. After any other, the drive is rolled back
-    /// or not, and takes no writes.
+    /// `NotFound`, `ReadOnly`, `Corrupt` if the snapshot's map cannot be read; `InvalidInput` if it
+    /// is a bookmark, there are newer ones, which are not to be deleted, or more of the map would
+    /// change than memory is allowed for it: nothing is changed. After any other, the drive is
+    /// rolled back or not, and takes no writes.
     pub async fn roll_back(&self, name: &str, deletes_newer: bool) -> Result<SnapshotInfo> {
         if self.is_read_only() {
             return Err(Error::new(ErrorKind::ReadOnly, "the drive was opened read-only"));
@@ -62,6 +63,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         core.check_writable(0, 0)?;
         let mut kept = core.snapshots().kept().iter().map(|kept| &kept.entry);
         let target = kept.find(|entry| entry.name == name).expect("it was just found");
+        check_kind(target, &OpenOptions::default())?;
         if let Some(newest) = kept.next_back().map(|entry| &entry.name)
             && !deletes_newer
         {

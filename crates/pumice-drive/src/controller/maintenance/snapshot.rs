@@ -6,6 +6,7 @@
 
 use super::super::core::{Core, Kept, NewSnapshot, Wish};
 use super::super::drive::Drive;
+use super::super::options::OpenOptions;
 use crate::base::{Clock, Error, ErrorKind, Result, SeqNo};
 use crate::format::{Snapshot, check_snapshot_name};
 use crate::media::Medium;
@@ -29,16 +30,23 @@ pub struct SnapshotInfo {
     pub size_bytes: u64,
     /// Bytes of the disk that held data or a fill, without ranges dropped as a whole.
     pub mapped_bytes: u64,
-    /// Bytes of frames that it names, as they are stored.
+    /// Bytes of frames that it names, as they are stored; 0 for a bookmark.
     pub live_bytes: u64,
     /// Bytes that the host wrote from the snapshot before it, or the creation of the drive, to it.
     pub written_bytes: u64,
     /// Bytes of segments that no other snapshot needs and that are not live: its deletion frees
     /// them.
     pub alone_bytes: u64,
+    /// Bytes of segments that it and others need and that are not live: what it holds together with
+    /// them, at most.
+    #[serde(default)]
+    pub shared_bytes: u64,
     /// Whether it is deleted before a write is refused for space.
     #[serde(default)]
     pub yields: bool,
+    /// Whether it is a bookmark: it says what changed since, and has no data.
+    #[serde(default)]
+    pub is_bookmark: bool,
     /// What is wrong with it, if it is damaged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub damage: Option<String>,
@@ -142,11 +150,38 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         Ok(gone)
     }
 
+    /// Makes a snapshot a bookmark: its data is given up, as when it is deleted, and its map is
+    /// kept, so that what changed since can still be told. A bookmark does not yield. Must run to
+    /// its end, as [`Drive::create_snapshot`].
+    ///
+    /// # Errors
+    /// `NotFound`, `AlreadyExists` if it is one, `Corrupt` if it is damaged, `Busy` while it is
+    /// read, `ReadOnly`, `NoSpace`: nothing is changed. After `Medium` or `Poisoned` it is a
+    /// bookmark or not, and the drive takes no writes.
+    pub async fn bookmark_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
+        let info = self.snapshot_info(name)?;
+        if info.is_bookmark {
+            return Err(Error::new(ErrorKind::AlreadyExists, format!("{name} is a bookmark")));
+        }
+        if let Some(damage) = info.damage {
+            let what =
+                format!("the snapshot {name} is damaged, and no use as a bookmark: {damage}");
+            return Err(Error::new(ErrorKind::Corrupt, what));
+        }
+        let wish = Wish::Bookmark(SeqNo(info.sequence));
+        self.core().check_wish(&wish)?;
+        self.checkpoint_with(wish).await?;
+        self.snapshot_info(name)
+    }
+
     /// Deletes a snapshot that yields, for the host needs the space.
     pub(super) async fn give_up(&self, snapshot: Snapshot) -> Result<()> {
         let drive = self.uuid();
         tracing::warn!(%drive, snapshot = snapshot.name, "full: a snapshot that yields is deleted");
-        self.checkpoint_with(Wish::Delete(vec![snapshot.watermark])).await
+        self.checkpoint_with(Wish::Delete(vec![snapshot.watermark])).await?;
+        self.with_core(Core::note_given_up);
+        self.queues.given_up.wake_all();
+        Ok(())
     }
 
     /// Holds back writes and trims until the next snapshot is begun, so that snapshots of several
@@ -183,6 +218,21 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 }
 
+/// Checks that a snapshot has data, or that a bookmark will do.
+///
+/// # Errors
+/// `InvalidInput`.
+pub(crate) fn check_kind(entry: &Snapshot, options: &OpenOptions) -> Result<()> {
+    if options.bookmark || !entry.is_bookmark {
+        return Ok(());
+    }
+    let what = format!(
+        "{} is a bookmark, which has no data: use it with `pumice diff` or `pumice send --since`",
+        entry.name
+    );
+    Err(Error::new(ErrorKind::InvalidInput, what))
+}
+
 /// Returns the error for a name that no snapshot has, with those that there are.
 pub(crate) fn not_found<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Error {
     let names: Vec<&str> = names.collect();
@@ -200,6 +250,7 @@ pub(crate) fn not_found<'a>(name: &str, names: impl Iterator<Item = &'a str>) ->
 
 fn info_of(core: &Core, kept: &Kept, host_bytes_before: u64) -> SnapshotInfo {
     let entry = &kept.entry;
+    let [alone_bytes, shared_bytes] = core.bytes_held(kept);
     SnapshotInfo {
         name: entry.name.clone(),
         guid: entry.guid,
@@ -207,10 +258,12 @@ fn info_of(core: &Core, kept: &Kept, host_bytes_before: u64) -> SnapshotInfo {
         created_seconds: entry.created_seconds,
         size_bytes: entry.size_bytes,
         mapped_bytes: Core::mapped_bytes(entry),
-        live_bytes: entry.live_bytes,
+        live_bytes: if entry.is_bookmark { 0 } else { entry.live_bytes },
         written_bytes: entry.host_bytes.saturating_sub(host_bytes_before),
-        alone_bytes: core.bytes_alone(kept),
+        alone_bytes,
+        shared_bytes,
         yields: entry.yields,
+        is_bookmark: entry.is_bookmark,
         damage: kept.damage.clone(),
     }
 }

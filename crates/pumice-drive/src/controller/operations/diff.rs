@@ -2,12 +2,14 @@
 //!
 //! A frame of a segment that a snapshot needs is not moved, and its place is not used again while
 //! the snapshot is there. So a block of a later disk that lies where the snapshot has it was not
-//! written since. Leaves of the map that lie at one place are not even read.
+//! written since. Leaves of the map that lie at one place are not even read. Compared with a
+//! bookmark, whose frames may have been moved without a trace, moved blocks say how old they are.
 
 use super::super::core::{Core, Located};
 use super::super::drive::Drive;
 use super::super::map::Mapping;
 use super::Content;
+use super::ages::{Ages, FrameBlock};
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Clock, Error, ErrorKind, Lba, Result};
 use crate::format::{DIRECTORY_PAGE_LEAVES, LEAF_BLOCKS};
@@ -42,9 +44,11 @@ struct Piece {
 
 impl<M: Medium, C: Clock> Drive<M, C> {
     /// Calls `visit` for each range of this disk that was written since `earlier`, a snapshot of
-    /// the same drive, in order, until it returns false. Ranges of one content do not touch.
-    /// Blocks that were written and are zeroes as before do not count, nor does what was trimmed
-    /// and was zeroes before. What a scrub has restored elsewhere counts.
+    /// the same drive or a bookmark, in order, until it returns false. Ranges of one content do not
+    /// touch. Blocks that were written and are zeroes as before do not count, nor does what was
+    /// trimmed and was zeroes before. What a scrub has restored elsewhere counts. Since a bookmark,
+    /// more may count: of a frame that garbage collection copied for a snapshot, what was
+    /// overwritten then.
     ///
     /// # Errors
     /// `InvalidInput` if `earlier` is of another drive, or is not earlier; `Corrupt` or `Medium` if
@@ -99,6 +103,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             return Err(Error::new(ErrorKind::InvalidInput, what));
         }
         let block = BLOCK_BYTES as u64;
+        let mut ages = Ages::since(earlier);
         let (mut at, end) = (offset, offset + len);
         while at < end {
             let (lba, last) = (at / block, end.div_ceil(block));
@@ -108,8 +113,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                     let old = earlier.piece(lba).await?;
                     // Of this moment, in which it is compared.
                     let new = self.piece(lba).await?;
-                    let changed = (!is_same(&old, &new)).then(|| content_of(new.mapping));
-                    (old.blocks.min(new.blocks), changed)
+                    let (blocks, is_same) = self.same(&mut ages, lba, &old, &new).await;
+                    (blocks, (!is_same).then(|| content_of(new.mapping)))
                 }
             };
             let bytes = (lba + count.min(last - lba)) * block - at;
@@ -121,6 +126,28 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             at += bytes;
         }
         Ok(())
+    }
+
+    /// Returns whether a piece is what it was in an earlier disk, and for how many blocks from `at`
+    /// on that is so.
+    async fn same(
+        &self,
+        ages: &mut Option<Ages>,
+        at: u64,
+        old: &Piece,
+        new: &Piece,
+    ) -> (u64, bool) {
+        let blocks = old.blocks.min(new.blocks);
+        match (ages, old.mapping, new.mapping) {
+            _ if is_same(old, new) => (blocks, true),
+            (Some(ages), Mapping::Frame { .. }, Mapping::Frame { place, index }) => {
+                let generation = new.generation;
+                let block = FrameBlock { lba: Lba(at), place, generation, index };
+                let (is_as_old, of_one_age) = ages.is_as_old(self, block).await;
+                (blocks.min(of_one_age), is_as_old)
+            }
+            _ => (blocks, false),
+        }
     }
 
     /// Returns the first block after `at` that may differ, if that is known without reading: in a
@@ -186,13 +213,14 @@ pub(crate) struct Difference {
 pub(crate) struct Differences<'a, M, C> {
     now: &'a Drive<M, C>,
     earlier: Option<&'a Drive<M, C>>,
+    ages: Option<Ages>,
     at: u64,
 }
 
 impl<'a, M: Medium, C: Clock> Differences<'a, M, C> {
     /// Begins at block `at`. Without an earlier disk, everything but zeroes differs.
     pub(crate) fn new(now: &'a Drive<M, C>, earlier: Option<&'a Drive<M, C>>, at: u64) -> Self {
-        Self { now, earlier, at }
+        Self { now, earlier, ages: earlier.and_then(Ages::since), at }
     }
 
     /// Returns the next piece; `None` at the end of the disk.
@@ -213,10 +241,11 @@ impl<'a, M: Medium, C: Clock> Differences<'a, M, C> {
                 None => Piece { mapping: Mapping::Hole, generation: 0, blocks: u64::MAX },
             };
             let new = now.piece(at).await?;
-            let blocks = old.blocks.min(new.blocks).min(end - at);
+            let (blocks, is_same) = now.same(&mut self.ages, at, &old, &new).await;
+            let blocks = blocks.min(end - at);
             assert!(blocks > 0, "a comparison of disks makes progress");
             self.at += blocks;
-            if !is_same(&old, &new) {
+            if !is_same {
                 let Piece { mapping, generation, .. } = new;
                 return Ok(Some(Difference { lba: Lba(at), blocks, mapping, generation }));
             }

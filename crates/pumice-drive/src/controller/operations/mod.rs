@@ -4,7 +4,7 @@
 //! * `read_aside`: long reads that several threads decode.
 //! * `read_ahead`: what sequential readers will ask for next.
 //! * `extents`: what a range holds, and loading it ahead of a read.
-//! * `diff`: what differs from an earlier snapshot.
+//! * `diff`: what differs from an earlier snapshot. `ages`: how old moved blocks are.
 //! * `write_back`: sealed batches to the medium.
 
 #![warn(
@@ -14,6 +14,7 @@
     clippy::indexing_slicing
 )]
 
+mod ages;
 mod diff;
 mod extents;
 mod flush;

@@ -135,11 +135,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// Fills `out` with the bytes at byte `offset`; no alignment needed.
     ///
     /// # Errors
-    /// `InvalidInput` beyond the end; `Corrupt` (naming the LBA) or `Medium` if a block cannot be
-    /// read; `out` is then unspecified.
+    /// `InvalidInput` beyond the end, or of a bookmark; `Corrupt` (naming the LBA) or `Medium` if a
+    /// block cannot be read; `out` is then unspecified.
     pub async fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         self.with_core(|core| {
-            core.check_range(offset, out.len() as u64)?;
+            core.check_readable(offset, out.len() as u64)?;
             core.counters_mut().reads.add(1);
             core.counters_mut().host_read_bytes.add(out.len() as u64);
             Ok(())

@@ -13,8 +13,8 @@ use super::READS_AT_ONCE;
 use super::reader::Reader;
 use crate::base::{Error, ErrorKind, Result, SegmentId};
 use crate::format::{
-    CheckpointAddress, MetaKind, MetadataAddress, Root, SNAPSHOTS_MAX, Snapshot, Superblock,
-    check_snapshots,
+    CheckpointAddress, MetaKind, MetadataAddress, Root, SNAPSHOTS_MAX, Snapshot, Stream,
+    Superblock, check_snapshots,
 };
 use crate::media::Medium;
 
@@ -120,7 +120,7 @@ impl<M: Medium> Reader<'_, M> {
         for piece in root.lists() {
             set.insert(piece.segment);
         }
-        Ok(set)
+        Ok(if entry.is_bookmark { of_map(&set, place, space) } else { set })
     }
 
     /// Returns the entry of a snapshot, with where its root is, and where what it names was moved.
@@ -137,10 +137,30 @@ impl<M: Medium> Reader<'_, M> {
         let Some(at) = entries.iter().position(|entry| entry.name == name) else {
             return Err(not_found(name, entries.iter().map(|entry| entry.name.as_str())));
         };
-        let mut found = entries.swap_remove(at);
+        let mut found = entries.remove(at);
         found.root.get_or_insert(*newest);
-        Ok((found, self.forwards(&root, &checkpoint.space).await?))
+        let mut forwards = self.forwards(&root, &checkpoint.space).await?;
+        if found.is_bookmark {
+            // What others need leads to what is there; the rest may lead anywhere.
+            let with_data = entries.iter().filter(|entry| !entry.is_bookmark);
+            let watermarks: Vec<_> = with_data.map(|entry| entry.watermark).collect();
+            forwards.prune(&watermarks, |_, _| true);
+        }
+        Ok((found, forwards))
     }
+}
+
+/// Returns those of the segments that a bookmark named when it was a snapshot that hold its map: no
+/// segment of metadata was opened after that of its root. Others may be in another use.
+fn of_map(named: &SegmentSet, root: &CheckpointAddress, space: &Space) -> SegmentSet {
+    let mut map = SegmentSet::default();
+    for segment in named.iter().filter(|&segment| !space.is_free(segment)) {
+        let is_as_old = space.generation(segment) <= root.address.generation;
+        if space.stream(segment) == Stream::Meta && is_as_old {
+            map.insert(segment);
+        }
+    }
+    map
 }
 
 /// Returns the superblock of a drive as it was when a snapshot was taken. For reading only.

@@ -20,6 +20,7 @@
 //! * `resize`: other sizes and capacities, and power loss during a resize.
 //! * `settings`: another codec and other thresholds, and power loss while they are stored.
 //! * `snapshots`: disks that are kept. `views`: reading them while the drive is open.
+//! * `bookmarks`: maps that are kept. `retaining`: what snapshots need, after crashes and damage.
 //! * `scrub`: finding damage in a drive in use.
 //! * `space`: drives that are full.
 //! * `ageing`: drives that were used for long, with cold and partly dead data.
@@ -37,6 +38,7 @@
 
 mod ageing;
 mod block_frames;
+mod bookmarks;
 mod checkpointing;
 mod closing;
 mod collecting;
@@ -62,6 +64,7 @@ mod reading;
 mod reading_ahead;
 mod rebuilding;
 mod resize;
+mod retaining;
 mod reusing;
 mod rollback;
 mod scrub;

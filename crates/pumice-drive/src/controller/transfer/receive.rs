@@ -108,6 +108,12 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             return Ok(Received::Empty);
         };
         match snapshots.last() {
+            Some(newest) if newest.guid == base.snapshot && newest.is_bookmark => {
+                Err(invalid(format!(
+                    "the transfer adds to snapshot {}, of which this drive has a bookmark only",
+                    base.name
+                )))
+            }
             Some(newest) if newest.guid == base.snapshot => Ok(Received::Base(newest.name.clone())),
             newest => Err(invalid(format!(
                 "the transfer adds to snapshot {} ({}), which {}",

@@ -121,7 +121,8 @@ impl Part {
 
 impl<'a, M: Medium, C: Clock> Send<'a, M, C> {
     /// Begins to send a snapshot, without what `base`, an earlier snapshot of the same drive, has
-    /// already, from byte `start` of the disk on.
+    /// already, from byte `start` of the disk on. The base may be a bookmark: then the receiver has
+    /// the snapshot.
     ///
     /// # Errors
     /// `InvalidInput`: the base is not an earlier snapshot of the drive, or the start is not a

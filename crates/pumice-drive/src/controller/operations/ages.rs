@@ -1,0 +1,103 @@
+//! How old blocks are that garbage collection has moved: what tells, when a disk is compared with a
+//! bookmark, whether they changed.
+//!
+//! The frames that a bookmark names are not kept, so nothing says where they were moved. The record
+//! of a moved frame says in which batch the host wrote each block. A block that is part of a disk
+//! and was written up to the bookmark's last batch was part of the bookmark's disk. A frame that
+//! the host wrote lies where it was written, so if the bookmark does not name it, it is younger.
+
+use super::super::drive::Drive;
+use super::super::place::FramePlace;
+use crate::base::units::len_u32;
+use crate::base::{Clock, Lba, SeqNo};
+use crate::format::{FRAME_BLOCKS_MAX, RECORD_HEADER_BYTES, Record, RecordAddress, SOURCE_BYTES};
+use crate::format::{Source, Stream};
+use crate::media::Medium;
+
+/// Most bytes of a record before its payload.
+const HEADERS_BYTES_MAX: usize = RECORD_HEADER_BYTES + FRAME_BLOCKS_MAX as usize * SOURCE_BYTES;
+
+/// Ages of blocks, compared with a bookmark.
+pub(super) struct Ages {
+    watermark: SeqNo,
+    /// The sources of the frame that was asked about last.
+    last: Option<(RecordAddress, Vec<Source>)>,
+}
+
+/// A block of a frame of a disk.
+#[derive(Clone, Copy)]
+pub(super) struct FrameBlock {
+    pub(super) lba: Lba,
+    pub(super) place: FramePlace,
+    pub(super) generation: u64,
+    pub(super) index: u8,
+}
+
+impl Ages {
+    /// Returns what compares a disk with `earlier`, if that is a bookmark.
+    pub(super) fn since<M: Medium, C: Clock>(earlier: &Drive<M, C>) -> Option<Self> {
+        let core = earlier.core();
+        let watermark = core.log().durable_seq();
+        core.is_bookmark().then_some(Self { watermark, last: None })
+    }
+
+    /// Returns whether a block of a frame is as old as the bookmark, for all that is known, and for
+    /// how many blocks of the frame from it on that is so.
+    pub(super) async fn is_as_old<M: Medium, C: Clock>(
+        &mut self,
+        drive: &Drive<M, C>,
+        block: FrameBlock,
+    ) -> (bool, u64) {
+        let FrameBlock { place, generation, index, .. } = block;
+        let address = RecordAddress { generation, segment: place.segment, offset: place.offset };
+        if self.last.as_ref().is_none_or(|(of, _)| *of != address) {
+            self.last = Some((address, drive.sources_of(block, address).await));
+        }
+        let sources = self.last.iter().flat_map(|(_, sources)| sources);
+        let mut end = 0;
+        for source in sources {
+            end += source.blocks;
+            if index < end {
+                // Blocks that were dead when the frame was copied have no age.
+                let is_as_old = source.origin > SeqNo(0) && source.origin <= self.watermark;
+                return (is_as_old, u64::from(end - index));
+            }
+        }
+        (false, u64::from(place.blocks.saturating_sub(index)).max(1))
+    }
+}
+
+impl<M: Medium, C: Clock> Drive<M, C> {
+    /// Returns the sources of a frame; none if the host wrote it, or if its record cannot be read.
+    async fn sources_of(&self, block: FrameBlock, address: RecordAddress) -> Vec<Source> {
+        let FrameBlock { lba, place, generation, index } = block;
+        let decode = |bytes: &[u8]| {
+            let record = Record::decode(bytes, address).ok()?;
+            let Record::Data { lba: first, lba_count, .. } = record else { return None };
+            let is_it = first.0 + u64::from(index) == lba.0 && lba_count == place.blocks.into();
+            is_it.then(|| record.sources(bytes).collect())
+        };
+        {
+            let core = self.core();
+            let space = core.space();
+            let is_in_use = space.generation(place.segment) == generation;
+            if is_in_use && space.stream(place.segment) == Stream::Host {
+                return Vec::new();
+            }
+            if let Some(bytes) = core.in_memory(place.address()) {
+                return decode(bytes).unwrap_or_default();
+            }
+        }
+        let unit = self.read_unit;
+        let start = place.offset / unit * unit;
+        let headers_end = place.offset + place.record_bytes.min(len_u32(HEADERS_BYTES_MAX));
+        let end = headers_end.next_multiple_of(unit);
+        let (buffer, in_flight) = self.buffers.take((end - start) as usize).await;
+        let (bytes, result) = self.medium.read(place.segment, start, buffer).await;
+        let record = bytes.get((place.offset - start) as usize..).filter(|_| result.is_ok());
+        // A record of an earlier use of the segment does not pass for this one.
+        let sources = record.and_then(decode).unwrap_or_default();
+        self.buffers.put(bytes, in_flight);
+        sources
+    }
+}
