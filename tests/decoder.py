@@ -486,13 +486,15 @@ class Drive:
             entry = Snapshot.read(entries, at)
             text = entry.name[:entry.name_bytes]
             if (not text or any(entry.name[entry.name_bytes:]) or any(entry.reserved)
-                    or entry.flags > 1 or entry.watermark <= watermark or text in found):
+                    or entry.flags > 2 or entry.watermark <= watermark or text in found):
                 raise Damage("an entry in the list of snapshots is damaged")
             watermark = entry.watermark
             found[text] = entry
         entry = found.get(name.encode())
         if entry is None:
             raise Damage(f"there is no snapshot {name}")
+        if entry.flags == 2:
+            raise Damage(f"{name} is a bookmark, which has no data")
         place = RootPlace(entry.root_segment, entry.root_offset, entry.root_bytes,
                           entry.root_generation, entry.root_checksum)
         if place == (0,) * 5:
@@ -851,7 +853,7 @@ class Drive:
         """Returns the content of a frame whose first block is `first`."""
         segment, offset, record_bytes = frame.segment, frame.offset, frame.record_bytes
         generation = self.generations.get(segment)
-        while (segment, generation, offset) in self.forwards:
+        if (segment, generation, offset) in self.forwards:
             segment, generation, offset, record_bytes = self.forwards[segment, generation, offset]
         where = f"frame at segment {segment}, offset {offset}"
         if generation is None or offset + record_bytes > self.superblock.segment_bytes:

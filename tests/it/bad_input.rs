@@ -378,7 +378,7 @@ fn without_a_command_all_are_named() {
     assert!(said.contains("\nOther commands: demo, "), "{said}");
     let finished = pumice(&["snapshot"]);
     assert_eq!(finished.code, Some(2), "{finished:?}");
-    let wanted = "snapshot needs one of: create, list, rollback, rotate, delete \
+    let wanted = "snapshot needs one of: create, list, rollback, rotate, bookmark, delete \
                   (see pumice snapshot --help)";
     assert!(finished.stderr.contains(wanted), "{finished:?}");
 }

@@ -236,7 +236,73 @@ fn many_snapshots_of_a_served_drive_are_listed_and_rotated() {
     assert_eq!(left.last().unwrap(), &taken);
     assert_eq!(done["deleted"].as_array().unwrap().len(), 42 - left.len());
     server.stop();
-    drive.refused(&["snapshot", "rotate", &path(&drive), "--keep", "often:3"], "hourly:24");
+    let wrong = ["snapshot", "rotate", &path(&drive), "--keep", "often:3"];
+    drive.refused(&wrong, "hourly:24");
+    drive.refused(&wrong, "(see pumice snapshot rotate --help)");
+}
+
+#[test]
+fn a_bookmark_tells_what_changed_and_has_no_data() {
+    let (Some(nbdcopy), Some(qemu_io)) = (tool("nbdcopy"), tool("qemu-io")) else { return };
+    if stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("64M", &["--segment", "4M", "--capacity", "256M"]);
+    let first = disk(&drive, "first", 1);
+    let server = drive.serve();
+    run_ok(Command::new(&nbdcopy).arg(&first).arg(server.uri()));
+    server.stop();
+    drive.ok(&["snapshot", "create", &drive.named("auto-mark")]);
+    let copy = Drive::create("64M", &["--segment", "4M", "--capacity", "256M", "--codec", "none"]);
+    let transfer = drive.beside("transfer").display().to_string();
+    drive.ok(&["send", &drive.named("auto-mark"), "--output", &transfer]);
+    copy.ok(&["receive", &path(&copy), "--input", &transfer]);
+    let marked = drive.ok(&["snapshot", "bookmark", &drive.named("auto-mark")]);
+    assert!(marked.contains("a bookmark now, which holds"), "{marked}");
+    drive.refused(&["snapshot", "bookmark", &drive.named("auto-mark")], "is a bookmark");
+    let server = drive.serve();
+    let writes = ["write -P 1 5000 1", "write -P 2 9M 5M"];
+    let mut write = Command::new(&qemu_io);
+    writes.iter().for_each(|text| {
+        write.args(["-f", "raw", "-c", text]);
+    });
+    run_ok(write.arg(server.uri()));
+    server.stop();
+    drive.ok(&["snapshot", "create", &drive.named("later")]);
+    drive.ok(&["compact", &path(&drive)]);
+    let diff = drive.ok(&["diff", &drive.named("auto-mark"), &drive.named("later")]);
+    assert_eq!(diff.lines().count(), 3, "{diff}");
+    assert!(diff.starts_with("4096 4096 data\n9437184 5242880 data\n"), "{diff}");
+    drive.ok(&["check", &path(&drive)]);
+    let list = drive.ok(&["snapshot", "list", &path(&drive)]);
+    assert!(list.contains("auto-mark (bookmark)"), "{list}");
+    let image = drive.beside("image").display().to_string();
+    let mark = drive.named("auto-mark");
+    for command in [
+        &["extract", &mark, &image][..],
+        &["snapshot", "rollback", &mark, "--delete-newer"],
+        &["diff", &mark, &mark],
+        &["send", &mark, "--output", &image],
+        &["serve", &mark, "--unix", &image, "--read-only"],
+    ] {
+        drive.refused(command, "is a bookmark, which has no data");
+    }
+    // The receiver has the snapshot.
+    let args = ["send", &drive.named("later"), "--since", "auto-mark", "--output", &transfer];
+    drive.ok(&[&args[..], &["--force"]].concat());
+    copy.ok(&["receive", &path(&copy), "--input", &transfer]);
+    drive.ok(&["extract", &drive.named("later"), &image]);
+    let copied = copy.beside("image").display().to_string();
+    copy.ok(&["extract", &copy.named("later"), &copied]);
+    assert!(same(Path::new(&image), Path::new(&copied)));
+    // Rotation leaves it, unless it is asked for.
+    let rotate = ["snapshot", "rotate", &path(&drive), "--keep", "hourly:1", "--dry-run"];
+    assert_eq!(drive.ok(&rotate), "");
+    let wanted = format!("{mark}: would be deleted\n");
+    drive.ok(&["snapshot", "create", &drive.named("auto-next")]);
+    assert_eq!(drive.ok(&[&rotate[..], &["--bookmarks"]].concat()), wanted);
+    drive.ok(&["snapshot", "delete", &mark]);
+    assert_eq!(names(&drive), ["later", "auto-next"]);
 }
 
 /// Two served drives and a closed one. A writer numbers its writes on the two in turn: what is in

@@ -382,6 +382,67 @@ fn the_documented_script_makes_incremental_backups() {
     }
 }
 
+fn compare_with_a_bookmark(threads: &str) {
+    let (Some(_), Some(qemu_io)) = (tool("nbdcopy"), tool("qemu-io")) else { return };
+    if stand_in().is_some() {
+        return;
+    }
+    let world = World::new(&["a", "other"], &["--threads", threads], "");
+    let first = world.random("first", 7);
+    world.copy(&world.file("first"), &world.uri("a"));
+    world.ok("create", "a@one");
+    let (client, answer) = world.enter("a@one");
+    assert_eq!(answer, INFO);
+    let refused = world.snapshot("bookmark", "a@one");
+    assert!(refused.stderr.contains("being read by a client"), "{}", refused.stderr);
+    drop(client);
+    world.ok("bookmark", "a@one");
+    assert_eq!(world.enter("a@one").1, ERR_UNKNOWN);
+    let write = |text: &str| {
+        run_ok(Command::new(&qemu_io).args(["-f", "raw", "-c", text]).arg(world.uri("a")));
+    };
+    ["write -P 1 5000 1", "write -P 3 8M 4M"].into_iter().for_each(write);
+    let second = world.image("a");
+    assert_eq!(changed(&world, "a", "one").unwrap(), differing(&first, &second));
+    world.ok("create", "a@two");
+    write("write -P 7 60M 1M");
+    world.server.restart();
+    wait_until("it answers", || world.snapshot("list", "a").code == Some(0));
+    assert_eq!(world.enter("a@one").1, ERR_UNKNOWN);
+    assert_eq!(changed(&world, "a@two", "one").unwrap(), differing(&first, &second));
+    assert_eq!(changed(&world, "a", "one").unwrap(), differing(&first, &world.image("a")));
+    world.ok("delete", "a@one");
+    assert_eq!(world.enter("a@two").1, INFO);
+}
+
+#[test]
+fn disks_are_compared_with_a_bookmark_that_cannot_be_read() {
+    ["1", "3"].into_iter().for_each(compare_with_a_bookmark);
+}
+
+/// Guards against exports that return errors until the next snapshot is taken.
+#[test]
+fn a_snapshot_that_was_given_up_for_space_is_no_export() {
+    if stand_in().is_some() || tool("nbdcopy").is_none() {
+        return;
+    }
+    let world = World::new(&["a"], &[], "");
+    for number in 1..=5 {
+        world.random("disk", number);
+        world.copy(&world.file("disk"), &world.uri("a"));
+        if number < 5 {
+            let path = format!("{}@{number}", world.file("a.pumice"));
+            let mut create = Command::new(PUMICE);
+            create.env("PUMICE_RUNTIME_DIR", world.path("pumice"));
+            run_ok(create.args(["snapshot", "create", "--yield", &path]));
+        }
+    }
+    wait_until("the oldest is no export", || world.enter("a@1").1 == ERR_UNKNOWN);
+    let list = world.snapshot("list", "a").stdout;
+    assert!(!list.lines().any(|line| line.starts_with("1 ")), "{list}");
+    assert_eq!(world.enter("a@4").1, INFO, "{list}");
+}
+
 /// Guards against snapshots that were read lately and keep the drive from being released.
 #[test]
 fn a_drive_whose_snapshots_were_read_is_closed_and_opened_again() {

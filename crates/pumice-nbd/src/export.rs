@@ -35,6 +35,9 @@ pub struct Earlier {
     pub name: String,
     /// Later states of the disk have larger numbers.
     pub sequence: u64,
+    /// Whether clients can read it. Otherwise they can only compare with it, and it is no export to
+    /// them.
+    pub is_readable: bool,
 }
 
 /// A disk that clients can choose by its name.
@@ -139,6 +142,11 @@ pub(super) struct Offer<'a> {
 }
 
 impl<'a> Offer<'a> {
+    /// Whether clients can choose it.
+    pub(super) fn is_export(&self) -> bool {
+        self.earlier.is_none_or(|earlier| earlier.is_readable)
+    }
+
     /// Returns the name of the export whose rules hold.
     pub(super) fn ruled_by(&self) -> &'a str {
         self.earlier.map_or(self.name, |earlier| &earlier.of)

@@ -403,7 +403,8 @@ impl Haggling<'_> {
     /// Returns the offers that the client may use.
     fn usable(&self) -> impl Iterator<Item = &Offer<'_>> {
         let offers = self.terms.offers.iter().enumerate();
-        let usable = offers.filter(|(index, _)| (self.terms.objection)(*index).is_none());
+        let exports = offers.filter(|(_, offer)| offer.is_export());
+        let usable = exports.filter(|(index, _)| (self.terms.objection)(*index).is_none());
         usable.map(|(_, offer)| offer)
     }
 
@@ -417,7 +418,7 @@ impl Haggling<'_> {
         let mut disks = (0..).zip(offers).filter(|(_, offer)| offer.earlier.is_none());
         let found = match (name.is_empty(), disks.next(), disks.next()) {
             (true, Some((only, _)), None) => Some(only),
-            _ => offers.iter().position(|offer| offer.name.as_bytes() == name),
+            _ => offers.iter().position(|it| it.is_export() && it.name.as_bytes() == name),
         };
         let index = found.ok_or_else(|| (reply::ERR_UNKNOWN, self.unknown()))?;
         match (self.terms.objection)(index) {

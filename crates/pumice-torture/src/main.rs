@@ -281,12 +281,15 @@ fn hazard_rows(tally: &Tally) -> [(&'static str, String); 5] {
     let chores =
         format!("{} scrubs, {} resizes, {} rescues", tally.scrubs, tally.resizes, tally.rescues);
     let snapshots = format!(
-        "{} taken, {} refused, {} deleted, {} compared whole after lives, {} rolled back to",
+        "{} taken, {} refused, {} deleted, {} compared whole after lives, {} rolled back to, {} \
+         made bookmarks, {} of these compared",
         tally.snapshots,
         tally.snapshots_refused,
         tally.snapshots_deleted,
         tally.snapshots_compared,
-        tally.rollbacks
+        tally.rollbacks,
+        tally.bookmarks,
+        tally.bookmarks_compared
     );
     let transfers = format!(
         "{} views read, {} diffs, {} sent while hosts wrote, {} received, {} interruptions",

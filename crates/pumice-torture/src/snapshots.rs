@@ -1,4 +1,5 @@
-//! Snapshots of a tortured drive: hosts take and delete them while others write, across crashes.
+//! Snapshots of a tortured drive: hosts take and delete them, or make bookmarks of them, while
+//! others write, across crashes.
 //!
 //! ```text
 //! making --the call returned--> sure --the call to delete--> deleting --it returned--> gone
@@ -7,7 +8,9 @@
 //!
 //! The oracle's disk is copied in the very poll in which the drive takes the snapshot: no other
 //! task runs in between. After each life, and after each crash, every snapshot is read whole from
-//! the medium as it was left, and compared with its copy. One whose call returned must be there.
+//! the medium as it was left, and compared with its copy. One whose call returned must be there. A
+//! bookmark has nothing to read: what it reports as changed up to a later snapshot must include all
+//! blocks in which the copies differ.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -24,13 +27,19 @@ use super::medium::Layers;
 use super::oracle::{Change, Content, Found, Image, Mismatch};
 use super::scene::{Scene, TorturedDrive};
 use super::world::World;
-use pumice_drive::base::ErrorKind;
 use pumice_drive::base::seed::Random;
-use pumice_drive::controller::{Depth, Drive, NewSnapshot, SnapshotInfo, check_snapshot};
+use pumice_drive::base::units::BLOCK_BYTES;
+use pumice_drive::base::{Error, ErrorKind};
+use pumice_drive::controller::{
+    Changed, Depth, Drive, NewSnapshot, OpenOptions, SnapshotInfo, check_snapshot,
+};
 use pumice_drive::media::layer::FaultPlan;
 
 /// A host takes or deletes a snapshot after one request in this many.
 const REQUESTS_PER_SNAPSHOT: u32 = 20;
+
+/// A host makes a bookmark of one instead of deleting it, in one of this many cases.
+const DELETIONS_PER_BOOKMARK: u32 = 3;
 
 /// Snapshots beyond which hosts only delete.
 const SNAPSHOTS_WANTED: usize = 3;
@@ -45,6 +54,8 @@ enum Presence {
     Making,
     /// It is there.
     Sure,
+    /// It is there, and becomes a bookmark, or that failed or crashed.
+    Changing,
     /// It is being deleted, or that failed or crashed.
     Deleting,
 }
@@ -54,6 +65,8 @@ enum Presence {
 struct Frozen {
     name: String,
     presence: Presence,
+    /// Whether it is a bookmark; after a crash it may be one that was not known to be.
+    is_bookmark: bool,
     /// The disk when it was taken, and the number of changes before; `None` before that.
     cut: Option<(Rc<Image>, usize)>,
 }
@@ -90,7 +103,8 @@ impl Frozens {
     fn begin(&mut self) -> (String, u64) {
         self.named += 1;
         let name = format!("snapshot {}", self.named);
-        self.all.push(Frozen { name: name.clone(), presence: Presence::Making, cut: None });
+        let (presence, is_bookmark, cut) = (Presence::Making, false, None);
+        self.all.push(Frozen { name: name.clone(), presence, is_bookmark, cut });
         (name, self.named)
     }
 
@@ -129,7 +143,7 @@ impl Frozens {
 
     /// Writes what each snapshot that is there must hold to files.
     pub(super) fn keep(&self, life: u64, keep: &Keep) -> std::io::Result<()> {
-        for Frozen { name, cut, .. } in self.sure() {
+        for Frozen { name, cut, .. } in self.sure().filter(|frozen| !frozen.is_bookmark) {
             let (image, _) = cut.as_ref().expect("what is sure was begun");
             keep.snapshot(life, name, image.bytes())?;
         }
@@ -152,9 +166,14 @@ impl Frozens {
         let mut floor = 0;
         for info in found {
             let frozen = self.all.iter().find(|frozen| frozen.name == info.name);
-            let Some(Frozen { cut: Some((image, taken)), presence, .. }) = frozen else {
+            let Some(Frozen { cut: Some((image, taken)), presence, is_bookmark, .. }) = frozen
+            else {
                 return wrong(format!("{} was never taken, or was deleted", info.name));
             };
+            let is_other = info.is_bookmark != *is_bookmark && *presence != Presence::Changing;
+            if is_other && !is_damaged {
+                return wrong(format!("whether {} is a bookmark: {is_bookmark}", info.name));
+            }
             if info.size_bytes != image.len() as u64 {
                 return wrong(format!("{} is of {} bytes", info.name, image.len()));
             }
@@ -166,7 +185,10 @@ impl Frozens {
                 floor = floor.max(*taken);
             }
         }
-        if let Some(lost) = self.sure().find(|frozen| !names.contains(&frozen.name.as_str()))
+        let must_be_there =
+            |frozen: &&Frozen| matches!(frozen.presence, Presence::Sure | Presence::Changing);
+        let mut there = self.all.iter().filter(must_be_there);
+        if let Some(lost) = there.find(|frozen| !names.contains(&frozen.name.as_str()))
             && !is_damaged
         {
             return wrong(format!("{} is there", lost.name));
@@ -174,13 +196,15 @@ impl Frozens {
         self.all.retain(|frozen| names.contains(&frozen.name.as_str()));
         for frozen in &mut self.all {
             frozen.presence = Presence::Sure;
+            let info = found.iter().find(|info| info.name == frozen.name);
+            frozen.is_bookmark = info.is_some_and(|info| info.is_bookmark);
         }
         Ok(floor)
     }
 }
 
 impl Host {
-    /// Takes or deletes a snapshot now and then.
+    /// Takes or deletes a snapshot now and then, or makes one a bookmark.
     pub(super) async fn snapshot(&mut self) -> Result<(), Mismatch> {
         if self.random.random_range(0..REQUESTS_PER_SNAPSHOT) > 0 {
             return Ok(());
@@ -192,7 +216,49 @@ impl Host {
         if !is_held && self.random.random_range(0..=SNAPSHOTS_WANTED) >= count {
             return self.take_snapshot().await;
         }
+        if !is_held && self.random.random_range(0..DELETIONS_PER_BOOKMARK) == 0 {
+            return self.make_bookmark().await;
+        }
         self.delete_snapshot().await.map(|_| ())
+    }
+
+    /// Makes a snapshot that is there a bookmark.
+    async fn make_bookmark(&mut self) -> Result<(), Mismatch> {
+        let scene = self.scene.clone();
+        let names: Vec<String> = {
+            let frozens = scene.snapshots.borrow();
+            let with_data = frozens.sure().filter(|frozen| !frozen.is_bookmark);
+            with_data.map(|frozen| frozen.name.clone()).collect()
+        };
+        if names.is_empty() {
+            return Ok(());
+        }
+        let name = &names[self.random.random_range(0..names.len())];
+        scene.snapshots.borrow_mut().find(name).presence = Presence::Changing;
+        let _call = Call::of(&scene.snapshots.borrow());
+        match self.drive.bookmark_snapshot(name).await {
+            Ok(info) => {
+                assert!(info.is_bookmark, "{info:?}");
+                let mut frozens = scene.snapshots.borrow_mut();
+                let frozen = frozens.find(name);
+                (frozen.presence, frozen.is_bookmark) = (Presence::Sure, true);
+                scene.tally.borrow_mut().bookmarks += 1;
+                Ok(())
+            }
+            Err(error) if self.may_fail(&error) => Ok(()),
+            // Segments that cannot be written may be missing for good; what is damaged stays.
+            Err(error)
+                if error.kind() == ErrorKind::NoSpace && scene.has_faults()
+                    || error.kind() == ErrorKind::Corrupt && scene.is_damaged.get() =>
+            {
+                scene.snapshots.borrow_mut().find(name).presence = Presence::Sure;
+                Ok(())
+            }
+            Err(error) => {
+                let promised = format!("{name} becomes a bookmark, however full the drive is");
+                Err(Mismatch { promised, found: error.chain() })
+            }
+        }
     }
 
     async fn take_snapshot(&mut self) -> Result<(), Mismatch> {
@@ -318,10 +384,11 @@ impl Life {
             return Ok(());
         }
         let infos = drive.snapshots();
-        if infos.is_empty() || scene.is_damaged.get() {
+        let with_data: Vec<_> = infos.iter().filter(|info| !info.is_bookmark).collect();
+        if with_data.is_empty() || scene.is_damaged.get() {
             return Ok(());
         }
-        let name = &infos[random.random_range(0..infos.len())].name;
+        let name = &with_data[random.random_range(0..with_data.len())].name;
         let newer = infos.iter().skip_while(|info| info.name != *name).skip(1);
         let newer: Vec<&str> = newer.map(|info| info.name.as_str()).collect();
         let change = {
@@ -379,11 +446,18 @@ impl World {
     }
 
     async fn compare_snapshot(&self, frozen: &Frozen, layers: &Rc<Layers>) -> Result<(), Mismatch> {
-        let Frozen { name, presence, cut } = frozen;
+        let Frozen { name, presence, is_bookmark, cut } = frozen;
         let (clock, is_damaged) = (self.scene.runtime.clone(), self.scene.is_damaged.get());
         let wrong = |found| Err(Mismatch { promised: format!("{name} ({presence:?})"), found });
         let opened = Drive::open_snapshot(layers.clone(), clock, name, self.options).await;
+        let may_be_changed = *presence == Presence::Changing;
         let view = match (opened, cut) {
+            (Ok(_), _) if *is_bookmark => return wrong("it is no bookmark".to_owned()),
+            (Err(error), Some(_))
+                if error.kind() == ErrorKind::InvalidInput && (*is_bookmark || may_be_changed) =>
+            {
+                return self.compare_bookmark(frozen, layers).await;
+            }
             (Ok(view), Some(_)) => view,
             (Ok(_), None) => return wrong("it is there and was never begun".to_owned()),
             (Err(error), _) if error.kind() == ErrorKind::NotFound => {
@@ -404,6 +478,54 @@ impl World {
         self.scene.tally.borrow_mut().snapshots_compared += 1;
         let different = image.first_wrong(&Found { bytes: &disk, unreadable: &unreadable });
         different.map_or(Ok(()), wrong)
+    }
+
+    /// Compares what is reported as changed since a bookmark up to the next snapshot that can be
+    /// read with what differs.
+    async fn compare_bookmark(
+        &self,
+        bookmark: &Frozen,
+        layers: &Rc<Layers>,
+    ) -> Result<(), Mismatch> {
+        let is_damaged = self.scene.is_damaged.get();
+        let Some((old, taken)) = bookmark.cut.as_ref().filter(|_| !is_damaged) else {
+            return Ok(());
+        };
+        let failed = |error: Error| Mismatch {
+            promised: format!("{} is compared with later snapshots", bookmark.name),
+            found: error.chain(),
+        };
+        let open = async |name: &str| {
+            let clock = self.scene.runtime.clone();
+            let options = OpenOptions { bookmark: true, ..self.options };
+            Drive::open_snapshot(layers.clone(), clock, name, options).await
+        };
+        let earlier = open(&bookmark.name).await.map_err(failed)?;
+        let later = {
+            let frozens = self.scene.snapshots.borrow();
+            let with_data = frozens.sure().filter(|frozen| !frozen.is_bookmark);
+            let mut cuts = with_data.filter_map(|frozen| Some((frozen, frozen.cut.as_ref()?)));
+            let later = cuts.find(|(_, (_, at))| at > taken);
+            later.map(|(frozen, (image, _))| (frozen.name.clone(), image.clone()))
+        };
+        let Some((name, new)) = later else { return Ok(()) };
+        let view = open(&name).await.map_err(failed)?;
+        let mut changed = vec![false; new.len() / BLOCK_BYTES];
+        let visit = |range: Changed| {
+            let end = range.offset + range.bytes;
+            changed[range.offset as usize / BLOCK_BYTES..end as usize / BLOCK_BYTES].fill(true);
+            true
+        };
+        view.changes_since(&earlier, visit).await.map_err(failed)?;
+        self.scene.tally.borrow_mut().bookmarks_compared += 1;
+        let blocks = old.bytes().chunks(BLOCK_BYTES).zip(new.bytes().chunks(BLOCK_BYTES));
+        match blocks.zip(changed).position(|((old, new), is_reported)| old != new && !is_reported) {
+            None => Ok(()),
+            Some(block) => Err(Mismatch {
+                promised: format!("{name} has what {} has where none is reported", bookmark.name),
+                found: format!("block {block} differs"),
+            }),
+        }
     }
 
     /// Checks every snapshot of the closed drive as `pumice check` does.

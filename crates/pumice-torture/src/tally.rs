@@ -80,6 +80,10 @@ pub struct Tally {
     pub snapshots_refused: u64,
     /// Snapshots deleted.
     pub snapshots_deleted: u64,
+    /// Snapshots made bookmarks.
+    pub bookmarks: u64,
+    /// Bookmarks compared with a later snapshot after a life.
+    pub bookmarks_compared: u64,
     /// Disks rolled back to a snapshot.
     pub rollbacks: u64,
     /// Snapshots read whole after a life and compared.
@@ -208,6 +212,8 @@ impl Tally {
         self.snapshots += other.snapshots;
         self.snapshots_refused += other.snapshots_refused;
         self.snapshots_deleted += other.snapshots_deleted;
+        self.bookmarks += other.bookmarks;
+        self.bookmarks_compared += other.bookmarks_compared;
         self.rollbacks += other.rollbacks;
         self.snapshots_compared += other.snapshots_compared;
         self.views_read += other.views_read;

@@ -16,7 +16,9 @@ pub(super) fn earlier(
     sequence: u64,
 ) -> Rc<Export<MemoryDisk>> {
     let disk = Rc::new(MemoryDisk { is_read_only: true, ..MemoryDisk::default() });
-    let at = Earlier { of: of.name.clone(), name: name.into(), sequence };
+    // A bookmark has data no more.
+    let is_readable = !name.starts_with("mark");
+    let at = Earlier { of: of.name.clone(), name: name.into(), sequence, is_readable };
     Rc::new(of.of_earlier(format!("{}@{name}", of.name), String::new(), disk, at))
 }
 
@@ -84,6 +86,31 @@ fn clients_learn_what_has_changed_since_a_state() {
         client.go();
         client.request(command::BLOCK_STATUS, 0, 9, 0, 4096);
         assert!(client.chunk().payload.starts_with(&[0, 0, 0, 5]), "no EIO");
+    });
+}
+
+#[test]
+fn a_state_that_cannot_be_read_is_no_export_and_is_compared_with() {
+    serve_states(&["mark", "new"], Policy::default(), |door| {
+        let mut client = haggling(&door);
+        client.option(option::LIST, &[]);
+        let mut listed = Vec::new();
+        loop {
+            let (kind, entry) = client.option_reply(option::LIST);
+            if kind == reply::ACK {
+                break;
+            }
+            listed.push(String::from_utf8_lossy(&entry[4..]).into_owned());
+        }
+        assert_eq!(listed, ["disk", "disk@new"]);
+        let data = [&9_u32.to_be_bytes()[..], b"disk@mark", &[0, 0]].concat();
+        client.option(option::GO, &data);
+        assert_eq!(client.option_reply(option::GO).0, reply::ERR_UNKNOWN);
+        let mark = CONTEXTS.map(|name| name.replace("new", "mark"));
+        let selected = [(3, mark[0].clone()), (4, mark[1].clone())];
+        let mark: Vec<&str> = mark.iter().map(String::as_str).collect();
+        assert_eq!(client.select("disk@new", &mark), selected);
+        assert_eq!(client.select("disk", &mark), selected);
     });
 }
 

@@ -14,16 +14,17 @@ use pumice_drive::runtime::{Backend, Runtime};
 
 /// List what was written between two snapshots of a drive, or since one
 ///
-/// Prints offset and length in bytes of each range, in order, exact to blocks of 4 KiB, and whether
-/// it now holds data or zeroes. Reads the maps and no data. The drive must not be in use; a server
-/// of it offers the same as the metadata context qemu:dirty-bitmap:NAME.
+/// The earlier one may be a bookmark, see `pumice snapshot bookmark`. Prints offset and length in
+/// bytes of each range, in order, exact to blocks of 4 KiB, and whether it now holds data or zeroes.
+/// Reads the maps and no data. The drive must not be in use; a server of it offers the same as the
+/// metadata context qemu:dirty-bitmap:NAME.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   pumice diff drive.pumice@monday drive.pumice@tuesday
   pumice diff drive.pumice@monday drive.pumice --json")]
 pub(crate) struct Args {
-    /// File or block device, and the name of the earlier snapshot
+    /// File or block device, and the name of the earlier snapshot or bookmark
     #[arg(value_name = "PATH@NAME")]
     from: PathBuf,
 
@@ -61,8 +62,9 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     }
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-    let open = |path| super::open::drive(&runtime, path, options);
-    let (from, to) = (open(&args.from)?, open(&args.to)?);
+    let open = |path, options| super::open::drive(&runtime, path, options);
+    let from = open(&args.from, OpenOptions { bookmark: true, ..options })?;
+    let to = open(&args.to, options)?;
     let mut shown = Shown { size_bytes: to.size_bytes(), ..Shown::default() };
     let visit = |Changed { offset, bytes, content }: Changed| {
         let is_zero = content != Content::Data;

@@ -88,7 +88,8 @@ fn text(path: &Path, shown: &Shown) -> String {
     row("saved", saved_text(info));
     if info.snapshots > 0 {
         let held = format_size(info.snapshot_bytes);
-        row("snapshots", format!("{}, which hold {held} beyond the disk", info.snapshots));
+        let each = "see `pumice snapshot list`";
+        row("snapshots", format!("{}, which hold {held} beyond the disk: {each}", info.snapshots));
     }
     row("occupied", occupied(info));
     if let Some(bytes) = shown.file_bytes {

@@ -233,8 +233,12 @@ fn refuse(program: &clap::Command, error: &clap::Error, arguments: &Arguments) -
     let meant = meant.unwrap_or_default();
     // None of the program's own flags takes the name of a subcommand.
     let given = arguments.args.iter().skip(1).filter_map(|arg| arg.to_str());
-    let command = given.into_iter().find(|name| program.find_subcommand(name).is_some());
-    let command = command.map(|name| format!("{name} ")).unwrap_or_default();
+    let (mut found, mut command) = (program, String::new());
+    for name in given {
+        if let Some(next) = found.find_subcommand(name) {
+            (found, command) = (next, format!("{command}{name} "));
+        }
+    }
     say_error(&format!("{position}{line}{meant} (see pumice {command}--help)"));
     ExitCode::from(2)
 }

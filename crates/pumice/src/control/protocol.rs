@@ -60,6 +60,11 @@ pub(crate) enum Request {
         /// Their names.
         names: Vec<String>,
     },
+    /// Make a snapshot a bookmark.
+    BookmarkSnapshot {
+        /// Its name.
+        name: String,
+    },
     /// Hold back the host's changes until the next snapshot is begun, a second at most.
     HoldChanges {},
     /// Return the drive's snapshots.
@@ -99,7 +104,7 @@ pub(crate) enum Answer {
     Compacted(Compacted),
     /// Some of the snapshots; sent before the result.
     SomeSnapshots(Vec<SnapshotInfo>),
-    /// The rest of the snapshots, or those that were taken or deleted: the result.
+    /// The rest of the snapshots, or those that were taken, changed or deleted: the result.
     Snapshots(Vec<SnapshotInfo>),
     /// What is sent; sent before the result.
     Sending(Box<Sending>),

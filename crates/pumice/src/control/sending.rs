@@ -174,21 +174,24 @@ async fn open<M: Medium + Clone>(
     wanted: &Wanted,
 ) -> Result<(u64, Open<M>, Option<Open<M>>)> {
     let Sending { snapshot, since, start } = wanted.find(&drive.snapshots())?;
-    let disk = open_one(drive, snapshot).await?;
+    let disk = open_one(drive, snapshot, false).await?;
     let base = match since {
-        Some(since) => Some(open_one(drive, since).await?),
+        Some(since) => Some(open_one(drive, since, true).await?),
         None => None,
     };
     Ok((start, disk, base))
 }
 
+/// Opens a snapshot, or a bookmark.
 async fn open_one<M: Medium + Clone>(
     drive: &Rc<Drive<M, Runtime>>,
     info: SnapshotInfo,
+    bookmark: bool,
 ) -> Result<Open<M>> {
     let options = OpenOptions {
         map_cache_bytes: MAP_CACHE_BYTES,
         read_cache_bytes: 0,
+        bookmark,
         ..OpenOptions::default()
     };
     let disk = drive.view(&info.name, options).await?;

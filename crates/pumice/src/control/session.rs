@@ -164,6 +164,7 @@ async fn serve_client<M: Medium + Clone + 'static>(link: &Link, served: &Served<
         Request::Compact { percent } => compact(link, drive, percent).await,
         Request::CreateSnapshot(new) => create_snapshot(link, served, new).await,
         Request::DeleteSnapshots { names } => delete_snapshots(link, served, names).await,
+        Request::BookmarkSnapshot { name } => bookmark_snapshot(link, served, name).await,
         Request::HoldChanges {} => hold_changes(link, drive).await,
         Request::Snapshots {} => snapshots(link, drive.snapshots()).await,
         Request::Send(wanted) => sending::send(link, served, &wanted).await,
@@ -336,6 +337,34 @@ async fn delete_snapshots<M: Medium + 'static>(
         }
         Err(error) => Some(Answer::failed(&error)),
     }
+}
+
+/// Makes a snapshot a bookmark; returns `None` if the client is gone.
+async fn bookmark_snapshot<M: Medium + 'static>(
+    link: &Link,
+    served: &Served<M>,
+    name: String,
+) -> Option<Answer> {
+    let (worker, exports) = (served.drive.clone(), served.snapshots.clone());
+    let changing = async move {
+        let withdrawn = match &exports {
+            Some(exports) => exports.withdraw(&name).await,
+            None => Ok(()),
+        };
+        let result = match withdrawn {
+            Ok(()) => worker.bookmark_snapshot(&name).await,
+            Err(error) => Err(error),
+        };
+        refresh(exports).await;
+        result
+    };
+    Some(match link.run_to_its_end(changing, Progress::default).await? {
+        Ok(info) => {
+            tracing::info!(snapshot = info.name, sequence = info.sequence, "now a bookmark");
+            Answer::Snapshots(vec![info])
+        }
+        Err(error) => Answer::failed(&error),
+    })
 }
 
 async fn refresh(exports: Option<Rc<dyn SnapshotExports>>) {

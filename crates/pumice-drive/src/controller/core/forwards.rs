@@ -195,18 +195,15 @@ impl Forwards {
     /// Returns where a frame is that a map names in `generation` of its segment, and the generation
     /// there: what it names itself, if the frame was not moved.
     pub(crate) fn resolve(&self, place: FramePlace, generation: u64) -> (FramePlace, u64) {
-        let (mut at, mut place) = (SegmentUse { segment: place.segment, generation }, place);
-        // Each use was opened after the one before it, unless the medium says otherwise.
-        for _ in 0..=self.tables.len() {
-            let Some(copied) = self.tables.get(&at).and_then(|t| t.entries.get(&place.offset))
-            else {
-                break;
-            };
-            let Copied { to, offset, record_bytes, .. } = *copied;
-            at = to;
-            place = FramePlace { segment: to.segment, offset, record_bytes, ..place };
+        let of = SegmentUse { segment: place.segment, generation };
+        // What is copied again takes along what leads to it: no entry leads to another one.
+        match self.tables.get(&of).and_then(|table| table.entries.get(&place.offset)) {
+            None => (place, generation),
+            Some(&Copied { to, offset, record_bytes, .. }) => {
+                let segment = to.segment;
+                (FramePlace { segment, offset, record_bytes, ..place }, to.generation)
+            }
         }
-        (place, at.generation)
     }
 
     /// Returns whether there are tables.

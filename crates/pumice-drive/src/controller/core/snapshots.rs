@@ -192,6 +192,8 @@ pub(crate) struct Snapshots {
     held_until: u64,
     /// The host needs the space of a snapshot that yields.
     must_yield: bool,
+    /// Snapshots given up for that since the opening.
+    given_up: u64,
     /// Whether it is known, as far as it can be, what they hold of each segment.
     is_measured: bool,
 }
@@ -249,6 +251,11 @@ impl Snapshots {
     /// Returns the number of checkpoints begun since the opening that were to become snapshots.
     pub(crate) fn begun(&self) -> u64 {
         self.begun
+    }
+
+    /// Returns how many snapshots that yield were given up since the opening.
+    pub(crate) fn given_up(&self) -> u64 {
+        self.given_up
     }
 
     /// Returns the snapshot of a name.
@@ -675,6 +682,11 @@ impl Core {
         self.snapshots.oldest_that_yields().filter(|_| is_wanted).cloned()
     }
 
+    /// Notes that a snapshot that yields was given up.
+    pub(crate) fn note_given_up(&mut self) {
+        self.snapshots.given_up += 1;
+    }
+
     /// Returns whether a snapshot is to be given up.
     pub(crate) fn must_yield(&self) -> bool {
         self.snapshots.must_yield
@@ -708,13 +720,18 @@ impl Core {
         !self.snapshots.next_list().is_empty()
     }
 
-    /// Returns the bytes that only one snapshot holds: what its deletion gives back.
-    pub(crate) fn bytes_alone(&self, kept: &Kept) -> u64 {
+    /// Returns the bytes that only one snapshot holds, which its deletion gives back, and those
+    /// that it may hold together with others.
+    pub(crate) fn bytes_held(&self, kept: &Kept) -> [u64; 2] {
         let segment_bytes = self.superblock.segment_bytes;
-        let alone = kept.retained.iter().filter(|&segment| self.space.retained_by(segment) == 1);
-        let needed = |segment| self.space.needed_bytes_of(segment, segment_bytes);
-        let dead = |segment| needed(segment).saturating_sub(self.space.live_bytes_of(segment));
-        alone.map(|segment| u64::from(dead(segment))).sum()
+        let (mut alone, mut shared) = (0, 0);
+        for segment in kept.retained.iter() {
+            let needed = self.space.needed_bytes_of(segment, segment_bytes);
+            let dead = needed.saturating_sub(self.space.live_bytes_of(segment));
+            let is_shared = self.space.retained_by(segment) > 1;
+            *if is_shared { &mut shared } else { &mut alone } += u64::from(dead);
+        }
+        [alone, shared]
     }
 
     /// Returns the bytes of the disk that blocks with data or a fill of a snapshot cover.

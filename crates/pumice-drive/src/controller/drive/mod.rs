@@ -32,7 +32,7 @@ use std::cell::{Cell, OnceCell, Ref, RefCell};
 use std::pin::pin;
 
 use frame_cache::FrameCache;
-use futures_util::future::select;
+use futures_util::future::{Either, select};
 use leaves::Loads;
 use read_ahead::ReadAhead;
 use read_cache::ReadCache;
@@ -99,6 +99,8 @@ pub(super) struct Queues {
     pub(super) warmer: WaitQueue,
     /// Garbage collection has ended.
     pub(super) collector_ended: WaitQueue,
+    /// A snapshot that yields was given up.
+    pub(super) given_up: WaitQueue,
     /// [`Core::end`] was called.
     ending: WaitQueue,
     /// A task of the drive has ended.
@@ -230,6 +232,18 @@ impl<M, C> Drive<M, C> {
         let ending = || self.core().is_ending().then_some(());
         let ends = pin!(self.queues.ending.wait_for(ending));
         select(ends, pin!(self.clock.sleep_ns(ns))).await;
+    }
+
+    /// Waits until more than `seen` snapshots that yield were given up since the opening because
+    /// the host needed their space. Returns how many; `None` once the drive is closing.
+    pub async fn snapshots_given_up(&self, seen: u64) -> Option<u64> {
+        let more = || Some(self.core().snapshots().given_up()).filter(|&count| count > seen);
+        let ending = || self.core().is_ending().then_some(());
+        let given_up = pin!(self.queues.given_up.wait_for(more));
+        match select(pin!(self.queues.ending.wait_for(ending)), given_up).await {
+            Either::Left(_) => None,
+            Either::Right((count, _)) => Some(count),
+        }
     }
 
     /// Keeps a segment from being freed until the pin is dropped.

@@ -63,8 +63,8 @@ impl<M: Medium + 'static, C: Spawn + 'static> Drive<M, C> {
         Ok(Self::start(Self::open_as(medium, clock, options, limits, loaded.stored).await?))
     }
 
-    /// Opens a snapshot of the drive on a medium, read-only, or a bookmark, if `options` say so. The
-    /// drive must not be open for writing meanwhile.
+    /// Opens a snapshot of the drive on a medium, read-only, or a bookmark, if `options` say so.
+    /// The drive must not be open for writing meanwhile.
     ///
     /// # Errors
     /// `NotFound`, `InvalidInput` if it is a bookmark, or as [`Drive::open`].

@@ -21,7 +21,7 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::super::core::Core;
+use super::super::core::{Core, Kept};
 use super::super::drive::{Drive, ScrubProgress, superblocks};
 use super::super::log::metadata::{Wanted, decode_meta};
 use super::super::log::records::{Found, check_possible, records};
@@ -307,11 +307,17 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
         used.filter(wanted).collect()
     }
 
-    /// Checks the roots of snapshots, which stay where they are.
+    /// Checks the roots of snapshots, which stay where they are, and reports those of which more is
+    /// known to be damaged.
     async fn check_snapshot_roots(&mut self, reader: &Reader<'_, M>) {
         let kept = self.drive.core().snapshots().kept().to_vec();
-        for entry in kept.into_iter().map(|kept| kept.entry) {
+        for Kept { entry, damage, .. } in kept {
             self.report.metadata += 1;
+            if let Some(damage) = damage {
+                let what = format!("snapshot {} is damaged: {damage}", entry.name);
+                self.report.add(&Error::new(ErrorKind::Corrupt, what), None);
+                continue;
+            }
             let Some(place) = &entry.root else { continue };
             let found = reader.any_root(place).await.err();
             for error in found.into_iter().chain(reader.take_restored()) {

@@ -38,9 +38,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     ///
     /// # Errors
     /// `NotFound`, `ReadOnly`, `Corrupt` if the snapshot's map cannot be read; `InvalidInput` if it
-    /// is a bookmark, there are newer ones, which are not to be deleted, or more of the map would change
-    /// than memory is allowed for it: nothing is changed. After any other, the drive is rolled back
-    /// or not, and takes no writes.
+    /// is a bookmark, there are newer ones, which are not to be deleted, or more of the map would
+    /// change than memory is allowed for it: nothing is changed. After any other, the drive is
+    /// rolled back or not, and takes no writes.
     pub async fn roll_back(&self, name: &str, deletes_newer: bool) -> Result<SnapshotInfo> {
         if self.is_read_only() {
             return Err(Error::new(ErrorKind::ReadOnly, "the drive was opened read-only"));

@@ -37,6 +37,10 @@ pub struct SnapshotInfo {
     /// Bytes of segments that no other snapshot needs and that are not live: its deletion frees
     /// them.
     pub alone_bytes: u64,
+    /// Bytes of segments that it and others need and that are not live: what it holds together with
+    /// them, at most.
+    #[serde(default)]
+    pub shared_bytes: u64,
     /// Whether it is deleted before a write is refused for space.
     #[serde(default)]
     pub yields: bool,
@@ -174,7 +178,10 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     pub(super) async fn give_up(&self, snapshot: Snapshot) -> Result<()> {
         let drive = self.uuid();
         tracing::warn!(%drive, snapshot = snapshot.name, "full: a snapshot that yields is deleted");
-        self.checkpoint_with(Wish::Delete(vec![snapshot.watermark])).await
+        self.checkpoint_with(Wish::Delete(vec![snapshot.watermark])).await?;
+        self.with_core(Core::note_given_up);
+        self.queues.given_up.wake_all();
+        Ok(())
     }
 
     /// Holds back writes and trims until the next snapshot is begun, so that snapshots of several
@@ -243,6 +250,7 @@ pub(crate) fn not_found<'a>(name: &str, names: impl Iterator<Item = &'a str>) ->
 
 fn info_of(core: &Core, kept: &Kept, host_bytes_before: u64) -> SnapshotInfo {
     let entry = &kept.entry;
+    let [alone_bytes, shared_bytes] = core.bytes_held(kept);
     SnapshotInfo {
         name: entry.name.clone(),
         guid: entry.guid,
@@ -252,7 +260,8 @@ fn info_of(core: &Core, kept: &Kept, host_bytes_before: u64) -> SnapshotInfo {
         mapped_bytes: Core::mapped_bytes(entry),
         live_bytes: if entry.is_bookmark { 0 } else { entry.live_bytes },
         written_bytes: entry.host_bytes.saturating_sub(host_bytes_before),
-        alone_bytes: core.bytes_alone(kept),
+        alone_bytes,
+        shared_bytes,
         yields: entry.yields,
         is_bookmark: entry.is_bookmark,
         damage: kept.damage.clone(),

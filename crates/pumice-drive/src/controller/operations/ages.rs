@@ -8,14 +8,14 @@
 
 use super::super::drive::Drive;
 use super::super::place::FramePlace;
+use crate::base::units::len_u32;
 use crate::base::{Clock, Lba, SeqNo};
 use crate::format::{FRAME_BLOCKS_MAX, RECORD_HEADER_BYTES, Record, RecordAddress, SOURCE_BYTES};
 use crate::format::{Source, Stream};
 use crate::media::Medium;
 
 /// Most bytes of a record before its payload.
-const HEADERS_BYTES_MAX: u32 =
-    (RECORD_HEADER_BYTES + FRAME_BLOCKS_MAX as usize * SOURCE_BYTES) as u32;
+const HEADERS_BYTES_MAX: usize = RECORD_HEADER_BYTES + FRAME_BLOCKS_MAX as usize * SOURCE_BYTES;
 
 /// Ages of blocks, compared with a bookmark.
 pub(super) struct Ages {
@@ -90,7 +90,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         }
         let unit = self.read_unit;
         let start = place.offset / unit * unit;
-        let headers_end = place.offset + place.record_bytes.min(HEADERS_BYTES_MAX);
+        let headers_end = place.offset + place.record_bytes.min(len_u32(HEADERS_BYTES_MAX));
         let end = headers_end.next_multiple_of(unit);
         let (buffer, in_flight) = self.buffers.take((end - start) as usize).await;
         let (bytes, result) = self.medium.read(place.segment, start, buffer).await;

@@ -45,9 +45,10 @@ struct Piece {
 impl<M: Medium, C: Clock> Drive<M, C> {
     /// Calls `visit` for each range of this disk that was written since `earlier`, a snapshot of
     /// the same drive or a bookmark, in order, until it returns false. Ranges of one content do not
-    /// touch. Blocks that were written and are zeroes as before do not count, nor does what was trimmed
-    /// and was zeroes before. What a scrub has restored elsewhere counts. Of a bookmark, more may
-    /// count: of a frame that garbage collection copied for a snapshot, what was overwritten then.
+    /// touch. Blocks that were written and are zeroes as before do not count, nor does what was
+    /// trimmed and was zeroes before. What a scrub has restored elsewhere counts. Since a bookmark,
+    /// more may count: of a frame that garbage collection copied for a snapshot, what was
+    /// overwritten then.
     ///
     /// # Errors
     /// `InvalidInput` if `earlier` is of another drive, or is not earlier; `Corrupt` or `Medium` if

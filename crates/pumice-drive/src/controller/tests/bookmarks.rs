@@ -28,7 +28,7 @@ fn change_some(disk: &mut Disk, drive: &TestDrive) {
     disk.plain[at as usize..][..30 * BLOCK_BYTES].fill(0);
 }
 
-/// Empties every full segment of frames, so that nothing is where it was.
+/// Empties every full segment of frames, so that nothing in them is where it was.
 fn move_all(world: &World, drive: &TestDrive) {
     world.run(drive.flush()).unwrap();
     let full: Vec<SegmentId> = {
@@ -147,6 +147,7 @@ fn changes_since_a_bookmark_are_exact_where_no_snapshot_holds_frames() {
         assert_eq!((reported, differing), (written.len() as u64, written.len() as u64));
         drop(view);
         // What was written since is moved as well.
+        assert!(drive.with_core(|core| core.leave_segment(Stream::Host)).unwrap());
         move_all(&disk.world, &drive);
     }
     disk.world.close(drive);

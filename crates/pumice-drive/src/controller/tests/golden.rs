@@ -2,7 +2,8 @@
 //! Method: images kept in the repository, never rewritten: both superblock slots and what was used
 //! of each segment. They are opened and compared with what their history left on the disk. With
 //! each codec, and with independent blocks, one of [`two_lives`], where most is found through a
-//! checkpoint; and one of [`one_life`], where the log is read from its very beginning.
+//! checkpoint; and one of [`one_life`], where the log is read from its very beginning. One has
+//! snapshots, tables of what was moved for them, and a bookmark.
 //!
 //! A new image (of a new version) is made by running the tests with `PUMICE_GOLDEN_FOLDER` set to a
 //! folder, which an existing image in it ends.
@@ -103,6 +104,17 @@ fn image(world: &World) -> Vec<u8> {
 fn assert_reads(name: &str, new_world: impl Fn() -> World, history: History, image: &[u8]) {
     let expected = history(&new_world());
     let world = new_world();
+    restore(&world, image);
+    let report = world.check();
+    assert_eq!(report.problem_count, 0, "{name}: {report:?}");
+    let drive = world.open();
+    assert!(world.read(&drive, 0, expected.len()).unwrap() == expected, "{name} reads otherwise");
+    assert_accounting(&drive);
+    world.close(drive);
+}
+
+/// Puts what an image has on the medium of a world.
+fn restore(world: &World, image: &[u8]) {
     let part = |range: std::ops::Range<usize>| {
         let mut buffer = AlignedBuffer::zeroed(range.len());
         buffer.copy_from_slice(&image[range]);
@@ -118,12 +130,80 @@ fn assert_reads(name: &str, new_world: impl Fn() -> World, history: History, ima
         world.run(world.memory.append(segment, 0, used.into())).unwrap();
         at += 8 + len;
     }
-    let report = world.check();
-    assert_eq!(report.problem_count, 0, "{name}: {report:?}");
+}
+
+/// A world with room for snapshots.
+fn roomy_world() -> World {
+    World::new(small(SIZE_BYTES, 20))
+}
+
+/// Two snapshots, of which the first is a bookmark, and whose frames are in another segment than
+/// their maps say; returns the disks of both and the disk.
+fn moved_snapshots(world: &World) -> [Vec<u8>; 3] {
+    let mut disk = vec![0; SIZE_BYTES as usize];
+    let mut random = random(3);
+    let drive = world.open_without_collector();
+    let mut write = |offset: u64, data: Vec<u8>| {
+        world.write(&drive, offset, &data).unwrap();
+        disk[offset as usize..][..data.len()].copy_from_slice(&data);
+        disk.clone()
+    };
+    let take = |name: &str, number| {
+        world.run(drive.create_snapshot(super::snapshots::new(name, number))).unwrap();
+    };
+    write(0, text(&mut random, 24 * BLOCK_BYTES));
+    let marked = write(30 * BLOCK, noise(&mut random, 2 * BLOCK_BYTES));
+    take("mark", 1);
+    let kept = write(2 * BLOCK, noise(&mut random, 3 * BLOCK_BYTES));
+    take("kept", 2);
+    write(0, text(&mut random, 8 * BLOCK_BYTES));
+    assert!(drive.with_core(|core| core.leave_segment(Stream::Host)).unwrap());
+    let now = write(50 * BLOCK, text(&mut random, 4 * BLOCK_BYTES));
+    world.run(drive.bookmark_snapshot("mark")).unwrap();
+    world.run(drive.flush()).unwrap();
+    world.run(drive.empty_retained(SegmentId(0))).unwrap();
+    while !drive.core().empty_segments().contains(&SegmentId(0)) {
+        world.run(drive.checkpoint()).unwrap();
+    }
+    world.run(drive.flush()).unwrap();
+    // The frames are elsewhere only.
+    world.run(drive.medium().discard(SegmentId(0))).unwrap();
+    assert!(drive.core().forwards().is_used(), "nothing was moved");
+    world.kill(drive);
+    [marked, kept, now]
+}
+
+fn assert_reads_snapshots(image: &[u8]) {
+    let [marked, kept, now] = moved_snapshots(&roomy_world());
+    let world = roomy_world();
+    restore(&world, image);
+    assert_eq!(world.check().problems, []);
+    assert!(super::snapshots::whole(&world, "kept") == kept, "a snapshot reads otherwise");
+    let open = |name| {
+        let options = OpenOptions { bookmark: true, ..OpenOptions::default() };
+        let (medium, clock) = (world.medium(), world.runtime.clone());
+        world.run(Drive::open_snapshot(medium, clock, name, options)).unwrap()
+    };
+    let (mark, view) = (open("mark"), open("kept"));
+    let found = super::snapshots::changed(&world, &mark, &view);
+    let differs = |at: usize| {
+        let block = at * BLOCK_BYTES..(at + 1) * BLOCK_BYTES;
+        marked[block.clone()] != kept[block]
+    };
+    assert!(found.iter().enumerate().all(|(at, &is_changed)| is_changed == differs(at)));
+    world.run(mark.close()).unwrap();
+    world.run(view.close()).unwrap();
+    drop((mark, view));
     let drive = world.open();
-    assert!(world.read(&drive, 0, expected.len()).unwrap() == expected, "{name} reads otherwise");
+    assert!(world.read(&drive, 0, now.len()).unwrap() == now, "the disk reads otherwise");
+    assert!(drive.core().forwards().is_used(), "there is no table");
     assert_accounting(&drive);
     world.close(drive);
+}
+
+#[test]
+fn an_image_with_snapshots_is_read() {
+    assert_reads_snapshots(include_bytes!("golden/v1-snapshots.bin"));
 }
 
 #[test]
@@ -140,17 +220,27 @@ fn images_of_version_1_are_read() {
     }
 }
 
+/// Keeps an image, if that is wanted.
+fn keep(name: &str, image: &[u8]) {
+    if let Some(folder) = std::env::var_os("PUMICE_GOLDEN_FOLDER") {
+        let path = Path::new(&folder).join(format!("{name}.bin"));
+        let file = std::fs::File::create_new(path).expect("a golden image is never rewritten");
+        std::io::Write::write_all(&mut &file, image).unwrap();
+    }
+}
+
 #[test]
 fn a_new_image_reads_as_it_was_written() {
+    let world = roomy_world();
+    moved_snapshots(&world);
+    let new = image(&world);
+    assert_reads_snapshots(&new);
+    keep("v1-snapshots", &new);
     for (name, codec, form, history) in IMAGES {
         let world = new_world(codec, form);
         history(&world);
         let image = image(&world);
         assert_reads(name, || new_world(codec, form), history, &image);
-        if let Some(folder) = std::env::var_os("PUMICE_GOLDEN_FOLDER") {
-            let path = Path::new(&folder).join(format!("{name}.bin"));
-            let file = std::fs::File::create_new(path).expect("a golden image is never rewritten");
-            std::io::Write::write_all(&mut &file, &image).unwrap();
-        }
+        keep(name, &image);
     }
 }

@@ -190,6 +190,37 @@ fn a_week_of_hourly_snapshots_costs_what_they_hold() {
     assert!(shares.last().is_some_and(|share| *share < 1.8), "compacted: {shares:?}");
 }
 
+/// A month of days that was never thinned out, then all at once.
+#[test]
+fn thirty_snapshots_at_once_are_kept_and_deleted_under_garbage_collection() {
+    let (database, mut drive) = Database::new(20, 3);
+    for hour in 0..80 {
+        database.world.run(database.pass_an_hour(&drive, hour));
+        if database.kept() > 30 {
+            database.world.run(database.delete(&drive, 0));
+        }
+    }
+    assert_eq!(database.kept(), 30);
+    assert!(drive.core().forwards().is_used(), "too tame a test: nothing was moved");
+    database.world.close(drive);
+    database.compare();
+    drive = database.world.open();
+    let gone: Vec<String> = {
+        let kept = &mut database.state.borrow_mut().kept;
+        // Every second one: neighbors take over what they shared.
+        let gone = (0..15).rev().map(|at| kept.remove(2 * at).expect("thirty").0);
+        gone.collect()
+    };
+    let names: Vec<&str> = gone.iter().map(String::as_str).collect();
+    assert_eq!(database.world.run(drive.delete_snapshots(&names)).unwrap().len(), 15);
+    for hour in 80..90 {
+        database.world.run(database.pass_an_hour(&drive, hour));
+    }
+    database.world.run(drive.audit()).unwrap();
+    database.world.close(drive);
+    database.compare();
+}
+
 #[test]
 fn snapshots_deleted_in_any_order_leave_the_others_as_they_were() {
     for seed in 0..3 {

@@ -21,7 +21,7 @@
 //! * `settings`: another codec and other thresholds, and power loss while they are stored.
 //! * `snapshots`: disks that are kept. `views`: reading them while the drive is open.
 //!   `taking`: how long one takes, and what waits.
-//! * `bookmarks`: maps that are kept.
+//! * `bookmarks`: maps that are kept. `retaining`: what snapshots need, after crashes and damage.
 //! * `scrub`: finding damage in a drive in use.
 //! * `space`: drives that are full.
 //! * `ageing`: drives that were used for long, with cold and partly dead data.
@@ -65,6 +65,7 @@ mod reading;
 mod reading_ahead;
 mod rebuilding;
 mod resize;
+mod retaining;
 mod reusing;
 mod rollback;
 mod scrub;

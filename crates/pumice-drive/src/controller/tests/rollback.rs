@@ -167,7 +167,7 @@ fn a_rollback_given_up_takes_no_writes() {
 
 #[test]
 fn a_grown_disk_that_is_rolled_back_keeps_its_size() {
-    let (mut disk, drive, mut wanted) = with_snapshot(34, 30);
+    let (disk, drive, mut wanted) = with_snapshot(34, 30);
     let grown = SIZE + (4 << 20);
     let resize = Resize { size_bytes: Some(grown), ..Resize::default() };
     disk.world.run(drive.resize(resize)).unwrap();

@@ -372,6 +372,11 @@ fn a_transfer_that_is_damaged_or_cut_off_makes_no_snapshot() {
     let other = source.send("1", None, 0);
     let spliced = [&parts[..1], &batches(&other)[1..]].concat();
     assert!(!is_whole(&joined(&spliced)), "of two transfers");
+    let (header, mut of_others) = (BatchHeader::decode(parts[1]).unwrap().0, parts[1].to_vec());
+    BatchHeader { previous_checksum: !header.previous_checksum, ..header }
+        .encode_into(&mut of_others);
+    let spliced = joined(&[&[parts[0], &of_others[..]], &parts[2..]].concat());
+    assert!(!is_whole(&spliced), "with a batch that follows another one");
     // The same for a drive: nothing that it did not have is visible.
     let target = World::new(small(SIZE, 24));
     receive_all(&target, &source.send("0", None, 0)).unwrap();

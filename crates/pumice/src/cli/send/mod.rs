@@ -39,7 +39,7 @@ pub(crate) struct Args {
     #[arg(value_name = "PATH@NAME")]
     snapshot: PathBuf,
 
-    /// Leave out what this earlier snapshot of the drive has
+    /// Leave out what this earlier snapshot of the drive has; a bookmark of it will do
     #[arg(long, value_name = "NAME", conflicts_with = "resume")]
     since: Option<String>,
 
@@ -153,8 +153,8 @@ impl Job<'_> {
         let options = OpenOptions { read_only: true, partial: true, ..OpenOptions::default() };
         let all = drive(self.runtime, self.path, options)?.snapshots();
         let sending = wanted.find(&all)?;
-        let disk = self.view(&sending.snapshot)?;
-        let base = sending.since.as_ref().map(|info| self.view(info)).transpose()?;
+        let disk = self.view(&sending.snapshot, false)?;
+        let base = sending.since.as_ref().map(|info| self.view(info, true)).transpose()?;
         let base = base.as_deref().zip(sending.since.as_ref());
         let base = base.map(|(disk, info)| View { disk, info });
         let of = View { disk: &*disk, info: &sending.snapshot };
@@ -180,11 +180,11 @@ impl Job<'_> {
         Ok(ended?.then_some((sending.clone(), sent)))
     }
 
-    /// Opens a snapshot.
-    fn view(&self, info: &SnapshotInfo) -> Result<Rc<FileDrive>> {
+    /// Opens a snapshot, or a bookmark.
+    fn view(&self, info: &SnapshotInfo, bookmark: bool) -> Result<Rc<FileDrive>> {
         let place = Place { path: self.path.to_owned(), snapshot: Some(info.name.clone()) };
         let medium = super::open::medium(self.runtime, self.path, true)?;
-        let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+        let options = OpenOptions { read_only: true, bookmark, ..OpenOptions::default() };
         super::open::on(self.runtime, &place, medium, options)
     }
 }

@@ -175,6 +175,8 @@ impl View {
         let options = OpenOptions {
             map_cache_bytes: MAP_CACHE_BYTES,
             read_cache_bytes: 0,
+            // To compare with; its data is asked for by no one.
+            bookmark: true,
             ..OpenOptions::default()
         };
         let opened = views.drive.view(&self.name, options).await?;

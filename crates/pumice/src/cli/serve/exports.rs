@@ -292,7 +292,7 @@ pub(super) fn show_snapshots(
     let (runtime_of_theirs, export) = (runtime.clone(), served.export.clone());
     let snapshots = Snapshots::of(runtime_of_theirs, (drive, views), export, server.clone());
     snapshots.inform(front);
-    runtime.block_on(snapshots.refresh());
+    runtime.block_on(snapshots.show());
     served.snapshots = Some(snapshots);
 }
 

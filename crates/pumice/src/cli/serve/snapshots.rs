@@ -1,7 +1,8 @@
 //! The exports of a drive's snapshots, which come and go while it is served.
 //!
 //! `DRIVE@NAME`, read-only. The rules, limits and certificates of the drive hold for them. Names
-//! are put together here and taken apart nowhere, since drives may have an `@` in theirs.
+//! are put together here and taken apart nowhere, since drives may have an `@` in theirs. Bookmarks
+//! are no exports to clients, which can only compare with them.
 
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -62,11 +63,28 @@ impl Snapshots {
         *self.front.borrow_mut() = front;
     }
 
+    /// Offers the snapshots that the drive has, now and whenever it has given up some of its own
+    /// accord.
+    pub(super) async fn show(self: &Rc<Self>) {
+        self.refresh().await;
+        let (drive, snapshots) = (self.drive.clone(), Rc::downgrade(self));
+        self.runtime.spawn(async move {
+            let mut seen = 0;
+            // Until the drive closes, which then is released.
+            while let Some(count) = drive.snapshots_given_up(seen).await {
+                let Some(snapshots) = snapshots.upgrade() else { return };
+                snapshots.refresh().await;
+                seen = count;
+            }
+        });
+    }
+
     /// Offers the snapshots that the drive has, and no others.
-    pub(super) async fn refresh(&self) {
+    async fn refresh(&self) {
         let found = self.drive.snapshots();
         let is_there = |info: &SnapshotInfo| {
-            found.iter().any(|found| found.sequence == info.sequence && found.name == info.name)
+            let key = |info: &SnapshotInfo| (info.sequence, info.name.clone(), info.is_bookmark);
+            found.iter().any(|found| key(found) == key(info))
         };
         let gone: Vec<_> =
             self.exports.borrow_mut().extract_if(.., |(info, _)| !is_there(info)).collect();
@@ -104,6 +122,7 @@ impl Snapshots {
             of: self.origin.name.clone(),
             name: info.name.clone(),
             sequence: info.sequence,
+            is_readable: !info.is_bookmark,
         };
         let export = self.origin.of_earlier(name, description, Rc::new(disk), earlier);
         let export = Rc::new(export.with_lineage(lineage_of_snapshot(&self.drive, &info)));

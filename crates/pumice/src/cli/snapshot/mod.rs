@@ -1,5 +1,5 @@
-//! `pumice snapshot`: takes, lists, rotates and deletes snapshots of drives, closed or served, and
-//! rolls a disk back to one.
+//! `pumice snapshot`: takes, lists, rotates and deletes snapshots of drives, closed or served,
+//! makes bookmarks of them, and rolls a disk back to one.
 
 mod rotate;
 mod together;
@@ -46,6 +46,7 @@ Examples:
   pumice extract drive.pumice@before-upgrade disk.img
   pumice snapshot rollback drive.pumice@before-upgrade
   pumice snapshot rotate drive.pumice --keep hourly:24,daily:7
+  pumice snapshot bookmark drive.pumice@monday
   pumice snapshot delete drive.pumice@before-upgrade")]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -122,6 +123,10 @@ enum Action {
         #[arg(long = "yield")]
         yields: bool,
 
+        /// Delete bookmarks, too, which are left alone otherwise
+        #[arg(long)]
+        bookmarks: bool,
+
         /// Only print what would be deleted, and take no snapshot
         #[arg(long)]
         dry_run: bool,
@@ -130,7 +135,22 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Delete a snapshot; garbage collection gives back what only it held
+    /// Give up the data of a snapshot, and keep what tells which blocks were written since
+    ///
+    /// What is left is a bookmark, with the snapshot's name: `pumice diff`, `pumice send --since`
+    /// and the metadata contexts of a server compare later disks with it. Nothing can be read by
+    /// it. It takes the space of the map as it was, usually less than 1 % of the disk's data. After
+    /// garbage collection, comparisons may name more blocks than were written, and never fewer.
+    Bookmark {
+        /// File or block device, and the name of the snapshot
+        #[arg(value_name = "PATH@NAME")]
+        snapshot: PathBuf,
+
+        /// Print the bookmark as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Delete a snapshot or bookmark; garbage collection gives back what only it held
     Delete {
         /// File or block device, and the name of the snapshot
         #[arg(value_name = "PATH@NAME")]
@@ -146,7 +166,7 @@ enum Action {
 #[derive(Serialize)]
 struct Done {
     path: String,
-    /// Snapshots that were taken, listed or rolled back to.
+    /// Snapshots that were taken, listed, made bookmarks or rolled back to.
     snapshots: Vec<SnapshotInfo>,
     /// Snapshots that were deleted.
     deleted: Vec<SnapshotInfo>,
@@ -176,9 +196,14 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         Action::Rollback { snapshot, delete_newer, json } => {
             ("rollback", *json, vec![roll_back(snapshot, *delete_newer)?])
         }
-        Action::Rotate { paths, keep, prefix, yields, dry_run, json } => {
-            let rule = Rule { keep, prefix, yields: *yields };
+        Action::Rotate { paths, keep, prefix, yields, bookmarks, dry_run, json } => {
+            let rule = Rule { keep, prefix, yields: *yields, bookmarks: *bookmarks };
             ("rotate", *json, if *dry_run { rule.try_out(paths) } else { rule.rotate(paths) }?)
+        }
+        Action::Bookmark { snapshot, json } => {
+            let (path, name) = Place::snapshot(snapshot)?;
+            let snapshots = bookmark(&path, name)?;
+            ("bookmark", *json, vec![Done { path: lossy(&path), snapshots, deleted: vec![] }])
         }
         Action::Delete { snapshot, json } => {
             let (path, name) = Place::snapshot(snapshot)?;
@@ -273,6 +298,13 @@ fn roll_back(snapshot: &Path, delete_newer: bool) -> Result<Done> {
     Ok(Done { path: lossy(&path), snapshots: rolled, deleted })
 }
 
+fn bookmark(path: &Path, name: String) -> Result<Vec<SnapshotInfo>> {
+    if control::connect(path)?.is_some() {
+        return request(path, &Request::BookmarkSnapshot { name });
+    }
+    change(path, async |drive| Ok(vec![drive.bookmark_snapshot(&name).await?]))
+}
+
 /// Deletes snapshots of a drive, all in one step as far as requests are long enough.
 fn delete(path: &Path, names: &[String]) -> Result<Vec<SnapshotInfo>> {
     if control::connect(path)?.is_none() {
@@ -298,11 +330,14 @@ struct Rule<'a> {
     keep: &'a rotate::Keep,
     prefix: &'a str,
     yields: bool,
+    bookmarks: bool,
 }
 
 impl Rule<'_> {
     fn expired(&self, mut snapshots: Vec<SnapshotInfo>) -> Vec<String> {
-        snapshots.retain(|info| info.name.starts_with(self.prefix));
+        // A bookmark takes no snapshot's place.
+        let is_of_kind = |info: &SnapshotInfo| self.bookmarks || !info.is_bookmark;
+        snapshots.retain(|info| info.name.starts_with(self.prefix) && is_of_kind(info));
         self.keep.expired(&snapshots)
     }
 
@@ -401,6 +436,10 @@ fn text(action: &str, done: &Done, is_tried: bool) -> String {
             text +=
                 &format!("{path}: rolled back to {}, {}\n", info.name, time(info.created_seconds));
         }
+        ("bookmark", [info, ..]) => {
+            let alone = format_size(info.alone_bytes);
+            text += &format!("{path}@{}: a bookmark now, which holds {alone} alone\n", info.name);
+        }
         (_, taken) => {
             taken.iter().for_each(|info| text += &format!("{path}@{}: taken\n", info.name))
         }
@@ -424,15 +463,18 @@ fn table(snapshots: &[SnapshotInfo]) -> String {
         ("stored", Align::Right),
         ("written since the one before", Align::Right),
         ("held alone", Align::Right),
+        ("with others", Align::Right),
     ]);
     for info in snapshots {
+        let kind = if info.is_bookmark { " (bookmark)" } else { "" };
         let damage = if info.damage.is_some() { " (damaged)" } else { "" };
         table.row(vec![
-            format!("{}{damage}", info.name),
+            format!("{}{kind}{damage}", info.name),
             time(info.created_seconds),
             format_size(info.live_bytes),
             format_size(info.written_bytes),
             format_size(info.alone_bytes),
+            format_size(info.shared_bytes),
         ]);
     }
     output::table(&table) + &format!("{}\n", counted(snapshots.len() as u64, "snapshot"))

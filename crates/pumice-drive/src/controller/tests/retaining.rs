@@ -1,0 +1,217 @@
+//! Goal: what snapshots need is found again after any crash and next to any damage: a segment being
+//! emptied, a table of what was moved that is damaged, a log that ends beyond many segments that
+//! hold nothing but snapshots.
+//! Method: power loss at each operation of the medium in turn, and wrong bytes at a known place;
+//! each disk is compared with what was there when its snapshot was taken.
+
+use super::snapshots::{Disk, changed, names, whole};
+use super::*;
+use crate::base::seed::random;
+
+/// A disk with two snapshots, and a full segment with frames that they need, dead ones among them.
+fn with_two_snapshots(seed: u64) -> (Disk, [Vec<u8>; 2], SegmentId) {
+    let mut disk = Disk::new(seed);
+    let drive = disk.world.open_without_collector();
+    disk.write_around(&drive);
+    disk.write_some(&drive, 10);
+    disk.take(&drive, "a");
+    let a = disk.plain.clone();
+    disk.write_some(&drive, 20);
+    disk.take(&drive, "b");
+    let b = disk.plain.clone();
+    disk.write_some(&drive, 20);
+    disk.world.run(drive.flush()).unwrap();
+    let victim = {
+        let core = drive.core();
+        let space = core.space();
+        let is_victim = |segment: &SegmentId| {
+            let is_of_host = space.stream(*segment) == Stream::Host;
+            let is_open = space.is_open(*segment, Stream::Host, space.generation(*segment));
+            is_of_host && !is_open && space.retained_by(*segment) == 2
+        };
+        let dead = |segment: &SegmentId| {
+            space.needed_bytes_of(*segment, SEGMENT_BYTES) - space.live_bytes_of(*segment)
+        };
+        let victim = (0..24).map(SegmentId).filter(is_victim).max_by_key(dead);
+        let victim = victim.expect("a full segment that both need");
+        assert!(dead(&victim) > 200_000, "too tame a test: {}", dead(&victim));
+        victim
+    };
+    disk.world.close(drive);
+    (disk, [a, b], victim)
+}
+
+/// Moves everything that is needed out of a segment, to the checkpoint after which it is free.
+async fn empty(drive: &TestDrive, victim: SegmentId) {
+    drive.empty_retained(victim).await.unwrap();
+    drive.checkpoint().await.unwrap();
+    drive.checkpoint().await.unwrap();
+    drive.flush().await.unwrap();
+    let is_free = drive.core().empty_segments().contains(&victim);
+    assert!(is_free, "what was needed is elsewhere");
+    drive.with_core(|core| core.free_segment(victim));
+}
+
+/// At each operation of the medium in turn.
+#[test]
+fn power_loss_at_each_step_of_emptying_a_segment_changes_no_snapshot() {
+    let (mut disk, [a, b], victim) = with_two_snapshots(41);
+    let mut ends = [0, 0];
+    for step in 0.. {
+        let world = World { seed: step, ..disk.world.copy() };
+        let drive = world.open_without_collector();
+        let plan = FaultPlan { latency_ns: 1_000_000..=1_000_000, ..FaultPlan::default() };
+        drive.medium().set_plan(plan);
+        let emptying = empty(&drive, victim);
+        let ended = world.run(world.runtime.timeout(step * 500_000, emptying)).is_some();
+        world.run(drive.medium().crash()).unwrap();
+        world.kill(drive);
+        let drive = world.open();
+        world.run(drive.audit()).unwrap();
+        ends[usize::from(drive.core().forwards().is_used())] += 1;
+        let read = world.read(&drive, 0, disk.plain.len()).unwrap();
+        assert!(read == disk.plain, "the disk at step {step}");
+        // What is free now is written to.
+        for _ in 0..20 {
+            let data = payload::noise(&mut disk.random, 1 << 20);
+            world.write(&drive, 0, &data).unwrap();
+        }
+        world.close(drive);
+        assert!(whole(&world, "a") == a, "a at step {step}");
+        assert!(whole(&world, "b") == b, "b at step {step}");
+        if ended {
+            break;
+        }
+    }
+    assert!(ends[0] > 5 && ends[1] > 2, "too tame a test: {ends:?}");
+}
+
+/// The snapshots that need it are named, and all else is there.
+#[test]
+fn a_damaged_table_of_what_was_moved_costs_snapshots_only() {
+    let (mut disk, [_, b], victim) = with_two_snapshots(42);
+    let drive = disk.world.open_without_collector();
+    disk.world.run(empty(&drive, victim));
+    let piece = drive.core().forwards().metadata().next().expect("a table");
+    disk.world.close(drive);
+    disk.world.flip_for_good(piece.segment.0, piece.offset + piece.bytes / 2);
+    let problems = disk.world.check().problems;
+    for name in ["a", "b"] {
+        let is_named = problems.iter().any(|problem| {
+            problem.what.contains(&format!("snapshot {name} is damaged"))
+                && problem.what.contains("a table of what was moved is damaged")
+        });
+        assert!(is_named, "{name}: {problems:?}");
+    }
+    let opening = Drive::open_snapshot(
+        disk.world.medium(),
+        disk.world.runtime.clone(),
+        "b",
+        OpenOptions::default(),
+    );
+    assert_eq!(kind(disk.world.run(opening)), Some(ErrorKind::Corrupt));
+    let drive = disk.world.open();
+    assert!(drive.snapshots().iter().all(|info| info.damage.is_some()), "{:?}", drive.snapshots());
+    disk.compare(&drive);
+    let problems = disk.world.run(drive.scrub(0)).unwrap().problems;
+    let is_named = |name| problems.iter().any(|found| found.what.contains(name));
+    assert!(is_named("snapshot a is damaged") && is_named("snapshot b is damaged"), "{problems:?}");
+    // Nothing that they may need is given up, and the drive goes on.
+    disk.write_some(&drive, 30);
+    disk.world.run(drive.checkpoint()).unwrap();
+    disk.world.close(drive);
+    let drive = disk.world.open();
+    disk.compare(&drive);
+    disk.world.run(drive.delete_snapshots(&["a", "b"])).unwrap();
+    assert_eq!(names(&drive), Vec::<String>::new());
+    disk.write_around(&drive);
+    disk.take(&drive, "c");
+    disk.world.close(drive);
+    assert_eq!(disk.world.check().problems, []);
+    assert!(whole(&disk.world, "c") == disk.plain && b != disk.plain);
+}
+
+/// Guards against a log that is cut: the only proof that a damaged batch was durable lies in a
+/// segment that is not among the lowest that are free, if those that only snapshots need count.
+#[test]
+fn many_retained_empty_segments_do_not_hide_the_end_of_the_log() {
+    const SIZE: u64 = 80 << 20;
+    let world = World::new(small(SIZE, 60));
+    let drive = world.open_without_collector();
+    let mut random = random(43);
+    for at in 0..SIZE >> 20 {
+        let noise = payload::noise(&mut random, 1 << 20);
+        world.write(&drive, at << 20, &noise).unwrap();
+    }
+    world.run(drive.create_snapshot(super::snapshots::new("a", 1))).unwrap();
+    world.run(drive.trim(0, SIZE, false)).unwrap();
+    reap_all(&drive);
+    world.run(drive.flush()).unwrap();
+    world.run(drive.checkpoint()).unwrap();
+    let (held, open) = {
+        let core = drive.core();
+        let space = core.space();
+        let is_held = |segment: &SegmentId| {
+            space.live_bytes_of(*segment) == 0
+                && space.stream(*segment) == Stream::Host
+                && space.is_retained(*segment)
+        };
+        let open = core.log().tail(Stream::Host).expect("the host has written").segment;
+        ((0..60).map(SegmentId).filter(is_held).count(), open)
+    };
+    assert!(held > 16, "too tame a test: {held}");
+    let noise = payload::noise(&mut random, 1 << 20);
+    let tail = || drive.core().log().tail(Stream::Host).expect("the host has written").segment;
+    while tail() == open {
+        world.write(&drive, 0, &noise).unwrap();
+        drive.with_core(|core| core.seal(Stream::Host));
+        world.run(world.runtime.yield_now());
+    }
+    world.run(drive.flush()).unwrap();
+    world.run(drive.write(0, &noise[..4096], true)).unwrap();
+    world.kill(drive);
+    let last = damage::batches(&world, open.0).pop().expect("a batch");
+    world.flip_for_good(open.0, last.offset + 30);
+    assert_eq!(world.refusal().kind(), ErrorKind::Corrupt);
+}
+
+/// What a snapshot and the disk name is found to be one frame, whether it was moved once or twice.
+#[test]
+fn changes_are_exact_while_segments_are_emptied_again_and_again() {
+    let (disk, [a, _], _) = with_two_snapshots(44);
+    let differs = |at: usize| {
+        let block = at * BLOCK_BYTES..(at + 1) * BLOCK_BYTES;
+        a[block.clone()] != disk.plain[block]
+    };
+    let mut drive = disk.world.open_without_collector();
+    for _ in 0..2 {
+        let full: Vec<SegmentId> = {
+            let core = drive.core();
+            let space = core.space();
+            let is_victim = |segment: &SegmentId| {
+                let (stream, generation) = (space.stream(*segment), space.generation(*segment));
+                let is_open = space.is_open(*segment, stream, generation);
+                space.is_retained(*segment) && stream != Stream::Meta && !is_open
+            };
+            (0..24).map(SegmentId).filter(is_victim).collect()
+        };
+        for victim in full {
+            disk.world.run(empty(&drive, victim));
+        }
+        disk.world.close(drive);
+        let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+        let (medium, clock) = (disk.world.medium(), disk.world.runtime.clone());
+        let view = disk.world.run(Drive::open_snapshot(medium, clock, "a", options)).unwrap();
+        let now = disk.world.try_open(options).unwrap();
+        let found = changed(&disk.world, &view, &now);
+        let missed = (0..found.len()).find(|&at| differs(at) && !found[at]);
+        assert_eq!(missed, None, "the first block that is missed");
+        let more = (0..found.len()).filter(|&at| found[at] && !differs(at)).count();
+        assert!(more < found.len() / 20, "{more} blocks too many");
+        disk.world.run(view.close()).unwrap();
+        disk.world.run(now.close()).unwrap();
+        drop((view, now));
+        drive = disk.world.open_without_collector();
+    }
+    disk.world.close(drive);
+}
