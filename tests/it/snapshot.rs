@@ -15,28 +15,28 @@ use crate::harness::{
     tool, wait_until,
 };
 
-fn pumice(drive: &Drive, args: &[&str]) -> Finished {
+pub(crate) fn pumice(drive: &Drive, args: &[&str]) -> Finished {
     let mut command = Command::new(PUMICE);
     command.env("PUMICE_RUNTIME_DIR", drive.beside("pumice"));
     run(command.args(args), COMMAND_LIMIT)
 }
 
 /// `PATH@NAME`.
-fn named(drive: &Drive, name: &str) -> String {
+pub(crate) fn named(drive: &Drive, name: &str) -> String {
     format!("{}@{name}", drive.path().display())
 }
 
-fn path(drive: &Drive) -> String {
+pub(crate) fn path(drive: &Drive) -> String {
     drive.path().display().to_string()
 }
 
-fn ok(drive: &Drive, args: &[&str]) -> String {
+pub(crate) fn ok(drive: &Drive, args: &[&str]) -> String {
     let finished = pumice(drive, args);
     assert_eq!(finished.code, Some(0), "{args:?}: {finished:?}");
     finished.stdout
 }
 
-fn refused(drive: &Drive, args: &[&str], mention: &str) {
+pub(crate) fn refused(drive: &Drive, args: &[&str], mention: &str) {
     let finished = pumice(drive, args);
     assert_eq!(finished.code, Some(2), "{args:?}: {finished:?}");
     assert!(finished.stderr.contains(mention), "{args:?}: {}", finished.stderr);
@@ -50,7 +50,7 @@ fn names(drive: &Drive) -> Vec<String> {
 }
 
 /// A disk of random bytes.
-fn disk(drive: &Drive, name: &str, seed: u64) -> PathBuf {
+pub(crate) fn disk(drive: &Drive, name: &str, seed: u64) -> PathBuf {
     let file = drive.beside(name);
     let mut state = seed;
     let words = (0..(64 << 20) / 8).map(|_| {
@@ -63,7 +63,7 @@ fn disk(drive: &Drive, name: &str, seed: u64) -> PathBuf {
     file
 }
 
-fn same(one: &Path, other: &Path) -> bool {
+pub(crate) fn same(one: &Path, other: &Path) -> bool {
     fs::read(one).unwrap() == fs::read(other).unwrap()
 }
 

@@ -10,12 +10,13 @@
 //! are the same program, so there are no versions: each side refuses what it does not understand.
 
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use crate::watch::Snapshot;
 use pumice_drive::base::{Error, ErrorKind};
 use pumice_drive::controller::{
-    Compacted, Info, NewSnapshot, Problem, Resize, Resized, ScrubReport, SettingsChange,
-    SettingsChanged, SnapshotInfo,
+    Compacted, Flattened, Info, NewSnapshot, Problem, RegisteredClone, Resize, Resized,
+    ScrubReport, SettingsChange, SettingsChanged, SnapshotInfo,
 };
 use pumice_nbd::Listed;
 
@@ -56,6 +57,20 @@ pub(crate) enum Request {
     },
     /// Hold back the host's changes until the next snapshot is begun, a second at most.
     HoldChanges {},
+    /// List a clone of a snapshot of the drive.
+    RegisterClone {
+        /// Name of the snapshot.
+        name: String,
+        /// The clone.
+        clone: RegisteredClone,
+    },
+    /// List a clone no longer.
+    ForgetClone {
+        /// Its identity.
+        drive: Uuid,
+    },
+    /// Copy what the drive, a clone, reads from its origin.
+    Flatten {},
     /// Return the drive's snapshots.
     Snapshots {},
     /// Return how the drive is served.
@@ -93,6 +108,8 @@ pub(crate) enum Answer {
     SomeSnapshots(Vec<SnapshotInfo>),
     /// The rest of the snapshots, or those that were taken or deleted: the result.
     Snapshots(Vec<SnapshotInfo>),
+    /// Result of a flattening.
+    Flattened(Flattened),
     /// The host's changes are held back; sent before the result.
     Held,
     /// They no longer are: the result.

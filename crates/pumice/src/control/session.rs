@@ -4,6 +4,8 @@
 //! limit for every line in and out. While a request runs, a progress line is sent every
 //! [`PROGRESS_NS`]; a scrub or a compaction is cancelled when one cannot be sent.
 
+mod clones;
+
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::pin::{Pin, pin};
@@ -157,6 +159,19 @@ async fn serve_client<M: Medium + 'static>(link: &Link, served: &Served<M>) {
         Request::Compact { percent } => compact(link, drive, percent).await,
         Request::CreateSnapshot(new) => create_snapshot(link, served, new).await,
         Request::DeleteSnapshots { names } => delete_snapshots(link, served, names).await,
+        Request::RegisterClone { name, clone } => {
+            clones::change(link, drive, async move |drive| {
+                drive.register_clone(&name, clone).await.map(|info| vec![info])
+            })
+            .await
+        }
+        Request::ForgetClone { drive: clone } => {
+            clones::change(link, drive, async move |drive| {
+                drive.forget_clone(clone).await.map(|_| Vec::new())
+            })
+            .await
+        }
+        Request::Flatten {} => clones::flatten(link, drive).await,
         Request::HoldChanges {} => hold_changes(link, drive).await,
         Request::Snapshots {} => snapshots(link, drive.snapshots()).await,
         Request::Service {} => Some(Answer::Service(Service {

@@ -7,7 +7,7 @@
 use super::super::core::{Core, Kept, NewSnapshot, Wish};
 use super::super::drive::Drive;
 use crate::base::{Clock, Error, ErrorKind, Result, SeqNo};
-use crate::format::{Snapshot, check_snapshot_name};
+use crate::format::{RegisteredClone, Snapshot, check_snapshot_name};
 use crate::media::Medium;
 
 /// Attempts to begin before the host fills the room again.
@@ -39,6 +39,9 @@ pub struct SnapshotInfo {
     /// Whether it is deleted before a write is refused for space.
     #[serde(default)]
     pub yields: bool,
+    /// Drives that read from it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clones: Vec<RegisteredClone>,
     /// What is wrong with it, if it is damaged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub damage: Option<String>,
@@ -211,6 +214,7 @@ fn info_of(core: &Core, kept: &Kept, host_bytes_before: u64) -> SnapshotInfo {
         written_bytes: entry.host_bytes.saturating_sub(host_bytes_before),
         alone_bytes: core.bytes_alone(kept),
         yields: entry.yields,
+        clones: entry.clones.clone(),
         damage: kept.damage.clone(),
     }
 }

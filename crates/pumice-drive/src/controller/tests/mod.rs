@@ -20,6 +20,7 @@
 //! * `resize`: other sizes and capacities, and power loss during a resize.
 //! * `settings`: another codec and other thresholds, and power loss while they are stored.
 //! * `snapshots`: disks that are kept. `views`: reading them while the drive is open.
+//! * `clones`: drives that read from a snapshot of another.
 //! * `scrub`: finding damage in a drive in use.
 //! * `space`: drives that are full.
 //! * `ageing`: drives that were used for long, with cold and partly dead data.
@@ -38,6 +39,7 @@
 mod ageing;
 mod block_frames;
 mod checkpointing;
+mod clones;
 mod closing;
 mod collecting;
 mod crafted;

@@ -1,8 +1,11 @@
 //! `pumice snapshot`: takes, lists, rotates and deletes snapshots of drives, closed or served, and
 //! rolls a disk back to one.
 
+mod clones;
 mod rotate;
 mod together;
+
+pub(super) use clones::{forget, named, register};
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -136,6 +139,11 @@ enum Action {
         #[arg(value_name = "PATH@NAME")]
         snapshot: PathBuf,
 
+        /// Forget a clone of the snapshot that is gone, named as `snapshot list` does; may be
+        /// repeated. If it is not gone, it can never be read again
+        #[arg(long, value_name = "CLONE")]
+        forget: Vec<String>,
+
         /// Print what was deleted as JSON
         #[arg(long)]
         json: bool,
@@ -180,8 +188,9 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
             let rule = Rule { keep, prefix, yields: *yields };
             ("rotate", *json, if *dry_run { rule.try_out(paths) } else { rule.rotate(paths) }?)
         }
-        Action::Delete { snapshot, json } => {
+        Action::Delete { snapshot, forget, json } => {
             let (path, name) = Place::snapshot(snapshot)?;
+            clones::forget_all(&path, &name, forget)?;
             let deleted = delete(&path, &[name])?;
             ("delete", *json, vec![Done { path: lossy(&path), snapshots: vec![], deleted }])
         }
@@ -301,9 +310,18 @@ struct Rule<'a> {
 }
 
 impl Rule<'_> {
+    /// Returns the names of what is not kept; what has clones is.
     fn expired(&self, mut snapshots: Vec<SnapshotInfo>) -> Vec<String> {
         snapshots.retain(|info| info.name.starts_with(self.prefix));
-        self.keep.expired(&snapshots)
+        let mut expired = self.keep.expired(&snapshots);
+        let cloned = snapshots.iter().filter(|info| !info.clones.is_empty());
+        for SnapshotInfo { name, .. } in cloned {
+            if let Some(at) = expired.iter().position(|expired| expired == name) {
+                tracing::warn!(snapshot = name, "kept beyond its time: clones read from it");
+                expired.remove(at);
+            }
+        }
+        expired
     }
 
     /// Takes the snapshots and deletes what is not kept.
@@ -382,7 +400,7 @@ fn with(
 ) -> Result<Vec<SnapshotInfo>> {
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { compact_percent: None, ..options };
-    let drive = super::open::drive(&runtime, path, options)?;
+    let drive = super::open::alone(&runtime, path, options)?;
     let worked = runtime.block_on(work(&drive));
     let closed = runtime.block_on(drive.close());
     runtime.drop_tasks();
@@ -418,22 +436,32 @@ fn text(action: &str, done: &Done, is_tried: bool) -> String {
 }
 
 fn table(snapshots: &[SnapshotInfo]) -> String {
-    let mut table = Table::new(&[
+    let has_clones = snapshots.iter().any(|info| !info.clones.is_empty());
+    let mut columns = vec![
         ("snapshot", Align::Left),
         ("taken", Align::Left),
         ("stored", Align::Right),
         ("written since the one before", Align::Right),
         ("held alone", Align::Right),
-    ]);
+    ];
+    if has_clones {
+        columns.push(("clones", Align::Left));
+    }
+    let mut table = Table::new(&columns);
     for info in snapshots {
         let damage = if info.damage.is_some() { " (damaged)" } else { "" };
-        table.row(vec![
+        let mut row = vec![
             format!("{}{damage}", info.name),
             time(info.created_seconds),
             format_size(info.live_bytes),
             format_size(info.written_bytes),
             format_size(info.alone_bytes),
-        ]);
+        ];
+        if has_clones {
+            let paths: Vec<_> = info.clones.iter().map(|clone| clone.path.as_str()).collect();
+            row.push(if paths.is_empty() { "-".into() } else { paths.join(", ") });
+        }
+        table.row(row);
     }
     output::table(&table) + &format!("{}\n", counted(snapshots.len() as u64, "snapshot"))
 }
