@@ -340,7 +340,8 @@ fn a_clone_grows_beyond_its_origin() {
     clone.trim_all(&drive);
     clone.world.close(drive);
     let drive = clone.open();
-    assert_eq!(clone.world.read(&drive, 0, SIZE as usize).unwrap(), vec![0; SIZE as usize]);
+    let read = clone.world.read(&drive, 0, SIZE as usize).unwrap();
+    assert!(read.iter().all(|&byte| byte == 0), "what was trimmed");
     clone.world.close(drive);
     disk.world.close(template);
 }
