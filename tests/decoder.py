@@ -242,7 +242,9 @@ Superblock = structure("Superblock", """
     checkpoint_generation Q, checkpoint_bytes I, warn_percent 4s, checkpoint_checksum Q,
     bad_count I, detour_count I, bad_segments 512s, detour_seqs 128s, detour_generations 128s,
     detour_segments 64s, detour_streams 16s, receiving_snapshot 16s,
-    receiving_base 16s, receiving_offset Q, reserved 3032s""")
+    receiving_base 16s, receiving_offset Q, origin_drive 16s, origin_snapshot 16s,
+    origin_watermark Q, origin_blocks Q, origin_path_bytes H, origin_path 1024s,
+    reserved 1958s""")
 SegmentHeader = structure("SegmentHeader", """
     magic 8s, version I, length I, checksum Q, uuid 16s, generation Q, first_seq Q, segment I,
     stream H, frame_blocks H, size_bytes Q, data_offset Q, segment_bytes I, segment_count I,
@@ -303,7 +305,7 @@ def record_damage(data, at, generation, segment, offset):
 class Drive:
     """A drive that is open for reading."""
 
-    def __init__(self, path, snapshot=None):
+    def __init__(self, path, snapshot=None, origin_of=None):
         self.file = open(path, "rb")
         size = self.file.seek(0, os.SEEK_END)
         if size < (1 << 20) + BLOCK:
@@ -318,10 +320,26 @@ class Drive:
         self.forwards = {}  # where frames are that snapshots name in a use of a segment
         self.tables = {}  # entries of independent blocks, by segment, offset, first block
         self.counts = {"batches": 0, "damaged_batches": 0, "moved_blocks": 0, "ignored_blocks": 0}
-        if snapshot is None:
+        if origin_of is not None:
+            if self.superblock.uuid != origin_of.origin_drive:
+                raise Damage(f"{path} is not the origin of the clone")
+            self.go_back(lambda entry: (entry.guid, entry.watermark) == (
+                origin_of.origin_snapshot, origin_of.origin_watermark))
+        elif snapshot is None:
             self.recover()
         else:
-            self.go_back(snapshot)
+            self.go_back(lambda entry: entry.name[:entry.name_bytes] == snapshot.encode())
+        self.origin = self.open_origin(path)
+
+    def open_origin(self, path):
+        """Returns the drive that holes of a clone read from: where it was, or beside the clone."""
+        found = self.superblock
+        if not found.features_incompatible & 16:
+            return None
+        named = found.origin_path[:found.origin_path_bytes].decode()
+        if not os.path.exists(named):
+            named = os.path.join(os.path.dirname(path), os.path.basename(named))
+        return Drive(named, origin_of=found)
 
     def read(self, segment, offset, count):
         start = self.superblock.data_offset + segment * self.superblock.segment_bytes + offset
@@ -352,7 +370,7 @@ class Drive:
             raise Damage("wrong checksum")
         if found.version == 0:
             raise Damage("version 0")
-        if found.version > 1 or found.features_read_only or found.features_incompatible & ~15:
+        if found.version > 1 or found.features_read_only or found.features_incompatible & ~63:
             raise Unsupported("the drive has a newer version or unknown features")
         segments = found.segment_bytes
         if (any(found.reserved) or found.state > 2 or found.codec > 2
@@ -364,6 +382,13 @@ class Drive:
                 or found.features_incompatible & 3 == 2
                 or not BLOCK <= found.size_bytes <= 16 << 50 or found.size_bytes % BLOCK
                 or (found.features_incompatible & 8 != 0) != any(found.receiving_snapshot)
+                or (found.features_incompatible & 16 != 0) != any(found.origin_drive)
+                or found.origin_blocks * BLOCK > found.size_bytes
+                or found.origin_path_bytes > 1024
+                or any(found.origin_path[found.origin_path_bytes:])
+                or not found.features_incompatible & 16 and (
+                    any(found.origin_snapshot) or found.origin_watermark
+                    or found.origin_blocks or found.origin_path_bytes)
                 or found.bad_count > 128 or found.detour_count > 16
                 or max(found.detour_streams) > 2):
             raise Damage("a field is out of range")
@@ -471,7 +496,7 @@ class Drive:
         snapshots = places[drops_end:drops_end + root.snapshot_lists]
         return root, tails, snapshots, places[pieces - root.forward_lists:]
 
-    def go_back(self, name):
+    def go_back(self, is_it):
         """Reads the checkpoint that is a snapshot, instead of the newest and the log after it."""
         if not self.superblock.checkpoint_bytes or not self.superblock.features_incompatible & 4:
             raise Damage("the drive has no snapshots")
@@ -481,20 +506,29 @@ class Drive:
         entries = b"".join(self.meta_at(SNAPSHOTS, n, at) for n, at in enumerate(pieces))
         if len(entries) % Snapshot.bytes:
             raise Damage("the list of snapshots has a wrong length")
-        found, watermark = {}, -1
+        names, found, watermark = set(), None, -1
         for at in range(0, len(entries), Snapshot.bytes):
             entry = Snapshot.read(entries, at)
             text = entry.name[:entry.name_bytes]
+            if entry.flags == 4:
+                # A clone of the snapshot before it.
+                if (entry.watermark != watermark or not text.startswith(b"/")
+                        or any(entry.name[entry.name_bytes:]) or any(entries[at + 40:at + 60])
+                        or any(entries[at + 64:at + 127])):
+                    raise Damage("the entry of a clone is damaged")
+                continue
             if (not text or any(entry.name[entry.name_bytes:]) or any(entry.reserved)
-                    or entry.flags > 2 or entry.watermark <= watermark or text in found):
+                    or entry.flags > 2 or entry.watermark <= watermark or text in names):
                 raise Damage("an entry in the list of snapshots is damaged")
             watermark = entry.watermark
-            found[text] = entry
-        entry = found.get(name.encode())
+            names.add(text)
+            if is_it(entry):
+                found = entry
+        entry = found
         if entry is None:
-            raise Damage(f"there is no snapshot {name}")
+            raise Damage("there is no such snapshot")
         if entry.flags == 2:
-            raise Damage(f"{name} is a bookmark, which has no data")
+            raise Damage("that is a bookmark, which has no data")
         place = RootPlace(entry.root_segment, entry.root_offset, entry.root_bytes,
                           entry.root_generation, entry.root_checksum)
         if place == (0,) * 5:
@@ -879,8 +913,11 @@ class Drive:
 
         Appends the blocks that cannot be read to `bad`.
         """
+        below = self.origin.disk(bad) if self.origin else iter(())
         for leaf in range((self.blocks + LEAF_BLOCKS - 1) // LEAF_BLOCKS):
-            if leaf not in self.leaves and leaf not in self.whole:
+            inherited = self.superblock.origin_blocks - leaf * LEAF_BLOCKS
+            base = next(below, (0, None))[1] if inherited > 0 else None
+            if leaf not in self.leaves and leaf not in self.whole and base is None:
                 yield 0, None
                 continue
             count = min(LEAF_BLOCKS, self.blocks - leaf * LEAF_BLOCKS)
@@ -900,6 +937,10 @@ class Drive:
                     lba = leaf * LEAF_BLOCKS + index
                     content[index * BLOCK:(index + 1) * BLOCK] = self.block(
                         lba, mapping, decoded, bad)
+                elif mapping is HOLE:
+                    if base is not None and index < inherited:
+                        part = base[index * BLOCK:(index + 1) * BLOCK]
+                        content[index * BLOCK:index * BLOCK + len(part)] = part
                 elif mapping:
                     content[index * BLOCK:(index + 1) * BLOCK] = bytes([mapping]) * BLOCK
             yield sum(mapping is not HOLE for mapping in mappings[:count]), content

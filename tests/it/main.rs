@@ -26,6 +26,7 @@ mod bench_target;
 #[cfg(feature = "bench")]
 mod bench_turns;
 mod cli_doc;
+mod clones;
 mod compact;
 mod config;
 mod crash;

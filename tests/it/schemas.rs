@@ -102,6 +102,11 @@ fn drives_are_printed_as_their_schemas_say() {
     prints("receive-1", &["receive", &copy, "--create", "--input", &transfer, "--json"]);
     prints("snapshot-1", &["snapshot", "rollback", &snapshot, "--json"]);
     prints("snapshot-1", &["snapshot", "rotate", &drive, "--keep", "hourly:1", "--json"]);
+    let clone = path("clone.pumice");
+    prints("clone-1", &["clone", &snapshot, &clone, "--json"]);
+    prints("snapshot-1", &["snapshot", "list", &drive, "--json"]);
+    prints("info-1", &["info", &clone, "--json"]);
+    prints("flatten-1", &["flatten", &clone, "--json"]);
     prints("snapshot-1", &["snapshot", "delete", &snapshot, "--json"]);
     prints("resize-1", &["resize", &drive, "--size", "80M", "--json"]);
     prints("list-1", &["list", &drive, "--json"]);

@@ -14,7 +14,7 @@ use crate::harness::{
     Drive, PUMICE, Server, python_with_libnbd, run_ok, stand_in, tool, wait_until,
 };
 
-fn path(drive: &Drive) -> String {
+pub(crate) fn path(drive: &Drive) -> String {
     drive.path().display().to_string()
 }
 
@@ -26,7 +26,7 @@ fn names(drive: &Drive) -> Vec<String> {
 }
 
 /// A disk of random bytes.
-fn disk(drive: &Drive, name: &str, seed: u64) -> PathBuf {
+pub(crate) fn disk(drive: &Drive, name: &str, seed: u64) -> PathBuf {
     let file = drive.beside(name);
     let mut state = seed;
     let words = (0..(64 << 20) / 8).map(|_| {
@@ -39,7 +39,7 @@ fn disk(drive: &Drive, name: &str, seed: u64) -> PathBuf {
     file
 }
 
-fn same(one: &Path, other: &Path) -> bool {
+pub(crate) fn same(one: &Path, other: &Path) -> bool {
     fs::read(one).unwrap() == fs::read(other).unwrap()
 }
 

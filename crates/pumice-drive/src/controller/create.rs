@@ -16,9 +16,9 @@ use crate::base::units::{BLOCK_BYTES, format_size};
 use crate::base::{Error, ErrorKind, Result, SeqNo};
 use crate::codec::{self, Codec, FrameForm};
 use crate::format::{
-    DriveShape, INDEPENDENT_BLOCKS_MAX, LEAF_BLOCKS, RECORD_HEADER_BYTES, SEGMENT_BYTES_MAX,
-    SEGMENT_BYTES_MIN, SEGMENTS_MAX, SIZE_BYTES_MAX, SOURCE_BYTES, Superblock, chain_start,
-    leaf_bytes_max,
+    DriveShape, INDEPENDENT_BLOCKS_MAX, LEAF_BLOCKS, Origin, RECORD_HEADER_BYTES,
+    SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_MAX, SIZE_BYTES_MAX, SOURCE_BYTES, Superblock,
+    chain_start, leaf_bytes_max,
 };
 use crate::media::{Geometry, Medium, SUPERBLOCK_SLOTS};
 
@@ -64,6 +64,8 @@ pub struct Spec {
     pub warn_percent: [u8; WARN_THRESHOLDS_MAX],
     /// Reserve space for all segments on the medium, and never give it back.
     pub preallocated: bool,
+    /// Of a clone, what its holes read from; see [`Drive::set_origin`](super::Drive::set_origin).
+    pub origin: Option<Origin>,
 }
 
 const _: () = assert!(
@@ -86,6 +88,7 @@ impl Spec {
             frame_form: FrameForm::Solid,
             warn_percent: WARN_PERCENT_DEFAULT,
             preallocated: false,
+            origin: None,
         }
     }
 
@@ -168,6 +171,8 @@ impl Spec {
             has_block_frames: self.frame_form == FrameForm::Blocks,
             has_snapshots: false,
             receiving: None,
+            origin: self.origin.clone(),
+            has_clones: false,
             bad_segments: Vec::new(),
             detours: Vec::new(),
         };

@@ -40,21 +40,22 @@ mod transfer;
 
 pub use self::core::{NewSnapshot, WARN_THRESHOLDS_MAX};
 pub use crate::base::clock::Task;
+pub use crate::format::{Origin, RegisteredClone};
 pub use create::{
     DATA_OFFSET, FRAME_BLOCKS_DEFAULT, OVER_PROVISIONING_PERCENT_DEFAULT, SEGMENT_BYTES_DEFAULT,
     Spec, create,
 };
-pub use drive::{Drive, ScrubProgress};
+pub use drive::{Drive, ScrubProgress, origin_on};
 pub use inspect::{
     Alert, AlertKind, Audit, CellState, CheckReport, Checked, Depth, Extract, Extracted, Info,
-    MapCell, Memory, Operations, Overview, Partial, Problem, ScrubReport, SegmentMap, Taken, check,
-    check_snapshot,
+    MapCell, Memory, Operations, OriginInfo, Overview, Partial, Problem, ScrubReport, SegmentMap,
+    Taken, check, check_snapshot,
 };
 pub use log::framing::{Span, spans};
 pub use log::packing::ATOMIC_WRITE_BYTES;
 pub use maintenance::{
-    Compacted, HeldChanges, Resize, Resized, SettingsChange, SettingsChanged, SnapshotInfo,
-    StoredSettings,
+    Compacted, Flattened, HeldChanges, Resize, Resized, SettingsChange, SettingsChanged,
+    SnapshotInfo, StoredSettings,
 };
 pub use operations::{Changed, Compared, Content, Extent};
 pub use options::{

@@ -55,13 +55,14 @@ pub use record::{
 };
 pub use segment::{DriveShape, SEGMENT_HEADER_BYTES, SegmentHeader, Stream, epoch_of, generation};
 pub use snapshot::{
-    SNAPSHOT_NAME_MAX, SNAPSHOTS_IN_A_PIECE, SNAPSHOTS_MAX, Snapshot, check_snapshot_name,
-    check_snapshots,
+    CLONE_PATH_MAX, CLONES_MAX, Listed, RegisteredClone, SNAPSHOT_NAME_MAX, SNAPSHOTS_IN_A_PIECE,
+    SNAPSHOTS_MAX, Snapshot, check_clone_path, check_snapshot_name, check_snapshots,
+    decode_snapshots,
 };
 pub use superblock::{
     BAD_SEGMENTS_MAX, CheckpointAddress, DETOURS_MAX, Detour, FORMAT_VERSION, FRAME_BLOCKS_MAX,
-    INDEPENDENT_BLOCKS_MAX, Receiving, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SIZE_BYTES_MAX,
-    SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, Superblock,
+    INDEPENDENT_BLOCKS_MAX, ORIGIN_PATH_MAX, Origin, Receiving, SEGMENT_BYTES_MAX,
+    SEGMENT_BYTES_MIN, SIZE_BYTES_MAX, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, Superblock,
 };
 pub use transfer::{TRANSFER_HEAD_BYTES, TransferBase, TransferHead};
 

@@ -1,7 +1,8 @@
 //! The list of snapshots that a checkpoint carries: what each is called, and where its root is.
 //!
 //! A snapshot is a root that is kept. The list is written whole by every checkpoint, in pieces of
-//! [`SNAPSHOTS_IN_A_PIECE`] entries, oldest first. Decoders accept untrusted bytes.
+//! [`SNAPSHOTS_IN_A_PIECE`] entries, oldest first. The clones of a snapshot follow it in entries of
+//! their own. Decoders accept untrusted bytes.
 
 use uuid::Uuid;
 use zerocopy::little_endian::{U32, U64};
@@ -17,6 +18,12 @@ pub const SNAPSHOTS_MAX: usize = 1024;
 
 /// Number of entries in each piece of the list but the last.
 pub const SNAPSHOTS_IN_A_PIECE: usize = (16 << 10) / Snapshot::BYTES;
+
+/// Maximum number of clones of all snapshots of a drive.
+pub const CLONES_MAX: usize = 1024;
+
+/// Maximum number of bytes of the path of a clone.
+pub const CLONE_PATH_MAX: usize = 255;
 
 /// Maximum number of bytes of a name.
 pub const SNAPSHOT_NAME_MAX: usize = 255;
@@ -75,6 +82,28 @@ pub struct Snapshot {
     pub yields: bool,
     /// Whether only its map is kept, and no data: then it does not yield.
     pub is_bookmark: bool,
+    /// Drives that read from it. In the list they have entries of their own, which follow.
+    pub clones: Vec<RegisteredClone>,
+}
+
+/// A drive that reads from a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct RegisteredClone {
+    /// Its identity.
+    pub drive: Uuid,
+    /// Where it is, or was; see [`check_clone_path`].
+    pub path: String,
+    /// When it was registered, in seconds since 1970.
+    pub created_seconds: u64,
+}
+
+/// An entry of the list.
+#[derive(Clone, Copy, Debug)]
+pub enum Listed<'a> {
+    /// A snapshot.
+    Snapshot(&'a Snapshot),
+    /// A clone of the snapshot before it, of this batch.
+    Clone(SeqNo, &'a RegisteredClone),
 }
 
 /// The flag of a snapshot that yields.
@@ -82,6 +111,62 @@ const YIELDS: u32 = 1;
 
 /// The flag of a bookmark.
 const BOOKMARK: u32 = 2;
+/// The flag of the entry of a clone.
+const CLONE: u32 = 4;
+
+impl Listed<'_> {
+    /// Appends the entry to `out`.
+    ///
+    /// # Panics
+    /// If its name or path is an impossible one.
+    pub fn encode_into(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Snapshot(snapshot) => snapshot.encode_into(out),
+            Self::Clone(watermark, clone) => clone.encode_into(*watermark, out),
+        }
+    }
+}
+
+impl RegisteredClone {
+    fn encode_into(&self, of: SeqNo, out: &mut Vec<u8>) {
+        assert!(check_clone_path(&self.path).is_ok(), "a clone has a possible path");
+        let mut layout = SnapshotLayout::new_zeroed();
+        layout.guid = *self.drive.as_bytes();
+        layout.watermark = of.0.into();
+        layout.created_seconds = self.created_seconds.into();
+        layout.flags = CLONE.into();
+        layout.set_name(&self.path);
+        out.extend(layout.as_bytes());
+    }
+
+    /// Decodes the entry of a clone of the snapshot of this batch.
+    fn decode(layout: &SnapshotLayout, of: SeqNo) -> Option<Self> {
+        let clone = Self {
+            drive: Uuid::from_bytes(layout.guid),
+            path: layout.name()?.to_owned(),
+            created_seconds: layout.created_seconds.get(),
+        };
+        check_clone_path(&clone.path).ok()?;
+        let mut bytes = Vec::new();
+        clone.encode_into(of, &mut bytes);
+        (bytes == layout.as_bytes()).then_some(clone)
+    }
+}
+
+impl SnapshotLayout {
+    fn set_name(&mut self, name: &str) {
+        self.name_bytes = u8::try_from(name.len()).expect("a name has 255 bytes at most");
+        for (target, byte) in self.name.iter_mut().zip(name.bytes()) {
+            *target = byte;
+        }
+    }
+
+    fn name(&self) -> Option<&str> {
+        let (name, rest) = self.name.split_at_checked(self.name_bytes.into())?;
+        let is_alone = rest.iter().all(|&byte| byte == 0);
+        str::from_utf8(name).ok().filter(|_| is_alone)
+    }
+}
 
 impl Snapshot {
     /// Bytes of an entry.
@@ -92,7 +177,13 @@ impl Snapshot {
         Self { yields: false, is_bookmark: true, ..self.clone() }
     }
 
-    /// Appends the entry to `out`.
+    /// Returns its entries in the list: its own, and those of its clones.
+    pub fn listed(&self) -> impl Iterator<Item = Listed<'_>> {
+        let clones = self.clones.iter().map(|clone| Listed::Clone(self.watermark, clone));
+        std::iter::once(Listed::Snapshot(self)).chain(clones)
+    }
+
+    /// Appends its own entry to `out`, without those of its clones.
     ///
     /// # Panics
     /// If the name is not one that [`check_snapshot_name`] accepts, or a bookmark yields.
@@ -117,10 +208,7 @@ impl Snapshot {
         layout.host_bytes = self.host_bytes.into();
         let flags = u32::from(self.yields) * YIELDS + u32::from(self.is_bookmark) * BOOKMARK;
         layout.flags = flags.into();
-        layout.name_bytes = u8::try_from(self.name.len()).expect("a name has 255 bytes at most");
-        for (target, byte) in layout.name.iter_mut().zip(self.name.bytes()) {
-            *target = byte;
-        }
+        layout.set_name(&self.name);
         out.extend(layout.as_bytes());
     }
 
@@ -139,7 +227,6 @@ impl Snapshot {
 
     fn decode_parts(bytes: &[u8]) -> Option<Self> {
         let layout = SnapshotLayout::read_from_bytes(bytes).ok()?;
-        let (name, rest) = layout.name.split_at_checked(layout.name_bytes.into())?;
         let root = CheckpointAddress {
             address: RecordAddress {
                 generation: layout.root_generation.get(),
@@ -150,7 +237,7 @@ impl Snapshot {
             payload_checksum: layout.root_checksum.get(),
         };
         let decoded = Self {
-            name: str::from_utf8(name).ok()?.to_owned(),
+            name: layout.name()?.to_owned(),
             guid: Uuid::from_bytes(layout.guid),
             watermark: SeqNo(layout.watermark.get()),
             watermark_checksum: layout.watermark_checksum.get(),
@@ -162,11 +249,11 @@ impl Snapshot {
             host_bytes: layout.host_bytes.get(),
             yields: layout.flags.get() == YIELDS,
             is_bookmark: layout.flags.get() == BOOKMARK,
+            clones: Vec::new(),
         };
         let is_possible = matches!(layout.flags.get(), 0 | YIELDS | BOOKMARK)
             && (decoded.root.is_some() || !decoded.is_bookmark)
             && layout.reserved == [0; 23]
-            && rest.iter().all(|&byte| byte == 0)
             && (decoded.root.is_some() || root.is_nothing());
         is_possible.then_some(decoded)
     }
@@ -197,6 +284,46 @@ pub fn check_snapshot_name(name: &str) -> Result<()> {
     ensure(!name.starts_with('-'), "a leading hyphen begins an option")?;
     ensure(!name.contains(['/', '@']), "a name contains neither / nor @")?;
     ensure(!name.contains(char::is_control), "a name contains no control characters")
+}
+
+/// Checks the path of a clone: absolute, at most [`CLONE_PATH_MAX`] bytes of UTF-8 without control
+/// characters.
+///
+/// # Errors
+/// `InvalidInput` with what is wrong.
+pub fn check_clone_path(path: &str) -> Result<()> {
+    let is_short = path.len() <= CLONE_PATH_MAX;
+    let is_possible = is_short && path.starts_with('/') && !path.contains(char::is_control);
+    let what = "the absolute path of a clone has at most 255 bytes and no control characters";
+    ensure(is_possible, ErrorKind::InvalidInput, what)
+}
+
+/// Decodes a list, and checks the rules of a whole one.
+///
+/// # Errors
+/// `Corrupt`.
+pub fn decode_snapshots(bytes: &[u8]) -> Result<Vec<Snapshot>> {
+    let mut list: Vec<Snapshot> = Vec::new();
+    let mut clones = 0;
+    for entry in bytes.chunks(Snapshot::BYTES) {
+        let layout = SnapshotLayout::read_from_bytes(entry).ok();
+        let Some(layout) = layout.filter(|layout| layout.flags.get() == CLONE) else {
+            let is_full = list.len() >= SNAPSHOTS_MAX;
+            ensure(!is_full, ErrorKind::Corrupt, "a drive has too many snapshots")?;
+            list.push(Snapshot::decode(entry)?);
+            continue;
+        };
+        let of = list.last_mut().filter(|_| clones < CLONES_MAX);
+        let found = of.and_then(|of| {
+            let clone = RegisteredClone::decode(&layout, of.watermark)?;
+            let is_new = of.clones.iter().all(|other| other.drive != clone.drive);
+            is_new.then(|| of.clones.push(clone))
+        });
+        found.or_error(ErrorKind::Corrupt, "the entry of a clone is impossible")?;
+        clones += 1;
+    }
+    check_snapshots(&list)?;
+    Ok(list)
 }
 
 /// Checks the rules of a whole list: oldest first, distinct names, at most [`SNAPSHOTS_MAX`], and a
@@ -236,7 +363,20 @@ mod tests {
             host_bytes: 1 << 40,
             yields: false,
             is_bookmark: false,
+            clones: Vec::new(),
         }
+    }
+
+    fn clone(number: u64) -> RegisteredClone {
+        let path = format!("/vm/{number}.pumice");
+        RegisteredClone { drive: Uuid::from_u128(number.into()), path, created_seconds: 7 }
+    }
+
+    fn list_of(list: &[Snapshot]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let entries = list.iter().flat_map(Snapshot::listed);
+        entries.for_each(|entry| entry.encode_into(&mut bytes));
+        bytes
     }
 
     fn encoded(snapshot: &Snapshot) -> Vec<u8> {
@@ -259,6 +399,38 @@ mod tests {
             assert_eq!(Snapshot::decode(&encoded(&bookmark)).unwrap(), bookmark);
         }
         assert_eq!(SNAPSHOTS_IN_A_PIECE, 42);
+    }
+
+    #[test]
+    fn clones_follow_their_snapshots() {
+        let mut list: Vec<_> = (0..3).map(sample).collect();
+        list[0].clones = vec![clone(1), clone(2)];
+        list[2].clones = vec![clone(1)];
+        list[2].root = None;
+        let bytes = list_of(&list);
+        assert_eq!(bytes.len(), 6 * Snapshot::BYTES);
+        assert_eq!(decode_snapshots(&bytes).unwrap(), list);
+        let refused = |bytes: &[u8]| {
+            assert_eq!(decode_snapshots(bytes).unwrap_err().kind(), ErrorKind::Corrupt);
+        };
+        // Of no snapshot; of another one; twice; cut off.
+        refused(&bytes[Snapshot::BYTES..]);
+        let (first, rest) = bytes.split_at(Snapshot::BYTES);
+        let (one, rest) = rest.split_at(2 * Snapshot::BYTES);
+        let (second, third) = rest.split_at(Snapshot::BYTES);
+        refused(&[first, second, one, third].concat());
+        refused(&[first, one, one, second, third].concat());
+        refused(&bytes[..bytes.len() - 1]);
+        for (at, byte) in [(16, 1), (32, 0), (48, 1), (104, 1), (127, 0), (128, b'x'), (383, 1)] {
+            let mut bytes = bytes.clone();
+            let is_refused = bytes[Snapshot::BYTES + at] != byte && at != 32;
+            bytes[Snapshot::BYTES + at] = byte;
+            assert_eq!(decode_snapshots(&bytes).is_err(), is_refused, "{at}");
+        }
+        list[1].clones = (0..CLONES_MAX as u64 - 2).map(clone).collect();
+        refused(&list_of(&list));
+        list[1].clones.pop();
+        assert_eq!(decode_snapshots(&list_of(&list)).unwrap(), list);
     }
 
     #[test]

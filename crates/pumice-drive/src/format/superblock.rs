@@ -29,7 +29,8 @@ pub const FORMAT_VERSION: u32 = 1;
 
 /// The feature bits that this program knows. A drive with other bits is refused, unless they are
 /// compatible ones. Unknown read-only-compatible bits are refused too, because none is defined yet.
-const KNOWN_INCOMPATIBLE: u64 = BLOCK_FRAMES | BLOCK_TABLES | SNAPSHOTS | RECEIVING;
+const KNOWN_INCOMPATIBLE: u64 =
+    BLOCK_FRAMES | BLOCK_TABLES | SNAPSHOTS | RECEIVING | CLONE | CLONED;
 const KNOWN_READ_ONLY: u64 = 0;
 
 /// The compatible feature: space for all segments was reserved on the medium.
@@ -51,8 +52,19 @@ const SNAPSHOTS: u64 = 4;
 /// The incompatible feature: the disk holds a part of a snapshot that is being received.
 const RECEIVING: u64 = 8;
 
+/// The incompatible feature: the drive is a clone, whose holes read from a snapshot of another
+/// drive.
+const CLONE: u64 = 16;
+
+/// The incompatible feature: the newest checkpoint may name clones of snapshots, and what these
+/// snapshots need stays where it is.
+const CLONED: u64 = 32;
+
 /// The features that say nothing about frames.
-const NOT_OF_FRAMES: u64 = SNAPSHOTS | RECEIVING;
+const NOT_OF_FRAMES: u64 = SNAPSHOTS | RECEIVING | CLONE | CLONED;
+
+/// Most bytes of the path at which a clone looks for its origin.
+pub const ORIGIN_PATH_MAX: usize = 1024;
 
 /// Maximum number of blocks of a frame on a drive of independent blocks.
 pub const INDEPENDENT_BLOCKS_MAX: u16 = 8;
@@ -129,7 +141,13 @@ layout! {
         receiving_snapshot: [u8; 16],
         receiving_base: [u8; 16],
         receiving_offset: U64,
-        reserved: [u8; 3032],
+        origin_drive: [u8; 16],
+        origin_snapshot: [u8; 16],
+        origin_watermark: U64,
+        origin_blocks: U64,
+        origin_path_bytes: U16,
+        origin_path: [u8; ORIGIN_PATH_MAX],
+        reserved: [u8; 1958],
     }
 }
 
@@ -185,6 +203,10 @@ pub struct Superblock {
     /// The snapshot of which the disk holds a part: not what a host wrote, and not yet the
     /// snapshot.
     pub receiving: Option<Receiving>,
+    /// Of a clone, the snapshot of another drive from which its holes read.
+    pub origin: Option<Origin>,
+    /// Whether the newest checkpoint may name clones of snapshots.
+    pub has_clones: bool,
     /// Segments in which an append failed, each once: nothing is written there any more. At most
     /// [`BAD_SEGMENTS_MAX`].
     pub bad_segments: Vec<SegmentId>,
@@ -202,6 +224,22 @@ pub struct Receiving {
     /// Byte of the disk up to which it is the new one, durably; beyond it may be either, block by
     /// block.
     pub offset: u64,
+}
+
+/// The snapshot that a clone was made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Identity of the drive that has it, not nil.
+    pub drive: Uuid,
+    /// Identity of the snapshot.
+    pub snapshot: Uuid,
+    /// Its number on that drive: its last batch.
+    pub watermark: SeqNo,
+    /// Blocks of the disk, from the first on, of which holes read from the snapshot; others are
+    /// zeroes.
+    pub blocks: u64,
+    /// Where the drive was, absolute, at most [`ORIGIN_PATH_MAX`] bytes: a hint.
+    pub path: String,
 }
 
 /// A stream continues in another segment though no record says so, because its segment cannot be
@@ -229,6 +267,25 @@ pub struct CheckpointAddress {
     pub payload_checksum: u64,
 }
 
+impl Layout {
+    /// Puts the origin of a clone in its fields.
+    ///
+    /// # Panics
+    /// If its path is longer than [`ORIGIN_PATH_MAX`].
+    fn encode_origin(&mut self, origin: &Origin) {
+        assert!(origin.path.len() <= ORIGIN_PATH_MAX, "the path of an origin is a short one");
+        self.origin_drive = *origin.drive.as_bytes();
+        self.origin_snapshot = *origin.snapshot.as_bytes();
+        self.origin_watermark = origin.watermark.0.into();
+        self.origin_blocks = origin.blocks.into();
+        let path_bytes = u16::try_from(origin.path.len());
+        self.origin_path_bytes = path_bytes.expect("a short path").into();
+        for (target, byte) in self.origin_path.iter_mut().zip(origin.path.bytes()) {
+            *target = byte;
+        }
+    }
+}
+
 impl Superblock {
     /// Checks what holds for every superblock that a drive stores. Call it before
     /// [`Superblock::encode`], which encodes other values too, for tests of the decoders. The
@@ -253,7 +310,10 @@ impl Superblock {
         let block_features = if self.has_block_frames { BLOCK_FRAMES | BLOCK_TABLES } else { 0 };
         let snapshots = if self.has_snapshots { SNAPSHOTS } else { 0 };
         let receiving = if self.receiving.is_some() { RECEIVING } else { 0 };
-        layout.features_incompatible = (block_features | snapshots | receiving).into();
+        let clone = if self.origin.is_some() { CLONE } else { 0 };
+        let cloned = if self.has_clones { CLONED } else { 0 };
+        let features = block_features | snapshots | receiving | clone | cloned;
+        layout.features_incompatible = features.into();
         layout.uuid = *self.uuid.as_bytes();
         layout.revision = self.revision.into();
         layout.epoch = self.epoch.into();
@@ -280,6 +340,9 @@ impl Superblock {
             layout.receiving_snapshot = *receiving.snapshot.as_bytes();
             layout.receiving_base = receiving.base.unwrap_or_default().into_bytes();
             layout.receiving_offset = receiving.offset.into();
+        }
+        if let Some(origin) = &self.origin {
+            layout.encode_origin(origin);
         }
         self.encode_bad(&mut layout);
         layout.checksum = crc64(layout.as_bytes()).into();
@@ -349,7 +412,7 @@ impl Superblock {
         ensure(is_possible, CORRUPT, "the superblock's values are impossible")?;
         let superblock = Self::from_layout(&layout);
         let superblock = superblock
-            .or_error(CORRUPT, "the superblock's lists, or what it receives, are impossible")?;
+            .or_error(CORRUPT, "the superblock's lists, receipt or origin are impossible")?;
         if let Some(what) = superblock.impossible() {
             return Err(Error::new(CORRUPT, what));
         }
@@ -390,7 +453,30 @@ impl Superblock {
         is_possible.then_some(Some(Receiving { snapshot, base, offset }))
     }
 
-    /// Returns `None` if a list, or what is being received, is impossible.
+    /// Returns the origin of a clone; `None` if that is impossible.
+    fn decode_origin(layout: &Layout) -> Option<Option<Origin>> {
+        let (path, rest) = layout.origin_path.split_at_checked(layout.origin_path_bytes.into())?;
+        let origin = Origin {
+            drive: Uuid::from_bytes(layout.origin_drive),
+            snapshot: Uuid::from_bytes(layout.origin_snapshot),
+            watermark: SeqNo(layout.origin_watermark.get()),
+            blocks: layout.origin_blocks.get(),
+            path: str::from_utf8(path).ok()?.to_owned(),
+        };
+        if rest.iter().any(|&byte| byte != 0) {
+            return None;
+        }
+        if layout.features_incompatible.get() & CLONE != 0 {
+            return (!origin.drive.is_nil()).then_some(Some(origin));
+        }
+        let is_nothing = origin.drive.is_nil()
+            && origin.snapshot.is_nil()
+            && (origin.watermark.0, origin.blocks) == (0, 0)
+            && path.is_empty();
+        is_nothing.then_some(None)
+    }
+
+    /// Returns `None` if a list, what is being received, or the origin is impossible.
     fn from_layout(layout: &Layout) -> Option<Self> {
         let (bad_segments, detours) = Self::decode_bad(layout)?;
         Some(Self {
@@ -423,6 +509,8 @@ impl Superblock {
             has_block_frames: layout.features_incompatible.get() & BLOCK_FRAMES != 0,
             has_snapshots: layout.features_incompatible.get() & SNAPSHOTS != 0,
             receiving: Self::decode_receiving(layout)?,
+            origin: Self::decode_origin(layout)?,
+            has_clones: layout.features_incompatible.get() & CLONED != 0,
             bad_segments,
             detours,
         })
@@ -453,6 +541,9 @@ impl Superblock {
             || !self.segment_bytes.is_multiple_of(BLOCK_LENGTH)
         {
             return Some("a segment must be a multiple of 4 KiB from 4 MiB to 1 GiB");
+        }
+        if self.origin.as_ref().is_some_and(|origin| origin.blocks > self.size_bytes / block) {
+            return Some("the origin of a clone is larger than its disk");
         }
         if self.segment_count == 0 || self.segment_count > META_SEGMENTS_MAX {
             return Some("the number of segments is impossible");
@@ -508,180 +599,4 @@ fn check_features(layout: &Layout) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    //! Goal: round trip; every damaged bit is noticed; a newer format is not taken for damage.
-    use super::*;
-
-    fn sample() -> Superblock {
-        Superblock {
-            uuid: Uuid::from_u128(0x1234_5678_9abc_def0_1122_3344_5566_7788),
-            revision: 3,
-            epoch: 2,
-            clean: true,
-            incomplete: false,
-            size_bytes: 64 << 30,
-            segment_bytes: 32 << 20,
-            segment_count: 2300,
-            data_offset: 2 << 20,
-            created_seconds: 1_700_000_000,
-            frame_blocks: 8,
-            codec: 2,
-            codec_level: -1,
-            watermark: SeqNo(99),
-            watermark_checksum: 0xfeed,
-            checkpoint: Some(CheckpointAddress {
-                address: RecordAddress { generation: 7, segment: SegmentId(2299), offset: 8192 },
-                record_bytes: 160,
-                payload_checksum: 0xbeef,
-            }),
-            warn_percent: [70, 80, 90, 0],
-            is_preallocated: true,
-            has_block_frames: true,
-            has_snapshots: true,
-            receiving: Some(Receiving {
-                snapshot: Uuid::from_u128(77),
-                base: Some(Uuid::from_u128(66)),
-                offset: 5 << 20,
-            }),
-            bad_segments: vec![SegmentId(7), SegmentId(0)],
-            detours: [(98, Stream::Host), (99, Stream::Meta)]
-                .map(|(seq, stream)| Detour {
-                    seq: SeqNo(seq),
-                    generation: 5 << 32,
-                    segment: SegmentId(8),
-                    stream,
-                })
-                .to_vec(),
-        }
-    }
-
-    fn resealed(change: impl FnOnce(&mut Layout)) -> Vec<u8> {
-        let mut layout = Layout::read_from_bytes(&sample().encode()).unwrap();
-        change(&mut layout);
-        layout.checksum = 0.into();
-        layout.checksum = crc64(layout.as_bytes()).into();
-        layout.as_bytes().to_vec()
-    }
-
-    /// A program that does not know the encoding of such frames would call them damaged.
-    #[test]
-    fn a_drive_of_independent_blocks_needs_a_program_that_knows_them() {
-        for (has_block_frames, bits) in [(false, 0), (true, 3)] {
-            let superblock =
-                Superblock { has_block_frames, has_snapshots: false, receiving: None, ..sample() };
-            let layout = Layout::read_from_bytes(&superblock.encode()).unwrap();
-            assert_eq!(layout.features_incompatible.get(), bits);
-            assert_eq!(layout.features_compatible.get(), PREALLOCATED);
-        }
-        // Written by a program that knew no tables; and by none.
-        let known = (BLOCK_FRAMES | RECEIVING).into();
-        let known = resealed(|layout| layout.features_incompatible = known);
-        assert!(Superblock::decode(&known).unwrap().has_block_frames);
-        let none = (BLOCK_TABLES | RECEIVING).into();
-        let none = resealed(|layout| layout.features_incompatible = none);
-        assert_eq!(Superblock::decode(&none).unwrap_err().kind(), ErrorKind::Corrupt);
-    }
-
-    /// A program that does not know them would free what they need.
-    #[test]
-    fn a_drive_with_snapshots_needs_a_program_that_knows_them() {
-        for (has_snapshots, bits) in [(false, 3), (true, 7)] {
-            let superblock = Superblock { has_snapshots, receiving: None, ..sample() };
-            let layout = Layout::read_from_bytes(&superblock.encode()).unwrap();
-            assert_eq!(layout.features_incompatible.get(), bits);
-        }
-        for (bits, is_possible) in [(12, true), (13, true), (15, true), (14, false), (7, false)] {
-            let bytes = resealed(|layout| layout.features_incompatible = bits.into());
-            let decoded = Superblock::decode(&bytes);
-            assert_eq!(decoded.is_ok_and(|found| found.has_snapshots), is_possible, "{bits}");
-        }
-    }
-
-    #[test]
-    fn round_trip() {
-        for (clean, incomplete) in [(true, false), (false, false), (false, true)] {
-            let superblock = Superblock { clean, incomplete, ..sample() };
-            assert_eq!(Superblock::decode(&superblock.encode()).unwrap(), superblock);
-        }
-        let all = Receiving { base: None, ..sample().receiving.unwrap() };
-        for receiving in [None, Some(all)] {
-            let superblock = Superblock { receiving, ..sample() };
-            assert_eq!(Superblock::decode(&superblock.encode()).unwrap(), superblock);
-        }
-    }
-
-    #[test]
-    fn every_flipped_bit_and_every_truncation_is_noticed() {
-        let good = sample().encode();
-        for bit in (0..512).chain((512..good.len() * 8).step_by(97)) {
-            let mut bytes = good;
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(Superblock::decode(&bytes).is_err(), "bit {bit}");
-        }
-        for len in [0, 1, 8, 24, 4095] {
-            assert!(Superblock::decode(&good[..len]).is_err(), "{len} bytes");
-        }
-    }
-
-    #[test]
-    fn newer_is_told_from_damaged_and_foreign() {
-        let kind = |bytes: &[u8]| Superblock::decode(bytes).unwrap_err().kind();
-        assert_eq!(kind(&[0; 4096]), ErrorKind::NotADrive);
-        let newer: [fn(&mut Layout); 4] = [
-            |layout| layout.version = 2.into(),
-            |layout| layout.length = 8192.into(),
-            |layout| layout.features_incompatible = 16.into(),
-            |layout| layout.features_read_only = 4.into(),
-        ];
-        for (index, change) in newer.into_iter().enumerate() {
-            assert_eq!(kind(&resealed(change)), ErrorKind::Unsupported, "change {index}");
-        }
-        let reserved = resealed(|layout| layout.reserved[7] = 1);
-        assert_eq!(kind(&reserved), ErrorKind::Corrupt);
-        assert!(
-            Superblock::decode(&resealed(|layout| layout.features_compatible = 3.into())).is_ok()
-        );
-    }
-
-    #[test]
-    fn impossible_values_are_refused_though_the_checksum_is_right() {
-        let changes: [fn(&mut Layout); 29] = [
-            |layout| layout.version = 0.into(),
-            // Of independent blocks.
-            |layout| layout.frame_blocks = 16.into(),
-            |layout| layout.state = 3.into(),
-            |layout| layout.size_bytes = 0.into(),
-            |layout| layout.size_bytes = 4097.into(),
-            |layout| layout.size_bytes = (1 << 55).into(),
-            |layout| layout.segment_bytes = 4096.into(),
-            |layout| layout.segment_bytes = ((32 << 20) + 512).into(),
-            |layout| layout.segment_count = 0.into(),
-            |layout| layout.segment_count = ((1 << 26) + 1).into(),
-            |layout| layout.data_offset = 0.into(),
-            |layout| layout.data_offset = ((2 << 20) + 512).into(),
-            |layout| layout.data_offset = (1 << 41).into(),
-            |layout| layout.frame_blocks = 0.into(),
-            |layout| layout.frame_blocks = 3.into(),
-            |layout| layout.frame_blocks = 65.into(),
-            |layout| layout.frame_blocks = 128.into(),
-            |layout| layout.codec = 3.into(),
-            |layout| layout.bad_count = 129.into(),
-            |layout| layout.bad_segments[1] = 2300.into(),
-            |layout| layout.detour_count = 17.into(),
-            |layout| layout.detour_count = u32::MAX.into(),
-            |layout| layout.detour_segments[0] = 2300.into(),
-            |layout| layout.detour_streams[1] = 3,
-            |layout| layout.detour_seqs[0] = 100.into(),
-            |layout| layout.bad_segments[2] = 1.into(),
-            |layout| layout.detour_generations[2] = 1.into(),
-            |layout| layout.receiving_snapshot = [0; 16],
-            |layout| layout.receiving_offset = (1 << 55).into(),
-        ];
-        for (index, change) in changes.into_iter().enumerate() {
-            let error = Superblock::decode(&resealed(change)).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Corrupt, "change {index}");
-        }
-        let most = resealed(|layout| layout.segment_count = (1 << 26).into());
-        assert_eq!(Superblock::decode(&most).unwrap().segment_count, 1 << 26);
-    }
-}
+mod tests;

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Invariants:
-//! * The file is locked while it is open, by one writer or by any number of readers.
+//! * The file is locked while it is open, by one writer or by any number of readers; but for
+//!   readers who read nothing that a writer changes, or know how to tell.
 //! * After a sync failed, or was dropped before its result was known, nothing is written or synced
 //!   until the medium is reopened: the kernel reports a lost write only once. A durable append is a
 //!   write and a sync in this respect; see `durable`.
@@ -71,6 +72,9 @@ pub struct FileOptions {
     /// Read what is left of a file or device that is too short for its drive. Reads that reach
     /// beyond its end fail, like those of damaged sectors. Only with `read_only`.
     pub truncated: bool,
+    /// Read a file that another process may have open for writing: it is not locked. What is read
+    /// must not be written meanwhile, or verify itself. Only with `read_only`.
+    pub unlocked: bool,
 }
 
 impl FileOptions {
@@ -92,6 +96,13 @@ impl FileOptions {
     #[must_use]
     pub fn with_truncated(mut self, truncated: bool) -> Self {
         self.truncated = truncated;
+        self
+    }
+
+    /// Sets whether to read a file that another process may have open for writing.
+    #[must_use]
+    pub fn with_unlocked(mut self, unlocked: bool) -> Self {
+        self.unlocked = unlocked;
         self
     }
 }
@@ -164,7 +175,9 @@ impl FileMedium {
             opening.custom_flags(OFlags::EXCL.bits().cast_signed());
         }
         let file = opening.open(path).os_context(what)?;
-        lock(&file, path, options.read_only)?;
+        if !(options.unlocked && options.read_only) {
+            lock(&file, path, options.read_only)?;
+        }
         let bytes = size(&file, kind).os_context(what)?;
         let alignment = direct_alignment(&file, kind);
         let direct = options.direct && set_direct(&file, path, alignment);

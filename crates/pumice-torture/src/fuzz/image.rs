@@ -188,6 +188,8 @@ impl Writer {
             has_block_frames: false,
             has_snapshots: false,
             receiving: None,
+            origin: None,
+            has_clones: false,
             bad_segments: Vec::new(),
             detours: Vec::new(),
         };

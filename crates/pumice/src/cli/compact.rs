@@ -81,7 +81,7 @@ fn compact(path: &Path, percent: u32) -> Result<Compacted> {
     let interrupt = Interrupt::catch()?;
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { compact_percent: None, ..OpenOptions::default() };
-    let drive = super::open::drive(&runtime, path, options)?;
+    let drive = super::open::alone(&runtime, path, options)?;
     let mut shown = Shown::new(percent);
     let compacting = async {
         let mut work = pin!(drive.compact(percent));

@@ -286,6 +286,20 @@ pub(crate) fn on_new(path: &Path, spec: &Spec) -> Result<()> {
     })
 }
 
+/// Checks that [`on_new`] can make a drive, as far as that is seen before.
+///
+/// # Errors
+/// The specification is impossible, or something is there.
+pub(crate) fn check_new(path: &Path, spec: &Spec) -> Result<()> {
+    check_place(path)?;
+    spec.geometry().with_context(|| path.display().to_string())?;
+    let is_full = fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() > 0);
+    if is_full {
+        bail!("{} already exists, and is not empty", path.display());
+    }
+    Ok(())
+}
+
 fn write(path: &Path, spec: &Spec) -> Result<()> {
     let runtime = Runtime::new(Backend::Auto)?;
     let medium = super::open::medium(&runtime, path, false)?;

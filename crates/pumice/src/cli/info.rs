@@ -170,9 +170,18 @@ fn room(info: &Info) -> String {
     }
 }
 
-/// Returns the rows that a drive without trouble does not have.
+/// Returns the rows that a drive without trouble, clones or an origin does not have.
 fn troubles(info: &Info) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
+    if let Some(origin) = &info.origin {
+        let bytes = format_size(origin.bytes);
+        let what = format!("{}, snapshot {}, for holes of {bytes}", origin.path, origin.snapshot);
+        rows.push(("origin", what));
+    }
+    if info.clones > 0 {
+        let what = format!("{}: see `pumice snapshot list`", info.clones);
+        rows.push(("clones", what));
+    }
     if let Some(part) = info.receiving {
         let offset = format_size(part.offset);
         let what = format!("of snapshot {}, {offset} so far: see `pumice receive`", part.snapshot);

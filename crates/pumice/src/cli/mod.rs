@@ -23,6 +23,7 @@ mod attach;
 mod bench;
 mod check;
 mod clients;
+mod clone;
 mod commands;
 mod compact;
 #[cfg(feature = "bench")]
@@ -39,6 +40,7 @@ mod documents;
 #[cfg(feature = "bench")]
 mod drives;
 mod extract;
+mod flatten;
 #[cfg(feature = "bench")]
 mod forecast;
 mod holder;
@@ -50,6 +52,7 @@ mod manual;
 mod mount;
 mod notify;
 mod open;
+mod origin;
 mod output;
 mod outside;
 #[cfg(feature = "bench")]

@@ -198,18 +198,36 @@ pub(crate) fn drive(runtime: &Runtime, path: &Path, options: OpenOptions) -> Res
     at(runtime, &Place::of(path)?, options)
 }
 
+/// As [`drive`], for work that reads no block of the disk: a clone is opened without its origin.
+///
+/// # Errors
+/// As [`drive`].
+pub(crate) fn alone(runtime: &Runtime, path: &Path, options: OpenOptions) -> Result<Rc<FileDrive>> {
+    let place = Place::of(path)?;
+    check_read_only(&place, options)?;
+    let medium = medium(runtime, path, options.read_only);
+    let medium = medium.map_err(|error| served_snapshot::advise(&place, error))?;
+    let opened = Drive::open(Rc::new(medium), runtime.clone(), options);
+    runtime.block_on(opened).map_err(|error| super::remains::advise(path, error))
+}
+
 /// As [`drive`], or the snapshot that a place names.
 ///
 /// # Errors
 /// As [`drive`]; a snapshot is to be opened for writing.
 pub(crate) fn at(runtime: &Runtime, place: &Place, options: OpenOptions) -> Result<Rc<FileDrive>> {
+    check_read_only(place, options)?;
+    let medium = medium(runtime, &place.path, options.read_only);
+    let medium = medium.map_err(|error| served_snapshot::advise(place, error))?;
+    on(runtime, place, medium, options)
+}
+
+fn check_read_only(place: &Place, options: OpenOptions) -> Result<()> {
     if let (Some(name), false) = (&place.snapshot, options.read_only) {
         let path = place.path.display();
         anyhow::bail!("{path}@{name}: a snapshot can only be read: use --read-only");
     }
-    let medium = medium(runtime, &place.path, options.read_only);
-    let medium = medium.map_err(|error| served_snapshot::advise(place, error))?;
-    on(runtime, place, medium, options)
+    Ok(())
 }
 
 /// Opens the drive on a medium, or a snapshot of it, which was opened at the path of `place`, and
@@ -228,19 +246,29 @@ pub(crate) fn on(
     opened.map_err(|error| super::remains::advise(path, error))
 }
 
-/// Opens the drive on a medium, or one of its snapshots, and starts its background tasks.
+/// Opens the drive on a medium, or one of its snapshots, with what it reads from if it is a clone,
+/// and starts its background tasks.
 ///
 /// # Errors
-/// Those of [`Drive::open`] and [`Drive::open_snapshot`].
+/// Those of [`Drive::open`] and [`Drive::open_snapshot`]; the origin of a clone cannot be opened:
+/// nothing has changed then.
 pub(crate) async fn on_medium(
     runtime: &Runtime,
     snapshot: Option<&str>,
     medium: FileMedium,
     options: OpenOptions,
 ) -> pumice_drive::base::Result<Rc<FileDrive>> {
+    let origin = super::origin::of(runtime, &medium).await?;
     let medium = Rc::new(medium);
-    match snapshot {
+    let drive = match snapshot {
         None => Drive::open(medium, runtime.clone(), options).await,
         Some(name) => Drive::open_snapshot(medium, runtime.clone(), name, options).await,
+    }?;
+    if let Some(origin) = origin
+        && let Err(error) = drive.set_origin(origin)
+    {
+        let _ = drive.close().await;
+        return Err(error);
     }
+    Ok(drive)
 }

@@ -89,7 +89,7 @@ fn ask(client: Client, path: &Path, rate_bytes: u64) -> Result<ScrubReport> {
 fn scrub(path: &Path, rate_bytes: u64) -> Result<ScrubReport> {
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-    let drive = super::open::drive(&runtime, path, options)?;
+    let drive = super::open::alone(&runtime, path, options)?;
     let bar = progress::segments();
     let (shown, watched, clock) = (bar.clone(), drive.clone(), runtime.clone());
     runtime.spawn(async move {

@@ -25,6 +25,7 @@ use pumice_drive::runtime::{Backend, Runtime};
 Settings:
   codec=CODEC         Codec for new data: none, lz4, zstd or zstd:LEVEL
   warn=PERCENT,...    Warn when this much of the capacity is in use; or none
+  origin=PATH         Of a clone that is closed: where the drive is that it reads from
 
 Examples:
   pumice set drive.pumice codec=zstd:3
@@ -43,13 +44,14 @@ pub(crate) struct Args {
 }
 
 /// A setting with its new value.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Setting {
     Codec(Codec),
     Warn([u8; WARN_THRESHOLDS_MAX]),
+    Origin(PathBuf),
 }
 
-const KEYS: [&str; 2] = ["codec", "warn"];
+const KEYS: [&str; 3] = ["codec", "warn", "origin"];
 
 /// Properties that `pumice resize` changes.
 const RESIZED: [&str; 2] = ["size", "capacity"];
@@ -77,7 +79,8 @@ fn setting(text: &str) -> Result<Setting, String> {
     match key {
         "codec" if !value.is_empty() => value.parse().map(Setting::Codec),
         "warn" if !value.is_empty() => thresholds(value).map(Setting::Warn),
-        "codec" | "warn" => Err(format!("expected {key}=VALUE")),
+        "origin" if !value.is_empty() => Ok(Setting::Origin(value.into())),
+        "codec" | "warn" | "origin" => Err(format!("expected {key}=VALUE")),
         key if RESIZED.contains(&key) => Err(format!("{key} is changed by `pumice resize`")),
         key if FIXED.contains(&key) => {
             Err(format!("{key} is fixed when a drive is created: copy its data to a new drive"))
@@ -87,7 +90,8 @@ fn setting(text: &str) -> Result<Setting, String> {
         }
         key => {
             let near = nearest(key, &KEYS).map(|near| format!(": did you mean '{near}'?"));
-            let keys = || format!(": use {}", KEYS.join(" or "));
+            let [codec, warn, origin] = KEYS;
+            let keys = || format!(": use {codec}, {warn} or {origin}");
             Err(format!("unknown setting '{key}'{}", near.unwrap_or_else(keys)))
         }
     }
@@ -108,6 +112,9 @@ struct Changed {
 struct Shown {
     codec: String,
     warn: String,
+    /// Of a clone that is closed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    origin: Option<String>,
 }
 
 impl Shown {
@@ -115,7 +122,7 @@ impl Shown {
         let percents = settings.warn_percent.iter().filter(|percent| **percent > 0);
         let percents: Vec<String> = percents.map(u8::to_string).collect();
         let warn = if percents.is_empty() { "none".into() } else { percents.join(",") };
-        Self { codec: settings.codec.to_string(), warn }
+        Self { codec: settings.codec.to_string(), warn, origin: None }
     }
 }
 
@@ -124,15 +131,18 @@ impl Shown {
 /// # Errors
 /// There is no drive, it cannot be opened, or the settings do not suit it: nothing has changed.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    let change = change(&args.settings)?;
-    let changed = match control::connect(&args.path)? {
-        Some(client) => ask(client, &args.path, change),
-        None => set(&args.path, change),
-    }?;
+    let wanted = change(&args.settings)?;
+    let (changed, [before, after]) = match control::connect(&args.path)? {
+        Some(_) if wanted.origin.is_some() => {
+            bail!("{} has its origin open: end its server first", args.path.display())
+        }
+        Some(client) => (ask(client, &args.path, wanted.of_drive)?, [None, None]),
+        None => set(&args.path, &wanted)?,
+    };
     let shown = Changed {
         path: lossy(&args.path),
-        before: Shown::of(&changed.before),
-        after: Shown::of(&changed.after),
+        before: Shown { origin: before, ..Shown::of(&changed.before) },
+        after: Shown { origin: after, ..Shown::of(&changed.after) },
         warn_overridden: changed.is_warn_overridden,
     };
     if args.json {
@@ -143,13 +153,22 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
+/// What is to change.
+#[derive(Default)]
+struct Wanted {
+    of_drive: SettingsChange,
+    origin: Option<PathBuf>,
+}
+
 /// Returns the change that the assignments ask for.
-fn change(settings: &[Setting]) -> Result<SettingsChange> {
-    let mut change = SettingsChange::default();
+fn change(settings: &[Setting]) -> Result<Wanted> {
+    let mut change = Wanted::default();
     for setting in settings {
-        let is_second = match *setting {
-            Setting::Codec(codec) => change.codec.replace(codec).is_some(),
-            Setting::Warn(percents) => change.warn_percent.replace(percents).is_some(),
+        let of_drive = &mut change.of_drive;
+        let is_second = match setting {
+            Setting::Codec(codec) => of_drive.codec.replace(*codec).is_some(),
+            Setting::Warn(percents) => of_drive.warn_percent.replace(*percents).is_some(),
+            Setting::Origin(path) => change.origin.replace(path.clone()).is_some(),
         };
         if is_second {
             bail!("a setting is given twice: give each once");
@@ -170,22 +189,33 @@ fn ask(client: Client, path: &Path, change: SettingsChange) -> Result<SettingsCh
     }
 }
 
-/// Changes settings of a drive that is not served.
-fn set(path: &Path, change: SettingsChange) -> Result<SettingsChanged> {
+/// Changes settings of a drive that is not served. Returns also where its origin was, and is.
+fn set(path: &Path, wanted: &Wanted) -> Result<(SettingsChanged, [Option<String>; 2])> {
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { compact_percent: None, ..OpenOptions::default() };
-    let drive = super::open::drive(&runtime, path, options)?;
-    let changed = runtime.block_on(drive.change_settings(change));
+    let drive = super::open::alone(&runtime, path, options)?;
+    let origin = || drive.origin().map(|origin| origin.path);
+    let before = origin();
+    let changed = runtime.block_on(async {
+        if let Some(origin) = &wanted.origin {
+            super::origin::move_to(&runtime, &drive, origin).await?;
+        }
+        drive.change_settings(wanted.of_drive).await
+    });
+    let origins = [before, origin()];
     let closed = runtime.block_on(drive.close());
     runtime.drop_tasks();
     let changed = changed.and_then(|changed| closed.map(|()| changed));
-    changed.with_context(|| path.display().to_string())
+    Ok((changed.with_context(|| path.display().to_string())?, origins))
 }
 
 fn text(settings: &[Setting], shown: &Changed) -> String {
     let Changed { path, before, after, warn_overridden } = shown;
     let line = |setting: &Setting| {
+        let path_of = |shown: &Option<String>| shown.clone().unwrap_or_default();
+        let origins = [path_of(&before.origin), path_of(&after.origin)];
         let (name, before, after, note) = match setting {
+            Setting::Origin(_) => ("origin", &origins[0], &origins[1], ""),
             Setting::Codec(_) => ("codec", &before.codec, &after.codec, "for new data"),
             Setting::Warn(_) if *warn_overridden => {
                 ("warn", &before.warn, &after.warn, "once its server, which has --warn, has ended")
@@ -217,8 +247,9 @@ mod tests {
             ("size=1G", "pumice resize"),
             ("frame=blocks", "fixed"),
             ("compact=20", "--compact of `pumice serve`"),
-            ("colour=blue", "use codec or warn"),
-            ("=", "use codec or warn"),
+            ("colour=blue", "use codec, warn or origin"),
+            ("=", "use codec, warn or origin"),
+            ("origin=", "expected origin=VALUE"),
         ] {
             let refusal = setting(text).expect_err(text);
             assert!(refusal.contains(mention), "{text}: {refusal}");

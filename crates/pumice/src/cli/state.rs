@@ -94,7 +94,10 @@ pub(super) fn read(path: &Path) -> Result<(Info, State)> {
     }
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { read_only: true, partial: true, ..OpenOptions::default() };
-    Ok((super::open::drive(&runtime, path, options)?.info(), State::default()))
+    let info = super::open::alone(&runtime, path, options)?.info();
+    // They hold the drive, and its file is locked.
+    runtime.drop_tasks();
+    Ok((info, State::default()))
 }
 
 /// Returns the drive that was opened at `path` by a server of this user, though nothing is there

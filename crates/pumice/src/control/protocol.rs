@@ -11,13 +11,14 @@
 //! Only the bytes of a transfer are not lines; the line before them says how many follow.
 
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use super::sending::{Sending, Wanted};
 use crate::watch::Snapshot;
 use pumice_drive::base::{Error, ErrorKind};
 use pumice_drive::controller::{
-    Compacted, Info, NewSnapshot, Problem, Resize, Resized, ScrubReport, Sent, SettingsChange,
-    SettingsChanged, SnapshotInfo,
+    Compacted, Flattened, Info, NewSnapshot, Problem, RegisteredClone, Resize, Resized,
+    ScrubReport, Sent, SettingsChange, SettingsChanged, SnapshotInfo,
 };
 use pumice_nbd::Listed;
 
@@ -67,6 +68,20 @@ pub(crate) enum Request {
     },
     /// Hold back the host's changes until the next snapshot is begun, a second at most.
     HoldChanges {},
+    /// List a clone of a snapshot of the drive.
+    RegisterClone {
+        /// Name of the snapshot.
+        name: String,
+        /// The clone.
+        clone: RegisteredClone,
+    },
+    /// List a clone no longer.
+    ForgetClone {
+        /// Its identity.
+        drive: Uuid,
+    },
+    /// Copy what the drive, a clone, reads from its origin.
+    Flatten {},
     /// Return the drive's snapshots.
     Snapshots {},
     /// Send a snapshot.
@@ -112,6 +127,8 @@ pub(crate) enum Answer {
     Part(Part),
     /// The transfer is complete: the result.
     Sent(Sent),
+    /// Result of a flattening.
+    Flattened(Flattened),
     /// The host's changes are held back; sent before the result.
     Held,
     /// They no longer are: the result.

@@ -5,6 +5,8 @@
 //! progress line is sent every [`PROGRESS_NS`]; a scrub or a compaction is cancelled when one
 //! cannot be sent.
 
+mod clones;
+
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::pin::{Pin, pin};
@@ -165,6 +167,19 @@ async fn serve_client<M: Medium + Clone + 'static>(link: &Link, served: &Served<
         Request::CreateSnapshot(new) => create_snapshot(link, served, new).await,
         Request::DeleteSnapshots { names } => delete_snapshots(link, served, names).await,
         Request::BookmarkSnapshot { name } => bookmark_snapshot(link, served, name).await,
+        Request::RegisterClone { name, clone } => {
+            clones::change(link, drive, async move |drive| {
+                drive.register_clone(&name, clone).await.map(|info| vec![info])
+            })
+            .await
+        }
+        Request::ForgetClone { drive: clone } => {
+            clones::change(link, drive, async move |drive| {
+                drive.forget_clone(clone).await.map(|_| Vec::new())
+            })
+            .await
+        }
+        Request::Flatten {} => clones::flatten(link, drive).await,
         Request::HoldChanges {} => hold_changes(link, drive).await,
         Request::Snapshots {} => snapshots(link, drive.snapshots()).await,
         Request::Send(wanted) => sending::send(link, served, &wanted).await,

@@ -50,6 +50,13 @@ pub(crate) struct Version {
     generation: u64,
 }
 
+impl Version {
+    /// Returns whether it maps to nothing.
+    pub(crate) fn is_hole(&self) -> bool {
+        self.mapping == Mapping::Hole
+    }
+}
+
 /// A block that a write covers only in part, merged with what it held.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Edge {
@@ -298,6 +305,7 @@ impl Core {
 
     /// Puts a fill or a trim into the host's open batch, which has the room, and maps it.
     fn push_range(&mut self, record: &Record) {
+        let record = &self.without_holes(record);
         self.log.open_batch(Stream::Host).push_range(record);
         self.counters.frame_bytes.add(RECORD_HEADER_BYTES as u64);
         self.map_range(record);

@@ -109,8 +109,14 @@ impl Core {
     /// Returns whether a retained segment is left as it is for now.
     pub(crate) fn must_stop_holding(&self, of: SegmentUse) -> bool {
         let is_it = self.space.generation(of.segment) == of.generation;
-        let must_stay = !self.space.is_retained(of.segment) || self.snapshots.are_read();
+        let must_stay = !self.space.is_retained(of.segment) || self.is_read_in(of.segment);
         !is_it || must_stay || self.errand_is_over()
+    }
+
+    /// Returns whether what snapshots need in a segment stays there, because a view or a clone
+    /// reads it.
+    fn is_read_in(&self, segment: SegmentId) -> bool {
+        self.snapshots.are_read() || self.space.is_fixed(segment)
     }
 
     /// Copies a frame that the disk or a snapshot needs.
@@ -172,6 +178,9 @@ impl Core {
             if kept.retained.insert(to.segment) {
                 assert!(space.retain(to.segment), "a copy is in a segment in use");
             }
+            if !kept.entry.clones.is_empty() {
+                space.fix(to.segment);
+            }
         }
         if is_needed {
             self.space.hold_copy(to.segment, to.charged_bytes(), was_live);
@@ -184,7 +193,7 @@ impl Core {
     pub(crate) fn end_holding(&mut self, of: SegmentUse) -> bool {
         let segment = of.segment;
         let is_it = self.space.generation(segment) == of.generation;
-        let is_needed = self.space.live_bytes_of(segment) > 0 || self.snapshots.are_read();
+        let is_needed = self.space.live_bytes_of(segment) > 0 || self.is_read_in(segment);
         if !is_it || is_needed || !self.space.is_retained(segment) {
             return false;
         }

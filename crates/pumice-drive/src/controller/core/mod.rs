@@ -52,6 +52,7 @@
 mod append;
 mod bad;
 mod checkpoint;
+mod clones;
 mod collect;
 mod compact;
 mod counters;

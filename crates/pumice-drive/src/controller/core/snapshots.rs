@@ -27,7 +27,8 @@ use super::{Core, Forwards, Wakes};
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::format::{
-    CheckpointAddress, MetadataAddress, Root, SNAPSHOTS_MAX, Snapshot, Stream, TableEntry,
+    CheckpointAddress, MetadataAddress, RegisteredClone, Root, SNAPSHOTS_MAX, Snapshot, Stream,
+    TableEntry,
 };
 
 /// Most bytes of bitmaps that a drive holds in memory: 1,024 snapshots up to 16 TiB in segments of
@@ -46,6 +47,10 @@ pub(crate) enum Wish {
     Bookmark(SeqNo),
     /// Be of a disk as a snapshot has it, and the first without those taken after it.
     RollBack(Box<KeptDisk>),
+    /// Be the first that lists a clone of the snapshot of this batch.
+    Register(SeqNo, RegisteredClone),
+    /// Be the first without a clone of this identity of that snapshot.
+    Forget(SeqNo, Uuid),
 }
 
 /// A disk as a snapshot has it.
@@ -155,19 +160,21 @@ pub(crate) struct Kept {
 }
 
 /// What the running checkpoint changes.
-enum Change {
-    Create(Kept),
+pub(super) enum Change {
+    Create(Box<Kept>),
     Delete(Vec<SeqNo>),
     Bookmark(SeqNo),
     /// The disk is that of this batch from now on; snapshots after it go.
     RollBack(SeqNo),
+    /// The snapshot of this batch has these clones.
+    Clones(SeqNo, Vec<RegisteredClone>),
 }
 
 impl Change {
     /// Returns whether a snapshot goes.
     fn deletes(&self, entry: &Snapshot) -> bool {
         match self {
-            Self::Create(_) | Self::Bookmark(_) => false,
+            Self::Create(_) | Self::Bookmark(_) | Self::Clones(..) => false,
             Self::Delete(gone) => gone.contains(&entry.watermark),
             Self::RollBack(to) => entry.watermark > *to,
         }
@@ -207,7 +214,7 @@ impl Snapshots {
     /// Returns the snapshots, and the one that is being made, to change what they retain.
     pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Kept> {
         let new = match &mut self.change {
-            Some(Change::Create(new)) => Some(new),
+            Some(Change::Create(new)) => Some(&mut **new),
             _ => None,
         };
         self.kept.iter_mut().chain(new)
@@ -216,7 +223,7 @@ impl Snapshots {
     /// Returns the last batch of the newest snapshot, one that is being made included; 0 without.
     pub(super) fn newest_watermark(&self) -> SeqNo {
         let new = match &self.change {
-            Some(Change::Create(new)) => Some(new),
+            Some(Change::Create(new)) => Some(&**new),
             _ => self.kept.last(),
         };
         new.map_or(SeqNo(0), |kept| kept.entry.watermark)
@@ -270,9 +277,11 @@ impl Snapshots {
         self.holds > 0 && self.begun < self.held_until
     }
 
-    /// Returns the oldest snapshot that is given up before the host is refused: none that is read.
+    /// Returns the oldest snapshot that is given up before the host is refused: none that is read,
+    /// or that has clones.
     fn oldest_that_yields(&self) -> Option<&Snapshot> {
         let unread = self.kept.iter().filter(|kept| kept.readers == 0);
+        let unread = unread.filter(|kept| kept.entry.clones.is_empty());
         unread.map(|kept| &kept.entry).find(|entry| entry.yields)
     }
 
@@ -283,12 +292,20 @@ impl Snapshots {
             Some(Change::Create(new)) => Some(&new.entry),
             _ => None,
         };
-        let as_it_will_be = |entry: &Snapshot| match &self.change {
-            Some(Change::Bookmark(of)) if entry.watermark == *of => entry.as_bookmark(),
-            _ => entry.clone(),
-        };
         let all = self.kept.iter().map(|kept| &kept.entry).filter(stays).chain(new);
-        all.map(as_it_will_be).collect()
+        let mut list: Vec<Snapshot> = all.cloned().collect();
+        for entry in &mut list {
+            match &self.change {
+                Some(Change::Bookmark(of)) if *of == entry.watermark => {
+                    *entry = entry.as_bookmark();
+                }
+                Some(Change::Clones(of, clones)) if *of == entry.watermark => {
+                    entry.clones.clone_from(clones);
+                }
+                _ => {}
+            }
+        }
+        list
     }
 }
 
@@ -324,6 +341,7 @@ impl Core {
                 }
             }
         }
+        self.fix_cloned();
         self.fix_retained();
         Ok(())
     }
@@ -485,6 +503,11 @@ impl Core {
                 self.check_kept(&[disk.watermark])?;
                 self.check_unread(|watermark| watermark > disk.watermark)
             }
+            Wish::Register(watermark, clone) => {
+                self.check_kept(&[*watermark])?;
+                self.check_new_clone(*watermark, clone)
+            }
+            Wish::Forget(watermark, _) => self.check_kept(&[*watermark]),
         }
     }
 
@@ -497,8 +520,9 @@ impl Core {
         Err(Error::new(ErrorKind::NotFound, "the snapshot was deleted meanwhile"))
     }
 
-    /// Returns an error if a snapshot is read that is to go.
+    /// Returns an error if a snapshot is read, or has clones, that is to go.
     fn check_unread(&self, goes: impl Fn(SeqNo) -> bool) -> Result<()> {
+        self.check_uncloned(&goes)?;
         let mut read = self.snapshots.kept.iter().filter(|kept| kept.readers > 0);
         match read.find(|kept| goes(kept.entry.watermark)) {
             None => Ok(()),
@@ -517,11 +541,12 @@ impl Core {
             Wish::Delete(gone) => Some(Change::Delete(gone)),
             Wish::Bookmark(of) => Some(Change::Bookmark(of)),
             Wish::RollBack(_) => unreachable!("the disk is another before its root is made"),
+            Wish::Register(..) | Wish::Forget(..) => self.begin_clones(wish),
             Wish::Create(new) => {
                 self.snapshots.begun += 1;
                 // The host's changes are no longer held back.
                 self.wake(Wakes::PROGRESS);
-                Some(Change::Create(self.retain_frames(new, root, table)))
+                Some(Change::Create(Box::new(self.retain_frames(new, root, table))))
             }
         };
         self.snapshots.change = change;
@@ -559,6 +584,7 @@ impl Core {
             host_bytes: root.host_bytes,
             yields: new.yields,
             is_bookmark: false,
+            clones: Vec::new(),
         };
         Kept { entry, named: retained.clone(), retained, damage: None, readers: 0 }
     }
@@ -595,8 +621,9 @@ impl Core {
                     }
                 }
                 new.entry.root = Some(named);
-                self.snapshots.kept.push(new);
+                self.snapshots.kept.push(*new);
             }
+            Some(Change::Clones(watermark, clones)) => self.end_clones(watermark, clones),
             Some(change) => {
                 let mut gone = self.give_up_data(&change);
                 let is_gone = |kept: &mut Kept| change.deletes(&kept.entry);
@@ -646,6 +673,7 @@ impl Core {
                 let what = "the disk was rolled back in memory only: open the drive again";
                 self.poison(&Error::new(ErrorKind::Medium, what));
             }
+            Some(Change::Clones(..)) => self.fix_cloned(),
             Some(Change::Delete(_) | Change::Bookmark(_)) | None => {}
         }
         self.fix_retained();
@@ -715,9 +743,10 @@ impl Core {
         self.snapshots.change = Some(Change::RollBack(watermark));
     }
 
-    /// Returns whether the checkpoint that is being written names snapshots.
-    pub(crate) fn will_have_snapshots(&self) -> bool {
-        !self.snapshots.next_list().is_empty()
+    /// Returns whether the checkpoint that is being written names snapshots, and clones of them.
+    pub(crate) fn will_have_snapshots(&self) -> (bool, bool) {
+        let list = self.snapshots.next_list();
+        (!list.is_empty(), list.iter().any(|entry| !entry.clones.is_empty()))
     }
 
     /// Returns the bytes that only one snapshot holds, which its deletion gives back, and those

@@ -13,6 +13,7 @@
 //! under way, codecs.
 //!
 //! * `open`: opening, the drive's tasks, closing. `view`: reading a snapshot of an open drive.
+//! * `origin`: what a clone reads from.
 //! * `leaves`: loading leaves of the map. `frame_cache`: decoded frames.
 //! * `read_cache`: decoded blocks. `read_ahead`: stored frames that a host will ask for.
 //! * `streams`: which reads are sequential.
@@ -21,6 +22,7 @@
 pub(crate) mod frame_cache;
 pub(super) mod leaves;
 pub(super) mod open;
+mod origin;
 pub(super) mod read_ahead;
 pub(super) mod read_cache;
 mod restoring;
@@ -30,10 +32,12 @@ mod view;
 
 use std::cell::{Cell, OnceCell, Ref, RefCell};
 use std::pin::pin;
+use std::rc::Rc;
 
 use frame_cache::FrameCache;
 use futures_util::future::{Either, select};
 use leaves::Loads;
+pub use origin::origin_on;
 use read_ahead::ReadAhead;
 use read_cache::ReadCache;
 use restoring::Restoring;
@@ -85,6 +89,8 @@ pub struct Drive<M, C> {
     pub(super) scrub: Cell<ScrubProgress>,
     /// Of a view: the drive that it is a view of.
     lease: Option<Lease<M, C>>,
+    /// Of a clone: what its holes read from, once that is open.
+    origin: OnceCell<Rc<Drive<M, C>>>,
 }
 
 /// Tasks that wait for the core; see [`Wakes`] for what wakes each queue.
@@ -212,6 +218,11 @@ impl<M, C> Drive<M, C> {
     /// Returns whether writes are refused.
     pub fn is_read_only(&self) -> bool {
         self.options.read_only
+    }
+
+    /// Returns whether the drive is being closed: long work should end.
+    pub fn is_ending(&self) -> bool {
+        self.core().is_ending()
     }
 
     /// Returns the identity of the drive.

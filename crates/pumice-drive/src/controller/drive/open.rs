@@ -217,6 +217,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             scrub: Cell::default(),
             restoring: super::Restoring::default(),
             lease: None,
+            origin: OnceCell::new(),
             medium,
             clock,
         })

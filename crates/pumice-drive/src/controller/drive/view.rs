@@ -62,6 +62,7 @@ impl<M: Medium + Clone, C: Clock + Clone> Drive<M, C> {
         let stored = StoredSuperblock { superblock, slot: 0 };
         let mut view = Self::assemble(medium, clock, options, stored, recovered, 0).await?;
         view.lease = Some(lease);
+        self.share_origin(&view);
         Ok(Rc::new(view))
     }
 }

@@ -5,6 +5,7 @@
 //! next mapped leaf -> its runs -> frames: read as the host reads, a mebibyte at a time
 //!                              -> fills: reported in one piece
 //!                              -> what cannot be read: reported, and skipped
+//!                              -> holes of a clone: what its origin has
 //! ```
 //!
 //! Holes are left out. Writes nothing, needs no background task, and works on a drive that was
@@ -14,6 +15,7 @@ use std::collections::VecDeque;
 
 use super::super::drive::Drive;
 use super::super::map::{LEAF_BLOCKS, Mapping};
+use super::super::operations::{Content, Extent};
 use super::Problem;
 use crate::base::units::{BLOCK_BYTES, buffer_bytes};
 use crate::base::{Clock, Error, Lba};
@@ -53,6 +55,8 @@ pub struct Extract<'a, M, C> {
     runs: VecDeque<(Lba, u64, Mapping)>,
     /// This many runs are read one by one, because reading them together failed.
     single: usize,
+    /// Blocks, from the first on, of which holes are those of the origin of a clone.
+    inherited_blocks: u64,
     buffer: Vec<u8>,
 }
 
@@ -67,7 +71,13 @@ impl<'a, M: Medium, C: Clock> Extract<'a, M, C> {
     /// Begins with the first block.
     pub fn new(drive: &'a Drive<M, C>) -> Self {
         let buffer = vec![0; CHUNK_BYTES];
-        Self { drive, next_leaf: 0, runs: VecDeque::new(), single: 0, buffer }
+        let inherited_blocks = drive.core().inherited_blocks();
+        Self { drive, next_leaf: 0, runs: VecDeque::new(), single: 0, inherited_blocks, buffer }
+    }
+
+    /// As [`Extract::new`], of a clone without what its origin has.
+    pub(in super::super) fn of_itself(drive: &'a Drive<M, C>) -> Self {
+        Self { inherited_blocks: 0, ..Self::new(drive) }
     }
 
     /// Returns the next part of the disk; `None` at its end. Whether it includes what the host
@@ -92,7 +102,7 @@ impl<'a, M: Medium, C: Clock> Extract<'a, M, C> {
 
     async fn advance(&mut self) -> Option<Step> {
         while self.runs.is_empty() {
-            let next = self.drive.core().map().next_mapped_leaf(self.next_leaf);
+            let next = self.next_leaf();
             let Some(leaf) = next else {
                 let blocks = self.drive.size_bytes() / BLOCK_BYTES as u64;
                 self.next_leaf = blocks.div_ceil(u64::from(LEAF_BLOCKS));
@@ -109,6 +119,12 @@ impl<'a, M: Medium, C: Clock> Extract<'a, M, C> {
         if let Mapping::Fill(byte) = mapping {
             self.runs.pop_front();
             return Some(Step::Fill { offset, len: count * BLOCK_BYTES as u64, byte });
+        }
+        if mapping == Mapping::Hole {
+            return match self.inherited(lba, count).await {
+                Some(step) => Some(step),
+                None => Box::pin(self.advance()).await,
+            };
         }
         let (runs, blocks) = self.frames_together();
         assert!(runs > 0 && blocks >= count, "the first run is read");
@@ -131,6 +147,50 @@ impl<'a, M: Medium, C: Clock> Extract<'a, M, C> {
         }
     }
 
+    /// Returns the next leaf of which something is to be returned.
+    fn next_leaf(&self) -> Option<u64> {
+        if self.next_leaf * u64::from(LEAF_BLOCKS) < self.inherited_blocks {
+            return Some(self.next_leaf);
+        }
+        self.drive.core().map().next_mapped_leaf(self.next_leaf)
+    }
+
+    /// Returns what the origin of a clone has, of `count` blocks from `lba` on as much as is of one
+    /// kind; `None` if it has a hole there.
+    async fn inherited(&mut self, lba: Lba, count: u64) -> Option<Step> {
+        let block = BLOCK_BYTES as u64;
+        let offset = lba.0 * block;
+        let mut found = None;
+        let visit = |extent| found.replace(extent).is_some();
+        let asked = self.drive.extents(offset, count * block, visit).await;
+        let (len, content) = match (asked, found) {
+            (Ok(()), Some(Extent { bytes, content, .. })) => (bytes, content),
+            (Err(error), _) => {
+                self.runs.pop_front();
+                return Some(Step::Lost(self.lost(lba, count, &error)));
+            }
+            (Ok(()), None) => unreachable!("a range has an extent"),
+        };
+        let chunk = if content == Content::Data { len.min(CHUNK_BYTES as u64) } else { len };
+        let blocks = chunk / block;
+        self.runs.pop_front();
+        if blocks < count {
+            self.runs.push_front((Lba(lba.0 + blocks), count - blocks, Mapping::Hole));
+        }
+        match content {
+            Content::Hole => None,
+            Content::Zeroes => Some(Step::Fill { offset, len, byte: 0 }),
+            Content::Data => {
+                let len = buffer_bytes(blocks);
+                let target = self.buffer.get_mut(..len).expect("a chunk fits in the buffer");
+                Some(match self.drive.read(offset, target).await {
+                    Ok(()) => Step::Data { offset, len },
+                    Err(error) => Step::Lost(self.lost(lba, blocks, &error)),
+                })
+            }
+        }
+    }
+
     /// Loads the runs of a leaf.
     async fn take_leaf(&mut self, leaf: u64) -> crate::base::Result<()> {
         let end = self.drive.size_bytes() / BLOCK_BYTES as u64;
@@ -140,9 +200,11 @@ impl<'a, M: Medium, C: Clock> Extract<'a, M, C> {
                 if let Some(runs) = core.map().leaf_runs(leaf) {
                     // The disk may end within its last leaf.
                     let within = runs.filter(|(lba, _, _)| lba.0 < end);
-                    self.runs.extend(
-                        within.map(|(lba, count, mapping)| (lba, count.min(end - lba.0), mapping)),
-                    );
+                    let within =
+                        within.map(|(lba, count, mapping)| (lba, count.min(end - lba.0), mapping));
+                    let first = leaf * u64::from(LEAF_BLOCKS);
+                    let hole_end = self.inherited_blocks.min(first + u64::from(LEAF_BLOCKS));
+                    self.runs.extend(with_holes(within, first, hole_end));
                     return Ok(());
                 }
             }
@@ -177,4 +239,25 @@ impl<'a, M: Medium, C: Clock> Extract<'a, M, C> {
             lba_count: Some(count.min(rest)),
         }
     }
+}
+
+/// Returns runs from block `at` on, in order, with the holes between them up to block `hole_end`.
+fn with_holes(
+    runs: impl Iterator<Item = (Lba, u64, Mapping)>,
+    at: u64,
+    hole_end: u64,
+) -> Vec<(Lba, u64, Mapping)> {
+    let (mut all, mut at) = (Vec::new(), at);
+    let end = (Lba(u64::MAX), 0, Mapping::Hole);
+    for run @ (lba, count, _) in runs.chain([end]) {
+        let hole = lba.0.min(hole_end).saturating_sub(at);
+        if hole > 0 {
+            all.push((Lba(at), hole, Mapping::Hole));
+        }
+        if count > 0 {
+            all.push(run);
+            at = lba.0 + count;
+        }
+    }
+    all
 }

@@ -8,7 +8,7 @@ use super::overview::Alert;
 use crate::base::Clock;
 use crate::base::units::BLOCK_BYTES;
 use crate::codec::Codec;
-use crate::format::Receiving;
+use crate::format::{Origin, Receiving};
 use crate::media::Medium;
 
 /// A snapshot of a drive's facts. Bytes throughout; fields appear in JSON under these names.
@@ -82,6 +82,12 @@ pub struct Info {
     /// The snapshot of which the disk holds a part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receiving: Option<Partial>,
+    /// Of a clone, what it reads from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<OriginInfo>,
+    /// Number of clones that read from snapshots.
+    #[serde(default)]
+    pub clones: u32,
     /// Bytes that the log occupies on the medium: whole segments, and what is filled of those that
     /// are written to.
     pub occupied_bytes: u64,
@@ -118,6 +124,26 @@ pub struct Partial {
     pub base: Option<uuid::Uuid>,
     /// Byte of the disk up to which it is the new one.
     pub offset: u64,
+}
+
+/// What a clone reads from, for display.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OriginInfo {
+    /// Identity of the drive.
+    pub drive: uuid::Uuid,
+    /// Identity of its snapshot.
+    pub snapshot: uuid::Uuid,
+    /// Where the drive was when the clone was made.
+    pub path: String,
+    /// Bytes of the disk, from the first on, that read from the snapshot until they are written.
+    pub bytes: u64,
+}
+
+impl From<&Origin> for OriginInfo {
+    fn from(origin: &Origin) -> Self {
+        let &Origin { drive, snapshot, blocks, .. } = origin;
+        Self { drive, snapshot, path: origin.path.clone(), bytes: blocks * BLOCK_BYTES as u64 }
+    }
 }
 
 impl From<Receiving> for Partial {
@@ -240,6 +266,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             host_bytes => bytes as f64 / host_bytes as f64,
         };
         let space = core.space();
+        let clones = core.snapshots().kept().iter().map(|kept| kept.entry.clones.len());
         Info {
             uuid: superblock.uuid,
             format_version: crate::format::FORMAT_VERSION,
@@ -272,6 +299,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             snapshots: u32::try_from(core.snapshots().kept().len()).unwrap_or(u32::MAX),
             snapshot_bytes: space.retained_dead_bytes(superblock.segment_bytes),
             receiving: superblock.receiving.map(Partial::from),
+            origin: superblock.origin.as_ref().map(OriginInfo::from),
+            clones: u32::try_from(clones.sum::<usize>()).unwrap_or(u32::MAX),
             occupied_bytes: core.occupied().bytes,
             warm_bytes: core.warm_bytes(),
             mapped_bytes: core.map().mapped_blocks() * BLOCK_BYTES as u64,

@@ -25,7 +25,7 @@ pub use audit::{Audit, Taken};
 pub use check::{CheckReport, Checked, Depth, check, check_snapshot};
 pub use extract::{Extract, Extracted};
 pub(crate) use frames::check_frame;
-pub use info::{Info, Memory, Operations, Partial};
+pub use info::{Info, Memory, Operations, OriginInfo, Partial};
 pub use overview::{Alert, AlertKind, CellState, MapCell, Overview, SegmentMap};
 pub use problem::Problem;
 pub use scrub::ScrubReport;

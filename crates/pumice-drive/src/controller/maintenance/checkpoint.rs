@@ -22,8 +22,8 @@ use super::super::log::metadata::{LIST_BYTES, PAGE_ENTRY_BYTES};
 use super::super::log::packing::MetaRecord;
 use crate::base::{Clock, Error, ErrorKind, Result};
 use crate::format::{
-    CheckpointAddress, DroppedRange, MetaKind, MetadataAddress, RecordAddress, Root, Snapshot,
-    TableEntry, leaf_bytes_max,
+    CheckpointAddress, DroppedRange, Listed, MetaKind, MetadataAddress, RecordAddress, Root,
+    Snapshot, TableEntry, leaf_bytes_max,
 };
 use crate::media::Medium;
 
@@ -124,7 +124,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let (created, is_given_up) = match &wish {
             Wish::Create(new) => (Some(new.guid), false),
             Wish::RollBack(_) => (None, true),
-            Wish::None | Wish::Delete(_) | Wish::Bookmark(_) => (None, false),
+            Wish::None
+            | Wish::Delete(_)
+            | Wish::Bookmark(_)
+            | Wish::Register(..)
+            | Wish::Forget(..) => (None, false),
         };
         let completes = |snapshot| is_given_up || created == Some(snapshot);
         let mut wish = Some(wish);
@@ -156,10 +160,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             record_bytes: place.bytes,
             payload_checksum,
         };
-        let has_snapshots = self.core().will_have_snapshots();
+        let (has_snapshots, has_clones) = self.core().will_have_snapshots();
         self.update_superblocks(|superblock| {
             superblock.checkpoint = Some(named);
             superblock.has_snapshots = has_snapshots;
+            superblock.has_clones = has_clones;
             superblock.receiving = superblock.receiving.filter(|part| !completes(part.snapshot));
         })
         .await?;
@@ -192,8 +197,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                 self.write_list(list, &bitmap, lists, |byte, raw| raw.push(*byte)).await?;
         }
         let list = ListKind { kind: MetaKind::Snapshots, entry_bytes: Snapshot::BYTES };
-        root.snapshot_lists =
-            self.write_list(list, &snapshots, lists, Snapshot::encode_into).await?;
+        let listed: Vec<_> = snapshots.iter().flat_map(Snapshot::listed).collect();
+        root.snapshot_lists = self.write_list(list, &listed, lists, Listed::encode_into).await?;
         Ok(root)
     }
 

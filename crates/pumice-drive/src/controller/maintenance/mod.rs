@@ -2,6 +2,7 @@
 //!
 //! * `checkpoint`: the map and the segment table on the medium.
 //! * `gc`: emptying segments, record by record (`moving`), or several frames as one (`joining`).
+//! * `clones`: which drives read from snapshots of this one. `flatten`: reading from none.
 //! * `holding`: emptying segments that snapshots need.
 //! * `compact`: giving back to the medium what is dead.
 //! * `warm`: discarding and zeroing segments that are free.
@@ -16,7 +17,9 @@
 )]
 
 mod checkpoint;
+mod clones;
 mod compact;
+mod flatten;
 mod gc;
 mod holding;
 mod joining;
@@ -28,6 +31,7 @@ mod snapshot;
 mod warm;
 
 pub use compact::Compacted;
+pub use flatten::Flattened;
 #[cfg(test)]
 pub(crate) use moving::Mover;
 pub use resize::{Resize, Resized};

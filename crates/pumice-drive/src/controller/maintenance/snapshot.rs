@@ -8,7 +8,7 @@ use super::super::core::{Core, Kept, NewSnapshot, Wish};
 use super::super::drive::Drive;
 use super::super::options::OpenOptions;
 use crate::base::{Clock, Error, ErrorKind, Result, SeqNo};
-use crate::format::{Snapshot, check_snapshot_name};
+use crate::format::{RegisteredClone, Snapshot, check_snapshot_name};
 use crate::media::Medium;
 
 /// Attempts to begin before the host fills the room again.
@@ -47,6 +47,9 @@ pub struct SnapshotInfo {
     /// Whether it is a bookmark: it says what changed since, and has no data.
     #[serde(default)]
     pub is_bookmark: bool,
+    /// Drives that read from it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clones: Vec<RegisteredClone>,
     /// What is wrong with it, if it is damaged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub damage: Option<String>,
@@ -264,6 +267,7 @@ fn info_of(core: &Core, kept: &Kept, host_bytes_before: u64) -> SnapshotInfo {
         shared_bytes,
         yields: entry.yields,
         is_bookmark: entry.is_bookmark,
+        clones: entry.clones.clone(),
         damage: kept.damage.clone(),
     }
 }

@@ -40,6 +40,14 @@ struct Piece {
     mapping: Mapping,
     generation: u64,
     blocks: u64,
+    /// Whether it is that of the origin of a clone.
+    is_inherited: bool,
+}
+
+impl Piece {
+    /// A hole up to the end of any disk.
+    const HOLE: Self =
+        Self { mapping: Mapping::Hole, generation: 0, blocks: u64::MAX, is_inherited: false };
 }
 
 impl<M: Medium, C: Clock> Drive<M, C> {
@@ -114,7 +122,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                     // Of this moment, in which it is compared.
                     let new = self.piece(lba).await?;
                     let (blocks, is_same) = self.same(&mut ages, lba, &old, &new).await;
-                    (blocks, (!is_same).then(|| content_of(new.mapping)))
+                    (blocks, (!is_same).then(|| content_of(&new)))
                 }
             };
             let bytes = (lba + count.min(last - lba)) * block - at;
@@ -179,17 +187,23 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// Returns what a block is; beyond the end of the disk a hole.
     async fn piece(&self, at: u64) -> Result<Piece> {
         if at >= self.size_bytes() / BLOCK_BYTES as u64 {
-            return Ok(Piece { mapping: Mapping::Hole, generation: 0, blocks: u64::MAX });
+            return Ok(Piece::HOLE);
         }
         loop {
             match self.with_core(|core| core.locate(Lba(at))) {
                 Located::Run { mapping: Mapping::Frame { place, index }, blocks, generation } => {
                     let (place, generation) = self.core().forwarded(place, generation);
                     let mapping = Mapping::Frame { place, index };
-                    return Ok(Piece { mapping, generation, blocks });
+                    return Ok(Piece { mapping, generation, blocks, is_inherited: false });
                 }
                 Located::Run { mapping, blocks, generation } => {
-                    return Ok(Piece { mapping, generation, blocks });
+                    let inherited = match mapping {
+                        Mapping::Hole => self.inherited(Lba(at), blocks),
+                        _ => None,
+                    };
+                    let is_inherited = inherited.is_some();
+                    let blocks = inherited.unwrap_or(blocks);
+                    return Ok(Piece { mapping, generation, blocks, is_inherited });
                 }
                 Located::Missing(leaf) => self.load_leaf(leaf).await?,
             }
@@ -238,7 +252,7 @@ impl<'a, M: Medium, C: Clock> Differences<'a, M, C> {
             }
             let old = match earlier {
                 Some(earlier) => earlier.piece(at).await?,
-                None => Piece { mapping: Mapping::Hole, generation: 0, blocks: u64::MAX },
+                None => Piece::HOLE,
             };
             let new = now.piece(at).await?;
             let (blocks, is_same) = now.same(&mut self.ages, at, &old, &new).await;
@@ -255,13 +269,18 @@ impl<'a, M: Medium, C: Clock> Differences<'a, M, C> {
 }
 
 fn is_same(old: &Piece, new: &Piece) -> bool {
-    let is_zero = |piece: &Piece| matches!(piece.mapping, Mapping::Hole | Mapping::Fill(0));
-    let is_one_place = (old.mapping, old.generation) == (new.mapping, new.generation);
+    let is_zero = |piece: &Piece| {
+        !piece.is_inherited && matches!(piece.mapping, Mapping::Hole | Mapping::Fill(0))
+    };
+    // All disks of a drive inherit the same blocks, as far as they have written none.
+    let is_one_place = (old.mapping, old.generation) == (new.mapping, new.generation)
+        && old.is_inherited == new.is_inherited;
     is_one_place || is_zero(old) && is_zero(new)
 }
 
-fn content_of(mapping: Mapping) -> Content {
-    match mapping {
+fn content_of(piece: &Piece) -> Content {
+    match piece.mapping {
+        Mapping::Hole if piece.is_inherited => Content::Data,
         Mapping::Hole => Content::Hole,
         Mapping::Fill(0) => Content::Zeroes,
         Mapping::Fill(_) | Mapping::Frame { .. } => Content::Data,

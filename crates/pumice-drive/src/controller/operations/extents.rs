@@ -1,6 +1,9 @@
 //! What a range of the disk holds, and loading it ahead of a read: questions to the map, not reads.
 //!
-//! Neither looks at bytes: only reading a frame shows whether it can be read.
+//! Holes of a clone are asked of its origin. Neither looks at bytes: only reading a frame shows
+//! whether it can be read.
+
+use std::pin::Pin;
 
 use super::super::core::Located;
 use super::super::drive::Drive;
@@ -54,6 +57,16 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         len: u64,
         mut visit: impl FnMut(Extent) -> bool,
     ) -> Result<()> {
+        self.visit_extents(offset, len, &mut visit).await.map(|_| ())
+    }
+
+    /// As [`Drive::extents`]; returns whether more is wanted.
+    async fn visit_extents(
+        &self,
+        offset: u64,
+        len: u64,
+        visit: &mut dyn FnMut(Extent) -> bool,
+    ) -> Result<bool> {
         self.core().check_range(offset, len)?;
         let block = BLOCK_BYTES as u64;
         let (mut at, end) = (offset, offset + len);
@@ -67,6 +80,16 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             };
             let bytes = (run_blocks * block - at % block).min(end - at);
             assert!(bytes > 0, "an extent is never empty");
+            if mapping == Mapping::Hole
+                && let Some(blocks) = self.inherited(Lba(at / block), run_blocks)
+            {
+                let bytes = bytes.min(blocks * block - at % block);
+                if !self.inherited_extents(at, bytes, visit).await? {
+                    return Ok(false);
+                }
+                at += bytes;
+                continue;
+            }
             let (content, stored_bytes) = match mapping {
                 Mapping::Hole => (Content::Hole, 0),
                 Mapping::Fill(0) => (Content::Zeroes, 0),
@@ -80,12 +103,26 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                 }
             };
             if !visit(Extent { bytes, content, stored_bytes }) {
-                return Ok(());
+                return Ok(false);
             }
             at += bytes;
         }
         assert_eq!(at, end, "extents end where the range ends");
-        Ok(())
+        Ok(true)
+    }
+
+    /// Visits what the origin of a clone has; that takes nothing in the clone's log. In a box of
+    /// its own, because an origin may be a clone, too.
+    fn inherited_extents<'a>(
+        &'a self,
+        offset: u64,
+        len: u64,
+        visit: &'a mut dyn FnMut(Extent) -> bool,
+    ) -> Pin<Box<dyn Future<Output = Result<bool>> + 'a>> {
+        Box::pin(async move {
+            let mut visit = |extent| visit(Extent { stored_bytes: 0, ..extent });
+            self.opened_origin()?.visit_extents(offset, len, &mut visit).await
+        })
     }
 
     /// Loads a range ahead of a read: the leaves of the map, and the decoded form of frames of

@@ -1,7 +1,7 @@
 //! A host read.
 //!
 //! ```text
-//! L2P runs -> holes and fills: no I/O
+//! L2P runs -> holes and fills: no I/O; holes of a clone: a read of its origin
 //!          -> frames still in a batch buffer: decoded from there
 //!          -> blocks in the read cache: copied from there
 //!          -> independent blocks of a frame with a table: read alone, see `read_blocks`
@@ -125,6 +125,8 @@ type Damaged<'p> = (&'p Piece, Error, bool);
 enum Next {
     /// This many bytes have been served.
     Done(usize),
+    /// This many bytes are those of the origin of the clone.
+    Inherited(usize),
     /// This many bytes come from a frame on the medium.
     Read(usize, Piece),
     /// The leaf of this number must be loaded first.
@@ -153,7 +155,12 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         self.read_range(lba.0 * BLOCK_BYTES as u64, out, false).await
     }
 
-    async fn read_range(&self, offset: u64, out: &mut [u8], is_of_host: bool) -> Result<()> {
+    pub(in super::super) async fn read_range(
+        &self,
+        offset: u64,
+        out: &mut [u8],
+        is_of_host: bool,
+    ) -> Result<()> {
         let mut at = 0;
         let mut rest = Vec::new();
         let is_short = out.len() <= CACHED_READ_BYTES_MAX;
@@ -168,6 +175,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                     continue;
                 }
                 Next::Done(len) => (len, None),
+                Next::Inherited(len) => {
+                    let (out, _) = left.split_at_mut(len);
+                    self.read_inherited(offset + at as u64, out).await?;
+                    (len, None)
+                }
                 Next::Read(len, piece) => match self.read_cached(&piece, is_short, left) {
                     0 => (len, Some(piece)),
                     served => (served, None),
@@ -213,6 +225,10 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let (out, _) = out.split_at_mut(len);
         let (place, index) = match mapping {
             Mapping::Hole => {
+                if let Some(blocks) = self.inherited(lba, blocks) {
+                    let most = blocks.saturating_mul(block) - skip as u64;
+                    return Ok(Next::Inherited(len_usize(most.min(len as u64))));
+                }
                 out.fill(0);
                 return Ok(Next::Done(len));
             }

@@ -124,6 +124,7 @@ impl Identity {
         let capacity = u64::from(self.shape.segment_bytes) * u64::from(segment_count);
         let codec = codec.or(known).unwrap_or(Codec::Lz4);
         Spec {
+            origin: old.and_then(|old| old.origin.clone()),
             capacity_bytes: Some(capacity),
             segment_bytes: self.shape.segment_bytes,
             frame_blocks: self.shape.frame_blocks,
@@ -167,6 +168,8 @@ impl Identity {
             // Nothing is written that could take what they need.
             has_snapshots: false,
             receiving: None,
+            origin: None,
+            has_clones: false,
             bad_segments: Vec::new(),
             // Without them the log seems to end where a stream left a bad segment.
             detours: self
@@ -253,7 +256,8 @@ impl<'a, M: Medium, C: Clock + Clone> Wreck<'a, M, C> {
     /// Returns the parts of the disk from its beginning.
     pub fn parts(&mut self) -> Parts<'_, 'a, M, C> {
         match &mut self.0 {
-            Inside::Drive(drive) => Parts::Drive(Extract::new(drive)),
+            // A clone is made of it, with the same origin.
+            Inside::Drive(drive) => Parts::Drive(Extract::of_itself(drive)),
             Inside::Records(salvage) => Parts::Records(PartsOfRecords(salvage)),
         }
     }
@@ -400,6 +404,13 @@ pub async fn copy_into<M: Medium, C: Clock>(
                 at += piece.len() as u64;
             }
             Ok(())
+        }
+        // A hole of a clone would be what its origin has.
+        Extracted::Lost(Problem { lba: Some(lba), lba_count: Some(count), .. })
+            if target.origin().is_some() =>
+        {
+            let block = BLOCK_BYTES as u64;
+            target.write_zeroes(lba * block, count * block, true, false).await
         }
         Extracted::Lost(_) => Ok(()),
     }

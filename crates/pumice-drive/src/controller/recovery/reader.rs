@@ -23,12 +23,15 @@ use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorKind, Result, SegmentId};
 use crate::codec::Decompressor;
 use crate::format::{
-    BATCH_ALIGNMENT, CheckpointAddress, DIRECTORY_PAGE_LEAVES, DirectoryEntry, DroppedRange,
-    FORWARD_PIECES_MAX, LEAF_BLOCKS, META_RAW_BYTES_MAX, MapLimits, MetaKind, MetadataAddress,
-    OpenedSegment, RecordAddress, Root, SEGMENT_HEADER_BYTES, SNAPSHOTS_IN_A_PIECE, SNAPSHOTS_MAX,
-    Stream, StreamTail, Superblock, TableEntry, decode_page,
+    BATCH_ALIGNMENT, CLONES_MAX, CheckpointAddress, DIRECTORY_PAGE_LEAVES, DirectoryEntry,
+    DroppedRange, FORWARD_PIECES_MAX, LEAF_BLOCKS, META_RAW_BYTES_MAX, MapLimits, MetaKind,
+    MetadataAddress, OpenedSegment, RecordAddress, Root, SEGMENT_HEADER_BYTES,
+    SNAPSHOTS_IN_A_PIECE, SNAPSHOTS_MAX, Stream, StreamTail, Superblock, TableEntry, decode_page,
 };
 use crate::media::Medium;
+
+/// Most entries of the list of snapshots.
+const LISTED_MAX: usize = SNAPSHOTS_MAX + CLONES_MAX;
 
 /// A segment counts fewer live bytes than this many times its own: a record of 29 bytes or more may
 /// have 64 blocks, each of which counts as one byte.
@@ -155,7 +158,7 @@ impl<'a, M: Medium> Reader<'a, M> {
         let is_possible = root.tables.len() == pieces(root.segment_count, TableEntry::BYTES)
             && root.page_lists.len() == pieces(root.page_count, PAGE_ENTRY_BYTES)
             && root.dropped_lists.len() == pieces(root.dropped_count, DroppedRange::BYTES)
-            && root.snapshot_lists.len() <= SNAPSHOTS_MAX.div_ceil(SNAPSHOTS_IN_A_PIECE)
+            && root.snapshot_lists.len() <= LISTED_MAX.div_ceil(SNAPSHOTS_IN_A_PIECE)
             && (root.retained_lists.is_empty() || root.retained_lists.len() == bitmap_pieces)
             && root.forward_lists.len() <= FORWARD_PIECES_MAX
             && u64::from(root.page_count) <= leaves.div_ceil(DIRECTORY_PAGE_LEAVES as u64)

@@ -13,8 +13,8 @@ use super::READS_AT_ONCE;
 use super::reader::Reader;
 use crate::base::{Error, ErrorKind, Result, SegmentId};
 use crate::format::{
-    CheckpointAddress, MetaKind, MetadataAddress, Root, SNAPSHOTS_MAX, Snapshot, Stream,
-    Superblock, check_snapshots,
+    CheckpointAddress, MetaKind, MetadataAddress, Root, Snapshot, Stream, Superblock,
+    decode_snapshots,
 };
 use crate::media::Medium;
 
@@ -88,9 +88,7 @@ impl<M: Medium> Reader<'_, M> {
     async fn snapshot_list(&self, root: &Root, space: &Space) -> Result<Vec<Snapshot>> {
         let generation = |place: &MetadataAddress| space.generation(place.segment);
         let list = self.list(&root.snapshot_lists, MetaKind::Snapshots, &generation).await?;
-        let entries = list.chunks(Snapshot::BYTES).map(Snapshot::decode);
-        let entries = entries.take(SNAPSHOTS_MAX + 1).collect::<Result<Vec<_>>>()?;
-        check_snapshots(&entries)?;
+        let entries = decode_snapshots(&list)?;
         let is_newest = entries.last().is_some_and(|entry| entry.root.is_none());
         if is_newest && root.retained_lists.is_empty() {
             let what = "a checkpoint is listed as a snapshot and does not say what it needs";
@@ -123,18 +121,31 @@ impl<M: Medium> Reader<'_, M> {
         Ok(if entry.is_bookmark { of_map(&set, place, space) } else { set })
     }
 
-    /// Returns the entry of a snapshot, with where its root is, and where what it names was moved.
+    /// Returns the entry of the snapshot of a name; see [`Reader::snapshot_like`].
     ///
     /// # Errors
     /// `NotFound`, `Medium`, `Corrupt`.
     pub(crate) async fn find_snapshot(&self, name: &str) -> Result<(Snapshot, Forwards)> {
+        self.snapshot_like(name, |entry| entry.name == name).await
+    }
+
+    /// Returns the entry of a snapshot, with where its root is, and where what it names was moved.
+    /// `name` is what it is called if there is none.
+    ///
+    /// # Errors
+    /// `NotFound`, `Medium`, `Corrupt`.
+    pub(crate) async fn snapshot_like(
+        &self,
+        name: &str,
+        is_it: impl Fn(&Snapshot) -> bool,
+    ) -> Result<(Snapshot, Forwards)> {
         let Some(newest) = &self.superblock().checkpoint else {
             return Err(not_found(name, std::iter::empty()));
         };
         let root = self.root(newest).await?;
         let checkpoint = self.checkpoint(newest, &root, 0).await?;
         let mut entries = self.snapshot_list(&root, &checkpoint.space).await?;
-        let Some(at) = entries.iter().position(|entry| entry.name == name) else {
+        let Some(at) = entries.iter().position(is_it) else {
             return Err(not_found(name, entries.iter().map(|entry| entry.name.as_str())));
         };
         let mut found = entries.remove(at);

@@ -119,7 +119,7 @@ impl Space {
     fn is_no_victim(&self, segment: &Segment) -> bool {
         match segment.retained.count {
             0 => segment.live_bytes == 0,
-            _ => self.is_retained_fixed,
+            _ => self.is_retained_fixed || segment.retained.is_fixed,
         }
     }
 
@@ -127,7 +127,9 @@ impl Space {
     /// `gain_bytes_min` or more.
     pub(crate) fn gainable_bytes(&self, segment_bytes: u32, gain_bytes_min: u32) -> u64 {
         let below = self.segments.iter().take(self.end as usize);
-        let is_fixed = |entry: &Segment| self.is_retained_fixed && entry.retained.count > 0;
+        let is_fixed = |entry: &Segment| {
+            entry.retained.is_fixed || self.is_retained_fixed && entry.retained.count > 0
+        };
         let below = below.filter(|segment| !is_fixed(segment));
         let gains = below.map(|segment| segment.gain_bytes(segment_bytes));
         gains.filter(|&gain| gain >= gain_bytes_min).map(u64::from).sum()

@@ -31,11 +31,14 @@ pub(super) struct Retention {
     held_bytes: u32,
     /// How much of what was live when it was appended is held, too.
     covered_bytes: u32,
+    /// Whether a clone reads from it: then it is not emptied.
+    pub(super) is_fixed: bool,
 }
 
 impl Retention {
     /// No snapshot needs the segment.
-    pub(super) const NONE: Self = Self { count: 0, held_bytes: 0, covered_bytes: 0 };
+    pub(super) const NONE: Self =
+        Self { count: 0, held_bytes: 0, covered_bytes: 0, is_fixed: false };
 }
 
 /// What the retained segments hold, in sums that are kept while the segments change.
@@ -215,6 +218,24 @@ impl Space {
     pub(crate) fn set_retained_fixed(&mut self, is_fixed: bool) {
         self.changes += u64::from(self.is_retained_fixed && !is_fixed);
         self.is_retained_fixed = is_fixed;
+    }
+
+    /// Keeps garbage collection from a retained segment, which a clone reads.
+    pub(crate) fn fix(&mut self, segment: SegmentId) {
+        self.amend(segment, |entry| entry.retained.is_fixed = true);
+    }
+
+    /// As [`Space::fix`], and lets garbage collection empty all other retained segments.
+    pub(crate) fn fix_only(&mut self, is_fixed: impl Fn(SegmentId) -> bool) {
+        for (number, entry) in (0..).zip(&mut self.segments) {
+            entry.retained.is_fixed = entry.retained.count > 0 && is_fixed(SegmentId(number));
+        }
+        self.changes += 1;
+    }
+
+    /// Returns whether a clone reads from a segment, which is not emptied.
+    pub(crate) fn is_fixed(&self, segment: SegmentId) -> bool {
+        self.segments.get(segment.0 as usize).is_some_and(|entry| entry.retained.is_fixed)
     }
 
     /// Returns whether a snapshot needs a segment.

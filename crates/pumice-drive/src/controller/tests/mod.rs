@@ -22,6 +22,7 @@
 //! * `snapshots`: disks that are kept. `views`: reading them while the drive is open.
 //!   `taking`: how long one takes, and what waits.
 //! * `bookmarks`: maps that are kept. `retaining`: what snapshots need, after crashes and damage.
+//! * `clones`: drives that read from a snapshot of another.
 //! * `scrub`: finding damage in a drive in use.
 //! * `space`: drives that are full.
 //! * `ageing`: drives that were used for long, with cold and partly dead data.
@@ -41,6 +42,7 @@ mod ageing;
 mod block_frames;
 mod bookmarks;
 mod checkpointing;
+mod clones;
 mod closing;
 mod collecting;
 mod crafted;

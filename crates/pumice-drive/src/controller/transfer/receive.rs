@@ -74,6 +74,10 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             return Err(Error::new(ErrorKind::AlreadyExists, what));
         }
         let invalid = |what: String| Error::new(ErrorKind::InvalidInput, what);
+        if self.origin().is_some() {
+            let what = "a clone does not receive: `pumice flatten` makes it independent first";
+            return Err(invalid(what.into()));
+        }
         if head.size_bytes < self.size_bytes() {
             return Err(invalid(format!(
                 "the disk of the snapshot has {} bytes, this one {}: a disk does not shrink",

@@ -84,6 +84,10 @@ impl<'a, M: Medium, C: Clock> Send<'a, M, C> {
             let what = "a snapshot is sent since an earlier one of the same drive";
             return Err(Error::new(ErrorKind::InvalidInput, what));
         }
+        if drive.origin().is_some() {
+            let what = "a clone is sent once it is independent of its origin: see `pumice flatten`";
+            return Err(Error::new(ErrorKind::InvalidInput, what));
+        }
         if start > drive.size_bytes() || !start.is_multiple_of(BLOCK_BYTES as u64) {
             let what = "the token names a place that is not on the disk";
             return Err(Error::new(ErrorKind::InvalidInput, what));

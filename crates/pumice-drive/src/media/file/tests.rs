@@ -551,7 +551,7 @@ fn durable_appends_need_io_uring_and_direct_io() {
         let has_them = direct.capabilities().durable_appends;
         assert!(!has_them || (direct.is_direct() && runtime.backend_name() == "io_uring"));
         drop(direct);
-        let options = FileOptions { read_only: true, direct: true, truncated: false };
+        let options = FileOptions { read_only: true, direct: true, ..FileOptions::default() };
         let path = directory.path().join("drive");
         let medium = FileMedium::open(runtime.clone(), &path, options).unwrap();
         assert!(!medium.capabilities().durable_appends);

@@ -1,8 +1,11 @@
 //! `pumice snapshot`: takes, lists, rotates and deletes snapshots of drives, closed or served,
 //! makes bookmarks of them, and rolls a disk back to one.
 
+mod clones;
 mod rotate;
 mod together;
+
+pub(super) use clones::{forget, named, register};
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -156,6 +159,11 @@ enum Action {
         #[arg(value_name = "PATH@NAME")]
         snapshot: PathBuf,
 
+        /// Forget a clone of the snapshot that is gone, named as `snapshot list` does; may be
+        /// repeated. If it is not gone, it can never be read again
+        #[arg(long, value_name = "CLONE")]
+        forget: Vec<String>,
+
         /// Print what was deleted as JSON
         #[arg(long)]
         json: bool,
@@ -205,8 +213,9 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
             let snapshots = bookmark(&path, name)?;
             ("bookmark", *json, vec![Done { path: lossy(&path), snapshots, deleted: vec![] }])
         }
-        Action::Delete { snapshot, json } => {
+        Action::Delete { snapshot, forget, json } => {
             let (path, name) = Place::snapshot(snapshot)?;
+            clones::forget_all(&path, &name, forget)?;
             let deleted = delete(&path, &[name])?;
             ("delete", *json, vec![Done { path: lossy(&path), snapshots: vec![], deleted }])
         }
@@ -334,11 +343,20 @@ struct Rule<'a> {
 }
 
 impl Rule<'_> {
+    /// Returns the names of what is not kept; what has clones is.
     fn expired(&self, mut snapshots: Vec<SnapshotInfo>) -> Vec<String> {
         // A bookmark takes no snapshot's place.
         let is_of_kind = |info: &SnapshotInfo| self.bookmarks || !info.is_bookmark;
         snapshots.retain(|info| info.name.starts_with(self.prefix) && is_of_kind(info));
-        self.keep.expired(&snapshots)
+        let mut expired = self.keep.expired(&snapshots);
+        let cloned = snapshots.iter().filter(|info| !info.clones.is_empty());
+        for SnapshotInfo { name, .. } in cloned {
+            if let Some(at) = expired.iter().position(|expired| expired == name) {
+                tracing::warn!(snapshot = name, "kept beyond its time: clones read from it");
+                expired.remove(at);
+            }
+        }
+        expired
     }
 
     /// Takes the snapshots and deletes what is not kept.
@@ -417,7 +435,7 @@ fn with(
 ) -> Result<Vec<SnapshotInfo>> {
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { compact_percent: None, ..options };
-    let drive = super::open::drive(&runtime, path, options)?;
+    let drive = super::open::alone(&runtime, path, options)?;
     let worked = runtime.block_on(work(&drive));
     let closed = runtime.block_on(drive.close());
     runtime.drop_tasks();
@@ -457,25 +475,35 @@ fn text(action: &str, done: &Done, is_tried: bool) -> String {
 }
 
 fn table(snapshots: &[SnapshotInfo]) -> String {
-    let mut table = Table::new(&[
+    let has_clones = snapshots.iter().any(|info| !info.clones.is_empty());
+    let mut columns = vec![
         ("snapshot", Align::Left),
         ("taken", Align::Left),
         ("stored", Align::Right),
         ("written since the one before", Align::Right),
         ("held alone", Align::Right),
         ("with others", Align::Right),
-    ]);
+    ];
+    if has_clones {
+        columns.push(("clones", Align::Left));
+    }
+    let mut table = Table::new(&columns);
     for info in snapshots {
         let kind = if info.is_bookmark { " (bookmark)" } else { "" };
         let damage = if info.damage.is_some() { " (damaged)" } else { "" };
-        table.row(vec![
+        let mut row = vec![
             format!("{}{kind}{damage}", info.name),
             time(info.created_seconds),
             format_size(info.live_bytes),
             format_size(info.written_bytes),
             format_size(info.alone_bytes),
             format_size(info.shared_bytes),
-        ]);
+        ];
+        if has_clones {
+            let paths: Vec<_> = info.clones.iter().map(|clone| clone.path.as_str()).collect();
+            row.push(if paths.is_empty() { "-".into() } else { paths.join(", ") });
+        }
+        table.row(row);
     }
     output::table(&table) + &format!("{}\n", counted(snapshots.len() as u64, "snapshot"))
 }

@@ -48,7 +48,7 @@ pub(super) fn create(wanted: &[Wanted], yields: bool) -> Result<Vec<SnapshotInfo
             Some(_) => None,
             None => {
                 let options = OpenOptions { compact_percent: None, ..OpenOptions::default() };
-                Some(crate::cli::open::drive(&runtime, path, options)?)
+                Some(crate::cli::open::alone(&runtime, path, options)?)
             }
         };
         drives.push(Member { path, new: new(name.clone(), yields), closed });

@@ -1,0 +1,154 @@
+//! Clones, as far as they are state. On the side of the origin: which snapshots have clones, and
+//! that what these need stays where it is. On the side of the clone: which holes are not zeroes.
+//!
+//! Another process reads a cloned snapshot, with the forwarding tables that it found when it opened
+//! the drive. So no segment that such a snapshot needs is emptied, from the step that begins the
+//! checkpoint which names the clone: that checkpoint has the tables of all that was emptied before.
+
+use uuid::Uuid;
+
+use super::super::map::{Lookup, Mapping};
+use super::snapshots::{Change, SegmentSet};
+use super::{Attempt, Core, Wish};
+use crate::base::{Error, ErrorKind, Lba, Result, SeqNo};
+use crate::format::{CLONES_MAX, Record, RegisteredClone, check_clone_path};
+
+/// Clones that a message names.
+const NAMED_MAX: usize = 3;
+
+impl Core {
+    /// Returns how many blocks of the disk, from the first on, read from the origin of a clone
+    /// where they are holes; 0 if the drive is no clone.
+    #[inline]
+    pub(crate) fn inherited_blocks(&self) -> u64 {
+        self.superblock.origin.as_ref().map_or(0, |origin| origin.blocks)
+    }
+
+    /// Returns the record that makes blocks zeroes as `record` does: a trim of blocks that a clone
+    /// would then read from its origin becomes a fill.
+    pub(super) fn without_holes(&self, record: &Record) -> Record {
+        match *record {
+            Record::Trim { lba, lba_count } if lba < Lba(self.inherited_blocks()) => {
+                Record::Fill { lba, lba_count, byte: 0 }
+            }
+            record => record,
+        }
+    }
+
+    /// Appends zeroes for blocks of one leaf of the map, if all of them are holes.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Poisoned`; nothing is appended then.
+    pub(crate) fn fill_hole(&mut self, lba: Lba, blocks: u64) -> Result<Attempt> {
+        let is_hole = |core: &Self| match core.map.peek(lba) {
+            Lookup::Run(Mapping::Hole, run) => run >= blocks,
+            _ => false,
+        };
+        if !is_hole(self) {
+            return Ok(Attempt::Changed);
+        }
+        self.append_range(&Record::Fill { lba, lba_count: blocks, byte: 0 })
+    }
+
+    /// Returns an error if a snapshot has clones that is to go.
+    pub(super) fn check_uncloned(&self, goes: &impl Fn(SeqNo) -> bool) -> Result<()> {
+        let mut cloned = self.snapshots.kept().iter().map(|kept| &kept.entry);
+        let cloned = cloned.find(|entry| goes(entry.watermark) && !entry.clones.is_empty());
+        let Some(entry) = cloned else { return Ok(()) };
+        let named = entry.clones.iter().take(NAMED_MAX).map(|clone| clone.path.as_str());
+        let mut clones = named.collect::<Vec<_>>().join(", ");
+        if let Some(more) = entry.clones.len().checked_sub(NAMED_MAX).filter(|&more| more > 0) {
+            clones += &format!(" and {more} more");
+        }
+        let what = format!(
+            "the snapshot {} is the origin of {clones}: make each independent of it with `pumice \
+             flatten`; for one that is gone, use `pumice snapshot delete --forget`",
+            entry.name
+        );
+        Err(Error::new(ErrorKind::Busy, what))
+    }
+
+    /// Returns whether a clone can be registered.
+    ///
+    /// # Errors
+    /// `InvalidInput`, `AlreadyExists`, `NoSpace`, `Corrupt`.
+    pub(super) fn check_new_clone(&self, of: SeqNo, clone: &RegisteredClone) -> Result<()> {
+        check_clone_path(&clone.path)?;
+        let kept = self.snapshots.kept();
+        let all = kept.iter().map(|kept| kept.entry.clones.len()).sum::<usize>();
+        if all >= CLONES_MAX {
+            let what = format!("the drive has {all} clones, the most it can: flatten some");
+            return Err(Error::new(ErrorKind::NoSpace, what));
+        }
+        let Some(kept) = kept.iter().find(|kept| kept.entry.watermark == of) else { return Ok(()) };
+        if let Some(damage) = &kept.damage {
+            return Err(Error::new(ErrorKind::Corrupt, damage.clone()));
+        }
+        if kept.entry.is_bookmark {
+            let what = format!("{} is a bookmark, which has no data", kept.entry.name);
+            return Err(Error::new(ErrorKind::InvalidInput, what));
+        }
+        if kept.entry.clones.iter().any(|other| other.drive == clone.drive) {
+            let what = format!("the clone {} is registered already", clone.path);
+            return Err(Error::new(ErrorKind::AlreadyExists, what));
+        }
+        Ok(())
+    }
+
+    /// Returns what the checkpoint that begins changes about the clones of a snapshot. What a new
+    /// one needs stays from now on.
+    pub(super) fn begin_clones(&mut self, wish: Wish) -> Option<Change> {
+        let of = |watermark| {
+            let mut kept = self.snapshots.kept().iter();
+            let kept = kept.find(|kept| kept.entry.watermark == watermark);
+            kept.expect("the wish was checked").entry.clones.clone()
+        };
+        match wish {
+            Wish::Register(watermark, clone) => {
+                let mut clones = of(watermark);
+                clones.push(clone);
+                self.fix_segments_of(|of| of == watermark);
+                Some(Change::Clones(watermark, clones))
+            }
+            Wish::Forget(watermark, drive) => {
+                let mut clones = of(watermark);
+                clones.retain(|clone| clone.drive != drive);
+                Some(Change::Clones(watermark, clones))
+            }
+            _ => None,
+        }
+    }
+
+    /// Makes what a checkpoint changed about the clones of a snapshot so.
+    pub(super) fn end_clones(&mut self, of: SeqNo, clones: Vec<RegisteredClone>) {
+        let kept = self.snapshots.all_mut().find(|kept| kept.entry.watermark == of);
+        kept.expect("a snapshot stays while its clones change").entry.clones = clones;
+        self.fix_cloned();
+    }
+
+    /// Keeps garbage collection from the segments that snapshots with clones need, and from no
+    /// others.
+    pub(super) fn fix_cloned(&mut self) {
+        self.fix_segments_of(|_| false);
+    }
+
+    /// As [`Core::fix_cloned`], and from those of one that is being cloned.
+    fn fix_segments_of(&mut self, is_cloned: impl Fn(SeqNo) -> bool) {
+        let mut fixed = SegmentSet::default();
+        for kept in self.snapshots.kept() {
+            if !kept.entry.clones.is_empty() || is_cloned(kept.entry.watermark) {
+                kept.retained.iter().for_each(|segment| {
+                    fixed.insert(segment);
+                });
+            }
+        }
+        self.space.fix_only(|segment| fixed.contains(segment));
+    }
+
+    /// Returns the snapshot that has a clone, if one has.
+    pub(crate) fn origin_of(&self, clone: Uuid) -> Option<SeqNo> {
+        let mut kept = self.snapshots.kept().iter();
+        let has = |drives: &[RegisteredClone]| drives.iter().any(|found| found.drive == clone);
+        kept.find(|kept| has(&kept.entry.clones)).map(|kept| kept.entry.watermark)
+    }
+}

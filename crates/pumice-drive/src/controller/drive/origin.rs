@@ -1,0 +1,173 @@
+//! What a clone reads from: a snapshot of another drive.
+//!
+//! ```text
+//! read of the clone -> its map -> a frame, a fill: its own
+//!                              -> a hole, below the origin's blocks -> a read of the origin
+//! ```
+//!
+//! The origin is a drive of its own, read-only, built from the kept root of its snapshot like a
+//! view. Another process may have it open and write to it meanwhile: its superblocks are then read
+//! while they are written, so an opening is tried again. What the snapshot needs stays where it is,
+//! because the origin lists the clone; so nothing has to be asked of that process. Origins of
+//! origins are set one by one. A clone has no holes of its own below the origin's blocks: what is
+//! trimmed there becomes a fill.
+
+use std::pin::Pin;
+use std::rc::Rc;
+
+use uuid::Uuid;
+
+use super::super::options::OpenOptions;
+use super::super::recovery::{self, Limits, Reader};
+use super::Drive;
+use super::open::settings;
+use super::superblocks::{self, StoredSuperblock};
+use crate::base::units::BLOCK_BYTES;
+use crate::base::{Clock, Error, ErrorKind, Lba, Result};
+use crate::format::{Origin, Superblock};
+use crate::media::Medium;
+
+/// Attempts to open an origin, whose superblocks may be changing: it does that for the time of two
+/// writes and syncs.
+const ATTEMPTS: u32 = 6;
+
+/// Pause between two of them.
+const PAUSE_NS: u64 = 50_000_000;
+
+/// Returns what the holes of the drive on a medium read from, if it is a clone, and its identity.
+///
+/// # Errors
+/// `NotADrive`, `Unsupported`, `Corrupt`, `Medium`.
+pub async fn origin_on<M: Medium>(medium: &M) -> Result<(Uuid, Option<Origin>)> {
+    let superblock = superblocks::load_any(medium).await?.stored.superblock;
+    Ok((superblock.uuid, superblock.origin))
+}
+
+impl<M, C> Drive<M, C> {
+    /// Returns what the holes of this clone read from; `None` if the drive is no clone.
+    pub fn origin(&self) -> Option<Origin> {
+        self.core().superblock().origin.clone()
+    }
+
+    /// Returns how many of `blocks` blocks from a hole on read from the origin; `None` for zeroes.
+    #[inline]
+    pub(in super::super) fn inherited(&self, hole: Lba, blocks: u64) -> Option<u64> {
+        let left = self.core().inherited_blocks().checked_sub(hole.0)?;
+        (left > 0).then(|| blocks.min(left))
+    }
+
+    /// Returns the drive that the holes of this clone read from.
+    ///
+    /// # Errors
+    /// `NotFound` if it is not open.
+    pub(in super::super) fn opened_origin(&self) -> Result<&Rc<Self>> {
+        self.origin.get().ok_or_else(|| {
+            let what = "the block is that of the clone's origin, which is not open";
+            Error::new(ErrorKind::NotFound, what)
+        })
+    }
+
+    /// Lets a view of a clone read from what the clone does.
+    pub(super) fn share_origin(&self, view: &Self) {
+        if let Some(origin) = self.origin.get() {
+            let _ = view.origin.set(origin.clone());
+        }
+    }
+
+    /// Lets the holes of this clone read from `origin`, until the drive is dropped. Before, reading
+    /// them fails. Counts once.
+    ///
+    /// # Errors
+    /// `InvalidInput` if that is not the snapshot that the clone was made from.
+    pub fn set_origin(&self, origin: Rc<Self>) -> Result<()> {
+        let wrong = |what| Error::new(ErrorKind::InvalidInput, what);
+        let wanted = self.origin().ok_or_else(|| wrong("the drive is no clone"))?;
+        let found = origin.core().superblock().clone();
+        let blocks = found.size_bytes / BLOCK_BYTES as u64;
+        let is_it = found.uuid == wanted.drive && found.watermark == wanted.watermark;
+        if !is_it || !origin.is_read_only() || blocks < wanted.blocks {
+            return Err(wrong("that is not the snapshot that the clone was made from"));
+        }
+        let _ = self.origin.set(origin);
+        Ok(())
+    }
+}
+
+impl<M: Medium, C: Clock> Drive<M, C> {
+    /// Fills `out` with what the origin has at byte `offset`. In a box of its own, because an
+    /// origin may be a clone, too.
+    pub(in super::super) fn read_inherited<'a>(
+        &'a self,
+        offset: u64,
+        out: &'a mut [u8],
+    ) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>> {
+        Box::pin(async move {
+            let read = self.opened_origin()?.read_range(offset, out, false).await;
+            read.map_err(|error| {
+                Error::new(error.kind(), "cannot read from the clone's origin").caused_by(error)
+            })
+        })
+    }
+}
+
+impl<M: Medium + Clone, C: Clock + Clone> Drive<M, C> {
+    /// Opens the snapshot that `clone` was made from, read-only, on the medium of its drive, which
+    /// may be open for writing elsewhere. It has no tasks: dropping it is all that ends it.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the medium holds another drive, `NotFound` if the snapshot is not there,
+    /// or does not list the clone; or as [`Drive::open`].
+    pub async fn open_origin(
+        medium: M,
+        clock: C,
+        (clone, wanted): (Uuid, &Origin),
+        options: OpenOptions,
+    ) -> Result<Rc<Self>> {
+        let may_pass = |error: &Error| matches!(error.kind(), ErrorKind::Corrupt);
+        for _ in 1..ATTEMPTS {
+            let opened = Self::try_open_origin(&medium, &clock, (clone, wanted), options).await;
+            match opened {
+                Err(error) if may_pass(&error) => {
+                    tracing::debug!(error = %error.chain(), "the origin may be changing");
+                    clock.sleep_ns(PAUSE_NS).await;
+                }
+                opened => return opened,
+            }
+        }
+        Self::try_open_origin(&medium, &clock, (clone, wanted), options).await
+    }
+
+    async fn try_open_origin(
+        medium: &M,
+        clock: &C,
+        (clone, wanted): (Uuid, &Origin),
+        options: OpenOptions,
+    ) -> Result<Rc<Self>> {
+        let superblock: Superblock = superblocks::load(medium).await?.stored.superblock;
+        if superblock.uuid != wanted.drive {
+            let what = format!("it holds drive {}, not {}", superblock.uuid, wanted.drive);
+            return Err(Error::new(ErrorKind::InvalidInput, what));
+        }
+        medium.set_geometry(superblocks::geometry(&superblock))?;
+        let guid = wanted.snapshot.to_string();
+        let reader = Reader::new(medium, &superblock);
+        let found = reader.snapshot_like(&guid, |entry| {
+            (entry.guid, entry.watermark) == (wanted.snapshot, wanted.watermark)
+        });
+        let (snapshot, forwards) = found.await?;
+        // Else nothing keeps what it needs where these tables say.
+        if snapshot.clones.iter().all(|listed| listed.drive != clone) {
+            let what = format!("its snapshot {} does not list the clone any more", snapshot.name);
+            return Err(Error::new(ErrorKind::NotFound, what));
+        }
+        let superblock = recovery::superblock_of(&superblock, &snapshot);
+        let options = OpenOptions { read_only: true, read_ahead_bytes: 0, ..options };
+        let settings = settings(medium, &superblock, &options);
+        let limits = Limits::for_map_cache(options.map_cache_bytes);
+        let recovered = recovery::restore(medium, &superblock, settings, limits, forwards).await?;
+        // Neither slot is ever written.
+        let stored = StoredSuperblock { superblock, slot: 0 };
+        let (medium, clock) = (medium.clone(), clock.clone());
+        Ok(Rc::new(Self::assemble(medium, clock, options, stored, recovered, 0).await?))
+    }
+}

@@ -1,0 +1,67 @@
+//! Registering a clone with the drive that it reads from, and taking that back: checkpoints, which
+//! list the clones of each snapshot.
+
+use uuid::Uuid;
+
+use super::super::core::Wish;
+use super::super::drive::Drive;
+use super::SnapshotInfo;
+use crate::base::{Clock, Error, ErrorKind, Result, SeqNo};
+use crate::format::{ORIGIN_PATH_MAX, RegisteredClone};
+use crate::media::Medium;
+
+impl<M: Medium, C: Clock> Drive<M, C> {
+    /// Registers a clone of a snapshot. When this returns, that is durable: until the clone is
+    /// forgotten, the snapshot is not deleted, and what it needs stays where it is. To be called
+    /// before the clone is made. Must run to its end, as [`Drive::create_snapshot`].
+    ///
+    /// # Errors
+    /// `NotFound`, `AlreadyExists`, `InvalidInput` for an impossible path, `NoSpace` if there are
+    /// too many clones, `Corrupt` if the snapshot is damaged, `ReadOnly`: nothing is changed. After
+    /// `Medium` or `Poisoned` the clone is registered or not, and the drive takes no writes.
+    pub async fn register_clone(&self, name: &str, clone: RegisteredClone) -> Result<SnapshotInfo> {
+        self.core().check_writable(0, 0)?;
+        let watermark = SeqNo(self.snapshot_info(name)?.sequence);
+        self.wish_for(Wish::Register(watermark, clone)).await?;
+        self.snapshot_info(name)
+    }
+
+    /// Forgets a clone, which no longer reads from a snapshot of this drive. When this returns,
+    /// that is durable. Returns whether it was registered.
+    ///
+    /// # Errors
+    /// As [`Drive::register_clone`].
+    pub async fn forget_clone(&self, clone: Uuid) -> Result<bool> {
+        self.core().check_writable(0, 0)?;
+        let watermark = self.core().origin_of(clone);
+        let Some(watermark) = watermark else { return Ok(false) };
+        self.wish_for(Wish::Forget(watermark, clone)).await?;
+        Ok(true)
+    }
+
+    /// Lets this clone say that its origin is at another path. When this returns, that is durable.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the drive is no clone, or the path is too long; `ReadOnly`, `Poisoned`,
+    /// `Medium`.
+    pub async fn move_origin(&self, path: String) -> Result<()> {
+        self.core().check_writable(0, 0)?;
+        if self.origin().is_none() || path.len() > ORIGIN_PATH_MAX {
+            let what = "only a clone has an origin, whose path has at most 1024 bytes";
+            return Err(Error::new(ErrorKind::InvalidInput, what));
+        }
+        let _turn = self.turn().await;
+        self.core().log().check_poison()?;
+        self.update_superblocks(|superblock| {
+            if let Some(origin) = &mut superblock.origin {
+                origin.path = path;
+            }
+        })
+        .await
+    }
+
+    async fn wish_for(&self, wish: Wish) -> Result<()> {
+        self.core().check_wish(&wish)?;
+        self.checkpoint_with(wish).await
+    }
+}

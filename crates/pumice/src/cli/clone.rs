@@ -1,0 +1,181 @@
+//! `pumice clone`: makes a writable drive of a snapshot of another, which it goes on reading from.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+
+use super::origin::{self, CHAIN_MAX};
+use super::{Outcome, create, lossy, outside, print, print_schema, size, snapshot, state};
+use crate::place::Place;
+use pumice_drive::base::SeqNo;
+use pumice_drive::base::units::format_size;
+use pumice_drive::codec::{Codec, FrameForm};
+use pumice_drive::controller::{Origin, RegisteredClone, SnapshotInfo, Spec};
+use pumice_drive::format::check_clone_path;
+use pumice_drive::runtime::{Backend, Runtime};
+
+/// Make a drive of a snapshot of another, without a copy
+///
+/// The new drive is writable, and holds what is written to it; where nothing was, it reads from the
+/// snapshot, in units of 4 KiB. It does so for as long as it exists, or until `pumice flatten`: the
+/// drive with the snapshot, its origin, must stay, served or closed, and cannot delete the snapshot
+/// meanwhile. The clone keeps its path, and looks for it there, then in its own folder.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pumice snapshot create template.pumice@golden
+  pumice clone template.pumice@golden vm1.pumice
+  pumice clone template.pumice@golden vm2.pumice --size 128G
+  pumice flatten vm1.pumice")]
+pub(crate) struct Args {
+    /// File or block device, and the name of its snapshot
+    #[arg(value_name = "PATH@NAME")]
+    snapshot: PathBuf,
+
+    /// File of the new drive, or an empty block device
+    #[arg(value_name = "NEW")]
+    target: PathBuf,
+
+    /// Size of the disk, at least that of the snapshot [default: that of the snapshot]
+    #[arg(long, value_parser = size, value_name = "SIZE")]
+    size: Option<u64>,
+
+    /// Size of the log on the medium [default: enough for a disk that is written all over]
+    #[arg(long, value_parser = size, value_name = "SIZE")]
+    capacity: Option<u64>,
+
+    /// Codec for new data: none, lz4, zstd or zstd:LEVEL [default: that of the origin]
+    #[arg(long, value_name = "CODEC")]
+    codec: Option<Codec>,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Cloned {
+    path: String,
+    uuid: uuid::Uuid,
+    size_bytes: u64,
+    capacity_bytes: u64,
+    codec: String,
+    /// The drive that it reads from, and its snapshot.
+    origin: String,
+    snapshot: SnapshotInfo,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// There is no such snapshot, the new drive cannot be made, or its path is too long: nothing has
+/// changed then.
+pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    let (path, name) = Place::snapshot(&args.snapshot)?;
+    let runtime = Runtime::new(Backend::Auto)?;
+    let (info, _) = state::read(&path)?;
+    let found = snapshot::named(&path, &name)?;
+    let shown = || args.snapshot.display().to_string();
+    if origin::depth(&runtime, &path).with_context(shown)? > CHAIN_MAX {
+        bail!(
+            "{}: it is a clone of a clone, {CHAIN_MAX} times: make it independent with `pumice \
+             flatten` first",
+            path.display()
+        );
+    }
+    if args.size.is_some_and(|size| size < found.size_bytes) {
+        bail!(
+            "the disk of the snapshot has {}: a clone has as much",
+            format_size(found.size_bytes)
+        );
+    }
+    let codec = args.codec.map_or_else(|| info.codec.parse(), Ok);
+    let codec = codec.map_err(|error| anyhow::anyhow!("the codec of the origin: {error}"))?;
+    let is_of_blocks = info.block_frames && codec != Codec::None;
+    let size_bytes = args.size.unwrap_or(found.size_bytes);
+    let wanted = Origin {
+        drive: info.uuid,
+        snapshot: found.guid,
+        watermark: SeqNo(found.sequence),
+        blocks: found.size_bytes / 4096,
+        path: absolute(&path)?,
+    };
+    let spec = Spec {
+        created_seconds: outside::unix_seconds(),
+        segment_bytes: create::segment_bytes_of(args.capacity.unwrap_or(size_bytes)),
+        capacity_bytes: args.capacity,
+        codec,
+        frame_form: if is_of_blocks { FrameForm::Blocks } else { FrameForm::Solid },
+        frame_blocks: info.frame_blocks,
+        origin: Some(wanted),
+        ..Spec::new(outside::new_identity(), size_bytes)
+    };
+    let snapshot = make(&args.target, (&path, &name), &spec)?;
+    let cloned = Cloned {
+        path: lossy(&args.target),
+        uuid: spec.uuid,
+        size_bytes,
+        capacity_bytes: spec.geometry()?.capacity_bytes(),
+        codec: codec.to_string(),
+        origin: lossy(&path),
+        snapshot,
+    };
+    if args.json {
+        print_schema("clone-1", &cloned)?;
+    } else {
+        print(&text(&cloned))?;
+    }
+    Ok(Outcome::Good)
+}
+
+/// Registers the clone, then makes it.
+fn make(target: &Path, (path, name): (&Path, &str), spec: &Spec) -> Result<SnapshotInfo> {
+    create::check_new(target, spec)?;
+    let clone = RegisteredClone {
+        drive: spec.uuid,
+        path: absolute(target)?,
+        created_seconds: spec.created_seconds,
+    };
+    check_clone_path(&clone.path)?;
+    let registered = snapshot::register(path, name, clone)?;
+    let guid = spec.origin.as_ref().map(|origin| origin.snapshot);
+    let made = if Some(registered.guid) == guid {
+        create::on_new(target, spec)
+    } else {
+        Err(anyhow::anyhow!("{}@{name} was replaced meanwhile: try again", path.display()))
+    };
+    if let Err(error) = made {
+        // It is listed in vain otherwise, and keeps the snapshot from being deleted.
+        let _ = snapshot::forget(path, spec.uuid);
+        return Err(error);
+    }
+    Ok(registered)
+}
+
+/// Returns where something is that may not be there yet, without links in its folder.
+fn absolute(path: &Path) -> Result<String> {
+    let whole = std::path::absolute(path).with_context(|| path.display().to_string())?;
+    let folder = whole.parent().and_then(|folder| folder.canonicalize().ok());
+    let whole = match (whole.canonicalize(), folder, whole.file_name()) {
+        (Ok(whole), ..) => whole,
+        (_, Some(folder), Some(name)) => folder.join(name),
+        _ => whole,
+    };
+    let text = whole.to_str().map(ToOwned::to_owned);
+    text.with_context(|| format!("{}: the path of a clone or an origin is UTF-8", whole.display()))
+}
+
+fn text(cloned: &Cloned) -> String {
+    let Cloned { path, size_bytes, capacity_bytes, codec, origin, snapshot, .. } = cloned;
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "created {path}: size {}, capacity {}, codec {codec}, a clone of {origin}@{}",
+        format_size(*size_bytes),
+        format_size(*capacity_bytes),
+        snapshot.name
+    );
+    text
+}

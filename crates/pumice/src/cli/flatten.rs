@@ -1,0 +1,141 @@
+//! `pumice flatten`: makes a clone independent of the drive that it reads from, closed or served.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+
+use super::signals::Interrupt;
+use super::{Outcome, lossy, origin, print, print_schema, progress, say_error, snapshot, state};
+use crate::control::{self, Answer, Client, Request};
+use crate::place::Place;
+use pumice_drive::base::units::format_size;
+use pumice_drive::controller::{Flattened, OpenOptions, Origin};
+use pumice_drive::runtime::{Backend, Runtime};
+
+/// Copy what a clone reads from its origin, so that it needs it no longer
+///
+/// A served clone is flattened by its server, which continues if this command is interrupted. The
+/// next `pumice flatten` of a closed clone goes on where one ended that was interrupted or killed.
+/// The origin then no longer lists the clone. Snapshots of the clone must be deleted first.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pumice flatten vm1.pumice
+  pumice flatten vm1.pumice --json")]
+pub(crate) struct Args {
+    /// File or block device
+    path: PathBuf,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Shown {
+    path: String,
+    /// The drive that the clone read from.
+    origin: String,
+    #[serde(flatten)]
+    flattened: Flattened,
+    /// Whether that drive no longer lists the clone.
+    is_forgotten: bool,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// The drive is no clone, has snapshots, or cannot be opened: nothing has changed. Or the copy
+/// failed: the clone is as before, and holds more of its data itself.
+pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    let path = args.path.as_path();
+    let runtime = Runtime::new(Backend::Auto)?;
+    let (uuid, wanted) = match control::connect(path)? {
+        Some(_) => of_served(path)?,
+        None => origin::identity(&runtime, path).with_context(|| path.display().to_string())?,
+    };
+    let Some(wanted) = wanted else {
+        bail!("{} is no clone: it reads from no other drive", path.display());
+    };
+    let from = origin::path_of(path, &wanted);
+    let flattened = match control::connect(path)? {
+        Some(client) => ask(client, path, &wanted)?,
+        None => flatten(path, &wanted)?,
+    };
+    if !flattened.is_complete {
+        let left = format_size(flattened.total_bytes - flattened.done_bytes);
+        say_error(&format!(
+            "interrupted: {} still reads from its origin, {left} of the disk are left",
+            path.display()
+        ));
+        return Ok(Outcome::Code(2));
+    }
+    let forgotten = snapshot::forget(&from, uuid);
+    let shown = Shown {
+        path: lossy(path),
+        origin: lossy(&from),
+        flattened,
+        is_forgotten: forgotten.is_ok(),
+    };
+    if let Err(error) = forgotten {
+        let error = super::chain(&error);
+        let what = "the origin still lists the clone: deleting the snapshot drops that";
+        tracing::warn!(%error, "{what}");
+    }
+    if args.json {
+        print_schema("flatten-1", &shown)?;
+    } else {
+        print(&format!(
+            "{}: {} copied; it no longer reads from {}\n",
+            shown.path,
+            format_size(flattened.copied_bytes),
+            shown.origin
+        ))?;
+    }
+    Ok(Outcome::Good)
+}
+
+/// Asks the server of a clone what it is a clone of.
+fn of_served(path: &Path) -> Result<(uuid::Uuid, Option<Origin>)> {
+    let (info, _) = state::read(path)?;
+    let origin = info.origin.map(|origin| Origin {
+        drive: origin.drive,
+        snapshot: origin.snapshot,
+        watermark: pumice_drive::base::SeqNo(0),
+        blocks: origin.bytes / 4096,
+        path: origin.path,
+    });
+    Ok((info.uuid, origin))
+}
+
+fn ask(client: Client, path: &Path, wanted: &Origin) -> Result<Flattened> {
+    let bar = progress::bytes(wanted.blocks * 4096);
+    let answer = client.ask(&Request::Flatten {}, |answer| {
+        if let Answer::Progress(progress) = answer {
+            bar.set_position(progress.bytes);
+        }
+    });
+    bar.finish_and_clear();
+    match answer.with_context(|| path.display().to_string())? {
+        Some(Answer::Flattened(flattened)) => Ok(flattened),
+        _ => bail!("{}: the server stopped before the clone was flattened", path.display()),
+    }
+}
+
+fn flatten(path: &Path, wanted: &Origin) -> Result<Flattened> {
+    let interrupt = Interrupt::catch()?;
+    let runtime = Runtime::new(Backend::Auto)?;
+    let options = OpenOptions { compact_percent: None, ..OpenOptions::default() };
+    let drive = super::open::at(&runtime, &Place::of(path)?, options)?;
+    let bar = progress::bytes(wanted.blocks * 4096);
+    let flattened = runtime.block_on(drive.flatten(|so_far| {
+        bar.set_position(so_far.done_bytes);
+        !interrupt.came()
+    }));
+    bar.finish_and_clear();
+    let closed = runtime.block_on(drive.close());
+    runtime.drop_tasks();
+    let flattened = flattened.and_then(|flattened| closed.map(|()| flattened));
+    flattened.with_context(|| path.display().to_string())
+}

@@ -1,0 +1,170 @@
+//! What a clone reads from, found and opened when the clone is opened.
+//!
+//! The clone says where its origin was: an absolute path. Next to the clone, a file of the same
+//! name does as well, so that a folder with both can be moved. Identities decide whether it is the
+//! origin. Its file is not locked: another process may serve it and write to it meanwhile.
+
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::rc::Rc;
+
+use super::open::FileDrive;
+use crate::control;
+use pumice_drive::base::{Error, ErrorKind, Result};
+use pumice_drive::controller::{Drive, OpenOptions, Origin, origin_on};
+use pumice_drive::media::file::{FileMedium, FileOptions};
+use pumice_drive::runtime::{Backend, Runtime};
+use uuid::Uuid;
+
+/// Most origins of which each is a clone of the next: each takes memory, and each read passes
+/// through all of them.
+pub(super) const CHAIN_MAX: u32 = 16;
+
+/// Memory for what is read of an origin: half of a drive's defaults, since a clone has its own.
+const CACHE_BYTES: usize = 16 << 20;
+const MAP_CACHE_BYTES: usize = 128 << 20;
+
+/// Opens what the drive on a medium reads from; `None` if it is no clone.
+///
+/// # Errors
+/// `NotFound` if the origin is not where it is looked for, with what to do; else those of opening
+/// it.
+pub(super) async fn of(runtime: &Runtime, medium: &FileMedium) -> Result<Option<Rc<FileDrive>>> {
+    // What is wrong with the drive itself, its opening says.
+    let Ok((clone, Some(wanted))) = origin_on(medium).await else { return Ok(None) };
+    open(runtime, medium.path(), (clone, wanted), 1).await.map(Some)
+}
+
+/// Opens the origin of the clone at `clone`, and the origin of that.
+fn open<'a>(
+    runtime: &'a Runtime,
+    clone: &'a Path,
+    (uuid, wanted): (Uuid, Origin),
+    depth: u32,
+) -> Pin<Box<dyn Future<Output = Result<Rc<FileDrive>>> + 'a>> {
+    Box::pin(async move {
+        if depth > CHAIN_MAX {
+            let what = format!(
+                "{} is a clone of a clone, {CHAIN_MAX} times: `pumice flatten` makes one of them \
+                 independent",
+                clone.display()
+            );
+            return Err(Error::new(ErrorKind::InvalidInput, what));
+        }
+        let mut failure = None;
+        for path in places(clone, &wanted) {
+            match open_at(runtime, &path, (uuid, &wanted)).await {
+                Ok(origin) => {
+                    if let Some(next) = origin.origin() {
+                        let next = (origin.uuid(), next);
+                        origin.set_origin(open(runtime, &path, next, depth + 1).await?)?;
+                    }
+                    return Ok(origin);
+                }
+                Err(error) => {
+                    failure.get_or_insert(error);
+                }
+            }
+        }
+        Err(missing(clone, &wanted, failure))
+    })
+}
+
+async fn open_at(runtime: &Runtime, path: &Path, wanted: (Uuid, &Origin)) -> Result<Rc<FileDrive>> {
+    let medium = Rc::new(medium(runtime, path)?);
+    let options = OpenOptions {
+        read_only: true,
+        read_cache_bytes: CACHE_BYTES,
+        map_cache_bytes: MAP_CACHE_BYTES,
+        ..OpenOptions::default()
+    };
+    Drive::open_origin(medium, runtime.clone(), wanted, options).await
+}
+
+/// Lets a clone look for its origin at another path.
+///
+/// # Errors
+/// `InvalidInput` if the drive is no clone; those of opening its origin there: nothing has changed.
+pub(super) async fn move_to(runtime: &Runtime, clone: &FileDrive, path: &Path) -> Result<()> {
+    let wrong = |what: String| Error::new(ErrorKind::InvalidInput, what);
+    let wanted = clone.origin().ok_or_else(|| wrong("the drive is no clone".into()))?;
+    drop(open_at(runtime, path, (clone.uuid(), &wanted)).await?);
+    let whole = path.canonicalize().ok().and_then(|path| path.to_str().map(ToOwned::to_owned));
+    let whole = whole.ok_or_else(|| wrong(format!("{} is not UTF-8", path.display())))?;
+    clone.move_origin(whole).await
+}
+
+/// Opens a medium that another process may write to.
+fn medium(runtime: &Runtime, path: &Path) -> Result<FileMedium> {
+    let options = FileOptions::default().with_read_only(true).with_direct(true);
+    FileMedium::open(runtime.clone(), path, options.with_unlocked(true))
+}
+
+/// Returns where an origin may be.
+fn places(clone: &Path, wanted: &Origin) -> Vec<PathBuf> {
+    let named = PathBuf::from(&wanted.path);
+    let beside = named.file_name().map(|name| clone.with_file_name(name));
+    let beside = beside.filter(|beside| *beside != named);
+    [Some(named), beside].into_iter().flatten().collect()
+}
+
+fn missing(clone: &Path, wanted: &Origin, failure: Option<Error>) -> Error {
+    let clone = clone.display();
+    let what = format!(
+        "{clone} is a clone, and its origin cannot be opened at {}, nor beside the clone: move it \
+         back, or use `pumice set {clone} origin=PATH`",
+        wanted.path
+    );
+    let kind = failure.as_ref().map_or(ErrorKind::NotFound, Error::kind);
+    let error = Error::new(kind, what);
+    match failure {
+        Some(failure) => error.caused_by(failure),
+        None => error,
+    }
+}
+
+/// Returns the path at which the origin of a clone is, or was.
+pub(super) fn path_of(clone: &Path, wanted: &Origin) -> PathBuf {
+    let mut places = places(clone, wanted);
+    let there = places.iter().position(|path| {
+        let found = Runtime::new(Backend::Auto).and_then(|runtime| identity(&runtime, path));
+        found.is_ok_and(|(uuid, _)| uuid == wanted.drive)
+    });
+    places.swap_remove(there.unwrap_or(0))
+}
+
+/// Returns the identity of the drive at `path`, which may be open elsewhere, and what it is a clone
+/// of.
+///
+/// # Errors
+/// There is no drive, or it cannot be read.
+pub(super) fn identity(runtime: &Runtime, path: &Path) -> Result<(Uuid, Option<Origin>)> {
+    let medium = medium(runtime, path)?;
+    runtime.block_on(origin_on(&medium))
+}
+
+/// Returns how many drives a clone of the drive at `path` would read through.
+///
+/// # Errors
+/// As [`identity`].
+pub(super) fn depth(runtime: &Runtime, path: &Path) -> Result<u32> {
+    let (mut path, mut depth) = (path.to_owned(), 1);
+    while let (_, Some(next)) = identity(runtime, &path)?
+        && depth <= CHAIN_MAX
+    {
+        (path, depth) = (path_of(&path, &next), depth + 1);
+    }
+    Ok(depth)
+}
+
+/// Returns whether a registered clone reads from no other drive any more: it was flattened, and
+/// nothing told its origin.
+pub(super) fn is_independent(path: &Path, clone: Uuid) -> bool {
+    let found = Runtime::new(Backend::Auto).and_then(|runtime| identity(&runtime, path));
+    matches!(found, Ok((uuid, None)) if uuid == clone)
+}
+
+/// Returns whether a server has the drive at `path`.
+pub(super) fn is_served(path: &Path) -> bool {
+    matches!(control::connect(path), Ok(Some(_)))
+}

@@ -1,0 +1,272 @@
+//! Goal: a clone is a drive of its own that costs no copy; its origin refuses to lose what it
+//! needs, and says so; without its origin it refuses to open, and once flattened it needs none.
+//!
+//! Method: a template of random bytes is cloned and overwritten; clones are read with `extract`,
+//! nbdcopy and the decoder, written with qemu-io through servers, and compared with files.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::harness::{Drive, PUMICE, run_ok, spawn, stand_in, tool, wait_until};
+use crate::snapshot::{disk, path, same};
+
+/// A drive of 64 MiB with a snapshot `golden` of random bytes, which are in a file.
+fn template(seed: u64) -> Option<(Drive, PathBuf)> {
+    let (Some(nbdcopy), Some(_), None) = (tool("nbdcopy"), tool("qemu-io"), stand_in()) else {
+        return None;
+    };
+    let drive = Drive::create("64M", &["--segment", "4M", "--capacity", "256M"]);
+    let golden = disk(&drive, "golden", seed);
+    let server = drive.serve();
+    run_ok(Command::new(nbdcopy).arg(&golden).arg(server.uri()));
+    server.stop();
+    drive.ok(&["snapshot", "create", &drive.named("golden")]);
+    Some((drive, golden))
+}
+
+/// Makes a clone; returns its path.
+fn clone(drive: &Drive, name: &str) -> String {
+    let target = drive.beside(name).display().to_string();
+    let made = drive.ok(&["clone", &drive.named("golden"), &target]);
+    assert!(made.contains("a clone of"), "{made}");
+    target
+}
+
+/// Runs a script with a server of a drive; `$uri` is where.
+fn served(drive: &Drive, path: &str, script: &str) {
+    let socket = format!("{path}.socket");
+    let mut command = Command::new(PUMICE);
+    command.env("PUMICE_RUNTIME_DIR", drive.beside("pumice")).stderr(Stdio::null());
+    command.args(["serve", path, "--unix", &socket, "--export-name", "", "--run", script]);
+    run_ok(&mut command);
+    let _ = fs::remove_file(socket);
+}
+
+/// Writes to a clone, and to the file that says what it is.
+fn write(drive: &Drive, clone: &str, expected: &Path) {
+    let script = "qemu-io -f raw -c 'write -P 7 1M 100k' -c 'write -z 5M 64k' -c 'discard 8M 1M' \
+                  -c 'write -P 9 20004000 30' -c flush \"$uri\" > /dev/null";
+    served(drive, clone, script);
+    let file = OpenOptions::new().write(true).open(expected).unwrap();
+    file.write_all_at(&[7; 100 << 10], 1 << 20).unwrap();
+    file.write_all_at(&[0; 64 << 10], 5 << 20).unwrap();
+    file.write_all_at(&[0; 1 << 20], 8 << 20).unwrap();
+    file.write_all_at(&[9; 30], 20_004_000).unwrap();
+}
+
+fn assert_holds(drive: &Drive, clone: &str, expected: &Path) {
+    let image = drive.beside("image");
+    drive.ok(&["extract", clone, &image.display().to_string(), "--force"]);
+    assert!(same(&image, expected), "{clone}");
+    let checked = drive.ok(&["check", clone]);
+    assert!(checked.starts_with("0 problems"), "{checked}");
+}
+
+/// As [`assert_holds`], and the decoder finds the same.
+fn assert_decodes(drive: &Drive, clone: &str, expected: &Path) {
+    assert_holds(drive, clone, expected);
+    let image = drive.beside("image");
+    if let Some(python) = tool("python3") {
+        let decoder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/decoder.py");
+        run_ok(Command::new(python).arg(decoder).arg(clone).arg(&image));
+        assert!(same(&image, expected), "{clone}, by the decoder");
+    }
+}
+
+fn clones(drive: &Drive) -> Vec<String> {
+    let list = drive.ok(&["snapshot", "list", &path(drive), "--json"]);
+    let list: Value = serde_json::from_str(&list).expect("JSON");
+    let clones = list["drives"][0]["snapshots"][0]["clones"].as_array().cloned();
+    let clones = clones.unwrap_or_default().into_iter();
+    clones.map(|clone| clone["path"].as_str().expect("a path").to_owned()).collect()
+}
+
+#[test]
+fn clones_of_a_template_are_written_and_flattened() {
+    let Some((drive, golden)) = template(51) else { return };
+    let [a, b] = ["a", "b"].map(|name| clone(&drive, name));
+    let taken = fs::metadata(&a).unwrap().blocks() * 512;
+    assert!(taken < 4 << 20, "a clone takes {taken} bytes");
+    let info = drive.ok(&["info", &a]);
+    assert!(info.contains(&path(&drive)), "{info}");
+    let expected = drive.beside("expected");
+    fs::copy(&golden, &expected).unwrap();
+    write(&drive, &a, &expected);
+    assert_decodes(&drive, &a, &expected);
+    // The origin goes on, while clones are read and written.
+    let second = disk(&drive, "second", 52);
+    let server = drive.serve_with_control(&[]);
+    run_ok(Command::new("nbdcopy").arg(&second).arg(server.uri()));
+    assert_holds(&drive, &b, &golden);
+    write(&drive, &b, &golden);
+    let image = drive.beside("copied").display().to_string();
+    served(&drive, &b, &format!("nbdcopy \"$uri\" {image}"));
+    assert!(same(Path::new(&image), &golden));
+    drive.refused(&["snapshot", "delete", &drive.named("golden")], &format!("{a}, {b}"));
+    let c = clone(&drive, "c");
+    server.stop();
+    assert_eq!(clones(&drive), [a.clone(), b.clone(), c.clone()]);
+    let gone = ["snapshot", "delete", &drive.named("golden"), "--forget", &c];
+    drive.refused(&gone, &format!("{a}, {b}"));
+    assert_eq!(clones(&drive), [a.clone(), b.clone()]);
+    for clone in [&a, &b] {
+        let flattened = drive.ok(&["flatten", clone]);
+        assert!(flattened.contains("no longer reads from"), "{flattened}");
+        drive.refused(&["flatten", clone], "is no clone");
+    }
+    assert_eq!(clones(&drive), [""; 0]);
+    drive.ok(&["snapshot", "delete", &drive.named("golden")]);
+    fs::rename(drive.path(), drive.beside("away")).unwrap();
+    assert_holds(&drive, &a, &expected);
+    assert_holds(&drive, &b, &golden);
+}
+
+#[test]
+fn a_clone_without_its_origin_is_not_opened() {
+    let Some((drive, golden)) = template(53) else { return };
+    let a = clone(&drive, "a");
+    let away = drive.beside("folder");
+    fs::create_dir(&away).unwrap();
+    let moved = away.join("drive");
+    fs::rename(drive.path(), &moved).unwrap();
+    let before = fs::read(&a).unwrap();
+    let image = drive.beside("image").display().to_string();
+    for command in
+        [&["extract", &a, &image][..], &["serve", &a, "--unix", &image], &["flatten", &a]]
+    {
+        drive.refused(command, "its origin cannot be opened at");
+    }
+    let info = drive.ok(&["info", &a]);
+    assert!(info.contains("origin"), "{info}");
+    // Another drive in its place.
+    run_ok(Command::new(PUMICE).arg("create").arg(drive.path()).args(["--size", "64M"]));
+    drive.refused(&["extract", &a, &image], "it holds drive");
+    fs::remove_file(drive.path()).unwrap();
+    assert!(fs::read(&a).unwrap() == before, "nothing was changed");
+    // Both moved together; and what set is told.
+    let beside = away.join("a").display().to_string();
+    fs::rename(&a, &beside).unwrap();
+    assert_holds(&drive, &beside, &golden);
+    fs::rename(&beside, &a).unwrap();
+    let origin = format!("origin={}", drive.path().display());
+    drive.refused(&["set", &a, &origin], "cannot open");
+    drive.ok(&["set", &a, &format!("origin={}", moved.display())]);
+    assert_holds(&drive, &a, &golden);
+}
+
+#[test]
+fn impossible_clones_are_refused_and_leave_nothing() {
+    let Some((drive, _)) = template(54) else { return };
+    let target = drive.beside("new").display().to_string();
+    let golden = drive.named("golden");
+    let taken = drive.beside("taken").display().to_string();
+    fs::write(&taken, "data").unwrap();
+    let long = drive.beside(&"x".repeat(250)).display().to_string();
+    for (args, mention) in [
+        (&["clone", &path(&drive), &target][..], "name the snapshot"),
+        (&["clone", &drive.named("silver"), &target], "has no snapshot named silver"),
+        (&["clone", &golden, &taken], "already exists"),
+        (&["clone", &golden, &target, "--size", "63M"], "the disk of the snapshot has"),
+        (&["clone", &golden, &target, "--capacity", "4M"], "too small"),
+        (&["clone", &golden, &long], "at most 255 bytes"),
+        (&["flatten", &path(&drive)], "is no clone"),
+        (&["snapshot", "delete", &golden, "--forget", &target], "has no clone"),
+    ] {
+        drive.refused(args, mention);
+        assert_eq!(clones(&drive), [""; 0], "{args:?}");
+        assert!(!Path::new(&target).exists(), "{args:?}");
+    }
+    let a = clone(&drive, "a");
+    let transfer = drive.beside("transfer").display().to_string();
+    drive.ok(&["snapshot", "create", &format!("{a}@one")]);
+    drive.refused(&["flatten", &a], "the oldest is one");
+    let send = ["send", &format!("{a}@one"), "--output", &transfer];
+    drive.refused(&send, "see `pumice flatten`");
+    drive.refused(&["clone", &golden, &a], "already exists");
+}
+
+/// What is in use is not forgotten; what forgot itself is.
+#[test]
+fn the_list_of_clones_is_kept_true() {
+    let Some((drive, golden)) = template(55) else { return };
+    let a = clone(&drive, "a");
+    // The origin cannot be told.
+    let server = drive.serve_with_control(&["--read-only"]);
+    let flattened = drive.pumice(&["flatten", &a]);
+    assert_eq!(flattened.code, Some(0), "{flattened:?}");
+    assert!(flattened.stderr.contains("still lists the clone"), "{flattened:?}");
+    server.stop();
+    assert_eq!(clones(&drive), [a.as_str()]);
+    drive.ok(&["snapshot", "delete", &drive.named("golden")]);
+    assert_holds(&drive, &a, &golden);
+}
+
+/// Killed at any moment, it is gone on with.
+#[test]
+fn a_flattening_that_is_killed_is_gone_on_with() {
+    let Some((drive, golden)) = template(56) else { return };
+    let a = clone(&drive, "a");
+    let expected = drive.beside("expected");
+    fs::copy(&golden, &expected).unwrap();
+    write(&drive, &a, &expected);
+    // Each run copies some more.
+    for _ in 0..4 {
+        let limit = fs::metadata(&a).unwrap().blocks() * 512 + (8 << 20);
+        let mut command = Command::new(PUMICE);
+        command.env("PUMICE_RUNTIME_DIR", drive.beside("pumice")).args(["flatten", &a]);
+        let mut child = spawn(&mut command);
+        let has_grown = || fs::metadata(&a).unwrap().blocks() * 512 > limit;
+        wait_until("it has copied some", || has_grown() || child.try_wait().unwrap().is_some());
+        let _ = child.kill();
+        child.wait().unwrap();
+        assert_holds(&drive, &a, &expected);
+    }
+    let again = drive.pumice(&["flatten", &a]);
+    assert!(again.code == Some(0) || again.stderr.contains("is no clone"), "{again:?}");
+    assert_holds(&drive, &a, &expected);
+    drive.ok(&["snapshot", "delete", &drive.named("golden")]);
+    assert_eq!(clones(&drive), [""; 0]);
+}
+
+#[test]
+fn a_served_clone_is_flattened_by_its_server() {
+    let Some((drive, golden)) = template(57) else { return };
+    let a = clone(&drive, "a");
+    let image = drive.beside("copied").display().to_string();
+    let script = format!(
+        "qemu-io -f raw -c 'write -P 7 1M 100k' \"$uri\" > /dev/null && \
+         {PUMICE} snapshot delete {0} --forget {a} 2> {image}; {PUMICE} flatten {a} && \
+         qemu-io -f raw -c 'write -P 8 3M 100k' -c flush \"$uri\" > /dev/null",
+        drive.named("golden")
+    );
+    served(&drive, &a, &script);
+    let said = fs::read_to_string(&image).unwrap();
+    assert!(said.contains("is in use, and reads from"), "{said}");
+    let file = OpenOptions::new().write(true).open(&golden).unwrap();
+    file.write_all_at(&[7; 100 << 10], 1 << 20).unwrap();
+    file.write_all_at(&[8; 100 << 10], 3 << 20).unwrap();
+    assert_eq!(clones(&drive), [""; 0]);
+    drive.ok(&["snapshot", "delete", &drive.named("golden")]);
+    fs::remove_file(drive.path()).unwrap();
+    assert_holds(&drive, &a, &golden);
+}
+
+/// Each clone of a clone reads through all before it.
+#[test]
+fn a_chain_of_clones_is_read_up_to_its_limit() {
+    let Some((drive, golden)) = template(58) else { return };
+    let mut last = drive.named("golden");
+    for step in 1..=16 {
+        let target = drive.beside(&format!("clone-{step}")).display().to_string();
+        drive.ok(&["clone", &last, &target, "--capacity", "64M"]);
+        drive.ok(&["snapshot", "create", &format!("{target}@one")]);
+        last = format!("{target}@one");
+    }
+    assert_holds(&drive, last.trim_end_matches("@one"), &golden);
+    let target = drive.beside("one-more").display().to_string();
+    drive.refused(&["clone", &last, &target], "a clone of a clone, 16 times");
+}
