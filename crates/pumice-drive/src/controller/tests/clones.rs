@@ -487,12 +487,17 @@ fn a_clone_is_written_while_it_is_flattened() {
     let mut clone = Clone::of(&mut disk, &template, "golden", 1);
     clone.world.plan.latency_ns = 1..=2_000_000;
     let drive = clone.open();
-    let flattening = drive.flatten(|_| true);
+    // The host writes where blocks are being copied.
+    let copying = Cell::new(0);
+    let flattening = drive.flatten(|so_far| {
+        copying.set(so_far.done_bytes);
+        true
+    });
     let mut plain = std::mem::take(&mut clone.plain);
     let host = async {
-        for _ in 0..80 {
-            let len = clone.random.random_range(1..40 << 10);
-            let offset = clone.random.random_range(0..=CLONE_SIZE - len as u64);
+        for _ in 0..400 {
+            let len = clone.random.random_range(1..8 << 10);
+            let offset = copying.get() + clone.random.random_range(0..1 << 20);
             let data = payload::noise(&mut clone.random, len);
             let part = &mut plain[offset as usize..][..len];
             if clone.random.random_bool(0.3) {
@@ -502,7 +507,7 @@ fn a_clone_is_written_while_it_is_flattened() {
                 part.copy_from_slice(&data);
                 drive.write(offset, &data, false).await.unwrap();
             }
-            clone.world.runtime.clone().sleep_ns(100_000).await;
+            clone.world.runtime.clone().sleep_ns(20_000).await;
         }
     };
     let (flattened, ()) = clone.world.run(futures_util::future::join(flattening, host));
