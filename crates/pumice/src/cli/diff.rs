@@ -15,9 +15,9 @@ use pumice_drive::runtime::{Backend, Runtime};
 /// List what was written between two snapshots of a drive, or since one
 ///
 /// The earlier one may be a bookmark, see `pumice snapshot bookmark`. Prints offset and length in
-/// bytes of each range, in order, exact to blocks of 4 KiB, and whether it now holds data or zeroes.
-/// Reads the maps and no data. The drive must not be in use; a server of it offers the same as the
-/// metadata context qemu:dirty-bitmap:NAME.
+/// bytes of each range, in order, exact to blocks of 4 KiB, and whether it now holds data or
+/// zeroes. Reads the maps and no data. The drive must not be in use; a server of it offers the same
+/// as the metadata context qemu:dirty-bitmap:NAME.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

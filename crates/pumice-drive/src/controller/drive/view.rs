@@ -33,9 +33,9 @@ impl<M, C> Drop for Lease<M, C> {
 
 impl<M: Medium + Clone, C: Clock + Clone> Drive<M, C> {
     /// Opens a snapshot of this open drive, read-only, or a bookmark, if `options` say so. As long
-    /// as the result lives, the snapshot is not deleted, and this drive not released; dropping it is
-    /// all that ends it. Memory: the directory and the segment table, about 4 MiB for each TiB, and
-    /// the caches of `options`.
+    /// as the result lives, the snapshot is not deleted, and this drive not released; dropping it
+    /// is all that ends it. Memory: the directory and the segment table, about 4 MiB for each TiB,
+    /// and the caches of `options`.
     ///
     /// # Errors
     /// `NotFound`, `InvalidInput` if it is a bookmark, `Busy` while it is being deleted, `Corrupt`
