@@ -35,6 +35,7 @@
 //!     threads: 1,
 //!     bytes_per_s: None,
 //!     crosses: false,
+//!     exports: Vec::new(),
 //!     now_s: 1_750_000_000,
 //! };
 //! let stop = AtomicBool::new(false);

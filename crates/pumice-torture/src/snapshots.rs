@@ -123,7 +123,7 @@ impl Frozens {
             return Vec::new();
         }
         let image = |info: &SnapshotInfo| {
-            let frozen = self.sure().find(|frozen| frozen.name == info.name)?;
+            let frozen = self.with_data().find(|frozen| frozen.name == info.name)?;
             Some((info.clone(), frozen.cut.as_ref()?.0.clone()))
         };
         infos.iter().filter_map(image).collect()
@@ -134,7 +134,12 @@ impl Frozens {
     pub(super) fn sure_names(&self) -> Vec<(String, Rc<Image>)> {
         let image = |frozen: &Frozen| frozen.cut.as_ref().map(|cut| cut.0.clone());
         let named = |frozen: &Frozen| Some((frozen.name.clone(), image(frozen)?));
-        self.sure().filter_map(named).collect()
+        self.with_data().filter_map(named).collect()
+    }
+
+    /// Returns those that are there and no bookmarks.
+    fn with_data(&self) -> impl Iterator<Item = &Frozen> {
+        self.sure().filter(|frozen| !frozen.is_bookmark)
     }
 
     fn sure(&self) -> impl Iterator<Item = &Frozen> {
@@ -143,7 +148,7 @@ impl Frozens {
 
     /// Writes what each snapshot that is there must hold to files.
     pub(super) fn keep(&self, life: u64, keep: &Keep) -> std::io::Result<()> {
-        for Frozen { name, cut, .. } in self.sure().filter(|frozen| !frozen.is_bookmark) {
+        for Frozen { name, cut, .. } in self.with_data() {
             let (image, _) = cut.as_ref().expect("what is sure was begun");
             keep.snapshot(life, name, image.bytes())?;
         }
@@ -227,7 +232,7 @@ impl Host {
         let scene = self.scene.clone();
         let names: Vec<String> = {
             let frozens = scene.snapshots.borrow();
-            let with_data = frozens.sure().filter(|frozen| !frozen.is_bookmark);
+            let with_data = frozens.with_data();
             with_data.map(|frozen| frozen.name.clone()).collect()
         };
         if names.is_empty() {
@@ -503,7 +508,7 @@ impl World {
         let earlier = open(&bookmark.name).await.map_err(failed)?;
         let later = {
             let frozens = self.scene.snapshots.borrow();
-            let with_data = frozens.sure().filter(|frozen| !frozen.is_bookmark);
+            let with_data = frozens.with_data();
             let mut cuts = with_data.filter_map(|frozen| Some((frozen, frozen.cut.as_ref()?)));
             let later = cuts.find(|(_, (_, at))| at > taken);
             later.map(|(frozen, (image, _))| (frozen.name.clone(), image.clone()))

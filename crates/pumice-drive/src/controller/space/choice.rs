@@ -161,9 +161,11 @@ impl Segment {
 
     /// Returns the fewest bytes that moving its content can take: each byte that died was the last
     /// live one of its block, and the only live block of a frame of `frame_blocks`.
+    ///
+    /// What snapshots need is copied with frames that are whole, so none of its burden goes.
     fn hoped_bytes(&self, frame_blocks: u16) -> u64 {
         if self.retained.count > 0 {
-            return self.needed_bytes();
+            return self.moved_bytes();
         }
         let died = u64::from(self.filled_bytes.saturating_sub(self.live_bytes));
         let gone = died * u64::from(frame_blocks.saturating_sub(1));
