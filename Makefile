@@ -7,7 +7,7 @@ PREFIX ?= /usr/local
 HELPERS ?= /sbin
 
 # What `make fuzz` runs, and for how long each.
-FUZZ_TARGETS := superblock segment batch record leaf checkpoint open transfer nbd_handshake nbd_transmission nbd_client nbd_allocation nbd_handover fuse vhost_message vhost_request trace bench_results scan_partial
+FUZZ_TARGETS := superblock array key_slot object segment batch record leaf checkpoint open transfer nbd_handshake nbd_transmission nbd_client nbd_allocation nbd_handover fuse vhost_message vhost_request trace bench_results scan_partial
 SECONDS ?= 60
 
 # What `make mutants-diff` compares with.
@@ -20,10 +20,10 @@ ROUNDS := 50
 DAYS := 365
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build install uninstall picture deb package-files test torture torture-night sweep crash-rounds backups test-mutants mutants-diff lint audit advisories bench fuzz docs clean
+.PHONY: help demo build install uninstall picture deb package-files test torture torture-night sweep crash-rounds backups bucket-servers test-mutants mutants-diff lint audit advisories bench fuzz docs clean
 
 help: ## Show this list.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## Build the release binary and let it show what it does.
 	$(CARGO) build --locked --release --package pumice
@@ -104,6 +104,9 @@ crash-rounds: build ## Kill the server under fio, ext4, XFS and PostgreSQL 2 x R
 
 backups: build ## Back a PostgreSQL up for DAYS (365) days, with kills between, and restore it (root).
 	tests/backups.sh --days $(DAYS) --pumice $(PUMICE)
+
+bucket-servers: build ## Kill and take over drives in the object servers that are installed (root).
+	tests/bucket_servers.sh --pumice $(PUMICE)
 
 torture: ## Crash simulated drives by seed for SECONDS (60); see `pumice-torture --help`.
 	$(CARGO) run --locked --release --package pumice-torture -- --time $(SECONDS)s

@@ -32,6 +32,14 @@ fail() {
     exit 1
 }
 
+# Ends the script, as skipped, where nothing can be attached and mounted.
+check_mounting() {
+    [ "$(id -u)" -eq 0 ] || cannot "mounting needs root"
+    [ -c /dev/fuse ] || cannot "there is no FUSE"
+    losetup --find > /dev/null 2>&1 || cannot "there is no loop device"
+    unshare --mount true 2> /dev/null || cannot "mounting is not allowed"
+}
+
 # Waits up to STEP_SECONDS for a command to succeed.
 within_limit() {
     local end=$((SECONDS + STEP_SECONDS))
@@ -209,4 +217,29 @@ kill_server() {
     kill -KILL "$server" || fail "the server ended by itself: $(tail -n 5 "$folder/server.log")"
     reap "$server" || :
     server=
+}
+
+# Makes a database on the disk that is mounted, with the tables of pgbench and what TABLES creates.
+new_postgresql() { # WAL_MIB TABLES
+    install -d -o postgres -g postgres -m 700 "$folder/mount/data" "$folder/run"
+    as_postgres "$pg/initdb" -D "$folder/mount/data" --data-checksums --auth=trust \
+        --wal-segsize="$1" --no-locale > "$folder/initdb.log" 2>&1 || fail "initdb"
+    start_postgresql
+    as_postgres "$pg/pgbench" --initialize --scale=2 --quiet --host="$folder/run" postgres \
+        > "$folder/pgbench-new.log" 2>&1 || fail "pgbench --initialize"
+    psql_here --command="CREATE EXTENSION amcheck" --command="$2" || fail "CREATE TABLE"
+}
+
+# The balances of pgbench add up, and pg_amcheck finds nothing.
+check_postgresql() {
+    local sums
+    sums=$(psql_here --command="SELECT count(DISTINCT total) FROM (
+        SELECT sum(abalance) AS total FROM pgbench_accounts
+        UNION ALL SELECT sum(tbalance) FROM pgbench_tellers
+        UNION ALL SELECT sum(bbalance) FROM pgbench_branches
+        UNION ALL SELECT coalesce(sum(delta), 0) FROM pgbench_history) AS totals") ||
+        fail "PostgreSQL cannot add up the balances"
+    [ "$sums" = 1 ] || fail "the balances of pgbench do not add up: $sums different sums"
+    as_postgres "$pg/pg_amcheck" --host="$folder/run" --heapallindexed --database=postgres \
+        > "$folder/amcheck.log" 2>&1 || fail "pg_amcheck: $(head -n 5 "$folder/amcheck.log")"
 }

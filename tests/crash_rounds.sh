@@ -78,10 +78,7 @@ check_tools() {
         *) echo "no load is called $load" >&2 && exit 2 ;;
         esac
     done
-    [ "$(id -u)" -eq 0 ] || cannot "mounting needs root"
-    [ -c /dev/fuse ] || cannot "there is no FUSE"
-    losetup --find > /dev/null 2>&1 || cannot "there is no loop device"
-    unshare --mount true 2> /dev/null || cannot "mounting is not allowed"
+    check_mounting
     case ${loads[*]} in *xfs* | *postgresql*)
         grep -qw xfs /proc/filesystems || modprobe xfs 2> /dev/null || cannot "there is no XFS" ;;
     esac
@@ -201,15 +198,8 @@ postgresql_new() {
     type=ext4
     [ $((drives % 2)) -eq 1 ] || type=xfs
     make_file_system
-    install -d -o postgres -g postgres -m 700 "$folder/mount/data" "$folder/run"
-    as_postgres "$pg/initdb" -D "$folder/mount/data" --data-checksums --auth=trust \
-        --wal-segsize=4 --no-locale > "$folder/initdb.log" 2>&1 || fail "initdb"
-    start_postgresql
-    as_postgres "$pg/pgbench" --initialize --scale=2 --quiet --host="$folder/run" postgres \
-        > "$folder/pgbench-new.log" 2>&1 || fail "pgbench --initialize"
-    psql_here --command="CREATE EXTENSION amcheck" --command="CREATE TABLE noted (
-        id bigserial PRIMARY KEY, body text NOT NULL,
-        digest text GENERATED ALWAYS AS (md5(body)) STORED)" || fail "CREATE TABLE"
+    new_postgresql 4 "CREATE TABLE noted (id bigserial PRIMARY KEY, body text NOT NULL,
+        digest text GENERATED ALWAYS AS (md5(body)) STORED)"
     : > "$folder/noted-1" > "$folder/noted-2"
 }
 
@@ -247,22 +237,14 @@ postgresql_check() {
     mount_disk
     start_postgresql
     cat "$folder/noted-1" "$folder/noted-2" > "$folder/noted"
-    local lost sums
+    local lost
     lost=$(psql_here <<< "CREATE TEMPORARY TABLE promised (id bigint);
         \\copy promised FROM '$folder/noted'
         SELECT id FROM promised WHERE NOT EXISTS (
             SELECT FROM noted WHERE noted.id = promised.id AND md5(body) = digest) LIMIT 20") ||
         fail "PostgreSQL cannot say which rows are there"
     [ -z "$lost" ] || fail "committed rows are lost:" $lost
-    sums=$(psql_here --command="SELECT count(DISTINCT total) FROM (
-        SELECT sum(abalance) AS total FROM pgbench_accounts
-        UNION ALL SELECT sum(tbalance) FROM pgbench_tellers
-        UNION ALL SELECT sum(bbalance) FROM pgbench_branches
-        UNION ALL SELECT coalesce(sum(delta), 0) FROM pgbench_history) AS totals") ||
-        fail "PostgreSQL cannot add up the balances"
-    [ "$sums" = 1 ] || fail "the balances of pgbench do not add up: $sums different sums"
-    as_postgres "$pg/pg_amcheck" --host="$folder/run" --heapallindexed --database=postgres \
-        > "$folder/amcheck.log" 2>&1 || fail "pg_amcheck: $(head -n 5 "$folder/amcheck.log")"
+    check_postgresql
     stop_postgresql INT
     as_postgres "$pg/pg_checksums" --check -D "$folder/mount/data" \
         > "$folder/checksums.log" 2>&1 || fail "pg_checksums: $(head -n 5 "$folder/checksums.log")"

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Extracts the disk of a Pumice drive: an independent implementation of docs/format.md.
 
-    tests/decoder.py [--snapshot NAME] DRIVE [IMAGE]
+    tests/decoder.py [--snapshot NAME] [--key-file FILE] DRIVE [IMAGE]
 
-With --snapshot, extracts the disk as it was when that snapshot was taken. Prints a summary as JSON
-on stdout. With IMAGE, writes the disk to that file as a sparse raw image. Blocks that cannot be
-read are zeroes in the image and are listed in the summary.
+An encrypted drive needs --key-file, --passphrase-file or --recovery-code-file; decoder_keys.py has
+the ciphers. With --snapshot, extracts the disk as it was when that snapshot was taken. Prints a
+summary as JSON on stdout. With IMAGE, writes the disk to that file as a sparse raw image. Blocks
+that cannot be read are zeroes in the image and are listed in the summary.
 
 Exit code: 0 if every block was read, 1 if some blocks cannot be read, 2 if the drive does not open
 (the error is on stderr).
@@ -25,6 +26,8 @@ import struct
 import subprocess
 import sys
 from collections import namedtuple
+
+import decoder_keys
 
 BLOCK = 4096
 LEAF_BLOCKS = 1024
@@ -244,11 +247,11 @@ Superblock = structure("Superblock", """
     detour_segments 64s, detour_streams 16s, receiving_snapshot 16s,
     receiving_base 16s, receiving_offset Q, origin_drive 16s, origin_snapshot 16s,
     origin_watermark Q, origin_blocks Q, origin_path_bytes H, origin_path 1024s,
-    reserved 1958s""")
+    key_mac 16s, key_since Q, key_earlier 60s, key_slots 1024s, flat_since Q, reserved 842s""")
 SegmentHeader = structure("SegmentHeader", """
     magic 8s, version I, length I, checksum Q, uuid 16s, generation Q, first_seq Q, segment I,
     stream H, frame_blocks H, size_bytes Q, data_offset Q, segment_bytes I, segment_count I,
-    opening_seq Q, reserved 4000s""")
+    opening_seq Q, recovery_slot 128s, reserved 3872s""")
 BatchHeader = structure("BatchHeader", """
     magic 8s, header_checksum Q, records_checksum I, epoch I, seq Q, previous_checksum Q,
     watermark Q, generation Q, host_bytes Q, frame_bytes Q, media_bytes Q, segment I, offset I,
@@ -292,33 +295,50 @@ assert (RecordHeader.bytes, Root.bytes, TableEntry.bytes) == (RECORD, 160, 32)
 assert (Snapshot.bytes, Forwards.bytes, Forward.bytes) == (384, 32, 32)
 
 
-def record_damage(data, at, generation, segment, offset):
-    """Returns why the record header at `at` in `data` is not that of the location, or None."""
-    header = RecordHeader.read(data, at)
-    end = at + RECORD + SOURCE * header.source_count
+def shown(ring, data, generation, segment, offset):
+    """Returns a record in the clear but for its payload, and why its header is not that of the
+    location, or None."""
+    bound = struct.pack("<QIII", generation, segment, offset, 0)
+    checksum = None
+    if ring:
+        data, checksum = ring.show(data, (generation, segment, offset))
+    header = RecordHeader.read(data)
+    end = RECORD + SOURCE * header.source_count
     if end > len(data):
-        return "sources beyond the end of the data"
-    bound = struct.pack("<QIII", generation, segment, offset, 0) + data[at + 4:end]
-    return None if crc32c(bound) == header.header_checksum else "wrong record header checksum"
+        return data, "sources beyond the end of the data"
+    if checksum is None:
+        checksum = crc32c(bound + data[4:end])
+    return data, None if checksum == header.header_checksum else "wrong record header checksum"
+
+
+Member = namedtuple("Member", "uuid state first_segment segment_count path")
+ArrayHeader = namedtuple("ArrayHeader", "array own layout members")
 
 
 class Drive:
     """A drive that is open for reading."""
 
-    def __init__(self, path, snapshot=None, origin_of=None):
+    def __init__(self, path, snapshot=None, origin_of=None, secret=None):
+        self.secret = secret
+        self.ring = None
         self.file = open(path, "rb")
         size = self.file.seek(0, os.SEEK_END)
         if size < (1 << 20) + BLOCK:
             raise Damage("the medium is too short for two superblocks")
         self.medium = mmap.mmap(self.file.fileno(), size, access=mmap.ACCESS_READ)
         self.superblock = self.choose_superblock()
+        self.parts = [(0, self.superblock.segment_count, self.medium)]
+        if self.superblock.features_incompatible & 128:
+            self.parts = self.find_members(path)
         self.size_bytes = self.superblock.size_bytes
+        self.segment_count = self.superblock.segment_count
         self.blocks = self.size_bytes // BLOCK
         self.generations = {}  # of each segment in use
         self.whole = {}  # leaves that are one fill (int), or the location of their record
         self.leaves = {}  # leaves that the log changed: a list of 1024 mappings
         self.forwards = {}  # where frames are that snapshots name in a use of a segment
         self.tables = {}  # entries of independent blocks, by segment, offset, first block
+        self.number = None  # of the snapshot
         self.counts = {"batches": 0, "damaged_batches": 0, "moved_blocks": 0, "ignored_blocks": 0}
         if origin_of is not None:
             if self.superblock.uuid != origin_of.origin_drive:
@@ -336,14 +356,71 @@ class Drive:
         found = self.superblock
         if not found.features_incompatible & 16:
             return None
+        if found.flat_since and (self.number is None or self.number >= found.flat_since):
+            return None
         named = found.origin_path[:found.origin_path_bytes].decode()
         if not os.path.exists(named):
             named = os.path.join(os.path.dirname(path), os.path.basename(named))
-        return Drive(named, origin_of=found)
+        return Drive(named, origin_of=found, secret=self.secret)
 
     def read(self, segment, offset, count):
-        start = self.superblock.data_offset + segment * self.superblock.segment_bytes + offset
-        return self.medium[start:start + count].ljust(count, b"\0")
+        for first, segment_count, medium in self.parts:
+            if first <= segment < first + segment_count:
+                start = (segment - first) * self.superblock.segment_bytes + offset
+                start += self.superblock.data_offset
+                return medium[start:start + count].ljust(count, b"\0")
+        return bytes(count)
+
+    # -- Members of an array
+
+    def find_members(self, path):
+        """Returns first segment, number of segments and bytes of each part of the drive: of a
+        mirror this member, of a concatenation all, which are where they were or beside this one."""
+        header = self.array_header(self.medium)
+        if header.layout == 1:
+            if [own.state for own in header.members if own.uuid == header.own] != [1]:
+                raise Damage("this member of the mirror does not have everything")
+            return [(0, self.superblock.segment_count, self.medium)]
+        parts = []
+        for member in header.members:
+            medium = self.medium
+            if member.uuid != header.own:
+                named = member.path
+                if not os.path.exists(named):
+                    named = os.path.join(os.path.dirname(path), os.path.basename(named))
+                with open(named, "rb") as file:
+                    medium = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                found = self.array_header(medium)
+                if (found.array, found.own) != (header.array, member.uuid):
+                    raise Damage(f"{named} is not the member of the array")
+            parts.append((member.first_segment, member.segment_count, medium))
+        return parts
+
+    @staticmethod
+    def array_header(medium):
+        valid = []
+        for offset in (1 << 19, 3 << 19):
+            data = medium[offset:offset + BLOCK]
+            if data[:8] != b"PUMICEAR" or len(data) != BLOCK:
+                continue
+            version, length, checksum, features = struct.unpack_from("<IIQQ", data, 8)
+            if length != BLOCK or checksum_with_hole(data, 16) != checksum or version == 0:
+                continue
+            if version > 1 or features:
+                raise Unsupported("the array has a newer version or unknown features")
+            array, own, events, layout, count = struct.unpack_from("<16s16sQHH", data, 32)
+            if layout not in (1, 2) or not 1 <= count <= 8:
+                raise Damage("a field of the array's header is out of range")
+            members = []
+            for at in range(80, 80 + count * 480, 480):
+                uuid, _, state, first, segments, path_bytes, _ = struct.unpack_from(
+                    "<16sQIIIHH", data, at)
+                path = data[at + 40:at + 40 + path_bytes].decode()
+                members.append(Member(uuid, state, first, segments, path))
+            valid.append((events, ArrayHeader(array, own, layout, members)))
+        if not valid:
+            raise Damage("no header of the array is valid")
+        return max(valid, key=lambda found: found[0])[1]
 
     # -- Superblock
 
@@ -357,9 +434,38 @@ class Drive:
         if not valid:
             raise Damage("no valid superblock: " + "; ".join(reasons))
         newest = max(valid, key=lambda found: found.revision)
+        if newest.features_incompatible & 64:
+            valid = self.unlock(newest)
+            newest = max(valid, key=lambda found: found.revision)
         if newest.state == 2:
             raise Damage("the drive is the target of a rebuild that has not ended")
         return newest
+
+    def unlock(self, newest):
+        """Takes the keys of an encrypted drive; returns the superblocks that are authentic."""
+        if self.secret is None:
+            raise Unsupported("the drive is encrypted, and no key was given")
+        self.ring = decoder_keys.Ring(newest, *self.secret)
+        authentic = []
+        for offset in (0, 1 << 20):
+            data = self.medium[offset:offset + BLOCK]
+            if self.ring.superblock_mac(data) == Superblock.read(data).key_mac:
+                authentic.append(self.read_superblock(data))
+        if not authentic:
+            raise Damage("no superblock is authentic")
+        return authentic
+
+    def payload(self, header, payload, place):
+        """Returns encoding and content of a payload, which has its checksum."""
+        encrypted = header.argument & 128 != 0
+        if encrypted != (self.ring is not None and header.argument != 3):
+            raise Damage("a payload is encrypted, and the drive is not, or the other way round")
+        if encrypted:
+            try:
+                payload = self.ring.open(header, place, payload)
+            except decoder_keys.Refused as error:
+                raise Damage(str(error)) from None
+        return header.argument & 127, payload
 
     @staticmethod
     def read_superblock(data):
@@ -370,7 +476,7 @@ class Drive:
             raise Damage("wrong checksum")
         if found.version == 0:
             raise Damage("version 0")
-        if found.version > 1 or found.features_read_only or found.features_incompatible & ~63:
+        if found.version > 1 or found.features_read_only or found.features_incompatible & ~255:
             raise Unsupported("the drive has a newer version or unknown features")
         segments = found.segment_bytes
         if (any(found.reserved) or found.state > 2 or found.codec > 2
@@ -388,7 +494,11 @@ class Drive:
                 or any(found.origin_path[found.origin_path_bytes:])
                 or not found.features_incompatible & 16 and (
                     any(found.origin_snapshot) or found.origin_watermark
-                    or found.origin_blocks or found.origin_path_bytes)
+                    or found.origin_blocks or found.origin_path_bytes or found.flat_since)
+                or found.features_incompatible & 65 == 65
+                or not found.features_incompatible & 64 and (
+                    any(found.key_mac) or found.key_since or any(found.key_earlier)
+                    or any(found.key_slots))
                 or found.bad_count > 128 or found.detour_count > 16
                 or max(found.detour_streams) > 2):
             raise Damage("a field is out of range")
@@ -403,10 +513,13 @@ class Drive:
             generation = self.generations.get(segment)
         if generation is None:
             raise Damage(f"{what}: the segment is not in use")
+        moved = self.forwards.get((segment, generation, offset))
+        if moved:
+            segment, generation, offset, record_bytes = moved
         if record_bytes < RECORD + 8 or offset + record_bytes > self.superblock.segment_bytes:
             raise Damage(f"{what}: invalid location")
         data = self.read(segment, offset, record_bytes)
-        damage = record_damage(data, 0, generation, segment, offset)
+        data, damage = shown(self.ring, data, generation, segment, offset)
         header = RecordHeader.read(data)
         payload = data[RECORD:]
         if damage:
@@ -417,19 +530,20 @@ class Drive:
             raise Damage(f"{what}: wrong length")
         if crc64(payload) != header.tail:
             raise Damage(f"{what}: wrong payload checksum")
+        encoding, payload = self.payload(header, payload, (generation, segment, offset))
         before, after = struct.unpack_from("<II", payload)
         padding = payload[8 + after:]
         if before > 524288 or 8 + after > len(payload) or len(padding) > 15 or any(padding):
             raise Damage(f"{what}: wrong lengths")
-        if header.argument == 4:
+        if encoding == 4:
             raise Damage(f"{what}: independent blocks")
-        return decode(header.argument, payload[8:8 + after], before)
+        return decode(encoding, payload[8:8 + after], before)
 
     def meta_at(self, kind, number, location):
         """Returns the content of the metadata record at the location of a directory entry."""
         segment, count = location >> 37, location & 2047
         offset = (location >> 11 & (1 << 26) - 1) * 16
-        if location >> 63 or count == 0 or segment >= self.superblock.segment_count:
+        if location >> 63 or count == 0 or segment >= self.segment_count:
             raise Damage(f"metadata record {kind}/{number}: invalid location {location:#x}")
         return self.meta(kind, number, segment, offset, count * 16)
 
@@ -448,7 +562,8 @@ class Drive:
         base = self.superblock
         data = self.meta(ROOT, 0, *place[:4])
         stored = self.read(*place[:3])
-        if crc64(stored[RECORD:]) != place.checksum:
+        moved = (place.segment, place.generation, place.offset) in self.forwards
+        if not moved and crc64(stored[RECORD:]) != place.checksum:
             raise Damage("the root is not the one that is named")
         root = Root.read(data)
         pieces = (root.page_lists + root.tables + root.dropped_lists
@@ -457,7 +572,10 @@ class Drive:
             raise Damage("the root is damaged")
         if len(data) != Root.bytes + 16 * root.opened_count + 8 * pieces:
             raise Damage("the root has a wrong length")
-        if root.segment_count > base.segment_count or root.size_bytes > base.size_bytes:
+        if self.number is not None:
+            # The capacity may have shrunk since the snapshot.
+            self.segment_count = max(self.segment_count, root.segment_count)
+        if root.segment_count > self.segment_count or root.size_bytes > base.size_bytes:
             raise Damage("the root describes a larger drive than the superblock")
         lists = Root.bytes + 16 * root.opened_count
         places = list(struct.unpack_from(f"<{pieces}Q", data, lists))
@@ -534,6 +652,7 @@ class Drive:
         if place == (0,) * 5:
             place = newest
         self.generations, self.whole = {}, {}
+        self.number = entry.watermark
         self.size_bytes = entry.size_bytes
         self.blocks = entry.size_bytes // BLOCK
         root, _, _, _ = self.read_checkpoint(place)
@@ -558,7 +677,7 @@ class Drive:
                 last = entry.offset
                 generation = self.generations.get(entry.new_segment)
                 self.forwards[table.segment, table.generation, entry.offset] = (
-                    entry.new_segment, generation, entry.new_offset, entry.new_bytes & ~(1 << 31))
+                    entry.new_segment, generation, entry.new_offset, entry.new_bytes & ~(3 << 30))
 
     def read_directory(self, lists, page_count):
         pages = b"".join(self.meta_at(PAGE_LIST, n, at) for n, at in enumerate(lists))
@@ -601,7 +720,7 @@ class Drive:
             if run.start != len(made) or count < 1:
                 raise Damage(f"the runs of leaf {leaf} do not partition it")
             if run.blocks:
-                if run.index + count > run.blocks or run.segment >= self.superblock.segment_count:
+                if run.index + count > run.blocks or run.segment >= self.segment_count:
                     raise Damage(f"a run of leaf {leaf} does not fit its frame")
                 table = tables.get((run.segment, run.offset))
                 if table:
@@ -737,8 +856,10 @@ class Drive:
         return (header, *self.records(header))
 
     def batch_is_whole(self, header, data):
-        return (header.magic == b"PUMICEBT" and header.uuid == self.superblock.uuid
-                and checksum_with_hole(data, 8) == header.header_checksum)
+        if header.magic != b"PUMICEBT" or header.uuid != self.superblock.uuid:
+            return False
+        checksum = self.ring.batch_mac(header, data) if self.ring else checksum_with_hole(data, 8)
+        return checksum == header.header_checksum
 
     def segment_damage(self, stream, position):
         """Returns why a segment's header does not start a stream at batch `seq + 1`, and it."""
@@ -765,10 +886,11 @@ class Drive:
                 return None, f"batch {header.seq}: more records than bytes"
             offset = header.offset + HEADER + at
             what = f"record at segment {header.segment}, offset {offset}"
-            damage = record_damage(body, at, header.generation, header.segment, offset)
+            longest = body[at:at + RECORD + 64 * SOURCE]
+            data, damage = shown(self.ring, longest, header.generation, header.segment, offset)
             if damage:
                 return None, f"{what}: {damage}"
-            record = RecordHeader.read(body, at)
+            record = RecordHeader.read(data)
             chained = crc32c(struct.pack("<I", chained) + body[at:at + RECORD])
             start = at + RECORD + SOURCE * record.source_count
             at = start + record.stored_bytes
@@ -776,8 +898,8 @@ class Drive:
                 return None, f"{what}: ends beyond the batch"
             if record.kind in (DATA, META) and crc64(body[start:at]) != record.tail:
                 problem = damage = f"{what}: wrong payload checksum"
-            sources = [Source.read(body, start - SOURCE * n)
-                       for n in range(record.source_count, 0, -1)]
+            sources = [Source.read(data, RECORD + SOURCE * n)
+                       for n in range(record.source_count)]
             records.append(Record(record, offset, sources, damage))
         if at != header.record_bytes or chained != header.records_checksum:
             return None, f"batch {header.seq}: wrong records checksum"
@@ -893,7 +1015,7 @@ class Drive:
         if generation is None or offset + record_bytes > self.superblock.segment_bytes:
             raise Damage(f"{where}: invalid location")
         data = self.read(segment, offset, record_bytes)
-        damage = record_damage(data, 0, generation, segment, offset)
+        data, damage = shown(self.ring, data, generation, segment, offset)
         if damage:
             raise Damage(f"{where}: {damage}")
         header = RecordHeader.read(data)
@@ -906,7 +1028,8 @@ class Drive:
         table = self.tables.get((segment, offset, first))
         if table is not None and (header.argument != 4 or not payload.startswith(table)):
             raise Damage(f"{where}: the map has another table")
-        return decode(header.argument, payload, header.blocks * BLOCK)
+        encoding, payload = self.payload(header, payload, (generation, segment, offset))
+        return decode(encoding, payload, header.blocks * BLOCK)
 
     def disk(self, bad):
         """Yields the disk leaf by leaf: number of mapped blocks, and bytes or None for zeroes.
@@ -1018,21 +1141,39 @@ def extract(drive, image):
             "mapped_blocks": mapped, "sha256": hashed.hexdigest(), "unreadable": bad}
 
 
+def read_secret(named):
+    """Returns kind and bytes of a secret, of which `named` says kind and file; None without."""
+    if named is None:
+        return None
+    kind, path = named
+    with open(path, "rb") as file:
+        secret = file.read()
+    if kind == 1 and secret.endswith(b"\n"):
+        secret = secret[:-1]
+    return kind, decoder_keys.recovery_code(secret.decode()) if kind == 3 else secret
+
+
 def main(arguments):
-    snapshot = None
-    if arguments[:1] == ["--snapshot"]:
-        snapshot, arguments = (arguments[1:2] or [None])[0], arguments[2:]
+    snapshot, secret_file = None, None
+    kinds = {"--passphrase-file": 1, "--key-file": 2, "--recovery-code-file": 3}
+    while len(arguments) > 1 and (arguments[0] == "--snapshot" or arguments[0] in kinds):
+        if arguments[0] == "--snapshot":
+            snapshot = arguments[1]
+        else:
+            secret_file = kinds[arguments[0]], arguments[1]
+        arguments = arguments[2:]
     if len(arguments) not in (1, 2):
-        print("usage: decoder.py [--snapshot NAME] DRIVE [IMAGE]", file=sys.stderr)
+        print("usage: decoder.py [--snapshot NAME] [--key-file FILE] DRIVE [IMAGE]",
+              file=sys.stderr)
         return 2
     try:
-        drive = Drive(arguments[0], snapshot)
+        drive = Drive(arguments[0], snapshot, secret=read_secret(secret_file))
         if len(arguments) == 2:
             with open(arguments[1], "wb") as image:
                 summary = extract(drive, image)
         else:
             summary = extract(drive, None)
-    except (Damage, Unsupported, OSError) as error:
+    except (Damage, Unsupported, decoder_keys.Refused, OSError) as error:
         print(f"decoder.py: {arguments[0]}: {error}", file=sys.stderr)
         return 2
     print(json.dumps(summary, indent=2))

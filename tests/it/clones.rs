@@ -181,12 +181,87 @@ fn impossible_clones_are_refused_and_leave_nothing() {
         assert!(!Path::new(&target).exists(), "{args:?}");
     }
     let a = clone(&drive, "a");
-    let transfer = drive.beside("transfer").display().to_string();
-    drive.ok(&["snapshot", "create", &format!("{a}@one")]);
-    drive.refused(&["flatten", &a], "the oldest is one");
-    let send = ["send", &format!("{a}@one"), "--output", &transfer];
-    drive.refused(&send, "see `pumice flatten`");
     drive.refused(&["clone", &golden, &a], "already exists");
+}
+
+/// What is received needs no origin; what follows is what was written.
+#[test]
+fn a_clone_is_sent_closed_and_served() {
+    let Some((drive, golden)) = template(59) else { return };
+    let a = clone(&drive, "a");
+    let copy = drive.beside("copy").display().to_string();
+    let [first, second] = ["1.transfer", "2.transfer"].map(|name| drive.beside(name));
+    let [one, two] = [&first, &second].map(|path| path.display().to_string());
+    let expected = drive.beside("expected");
+    fs::copy(&golden, &expected).unwrap();
+    write(&drive, &a, &expected);
+    drive.ok(&["snapshot", "create", &format!("{a}@one")]);
+    drive.ok(&["send", &format!("{a}@one"), "--output", &one]);
+    drive.ok(&["receive", &copy, "--create", "--input", &one]);
+    assert_holds(&drive, &copy, &expected);
+    // Its server sends while it is in use.
+    let script = format!(
+        "qemu-io -f raw -c 'write -P 5 40M 1M' -c flush \"$uri\" > /dev/null && \
+         {PUMICE} snapshot create {a}@two && \
+         qemu-io -f raw -c 'write -P 6 40M 1M' -c flush \"$uri\" > /dev/null && \
+         {PUMICE} send {a}@two --since one --output {two} && \
+         {PUMICE} send {a}@one --output {one} --force"
+    );
+    let before = fs::read(&first).unwrap();
+    served(&drive, &a, &script);
+    assert!(fs::read(&first).unwrap() == before, "served or closed, it is one transfer");
+    assert!(fs::metadata(&second).unwrap().len() < 1 << 20, "no more than was written");
+    drive.ok(&["receive", &copy, "--input", &two]);
+    let file = OpenOptions::new().write(true).open(&expected).unwrap();
+    file.write_all_at(&[5; 1 << 20], 40 << 20).unwrap();
+    fs::remove_file(drive.path()).unwrap();
+    assert_decodes(&drive, &copy, &expected);
+    // Without its origin it is not sent.
+    let send = ["send", &format!("{a}@two"), "--output", &one, "--force"];
+    drive.refused(&send, "its origin cannot be opened at");
+}
+
+#[test]
+fn snapshots_of_a_flattened_clone_are_read_until_they_are_deleted() {
+    let Some((drive, golden)) = template(60) else { return };
+    let a = clone(&drive, "a");
+    let [old, older, new] = ["old", "older", "new"].map(|name| format!("{a}@{name}"));
+    drive.ok(&["snapshot", "create", &older]);
+    let expected = drive.beside("expected");
+    fs::copy(&golden, &expected).unwrap();
+    write(&drive, &a, &expected);
+    drive.ok(&["snapshot", "create", &old]);
+    let script = format!("{PUMICE} flatten {a} > {a}.said");
+    served(&drive, &a, &script);
+    let said = fs::read_to_string(format!("{a}.said")).unwrap();
+    assert!(said.contains("2 snapshots do"), "{said}");
+    assert_eq!(clones(&drive), [a.as_str()], "the origin lists it");
+    drive.refused(&["snapshot", "delete", &drive.named("golden")], &a);
+    assert_decodes(&drive, &a, &expected);
+    for (name, disk) in [(&old, &expected), (&older, &golden)] {
+        let image = drive.beside("image");
+        drive.ok(&["extract", name, &image.display().to_string(), "--force"]);
+        assert!(same(&image, disk), "{name}");
+    }
+    drive.ok(&["snapshot", "create", &new]);
+    // Without the origin there is the disk, and what was taken since.
+    let away = drive.beside("away");
+    fs::rename(drive.path(), &away).unwrap();
+    let image = drive.beside("image").display().to_string();
+    let opened = drive.pumice(&["extract", &a, &image, "--force"]);
+    assert!(opened.code == Some(0) && opened.stderr.contains("only snapshots"), "{opened:?}");
+    assert!(same(Path::new(&image), &expected));
+    drive.ok(&["extract", &new, &image, "--force"]);
+    assert!(same(Path::new(&image), &expected));
+    drive.refused(&["extract", &older, &image, "--force"], "its origin cannot be opened at");
+    fs::rename(&away, drive.path()).unwrap();
+    drive.ok(&["snapshot", "delete", &older]);
+    assert_eq!(clones(&drive), [a.as_str()], "one is left");
+    drive.ok(&["snapshot", "delete", &old]);
+    assert_eq!(clones(&drive), [""; 0], "the origin was told");
+    drive.ok(&["snapshot", "delete", &drive.named("golden")]);
+    fs::remove_file(drive.path()).unwrap();
+    assert_decodes(&drive, &a, &expected);
 }
 
 /// What is in use is not forgotten; what forgot itself is.

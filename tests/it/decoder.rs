@@ -1,9 +1,9 @@
 //! Goal: docs/format.md is enough to read a drive: `tests/decoder.py`, which shares no code with
 //! Pumice, and `pumice extract` find the same disk.
 //!
-//! Method: both read the golden images, and drives of each codec that `fixtures/mixed.py` wrote,
-//! after clean closes and after `kill -9`; the images are compared byte for byte. The states of
-//! simulated crashes are read in `pumice-torture`, beside its other tests.
+//! Method: both read the golden images, one of them a clone, and drives of each codec that
+//! `fixtures/mixed.py` wrote, after clean closes and after `kill -9`; the images are compared byte
+//! for byte. The states of simulated crashes are read in `pumice-torture`, beside its other tests.
 
 use std::env;
 use std::fs::{self, File};
@@ -47,8 +47,9 @@ fn by_pumice(path: &Path, image: PathBuf) -> Extracted {
 
 /// Asserts that both programs read the same disk without an error; returns the decoder's summary.
 fn assert_same(python: &Path, path: &Path, what: &str) -> Value {
-    let decoder = by_the_decoder(python, path, path.with_extension("decoded"));
+    // It waits for the lock, which writes on their way hold although their process was killed.
     let ours = by_pumice(path, path.with_extension("extracted"));
+    let decoder = by_the_decoder(python, path, path.with_extension("decoded"));
     assert_eq!((decoder.code, ours.code), (Some(0), Some(0)), "{what}: {:#}", decoder.summary);
     assert_eq!(decoder.image.len(), ours.image.len(), "{what}");
     let differs = |at: &usize| decoder.image[*at] != ours.image[*at];
@@ -76,6 +77,16 @@ fn restore(golden: &[u8], path: &Path) {
     }
 }
 
+/// As [`restore`], of a member of an array, whose headers follow the superblocks.
+fn restore_member(golden: &[u8], path: &Path) {
+    let (slots, rest) = golden.split_at(4 * 4096);
+    restore(&[&slots[..8192], rest].concat(), path);
+    let file = File::options().write(true).open(path).expect("the drive file");
+    for (header, offset) in slots[8192..].chunks(4096).zip([1 << 19, 3 << 19]) {
+        file.write_all_at(header, offset).expect("write a header");
+    }
+}
+
 /// The checksums of the disks are those of the histories with which the drive's own golden tests
 /// compare these images.
 #[test]
@@ -97,6 +108,104 @@ fn golden_images_are_decoded() {
         let summary = assert_same(&python, drive.path(), name);
         assert_eq!(summary["sha256"], sha256, "{name}");
     }
+}
+
+/// Each member of a mirror by itself, of which the other one has more, and both.
+#[test]
+fn golden_images_of_a_mirror_are_decoded() {
+    let Some(python) = tool("python3") else { return };
+    let folder = Path::new(REPOSITORY).join("crates/pumice-drive/src/controller/tests/golden");
+    let place = tempfile::tempdir().unwrap();
+    let path = |index: usize| place.path().join(format!("m{index}"));
+    let restore_both = || {
+        for index in [0, 1] {
+            let name = folder.join(format!("v1-mirror-{index}.bin"));
+            restore_member(&fs::read(name).expect("the golden image"), &path(index));
+        }
+    };
+    restore_both();
+    let decoded =
+        [0, 1].map(|index| by_the_decoder(&python, &path(index), place.path().join("decoded")));
+    assert_ne!(decoded[0].image, decoded[1].image, "what was not flushed is on one member");
+    for index in [0, 1] {
+        let both = by_pumice(&path(index), place.path().join("extracted"));
+        assert_eq!(both.code, Some(0), "{:#}", both.summary);
+        assert!(both.image == decoded[0].image, "by member {index}");
+    }
+}
+
+/// A concatenation, whose members the decoder finds by their headers.
+#[test]
+fn a_concatenation_is_decoded() {
+    let Some(python) = tool("python3") else { return };
+    let drive = Drive::absent();
+    let other = drive.beside("other");
+    let (one, two) = (drive.path().to_str().unwrap(), other.to_str().unwrap());
+    drive.ok(&["create", one, two, "--concat", "--size=32M", "--segment=4M"]);
+    let server = drive.serve();
+    let mut fill = Command::new("qemu-io");
+    fill.args(["-f", "raw", "-c", "write -P 7 0 20M", "-c", "write -P 9 8M 1M", "-c", "flush"]);
+    if tool("qemu-io").is_none() {
+        return;
+    }
+    run_ok(fill.arg(server.uri()));
+    server.kill();
+    assert_same(&python, drive.path(), "by the first");
+    assert_same(&python, &other, "by the second");
+}
+
+/// As above, of a clone and the drive that it reads from, which is found beside it.
+#[test]
+fn golden_images_of_a_clone_are_decoded() {
+    let Some(python) = tool("python3") else { return };
+    let folder = Path::new(REPOSITORY).join("crates/pumice-drive/src/controller/tests/golden");
+    let place = tempfile::tempdir().unwrap();
+    let path = |name: &str| place.path().join(name).with_extension("pumice");
+    for name in ["v1-origin", "v1-clone"] {
+        let golden = fs::read(folder.join(name).with_extension("bin")).expect("the golden image");
+        restore(&golden, &path(name));
+    }
+    for (name, sha256) in [
+        ("v1-clone", "9abdbb3ce2c5aee1aa5ef3ddb41a84a4178300637026310c3eb6cbef795aa984"),
+        ("v1-origin", "c23a575c6f481f771269435de43d81fc22cb5fe2c3b580559a965a968f24fda8"),
+    ] {
+        let summary = assert_same(&python, &path(name), name);
+        assert_eq!(summary["sha256"], sha256, "{name}");
+    }
+    let mut golden = Command::new(&python);
+    golden.arg(Path::new(REPOSITORY).join("tests/decoder.py")).args(["--snapshot", "golden"]);
+    let golden = run_ok(golden.arg(path("v1-origin"))).stdout;
+    let golden: Value = serde_json::from_str(&golden).expect("the decoder prints JSON");
+    let sha256 = "6ee537269773aa62cd97eb923ae26f47897e034883568c0ed41d09b99e08b10b";
+    assert_eq!(golden["sha256"], sha256, "the snapshot that the clone reads from");
+}
+
+/// The encrypted image, with its key of 32 bytes of value 1.
+#[test]
+fn the_encrypted_golden_image_is_decoded() {
+    let Some(python) = tool("python3") else { return };
+    let golden = "crates/pumice-drive/src/controller/tests/golden/v1-encrypted.bin";
+    let drive = Drive::absent();
+    restore(&fs::read(Path::new(REPOSITORY).join(golden)).expect("the image"), drive.path());
+    let (key, wrong, image) = (drive.beside("key"), drive.beside("wrong"), drive.beside("image"));
+    fs::write(&key, [1; 32]).expect("a key file");
+    fs::write(&wrong, [2; 32]).expect("a key file");
+    let decode = |key: &Path| {
+        let mut command = Command::new(&python);
+        command.arg(Path::new(REPOSITORY).join("tests/decoder.py")).arg("--key-file").arg(key);
+        run(command.arg(drive.path()).arg(&image), COMMAND_LIMIT)
+    };
+    assert_eq!(decode(&wrong).code, Some(2));
+    let decoded = decode(&key);
+    assert_eq!(decoded.code, Some(0), "{decoded:#?}");
+    let summary: Value = serde_json::from_str(&decoded.stdout).expect("the decoder prints JSON");
+    let of_two_lives = "f12e172219461f9032c595311cda87d186c7cf904a14d74081e67becd482dfb4";
+    assert_eq!(summary["sha256"], of_two_lives);
+    let ours = drive.beside("ours");
+    let mut command = Command::new(PUMICE);
+    command.arg("extract").arg(drive.path()).arg(&ours).arg("--key-file").arg(&key);
+    run_ok(&mut command);
+    assert!(fs::read(ours).expect("ours") == fs::read(image).expect("the image"));
 }
 
 /// The payloads that `codec::tests::impossible_payloads_of_blocks_are_refused` has.

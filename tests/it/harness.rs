@@ -225,6 +225,11 @@ impl Drive {
         Self { path: device.path().to_owned(), ..Self::absent() }
     }
 
+    /// A drive at a path that something else owns, with a directory of its own.
+    pub(crate) fn absent_at(path: &Path) -> Self {
+        Self { path: path.to_owned(), ..Self::absent() }
+    }
+
     /// The name of a drive that does not exist yet, in a new folder of its directory.
     pub(crate) fn in_folder(folder: &str) -> Self {
         let drive = Self::absent();
@@ -445,11 +450,17 @@ impl Server {
     }
 
     /// Asks the server to end with SIGTERM and asserts that it does so in time and with exit 0.
-    pub(crate) fn stop(mut self) {
+    pub(crate) fn stop(self) {
+        self.stop_with(0);
+    }
+
+    /// As that, with another exit code. Returns what the server has written to its standard error.
+    pub(crate) fn stop_with(mut self, expected: i32) -> String {
         kill_process(pid(&self.child), Signal::TERM).expect("SIGTERM");
         let status = wait(&mut self.child, SERVER_LIMIT);
         let code = status.map(|status| status.code());
-        assert_eq!(code, Some(Some(0)), "end after SIGTERM\n{}", self.stderr());
+        assert_eq!(code, Some(Some(expected)), "end after SIGTERM\n{}", self.stderr());
+        self.stderr()
     }
 
     /// Ends the server with SIGKILL, as a crash of the program would.

@@ -25,6 +25,10 @@ mod bench_sim;
 mod bench_target;
 #[cfg(feature = "bench")]
 mod bench_turns;
+#[cfg(feature = "objects")]
+mod bucket;
+#[cfg(feature = "objects")]
+mod bucket_follow;
 mod cli_doc;
 mod clones;
 mod compact;
@@ -41,6 +45,7 @@ mod detect;
 mod device;
 #[cfg(feature = "bench")]
 mod drives;
+mod encryption;
 mod exports;
 mod fio;
 #[cfg(feature = "bench")]
@@ -54,6 +59,7 @@ mod http;
 mod list;
 mod log;
 mod manual;
+mod mirror;
 mod model;
 mod nbd_client;
 mod nbdinfo;

@@ -20,7 +20,12 @@ fn the_page_lives_in_a_browser() {
     else {
         return;
     };
-    let drive = Drive::create("256M", &["--segment", "4M"]);
+    // Room for what the snapshots hold, which is all of the disk in the end.
+    let drive = Drive::create("256M", &["--segment", "4M", "--capacity", "1G"]);
+    let long = "x".repeat(200);
+    for name in ["nightly", "before the upgrade of the database", &long] {
+        drive.ok(&["snapshot", "create", &drive.named(name)]);
+    }
     let (server, address) = serve(&drive, &["--rated-tbw", "10T"]);
     let mut load = Command::new(fio);
     load.current_dir(drive.path().parent().expect("a directory"))

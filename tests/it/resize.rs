@@ -76,6 +76,65 @@ fn a_drive_grows_and_shrinks_closed_and_served() {
     }
 }
 
+/// Frames and maps of snapshots are moved, and what was moved is read by the decoder, too.
+#[test]
+fn a_drive_with_snapshots_shrinks_closed_and_served() {
+    if tool("qemu-io").is_none() || stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("32M", &["--segment", "4M", "--capacity", "400M"]);
+    let server = drive.serve_with_control(&[]);
+    for (name, byte) in [("a", 1), ("b", 2), ("c", 3)] {
+        qemu_io(&server, &format!("write -P {byte} 0 20M"));
+        let random = drive.beside("random");
+        fs::write(&random, noise(byte, 24 << 20)).unwrap();
+        qemu_io(&server, &format!("write -s {} 8M 24M", random.display()));
+        drive.ok(&["snapshot", "create", &drive.named(name)]);
+    }
+    let image = |place: &str| {
+        let file = drive.beside("image");
+        drive.ok(&["extract", place, &file.display().to_string(), "--force"]);
+        fs::read(file).unwrap()
+    };
+    assert_eq!(resized(&drive, &["--capacity", "280M"]), (32 * MIB, 280 * MIB));
+    qemu_io(&server, "write -P 9 1M 30M");
+    server.stop();
+    drive.assert_checks();
+    assert_eq!(resized(&drive, &["--capacity", "200M"]), (32 * MIB, 200 * MIB));
+    drive.assert_checks();
+    for (name, byte) in [("a", 1), ("b", 2), ("c", 3)] {
+        let expected = [vec![byte; 8 << 20], noise(byte, 24 << 20)].concat();
+        assert!(image(&drive.named(name)) == expected, "{name}");
+        let Some(python) = tool("python3") else { continue };
+        let decoder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/decoder.py");
+        let file = drive.beside("decoded");
+        run_ok(
+            Command::new(python)
+                .arg(decoder)
+                .args(["--snapshot", name])
+                .arg(drive.path())
+                .arg(&file),
+        );
+        assert!(fs::read(file).unwrap() == expected, "{name}, by the decoder");
+    }
+    drive.ok(&["snapshot", "rollback", &drive.named("a"), "--delete-newer"]);
+    let expected = [vec![1; 8 << 20], noise(1, 24 << 20)].concat();
+    assert!(image(&drive.path().display().to_string()) == expected);
+    drive.assert_checks();
+}
+
+/// Bytes that do not compress.
+fn noise(seed: u8, len: usize) -> Vec<u8> {
+    let mut state = u64::from(seed) | 1 << 40;
+    let words = (0..len / 8).map(|_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    });
+    words.flatten().collect()
+}
+
 #[test]
 fn what_would_lose_something_is_refused() {
     if tool("qemu-io").is_none() || stand_in().is_some() {

@@ -186,7 +186,7 @@ fn people_get_a_page_and_an_answer() {
     let finding = &like["measured"][0];
     let truth = stored(&json(&[&image, "--all"]), 0, "codec");
     let made = finding["stored_fraction"].as_f64().expect("a number");
-    assert!((made - truth).abs() < 0.02, "{made} and {truth}");
+    assert!((made - truth).abs() < 0.01, "{made} and {truth}");
 }
 
 #[test]

@@ -93,6 +93,16 @@ fn drives_are_printed_as_their_schemas_say() {
     prints("scrub-1", &["scrub", &drive, "--json"]);
     prints("compact-1", &["compact", &drive, "--json"]);
     prints("set-1", &["set", &drive, "codec=zstd:3", "--json"]);
+    let (encrypted, key) = (path("encrypted.pumice"), path("key"));
+    fs::write(&key, [7; 32]).expect("a key");
+    let create = ["create", &encrypted, "--size", "64M", "--encrypt", "--key-file", &key, "--json"];
+    prints("create-1", &create);
+    prints("key-1", &["key", "list", &encrypted, "--json"]);
+    let add = ["key", "add", &encrypted, "--key-file", &key, "--new-key-file", &key, "--json"];
+    prints("key-1", &add);
+    let rekey = ["rekey", &encrypted, "--key-file", &key, "--drop-other-keys", "--json"];
+    prints("rekey-1", &rekey);
+    prints("locked-1", &["info", &encrypted, "--json"]);
     let snapshot = format!("{drive}@nightly");
     prints("snapshot-1", &["snapshot", "create", &snapshot, "--json"]);
     prints("snapshot-1", &["snapshot", "list", &drive, "--json"]);
@@ -112,6 +122,11 @@ fn drives_are_printed_as_their_schemas_say() {
     prints("list-1", &["list", &drive, "--json"]);
     prints("extract-1", &["extract", &drive, &path("image"), "--json"]);
     prints("rebuild-1", &["rebuild", &drive, &path("b.pumice"), "--json"]);
+    let (one, other) = (path("one"), path("other"));
+    prints("create-1", &["create", &one, &other, "--mirror", "--size", "16M", "--json"]);
+    prints("device-1", &["device", "list", &other, "--json"]);
+    prints("device-1", &["device", "fail", &one, &other, "--json"]);
+    prints("info-1", &["info", &one, "--json"]);
 }
 
 #[cfg(feature = "bench")]

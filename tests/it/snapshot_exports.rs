@@ -420,6 +420,68 @@ fn disks_are_compared_with_a_bookmark_that_cannot_be_read() {
     ["1", "3"].into_iter().for_each(compare_with_a_bookmark);
 }
 
+fn roll_back(threads: &str) {
+    let (Some(_), Some(qemu_io)) = (tool("nbdcopy"), tool("qemu-io")) else { return };
+    if stand_in().is_some() {
+        return;
+    }
+    let world = World::new(&["a", "other"], &["--threads", threads], "");
+    let disks = [8, 9, 10].map(|seed| {
+        let disk = world.random("disk", seed);
+        world.copy(&world.file("disk"), &world.uri("a"));
+        world.ok("create", &format!("a@{seed}"));
+        disk
+    });
+    let back = |more: &[&str]| {
+        let mut command = Command::new(PUMICE);
+        command.env("PUMICE_RUNTIME_DIR", world.path("pumice"));
+        let place = format!("{}@8", world.file("a.pumice"));
+        run(command.args(["snapshot", "rollback", &place]).args(more), COMMAND_LIMIT)
+    };
+    let refused = |finished: Finished, mention: &str| {
+        assert_eq!(finished.code, Some(2), "{finished:?}");
+        assert!(finished.stderr.contains(mention), "{}", finished.stderr);
+        assert_eq!(finished.stderr.lines().count(), 1, "{}", finished.stderr);
+    };
+    // A client of the disk has read what would be gone; of a snapshot, what would be deleted.
+    let (mut client, answer) = world.enter("a");
+    assert_eq!(answer, INFO);
+    assert_eq!(read_block(&mut client, 0), disks[2][..BLOCK]);
+    refused(back(&["--delete-newer"]), "in use by a client");
+    drop(client);
+    let (newer, answer) = world.enter("a@9");
+    assert_eq!(answer, INFO);
+    refused(back(&["--delete-newer"]), "read by a client");
+    drop(newer);
+    refused(back(&[]), "--delete-newer deletes");
+    assert!(world.image("a") == disks[2] && world.image("a@9") == disks[1], "nothing has changed");
+    // Clients of what stays are not concerned.
+    let (mut older, _) = world.enter("a@8");
+    let (_other, answer) = world.enter("other");
+    assert_eq!(answer, INFO);
+    let done = back(&["--delete-newer"]);
+    assert!(done.code == Some(0) && done.stdout.contains("@10: deleted"), "{done:?}");
+    assert_eq!(read_block(&mut older, 0), disks[0][..BLOCK]);
+    for name in ["a@9", "a@10"] {
+        assert_eq!(world.enter(name).1, ERR_UNKNOWN, "{name}");
+    }
+    assert!(world.image("a") == disks[0]);
+    assert_eq!(changed(&world, "a", "8").unwrap(), differing(&disks[0], &disks[0]));
+    let write = "write -P 1 5000 100k";
+    run_ok(Command::new(qemu_io).args(["-f", "raw", "-c", write]).arg(world.uri("a")));
+    let written = world.image("a");
+    assert_eq!(changed(&world, "a", "8").unwrap(), differing(&disks[0], &written));
+    world.server.restart();
+    wait_until("it answers", || world.snapshot("list", "a").code == Some(0));
+    assert!(world.image("a") == written && world.image("a@8") == disks[0]);
+    assert_eq!(changed(&world, "a", "8").unwrap(), differing(&disks[0], &written));
+}
+
+#[test]
+fn a_served_drive_is_rolled_back_once_its_clients_are_gone() {
+    ["1", "3"].into_iter().for_each(roll_back);
+}
+
 /// Guards against exports that return errors until the next snapshot is taken.
 #[test]
 fn a_snapshot_that_was_given_up_for_space_is_no_export() {

@@ -356,7 +356,7 @@ pub(crate) fn tls_client(certificates: &Path) -> rustls::ClientConnection {
     roots.add(authority).unwrap();
     let chain = vec![CertificateDer::from_pem_file(certificates.join("client-cert.pem")).unwrap()];
     let key = PrivateKeyDer::from_pem_file(certificates.join("client-key.pem")).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()

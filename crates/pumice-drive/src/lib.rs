@@ -72,7 +72,7 @@
 //!   thread through a channel.
 //! * Not for a general async executor: it needs the [`Runtime`] of this crate for I/O and time, or
 //!   an implementation of [`Clock`] and [`Medium`] on another one.
-//! * Not encrypted, not replicated, and without snapshots.
+//! * Not replicated.
 //! * Not released. The format may still change; keep no data in it that you have nowhere else.
 //! * Not portable: Linux only, with io_uring if the kernel has it.
 //!
@@ -98,6 +98,7 @@
 pub mod base;
 pub mod codec;
 pub mod controller;
+pub mod crypt;
 pub mod format;
 pub mod media;
 pub mod runtime;

@@ -111,6 +111,8 @@ async fn ask<D: Disk>(
     let Shared { runtime, spare_time, .. } = &*session.shared;
     let end = command.offset + command.length;
     let (mut at, mut visits, mut is_wanted) = (command.offset, 0, !answers.is_empty());
+    // Of a disk that changes by itself, the next piece may be of another moment.
+    let is_one_piece = session.export.disk.pinned().is_some();
     while at < end && is_wanted && visits < visits_max && !session.replies.has_failed() {
         // A disk that lists nothing ends the answer.
         is_wanted = false;
@@ -124,6 +126,7 @@ async fn ask<D: Disk>(
             is_wanted && visits % PIECE_VISITS != 0
         });
         spare_time.piece(runtime, piece).await?;
+        is_wanted &= !is_one_piece;
     }
     Ok(())
 }

@@ -159,6 +159,14 @@ impl<D: Disk + 'static> Server<D> {
         }
     }
 
+    /// Waits until no client uses this export, which is on this thread, if all that do are just
+    /// leaving.
+    pub async fn until_unused(&self, export: &str) {
+        let Shared { runtime, changed, .. } = &*self.shared;
+        let unused = changed.wait_for(|| (self.users_of(export) == 0).then_some(()));
+        runtime.timeout(LEAVING_NS, unused).await;
+    }
+
     /// Applies what [`Options`](super::Options) say to a new server.
     pub(super) fn settle(self: &Rc<Self>) {
         self.apply_rates();

@@ -37,7 +37,26 @@ pub trait Disk {
         async {}
     }
 
-    /// Fills `out` with the bytes at `offset`.
+    /// Returns the disk as it is now, for the parts of one request; `None` for a disk that changes
+    /// only by requests. Reads of it may fail once the disk is another one.
+    fn pinned(&self) -> Option<Self>
+    where
+        Self: Sized,
+    {
+        None
+    }
+
+    /// After a read of `pinned` has failed: waits until the disk is another one. Returns false if
+    /// that is not what the failure is about.
+    fn moves_on(&self, _pinned: &Self) -> impl Future<Output = bool>
+    where
+        Self: Sized,
+    {
+        async { false }
+    }
+
+    /// Fills `out` with the bytes at `offset`. Of a disk that changes by itself, all of them are of
+    /// one moment.
     fn read(&self, offset: u64, out: &mut [u8]) -> impl Future<Output = Result<()>>;
 
     /// Writes `data` at `offset`, without FUA, if that completes without waiting for the medium.
@@ -66,8 +85,13 @@ pub trait Disk {
     /// Loads a range into memory if the disk has a cache; best effort.
     fn prefetch(&self, offset: u64, len: u64) -> impl Future<Output = Result<()>>;
 
+    /// Learns that the server ends: requests under way need not wait for long any more for what may
+    /// never answer. A request that is not carried out must fail. Must not block.
+    fn ending(&self) {}
+
     /// Calls `visit` with each extent from `offset` on, until it returns false or `len` bytes are
-    /// covered. Extents do not reach beyond the range. A disk without a map reports everything as
+    /// covered. Of a disk that changes by itself, all of them are of one moment, and it may stop
+    /// earlier. Extents do not reach beyond the range. A disk without a map reports everything as
     /// data.
     fn extents(
         &self,
@@ -101,6 +125,10 @@ pub trait Disk {
 }
 
 impl<M: Medium, C: Clock> Disk for Drive<M, C> {
+    fn ending(&self) {
+        self.ending();
+    }
+
     fn size_bytes(&self) -> u64 {
         self.size_bytes()
     }

@@ -57,7 +57,7 @@ impl Identity {
     pub fn load(directory: &Path, verifies_clients: bool) -> Result<Self> {
         let mut files = Files { directory, hasher: DefaultHasher::new() };
         let mut validities = Vec::new();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ServerConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(|error| files.unusable("", &error))?;

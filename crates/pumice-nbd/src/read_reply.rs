@@ -48,13 +48,16 @@ pub(super) async fn read<D: Disk>(session: &Session<D>, command: Command) {
         return;
     }
     let length = command.length as usize;
-    let is_whole = session.dialect.headers == Headers::Simple
-        || matches!(command.verb, Verb::Read { is_whole: true });
     if length < READ_DIRECT_BYTES {
         return read_short(session, command).await;
     }
+    // Of a disk that changes by itself, all parts are of one moment.
+    let pinned = session.export.disk.pinned();
+    let is_whole = pinned.is_some()
+        || session.dialect.headers == Headers::Simple
+        || matches!(command.verb, Verb::Read { is_whole: true });
     let result = if is_whole {
-        read_whole(session, command).await
+        read_whole(session, command, pinned).await
     } else {
         read_parts(session, command).await
     };
@@ -80,7 +83,11 @@ async fn read_short<D: Disk>(session: &Session<D>, command: Command) {
 
 /// Sends one header and all data after it. Reads everything at once if the budget has room for
 /// that, else piece by piece.
-async fn read_whole<D: Disk>(session: &Session<D>, command: Command) -> Result<()> {
+async fn read_whole<D: Disk>(
+    session: &Session<D>,
+    command: Command,
+    mut pinned: Option<D>,
+) -> Result<()> {
     let length = command.length as usize;
     let mut payload = acquire(session, length).await;
     // While it waited for the buffer the client may have left.
@@ -88,9 +95,9 @@ async fn read_whole<D: Disk>(session: &Session<D>, command: Command) -> Result<(
         return Ok(());
     }
     let piece = length.min(payload.buffer.len() - HEAD_BYTES);
-    let disk = &session.export.disk;
     let first = &mut payload.buffer[HEAD_BYTES..][..piece];
-    let mut result = disk.read(command.offset, first).await;
+    let mut result = read_first(session, &mut pinned, command.offset, first).await;
+    let disk = pinned.as_ref().unwrap_or(&session.export.disk);
     if let Err(error) = &result {
         session.replies.room().await;
         session.append_failure(&command, error, None);
@@ -136,6 +143,24 @@ async fn read_whole<D: Disk>(session: &Session<D>, command: Command) -> Result<(
         }
     }
     result
+}
+
+/// Reads the first part of a read, of which nothing was sent yet: of another disk, if the one that
+/// was pinned cannot be read any more.
+async fn read_first<D: Disk>(
+    session: &Session<D>,
+    pinned: &mut Option<D>,
+    offset: u64,
+    out: &mut [u8],
+) -> Result<()> {
+    let disk = &*session.export.disk;
+    loop {
+        let Some(current) = &*pinned else { return disk.read(offset, out).await };
+        match current.read(offset, out).await {
+            Err(_) if disk.moves_on(current).await => *pinned = disk.pinned(),
+            result => return result,
+        }
+    }
 }
 
 /// Sends a chunk for each run of zeroes and for each piece of data. Other replies may be sent in

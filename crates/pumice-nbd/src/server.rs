@@ -483,9 +483,10 @@ impl<D: Disk + 'static> Server<D> {
     /// at most [`Options::grace_ns`], flushes the disks, and closes the connections and listeners.
     ///
     /// The server waits for hosts for at most twice [`Options::grace_ns`]: for requests in flight,
-    /// and for connections to close. The flush in between has no limit: a device with a full write
-    /// cache needs minutes, and giving up would lose what is about to become durable. To stop
-    /// earlier, end the process, which loses just that.
+    /// and for connections to close. The flush in between has no limit but that of the disk, which
+    /// learns of the end ([`Disk::ending`]): a device with a full write cache needs minutes, and
+    /// giving up would lose what is about to become durable. To stop earlier, end the process,
+    /// which loses just that.
     ///
     /// # Errors
     /// The first flush that failed; the log names its export. What was acknowledged since the last
@@ -497,6 +498,7 @@ impl<D: Disk + 'static> Server<D> {
         for listener in self.listeners.borrow().iter() {
             shutdown_socket(listener);
         }
+        self.exports().iter().for_each(|export| export.disk.ending());
         let elsewhere = self.end_elsewhere(Elsewhere::shut_down).await;
         let is_quiet = || self.shared.links.borrow().iter().all(|link| link.is_quiet.get());
         let quiet = changed.wait_for(|| is_quiet().then_some(()));
@@ -536,6 +538,12 @@ impl<D: Disk + 'static> Server<D> {
     /// Returns the number of clients connected now, including those in their handshake.
     pub fn connections(&self) -> usize {
         self.shared.links.borrow().len()
+    }
+
+    /// Returns the number of clients that have chosen this export, which is on this thread,
+    /// wherever their connections are.
+    pub fn users_of(&self, export: &str) -> usize {
+        self.shared.users_of(export)
     }
 
     /// Returns the exports on this thread.

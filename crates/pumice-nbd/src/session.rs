@@ -198,6 +198,13 @@ impl<D: Disk> Shared<D> {
         links.iter().filter(|link| link.caller.export() == Some(export)).count()
     }
 
+    /// Returns the number of clients that use a disk of this thread as their export.
+    pub(super) fn users_of(&self, export: &str) -> usize {
+        let (links, relayed) = (self.links.borrow(), self.relayed.borrow());
+        let callers = links.iter().map(|link| &link.caller).chain(relayed.iter());
+        callers.filter(|caller| caller.export() == Some(export)).count()
+    }
+
     /// Returns the number of clients for which the rules of an export hold: its own, and those of
     /// earlier states of its disk.
     pub(super) fn clients_ruled_by(&self, name: &str) -> usize {

@@ -1,11 +1,16 @@
 //! Makes a profile from which the benchmark generates similar data: windows of 64 KiB around some
 //! of the draws.
 //!
-//! In a large file, a window is the data around the draw. Small files are concatenated, as a file
-//! system lays them out, each file with the same probability: a file with `n` blocks is drawn `n`
-//! times as often as one with a single block, so one of its draws in `n` counts.
+//! In a large file, a window is the data around the draw, and counts once, however often it is
+//! drawn: if the profile has room for all windows of the data, it has each of them. Small files are
+//! concatenated, as a file system lays them out, each file with the same probability: a file with
+//! `n` blocks is drawn `n` times as often as one with a single block, so one of its draws in `n`
+//! counts.
 
-use super::population::Draw;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::population::{Draw, Source};
 use super::read::Reader;
 use super::work::Work;
 use pumice_bench::payload::{Profile, Profiling, Saving, WINDOW_BYTES};
@@ -34,6 +39,7 @@ pub(super) fn like(
         profiling: Profiling::default(),
         buffer: Vec::new(),
         small: Vec::new(),
+        seen: HashSet::new(),
     };
     let (mut small, mut large) = (0, 0);
     for draw in draws {
@@ -58,13 +64,19 @@ struct Windows {
     buffer: Vec<u8>,
     /// Small files that do not fill a window yet.
     small: Vec<u8>,
+    /// Windows of large files that were looked at, by file and first block.
+    seen: HashSet<(*const Source, u64)>,
 }
 
 impl Windows {
-    /// Adds the window around a draw. Returns the number of windows added: 0 if it cannot be read.
+    /// Adds the window around a draw. Returns the number of windows added: 0 if it was drawn before
+    /// or cannot be read.
     fn add_large(&mut self, draw: &Draw) -> usize {
         let aligned = draw.block - draw.block % WINDOW_BLOCKS;
         let first = aligned.min(draw.source.blocks() - WINDOW_BLOCKS);
+        if !self.seen.insert((Arc::as_ptr(&draw.source), first)) {
+            return 0;
+        }
         match self.reader.read(&draw.source, first, WINDOW_BLOCKS, &mut self.buffer) {
             Ok(_) => {
                 self.profiling.add(&self.buffer);

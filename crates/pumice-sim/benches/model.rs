@@ -50,7 +50,7 @@ fn spec(shape: FlashShape, user_blocks: u64, stored: f64) -> LogSpec {
         stored: StoredSizes::Constant(stored),
         stored_min: 0.0,
         header_bytes: if stored < 1.0 { 24 } else { 0 },
-        parity_percent: 0.0,
+        stripe_dies: None,
         victims: VictimPolicy::Greedy,
         moved_apart: true,
         buffer_bytes: 8 << 20,

@@ -1,13 +1,14 @@
 //! Converts the numbers of a profile into the parameters of the simulations.
 //!
-//! **Programmed bytes that are not data** (parity, ECC beyond the spare area, the drive's own
-//! metadata) reduce the programming speed, not the space: the flash of a profile has the stated
-//! size, and the size of the disk was chosen with this overhead in mind.
+//! **Programmed bytes that are not data** (ECC beyond the spare area, the drive's own metadata)
+//! reduce the programming speed, not the space: the flash of a profile has the stated size, and the
+//! size of the disk was chosen with this overhead in mind. The parity of a section `[parity]` does
+//! take space: its rows are programmed, and counted, as rows.
 
 use super::front::FrontSpec;
 use super::ftl::{BLOCK_BYTES, LogSpec, StoredSizes, VictimPolicy};
 use super::log_store::LogStoreSpec;
-use super::profile::{Design, Flash, Profile, Sourced};
+use super::profile::{Design, Flash, Parity, Profile, Sourced};
 use crate::nand::{FlashShape, FlashTiming};
 use crate::{Error, Result};
 use pumice_drive::codec::Codec;
@@ -35,7 +36,7 @@ const SCALED_PAGES: u32 = 8;
 /// # Errors
 /// `Unsupported` for drives of any other kind.
 pub(super) fn log_flash(profile: &Profile) -> Result<&Flash> {
-    let Design::Log { flash } = &profile.design else {
+    let Design::Log { flash, .. } = &profile.design else {
         let what = format!("{} is of kind \"{}\"", profile.id, profile.kind());
         let what = format!("{what}, which cannot be simulated without content: use a \"log\"");
         return Err(Error::Unsupported(what.into()));
@@ -146,19 +147,23 @@ impl LogSpec {
         let buffer_min = 2 * u64::from(shape.row_bytes()) + u64::from(BLOCK_BYTES);
         let buffer_bytes = controller.buffer_bytes.as_ref().map_or(0, |bytes| bytes.is);
         let wear_gap = (flash.pe_cycles.is * WEAR_GAP_PERCENT / 100).max(1);
+        let stripe_dies = profile.parity().map(|it| whole(profile, "stripe_dies", &it.stripe_dies));
+        let stripe_dies = stripe_dies.transpose()?;
+        let parity_share = profile.parity().map_or(0.0, Parity::share);
         let spec = Self {
             shape,
             timing: timing(flash),
             user_blocks: profile.size_bytes.is / u64::from(BLOCK_BYTES),
             stored: if compresses { stored } else { StoredSizes::Constant(1.0) },
-            // What a drive stores at least was measured on its flash: its overhead included.
+            // What a drive stores at least was measured on its flash: overhead and parity included.
             stored_min: if compresses {
-                controller.stored_min() * (1.0 - flash.overhead_percent.is / 100.0)
+                let data_share = (1.0 - flash.overhead_percent.is / 100.0) * (1.0 - parity_share);
+                controller.stored_min() * data_share
             } else {
                 0.0
             },
             header_bytes: 0,
-            parity_percent: 0.0,
+            stripe_dies,
             victims: VictimPolicy::Greedy,
             moved_apart: true,
             buffer_bytes: buffer_bytes.max(buffer_min),
@@ -203,7 +208,9 @@ impl LogSpec {
         }
         let segment = |spec: &Self| spec.shape.block_bytes() * u64::from(spec.shape.dies());
         let (raw, before) = (self.raw_bytes()?, segment(&self));
-        while raw * ratio / (segment(&self) as f64) < f64::from(SCALED_SEGMENTS)
+        let data_share = 1.0 - self.parity_share();
+        let of_data = |spec: &Self| segment(spec) as f64 * data_share;
+        while raw * ratio / of_data(&self) < f64::from(SCALED_SEGMENTS)
             && self.shape.pages_per_block.is_multiple_of(2)
             && self.shape.pages_per_block > SCALED_PAGES
         {
@@ -213,7 +220,7 @@ impl LogSpec {
         self.bad_percent = 0.0;
         // Segments beyond those that hold data, counted as in `raw_bytes`.
         let spare = f64::from(self.free_segments) + 0.5;
-        let segments = (raw * ratio / segment(&self) as f64 + spare).ceil();
+        let segments = (raw * ratio / of_data(&self) + spare).ceil();
         self.shape.blocks_per_plane = segments as u32;
         // No block has to fit yet.
         self.user_blocks = 1;

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::convert;
 use super::front::FrontSpec;
-use super::ftl::{BLOCK_BYTES, LogCounts, ReadTimes, StoredSizes};
+use super::ftl::{BLOCK_BYTES, FaultKind, LogCounts, ReadTimes, RebuildTimes, StoredSizes};
 use super::log_store::{LogStore, LogStoreSpec};
 use super::profile::Profile;
 use super::streams::Streams;
@@ -143,7 +143,7 @@ struct Flight {
 }
 
 /// One drive of a RAID 0.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Member {
     store: LogStore,
     streams: Streams,
@@ -156,7 +156,7 @@ struct Member {
 }
 
 /// A drive, or a RAID 0 of drives, in virtual time.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct LogDrive {
     members: Vec<Member>,
     /// Mean stored fraction of a block.
@@ -166,6 +166,34 @@ pub struct LogDrive {
     events: BinaryHeap<Reverse<Event>>,
     events_made: u64,
     flights: Vec<Option<Flight>>,
+    /// Requests that have ended since the faults were set.
+    requests_ended: u64,
+    /// In the order in which they come.
+    faults: VecDeque<FaultAt>,
+}
+
+/// A part of the flash that fails while a host runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaultAt {
+    /// Requests that end before it.
+    pub requests: u64,
+    /// What fails.
+    pub kind: FaultKind,
+    /// The die of that part, from 0; of a RAID 0, on the first drive.
+    pub die: u32,
+}
+
+/// What the failure of a die takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LostDie {
+    /// Blocks of the host that are lost.
+    pub blocks_lost: u64,
+    /// Bytes of frames that were written elsewhere.
+    pub rebuilt_bytes: u64,
+    /// Bytes of pages that were read for that.
+    pub read_bytes: u64,
+    /// How far the rebuild came, with nothing else to do.
+    pub times: RebuildTimes,
 }
 
 impl LogDriveSpec {
@@ -237,6 +265,8 @@ impl LogDrive {
             events: BinaryHeap::new(),
             events_made: 0,
             flights: Vec::new(),
+            requests_ended: 0,
+            faults: VecDeque::new(),
         })
     }
 
@@ -267,6 +297,53 @@ impl LogDrive {
         self.now_ns
     }
 
+    /// Lets parts of the flash fail during the following requests.
+    pub fn fail_at(&mut self, mut faults: Vec<FaultAt>) {
+        faults.sort_by_key(|fault| fault.requests);
+        self.faults = faults.into();
+        self.requests_ended = 0;
+    }
+
+    /// Returns how far the rebuild after the last fault is.
+    pub fn rebuild(&self) -> RebuildTimes {
+        self.members[0].store.ftl.rebuild()
+    }
+
+    /// Returns what the failure of a die of the first drive would take now, while the host waits.
+    /// Takes as much memory as the drive.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a die that does not exist or has failed; `NoSpace` if the other dies have
+    /// too little space.
+    pub fn lost_die(&self, die: u32) -> Result<LostDie> {
+        let mut ftl = self.members[0].store.ftl.clone();
+        let (before, pages) = (ftl.counts(), ftl.flash_counts().pages_read);
+        let now_ns = ftl.settle().max(self.now_ns);
+        ftl.fail(now_ns, ftl.fault_on(die, FaultKind::Die))?;
+        ftl.settle();
+        let counts = ftl.counts().since(&before);
+        let pages = ftl.flash_counts().pages_read - pages;
+        Ok(LostDie {
+            blocks_lost: counts.blocks_lost,
+            rebuilt_bytes: counts.rebuilt_bytes,
+            read_bytes: pages * u64::from(self.spec.store.log.shape.page_bytes),
+            times: ftl.rebuild(),
+        })
+    }
+
+    /// Lets the parts fail whose time has come.
+    fn fail_due(&mut self) -> Result<()> {
+        while let Some(&FaultAt { requests, kind, die }) = self.faults.front() {
+            if requests > self.requests_ended {
+                break;
+            }
+            self.faults.pop_front();
+            let ftl = &mut self.members[0].store.ftl;
+            ftl.fail(self.now_ns, ftl.fault_on(die, kind))?;
+        }
+        Ok(())
+    }
+
     /// Runs a host with `slots` slots to its end. Returns whether the host reached it; false if
     /// `stop` was set first.
     ///
@@ -279,6 +356,7 @@ impl LogDrive {
             return Err(Error::InvalidInput(what.into()));
         }
         self.flights = vec![None; slots as usize];
+        self.fail_due()?;
         for slot in 0..slots {
             self.ask(host, slot)?;
         }
@@ -459,6 +537,8 @@ impl LogDrive {
         }
         host.done(&flight.request, flight.begun_ns, self.now_ns);
         self.flights[slot as usize] = None;
+        self.requests_ended += 1;
+        self.fail_due()?;
         self.ask(host, slot)
     }
 }

@@ -58,7 +58,7 @@ struct OpenUnit {
 }
 
 /// The storage of one drive.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct LogStore {
     pub(super) ftl: LogFtl,
     map: Option<MapPages>,

@@ -6,7 +6,7 @@ use hashlink::LinkedHashSet;
 use super::profile::MAP_REGION_BYTES;
 
 /// The cached pages of a map.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct MapPages {
     /// Number of pages that fit; at least 1.
     pages_max: u64,

@@ -1,13 +1,17 @@
-//! What hosts do beside requests: they scrub the drive, change its size and capacity, take
-//! snapshots and look at them, which `snapshots` and `views` have.
+//! What hosts do beside requests: they scrub the drive, change its size and capacity, replace its
+//! key, take snapshots, look at them, make clones and have segments emptied, which `snapshots`,
+//! `views`, `clones` and `retention` have.
 
 use rand::RngExt;
 
 use super::hazard::Hazard;
 use super::host::{BLOCK, Host};
 use super::oracle::Mismatch;
+use super::world::secret;
 use pumice_drive::base::{Error, ErrorKind};
-use pumice_drive::controller::Resize;
+use pumice_drive::controller::{NewKeys, Resize};
+use pumice_drive::crypt::Randomness;
+use pumice_drive::media::Medium;
 
 /// A chore follows one request in this many, if the world has the chore at all.
 const REQUESTS_PER_CHORE: u32 = 40;
@@ -31,11 +35,20 @@ impl Host {
                 _ => self.resize().await?,
             }
         }
+        if self.scene.hazards.has(Hazard::Encryption)
+            && self.random.random_range(0..2 * REQUESTS_PER_CHORE) == 0
+        {
+            self.rekey().await?;
+        }
         if self.scene.hazards.has(Hazard::Snapshots) {
             self.snapshot().await?;
             self.look_back().await?;
+            self.retain().await?;
         }
-        Ok(())
+        if self.scene.hazards.has(Hazard::Clones) {
+            self.tend_clones().await?;
+        }
+        self.flatten().await
     }
 
     /// Reads everything that the drive holds; only damage is a problem.
@@ -106,12 +119,42 @@ impl Host {
         }
     }
 
+    /// Replaces the key of the drive, or goes on with that.
+    async fn rekey(&mut self) -> Result<(), Mismatch> {
+        let drive = self.drive.clone();
+        let goes_on = drive.info().has_earlier_key;
+        let randomness = Randomness::seeded(self.random.random());
+        let keys = {
+            let layers = self.scene.layers.borrow();
+            let cipher = layers.as_ref().expect("a life has a medium").cipher();
+            NewKeys::draw(drive.uuid(), cipher, &[secret()], 0, randomness)
+        };
+        let keys = keys.expect("a key is no passphrase");
+        match drive.rekey((!goes_on).then_some(&keys)).await {
+            Ok(_) => {
+                let mut tally = self.scene.tally.borrow_mut();
+                tally.rekeys += 1;
+                tally.rekeys_gone_on += u64::from(goes_on);
+                Ok(())
+            }
+            // Another one may have ended, or begun, in the meantime.
+            Err(error) if self.is_refusal(&error) || self.may_fail(&error) => Ok(()),
+            Err(error) => Err(Mismatch {
+                promised: "a key is replaced, or that is refused".to_owned(),
+                found: error.chain(),
+            }),
+        }
+    }
+
     /// Returns whether a resize was refused for a reason of the world.
     fn is_refusal(&self, error: &Error) -> bool {
         match error.kind() {
             ErrorKind::NoSpace | ErrorKind::Busy => true,
-            // The capacity does not shrink below snapshots.
-            ErrorKind::InvalidInput => self.scene.hazards.has(Hazard::Snapshots),
+            // The capacity does not shrink below snapshots, and damaged ones keep their key.
+            ErrorKind::InvalidInput => {
+                self.scene.hazards.has(Hazard::Snapshots)
+                    || self.scene.hazards.has(Hazard::Encryption)
+            }
             _ => false,
         }
     }

@@ -28,8 +28,8 @@ const READING_BYTES_MAX: u64 = 16 << 20;
 /// requests in progress have changed: up to 24 KiB of runs each, and twice 256 tables of 60 bytes.
 const LEAF_BYTES_MORE: u64 = 8 * ((24 << 10) + 2 * 256 * 60);
 
-/// Bytes of a record with one block beside its payload: header and source.
-const BLOCK_OVERHEAD: u64 = 64;
+/// Bytes of a record with one block beside its payload: header, source and seal.
+const BLOCK_OVERHEAD: u64 = 92;
 
 /// Segments of a full drive that may be partly empty: the open one of each stream, and the one that
 /// garbage collection has no gain from.

@@ -37,6 +37,13 @@ pub enum Hazard {
     Snapshots,
     /// Hosts read and send snapshots, which another drive receives.
     Transfers,
+    /// Hosts make clones of snapshots, which others use.
+    Clones,
+    /// Many snapshots are kept of a small drive, and segments that they need are emptied again and
+    /// again.
+    Retention,
+    /// The drive is encrypted, and hosts replace its key.
+    Encryption,
 }
 
 /// A hazard's name, weight by default, and description.
@@ -51,7 +58,7 @@ const fn entry(hazard: Hazard, name: &'static str, percent: u8, about: &'static 
     Entry { hazard, name, percent, about }
 }
 
-const COUNT: usize = 14;
+const COUNT: usize = 17;
 
 /// All hazards, in the order of their numbers.
 const ENTRIES: [Entry; COUNT] = [
@@ -68,7 +75,10 @@ const ENTRIES: [Entry; COUNT] = [
     entry(Hazard::Resize, "resize", 10, "hosts resize the drive"),
     entry(Hazard::Rescue, "rescue", 10, "extract and rebuild in the end"),
     entry(Hazard::Snapshots, "snapshots", 20, "hosts take and delete snapshots"),
-    entry(Hazard::Transfers, "transfers", 0, "snapshots are read, sent and received elsewhere"),
+    entry(Hazard::Transfers, "transfers", 30, "snapshots are read, sent and received elsewhere"),
+    entry(Hazard::Clones, "clones", 40, "clones of snapshots are made, written and flattened"),
+    entry(Hazard::Retention, "retention", 10, "many snapshots are kept, and segments emptied"),
+    entry(Hazard::Encryption, "encryption", 25, "encrypted drives, and hosts replace the key"),
 ];
 
 const _: () = {
@@ -155,7 +165,12 @@ impl Weights {
     pub(super) fn draw(&self, seed: u64) -> Hazards {
         // An arbitrary constant keeps this stream apart from the one that draws the drive.
         let mut random = random(seed ^ 0x6861_7a61_7264_7321);
-        Hazards(self.0.map(|percent| random.random_range(0..100) < percent))
+        let mut drawn = self.0.map(|percent| random.random_range(0..100) < percent);
+        if drawn[Hazard::Retention as usize] {
+            drawn[Hazard::Snapshots as usize] = true;
+            drawn[Hazard::Age as usize] = false;
+        }
+        Hazards(drawn)
     }
 }
 

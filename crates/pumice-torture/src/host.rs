@@ -15,6 +15,7 @@ use rand::{Rng, RngExt};
 
 use super::data::{self, Texture};
 use super::oracle::{Change, Content, Mismatch};
+use super::retention::WRITTEN_BLOCKS;
 use super::scene::{Scene, TorturedDrive, Verb};
 use pumice_drive::base::seed::{Random, random};
 use pumice_drive::base::units::BLOCK_BYTES;
@@ -22,7 +23,7 @@ use pumice_drive::base::{Clock, ErrorKind, Result};
 use pumice_drive::controller::{ATOMIC_WRITE_BYTES, Taken};
 
 /// The behaviour of a world's hosts.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Habits {
     /// Longest pause between two requests of a host, in nanoseconds.
     pub(super) pause_ns: u64,
@@ -40,6 +41,8 @@ pub(super) struct Habits {
     /// Whether the first host fills the disk, overwrites a part of each frame and leaves most of
     /// them alone then.
     pub(super) ages: bool,
+    /// Whether writes are of some blocks, on a drive of which many snapshots are kept.
+    pub(super) retains: bool,
     /// Whether hosts mostly read on where they have read last, so that the drive reads ahead.
     pub(super) reads_on: bool,
     /// Share of flushes among requests, and share of FUA among changes, in per cent.
@@ -57,7 +60,7 @@ const TRIES_AFTER_TRIM: u32 = 3;
 pub(super) struct Host {
     pub(super) drive: Rc<TorturedDrive>,
     pub(super) scene: Rc<Scene>,
-    habits: Habits,
+    pub(super) habits: Habits,
     pub(super) random: Random,
     /// Next offset of a host that overwrites the disk sequentially.
     sequential: Option<u64>,
@@ -362,6 +365,7 @@ impl Host {
         let random = &mut self.random;
         let len = match random.random_range(0..64) {
             _ if self.habits.is_small => 1 << random.random_range(8..=12),
+            0..56 if self.habits.retains => BLOCK_BYTES * random.random_range(WRITTEN_BLOCKS),
             0..48 if self.habits.ages => BLOCK_BYTES * random.random_range(1..=8),
             0..36 if self.habits.is_heavy => BLOCK_BYTES * random.random_range(64..=256),
             drawn => any_len(random, drawn),

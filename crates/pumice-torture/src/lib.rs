@@ -11,10 +11,12 @@
 //!   `damage`: bits and sectors that go bad under a served drive, and stay bad.
 //! * `rescue`: a drive is extracted and rebuilt. `snapshots`: some are taken, deleted and compared.
 //!   `views`: they are read and sent while hosts write. `transfers`: another drive receives them.
+//!   `retention`: many are kept while segments that they need are emptied again and again.
 //! * `gauge`: bounds of memory, time and space.
 //! * `oracle`: what a disk must hold. `scene`: what all parts of a world share. `trace`: the
 //!   fingerprint of a run.
 //! * `tally`, `violation`: the result. `keep`: the states of a world as files.
+//! * `mirror`: a drive on two members that fail apart.
 //! * `sweep`: one damaged sector at a time, many times over.
 //! * `full`: a full drive that is overwritten for hours, without crashes.
 //! * `ageing`: drives that are overwritten as databases do, for many times what they hold.
@@ -26,6 +28,7 @@
 
 mod ageing;
 mod chores;
+mod clones;
 mod crash_point;
 mod damage;
 mod data;
@@ -38,8 +41,10 @@ mod keep;
 mod latencies;
 mod life;
 mod medium;
+mod mirror;
 mod oracle;
 mod rescue;
+mod retention;
 mod rot;
 mod scene;
 mod snapshots;
@@ -56,6 +61,7 @@ mod world;
 pub use ageing::{AgeingPlan, AgeingReport, Used, run_ageing};
 pub use full::{FullPlan, FullReport, run_full};
 pub use hazard::{Hazard, Weights};
+pub use mirror::run_mirrors;
 pub use sweep::{SweepReport, sweep};
 pub use tally::Tally;
 pub use violation::Violation;

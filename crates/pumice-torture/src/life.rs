@@ -13,6 +13,7 @@ use super::crash_point::CrashAt;
 use super::host::{Habits, Host};
 use super::medium::{Layers, TracedMedium};
 use super::oracle::{Found, Mismatch};
+use super::retention::ROUNDS;
 use super::scene::{Faults, Scene, TorturedDrive};
 use pumice_drive::base::seed::Random;
 use pumice_drive::base::units::BLOCK_BYTES;
@@ -155,7 +156,6 @@ impl Life {
         self.scene.start_tasks();
         self.scene.faults.set(plan.faults);
         self.layers.set_plan(plan.serving.clone());
-        self.scene.allow_requests(plan.requests);
         self.serve(&drive, plan, random).await?;
         self.stage.set(Stage::Closing);
         self.scene.count_progress();
@@ -191,6 +191,7 @@ impl Life {
         if let Some(workers) = self.scene.workers.get() {
             drive.use_workers(workers.clone());
         }
+        self.scene.set_origin(&drive).await?;
         Ok(drive)
     }
 
@@ -260,7 +261,7 @@ impl Life {
         Ok(())
     }
 
-    /// Runs all hosts to their end, then audits the accounts.
+    /// Serves hosts, in one round or several, then audits the accounts.
     async fn serve(
         &self,
         drive: &Rc<TorturedDrive>,
@@ -270,28 +271,24 @@ impl Life {
         if plan.lost_batches > 0 {
             self.scene.is_damaged.set(true);
         }
+        let rounds = match plan.habits.retains {
+            true => random.random_range(ROUNDS),
+            false => 1,
+        };
+        let share = plan.requests.div_ceil(rounds);
+        self.scene.allow_requests(share);
         self.prepare(drive, plan, random).await?;
-        let left = Rc::new(Cell::new(plan.hosts));
-        let ended = Rc::new(WaitQueue::default());
-        for _ in 0..plan.hosts {
-            let scene = self.scene.clone();
-            let host = Host::new(drive.clone(), scene, plan.habits, random.next_u64());
-            let (left, ended) = (left.clone(), ended.clone());
-            self.scene.runtime.spawn(self.scene.crash_point.task(async move {
-                host.run().await;
-                left.set(left.get() - 1);
-                ended.wake_all();
-            }));
-        }
-        let all_ended = ended.wait_for(|| (left.get() == 0).then_some(()));
-        if self.scene.runtime.timeout(LIFE_NS_MAX, all_ended).await.is_none() {
-            return Err(Mismatch {
-                promised: "every request ends".to_owned(),
-                found: format!("{} hosts still wait", left.get()),
-            });
-        }
-        if plan.is_sound() && plan.serving.no_space_errors == Trigger::Never {
-            self.roll_back(drive, random).await?;
+        for _ in 0..rounds {
+            self.run_hosts(drive, plan, random).await?;
+            if plan.habits.retains {
+                let (scene, seed) = (self.scene.clone(), random.next_u64());
+                let host = Host::new(drive.clone(), scene, plan.habits, seed);
+                host.empty_in_part().await?;
+            }
+            if plan.is_sound() && plan.serving.no_space_errors == Trigger::Never {
+                self.roll_back(drive, random).await?;
+            }
+            self.scene.allow_requests(share);
         }
         // Half of the lives close at once, the rest give the background tasks some idle time.
         if random.random() {
@@ -301,6 +298,35 @@ impl Life {
         self.layers.set_plan(FaultPlan::default());
         self.audit(drive).await?;
         self.layers.set_plan(plan.serving.clone());
+        Ok(())
+    }
+
+    /// Runs all hosts until no request is left.
+    async fn run_hosts(
+        &self,
+        drive: &Rc<TorturedDrive>,
+        plan: &Plan,
+        random: &mut Random,
+    ) -> Result<(), Mismatch> {
+        let left = Rc::new(Cell::new(plan.hosts));
+        let ended = Rc::new(WaitQueue::default());
+        for _ in 0..plan.hosts {
+            let scene = self.scene.clone();
+            let host = Host::new(drive.clone(), scene, plan.habits, random.next_u64());
+            let (left, ended) = (left.clone(), ended.clone());
+            self.scene.spawn(async move {
+                host.run().await;
+                left.set(left.get() - 1);
+                ended.wake_all();
+            });
+        }
+        let all_ended = ended.wait_for(|| (left.get() == 0).then_some(()));
+        if self.scene.runtime.timeout(LIFE_NS_MAX, all_ended).await.is_none() {
+            return Err(Mismatch {
+                promised: "every request ends".to_owned(),
+                found: format!("{} hosts still wait", left.get()),
+            });
+        }
         Ok(())
     }
 

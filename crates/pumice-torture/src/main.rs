@@ -17,7 +17,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use pumice_drive::base::{Error, Result};
 use pumice_report::{Align, Table};
 use pumice_torture::{
-    Hazard, Rules, STEPS_DEFAULT, SweepReport, Tally, Violation, Weights, run_world, sweep,
+    Hazard, Rules, STEPS_DEFAULT, SweepReport, Tally, Violation, Weights, run_mirrors, run_world,
+    sweep,
 };
 
 /// Number of worlds without --worlds and --time: about a minute.
@@ -71,6 +72,10 @@ struct Args {
     #[arg(long, value_name = "N", conflicts_with_all = ["worlds", "time", "keep"])]
     sweep: Option<u64>,
 
+    /// Run this many worlds of a mirror, whose members fail apart, instead of others
+    #[arg(long, value_name = "W", conflicts_with_all = ["worlds", "time", "keep", "sweep"])]
+    mirrors: Option<u64>,
+
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -119,6 +124,18 @@ fn main() -> ExitCode {
     let args = Args::parse();
     if let Some(damages) = args.sweep {
         return run_sweep(&args, damages);
+    }
+    if let Some(worlds) = args.mirrors {
+        return match run_mirrors(args.seed, worlds) {
+            Ok(lives) => {
+                println!("{worlds} mirrors kept every promise in {lives} lives");
+                ExitCode::SUCCESS
+            }
+            Err(violation) => {
+                eprintln!("pumice-torture: {violation}");
+                ExitCode::from(1)
+            }
+        };
     }
     match run(&args) {
         Ok(None) => ExitCode::SUCCESS,
@@ -272,14 +289,17 @@ fn text(summary: &Summary) -> String {
 }
 
 /// Returns what the hazards did, and how close the drives came to their bounds.
-fn hazard_rows(tally: &Tally) -> [(&'static str, String); 5] {
+fn hazard_rows(tally: &Tally) -> [(&'static str, String); 7] {
     let damage = format!(
         "{} places under served drives, {} wrong bits in openings: {} blocks unreadable when \
          opened, {} refusals to open",
         tally.damaged_places, tally.misreads, tally.unreadable_blocks, tally.refusals
     );
-    let chores =
-        format!("{} scrubs, {} resizes, {} rescues", tally.scrubs, tally.resizes, tally.rescues);
+    let chores = format!(
+        "{} scrubs, {} resizes, {} compactions, {} rescues",
+        tally.scrubs, tally.resizes, tally.compactions, tally.rescues
+    );
+    let keys = format!("{} keys replaced, {} after a crash", tally.rekeys, tally.rekeys_gone_on);
     let snapshots = format!(
         "{} taken, {} refused, {} deleted, {} compared whole after lives, {} rolled back to, {} \
          made bookmarks, {} of these compared",
@@ -295,6 +315,14 @@ fn hazard_rows(tally: &Tally) -> [(&'static str, String); 5] {
         "{} views read, {} diffs, {} sent while hosts wrote, {} received, {} interruptions",
         tally.views_read, tally.diffs, tally.sends, tally.received, tally.receives_interrupted
     );
+    let clones = format!(
+        "{} made, {} lives with {} requests, {} ended by a crash of the origin, {} flattened",
+        tally.clones,
+        tally.clone_lives,
+        tally.clone_requests,
+        tally.clones_crashed,
+        tally.flattenings
+    );
     let refused = tally.refused_at_percent.map_or("never".to_owned(), |at| format!("at {at} %"));
     let bounds = format!(
         "longest request {} ms, at most {} KiB in flight, full {refused} at the earliest",
@@ -304,8 +332,10 @@ fn hazard_rows(tally: &Tally) -> [(&'static str, String); 5] {
     [
         ("damage", damage),
         ("chores", chores),
+        ("encryption", keys),
         ("snapshots", snapshots),
         ("transfers", transfers),
+        ("clones", clones),
         ("bounds", bounds),
     ]
 }

@@ -106,6 +106,12 @@ impl Image {
         ))
     }
 
+    /// Returns the disk with zeroes at its end.
+    pub(super) fn of_length(mut self, bytes: usize) -> Self {
+        self.bytes.resize(bytes, 0);
+        self
+    }
+
     fn apply(&mut self, change: &Change) {
         let len = self.bytes.len();
         change.apply(0..len, &mut self.bytes);
@@ -215,7 +221,11 @@ pub(super) struct Oracle {
 impl Oracle {
     /// Creates a disk of zeroes.
     pub(super) fn new(bytes: usize) -> Self {
-        let image = Image { bytes: vec![0; bytes], vague: BTreeMap::new() };
+        Self::of(Image { bytes: vec![0; bytes], vague: BTreeMap::new() })
+    }
+
+    /// Creates a disk that is `image`.
+    pub(super) fn of(image: Image) -> Self {
         Self {
             base: image.clone(),
             disk: image,

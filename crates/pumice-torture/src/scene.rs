@@ -4,12 +4,13 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
+use super::clones::{Clones, Nest};
 use super::crash_point::CrashPoint;
 use super::damage::Damage;
 use super::gauge::{self, InFlight};
 use super::hazard::{Hazard, Hazards};
-use super::medium::{Misread, TracedMedium};
-use super::oracle::{Mismatch, Oracle};
+use super::medium::{Layers, Misread, TracedMedium};
+use super::oracle::{Image, Mismatch, Oracle};
 use super::snapshots::Frozens;
 use super::tally::Tally;
 use super::trace::Trace;
@@ -108,6 +109,14 @@ pub(super) struct Scene {
     pub(super) oracle: RefCell<Oracle>,
     /// The snapshots, and what they must hold.
     pub(super) snapshots: RefCell<Frozens>,
+    /// Clones of the snapshots.
+    pub(super) clones: RefCell<Clones>,
+    /// The layers of the running life.
+    pub(super) layers: RefCell<Option<Rc<Layers>>>,
+    /// Of a clone, the layers of its origin.
+    pub(super) origin: RefCell<Option<Rc<Layers>>>,
+    /// Of a clone, its tasks.
+    pub(super) nest: Option<Nest>,
     /// What hosts have sent.
     pub(super) outbox: RefCell<Outbox>,
     /// Counters.
@@ -153,6 +162,10 @@ impl Scene {
             trace: Rc::default(),
             oracle: RefCell::new(Oracle::new(disk_bytes as usize)),
             snapshots: RefCell::default(),
+            clones: RefCell::new(Clones::new(0)),
+            layers: RefCell::default(),
+            origin: RefCell::default(),
+            nest: None,
             outbox: RefCell::default(),
             tally: RefCell::default(),
             faults: Cell::default(),
@@ -176,6 +189,27 @@ impl Scene {
         }
     }
 
+    /// Creates the scene of a clone whose disk begins as `image`. It shares the clock and the trace
+    /// of the world.
+    pub(super) fn of_clone(world: &Self, image: Image, limits: Limits) -> Self {
+        Self {
+            runtime: world.runtime.clone(),
+            trace: world.trace.clone(),
+            nest: Some(Nest::default()),
+            oracle: RefCell::new(Oracle::of(image.clone())),
+            ..Self::new(image.len() as u64, Hazards::default(), limits)
+        }
+    }
+
+    /// Starts a task, which the crash point ends.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        let task = self.crash_point.task(task);
+        match &self.nest {
+            Some(nest) => nest.spawn(Box::pin(task)),
+            None => self.runtime.spawn(task),
+        }
+    }
+
     /// Returns a clock for a drive.
     pub(super) fn clock(&self) -> TorturedClock {
         TorturedClock { runtime: self.runtime.clone(), held: self.held.clone() }
@@ -184,14 +218,19 @@ impl Scene {
     /// Starts the tasks of the drive that was opened last; the crash point ends them.
     pub(super) fn start_tasks(&self) {
         for task in self.held.take() {
-            self.runtime.spawn(self.crash_point.task(task));
+            self.spawn(task);
         }
+    }
+
+    /// Drops the tasks that were not started.
+    pub(super) fn forget_tasks(&self) {
+        drop(self.held.take());
     }
 
     /// Drops all tasks, whether started or not.
     pub(super) fn end_tasks(&self) {
         self.runtime.drop_tasks();
-        drop(self.held.take());
+        self.forget_tasks();
     }
 
     /// Begins a life that may issue `requests` requests.
@@ -277,6 +316,11 @@ impl Scene {
     pub(super) fn has_faults(&self) -> bool {
         let Faults { of_writes, of_reads } = self.faults.get();
         of_writes || of_reads || self.is_damaged.get()
+    }
+
+    /// Returns the longest time of an operation of the medium.
+    pub(super) fn latency_ns(&self) -> u64 {
+        self.limits.latency_ns
     }
 
     /// Returns the segments that the medium has room for.

@@ -25,6 +25,7 @@ use super::keep::Keep;
 use super::life::{Life, is_of_a_read, read_all};
 use super::medium::Layers;
 use super::oracle::{Change, Content, Found, Image, Mismatch};
+use super::retention;
 use super::scene::{Scene, TorturedDrive};
 use super::world::World;
 use pumice_drive::base::seed::Random;
@@ -43,6 +44,9 @@ const DELETIONS_PER_BOOKMARK: u32 = 3;
 
 /// Snapshots beyond which hosts only delete.
 const SNAPSHOTS_WANTED: usize = 3;
+
+/// Where many are kept, the disk is rolled back to one of this many.
+const NEWEST: usize = 3;
 
 /// How long a host waits for the snapshots that others take or delete to be there or not.
 const RETRY_NS: u64 = 1_000_000;
@@ -67,8 +71,11 @@ struct Frozen {
     presence: Presence,
     /// Whether it is a bookmark; after a crash it may be one that was not known to be.
     is_bookmark: bool,
-    /// The disk when it was taken, and the number of changes before; `None` before that.
+    /// The disk when it was taken, and the number of changes before in that life; `None` before
+    /// that.
     cut: Option<(Rc<Image>, usize)>,
+    /// Its place in the order in which they were taken.
+    order: u64,
 }
 
 /// The snapshots of one world.
@@ -77,6 +84,8 @@ pub(super) struct Frozens {
     all: Vec<Frozen>,
     /// Snapshots that were ever begun, for names.
     named: u64,
+    /// Snapshots that were ever taken.
+    cuts: u64,
     /// Calls under way.
     calls: Rc<Cell<u32>>,
     /// Hosts that want none to be taken.
@@ -100,12 +109,25 @@ impl Drop for Call {
 }
 
 impl Frozens {
+    /// Returns whether snapshots may be taken and used.
+    pub(super) fn are_allowed(&self) -> bool {
+        self.held == 0
+    }
+
     fn begin(&mut self) -> (String, u64) {
         self.named += 1;
         let name = format!("snapshot {}", self.named);
-        let (presence, is_bookmark, cut) = (Presence::Making, false, None);
-        self.all.push(Frozen { name: name.clone(), presence, is_bookmark, cut });
+        let (presence, is_bookmark, cut, order) = (Presence::Making, false, None, 0);
+        self.all.push(Frozen { name: name.clone(), presence, is_bookmark, cut, order });
         (name, self.named)
+    }
+
+    /// Notes that a snapshot is of this moment.
+    fn cut(&mut self, name: &str, image: Image, taken: usize) {
+        self.cuts += 1;
+        let order = self.cuts;
+        let frozen = self.find(name);
+        (frozen.cut, frozen.order) = (Some((Rc::new(image), taken)), order);
     }
 
     fn find(&mut self, name: &str) -> &mut Frozen {
@@ -214,14 +236,19 @@ impl Host {
         if self.random.random_range(0..REQUESTS_PER_SNAPSHOT) > 0 {
             return Ok(());
         }
+        let wanted = match self.habits.retains {
+            true => retention::SNAPSHOTS_WANTED,
+            false => SNAPSHOTS_WANTED,
+        };
         let (is_held, count) = {
             let frozens = self.scene.snapshots.borrow();
-            (frozens.held > 0, frozens.all.len())
+            (!frozens.are_allowed(), frozens.all.len())
         };
-        if !is_held && self.random.random_range(0..=SNAPSHOTS_WANTED) >= count {
+        if !is_held && self.random.random_range(0..=wanted) >= count {
             return self.take_snapshot().await;
         }
-        if !is_held && self.random.random_range(0..DELETIONS_PER_BOOKMARK) == 0 {
+        let is_kept = self.habits.retains && self.random.random();
+        if !is_held && !is_kept && self.random.random_range(0..DELETIONS_PER_BOOKMARK) == 0 {
             return self.make_bookmark().await;
         }
         self.delete_snapshot().await.map(|_| ())
@@ -242,12 +269,18 @@ impl Host {
         scene.snapshots.borrow_mut().find(name).presence = Presence::Changing;
         let _call = Call::of(&scene.snapshots.borrow());
         match self.drive.bookmark_snapshot(name).await {
+            Ok(_) if scene.clones.borrow().keep(name) => Err(needed_by_a_clone(name)),
             Ok(info) => {
                 assert!(info.is_bookmark, "{info:?}");
                 let mut frozens = scene.snapshots.borrow_mut();
                 let frozen = frozens.find(name);
                 (frozen.presence, frozen.is_bookmark) = (Presence::Sure, true);
                 scene.tally.borrow_mut().bookmarks += 1;
+                Ok(())
+            }
+            // Another host reads it, or makes a clone of it.
+            Err(error) if error.kind() == ErrorKind::Busy => {
+                scene.snapshots.borrow_mut().find(name).presence = Presence::Sure;
                 Ok(())
             }
             Err(error) if self.may_fail(&error) => Ok(()),
@@ -280,8 +313,7 @@ impl Host {
             if drive.snapshots_begun() > before {
                 let oracle = scene.oracle.borrow();
                 let image = oracle.freeze(drive.size_bytes() as usize);
-                let cut = Some((Rc::new(image), oracle.taken()));
-                scene.snapshots.borrow_mut().find(&name).cut = cut;
+                scene.snapshots.borrow_mut().cut(&name, image, oracle.taken());
             }
             polled
         })
@@ -326,16 +358,23 @@ impl Host {
         scene.snapshots.borrow_mut().find(name).presence = Presence::Deleting;
         let _call = Call::of(&scene.snapshots.borrow());
         match self.drive.delete_snapshot(name).await {
+            Ok(_) if scene.clones.borrow().keep(name) => Err(needed_by_a_clone(name)),
             Ok(_) => {
                 scene.snapshots.borrow_mut().forget(name);
                 scene.tally.borrow_mut().snapshots_deleted += 1;
                 Ok(true)
             }
-            // Another host reads it.
+            // Another host reads it, or a clone does.
             Err(error)
-                if error.kind() == ErrorKind::Busy && scene.hazards.has(Hazard::Transfers) =>
+                if error.kind() == ErrorKind::Busy
+                    && (scene.hazards.has(Hazard::Transfers)
+                        || scene.hazards.has(Hazard::Retention)
+                        || scene.clones.borrow().may_keep(name)) =>
             {
-                scene.snapshots.borrow_mut().find(name).presence = Presence::Sure;
+                // A drive that takes no writes forgets no clones either.
+                if !scene.faults.get().of_writes {
+                    scene.snapshots.borrow_mut().find(name).presence = Presence::Sure;
+                }
                 scene.sleep(RETRY_NS).await;
                 Ok(true)
             }
@@ -359,6 +398,9 @@ impl Host {
         }
         self.scene.snapshots.borrow_mut().held += 1;
         loop {
+            if self.scene.hazards.has(Hazard::Clones) {
+                self.give_up_clones().await?;
+            }
             if self.delete_snapshot().await? {
                 continue;
             }
@@ -388,14 +430,25 @@ impl Life {
         if !scene.hazards.has(Hazard::Snapshots) || random.random_range(0..3) > 0 {
             return Ok(());
         }
+        let retains = scene.hazards.has(Hazard::Retention);
         let infos = drive.snapshots();
         let with_data: Vec<_> = infos.iter().filter(|info| !info.is_bookmark).collect();
         if with_data.is_empty() || scene.is_damaged.get() {
             return Ok(());
         }
-        let name = &with_data[random.random_range(0..with_data.len())].name;
+        // Where many are kept, many stay.
+        let oldest = if retains { with_data.len().saturating_sub(NEWEST) } else { 0 };
+        let name = &with_data[random.random_range(oldest..with_data.len())].name;
         let newer = infos.iter().skip_while(|info| info.name != *name).skip(1);
         let newer: Vec<&str> = newer.map(|info| info.name.as_str()).collect();
+        if let Some(cloned) = newer.iter().find(|name| scene.clones.borrow().keep(name)) {
+            let kept = drive.roll_back(name, true).await;
+            let is_refused = kept.is_err_and(|error| error.kind() == ErrorKind::Busy);
+            return if is_refused { Ok(()) } else { Err(needed_by_a_clone(cloned)) };
+        }
+        if newer.iter().any(|name| scene.clones.borrow().may_keep(name)) {
+            return Ok(());
+        }
         let change = {
             let mut frozens = scene.snapshots.borrow_mut();
             for name in &newer {
@@ -451,7 +504,7 @@ impl World {
     }
 
     async fn compare_snapshot(&self, frozen: &Frozen, layers: &Rc<Layers>) -> Result<(), Mismatch> {
-        let Frozen { name, presence, is_bookmark, cut } = frozen;
+        let Frozen { name, presence, is_bookmark, cut, .. } = frozen;
         let (clock, is_damaged) = (self.scene.runtime.clone(), self.scene.is_damaged.get());
         let wrong = |found| Err(Mismatch { promised: format!("{name} ({presence:?})"), found });
         let opened = Drive::open_snapshot(layers.clone(), clock, name, self.options).await;
@@ -493,7 +546,7 @@ impl World {
         layers: &Rc<Layers>,
     ) -> Result<(), Mismatch> {
         let is_damaged = self.scene.is_damaged.get();
-        let Some((old, taken)) = bookmark.cut.as_ref().filter(|_| !is_damaged) else {
+        let Some((old, _)) = bookmark.cut.as_ref().filter(|_| !is_damaged) else {
             return Ok(());
         };
         let failed = |error: Error| Mismatch {
@@ -508,10 +561,9 @@ impl World {
         let earlier = open(&bookmark.name).await.map_err(failed)?;
         let later = {
             let frozens = self.scene.snapshots.borrow();
-            let with_data = frozens.with_data();
-            let mut cuts = with_data.filter_map(|frozen| Some((frozen, frozen.cut.as_ref()?)));
-            let later = cuts.find(|(_, (_, at))| at > taken);
-            later.map(|(frozen, (image, _))| (frozen.name.clone(), image.clone()))
+            let later = frozens.with_data().filter(|frozen| frozen.order > bookmark.order);
+            let next = later.min_by_key(|frozen| frozen.order);
+            next.and_then(|frozen| Some((frozen.name.clone(), frozen.cut.as_ref()?.0.clone())))
         };
         let Some((name, new)) = later else { return Ok(()) };
         let view = open(&name).await.map_err(failed)?;
@@ -551,6 +603,11 @@ impl World {
     }
 }
 
+fn needed_by_a_clone(name: &str) -> Mismatch {
+    let promised = format!("{name} stays as long as a clone needs it");
+    Mismatch { promised, found: "it was given up".to_owned() }
+}
+
 impl Scene {
     /// Takes the snapshots as an opening found them; returns the number of changes that must be
     /// there because of them.
@@ -560,6 +617,9 @@ impl Scene {
         may_be_misread: bool,
     ) -> Result<usize, Mismatch> {
         let is_damaged = self.is_damaged.get() || may_be_misread;
+        if !is_damaged {
+            self.settle_clones(found)?;
+        }
         self.snapshots.borrow_mut().settle(found, is_damaged)
     }
 }

@@ -8,6 +8,7 @@
 //! docs/format.md, "What recovery cannot distinguish".
 
 use std::cell::Cell;
+use std::rc::Rc;
 
 use rand::RngExt;
 use serde::Serialize;
@@ -354,7 +355,7 @@ impl Base {
     /// something may be missing.
     async fn rebuild(&self) -> Result<(), String> {
         let chain = |error: Error| format!("cannot be rebuilt: {}", error.chain());
-        let medium = self.medium();
+        let medium = Rc::new(self.medium());
         let identity = Identity::of_superblocks(&medium).await.map_err(chain)?;
         let identity = identity.ok_or("cannot be rebuilt: no superblock is left")?;
         let wreck = Wreck::open(&medium, self.runtime.clone(), identity).await;

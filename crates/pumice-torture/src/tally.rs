@@ -74,6 +74,10 @@ pub struct Tally {
     pub scrubs: u64,
     /// Changes of size or capacity that completed.
     pub resizes: u64,
+    /// Keys that were replaced, and replacements that went on after a crash.
+    pub rekeys: u64,
+    /// The latter alone.
+    pub rekeys_gone_on: u64,
     /// Snapshots taken.
     pub snapshots: u64,
     /// Snapshots refused for lack of space or during a resize.
@@ -98,6 +102,20 @@ pub struct Tally {
     pub received: u64,
     /// Attempts to receive one that were cut off or crashed.
     pub receives_interrupted: u64,
+    /// Clones made of snapshots.
+    pub clones: u64,
+    /// Lives of clones.
+    pub clone_lives: u64,
+    /// Of them, those that a crash of the origin ended.
+    pub clones_crashed: u64,
+    /// Completed requests of hosts of clones.
+    pub clone_requests: u64,
+    /// Polls of tasks of clones.
+    pub clone_polls: u64,
+    /// Clones made independent of their origin.
+    pub flattenings: u64,
+    /// Compactions that hosts asked for, done or broken off.
+    pub compactions: u64,
     /// Drives extracted or rebuilt.
     pub rescues: u64,
     /// Longest time of a request, in nanoseconds of virtual time.
@@ -209,6 +227,8 @@ impl Tally {
         self.unreadable_blocks += other.unreadable_blocks;
         self.scrubs += other.scrubs;
         self.resizes += other.resizes;
+        self.rekeys += other.rekeys;
+        self.rekeys_gone_on += other.rekeys_gone_on;
         self.snapshots += other.snapshots;
         self.snapshots_refused += other.snapshots_refused;
         self.snapshots_deleted += other.snapshots_deleted;
@@ -221,6 +241,13 @@ impl Tally {
         self.sends += other.sends;
         self.received += other.received;
         self.receives_interrupted += other.receives_interrupted;
+        self.clones += other.clones;
+        self.clone_lives += other.clone_lives;
+        self.clones_crashed += other.clones_crashed;
+        self.clone_requests += other.clone_requests;
+        self.clone_polls += other.clone_polls;
+        self.flattenings += other.flattenings;
+        self.compactions += other.compactions;
         self.rescues += other.rescues;
         self.took_at_most(other.request_ns_max);
         self.held_at_most(other.in_flight_bytes_max);

@@ -55,6 +55,23 @@ fn one_damaged_sector_is_never_silent() {
     assert!(right > 150 && unreadable > 2 && refused < 10, "{report:#?}");
 }
 
+/// Of encrypted drives, the key of which hosts replace while others write, and crashes in between.
+#[test]
+fn encrypted_drives_keep_every_promise() {
+    let mut tally = Tally::default();
+    let weights = Weights::only(Hazard::Encryption);
+    for (weights, seeds) in [
+        (weights, 1..=6),
+        (weights.and(Hazard::Snapshots).and(Hazard::Transfers), 24..=28),
+        (weights.and(Hazard::Snapshots).and(Hazard::Resize).and(Hazard::Clones), 40..=43),
+        (weights.and(Hazard::Rot).and(Hazard::Rescue), 60..=63),
+    ] {
+        tally.add(&run_with(weights, seeds));
+    }
+    let tame = tally.rekeys < 4 || tally.rekeys_gone_on == 0;
+    assert!(!tame, "too tame a test: {tally:?}");
+}
+
 #[test]
 fn the_same_seed_is_the_same_run() {
     let first = run(7);
@@ -160,6 +177,16 @@ fn snapshots_travel_while_hosts_write() {
     let Tally { views_read, diffs, sends, received, receives_interrupted, .. } = tally;
     let tame = views_read < 4 || diffs == 0 || sends < 5;
     let tame = tame || received < 8 || receives_interrupted < 10;
+    assert!(!tame, "too tame a test: {tally:?}");
+}
+
+#[test]
+fn clones_are_used_while_their_origin_changes() {
+    let weights = Weights::only(Hazard::Snapshots).and(Hazard::Clones);
+    let tally = run_with(weights, 1..=16);
+    let Tally { clones, clone_lives, clones_crashed, clone_requests, flattenings, .. } = tally;
+    let tame = clones < 12 || clone_lives < 40 || clones_crashed == 0;
+    let tame = tame || clone_requests < 1000 || flattenings < 5;
     assert!(!tame, "too tame a test: {tally:?}");
 }
 
@@ -279,4 +306,21 @@ fn an_old_drive_writes_what_the_formula_says() {
 #[test]
 fn a_nearly_full_old_drive_waits_for_little() {
     a_day(160, 93.0, true);
+}
+
+/// `pumice-torture --mirrors` runs more.
+#[test]
+fn a_few_mirrors_keep_every_promise() {
+    run_mirrors(1, 12).unwrap_or_else(|violation| panic!("{violation}"));
+}
+
+/// Segments that snapshots need are emptied, in part and again, between snapshots, views and
+/// rollbacks. The rarest of the planted bugs that this must find shows in one of 55 worlds.
+#[test]
+fn segments_that_many_snapshots_need_are_emptied_for_generations() {
+    let tally = run_with(Weights::only(Hazard::Retention), 1..=60);
+    let Tally { compactions, views_read, snapshots_compared, rollbacks, .. } = tally;
+    let tame = compactions < 2000 || views_read < 400 || snapshots_compared < 600;
+    let tame = tame || rollbacks < 200 || tally.gc_victims < 500;
+    assert!(!tame, "too tame a test: {tally:?}");
 }

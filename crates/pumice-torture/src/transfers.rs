@@ -261,6 +261,10 @@ impl World {
                 return Err(wrong("a snapshot is received at the end or not at all", what));
             }
             if is_there {
+                if ended != Attempt::Whole {
+                    // A superblock that a crash tore is written again by the next opening.
+                    self.reopen(&copy)?;
+                }
                 break;
             }
             self.scene.tally.borrow_mut().receives_interrupted += 1;
@@ -323,6 +327,17 @@ impl World {
                 found: error.chain(),
             }),
         }
+    }
+
+    /// Opens and closes a copy.
+    fn reopen(&self, copy: &Copy) -> Result<(), Mismatch> {
+        let runtime = self.scene.runtime.clone();
+        let (layers, clock) = (copy.layers.clone(), runtime.clone());
+        let reopening =
+            async { Drive::open(layers, clock, OpenOptions::default()).await?.close().await };
+        let reopened = runtime.block_on(reopening);
+        runtime.drop_tasks();
+        reopened.map_err(|error| broken("the copy opens and closes", &error))
     }
 
     /// Returns what the copy is after an attempt.

@@ -25,7 +25,7 @@ const REQUESTS_PER_LOOK: u32 = 25;
 const PAUSE_NS: u64 = 3_000_000;
 
 /// An open snapshot.
-struct Opened {
+pub(super) struct Opened {
     info: SnapshotInfo,
     image: Rc<Image>,
     view: Rc<TorturedDrive>,
@@ -70,7 +70,7 @@ impl Host {
     }
 
     /// Opens a snapshot, unless another host deletes it.
-    async fn open_view(
+    pub(super) async fn open_view(
         &self,
         (info, image): &(SnapshotInfo, Rc<Image>),
     ) -> Result<Option<Opened>, Mismatch> {
@@ -96,7 +96,7 @@ impl Host {
     }
 
     /// Reads a snapshot whole; returns nothing if damage prevents that.
-    async fn read_view(&self, now: &Opened) -> Result<Option<Vec<u8>>, Mismatch> {
+    pub(super) async fn read_view(&self, now: &Opened) -> Result<Option<Vec<u8>>, Mismatch> {
         let mut disk = vec![0xa5; now.image.len()];
         let unreadable = read_all(&self.scene, &*now.view, &mut disk).await?;
         self.scene.tally.borrow_mut().views_read += 1;

@@ -15,6 +15,7 @@ use std::rc::Rc;
 use rand::{Rng, RngExt};
 
 use super::chores::SEGMENTS_TO_GROW;
+use super::clones::Clones;
 use super::crash_point::CrashAt;
 use super::damage::LIVES_PER_SECTOR;
 use super::data::Texture;
@@ -24,6 +25,7 @@ use super::keep::Keep;
 use super::life::{Farewell, Life, Plan, Stage};
 use super::medium::Layers;
 use super::oracle::{LOST_BATCHES_MAX, Mismatch};
+use super::retention::{self, STEPS_OF_RETENTION};
 use super::scene::{Faults, Limits, Scene};
 use super::tally::Tally;
 use super::transfers::Receiving;
@@ -32,7 +34,8 @@ use pumice_drive::base::AlignedBuffer;
 use pumice_drive::base::SegmentId;
 use pumice_drive::base::seed::{Random, random};
 use pumice_drive::codec::{Codec, FrameForm, Workers};
-use pumice_drive::controller::{Depth, OpenOptions, Spec, check, create};
+use pumice_drive::controller::{Depth, Locked, OpenOptions, Spec, check, create, new_keys};
+use pumice_drive::crypt::{KEY_SECRET_BYTES_MIN, Randomness, SEAL_BYTES, Secret};
 use pumice_drive::format::INDEPENDENT_BLOCKS_MAX;
 use pumice_drive::media::layer::{FaultPlan, Trigger};
 use pumice_drive::media::mem::MemMedium;
@@ -155,9 +158,33 @@ fn give_room_for_snapshots(hazards: Hazards, spec: &mut Spec, random: &mut Rando
     if !hazards.has(Hazard::Snapshots) {
         return;
     }
+    if hazards.has(Hazard::Retention) {
+        return retention::shape(spec, random);
+    }
     let geometry = spec.geometry().expect("worlds are drawn within the limits");
     let more = random.random_range(SEGMENTS_FOR_SNAPSHOTS) * u64::from(SEGMENT_BYTES);
     spec.capacity_bytes = Some(geometry.capacity_bytes() + more);
+}
+
+/// Returns the bytes that each frame takes for its seal.
+fn seal_bytes(hazards: Hazards) -> u64 {
+    if hazards.has(Hazard::Encryption) { SEAL_BYTES as u64 } else { 0 }
+}
+
+/// The key file of encrypted drives.
+pub(super) fn secret() -> Secret {
+    Secret::Key(vec![0x5e; KEY_SECRET_BYTES_MIN].into())
+}
+
+/// Encrypts a new drive, on memory for it, if the world says so.
+fn encrypt(hazards: Hazards, spec: &mut Spec, memory: MemMedium, seed: u64) -> MemMedium {
+    if !hazards.has(Hazard::Encryption) {
+        return memory;
+    }
+    let keys = new_keys(spec.uuid, &[secret()], 0, Randomness::seeded(seed));
+    let (cipher, area) = keys.expect("a key is no passphrase");
+    spec.keys = Some(area);
+    memory.with_cipher(cipher)
 }
 
 impl World {
@@ -172,14 +199,13 @@ impl World {
             false => Texture::Any,
         };
         let age = ages.then_some(texture);
-        let (mut spec, may_fill_up) = draw_spec(&mut random, is_heavy, age);
+        let (mut spec, may_fill_up) = draw_spec(&mut random, is_heavy, age, seal_bytes(hazards));
         give_room_for_snapshots(hazards, &mut spec, &mut random);
         let geometry = spec.geometry().expect("worlds are drawn within the limits");
         let more = u64::from(SEGMENTS_TO_GROW) * u64::from(SEGMENT_BYTES);
-        let mut memory = MemMedium::new(geometry.medium_bytes() + more);
-        if seed % 4 == 3 {
-            memory = memory.without_durable_appends();
-        }
+        let memory = MemMedium::new(geometry.medium_bytes() + more);
+        let memory = if seed % 4 == 3 { memory.without_durable_appends() } else { memory };
+        let memory = encrypt(hazards, &mut spec, memory, seed);
         // Reading ahead in every world would leave the plain reads less tested.
         let reads_on = seed % 4 == 1;
         let read_ahead_bytes = if reads_on { READ_AHEAD_BYTES } else { 0 };
@@ -194,33 +220,26 @@ impl World {
             segments_max: geometry.segment_count + SEGMENTS_TO_GROW,
         };
         let scene = Rc::new(Scene::new(spec.size_bytes, hazards, limits));
+        scene.clones.replace(Clones::new(seed));
         if seed % 4 == 2 {
             let workers = Workers::start(0).expect("no thread is started");
             scene.workers.set(workers).ok().expect("a new scene has no workers");
         }
         scene.runtime.block_on(create(&memory, &spec)).expect("memory takes every drive");
-        let blocks = spec.size_bytes / 4096;
-        let habits = Habits {
-            is_small,
-            is_heavy,
-            texture,
-            ages,
-            pause_ns: [0, 0, 100_000, 5_000_000][random.random_range(0..4)],
-            hot_offset: match ages {
-                // Of its two hot fifths, one is hotter.
-                true => blocks / 5 * COLD_FIFTHS * 4096,
-                false => random.random_range(0..blocks - blocks / 5) * 4096,
-            },
-            reads_on,
-            trim_percent: if ages { 5 } else { [5, 15, 40][random.random_range(0..3)] },
-            flush_percent: if is_small { 60 } else { [1, 4, 20][random.random_range(0..3)] },
-        };
+        let kind = Habits { is_small, is_heavy, texture, ages, reads_on, ..Habits::default() };
+        let habits = draw_habits(&mut random, kind, spec.size_bytes / 4096);
+        let retains = hazards.has(Hazard::Retention);
+        let habits = if retains { retention::habits(habits) } else { habits };
         Self {
             scene,
             random,
             memory,
             geometry,
-            steps: if ages { rules.steps * STEPS_OF_AGE } else { rules.steps },
+            steps: match (ages, retains) {
+                (true, _) => rules.steps * STEPS_OF_AGE,
+                (_, true) => rules.steps * STEPS_OF_RETENTION,
+                _ => rules.steps,
+            },
             life: 0,
             habits,
             options,
@@ -276,6 +295,7 @@ impl World {
     fn live_on(&mut self, plan: &Plan) -> Result<(Stage, Fate), Mismatch> {
         let stage = self.live(plan)?;
         self.end(stage)?;
+        self.unlock();
         if stage == Stage::Poisoned && plan.is_sound() {
             let ended = self.scene.ended_by_sectors.get() + 1;
             self.scene.ended_by_sectors.set(ended);
@@ -290,6 +310,7 @@ impl World {
         if !self.scene.was_refused.take() {
             self.compare_snapshots()?;
             self.receive()?;
+            self.use_clone()?;
             return Ok((stage, Fate::Continues));
         }
         let hazards = self.scene.hazards;
@@ -302,6 +323,7 @@ impl World {
         self.scene.damage.replace(damage);
         let stage = self.live(plan)?;
         self.end(stage)?;
+        self.unlock();
         if self.scene.was_refused.take() {
             return Err(Mismatch {
                 promised: "the drive opens again when all damage is healed".to_owned(),
@@ -310,6 +332,7 @@ impl World {
         }
         self.compare_snapshots()?;
         self.receive()?;
+        self.use_clone()?;
         Ok((stage, Fate::Continues))
     }
 
@@ -323,6 +346,7 @@ impl World {
         let fresh = || Rc::new(Layers::new(self.memory.clone(), clock, seed, FaultPlan::default()));
         let layers = self.layers.take().unwrap_or_else(fresh);
         self.scene.damage.borrow().put_on(&layers);
+        self.scene.layers.replace(Some(layers.clone()));
         let life = Life {
             scene: self.scene.clone(),
             layers: layers.clone(),
@@ -369,6 +393,23 @@ impl World {
             self.scene.lost_batches.set(lost);
         }
         Ok(life.stage.get())
+    }
+
+    /// Unlocks an encrypted drive anew: the next process knows of the keys what is on the medium.
+    fn unlock(&self) {
+        if !self.scene.hazards.has(Hazard::Encryption) {
+            return;
+        }
+        let locked = match &self.layers {
+            Some(layers) => self.scene.runtime.block_on(Locked::on(layers)),
+            None => self.scene.runtime.block_on(Locked::on(&self.memory)),
+        };
+        let randomness = Randomness::seeded(self.life);
+        let cipher = locked.ok().flatten().map(|locked| locked.unlock(&secret(), randomness));
+        // Where the superblocks are damaged, the next opening says so.
+        if let Some(Ok(cipher)) = cipher {
+            self.memory.set_cipher(cipher);
+        }
     }
 
     /// Keeps the medium before a life, if all of it is in memory; returns whether it is kept.
@@ -421,6 +462,8 @@ impl World {
             crash
         };
         tally.crash(crash);
+        drop(tally);
+        self.crash_clone(loses_power)?;
         let outcome = [crash.writes_kept, crash.writes_dropped, crash.writes_torn];
         self.scene.trace.add(&outcome);
         Ok(())
@@ -488,7 +531,7 @@ impl World {
         let crash = match self.layers.is_some() && random.random_range(0..3) == 0 {
             true => CrashAt::BeforeUpdate(random.random_range(1..=3)),
             // Large writes and what garbage collection does for them take more.
-            false if !self.habits.ages => {
+            false if !self.habits.ages && !self.habits.retains => {
                 draw_crash(random, if self.habits.is_heavy { steps * 4 } else { steps })
             }
             // Age takes time.
@@ -566,7 +609,7 @@ fn cannot_keep(error: std::io::Error) -> Mismatch {
 
 /// Draws the moment of the crash of a life with `requests` requests, if it crashes: often while the
 /// drive opens, otherwise at any poll or operation of the medium.
-fn draw_crash(random: &mut Random, requests: u64) -> CrashAt {
+pub(super) fn draw_crash(random: &mut Random, requests: u64) -> CrashAt {
     // A request takes about two polls and at most one operation of the medium (measured), and most
     // lives should end before their requests do.
     let (polls, operations) = (requests * 3 / 2, requests * 2 / 3);
@@ -583,12 +626,32 @@ fn draw_crash(random: &mut Random, requests: u64) -> CrashAt {
     }
 }
 
+/// Draws the rest of the habits of a world's hosts, of whose kind they are.
+fn draw_habits(random: &mut Random, kind: Habits, blocks: u64) -> Habits {
+    Habits {
+        pause_ns: [0, 0, 100_000, 5_000_000][random.random_range(0..4)],
+        hot_offset: match kind.ages {
+            // Of its two hot fifths, one is hotter.
+            true => blocks / 5 * COLD_FIFTHS * 4096,
+            false => random.random_range(0..blocks - blocks / 5) * 4096,
+        },
+        trim_percent: if kind.ages { 5 } else { [5, 15, 40][random.random_range(0..3)] },
+        flush_percent: if kind.is_small { 60 } else { [1, 4, 20][random.random_range(0..3)] },
+        ..kind
+    }
+}
+
 /// Draws a drive of some MiB, and whether it may run out of space.
-fn draw_spec(random: &mut Random, is_heavy: bool, age: Option<Texture>) -> (Spec, bool) {
+fn draw_spec(
+    random: &mut Random,
+    is_heavy: bool,
+    age: Option<Texture>,
+    seal_bytes: u64,
+) -> (Spec, bool) {
     let drawn = random.random_range(0..3);
     let segments = match (drawn, age) {
         (0, _) => None,
-        (_, Some(texture)) => Some(aged_segments(texture) + random.random_range(0..=3)),
+        (_, Some(texture)) => Some(aged_segments(texture, seal_bytes) + random.random_range(0..=3)),
         _ => Some(random.random_range(11..=14)),
     };
     let blocks = match random.random_range(0..8) {
@@ -609,8 +672,8 @@ fn draw_spec(random: &mut Random, is_heavy: bool, age: Option<Texture>) -> (Spec
         ..Spec::new(uuid::Uuid::from_u64_pair(random.next_u64(), random.next_u64()), blocks * 4096)
     };
     // No draw of its own. What blocks store of the textures of old drives is not known.
-    let is_blocks =
-        age.is_none() && full.codec != Codec::None && full.uuid.as_u128().is_multiple_of(2);
+    let is_solid = age.is_some() || seal_bytes > 0;
+    let is_blocks = !is_solid && full.codec != Codec::None && full.uuid.as_u128().is_multiple_of(2);
     let full = if is_blocks {
         let frame_blocks = full.frame_blocks.min(INDEPENDENT_BLOCKS_MAX);
         Spec { frame_form: FrameForm::Blocks, frame_blocks, ..full }
@@ -626,15 +689,16 @@ fn draw_spec(random: &mut Random, is_heavy: bool, age: Option<Texture>) -> (Spec
 }
 
 /// Returns the segments of a nearly full drive whose cold part has a texture.
-fn aged_segments(texture: Texture) -> u64 {
+fn aged_segments(texture: Texture, seal_bytes: u64) -> u64 {
     // Blocks of cold data are in frames with others; a block of noise has a header of its own.
-    let cold = AGED_BLOCKS / 5 * COLD_FIFTHS * texture.stored_bytes();
-    let hot = AGED_BLOCKS / 5 * (5 - COLD_FIFTHS) * Texture::Noise.stored_bytes();
+    let stored = |texture: Texture| texture.stored_bytes() + seal_bytes;
+    let cold = AGED_BLOCKS / 5 * COLD_FIFTHS * stored(texture);
+    let hot = AGED_BLOCKS / 5 * (5 - COLD_FIFTHS) * stored(Texture::Noise);
     AGED_RESERVES + (cold + hot).div_ceil(u64::from(SEGMENT_BYTES) / 100 * 92)
 }
 
 /// Draws the options for opening the drive, in some worlds with caches too small for any use.
-fn draw_options(random: &mut Random) -> OpenOptions {
+pub(super) fn draw_options(random: &mut Random) -> OpenOptions {
     let default = OpenOptions::default();
     let caches = [32 << 10, 32 << 10, 128 << 10, 1 << 20, default.map_cache_bytes];
     let distances = [256 << 10, 1 << 20, 4 << 20, default.checkpoint_bytes];

@@ -106,7 +106,8 @@ impl<D: Disk + 'static> Server<D> {
     /// # Errors
     /// That of the flush.
     pub async fn shutdown(&self) -> Result<()> {
-        let Device { runtime, .. } = &*self.device;
+        let Device { runtime, disk, .. } = &*self.device;
+        disk.ending();
         self.stop();
         if runtime.timeout(GRACE_NS, self.stopped()).await.is_none() {
             tracing::warn!("shutting down with requests in flight");

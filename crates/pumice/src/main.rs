@@ -2,9 +2,12 @@
 
 mod cli;
 mod control;
+mod devices;
 #[cfg(feature = "http")]
 mod http;
+mod objects;
 mod place;
+mod storage;
 mod watch;
 
 fn main() -> std::process::ExitCode {

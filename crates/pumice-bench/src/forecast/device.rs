@@ -59,6 +59,7 @@ impl Spec {
                 ("--over-provisioning", options.over_provisioning_percent.is_some()),
                 ("--scaled", options.scaled_bytes.is_some()),
                 ("--stripe", options.stripe > 1),
+                ("--fail", !options.faults.is_empty()),
             ];
             let refused = asked.iter().find(|(_, is_asked)| *is_asked);
             return match (refused, &options.cache) {
@@ -88,6 +89,11 @@ impl Spec {
                 spec.store.log.scaled(size_bytes / u64::from(options.stripe.max(1)))?;
         }
         spec.stripe = options.stripe;
+        let dies = spec.store.log.shape.dies();
+        if let Some(fault) = options.faults.iter().find(|fault| fault.die >= dies) {
+            let what = format!("--fail {fault}: the drive has {dies} dies, 0 to {}", dies - 1);
+            return Err(Error::invalid(what));
+        }
         Ok(Self::Log(Box::new(spec)))
     }
 
@@ -169,6 +175,14 @@ impl Device {
             Spec::Log(spec) => Self::Log(Box::new(LogDrive::new(LogDriveSpec::clone(spec))?)),
             Spec::Other(spec) => Self::Other(Box::new(SimDrive::new(SimSpec::clone(spec))?)),
         })
+    }
+
+    /// Returns the log, if the drive is one.
+    pub(super) fn log(&self) -> Option<&LogDrive> {
+        match self {
+            Self::Log(drive) => Some(drive),
+            Self::Other(_) => None,
+        }
     }
 
     /// See [`LogDrive::run`].

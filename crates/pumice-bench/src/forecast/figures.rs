@@ -41,10 +41,48 @@ pub struct Figures {
     pub endurance: Option<Endurance>,
     /// What the cache did; `None` without a cache.
     pub cache: Option<CacheUse>,
+    /// What the failure of a die after the round would take, without further requests; `None`
+    /// unless the drive of the profile has parity.
+    pub lost_die: Option<LostPart>,
+    /// One more round, in which parts of the flash fail; `None` unless asked for.
+    pub failing: Option<Failing>,
     /// Rounds, from the first one after the fill.
     pub course: Vec<Point>,
     /// Histogram of the erasures: number of erasures, and number of blocks.
     pub erases: Vec<(u32, u64)>,
+}
+
+/// What a failure of the flash takes; bytes and seconds are those of the whole drive, in proportion
+/// if a smaller one is simulated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct LostPart {
+    /// Bytes of the host's blocks that are lost.
+    pub lost_bytes: f64,
+    /// Bytes of frames that were written elsewhere.
+    pub rebuilt_bytes: f64,
+    /// Seconds of the rebuild after the last failure.
+    pub rebuild_seconds: f64,
+    /// Whether the rebuild came to its end; otherwise no room was left.
+    pub is_rebuilt: bool,
+}
+
+/// A round in which parts of the flash fail.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Failing {
+    /// What failed and when, as in `die:3@50%`.
+    pub faults: Vec<String>,
+    /// Why the drive could not go on; `None` if it did.
+    pub ended_by: Option<String>,
+    /// Reads and writes, 0 if it could not go on.
+    pub all: Speed,
+    /// Latency of reads, rebuilt data included; `None` without reads.
+    pub read_latency: Option<Percentiles>,
+    /// Latency of writes; `None` without writes.
+    pub write_latency: Option<Percentiles>,
+    /// Blocks that the host could not read: each an I/O error.
+    pub unreadable_blocks: u64,
+    /// What the failures took.
+    pub lost: LostPart,
 }
 
 /// What the cache in front of a drive did.
@@ -109,7 +147,9 @@ pub struct Breakdown {
     pub leveled: f64,
     /// Flushed rows and ends of segments that were not full.
     pub padding: f64,
-    /// Parity, ECC and metadata, according to the profile.
+    /// Parity over dies.
+    pub parity: f64,
+    /// ECC and metadata, and parity without a section of its own, according to the profile.
     pub overhead: f64,
 }
 
@@ -163,6 +203,7 @@ impl Breakdown {
             collected: per_byte(counts.collected_bytes),
             leveled: per_byte(counts.leveled_bytes),
             padding: per_byte(counts.padding_bytes),
+            parity: per_byte(counts.parity_bytes),
             overhead: all - per_byte(counts.flash_bytes),
         })
     }

@@ -68,7 +68,7 @@ pub fn grid(spec: GridSpec<'_>, watch: &dyn Watch, stop: &AtomicBool) -> Result<
         .zip(&options)
         .map(|(GridCell { data, cases, .. }, options)| {
             let scenario = Scenario { profile, cases, options };
-            Setup { scenario, data }
+            Setup { scenario, data, loses_die: false }
         })
         .collect();
     let memory = setups.iter().map(Setup::memory_bytes_max).collect::<Result<Vec<_>>>()?;
@@ -80,7 +80,7 @@ pub fn grid(spec: GridSpec<'_>, watch: &dyn Watch, stop: &AtomicBool) -> Result<
             None => format!("{}: ", setup.data.name),
         };
         let found = setup.simulate(Lane { watch, number }, &name, stop)?;
-        found.map(|found| setup.forecast(found, None)).transpose()
+        found.map(|found| setup.forecast(found, None, None)).transpose()
     })?;
     let Some(forecasts) = found else { return Ok(None) };
     let mut remarks = Vec::new();

@@ -12,8 +12,9 @@
 //! * `report`: reports of one drive.
 //! * `grid`: forecasts for several over-provisionings and kinds of data.
 //!
-//! **Two simulations**: the drive of the profile, and the same drive without compression; in a
-//! grid, incompressible data takes the place of the second. Uses `workload`, `payload` and `stats`,
+//! **Two or three simulations**: the drive of the profile, the same drive without compression, and,
+//! if it has any, without parity; in a grid, incompressible data takes the place of the second, and
+//! there is no third. Uses `workload`, `payload` and `stats`,
 //! not the bench. Virtual time only; the same seed produces the same figures.
 
 mod data;
@@ -33,9 +34,11 @@ mod tests;
 
 pub use data::Data;
 pub use device::Spec;
-pub use figures::{Breakdown, CacheUse, Endurance, Figures, Point, Preconditioning, Speed, Worn};
+pub use figures::{
+    Breakdown, CacheUse, Endurance, Failing, Figures, LostPart, Point, Preconditioning, Speed, Worn,
+};
 pub use grid::{Grid, GridCell, GridSpec, grid};
 pub use job::Job;
-pub use options::{ForecastOptions, SCALED_BYTES, State, size_bytes};
+pub use options::{ForecastOptions, PlannedFault, SCALED_BYTES, State, size_bytes};
 pub use scenario::{CacheFacts, Forecast, Scenario, Test, Watch, forecast, forecasts};
 pub use source::{Asked, Case, Load, Source, TraceLoad};

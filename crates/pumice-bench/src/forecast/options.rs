@@ -1,10 +1,13 @@
 //! How a forecast is made.
 
+use std::fmt;
+
 use serde::Serialize;
 
 use super::{Data, Spec};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use pumice_sim::cached::DriveCache;
+use pumice_sim::ftl::FaultKind;
 use pumice_sim::profile::Profile;
 
 /// Size in bytes of the drive that is simulated in place of a larger one, unless the whole drive is
@@ -54,6 +57,61 @@ pub struct ForecastOptions {
     /// Sell the same flash as another size: see
     /// [`LogSpec::over_provisioned`](pumice_sim::ftl::LogSpec::over_provisioned).
     pub over_provisioning_percent: Option<f64>,
+    /// Parts of the flash that fail during one more round after the measured one.
+    pub faults: Vec<PlannedFault>,
+}
+
+/// A part of the flash that fails during a round.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PlannedFault {
+    /// What fails.
+    pub kind: FaultKind,
+    /// The die of that part, from 0.
+    pub die: u32,
+    /// Share of the requests of the round that end before it, in per cent, 0 to 100.
+    pub percent: f64,
+}
+
+impl PlannedFault {
+    /// Parses `die:3`, `block:3@50%` or `page:3@12.5%`; without a share, the fault comes before the
+    /// first request.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] that says what was expected.
+    pub fn parse(text: &str) -> Result<Self> {
+        let found = || {
+            let (part, percent) = match text.split_once('@') {
+                None => (text, 0.0),
+                Some((part, share)) => (part, share.strip_suffix('%')?.parse::<f64>().ok()?),
+            };
+            let (kind, die) = part.split_once(':')?;
+            let kind = match kind {
+                "die" => FaultKind::Die,
+                "block" => FaultKind::Block,
+                "page" => FaultKind::Page,
+                _ => return None,
+            };
+            let is_share = (0.0..=100.0).contains(&percent);
+            is_share.then_some(Self { kind, die: die.parse().ok()?, percent })
+        };
+        found().ok_or_else(|| {
+            let what =
+                format!("'{text}' is no fault: expected die:NUMBER, block:NUMBER or page:NUMBER");
+            Error::invalid(format!("{what}, and when, such as die:3@50%"))
+        })
+    }
+}
+
+impl fmt::Display for PlannedFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, die, percent } = self;
+        let kind = match kind {
+            FaultKind::Die => "die",
+            FaultKind::Block => "block",
+            FaultKind::Page => "page",
+        };
+        write!(f, "{kind}:{die}@{percent}%")
+    }
 }
 
 impl Default for ForecastOptions {
@@ -66,6 +124,7 @@ impl Default for ForecastOptions {
             stripe: 1,
             cache: None,
             over_provisioning_percent: None,
+            faults: Vec::new(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Reports of a forecast.
 
-use super::{CacheUse, Figures, Forecast, Point, State, Test};
+use super::{CacheUse, Failing, Figures, Forecast, Point, State, Test};
 use pumice_drive::base::units::format_size;
 use pumice_report::{Axis, Cell, Column, Document, LineChart, Number, Scale, Table};
 use pumice_sim::profile::ChannelFigures;
@@ -17,7 +17,7 @@ fn us(ns: f64) -> f64 {
     ns / 1e3
 }
 
-const ROWS: [Row; 35] = [
+const ROWS: [Row; 46] = [
     ("throughput", "MB/s", 1, |it| Some(it.all.mb_per_s)),
     ("requests", "/s", 0, |it| Some(it.all.iops)),
     ("reads", "MB/s", 1, |it| mixed(it).then_some(it.reads.mb_per_s)),
@@ -51,7 +51,10 @@ const ROWS: [Row; 35] = [
     ("  garbage collection", "", 3, |it| it.write_amplification.map(|it| it.collected)),
     ("  wear leveling", "", 3, |it| it.write_amplification.map(|it| it.leveled)),
     ("  padding", "", 3, |it| it.write_amplification.map(|it| it.padding)),
-    ("  parity, ECC, metadata", "", 3, |it| it.write_amplification.map(|it| it.overhead)),
+    ("  parity", "", 3, |it| {
+        it.write_amplification.map(|it| it.parity).filter(|&parity| parity > 0.0)
+    }),
+    ("  overhead", "", 3, |it| it.write_amplification.map(|it| it.overhead)),
     ("by formula", "", 3, |it| it.write_amplification_by_formula),
     ("  off by", "%", 1, off_formula),
     ("erasures of a block, mean", "", 1, |it| Some(it.wear?.mean)),
@@ -59,7 +62,26 @@ const ROWS: [Row; 35] = [
     ("erasures of a block, deviation", "", 2, |it| Some(it.wear?.deviation)),
     ("endurance", "TB", 1, |it| it.endurance.map(|it| it.host_bytes / 1e12)),
     ("lasts", "years", 1, |it| it.endurance.and_then(|it| it.years)),
+    ("if a die failed now, lost", "GB", 3, |it| it.lost_die.map(|it| it.lost_bytes / 1e9)),
+    ("  rebuilt", "GB", 3, |it| it.lost_die.map(|it| it.rebuilt_bytes / 1e9)),
+    ("  rebuilt within", "s", 1, |it| it.lost_die.map(|it| it.rebuild_seconds)),
+    ("while the flash fails, throughput", "MB/s", 1, |it| failing(it, |it| it.all.mb_per_s)),
+    ("  read latency, 99 %", "µs", 1, |it| {
+        it.failing.as_ref()?.read_latency.map(|it| us(it.p99_ns as f64))
+    }),
+    ("  write latency, 99 %", "µs", 1, |it| {
+        it.failing.as_ref()?.write_latency.map(|it| us(it.p99_ns as f64))
+    }),
+    ("  blocks the host could not read", "", 0, |it| failing(it, |it| it.unreadable_blocks as f64)),
+    ("  lost", "GB", 3, |it| failing(it, |it| it.lost.lost_bytes / 1e9)),
+    ("  rebuilt", "GB", 3, |it| failing(it, |it| it.lost.rebuilt_bytes / 1e9)),
+    ("  rebuilt within", "s", 1, |it| failing(it, |it| it.lost.rebuild_seconds)),
 ];
+
+/// A figure of the round in which the flash fails, if it came to its end.
+fn failing(figures: &Figures, value: fn(&Failing) -> f64) -> Option<f64> {
+    figures.failing.as_ref().filter(|it| it.ended_by.is_none()).map(value)
+}
 
 fn mixed(figures: &Figures) -> bool {
     figures.read_latency.is_some() && figures.write_latency.is_some()
@@ -97,6 +119,11 @@ impl Forecast {
         for test in &self.tests {
             let section = document.section(&test.name);
             section.paragraph(preconditioned(&test.drive, self.state)).block(table(test));
+            for (name, figures) in variants(test) {
+                if let Some(what) = stopped(name, figures) {
+                    section.note(what);
+                }
+            }
             if with_charts && test.drive.course.len() > 1 {
                 for chart in course(test) {
                     section.block(chart);
@@ -147,21 +174,24 @@ impl Forecast {
             Column::left("unit"),
             Column::right("drive"),
             Column::right("without compression"),
+            Column::right("without parity"),
         ]);
         for test in &self.tests {
             for (name, unit, decimals, value) in ROWS {
                 let number = |figures: &Figures| Some(Number::new(value(figures)?, decimals));
-                let cells: [Cell; 2] = [
+                let cells: [Cell; 3] = [
                     number(&test.drive).into(),
                     test.uncompressed.as_ref().and_then(number).into(),
+                    test.without_parity.as_ref().and_then(number).into(),
                 ];
-                let [drive, plain] = cells;
+                let [drive, plain, bare] = cells;
                 table.push(vec![
                     test.name.as_str().into(),
                     name.trim().into(),
                     unit.into(),
                     drive,
                     plain,
+                    bare,
                 ]);
             }
         }
@@ -169,7 +199,13 @@ impl Forecast {
     }
 
     fn lead(&self) -> String {
-        if self.tests.iter().any(|test| test.uncompressed.is_some()) {
+        let is_any =
+            |of: fn(&Test) -> &Option<Figures>| self.tests.iter().any(|it| of(it).is_some());
+        let compresses = is_any(|test| &test.uncompressed);
+        if is_any(|test| &test.without_parity) {
+            let plain = if compresses { "without compression, and " } else { "" };
+            format!("Simulated: as the drive is, and the same {plain}without parity.")
+        } else if compresses {
             "Simulated: as the drive is, and the same without compression.".to_owned()
         } else {
             "Simulated; this drive does not compress.".to_owned()
@@ -189,6 +225,9 @@ impl Forecast {
         }
         if let Some(percent) = self.over_provisioning_percent {
             facts.push(("over-provisioning", format!("{percent:.1} %")));
+        }
+        if let Some(parity) = &self.parity {
+            facts.push(("parity", parity.to_string()));
         }
         facts.extend([
             ("data", format!("{}: {}", self.data.name, self.data.saved)),
@@ -220,6 +259,17 @@ impl Forecast {
             }
         }
     }
+}
+
+/// Says what of a failure a drive could not cope with.
+fn stopped(name: &str, figures: &Figures) -> Option<String> {
+    let failing = figures.failing.as_ref()?;
+    let faults = failing.faults.join(", ");
+    if let Some(what) = &failing.ended_by {
+        return Some(format!("{name}, {faults}: the drive could not go on: {what}"));
+    }
+    let what = "no room was left for the rest of the rebuild, which stays readable through parity";
+    (!failing.lost.is_rebuilt).then(|| format!("{name}, {faults}: {what}"))
 }
 
 /// Describes how a drive reached its state.
@@ -254,12 +304,16 @@ fn table(test: &Test) -> Table {
         columns.push(Column::right("uncompressed"));
         columns.push(Column::right("ratio"));
     }
+    if test.without_parity.is_some() {
+        columns.push(Column::right("no parity"));
+    }
     columns.push(Column::left("unit"));
     let mut table = Table::with_columns(columns);
     for (name, unit, decimals, value) in ROWS {
         let drive = value(&test.drive);
         let plain = test.uncompressed.as_ref().and_then(value);
-        if drive.is_none() && plain.is_none() {
+        let bare = test.without_parity.as_ref().and_then(value);
+        if [drive, plain, bare].iter().all(Option::is_none) {
             continue;
         }
         let number = |value: Option<f64>| value.map(|value| Number::new(value, decimals));
@@ -269,6 +323,9 @@ fn table(test: &Test) -> Table {
             let ratio = ratio.filter(|ratio| ratio.is_finite() && unit != "%");
             cells.push(number(plain).into());
             cells.push(ratio.map(|ratio| Number::new(ratio, 2)).into());
+        }
+        if test.without_parity.is_some() {
+            cells.push(number(bare).into());
         }
         cells.push(unit.into());
         table.push(cells);
@@ -316,5 +373,6 @@ fn wear(test: &Test) -> LineChart {
 
 fn variants(test: &Test) -> impl Iterator<Item = (&'static str, &Figures)> {
     let plain = test.uncompressed.as_ref().map(|figures| ("without compression", figures));
-    [("as it is", &test.drive)].into_iter().chain(plain)
+    let bare = test.without_parity.as_ref().map(|figures| ("without parity", figures));
+    [("as it is", &test.drive)].into_iter().chain(plain).chain(bare)
 }

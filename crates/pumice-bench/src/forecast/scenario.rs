@@ -11,7 +11,7 @@ use super::{Case, Data, Figures, ForecastOptions, Spec, State, size_bytes};
 use crate::error::Result;
 use pumice_drive::codec::Codec;
 use pumice_sim::cached::DriveCache;
-use pumice_sim::profile::{ChannelFigures, Profile};
+use pumice_sim::profile::{ChannelFigures, ParityFigures, Profile};
 
 /// The forecast for a drive.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -30,6 +30,8 @@ pub struct Forecast {
     pub simulated_bytes: u64,
     /// Spare capacity of the flash in per cent of the drive's size, for a log.
     pub over_provisioning_percent: Option<f64>,
+    /// What parity over dies costs one drive, by arithmetic; `None` without.
+    pub parity: Option<ParityFigures>,
     /// The data.
     pub data: Data,
     /// Mean stored fraction of the data, as the drive stores it; 1 if it does not compress.
@@ -85,6 +87,8 @@ pub struct Test {
     pub drive: Figures,
     /// Figures of the same drive without compression; `None` if it has none.
     pub uncompressed: Option<Figures>,
+    /// Figures of the same drive without parity over dies; `None` if it has none.
+    pub without_parity: Option<Figures>,
 }
 
 /// A drive and a series of workloads.
@@ -136,19 +140,36 @@ pub fn forecasts(
 ) -> Result<Option<Vec<Forecast>>> {
     let compresses = scenario.profile.controller.codec() != Codec::None;
     let plain = uncompressed(scenario.profile);
-    let mut setups: Vec<Setup<'_>> = all.iter().map(|data| Setup { scenario, data }).collect();
+    let bare = scenario.profile.clone().without_parity();
+    let has_parity = scenario.profile.parity().is_some();
+    let of = |profile, data| {
+        let scenario = Scenario { profile, ..scenario };
+        Setup { scenario, data, loses_die: has_parity }
+    };
+    let mut setups = Vec::from_iter(all.iter().map(|data| of(scenario.profile, data)));
+    if has_parity {
+        setups.extend(all.iter().map(|data| of(&bare, data)));
+    }
     if let Some(first) = all.first().filter(|_| compresses) {
-        setups.push(Setup { scenario: Scenario { profile: &plain, ..scenario }, data: first });
+        setups.push(of(&plain, first));
     }
     let memory = setups.iter().map(Setup::memory_bytes_max).collect::<Result<Vec<_>>>()?;
     let threads = threads(memory.into_iter().max().unwrap_or(0));
     let found = side_by_side(setups.len(), threads, |number, drive| {
-        let name = if drive < all.len() { "" } else { "without compression: " };
+        let name = match drive {
+            _ if drive < all.len() => "",
+            _ if has_parity && drive < 2 * all.len() => "without parity: ",
+            _ => "without compression: ",
+        };
         setups[drive].simulate(Lane { watch, number }, name, stop)
     })?;
     let Some(mut found) = found else { return Ok(None) };
     let plain = if compresses { found.pop() } else { None };
-    let made = setups.iter().zip(found).map(|(setup, drive)| setup.forecast(drive, plain.clone()));
+    let mut bare = found.split_off(all.len()).into_iter();
+    let made = setups
+        .iter()
+        .zip(found)
+        .map(|(setup, drive)| setup.forecast(drive, plain.clone(), bare.next()));
     made.collect::<Result<Vec<_>>>().map(Some)
 }
 
@@ -170,6 +191,8 @@ pub(super) type Found = Vec<(Figures, Option<String>)>;
 pub(super) struct Setup<'a> {
     pub(super) scenario: Scenario<'a>,
     pub(super) data: &'a Data,
+    /// Whether to find out what the failure of a die takes.
+    pub(super) loses_die: bool,
 }
 
 impl Setup<'_> {
@@ -198,9 +221,15 @@ impl Setup<'_> {
         self.spec()?.memory_bytes_max()
     }
 
-    /// Returns the forecast from the figures of the drive and of the drive without compression.
-    pub(super) fn forecast(&self, drive: Found, plain: Option<Found>) -> Result<Forecast> {
-        let Self { scenario: Scenario { profile, cases, options }, data } = *self;
+    /// Returns the forecast from the figures of the drive, of the drive without compression, and of
+    /// the one without parity.
+    pub(super) fn forecast(
+        &self,
+        drive: Found,
+        plain: Option<Found>,
+        bare: Option<Found>,
+    ) -> Result<Forecast> {
+        let Self { scenario: Scenario { profile, cases, options }, data, .. } = *self;
         let spec = self.spec()?;
         let mut remarks: Vec<String> = Vec::new();
         let mut figures = |found: Found| {
@@ -208,10 +237,12 @@ impl Setup<'_> {
             found.into_iter().map(|(figures, _)| figures)
         };
         let (drive, mut plain) = (figures(drive), plain.map(&mut figures));
+        let mut bare = bare.map(figures);
         let tests = cases.iter().zip(drive).map(|(case, drive)| Test {
             name: case.name.clone(),
             drive,
             uncompressed: plain.as_mut().and_then(Iterator::next),
+            without_parity: bare.as_mut().and_then(Iterator::next),
         });
         let tests = tests.collect();
         remarks.dedup();
@@ -226,6 +257,7 @@ impl Setup<'_> {
             size_bytes: size_bytes(profile, data, options)?,
             simulated_bytes: spec.size_bytes(),
             over_provisioning_percent: spec.over_provisioning_percent()?,
+            parity: profile.parity_figures(),
             data: data.clone(),
             stored_fraction: spec.stored_mean()?,
             state: options.state,

@@ -20,17 +20,21 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::AtomicBool;
 
 use super::device::{Device, Spec};
-use super::figures::{Breakdown, CacheUse, Endurance, Figures, Point, Preconditioning, Speed};
+use super::figures::{
+    Breakdown, CacheUse, Endurance, Failing, Figures, LostPart, Point, Preconditioning, Speed,
+};
 use super::host::{FillHost, Lane, Limits, LoadHost, ReplayHost, Tally};
 use super::scenario::Setup;
 use super::source::{Case, Load, TraceLoad};
-use super::{ForecastOptions, Scenario, State};
+use super::{ForecastOptions, PlannedFault, Scenario, State};
 use crate::error::{Error, Result};
 use crate::workload::{Operation, Pattern, Workload};
+use pumice_drive::base::ErrorKind;
 use pumice_drive::base::seed::mix;
 use pumice_sim::cached::CacheCounts;
 use pumice_sim::formula;
-use pumice_sim::ftl::LogCounts;
+use pumice_sim::ftl::{BLOCK_BYTES, LogCounts, RebuildTimes};
+use pumice_sim::log_drive::{FaultAt, LogDrive};
 use pumice_sim::trace::Reader;
 
 /// Maximum difference in write amplification of two rounds in steady state, as a fraction.
@@ -83,6 +87,8 @@ pub(super) struct Simulation<'a> {
     /// Overhead in per cent, and program/erase cycles of a block; `None` without flash.
     flash: Option<(f64, u64)>,
     size_bytes: u64,
+    /// Whether to find out what the failure of a die takes.
+    loses_die: bool,
     /// Range that was written in order so far.
     filled: (u64, u64),
     written_bytes: u64,
@@ -146,7 +152,7 @@ impl<'a> Simulation<'a> {
     /// # Errors
     /// The errors of [`Spec::of`].
     pub(super) fn new(setup: &Setup<'a>, lane: Lane<'a>, name: &'a str) -> Result<Self> {
-        let Setup { scenario: Scenario { profile, options, .. }, data } = *setup;
+        let Setup { scenario: Scenario { profile, options, .. }, data, loses_die } = *setup;
         let spec = setup.spec()?;
         let flash = profile.flash();
         Ok(Self {
@@ -157,6 +163,7 @@ impl<'a> Simulation<'a> {
             name,
             flash: flash.map(|flash| (flash.overhead_percent.is, flash.pe_cycles.is)),
             size_bytes: super::size_bytes(profile, data, options)?,
+            loses_die,
             filled: (0, 0),
             written_bytes: 0,
             rounds: 0,
@@ -208,9 +215,85 @@ impl<'a> Simulation<'a> {
                 (round, done.rounds) = (paced, rounds + 1);
                 course.push(self.point(&round));
             }
-            return Ok(Some(self.figures(case, done, round, course)?));
+            let lost_die = self.lost_die()?;
+            let failing = match self.options.faults.is_empty() {
+                true => None,
+                false => match self.failing(case, round.tally.requests, stop)? {
+                    Some(failing) => Some(failing),
+                    None => return Ok(None),
+                },
+            };
+            let (figures, remark) = self.figures(case, done, round, course)?;
+            return Ok(Some((Figures { lost_die, failing, ..figures }, remark)));
         }
         Ok(None)
+    }
+
+    /// Returns what the failure of the first die would take now; `None` if it is not wanted, or if
+    /// the other dies have too little space for what is written.
+    fn lost_die(&self) -> Result<Option<LostPart>> {
+        let Some(log) = self.drive.log().filter(|_| self.loses_die) else { return Ok(None) };
+        match log.lost_die(0) {
+            Ok(lost) => Ok(Some(self.lost_part(lost.blocks_lost, lost.rebuilt_bytes, lost.times))),
+            Err(error) if error.kind() == ErrorKind::NoSpace => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Returns what a failure takes of the whole drive.
+    fn lost_part(&self, blocks_lost: u64, rebuilt_bytes: u64, times: RebuildTimes) -> LostPart {
+        let whole = self.size_bytes as f64 / self.spec.size_bytes() as f64;
+        LostPart {
+            lost_bytes: (blocks_lost * u64::from(BLOCK_BYTES)) as f64 * whole,
+            rebuilt_bytes: rebuilt_bytes as f64 * whole,
+            rebuild_seconds: times.took_ns as f64 / 1e9 * whole,
+            is_rebuilt: times.frames_left == 0,
+        }
+    }
+
+    /// Runs another round of about `requests` requests, in which the faults of the options come, on
+    /// a copy of the drive. Returns `None` if `stop` was set.
+    fn failing(
+        &mut self,
+        case: &Case,
+        requests: u64,
+        stop: &AtomicBool,
+    ) -> Result<Option<Failing>> {
+        let Some(log) = self.drive.log() else { return Ok(None) };
+        let mut log = log.clone();
+        let at = |fault: &PlannedFault| FaultAt {
+            requests: (requests as f64 * fault.percent / 100.0) as u64,
+            kind: fault.kind,
+            die: fault.die,
+        };
+        log.fail_at(self.options.faults.iter().map(at).collect());
+        let whole = std::mem::replace(&mut self.drive, Device::Log(Box::new(log)));
+        let (written_bytes, before) = (self.written_bytes, whole.counts(self.written_bytes));
+        let round = self.round(case, true, stop);
+        self.drive.settle();
+        let failed = std::mem::replace(&mut self.drive, whole);
+        self.written_bytes = written_bytes;
+        let (round, ended_by) = match round {
+            Ok(None) => return Ok(None),
+            Ok(Some(round)) => (Some(round), None),
+            Err(Error::Sim(error)) if error.kind() == ErrorKind::NoSpace => {
+                (None, Some(error.to_string()))
+            }
+            Err(error) => return Err(error),
+        };
+        let counts = failed.counts(written_bytes).since(&before);
+        let times = failed.log().map(LogDrive::rebuild).unwrap_or_default();
+        let all =
+            round.as_ref().map_or(Speed::default(), |it| Speed::all(&it.tally, it.seconds)[0]);
+        Ok(Some(Failing {
+            faults: self.options.faults.iter().map(ToString::to_string).collect(),
+            ended_by,
+            all,
+            read_latency: round.as_ref().and_then(|round| round.tally.reads.percentiles()),
+            write_latency: round.as_ref().and_then(|round| round.tally.writes.percentiles()),
+            unreadable_blocks: counts.blocks_unreadable,
+            lost: self.lost_part(counts.blocks_lost, counts.rebuilt_bytes, times),
+        }))
     }
 
     /// Maximum number of rounds of a case, including the measured one.
@@ -390,6 +473,8 @@ impl<'a> Simulation<'a> {
             wear: self.drive.wear(),
             endurance,
             cache: cache.map(|counts| CacheUse::of(&counts, line_bytes)),
+            lost_die: None,
+            failing: None,
             course,
             erases: erases.into_iter().collect(),
         };
@@ -420,6 +505,7 @@ impl<'a> Simulation<'a> {
         let log = &spec.store.log;
         let (raw, stored) = (spec.raw_bytes()?, log.stored_mean()?);
         let data = formula::first_order(raw, workload.span_bytes as f64, stored);
-        Ok(Some(data / (1.0 - overhead_percent / 100.0)))
+        let data_share = (1.0 - overhead_percent / 100.0) * (1.0 - log.parity_share());
+        Ok(Some(data / data_share))
     }
 }

@@ -14,6 +14,8 @@ use crate::workload::{Changes, Pattern};
 use pumice_sim::cached::DriveCache;
 use pumice_sim::profile::Profile;
 
+mod parity;
+
 /// 256 MiB, on four dies with a quarter more flash, in segments of 256 blocks.
 const PROFILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/forecast/samples/small.toml");
 

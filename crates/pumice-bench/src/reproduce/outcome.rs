@@ -9,6 +9,7 @@ use crate::workload::Level;
 use pumice_drive::codec::Codec;
 use pumice_report::{Axis, Column, Document, LineChart, Number, Point, Table};
 use pumice_sim::drive::SimDesign;
+use pumice_sim::profile::{ParityFigures, Profile};
 use pumice_sim::system::SystemSpec;
 
 /// One cell.
@@ -53,6 +54,8 @@ pub struct Reproduced {
     pub target: String,
     /// Whether the drive compresses.
     pub compresses: bool,
+    /// What parity over dies costs the drive, by arithmetic; `None` without.
+    pub parity: Option<ParityFigures>,
     /// All cells.
     pub cells: Vec<Outcome>,
 }
@@ -94,6 +97,7 @@ impl Outcome {
             about: experiment.about.clone(),
             target: runs[0].header.target.clone(),
             compresses: compresses(&experiment.target())?,
+            parity: Profile::find(&experiment.drive)?.parity_figures(),
             cells: cells.collect::<Result<_>>()?,
         })
     }
@@ -295,7 +299,11 @@ fn made(all: &[Reproduced], with_charts: bool) -> Document {
         one.cells.iter().for_each(|cell| table.push(row(cell)));
         let section = document.section(format!("{}: {}", one.drive, one.title));
         section.paragraph(format!("Published: {}", one.source)).paragraph(one.about.as_str());
-        section.paragraph(format!("Target: {}", one.target)).block(table);
+        section.paragraph(format!("Target: {}", one.target));
+        if let Some(parity) = &one.parity {
+            section.paragraph(format!("Parity: {parity}."));
+        }
+        section.block(table);
         for cell in &one.cells {
             if let Some(why) = &cell.why {
                 section.note(format!("{}, {}: {why}", cell.test, cell.data));
@@ -382,6 +390,7 @@ mod tests {
             about: empty(),
             target: empty(),
             compresses: true,
+            parity: None,
             cells,
         };
         let sums = groups(std::slice::from_ref(&one));
@@ -421,6 +430,7 @@ mod tests {
             about: text(),
             target: text(),
             compresses: true,
+            parity: None,
             cells,
         };
         let charts = charts(&one);

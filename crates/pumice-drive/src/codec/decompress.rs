@@ -15,12 +15,27 @@ use crate::base::{Error, ErrorContext, ErrorKind, Result, ensure};
 pub struct Decompressor {
     /// Made for the first payload: it takes 100 KiB.
     zstd: Option<DCtx<'static>>,
+    /// For what a caller does with a payload before it is decoded.
+    scratch: Vec<u8>,
 }
 
 impl Decompressor {
     /// Creates a decompressor.
     pub fn new() -> Self {
-        Self { zstd: None }
+        Self { zstd: None, scratch: Vec::new() }
+    }
+
+    /// Returns a buffer of `len` bytes of any value, to be given back by
+    /// [`Decompressor::keep_scratch`].
+    pub(crate) fn take_scratch(&mut self, len: usize) -> Vec<u8> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.resize(len, 0);
+        scratch
+    }
+
+    /// Keeps a buffer for the next payload.
+    pub(crate) fn keep_scratch(&mut self, scratch: Vec<u8>) {
+        self.scratch = scratch;
     }
 
     /// Decodes `source` into all of `target`. The length of the target is the length that the

@@ -15,8 +15,9 @@ use super::options::MAP_CACHE_BYTES_DEFAULT;
 use crate::base::units::{BLOCK_BYTES, format_size};
 use crate::base::{Error, ErrorKind, Result, SeqNo};
 use crate::codec::{self, Codec, FrameForm};
+use crate::crypt::SEAL_BYTES;
 use crate::format::{
-    DriveShape, INDEPENDENT_BLOCKS_MAX, LEAF_BLOCKS, Origin, RECORD_HEADER_BYTES,
+    DriveShape, INDEPENDENT_BLOCKS_MAX, KeyArea, LEAF_BLOCKS, Origin, RECORD_HEADER_BYTES,
     SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_MAX, SIZE_BYTES_MAX, SOURCE_BYTES, Superblock,
     chain_start, leaf_bytes_max,
 };
@@ -66,6 +67,9 @@ pub struct Spec {
     pub preallocated: bool,
     /// Of a clone, what its holes read from; see [`Drive::set_origin`](super::Drive::set_origin).
     pub origin: Option<Origin>,
+    /// Of an encrypted drive, its keys, as [`super::new_keys`] draws them; the medium then has
+    /// their cipher.
+    pub keys: Option<KeyArea>,
 }
 
 const _: () = assert!(
@@ -89,6 +93,7 @@ impl Spec {
             warn_percent: WARN_PERCENT_DEFAULT,
             preallocated: false,
             origin: None,
+            keys: None,
         }
     }
 
@@ -172,7 +177,10 @@ impl Spec {
             has_snapshots: false,
             receiving: None,
             origin: self.origin.clone(),
+            flat_since: SeqNo(0),
             has_clones: false,
+            keys: self.keys.clone(),
+            is_array: false,
             bad_segments: Vec::new(),
             detours: Vec::new(),
         };
@@ -195,7 +203,9 @@ impl Spec {
         let blocks = self.size_bytes / BLOCK_BYTES as u64;
         // Garbage collection adds a source to every frame that it moves. The map exists twice while
         // a checkpoint is written.
-        let stored = self.size_bytes + blocks * (RECORD_HEADER_BYTES + SOURCE_BYTES) as u64;
+        let seal_bytes = if self.keys.is_some() { SEAL_BYTES } else { 0 };
+        let overhead = RECORD_HEADER_BYTES + SOURCE_BYTES + seal_bytes;
+        let stored = self.size_bytes + blocks * overhead as u64;
         let leaf_bytes = leaf_bytes_max(self.frame_form == FrameForm::Blocks);
         let map_bytes = 2 * blocks * (leaf_bytes as u64).div_ceil(LEAF_BLOCKS.into());
         let provisioned =
@@ -229,7 +239,12 @@ pub async fn create<M: Medium>(medium: &M, spec: &Spec) -> Result<()> {
 
 /// Creates a drive, which says that it is incomplete if it is `incomplete`.
 pub(super) async fn create_as<M: Medium>(medium: &M, spec: &Spec, incomplete: bool) -> Result<()> {
-    let mut superblock = Superblock { incomplete, ..spec.superblock()? };
+    let is_array = medium.array().is_some();
+    let mut superblock = Superblock { incomplete, is_array, ..spec.superblock()? };
+    let cipher = medium.cipher();
+    let has_its_keys =
+        if spec.keys.is_some() { cipher.is_of(spec.uuid) } else { cipher.is_plain() };
+    assert!(has_its_keys, "the medium of a new drive has the cipher of its keys");
     medium.set_geometry(geometry(&superblock))?;
     if superblock.is_preallocated {
         medium.reserve()?;

@@ -25,6 +25,7 @@ mod core;
 mod create;
 mod drive;
 mod inspect;
+mod keys;
 mod log;
 mod maintenance;
 mod map;
@@ -38,23 +39,24 @@ mod space;
 mod tests;
 mod transfer;
 
-pub use self::core::{NewSnapshot, WARN_THRESHOLDS_MAX};
+pub use self::core::{Condition, NewSnapshot, WARN_THRESHOLDS_MAX};
 pub use crate::base::clock::Task;
-pub use crate::format::{Origin, RegisteredClone};
+pub use crate::format::{KeyArea, KeySlot, Origin, RegisteredClone, SlotKind};
 pub use create::{
     DATA_OFFSET, FRAME_BLOCKS_DEFAULT, OVER_PROVISIONING_PERCENT_DEFAULT, SEGMENT_BYTES_DEFAULT,
     Spec, create,
 };
-pub use drive::{Drive, ScrubProgress, origin_on};
+pub use drive::{Drive, ScrubProgress, is_flat_on, origin_on};
 pub use inspect::{
     Alert, AlertKind, Audit, CellState, CheckReport, Checked, Depth, Extract, Extracted, Info,
     MapCell, Memory, Operations, OriginInfo, Overview, Partial, Problem, ScrubReport, SegmentMap,
     Taken, check, check_snapshot,
 };
+pub use keys::{KeyChange, Locked, NewKeys, SlotInfo, change_keys, new_keys};
 pub use log::framing::{Span, spans};
 pub use log::packing::ATOMIC_WRITE_BYTES;
 pub use maintenance::{
-    Compacted, Flattened, HeldChanges, Resize, Resized, SettingsChange, SettingsChanged,
+    Compacted, Flattened, HeldChanges, Rekeyed, Resize, Resized, SettingsChange, SettingsChanged,
     SnapshotInfo, StoredSettings,
 };
 pub use operations::{Changed, Compared, Content, Extent};

@@ -18,6 +18,7 @@ use super::layout::layout;
 use super::record::RECORD_HEADER_BYTES;
 use crate::base::checksum::{crc32, crc64};
 use crate::base::{Error, ErrorContext, ErrorKind, Result, SegmentId, SeqNo, ensure};
+use crate::crypt::{Cipher, PLAIN};
 
 /// Bytes of a batch header. The records follow it.
 pub const BATCH_HEADER_BYTES: usize = 128;
@@ -178,6 +179,15 @@ impl BatchHeader {
     /// # Panics
     /// If `target` is shorter than [`BATCH_HEADER_BYTES`].
     pub fn encode_into(&self, target: &mut [u8]) -> u64 {
+        self.encode_with(target, &PLAIN)
+    }
+
+    /// As [`BatchHeader::encode_into`], on a drive with a cipher: if that encrypts, a MAC takes the
+    /// place of the checksum.
+    ///
+    /// # Panics
+    /// As [`BatchHeader::encode_into`].
+    pub fn encode_with(&self, target: &mut [u8], cipher: &Cipher) -> u64 {
         let mut layout = Layout::new_zeroed();
         layout.magic = MAGIC;
         layout.records_checksum = self.records_checksum.into();
@@ -198,7 +208,7 @@ impl BatchHeader {
         layout.uuid = *self.uuid.as_bytes();
         layout.version = VERSION.into();
         layout.parity_pages = self.parity_pages.into();
-        let checksum = crc64(layout.as_bytes());
+        let checksum = checksum(&layout, cipher);
         layout.header_checksum = checksum.into();
         assert!(target.len() >= BATCH_HEADER_BYTES, "no room for a batch header");
         let (header, _) = target.split_at_mut(BATCH_HEADER_BYTES);
@@ -212,13 +222,22 @@ impl BatchHeader {
     /// `Corrupt` if there is no valid header. The caller decides whether that means the end of the
     /// log or damage.
     pub fn decode(bytes: &[u8]) -> Result<(Self, u64)> {
+        Self::decode_with(bytes, &PLAIN)
+    }
+
+    /// As [`BatchHeader::decode`], on a drive with a cipher.
+    ///
+    /// # Errors
+    /// As [`BatchHeader::decode`].
+    pub fn decode_with(bytes: &[u8], cipher: &Cipher) -> Result<(Self, u64)> {
         const CORRUPT: ErrorKind = ErrorKind::Corrupt;
         let layout = Layout::read_from_prefix(bytes).ok();
         let (mut layout, _) = layout.or_error(CORRUPT, "a batch header is truncated")?;
         ensure(layout.magic == MAGIC, CORRUPT, "there is no batch header")?;
-        let checksum = layout.header_checksum.get();
+        let expected = layout.header_checksum.get();
         layout.header_checksum = 0.into();
-        if crc64(layout.as_bytes()) != checksum {
+        let checksum = checksum(&layout, cipher);
+        if checksum != expected {
             return Err(Error::new(CORRUPT, "a batch header's checksum is wrong"));
         }
         let header = Self {
@@ -250,7 +269,7 @@ impl BatchHeader {
             && header.seq.0 > 0;
         ensure(is_possible, CORRUPT, "a batch header's values are impossible")?;
         debug_assert_eq!(
-            header.encode_into(&mut [0; BATCH_HEADER_BYTES]),
+            header.encode_with(&mut [0; BATCH_HEADER_BYTES], cipher),
             checksum,
             "a batch header has a single encoding"
         );
@@ -265,6 +284,15 @@ impl BatchHeader {
     /// Returns the bytes of the whole batch on the medium: header, records, padding and parity.
     pub fn batch_bytes(&self) -> u64 {
         BATCH_HEADER_BYTES as u64 + u64::from(self.body_bytes)
+    }
+}
+
+/// Returns the checksum of a header, in which it is 0; its MAC with a cipher that encrypts.
+fn checksum(layout: &Layout, cipher: &Cipher) -> u64 {
+    if cipher.is_plain() {
+        crc64(layout.as_bytes())
+    } else {
+        cipher.batch_mac(layout.generation.get(), layout.as_bytes())
     }
 }
 

@@ -248,6 +248,15 @@ impl Root {
         assert_eq!(distinct, self.opened_segments.len(), "each use of a segment is opened once");
     }
 
+    /// Returns the generation of a segment in which the checkpoint wrote metadata; `None` of
+    /// others, or if it is not known here.
+    pub fn generation_of(&self, segment: SegmentId) -> Option<u64> {
+        let [_host, _moved, meta] = &self.tails;
+        let tail = meta.as_ref().map(|tail| (tail.segment, tail.generation));
+        let opened = self.opened_segments.iter().map(|opened| (opened.segment, opened.generation));
+        opened.chain(tail).find(|&(found, _)| found == segment).map(|(_, generation)| generation)
+    }
+
     /// Returns the pieces of all lists that each checkpoint writes, in the order in which a root
     /// names them.
     pub fn lists(&self) -> impl Iterator<Item = &MetadataAddress> {

@@ -11,7 +11,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::layout::layout;
-use super::map::MapLimits;
+use super::map::{META_SEGMENTS_MAX, MapLimits};
 use crate::base::{ErrorContext, ErrorKind, Result, SegmentId, SeqNo, ensure};
 
 /// Maximum number of entries of a piece of a forwarding table, which has 16 KiB.
@@ -50,7 +50,12 @@ const _: () = assert!(
 
 /// The bit of an entry's bytes that says that blocks of the frame were live when it was moved.
 const WAS_LIVE: u32 = 1 << 31;
-const _: () = assert!(super::SEGMENT_BYTES_MAX < WAS_LIVE, "the flag is no part of a length");
+
+/// The bit of an entry's bytes that says that the record is one of metadata.
+const IS_META: u32 = 1 << 30;
+
+const FLAGS: u32 = WAS_LIVE | IS_META;
+const _: () = assert!(super::SEGMENT_BYTES_MAX <= IS_META, "no flag is a part of a length");
 
 /// Where one frame is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +70,8 @@ pub struct Forward {
     pub new_bytes: u32,
     /// Whether blocks of it were live when it was moved.
     pub was_live: bool,
+    /// Whether it is no frame, but a record of the map or the lists of a snapshot.
+    pub is_meta: bool,
     /// A snapshot whose last batch is before this one does not name the frame.
     pub since: SeqNo,
     /// Nor does one whose last batch is after this one.
@@ -98,13 +105,14 @@ impl ForwardPiece {
         layout.segment = self.segment.0.into();
         let mut bytes = layout.as_bytes().to_vec();
         for entry in &self.entries {
-            assert!(entry.new_bytes < WAS_LIVE, "a frame is shorter than a segment");
-            let flag = if entry.was_live { WAS_LIVE } else { 0 };
+            assert!(entry.new_bytes & FLAGS == 0, "a record is shorter than a segment");
+            let was_live = if entry.was_live { WAS_LIVE } else { 0 };
+            let flags = was_live | if entry.is_meta { IS_META } else { 0 };
             let layout = ForwardLayout {
                 offset: entry.offset.into(),
                 new_segment: entry.new_segment.0.into(),
                 new_offset: entry.new_offset.into(),
-                new_bytes: (entry.new_bytes | flag).into(),
+                new_bytes: (entry.new_bytes | flags).into(),
                 since: entry.since.0.into(),
                 until: entry.until.0.into(),
             };
@@ -113,7 +121,8 @@ impl ForwardPiece {
         bytes
     }
 
-    /// Decodes a piece. All places lie within `limits`, and offsets ascend.
+    /// Decodes a piece. All copies lie within `limits`, and offsets ascend. The segment may be one
+    /// that the drive had before its capacity shrank.
     ///
     /// # Errors
     /// `Corrupt`.
@@ -122,22 +131,25 @@ impl ForwardPiece {
         let layout = ForwardsLayout::read_from_prefix(bytes).ok();
         let (layout, rest) = layout.or_error(ErrorKind::Corrupt, WHAT)?;
         let is_possible = layout.reserved == [0; 12]
-            && layout.segment.get() < limits.segment_count
+            && layout.segment.get() < META_SEGMENTS_MAX
             && rest.len().is_multiple_of(size_of::<ForwardLayout>());
         ensure(is_possible, ErrorKind::Corrupt, WHAT)?;
         let entries = rest.chunks_exact(size_of::<ForwardLayout>()).map(|bytes| {
             let layout = ForwardLayout::read_from_bytes(bytes).ok()?;
-            let new_bytes = layout.new_bytes.get() & !WAS_LIVE;
+            let flags = layout.new_bytes.get() & FLAGS;
+            let new_bytes = layout.new_bytes.get() & !FLAGS;
             let (since, until) = (SeqNo(layout.since.get()), SeqNo(layout.until.get()));
             let (segment, offset) = (layout.new_segment.get(), layout.new_offset.get());
             let is_within = limits.contain(segment, offset, new_bytes)
                 && layout.offset.get() < limits.segment_bytes;
-            (is_within && since <= until).then_some(Forward {
+            // No block of the disk is in metadata.
+            (is_within && since <= until && flags != FLAGS).then_some(Forward {
                 offset: layout.offset.get(),
                 new_segment: SegmentId(segment),
                 new_offset: offset,
                 new_bytes,
-                was_live: layout.new_bytes.get() & WAS_LIVE != 0,
+                was_live: flags & WAS_LIVE != 0,
+                is_meta: flags & IS_META != 0,
                 since,
                 until,
             })
@@ -159,7 +171,7 @@ mod tests {
     //! Goal: round trip; impossible pieces are refused.
     use super::*;
 
-    const LIMITS: MapLimits = MapLimits { segment_count: 9, segment_bytes: 1 << 20 };
+    const LIMITS: MapLimits = MapLimits { segment_count: 9, segment_bytes: 1 << 20, seal_bytes: 0 };
 
     fn sample() -> ForwardPiece {
         let entry = |offset, was_live| Forward {
@@ -168,6 +180,7 @@ mod tests {
             new_offset: 8192,
             new_bytes: 700,
             was_live,
+            is_meta: !was_live && offset == 6000,
             since: SeqNo(5),
             until: SeqNo(77),
         };
@@ -175,7 +188,7 @@ mod tests {
             segment: SegmentId(3),
             generation: 4 << 32 | 1,
             emptied: SeqNo(78),
-            entries: vec![entry(4096, true), entry(5000, false)],
+            entries: vec![entry(4096, true), entry(5000, false), entry(6000, false)],
         }
     }
 
@@ -194,7 +207,7 @@ mod tests {
     #[test]
     fn impossible_pieces_are_refused() {
         let good = sample().encode();
-        for len in (0..good.len()).filter(|len| ![32, 64].contains(len)) {
+        for len in (0..good.len()).filter(|len| ![32, 64, 96].contains(len)) {
             assert!(ForwardPiece::decode(&good[..len], &LIMITS).is_err(), "{len}");
         }
         let wrong = |at: usize, byte: u8| {
@@ -202,7 +215,8 @@ mod tests {
             bytes[at] = byte;
             assert!(ForwardPiece::decode(&bytes, &LIMITS).is_err(), "byte {at}");
         };
-        wrong(16, 9);
+        wrong(19, 4);
+        wrong(32 + 15, 0xc0);
         wrong(20, 1);
         wrong(32 + 4, 9);
         wrong(32 + 10, 0x10);

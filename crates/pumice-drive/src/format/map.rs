@@ -120,6 +120,9 @@ pub struct MapLimits {
     pub segment_count: u32,
     /// Bytes of each segment.
     pub segment_bytes: u32,
+    /// Bytes that a frame takes beyond its blocks and their sources: those of its seal on an
+    /// encrypted drive.
+    pub seal_bytes: u32,
 }
 
 impl MapLimits {
@@ -442,7 +445,7 @@ impl LeafRun {
         let blocks = u16::from(self.frame_blocks());
         let blocks_max = if self.has_table() { INDEPENDENT_BLOCKS_MAX } else { FRAME_BLOCKS_MAX };
         // The longest frame stores every block as it is, with a source for each.
-        let longest = u32::from(blocks) * (SOURCE_LENGTH + BLOCK_LENGTH);
+        let longest = u32::from(blocks) * (SOURCE_LENGTH + BLOCK_LENGTH) + limits.seal_bytes;
         blocks <= blocks_max
             && record_bytes <= HEADER_BYTES + longest
             && u16::from(self.index) + count <= blocks

@@ -22,9 +22,11 @@
     clippy::indexing_slicing
 )]
 
+mod array;
 mod batch;
 mod checkpoint;
 mod forward;
+mod keys;
 mod layout;
 mod map;
 mod record;
@@ -33,6 +35,10 @@ mod snapshot;
 mod superblock;
 mod transfer;
 
+pub use array::{
+    ARRAY_HEADER_BYTES, ARRAY_MAGIC, ARRAY_MEMBERS_MAX, ArrayHeader, ArrayLayout, ArrayMember,
+    MEMBER_PATH_MAX, MemberState,
+};
 pub use batch::{
     BATCH_ALIGNMENT, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, PARITY_PAGES_MAX,
     chain_record, chain_start,
@@ -42,6 +48,7 @@ pub use checkpoint::{
     StreamTail, TableEntry, meta_payload,
 };
 pub use forward::{FORWARD_PIECES_MAX, FORWARDS_IN_A_PIECE, Forward, ForwardPiece};
+pub use keys::{EARLIER_KEY_BYTES, KEY_SLOT_BYTES, KEY_SLOTS, KeyArea, KeySlot, SlotKind};
 pub use layout::Field;
 pub use map::{
     DIRECTORY_PAGE_BYTES, DIRECTORY_PAGE_LEAVES, DirectoryEntry, LEAF_BLOCKS, LEAF_RUN_BYTES,
@@ -50,8 +57,8 @@ pub use map::{
     encode_page, encode_run, leaf_bytes_max,
 };
 pub use record::{
-    META_ALIGNMENT, MetaKind, RECORD_HEADER_BYTES, Record, RecordAddress, SOURCE_BYTES, Source,
-    check_payload,
+    META_ALIGNMENT, MetaKind, RECORD_HEADER_BYTES, Record, RecordAddress, SEALED, SOURCE_BYTES,
+    Source, check_payload,
 };
 pub use segment::{DriveShape, SEGMENT_HEADER_BYTES, SegmentHeader, Stream, epoch_of, generation};
 pub use snapshot::{
@@ -71,6 +78,7 @@ pub use transfer::{TRANSFER_HEAD_BYTES, TransferBase, TransferHead};
 pub fn tables() -> Vec<(&'static str, Vec<Field>)> {
     vec![
         ("Superblock", superblock::FIELDS.to_vec()),
+        ("Key slot", keys::FIELDS.to_vec()),
         ("Segment header", segment::FIELDS.to_vec()),
         ("Batch header", batch::FIELDS.to_vec()),
         ("Record header", record::FIELDS.to_vec()),
@@ -84,5 +92,7 @@ pub fn tables() -> Vec<(&'static str, Vec<Field>)> {
         ("Forwarding table", forward::PIECE_FIELDS.to_vec()),
         ("Forwarded frame", forward::ENTRY_FIELDS.to_vec()),
         ("Transfer", transfer::FIELDS.to_vec()),
+        ("Array header", array::FIELDS.to_vec()),
+        ("Array member", array::MEMBER_FIELDS.to_vec()),
     ]
 }

@@ -23,6 +23,7 @@ use super::segment::Stream;
 use crate::base::checksum::{crc32, crc32_pair, crc64};
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorContext, ErrorKind, Lba, Result, SegmentId, SeqNo};
+use crate::crypt::{Cipher, PLAIN, SEAL_BYTES};
 
 /// Bytes of a record header.
 pub const RECORD_HEADER_BYTES: usize = HEADER_BYTES as usize;
@@ -63,6 +64,19 @@ pub const SOURCE_BYTES: usize = SOURCE_LENGTH as usize;
 
 pub(super) const SOURCE_LENGTH: u32 = 16;
 
+/// Bytes of a header's checksum, which is its first field.
+const CHECKSUM_BYTES: usize = size_of::<U32>();
+
+/// Most bytes of the sources of a record.
+const SOURCES_BYTES_MAX: usize = super::FRAME_BLOCKS_MAX as usize * SOURCE_BYTES;
+
+/// The bit of an encoding that says that the payload is encrypted.
+pub const SEALED: u8 = 0x80;
+
+/// [`SEAL_BYTES`] in the width of lengths in records.
+const SEAL_LENGTH: u32 = 28;
+const _: () = assert!(SEAL_LENGTH as usize == SEAL_BYTES);
+
 /// [`BLOCK_BYTES`] in the width of lengths in records.
 pub(super) const BLOCK_LENGTH: u32 = 4096;
 const _: () = assert!(BLOCK_LENGTH as usize == BLOCK_BYTES);
@@ -99,6 +113,25 @@ pub struct RecordAddress {
     pub segment: SegmentId,
     /// Byte offset of the record header in the segment.
     pub offset: u32,
+}
+
+impl RecordAddress {
+    /// Returns the location as checksums and ciphers take it.
+    #[inline]
+    pub fn bytes(&self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        let (generation, rest) = bytes.split_at_mut(8);
+        generation.copy_from_slice(&self.generation.to_le_bytes());
+        let (segment, offset) = rest.split_at_mut(4);
+        segment.copy_from_slice(&self.segment.0.to_le_bytes());
+        offset.copy_from_slice(&self.offset.to_le_bytes());
+        bytes
+    }
+
+    /// Returns the location of what follows the header of the record.
+    fn after_header(self) -> Self {
+        Self { offset: self.offset.wrapping_add(HEADER_BYTES), ..self }
+    }
 }
 
 /// The origin of consecutive blocks of a frame that garbage collection copied.
@@ -232,11 +265,11 @@ impl Record {
             "the blocks of a record lie on the largest disk"
         );
         match *self {
-            Record::Data { lba_count, source_count, stored_bytes, .. } => {
+            Record::Data { lba_count, source_count, encoding, stored_bytes, .. } => {
                 assert!((1..=super::FRAME_BLOCKS_MAX).contains(&lba_count), "blocks of a frame");
                 assert!(u16::from(source_count) <= lba_count, "a source covers a block or more");
                 assert!(
-                    stored_bytes <= u32::from(lba_count) * BLOCK_LENGTH,
+                    stored_bytes <= stored_bytes_max(lba_count, encoding),
                     "a payload that encoding would lengthen is stored as it is"
                 );
             }
@@ -316,6 +349,22 @@ impl Record {
     /// from the record's.
     #[inline]
     pub fn encode_into(&self, address: RecordAddress, sources: &[Source], target: &mut [u8]) {
+        self.encode_with(address, sources, target, &PLAIN);
+    }
+
+    /// As [`Record::encode_into`], on a drive with a cipher: if that encrypts, header and sources
+    /// are hidden, and a MAC takes the place of the checksum.
+    ///
+    /// # Panics
+    /// As [`Record::encode_into`].
+    #[inline]
+    pub fn encode_with(
+        &self,
+        address: RecordAddress,
+        sources: &[Source],
+        target: &mut [u8],
+        cipher: &Cipher,
+    ) {
         let (number, blocks, source_count, kind, argument, tail) = match *self {
             Record::Data { lba, lba_count, source_count, encoding, payload_checksum, .. } => {
                 let blocks = u8::try_from(lba_count).expect("a frame has at most 64 blocks");
@@ -346,9 +395,14 @@ impl Record {
         for (source, bytes) in sources.iter().zip(rest.chunks_exact_mut(SOURCE_BYTES)) {
             bytes.copy_from_slice(source.layout().as_bytes());
         }
-        let (sources, _) = rest.split_at(sources.len() * SOURCE_BYTES);
-        layout.header_checksum = checksum(&layout, sources, address).into();
-        header.copy_from_slice(layout.as_bytes());
+        let (sources, _) = rest.split_at_mut(sources.len() * SOURCE_BYTES);
+        if cipher.is_plain() {
+            layout.header_checksum = checksum(&layout, sources, address).into();
+            header.copy_from_slice(layout.as_bytes());
+        } else {
+            header.copy_from_slice(layout.as_bytes());
+            hide(header, sources, address, cipher);
+        }
     }
 
     /// Decodes the record header and its sources at the start of `bytes`, which were read from
@@ -361,7 +415,21 @@ impl Record {
     /// `Corrupt`, with the location.
     #[inline]
     pub fn decode(bytes: &[u8], address: RecordAddress) -> Result<Self> {
-        Self::decode_at(bytes, address)
+        Self::decode_with(bytes, address, &PLAIN)
+    }
+
+    /// As [`Record::decode`], on a drive with a cipher.
+    ///
+    /// # Errors
+    /// As [`Record::decode`].
+    #[inline]
+    pub fn decode_with(bytes: &[u8], address: RecordAddress, cipher: &Cipher) -> Result<Self> {
+        let decoded = if cipher.is_plain() {
+            Self::decode_at(bytes, address)
+        } else {
+            Self::decode_hidden(bytes, address, cipher)
+        };
+        decoded
             .map_err(|error| error.in_segment(address.segment).at_offset(u64::from(address.offset)))
     }
 
@@ -388,7 +456,48 @@ impl Record {
         Ok(record)
     }
 
-    /// Returns the sources of this record, which was decoded from the start of `bytes`.
+    fn decode_hidden(bytes: &[u8], address: RecordAddress, cipher: &Cipher) -> Result<Self> {
+        const CORRUPT: ErrorKind = ErrorKind::Corrupt;
+        let split = bytes.split_first_chunk::<RECORD_HEADER_BYTES>();
+        let (stored, rest) = split.or_error(CORRUPT, "a record header is truncated")?;
+        let mut header = *stored;
+        let (checksum, shown) = header.split_at_mut(CHECKSUM_BYTES);
+        cipher.show(address.generation, address.bytes(), shown);
+        checksum.fill(0);
+        let layout = Layout::read_from_bytes(&header).ok();
+        let layout = layout.or_error(CORRUPT, "a record header is truncated")?;
+        let sources = rest.get(..usize::from(layout.source_count) * SOURCE_BYTES);
+        let sources = sources.or_error(CORRUPT, "the sources of a record are truncated")?;
+        let (expected, stored) = stored.split_at(CHECKSUM_BYTES);
+        if mac(stored, sources, address, cipher)?.to_le_bytes() != *expected {
+            return Err(Error::new(CORRUPT, "a record header is not authentic"));
+        }
+        let mut shown = [0; SOURCES_BYTES_MAX];
+        let (shown, _) = shown.split_at_mut(sources.len());
+        shown.copy_from_slice(sources);
+        show_sources(shown, address, cipher);
+        let record = Self::from_layout(&layout);
+        record
+            .filter(|record| record.is_possible(&layout, shown))
+            .or_error(CORRUPT, "a record's values are impossible")
+    }
+
+    /// Returns the sources of this record, which was decoded from the start of `bytes` at
+    /// `address`, on a drive with a cipher.
+    pub fn sources_with(
+        &self,
+        bytes: &[u8],
+        address: RecordAddress,
+        cipher: &Cipher,
+    ) -> Vec<Source> {
+        let mut bytes = bytes.get(..self.header_bytes() as usize).unwrap_or_default().to_vec();
+        let sources = bytes.get_mut(RECORD_HEADER_BYTES..).unwrap_or_default();
+        show_sources(sources, address, cipher);
+        self.sources(&bytes).collect()
+    }
+
+    /// Returns the sources of this record, which was decoded from the start of `bytes`, on a drive
+    /// that is not encrypted.
     pub fn sources<'a>(&self, bytes: &'a [u8]) -> impl Iterator<Item = Source> + use<'a> {
         let sources = bytes.get(RECORD_HEADER_BYTES..self.header_bytes() as usize);
         let sources = sources.expect("the bytes from which a record was decoded hold its sources");
@@ -440,7 +549,7 @@ impl Record {
         let blocks_fit =
             lba.0.checked_add(blocks).is_some_and(|end| end <= u64::MAX / BLOCK_BYTES as u64);
         let kind_fits = match *self {
-            Record::Data { lba_count, .. } => {
+            Record::Data { lba_count, encoding, .. } => {
                 let (mut moved, mut is_empty) = (0, false);
                 for source in sources.as_chunks::<SOURCE_BYTES>().0 {
                     // The highest byte of the first word.
@@ -450,7 +559,7 @@ impl Record {
                 }
                 // A payload that encoding would lengthen is stored as it is.
                 (1..=super::FRAME_BLOCKS_MAX).contains(&lba_count)
-                    && stored_bytes <= u32::from(lba_count) * BLOCK_LENGTH
+                    && stored_bytes <= stored_bytes_max(lba_count, encoding)
                     && !is_empty
                     && (sources.is_empty() || moved == lba_count)
             }
@@ -499,14 +608,47 @@ pub fn check_payload(payload: &[u8], expected: u64, address: RecordAddress) -> R
     Err(error.in_segment(address.segment).at_offset(u64::from(address.offset)))
 }
 
+/// Returns the most bytes of the payload of a frame.
+fn stored_bytes_max(lba_count: u16, encoding: u8) -> u32 {
+    let seal_bytes = if encoding & SEALED == 0 { 0 } else { SEAL_LENGTH };
+    u32::from(lba_count) * BLOCK_LENGTH + seal_bytes
+}
+
+/// Hides a header and its sources, and puts their MAC in place of the checksum.
+fn hide(header: &mut [u8], sources: &mut [u8], address: RecordAddress, cipher: &Cipher) {
+    let (checksum, header) = header.split_at_mut(CHECKSUM_BYTES);
+    cipher.hide(address.generation, address.bytes(), header);
+    if !sources.is_empty() {
+        cipher.hide(address.generation, address.after_header().bytes(), sources);
+    }
+    let mac = mac(header, sources, address, cipher).expect("a record has at most 64 sources");
+    checksum.copy_from_slice(&mac.to_le_bytes());
+}
+
+fn show_sources(sources: &mut [u8], address: RecordAddress, cipher: &Cipher) {
+    if !sources.is_empty() && !cipher.is_plain() {
+        cipher.show(address.generation, address.after_header().bytes(), sources);
+    }
+}
+
+/// Returns the MAC of a header, without its first field, and its sources, both hidden.
+fn mac(header: &[u8], sources: &[u8], address: RecordAddress, cipher: &Cipher) -> Result<u32> {
+    const PREFIX: usize = 16 + RECORD_HEADER_BYTES - CHECKSUM_BYTES;
+    let mut bytes = [0; PREFIX + SOURCES_BYTES_MAX];
+    let bytes = bytes.get_mut(..PREFIX + sources.len());
+    let bytes = bytes.or_error(ErrorKind::Corrupt, "a record has too many sources")?;
+    let (place, rest) = bytes.split_at_mut(16);
+    place.copy_from_slice(&address.bytes());
+    let (header_bytes, rest) = rest.split_at_mut(header.len());
+    header_bytes.copy_from_slice(header);
+    rest.copy_from_slice(sources);
+    Ok(cipher.record_mac(address.generation, bytes))
+}
+
 fn checksum(layout: &Layout, sources: &[u8], address: RecordAddress) -> u32 {
     let mut bytes = [0; 16 + RECORD_HEADER_BYTES];
-    let (generation, rest) = bytes.split_at_mut(8);
-    generation.copy_from_slice(&address.generation.to_le_bytes());
-    let (segment, rest) = rest.split_at_mut(4);
-    segment.copy_from_slice(&address.segment.0.to_le_bytes());
-    let (offset, rest) = rest.split_at_mut(4);
-    offset.copy_from_slice(&address.offset.to_le_bytes());
+    let (place, rest) = bytes.split_at_mut(16);
+    place.copy_from_slice(&address.bytes());
     rest.copy_from_slice(layout.as_bytes());
     if sources.is_empty() { crc32(&bytes) } else { crc32_pair(&bytes, sources) }
 }

@@ -8,6 +8,7 @@ use uuid::Uuid;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+use super::keys::{KEY_SLOT_BYTES, KeySlot};
 use super::layout::layout;
 use crate::base::checksum::crc64;
 use crate::base::{Error, ErrorContext, ErrorKind, Result, SegmentId, SeqNo, ensure};
@@ -42,7 +43,8 @@ layout! {
         segment_bytes: U32,
         segment_count: U32,
         opening_seq: U64,
-        reserved: [u8; 4000],
+        recovery_slot: [u8; KEY_SLOT_BYTES],
+        reserved: [u8; 3872],
     }
 }
 
@@ -51,6 +53,9 @@ pub(super) const FIELDS: &[super::layout::Field] = Layout::FIELDS;
 /// The decoded segment header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
+    /// Of an encrypted drive, the master key of this use of the segment under the recovery code, so
+    /// that a drive can be rebuilt without its superblocks.
+    pub recovery: Option<KeySlot>,
     /// The drive the segment belongs to.
     pub uuid: Uuid,
     /// Number of this use of the segment. See [`generation`].
@@ -177,6 +182,9 @@ impl SegmentHeader {
         layout.segment_bytes = self.shape.segment_bytes.into();
         layout.segment_count = self.shape.segment_count.into();
         layout.opening_seq = self.opening_seq.0.into();
+        if let Some(recovery) = &self.recovery {
+            layout.recovery_slot = recovery.encode();
+        }
         layout.checksum = crc64(layout.as_bytes()).into();
         assert!(target.len() >= SEGMENT_HEADER_BYTES, "no room for a segment header");
         let (header, _) = target.split_at_mut(SEGMENT_HEADER_BYTES);
@@ -224,7 +232,10 @@ impl SegmentHeader {
                 && layout.reserved.iter().all(|&byte| byte == 0)
         });
         let stream = stream.or_error(CORRUPT, "the segment header's values are impossible")?;
+        let recovery = KeySlot::decode(&layout.recovery_slot).ok();
+        let recovery = recovery.or_error(CORRUPT, "the segment header's key slot is impossible")?;
         let header = Self {
+            recovery,
             uuid,
             generation: layout.generation.get(),
             first_seq: SeqNo(layout.first_seq.get()),
@@ -257,6 +268,7 @@ mod tests {
 
     fn sample() -> (SegmentHeader, Vec<u8>) {
         let header = SegmentHeader {
+            recovery: None,
             uuid: Uuid::from_u128(7),
             generation: generation(3, 9),
             first_seq: SeqNo(1000),

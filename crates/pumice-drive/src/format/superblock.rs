@@ -9,12 +9,14 @@ use uuid::Uuid;
 use zerocopy::little_endian::{I32, U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+use super::keys::{EARLIER_KEY_BYTES, KEY_SLOT_BYTES, KEY_SLOTS, KeyArea};
 use super::layout::layout;
 use super::map::META_SEGMENTS_MAX;
 use super::record::{BLOCK_LENGTH, RecordAddress};
 use super::segment::{DriveShape, Stream};
 use crate::base::checksum::crc64;
 use crate::base::{Error, ErrorContext, ErrorKind, Result, SegmentId, SeqNo, ensure};
+use crate::crypt::{Cipher, MAC_BYTES, PLAIN};
 
 /// Bytes of one slot.
 pub const SUPERBLOCK_BYTES: usize = LENGTH as usize;
@@ -30,7 +32,7 @@ pub const FORMAT_VERSION: u32 = 1;
 /// The feature bits that this program knows. A drive with other bits is refused, unless they are
 /// compatible ones. Unknown read-only-compatible bits are refused too, because none is defined yet.
 const KNOWN_INCOMPATIBLE: u64 =
-    BLOCK_FRAMES | BLOCK_TABLES | SNAPSHOTS | RECEIVING | CLONE | CLONED;
+    BLOCK_FRAMES | BLOCK_TABLES | SNAPSHOTS | RECEIVING | CLONE | CLONED | ENCRYPTED | ARRAY;
 const KNOWN_READ_ONLY: u64 = 0;
 
 /// The compatible feature: space for all segments was reserved on the medium.
@@ -60,8 +62,15 @@ const CLONE: u64 = 16;
 /// snapshots need stays where it is.
 const CLONED: u64 = 32;
 
-/// The features that say nothing about frames.
-const NOT_OF_FRAMES: u64 = SNAPSHOTS | RECEIVING | CLONE | CLONED;
+/// The incompatible feature: payloads are encrypted, headers are hidden, and MACs take the place of
+/// some checksums.
+const ENCRYPTED: u64 = 64;
+
+/// The incompatible feature: the medium is a member of an array, and may lack what others have.
+const ARRAY: u64 = 128;
+
+/// The features that say nothing about the form of frames.
+const NOT_OF_FRAMES: u64 = SNAPSHOTS | RECEIVING | CLONE | CLONED | ENCRYPTED | ARRAY;
 
 /// Most bytes of the path at which a clone looks for its origin.
 pub const ORIGIN_PATH_MAX: usize = 1024;
@@ -147,7 +156,12 @@ layout! {
         origin_blocks: U64,
         origin_path_bytes: U16,
         origin_path: [u8; ORIGIN_PATH_MAX],
-        reserved: [u8; 1958],
+        key_mac: [u8; MAC_BYTES],
+        key_since: U64,
+        key_earlier: [u8; EARLIER_KEY_BYTES],
+        key_slots: [[u8; KEY_SLOT_BYTES]; KEY_SLOTS],
+        flat_since: U64,
+        reserved: [u8; 842],
     }
 }
 
@@ -205,8 +219,16 @@ pub struct Superblock {
     pub receiving: Option<Receiving>,
     /// Of a clone, the snapshot of another drive from which its holes read.
     pub origin: Option<Origin>,
+    /// Of a clone whose disk was flattened, and which has snapshots that were not: neither the disk
+    /// nor a snapshot of this batch or a later one reads from the origin. Else 0.
+    pub flat_since: SeqNo,
     /// Whether the newest checkpoint may name clones of snapshots.
     pub has_clones: bool,
+    /// Of an encrypted drive, its keys.
+    pub keys: Option<KeyArea>,
+    /// Whether the drive lies on an [array](super::ArrayHeader), whose members are not to be used
+    /// alone.
+    pub is_array: bool,
     /// Segments in which an append failed, each once: nothing is written there any more. At most
     /// [`BAD_SEGMENTS_MAX`].
     pub bad_segments: Vec<SegmentId>,
@@ -300,8 +322,16 @@ impl Superblock {
         }
     }
 
-    /// Encodes the slot.
+    /// Encodes the slot of a drive that is not encrypted.
     pub fn encode(&self) -> [u8; SUPERBLOCK_BYTES] {
+        self.encode_with(&PLAIN)
+    }
+
+    /// Encodes the slot; that of an encrypted drive has a MAC by its cipher.
+    ///
+    /// # Panics
+    /// If the drive is encrypted, and the cipher is not.
+    pub fn encode_with(&self, cipher: &Cipher) -> [u8; SUPERBLOCK_BYTES] {
         let mut layout = Layout::new_zeroed();
         layout.magic = SUPERBLOCK_MAGIC;
         layout.version = FORMAT_VERSION.into();
@@ -312,7 +342,9 @@ impl Superblock {
         let receiving = if self.receiving.is_some() { RECEIVING } else { 0 };
         let clone = if self.origin.is_some() { CLONE } else { 0 };
         let cloned = if self.has_clones { CLONED } else { 0 };
-        let features = block_features | snapshots | receiving | clone | cloned;
+        let encrypted = if self.keys.is_some() { ENCRYPTED } else { 0 };
+        let array = if self.is_array { ARRAY } else { 0 };
+        let features = block_features | snapshots | receiving | clone | cloned | encrypted | array;
         layout.features_incompatible = features.into();
         layout.uuid = *self.uuid.as_bytes();
         layout.revision = self.revision.into();
@@ -344,11 +376,36 @@ impl Superblock {
         if let Some(origin) = &self.origin {
             layout.encode_origin(origin);
         }
+        layout.flat_since = self.flat_since.0.into();
         self.encode_bad(&mut layout);
+        if let Some(keys) = &self.keys {
+            layout.key_since = keys.since.into();
+            layout.key_earlier = keys.encode_earlier();
+            layout.key_slots = keys.encode_slots();
+            layout.key_mac = cipher.superblock_mac(keys.since, layout.as_bytes());
+        }
         layout.checksum = crc64(layout.as_bytes()).into();
         let mut bytes = [0; SUPERBLOCK_BYTES];
         bytes.copy_from_slice(layout.as_bytes());
         bytes
+    }
+
+    /// Checks the MAC of a slot of an encrypted drive, which was decoded.
+    ///
+    /// # Errors
+    /// `Corrupt` if it is wrong: the slot was changed, or the cipher is that of another key.
+    ///
+    /// # Panics
+    /// If nothing is encrypted with the cipher.
+    pub fn check_mac(bytes: &[u8], cipher: &Cipher) -> Result<()> {
+        const CORRUPT: ErrorKind = ErrorKind::Corrupt;
+        let layout = Layout::read_from_bytes(bytes).ok();
+        let mut layout = layout.or_error(CORRUPT, "a superblock slot must be 4096 bytes")?;
+        let mac = std::mem::take(&mut layout.key_mac);
+        layout.checksum = 0.into();
+        let since = layout.key_since.get();
+        let is_authentic = cipher.superblock_mac(since, layout.as_bytes()) == mac;
+        ensure(is_authentic, CORRUPT, "the superblock is not authentic: it was changed")
     }
 
     fn encode_bad(&self, layout: &mut Layout) {
@@ -412,7 +469,7 @@ impl Superblock {
         ensure(is_possible, CORRUPT, "the superblock's values are impossible")?;
         let superblock = Self::from_layout(&layout);
         let superblock = superblock
-            .or_error(CORRUPT, "the superblock's lists, receipt or origin are impossible")?;
+            .or_error(CORRUPT, "the superblock's lists, receipt, origin or keys are impossible")?;
         if let Some(what) = superblock.impossible() {
             return Err(Error::new(CORRUPT, what));
         }
@@ -436,7 +493,17 @@ impl Superblock {
 
     /// Returns whether this superblock encodes to `bytes`, without a checkpoint that is absent.
     fn encodes_to(&self, bytes: &[u8]) -> bool {
-        self.checkpoint.is_none() || self.encode() == *bytes
+        self.keys.is_some() || self.checkpoint.is_none() || self.encode() == *bytes
+    }
+
+    /// Returns the keys of an encrypted drive; `None` if they are impossible.
+    fn decode_keys(layout: &Layout) -> Option<Option<KeyArea>> {
+        let (since, earlier) = (layout.key_since.get(), &layout.key_earlier);
+        if layout.features_incompatible.get() & ENCRYPTED != 0 {
+            return KeyArea::decode(since, earlier, &layout.key_slots).map(Some);
+        }
+        let mut rest = layout.key_mac.iter().chain(earlier).chain(layout.key_slots.as_flattened());
+        (since == 0 && rest.all(|&byte| byte == 0)).then_some(None)
     }
 
     /// Returns what is being received; `None` if that is impossible.
@@ -476,7 +543,7 @@ impl Superblock {
         is_nothing.then_some(None)
     }
 
-    /// Returns `None` if a list, what is being received, or the origin is impossible.
+    /// Returns `None` if a list, what is being received, the origin or the keys are impossible.
     fn from_layout(layout: &Layout) -> Option<Self> {
         let (bad_segments, detours) = Self::decode_bad(layout)?;
         Some(Self {
@@ -510,7 +577,10 @@ impl Superblock {
             has_snapshots: layout.features_incompatible.get() & SNAPSHOTS != 0,
             receiving: Self::decode_receiving(layout)?,
             origin: Self::decode_origin(layout)?,
+            flat_since: SeqNo(layout.flat_since.get()),
             has_clones: layout.features_incompatible.get() & CLONED != 0,
+            keys: Self::decode_keys(layout)?,
+            is_array: layout.features_incompatible.get() & ARRAY != 0,
             bad_segments,
             detours,
         })
@@ -545,6 +615,9 @@ impl Superblock {
         if self.origin.as_ref().is_some_and(|origin| origin.blocks > self.size_bytes / block) {
             return Some("the origin of a clone is larger than its disk");
         }
+        if self.origin.is_none() && self.flat_since > SeqNo(0) {
+            return Some("a disk is flattened and is no clone");
+        }
         if self.segment_count == 0 || self.segment_count > META_SEGMENTS_MAX {
             return Some("the number of segments is impossible");
         }
@@ -561,6 +634,9 @@ impl Superblock {
         }
         if self.has_block_frames && self.frame_blocks > INDEPENDENT_BLOCKS_MAX {
             return Some("a frame of independent blocks must have at most 8 blocks");
+        }
+        if self.keys.is_some() && self.has_block_frames {
+            return Some("frames of an encrypted drive must be solid");
         }
         if self.codec > 2 {
             return Some("the codec is unknown");

@@ -29,14 +29,15 @@ use rustix::fs::{Advice, AtFlags, FallocateFlags, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use super::{
-    Capabilities, Geometry, Medium, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS, SUPERBLOCK_STRIDE,
-    not_durable,
+    Capabilities, Geometry, Medium, SLOTS, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS, SUPERBLOCK_STRIDE,
+    not_durable, slot_offset,
 };
 use crate::base::units::format_size;
 use crate::base::wait::WaitQueue;
 use crate::base::{
     AlignedBuffer, Clock, Error, ErrorContext, ErrorKind, OsContext, Result, SegmentId,
 };
+use crate::crypt::Cipher;
 use crate::runtime::Runtime;
 
 mod create;
@@ -118,6 +119,7 @@ pub struct FileMedium {
     direct: bool,
     truncated: bool,
     capabilities: Capabilities,
+    cipher: Cipher,
     geometry: Cell<Option<Geometry>>,
     poisoned: Cell<bool>,
     /// Durable appends that failed, and of which it is being found out whether a sync did.
@@ -208,6 +210,7 @@ impl FileMedium {
             direct,
             truncated: options.truncated && options.read_only,
             capabilities,
+            cipher: Cipher::default(),
             geometry: Cell::new(None),
             poisoned: Cell::new(false),
             doubts: Cell::new(0),
@@ -216,6 +219,17 @@ impl FileMedium {
             discard_refused: Cell::new(false),
             found: Arc::default(),
         })
+    }
+
+    /// Returns the medium with the keys of the drive that is on it.
+    #[must_use]
+    pub fn with_cipher(self, cipher: Cipher) -> Self {
+        Self { cipher, ..self }
+    }
+
+    /// Sets the keys of the drive that is on it.
+    pub fn set_cipher(&mut self, cipher: Cipher) {
+        self.cipher = cipher;
     }
 
     /// Returns the size of the file or device in bytes, as of the opening or the last change of the
@@ -227,6 +241,11 @@ impl FileMedium {
     /// Returns whether the page cache is bypassed.
     pub fn is_direct(&self) -> bool {
         self.direct
+    }
+
+    /// Returns the runtime that performs its operations.
+    pub fn runtime(&self) -> &Runtime {
+        &self.runtime
     }
 
     /// Returns the path with which the medium was opened.
@@ -256,7 +275,7 @@ impl FileMedium {
             Location::Segment(segment, offset) => {
                 error.in_segment(segment).at_offset(offset.into())
             }
-            Location::Superblock(slot) => error.at_offset(u64::from(slot) * SUPERBLOCK_STRIDE),
+            Location::Superblock(slot) => error.at_offset(slot_offset(slot)),
         }
     }
 
@@ -265,12 +284,12 @@ impl FileMedium {
     fn locate(&self, location: Location, len: usize, unit: u32) -> Result<u64> {
         let (segment, offset) = match location {
             Location::Superblock(slot) => {
-                let is_known = slot < SUPERBLOCK_SLOTS && len == SUPERBLOCK_BYTES;
+                let is_known = slot < SLOTS && len == SUPERBLOCK_BYTES;
                 if !is_known {
                     let what = format!("the medium has no superblock slot {slot} of {len} bytes");
                     return Err(Error::new(ErrorKind::InvalidInput, what));
                 }
-                return Ok(u64::from(slot) * SUPERBLOCK_STRIDE);
+                return Ok(slot_offset(slot));
             }
             Location::Segment(segment, offset) => (segment, offset),
         };
@@ -456,6 +475,10 @@ impl FileMedium {
 impl Medium for FileMedium {
     fn capabilities(&self) -> Capabilities {
         self.capabilities
+    }
+
+    fn cipher(&self) -> &Cipher {
+        &self.cipher
     }
 
     fn set_geometry(&self, geometry: Geometry) -> Result<()> {

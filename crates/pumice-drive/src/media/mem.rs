@@ -12,14 +12,15 @@
 //!
 //! This medium loses nothing and never fails. [`super::layer::fault`] adds failures to any medium.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::{Capabilities, Geometry, Medium, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
+use super::{Capabilities, Geometry, Medium, SLOTS, SUPERBLOCK_BYTES};
 use crate::base::units::len_u32;
 use crate::base::{AlignedBuffer, Error, ErrorContext, ErrorKind, Result, SegmentId, ensure};
+use crate::crypt::Cipher;
 
 /// The write unit of a file with direct I/O, so that tests in memory cover it.
 const WRITE_UNIT: u32 = 4096;
@@ -41,14 +42,36 @@ const SPARE_MAX: usize = 8;
 pub struct MemMedium {
     bytes: u64,
     durable_appends: bool,
+    keys: Rc<KeyChain>,
     state: Rc<RefCell<State>>,
+}
+
+/// The ciphers that a medium had in turn; the last one counts.
+#[derive(Debug, Default)]
+struct KeyChain {
+    cipher: Cipher,
+    next: OnceCell<Box<KeyChain>>,
+}
+
+impl KeyChain {
+    fn new(cipher: Cipher) -> Self {
+        Self { cipher, next: OnceCell::new() }
+    }
+
+    fn last(&self) -> &Self {
+        let mut last = self;
+        while let Some(next) = last.next.get() {
+            last = next;
+        }
+        last
+    }
 }
 
 #[derive(Debug, Default)]
 struct State {
     geometry: Option<Geometry>,
     segments: Vec<Segment>,
-    superblocks: [Option<AlignedBuffer>; SUPERBLOCK_SLOTS as usize],
+    superblocks: [Option<AlignedBuffer>; SLOTS as usize],
     spare: Vec<AlignedBuffer>,
 }
 
@@ -130,7 +153,20 @@ impl MemMedium {
     /// Creates an empty medium that accepts any geometry of up to `bytes` bytes. Allocates no
     /// memory for segments.
     pub fn new(bytes: u64) -> Self {
-        Self { bytes, durable_appends: true, state: Rc::default() }
+        Self { bytes, durable_appends: true, keys: Rc::default(), state: Rc::default() }
+    }
+
+    /// Returns the medium with the keys of the drive that is on it.
+    #[must_use]
+    pub fn with_cipher(self, cipher: Cipher) -> Self {
+        Self { keys: Rc::new(KeyChain::new(cipher)), ..self }
+    }
+
+    /// Sets keys that were read from the medium anew for this handle, and all that were cloned
+    /// from it, as another process that opens the drive does.
+    pub fn set_cipher(&self, cipher: Cipher) {
+        let set = self.keys.last().next.set(Box::new(KeyChain::new(cipher)));
+        assert!(set.is_ok(), "the last one has none after it");
     }
 
     /// Returns the medium as one that has no durable appends, like a file without direct I/O, and
@@ -155,7 +191,8 @@ impl MemMedium {
             superblocks: state.superblocks.clone(),
             spare: Vec::new(),
         };
-        Self { state: Rc::new(RefCell::new(state)), ..*self }
+        let keys = Rc::new(KeyChain::new(self.keys.last().cipher.clone()));
+        Self { state: Rc::new(RefCell::new(state)), keys, ..self.clone() }
     }
 
     /// Returns the bytes of the segments that occupy memory, each from its first append to its
@@ -235,7 +272,7 @@ impl State {
 }
 
 fn check_slot(slot: u32) -> Result<usize> {
-    if slot < SUPERBLOCK_SLOTS {
+    if slot < SLOTS {
         return Ok(slot as usize);
     }
     Err(Error::new(ErrorKind::InvalidInput, format!("the medium has no superblock slot {slot}")))
@@ -249,6 +286,10 @@ impl Medium for MemMedium {
             .with_discard(true)
             .with_durable_appends(self.durable_appends)
             .with_prefers_written(self.durable_appends)
+    }
+
+    fn cipher(&self) -> &Cipher {
+        &self.keys.last().cipher
     }
 
     /// Drops all content if the segments had another size or offset before. Another number of
@@ -482,7 +523,7 @@ mod tests {
             assert_eq!(result.unwrap_err().kind(), kind, "{segment} {offset} {len}");
         }
         assert_eq!(now(medium.discard(SegmentId(4))).unwrap_err().kind(), kind);
-        assert_eq!(now(medium.read_superblock(2)).unwrap_err().kind(), kind);
+        assert_eq!(now(medium.read_superblock(4)).unwrap_err().kind(), kind);
         let short = now(medium.write_superblock(0, filled(512, 1)));
         assert_eq!(short.unwrap_err().kind(), kind);
         assert_eq!(medium.resident_bytes(), 0);

@@ -2,20 +2,30 @@
 //!
 //! * [`mem`]: memory, for tests and for measurements of the controller alone.
 //! * [`mod@file`]: a file or a block device, through the runtime's I/O.
+//! * [`mod@array`]: several media as one, with a copy of everything on each, or with all their
+//!   room.
 //! * [`layer`]: media that wrap another medium.
+//! * [`tier`]: a local journal and an object store.
 //!
 //! [`Medium`] is the contract between the controller and its storage. A medium knows two superblock
 //! slots and numbered segments of equal size. It does not know what an LBA, a frame or a batch is.
 
 #![warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use crate::base::{AlignedBuffer, Error, ErrorKind, Result, SegmentId};
+use array::ArrayInfo;
+use tier::Status;
 
+use crate::base::{AlignedBuffer, Error, ErrorKind, Result, SegmentId};
+use crate::crypt::{Cipher, PLAIN};
+
+pub mod array;
 pub mod file;
 pub mod layer;
 pub mod mem;
+pub mod tier;
 
 /// Bytes of one superblock slot.
 pub const SUPERBLOCK_BYTES: usize = 4096;
@@ -27,6 +37,23 @@ pub const SUPERBLOCK_SLOTS: u32 = 2;
 /// n times this. Far enough apart that no single misdirected or torn write hits both (arbitrary
 /// beyond that). Segments begin after the last slot.
 pub const SUPERBLOCK_STRIDE: u64 = 1 << 20;
+
+/// Number of slots of a medium that can be a member of an array. Those after the superblocks hold
+/// the header of the member, each of the two all of it; they are as long, and are read and written
+/// in the same way.
+pub const SLOTS: u32 = SUPERBLOCK_SLOTS + 2;
+
+/// Returns the byte offset of a slot on a medium that has byte offsets. Those of an array's headers
+/// lie half a stride after the superblocks.
+pub const fn slot_offset(slot: u32) -> u64 {
+    let half = SUPERBLOCK_STRIDE / 2;
+    (slot % SUPERBLOCK_SLOTS) as u64 * SUPERBLOCK_STRIDE + (slot / SUPERBLOCK_SLOTS) as u64 * half
+}
+
+/// Names one of the copies that a medium has of everything, as long as the medium is open: it never
+/// becomes the name of another copy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CopyId(pub u32);
 
 /// The division of a medium into segments. The drive reads it from its superblock and passes it to
 /// [`Medium::set_geometry`].
@@ -165,7 +192,7 @@ impl Capabilities {
 ///   later sync succeeds. The drive then accepts no more writes until it is reopened. The same
 ///   holds after a durable append that failed as `Poisoned`.
 /// * A read that cannot return the stored bytes must fail. The drive detects wrong bytes by
-///   checksum, but cannot repair them.
+///   checksum, and asks a medium with several [copies](Medium::copies) for others.
 ///
 /// # Cancellation
 ///
@@ -178,6 +205,12 @@ impl Capabilities {
 pub trait Medium {
     /// Returns what the medium supports and requires. Constant while the medium is open.
     fn capabilities(&self) -> Capabilities;
+
+    /// Returns the keys of the drive on the medium, which its owner gave; [`PLAIN`] if none were
+    /// given. The medium itself stores what it is handed. Constant while the medium is open.
+    fn cipher(&self) -> &Cipher {
+        &PLAIN
+    }
 
     /// Sets the division of the medium into segments. A later call may only change the number of
     /// segments, when the capacity of the drive changes; no operation is in progress on a segment
@@ -262,6 +295,17 @@ pub trait Medium {
     /// `Medium`. See [Failures](Medium#failures).
     fn sync(&self) -> impl Future<Output = Result<()>>;
 
+    /// Prepares a free segment for durable appends, on a medium that does that for itself: see
+    /// [`Capabilities::prefers_written`]. Returns whether it does; if not, the drive writes zeroes
+    /// to the segment.
+    ///
+    /// # Errors
+    /// As [`append`](Medium::append). Nothing is lost.
+    fn prepare(&self, segment: SegmentId) -> impl Future<Output = Result<bool>> {
+        let _ = segment;
+        async { Ok(false) }
+    }
+
     /// Frees the space of a segment, whose bytes may then have any value. A medium without discard
     /// does nothing.
     ///
@@ -283,6 +327,95 @@ pub trait Medium {
     /// `Medium`. The slot may then hold anything; the other one is unchanged.
     fn write_superblock(&self, slot: u32, bytes: AlignedBuffer)
     -> impl Future<Output = Result<()>>;
+
+    /// Returns the copies of everything that the medium has and that can be read apart: one, but
+    /// for a mirror. One may be gone, or another one be there, whenever an operation is in
+    /// progress.
+    fn copies(&self) -> Vec<CopyId> {
+        vec![CopyId::default()]
+    }
+
+    /// Reads as [`read`](Medium::read) does, from this copy and from no other one. So a reader that
+    /// finds wrong bytes asks for others.
+    ///
+    /// # Errors
+    /// `Medium`, also if there is no such copy (any more).
+    fn read_copy(
+        &self,
+        copy: CopyId,
+        segment: SegmentId,
+        offset: u32,
+        buffer: AlignedBuffer,
+    ) -> impl Future<Output = (AlignedBuffer, Result<()>)> {
+        let _ = copy;
+        self.read(segment, offset, buffer)
+    }
+
+    /// Reads a superblock slot of one copy, as [`read_copy`](Medium::read_copy) does.
+    ///
+    /// # Errors
+    /// As [`read_copy`](Medium::read_copy).
+    fn read_superblock_copy(
+        &self,
+        copy: CopyId,
+        slot: u32,
+    ) -> impl Future<Output = Result<AlignedBuffer>> {
+        let _ = copy;
+        self.read_superblock(slot)
+    }
+
+    /// Compares the bytes at `offset` of `segment` in each copy with `bytes`, and overwrites copies
+    /// that differ or cannot be read. Returns how many it has overwritten. Offset and length need
+    /// not be aligned: other bytes of a copy that can be read stay as they are.
+    ///
+    /// The caller knows by a checksum that `bytes` were written there, completely, in the segment's
+    /// present use, and keeps the segment from being discarded meanwhile. Not durable before a
+    /// sync. A medium with one copy, or that is not written to, does nothing.
+    ///
+    /// # Errors
+    /// `NoSpace`, or `Medium` if no copy can be written.
+    fn repair(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        bytes: &[u8],
+    ) -> impl Future<Output = Result<u32>> {
+        let _ = (segment, offset, bytes);
+        async { Ok(0) }
+    }
+
+    /// Notes that copies may differ in a range of a segment, and which of them have what a reader
+    /// has found there, by a checksum: it is read from these alone from now on. A medium with one
+    /// copy does nothing. Only for a medium that is not written to: else the copies are
+    /// [made equal](Medium::repair).
+    fn note_holders(&self, copies: &[CopyId], segment: SegmentId, range: Range<u32>) {
+        let _ = (copies, segment, range);
+    }
+
+    /// Returns how a medium that is kept in a bucket stands to it. Must not block.
+    fn bucket(&self) -> Option<Status> {
+        None
+    }
+
+    /// Learns that the drive is about to be closed: from now on an operation that waits for a place
+    /// elsewhere, such as a bucket, fails if that refuses for ten seconds, or is silent for a
+    /// minute. An append then fails as `NoSpace`, and a sync as `Medium`: what it was to cover is
+    /// not durable. May be called again. Must not block.
+    fn ending(&self) {}
+
+    /// Completes what the medium keeps elsewhere later than here, such as in a bucket. The drive
+    /// calls it once it is closed; everything is durable already as by [`sync`](Medium::sync).
+    ///
+    /// # Errors
+    /// What is kept elsewhere is not complete. Nothing is lost here.
+    fn finish(&self) -> impl Future<Output = Result<()>> {
+        async { Ok(()) }
+    }
+
+    /// Returns the state of the members, if the medium is an array. Must not block.
+    fn array(&self) -> Option<ArrayInfo> {
+        None
+    }
 }
 
 /// Returns the error of a durable append whose bytes could not be made durable.

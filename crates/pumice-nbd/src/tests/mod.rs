@@ -10,6 +10,7 @@ mod earlier;
 mod handover;
 mod handshake;
 mod hostile;
+mod moving;
 mod relays;
 mod shutdown;
 mod threads;

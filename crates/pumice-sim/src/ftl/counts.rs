@@ -4,8 +4,8 @@ use super::BLOCK_BYTES;
 
 /// Counters of a drive since its creation.
 ///
-/// `host + rewritten + collected + leveled + padding + parity = flash` bytes, except for bytes that
-/// wait in rows that are not full yet.
+/// `host + rewritten + collected + leveled + rebuilt + padding + parity = flash` bytes, except for
+/// bytes that wait in rows that are not full yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogCounts {
     /// Blocks of 4 KiB that the host wrote.
@@ -22,12 +22,21 @@ pub struct LogCounts {
     pub collected_bytes: u64,
     /// Bytes of frames that wear leveling moved.
     pub leveled_bytes: u64,
+    /// Bytes of frames that were written elsewhere after a failure of the flash.
+    pub rebuilt_bytes: u64,
     /// Bytes programmed as padding: in flushed rows and at the ends of segments.
     pub padding_bytes: u64,
     /// Bytes of parity rows.
     pub parity_bytes: u64,
     /// Bytes of all rows that were issued to the flash or wait for their die.
     pub flash_bytes: u64,
+    /// Bytes of rows among them that waited for a part of the flash when it failed, and were not
+    /// programmed.
+    pub failed_bytes: u64,
+    /// Blocks that a failure of the flash took.
+    pub blocks_lost: u64,
+    /// Lost blocks that the host read: each an I/O error.
+    pub blocks_unreadable: u64,
     /// Segments emptied to reclaim space.
     pub segments_collected: u64,
     /// Segments emptied for wear leveling.
@@ -46,6 +55,8 @@ pub struct Amplification {
     pub collected: f64,
     /// Wear leveling.
     pub leveled: f64,
+    /// What was written elsewhere after a failure of the flash.
+    pub rebuilt: f64,
     /// Padding.
     pub padding: f64,
     /// Parity.
@@ -63,9 +74,13 @@ impl LogCounts {
             rewritten_bytes: self.rewritten_bytes - earlier.rewritten_bytes,
             collected_bytes: self.collected_bytes - earlier.collected_bytes,
             leveled_bytes: self.leveled_bytes - earlier.leveled_bytes,
+            rebuilt_bytes: self.rebuilt_bytes - earlier.rebuilt_bytes,
             padding_bytes: self.padding_bytes - earlier.padding_bytes,
             parity_bytes: self.parity_bytes - earlier.parity_bytes,
             flash_bytes: self.flash_bytes - earlier.flash_bytes,
+            failed_bytes: self.failed_bytes - earlier.failed_bytes,
+            blocks_lost: self.blocks_lost - earlier.blocks_lost,
+            blocks_unreadable: self.blocks_unreadable - earlier.blocks_unreadable,
             segments_collected: self.segments_collected - earlier.segments_collected,
             segments_leveled: self.segments_leveled - earlier.segments_leveled,
         }
@@ -81,9 +96,13 @@ impl LogCounts {
             rewritten_bytes: self.rewritten_bytes + other.rewritten_bytes,
             collected_bytes: self.collected_bytes + other.collected_bytes,
             leveled_bytes: self.leveled_bytes + other.leveled_bytes,
+            rebuilt_bytes: self.rebuilt_bytes + other.rebuilt_bytes,
             padding_bytes: self.padding_bytes + other.padding_bytes,
             parity_bytes: self.parity_bytes + other.parity_bytes,
             flash_bytes: self.flash_bytes + other.flash_bytes,
+            failed_bytes: self.failed_bytes + other.failed_bytes,
+            blocks_lost: self.blocks_lost + other.blocks_lost,
+            blocks_unreadable: self.blocks_unreadable + other.blocks_unreadable,
             segments_collected: self.segments_collected + other.segments_collected,
             segments_leveled: self.segments_leveled + other.segments_leveled,
         }
@@ -91,8 +110,8 @@ impl LogCounts {
 
     /// Returns the sum of the bytes of all causes.
     pub(super) fn caused_bytes(&self) -> u64 {
-        let moved = self.rewritten_bytes + self.collected_bytes + self.leveled_bytes;
-        self.host_bytes + moved + self.padding_bytes + self.parity_bytes
+        let moved = self.collected_bytes + self.leveled_bytes + self.rebuilt_bytes;
+        self.host_bytes + self.rewritten_bytes + moved + self.padding_bytes + self.parity_bytes
     }
 
     /// Returns programmed bytes over host bytes, at 4 KiB per block; 0 before the first write.
@@ -108,6 +127,7 @@ impl LogCounts {
             rewritten: self.per_host_byte(self.rewritten_bytes),
             collected: self.per_host_byte(self.collected_bytes),
             leveled: self.per_host_byte(self.leveled_bytes),
+            rebuilt: self.per_host_byte(self.rebuilt_bytes),
             padding: self.per_host_byte(self.padding_bytes),
             parity: self.per_host_byte(self.parity_bytes),
         }

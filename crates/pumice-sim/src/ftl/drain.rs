@@ -178,6 +178,26 @@ impl Drain {
         is_last || row >= flash.programmed_rows(address) || die.jobs.iter().any(waits)
     }
 
+    /// Drops what waits for a failed die, or for one of its blocks: its rows have left the queue,
+    /// and are not on flash. Returns their number.
+    pub(super) fn drop_rows(&mut self, now_ns: u64, die: u32, block: Option<u32>) -> u64 {
+        let mut dropped = 0;
+        let (host_rows, first) = (&mut self.host_rows, self.first_host_row);
+        self.dies[die as usize].jobs.retain(|job| {
+            let stays = block.is_some_and(|block| job.block != block);
+            if let Work::Program { host_row, .. } = job.work
+                && !stays
+            {
+                dropped += 1;
+                if host_row != NO_HOST_ROW {
+                    host_rows[(host_row - first) as usize].done_ns = now_ns;
+                }
+            }
+            stays
+        });
+        dropped
+    }
+
     /// Issues everything that waits, as if time passed without the host. Returns the time at which
     /// all dies are idle.
     pub(super) fn finish(&mut self, flash: &mut Flash, now_ns: u64) -> u64 {

@@ -1,10 +1,11 @@
 //! Addresses within a segment: arithmetic only.
 //!
 //! ```text
-//! segment   the rows of one erase block on every die, stripe after stripe: a stripe is one row of
-//!           each die, with adjacent rows on different channels; each stripe begins one die after
+//! segment   the rows of one erase block on every die, round after round: a round is one row of
+//!           each die, with adjacent rows on different channels; each round begins one die after
 //!           the previous one
-//! rows      data rows, and parity rows spread evenly among them
+//! stripe    adjacent rows of a round, each on another die; the last one is the parity of the
+//!           others, so parity moves from die to die with the rounds
 //! data      the concatenated data rows: byte `offset` of a segment
 //! map entry segment x units + unit, where a unit is a multiple of the unit size in the segment
 //! ```
@@ -14,6 +15,12 @@
 //! any byte; the map then knows their offset only to within a unit. That is enough to tell which
 //! pages a read touches (the middle of the unit is assumed), because the entry serves for timing
 //! and not for finding bytes.
+//!
+//! **Dies that had failed** before a segment was opened hold none of its rows. In a stripe that has
+//! such a die, the last of the other rows is the parity. Offsets stay as they are: the bytes of a
+//! data row without data are a *hole*.
+
+use std::ops::Range;
 
 use super::BLOCK_BYTES;
 use super::sizes::FrameSizes;
@@ -38,6 +45,17 @@ pub(super) struct Layout {
     pub(super) unit_bytes: u32,
     /// Units of a segment.
     pub(super) units: u32,
+    /// Rows of a stripe, its parity included; 0 without parity.
+    stripe_rows: u32,
+}
+
+/// What a row of a segment is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Data,
+    Parity,
+    /// Nothing: its die had failed when the segment was opened.
+    Dead,
 }
 
 /// The location of a row: its die and its index in the block.
@@ -48,13 +66,15 @@ pub(super) struct RowLocation {
 }
 
 impl Layout {
-    /// Creates the layout of `segment_count` segments over all dies.
+    /// Creates the layout of `segment_count` segments over all dies, with stripes of `stripe_dies`
+    /// dies, or without parity.
     ///
     /// # Errors
-    /// `InvalidInput` if parity leaves no room, or if 32 bits cannot address every unit.
+    /// `InvalidInput` if stripes do not fit the dies or parity leaves no room, or if 32 bits cannot
+    /// address every unit.
     pub(super) fn new(
         shape: &FlashShape,
-        parity_percent: f64,
+        stripe_dies: Option<u32>,
         segment_count: u32,
         frames: &FrameSizes,
     ) -> Result<Self> {
@@ -64,14 +84,16 @@ impl Layout {
         if bytes > u64::from(u32::MAX) {
             return Err(wrong(format!("a segment of {bytes} bytes is too large to be simulated")));
         }
-        if !(0.0..=50.0).contains(&parity_percent) {
-            return Err(wrong(format!(
-                "parity_percent must be from 0 to 50, not {parity_percent}"
-            )));
-        }
-        let rows = rows as u32;
-        let parity_rows = (f64::from(rows) * parity_percent / 100.0).ceil() as u32;
-        let data_rows = rows.saturating_sub(parity_rows);
+        let (dies, rows) = (shape.dies(), rows as u32);
+        let stripe_rows = match stripe_dies {
+            None => 0,
+            Some(count) if count >= 2 && dies.is_multiple_of(count) => count,
+            Some(count) => {
+                let what = format!("a stripe of {count} dies must have at least 2");
+                return Err(wrong(format!("{what}, and the {dies} dies must be whole stripes")));
+            }
+        };
+        let data_rows = rows - rows.checked_div(stripe_rows).unwrap_or(0);
         let segment_bytes = data_rows * shape.row_bytes();
         if segment_bytes < frames.largest() {
             return Err(wrong("a segment has no room for a block beside its parity".into()));
@@ -100,6 +122,7 @@ impl Layout {
             segment_bytes,
             unit_bytes,
             units: units(unit_bytes),
+            stripe_rows,
         })
     }
 
@@ -133,26 +156,67 @@ impl Layout {
     }
 
     /// Returns the number of a data row among all rows of its segment; for `data_rows`, the number
-    /// after that of the last data row.
+    /// after that of the last row.
     pub(super) fn row_number(&self, data_row: u32) -> u32 {
-        if data_row >= self.data_rows {
-            return self.rows;
+        match self.stripe_rows {
+            0 => data_row,
+            rows => data_row / (rows - 1) * rows + data_row % (rows - 1),
         }
-        let parity_rows = u64::from(self.rows - self.data_rows);
-        data_row + (u64::from(data_row) * parity_rows / u64::from(self.data_rows)) as u32
+    }
+
+    /// Returns the numbers of the rows of the stripe that contains the row with this number; that
+    /// row alone without parity.
+    pub(super) fn stripe_of(&self, row_number: u32) -> Range<u32> {
+        let rows = self.stripe_rows.max(1);
+        let first = row_number / rows * rows;
+        first..first + rows
+    }
+
+    /// Returns whether stripes have parity.
+    pub(super) fn has_parity(&self) -> bool {
+        self.stripe_rows > 0
+    }
+
+    /// Returns what the row with this number is for in a segment that was opened when the dies
+    /// `dead` had failed.
+    pub(super) fn role(&self, row_number: u32, dead: &[u32]) -> Role {
+        let is_dead = |number: u32| dead.contains(&self.row_location(number).die);
+        if is_dead(row_number) {
+            return Role::Dead;
+        }
+        let mut later = row_number + 1..self.stripe_of(row_number).end;
+        let is_last = self.has_parity() && later.all(is_dead);
+        if is_last { Role::Parity } else { Role::Data }
+    }
+
+    /// Returns whether a data row holds data in a segment that was opened when the dies `dead` had
+    /// failed.
+    pub(super) fn has_data(&self, data_row: u32, dead: &[u32]) -> bool {
+        dead.is_empty() || self.role(self.row_number(data_row), dead) == Role::Data
+    }
+
+    /// Returns the longest run of bytes without a hole in a segment that is opened when the dies
+    /// `dead` have failed.
+    pub(super) fn run_bytes_max(&self, dead: &[u32]) -> u64 {
+        let (mut run, mut longest) = (0u64, 0);
+        for data_row in 0..self.data_rows {
+            run = if self.has_data(data_row, dead) { run + u64::from(self.row_bytes) } else { 0 };
+            longest = longest.max(run);
+        }
+        longest
     }
 
     /// Returns the location of the row with this number.
     pub(super) fn row_location(&self, row_number: u32) -> RowLocation {
-        let stripe = row_number / self.dies;
-        RowLocation { die: (row_number + stripe) % self.dies, row: stripe }
+        let round = row_number / self.dies;
+        RowLocation { die: (row_number + round) % self.dies, row: round }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    //! Goal: every row has one location, every entry maps back, parity is spread evenly, and a
-    //! drive that does not fit is refused.
+    //! Goal: every row has one location, every entry maps back, parity is spread evenly and
+    //! survives the loss of a die, and a drive that does not fit is refused.
     //! Method: go through all rows of small shapes; drives at the limit.
 
     use super::*;
@@ -168,31 +232,63 @@ mod tests {
     }
 
     #[test]
-    fn every_row_has_one_place_and_parity_is_spread() {
-        for percent in [0.0, 6.25, 13.0, 50.0] {
-            let layout = Layout::new(&SHAPE, percent, 10, &frames(1.0)).unwrap();
-            assert_eq!(layout.rows, 48);
+    fn every_row_has_one_place_and_parity_moves_from_die_to_die() {
+        for stripe_dies in [None, Some(2), Some(3), Some(6)] {
+            let layout = Layout::new(&SHAPE, stripe_dies, 10, &frames(1.0)).unwrap();
+            let parity_rows = stripe_dies.map_or(0, |dies| 48 / dies);
+            assert_eq!((layout.rows, layout.data_rows), (48, 48 - parity_rows));
             let numbers = Vec::from_iter((0..=layout.data_rows).map(|row| layout.row_number(row)));
             assert!(numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
             assert_eq!(numbers[layout.data_rows as usize], 48);
-            let gaps = numbers.windows(2).map(|pair| pair[1] - pair[0]);
-            assert!(gaps.max().unwrap() <= 2, "{percent} %: {numbers:?}");
             let mut seen = [false; 48];
+            let mut parity = [0u32; 6];
             for number in 0..48 {
                 let RowLocation { die, row } = layout.row_location(number);
                 assert!(!std::mem::replace(&mut seen[(die * 8 + row) as usize], true));
                 assert_eq!(row, number / 6, "rows of a block are programmed in order");
+                let role = layout.role(number, &[]);
+                assert_eq!(role == Role::Data, numbers.contains(&number), "{number}");
+                parity[die as usize] += u32::from(role == Role::Parity);
+                let stripe = layout.stripe_of(number);
+                let dies = stripe.clone().map(|number| layout.row_location(number).die);
+                let dies = std::collections::BTreeSet::from_iter(dies);
+                assert_eq!(dies.len() as u32, stripe_dies.unwrap_or(1), "each on another die");
+                assert!(stripe.contains(&number));
             }
+            assert_eq!(parity.iter().sum::<u32>(), parity_rows);
+            let (least, most) = (parity.iter().min().unwrap(), parity.iter().max().unwrap());
+            assert!(most - least <= 2, "{stripe_dies:?}: {parity:?}");
         }
     }
 
     #[test]
+    fn a_stripe_without_a_die_keeps_its_parity() {
+        let layout = Layout::new(&SHAPE, Some(3), 10, &frames(1.0)).unwrap();
+        for die in 0..6 {
+            for first in (0..48).step_by(3) {
+                let roles = Vec::from_iter((first..first + 3).map(|it| layout.role(it, &[die])));
+                let count = |role| roles.iter().filter(|&&it| it == role).count();
+                let has_die = (first..first + 3).any(|it| layout.row_location(it).die == die);
+                assert_eq!(count(Role::Parity), 1);
+                assert_eq!(count(Role::Data), 2 - usize::from(has_die), "{roles:?}");
+            }
+            let holes = (0..32).filter(|&row| !layout.has_data(row, &[die])).count();
+            assert_eq!(holes, 8, "a row of each round");
+        }
+        assert_eq!(layout.run_bytes_max(&[]), u64::from(layout.segment_bytes));
+        let plain = Layout::new(&SHAPE, None, 10, &frames(1.0)).unwrap();
+        assert_eq!((0..48).filter(|&row| !plain.has_data(row, &[1, 4])).count(), 16);
+        // Rows 2, 3, and 5, 0 of the next round.
+        assert_eq!(plain.run_bytes_max(&[1, 4]), 4 * 8192);
+    }
+
+    #[test]
     fn entries_lead_back_to_within_a_unit() {
-        let plain = Layout::new(&SHAPE, 0.0, 10, &frames(1.0)).unwrap();
+        let plain = Layout::new(&SHAPE, None, 10, &frames(1.0)).unwrap();
         assert_eq!((plain.unit_bytes, plain.units), (4096, 96));
         let entry = plain.entry(9, 95 * 4096);
         assert_eq!((plain.segment(entry), plain.offset(entry)), (9, 95 * 4096));
-        let packed = Layout::new(&SHAPE, 0.0, 60_000, &frames(0.5)).unwrap();
+        let packed = Layout::new(&SHAPE, None, 60_000, &frames(0.5)).unwrap();
         assert_eq!(packed.unit_bytes, 8, "60000 x 393216 bytes / 2^32, rounded up");
         for offset in [0, 7, 8, 391_100, 393_215] {
             let entry = packed.entry(59_999, offset);
@@ -203,11 +299,14 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_32_bits_is_refused() {
-        assert!(Layout::new(&SHAPE, 0.0, 44_739_242, &frames(1.0)).is_ok());
-        let refused = Layout::new(&SHAPE, 0.0, 44_739_243, &frames(1.0)).unwrap_err();
+        assert!(Layout::new(&SHAPE, None, 44_739_242, &frames(1.0)).is_ok());
+        let refused = Layout::new(&SHAPE, None, 44_739_243, &frames(1.0)).unwrap_err();
         assert!(refused.to_string().contains("32 bits"), "{refused}");
-        assert!(Layout::new(&SHAPE, 51.0, 10, &frames(1.0)).is_err());
+        for count in [0, 1, 4, 7] {
+            let refused = Layout::new(&SHAPE, Some(count), 10, &frames(1.0)).unwrap_err();
+            assert!(refused.to_string().contains("the 6 dies must be whole stripes"), "{refused}");
+        }
         let huge = FlashShape { pages_per_block: 1 << 20, ..SHAPE };
-        assert!(Layout::new(&huge, 0.0, 10, &frames(1.0)).is_err());
+        assert!(Layout::new(&huge, None, 10, &frames(1.0)).is_err());
     }
 }

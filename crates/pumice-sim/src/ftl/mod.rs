@@ -4,6 +4,7 @@
 //! ```text
 //! log        LogFtl: the order of steps of write, read, trim and flush
 //!   collect  empties victims at the pace of the host
+//!   faults   failed parts of the flash: rebuilt from parity, or lost
 //! spec       the parameters of a drive, and its memory use
 //! sizes      the stored size of each block
 //! layout     an offset in a segment <-> die, row and page; the 32 bits of a map entry
@@ -26,7 +27,7 @@ mod sizes;
 mod spec;
 
 pub use counts::{Amplification, LogCounts};
-pub use log::{LogFtl, ReadTimes};
+pub use log::{Fault, FaultKind, LogFtl, ReadTimes, RebuildTimes};
 pub use sizes::StoredSizes;
 pub use spec::{LogSpec, VictimPolicy};
 

@@ -34,7 +34,7 @@ pub fn small() -> LogSpec {
         stored: StoredSizes::Constant(1.0),
         stored_min: 0.0,
         header_bytes: 0,
-        parity_percent: 0.0,
+        stripe_dies: None,
         victims: VictimPolicy::Greedy,
         moved_apart: true,
         buffer_bytes: 64 << 10,

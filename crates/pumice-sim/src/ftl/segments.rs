@@ -3,12 +3,13 @@
 //!
 //! ```text
 //! free --open--> open --seal--> sealed --take--> victim --release_victim--> free
+//!                                   a block has failed, and its die has no other --> retired
 //! ```
 //!
 //! Choosing a victim looks at every segment once: a few bytes each, once per victim. The module
 //! knows neither the map nor time.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use super::VictimPolicy;
 use super::reverse::LbaSet;
@@ -24,6 +25,8 @@ enum State {
     Open,
     Sealed,
     Victim,
+    /// No longer used: a die has too few good blocks left.
+    Retired,
 }
 
 #[derive(Clone, Debug)]
@@ -35,6 +38,10 @@ struct Segment {
     live_count: u32,
     /// When sealed: bytes before the end that no frame fits into.
     used_bytes: u32,
+    /// When sealed: data rows that were issued.
+    rows: u32,
+    /// Number of dies that had failed when it was opened.
+    dead: u16,
     /// Number of blocks that the host had written when it wrote the youngest frame in here.
     age: u64,
     /// When sealed: the blocks that were live then; some may have died since.
@@ -62,6 +69,8 @@ impl Segments {
             live_bytes: 0,
             live_count: 0,
             used_bytes: 0,
+            rows: 0,
+            dead: 0,
             age: 0,
             lbas: LbaSet::default(),
         };
@@ -88,8 +97,9 @@ impl Segments {
         BlockAddress { die, block: self.blocks[index] }
     }
 
-    /// Opens a segment of the least or the most worn free block of each die.
-    pub(super) fn open(&mut self, which: Worn) -> Option<u32> {
+    /// Opens a segment of the least or the most worn free block of each die; `dead` dies have
+    /// failed.
+    pub(super) fn open(&mut self, which: Worn, dead: u16) -> Option<u32> {
         let segment = self.free.pop_front()?;
         for die in 0..self.dies {
             let index = segment as usize * self.dies as usize + die as usize;
@@ -98,6 +108,7 @@ impl Segments {
         let entry = &mut self.segments[segment as usize];
         assert!(entry.state == State::Free && entry.live_count == 0, "segment {segment} is in use");
         entry.state = State::Open;
+        entry.dead = dead;
         entry.age = 0;
         Some(segment)
     }
@@ -125,13 +136,15 @@ impl Segments {
         entry.state == State::Sealed && listed >= THINNED_MIN && entry.live_count < listed / 2
     }
 
-    /// Seals an open segment whose first `used_bytes` could hold frames; `lbas` are its blocks.
-    pub(super) fn seal(&mut self, segment: u32, used_bytes: u32, lbas: LbaSet) {
+    /// Seals an open segment of which `used_bytes` could hold frames and `rows` data rows were
+    /// issued; `lbas` are its blocks.
+    pub(super) fn seal(&mut self, segment: u32, used_bytes: u32, rows: u32, lbas: LbaSet) {
         let entry = &mut self.segments[segment as usize];
         let fits = entry.live_bytes <= used_bytes && entry.live_count <= lbas.len();
         assert!(entry.state == State::Open && fits, "segment {segment} cannot be sealed");
         entry.state = State::Sealed;
         entry.used_bytes = used_bytes;
+        entry.rows = rows;
         entry.lbas = lbas;
     }
 
@@ -144,6 +157,16 @@ impl Segments {
 
     pub(super) fn lbas(&self, segment: u32) -> &LbaSet {
         &self.segments[segment as usize].lbas
+    }
+
+    /// Returns the number of data rows that were issued of a sealed segment.
+    pub(super) fn rows(&self, segment: u32) -> u32 {
+        self.segments[segment as usize].rows
+    }
+
+    /// Returns the number of dies that had failed when a segment was opened.
+    pub(super) fn dead(&self, segment: u32) -> u16 {
+        self.segments[segment as usize].dead
     }
 
     pub(super) fn live_bytes(&self, segment: u32) -> u32 {
@@ -190,6 +213,12 @@ impl Segments {
         sealed.map(|(number, _)| (number, wear(number))).min_by_key(|&(_, wear)| wear)
     }
 
+    /// Returns the sealed segment with the most live bytes.
+    pub(super) fn fullest(&self) -> Option<u32> {
+        let sealed = (0u32..).zip(&self.segments).filter(|(_, entry)| entry.state == State::Sealed);
+        sealed.max_by_key(|(_, entry)| entry.live_bytes).map(|(number, _)| number)
+    }
+
     /// Takes a sealed segment as a victim, and returns its list.
     pub(super) fn take(&mut self, segment: u32) -> LbaSet {
         let entry = &mut self.segments[segment as usize];
@@ -198,20 +227,51 @@ impl Segments {
         std::mem::take(&mut entry.lbas)
     }
 
-    /// Frees an emptied segment and its blocks.
+    /// Frees an emptied segment and its blocks, except those that have failed.
     ///
     /// # Panics
     /// If the segment holds live frames.
-    pub(super) fn release_victim(&mut self, segment: u32, flash: &Flash) {
+    pub(super) fn release_victim(
+        &mut self,
+        segment: u32,
+        flash: &Flash,
+        failed: &BTreeSet<BlockAddress>,
+    ) {
         let entry = &mut self.segments[segment as usize];
         let is_empty = (entry.live_bytes, entry.live_count) == (0, 0);
         assert!(entry.state == State::Victim && is_empty, "segment {segment} is in use");
         entry.state = State::Free;
         for die in 0..self.dies {
             let address = self.block(segment, die);
-            self.free_blocks.release(address, flash.erases(address));
+            if !failed.contains(&address) {
+                self.free_blocks.release(address, flash.erases(address));
+            }
         }
         self.free.push_back(segment);
+        self.retire_segments();
+    }
+
+    /// Returns whether a segment in use has a block.
+    pub(super) fn is_in_use(&self, address: BlockAddress) -> bool {
+        (0u32..).zip(&self.segments).any(|(segment, entry)| {
+            let is_used = !matches!(entry.state, State::Free | State::Retired);
+            is_used && self.block(segment, address.die) == address
+        })
+    }
+
+    /// Takes a failed block out of use, unless a segment has it.
+    pub(super) fn retire(&mut self, address: BlockAddress, flash: &Flash) {
+        self.free_blocks.remove(address, flash.erases(address));
+        self.retire_segments();
+    }
+
+    /// Retires free segments until each die has a block for every other one.
+    fn retire_segments(&mut self) {
+        while self.free.len() > self.free_blocks.segment_count() as usize {
+            if let Some(segment) = self.free.pop_back() {
+                self.segments[segment as usize].state = State::Retired;
+            }
+        }
     }
 
     /// Returns the bytes on the heap, lists included.
@@ -228,7 +288,7 @@ impl Segments {
 
     #[cfg(test)]
     pub(super) fn is_free(&self, segment: u32) -> bool {
-        self.segments[segment as usize].state == State::Free
+        matches!(self.segments[segment as usize].state, State::Free | State::Retired)
     }
 
     #[cfg(test)]

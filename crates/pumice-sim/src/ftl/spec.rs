@@ -34,8 +34,9 @@ pub struct LogSpec {
     pub stored_min: f64,
     /// Bytes of each frame's header; 0 for a drive that stores every block uncompressed.
     pub header_bytes: u32,
-    /// Share of parity rows, in per cent; 0 to 50.
-    pub parity_percent: f64,
+    /// Dies of a stripe, of which one holds the parity of the others: at least 2, and a divisor of
+    /// the number of dies; `None` without parity.
+    pub stripe_dies: Option<u32>,
     /// Policy that chooses victims.
     pub victims: VictimPolicy,
     /// Whether collected data goes to segments of its own, separate from the host's writes.
@@ -43,7 +44,8 @@ pub struct LogSpec {
     /// Write buffer in bytes: acknowledged data that waits for the flash; at least two rows and a
     /// frame.
     pub buffer_bytes: u64,
-    /// Limit on the bytes of rows that are sent to the flash per second; `None` for no limit.
+    /// Limit on the bytes of data rows that are sent to the flash per second; `None` for no limit.
+    /// Parity is computed on the way, and does not count.
     pub store_bytes_per_s: Option<u64>,
     /// Garbage collection begins below this number of free segments; at least 2.
     pub free_segments: u32,
@@ -119,6 +121,11 @@ impl LogSpec {
         Ok(per_block * self.user_blocks + segment_count * list + open + victim + flash + tables)
     }
 
+    /// Returns the share of the programmed rows that are parity; 0 to 0.5.
+    pub fn parity_share(&self) -> f64 {
+        self.stripe_dies.map_or(0.0, |dies| 1.0 / f64::from(dies))
+    }
+
     /// Checks the parameters.
     ///
     /// # Errors
@@ -152,7 +159,7 @@ impl LogSpec {
         let frames = FrameSizes::new(&self.stored, self.stored_min, self.header_bytes)?;
         let free_blocks = FreeBlocks::new(&self.shape, self.bad_percent, self.seed);
         let segment_count = free_blocks.segment_count();
-        let layout = Layout::new(&self.shape, self.parity_percent, segment_count, &frames)?;
+        let layout = Layout::new(&self.shape, self.stripe_dies, segment_count, &frames)?;
         let buffer_min = 2 * u64::from(layout.row_bytes) + u64::from(frames.largest());
         if self.buffer_bytes < buffer_min {
             return Err(wrong(format!("the write buffer must have at least {buffer_min} bytes")));

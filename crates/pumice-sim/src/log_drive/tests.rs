@@ -221,6 +221,7 @@ fn every_log_of_the_list_becomes_a_drive() {
         );
         assert_eq!(spec.size_bytes(), profile.size_bytes.is / BLOCK * BLOCK);
         let flash = profile.flash().unwrap().bytes().unwrap() as f64;
+        let flash = flash * (1.0 - spec.store.log.parity_share());
         let raw = spec.store.log.raw_bytes().unwrap();
         assert!((0.93..1.0).contains(&(raw / flash)), "{id}: {raw} of {flash}");
     }

@@ -93,6 +93,11 @@ impl FreeBlocks {
         assert!(is_new && !self.bad.contains(address), "{address:?} is not in use");
     }
 
+    /// Removes a block with this erase count, if it is free.
+    pub fn remove(&mut self, address: BlockAddress, erases: u32) {
+        self.dies[address.die as usize].remove(&(erases, address.block));
+    }
+
     /// Returns the erase count of each good block, die after die.
     pub fn erases(&self, flash: &Flash) -> impl Iterator<Item = u32> {
         let bad = self.bad;

@@ -1,7 +1,7 @@
 //! The validation of a profile: numbers beyond their limits, and numbers that contradict each
 //! other. Every error names section and key, and says what to do.
 
-use super::sections::{Controller, Disk, Flash, Mapping};
+use super::sections::{Controller, Disk, Flash, Mapping, Parity};
 use super::{Design, Profile};
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::codec::Codec;
@@ -41,7 +41,10 @@ impl Profile {
             "[controller] unit_blocks: only kind \"log\" has such a map: remove it".into()
         })?;
         match &self.design {
-            Design::Log { flash } => check_flash(flash, size)?,
+            Design::Log { flash, parity } => {
+                check_flash(flash, size)?;
+                parity.as_ref().map_or(Ok(()), |parity| check_parity(parity, flash, size))?;
+            }
             Design::BlockMapped { flash, mapping } => {
                 check_flash(flash, size)?;
                 check_mapping(mapping, flash)?;
@@ -99,11 +102,32 @@ fn check_flash(flash: &Flash, size_bytes: u64) -> Checked {
         "[flash] has more bytes than 64 bits can count: check blocks_per_plane and pages_per_block"
             .to_owned()
     })?;
-    let good_bytes = (flash_bytes as f64 * (1.0 - flash.bad_block_percent.is / 100.0)) as u64;
+    let good_bytes = good_bytes(flash, flash_bytes);
     hold(good_bytes >= size_bytes, || {
         format!(
             "[flash] has {flash_bytes} bytes, but only {good_bytes} are good, less than \
              size_bytes, {size_bytes}: look at the geometry"
+        )
+    })
+}
+
+/// Returns the bytes of the good blocks of a flash of `flash_bytes` bytes.
+fn good_bytes(flash: &Flash, flash_bytes: u64) -> u64 {
+    (flash_bytes as f64 * (1.0 - flash.bad_block_percent.is / 100.0)) as u64
+}
+
+fn check_parity(parity: &Parity, flash: &Flash, size_bytes: u64) -> Checked {
+    parity.check_limits()?;
+    let (count, dies) = (parity.stripe_dies.is, flash.dies());
+    hold(dies.is_multiple_of(count), || {
+        format!("[parity] stripe_dies: {count} is no divisor of the {dies} dies of [flash]")
+    })?;
+    let good_bytes = good_bytes(flash, flash.bytes().unwrap_or(u64::MAX));
+    let data_bytes = (good_bytes as f64 * (1.0 - parity.share())) as u64;
+    hold(data_bytes >= size_bytes, || {
+        format!(
+            "[parity] stripe_dies: of {good_bytes} good bytes it leaves {data_bytes} for data, \
+             less than size_bytes, {size_bytes}: use longer stripes, or remove [parity]"
         )
     })
 }

@@ -3,9 +3,11 @@
 //!
 //! The arithmetic ignores queues, garbage collection and command times.
 
+use std::fmt;
+
 use serde::Serialize;
 
-use super::sections::{Disk, Flash, quantity_text};
+use super::sections::{Disk, Flash, Parity, quantity_text};
 use super::{Design, Profile};
 
 /// Figures of a profile.
@@ -52,6 +54,26 @@ pub struct ChannelFigures {
     pub read_bytes_per_s: f64,
     /// Host bytes per second of writes, of data that does not compress.
     pub write_bytes_per_s: f64,
+}
+
+/// What parity over dies costs, by arithmetic.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ParityFigures {
+    /// Dies of a stripe, one of which holds the parity of the others.
+    pub stripe_dies: u64,
+    /// User bytes of all pages that hold parity, bad blocks included: the capacity that is given
+    /// up.
+    pub parity_bytes: u64,
+    /// Share of the flash, and of the programmed bytes, that is parity, in per cent.
+    pub share_percent: f64,
+    /// (flash bytes - parity bytes - size) / size, in per cent.
+    pub over_provisioning_percent: f64,
+    /// (flash bytes - size) / size, in per cent: without parity.
+    pub over_provisioning_percent_without: f64,
+    /// Bytes of data per second that all dies program, limited by the controller.
+    pub store_bytes_per_s: f64,
+    /// The same without parity.
+    pub store_bytes_per_s_without: f64,
 }
 
 /// Figures of platters.
@@ -108,7 +130,7 @@ impl Profile {
     /// Returns the figures of the profile.
     pub fn figures(&self) -> Figures {
         match &self.design {
-            Design::Log { flash } | Design::BlockMapped { flash, .. } => {
+            Design::Log { flash, .. } | Design::BlockMapped { flash, .. } => {
                 Figures::Flash(self.flash_figures(flash))
             }
             Design::Disk { disk } => Figures::Disk(disk_figures(disk)),
@@ -145,12 +167,32 @@ impl Profile {
         }
     }
 
+    /// Returns what parity costs; `None` for a drive without.
+    pub fn parity_figures(&self) -> Option<ParityFigures> {
+        let (flash, parity) = (self.flash()?, self.parity()?);
+        let with = self.flash_figures(flash);
+        let without = self.clone().without_parity().flash_figures(flash);
+        let parity_bytes = with.flash_bytes / parity.stripe_dies.is;
+        let size = self.size_bytes.is as f64;
+        Some(ParityFigures {
+            stripe_dies: parity.stripe_dies.is,
+            parity_bytes,
+            share_percent: parity.share() * 100.0,
+            over_provisioning_percent: ((with.flash_bytes - parity_bytes) as f64 / size - 1.0)
+                * 100.0,
+            over_provisioning_percent_without: without.over_provisioning_percent,
+            store_bytes_per_s: with.store_bytes_per_s,
+            store_bytes_per_s_without: without.store_bytes_per_s,
+        })
+    }
+
     fn flash_figures(&self, flash: &Flash) -> FlashFigures {
         let flash_bytes = flash.bytes().unwrap_or(u64::MAX);
         let size = self.size_bytes.is as f64;
         let die = flash.die_bytes_per_s(flash.program_ns.is, flash.cache_program.is);
         let program = flash.all_bytes_per_s(die);
-        let data = program * (1.0 - flash.overhead_percent.is / 100.0);
+        let parity = self.parity().map_or(0.0, Parity::share);
+        let data = program * (1.0 - flash.overhead_percent.is / 100.0) * (1.0 - parity);
         let ceiling = self.controller.store_bytes_per_s.as_ref().map(|rate| rate.is as f64);
         FlashFigures {
             dies: flash.dies(),
@@ -168,6 +210,24 @@ fn disk_figures(disk: &Disk) -> DiskFigures {
     let latency_average_ns = 30e9 / disk.rpm.is as f64;
     let access_average_ns = disk.seek_average_ns.is as f64 + latency_average_ns;
     DiskFigures { latency_average_ns, access_average_ns, access_per_s: 1e9 / access_average_ns }
+}
+
+impl fmt::Display for ParityFigures {
+    /// One sentence without its full stop: what is given up, and what is programmed.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { stripe_dies, share_percent, .. } = self;
+        let given_up = quantity_text("parity_bytes", self.parity_bytes as f64);
+        let [with, without] =
+            [self.over_provisioning_percent, self.over_provisioning_percent_without];
+        let mb_per_s = [self.store_bytes_per_s, self.store_bytes_per_s_without].map(|it| it / 1e6);
+        write!(
+            f,
+            "one die in {stripe_dies}: {given_up} of the flash, {share_percent:.2} % of what is \
+             programmed; over-provisioning {with:.1} % instead of {without:.1} %, stores {:.0} \
+             MB/s instead of {:.0}",
+            mb_per_s[0], mb_per_s[1]
+        )
+    }
 }
 
 impl Figures {

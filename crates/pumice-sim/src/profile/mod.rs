@@ -10,6 +10,7 @@
 //! [link]                         # the link to the host
 //! [controller]
 //! [flash]                        # of "log" and "block-mapped"
+//! [parity]                       # optional, of "log"
 //! [mapping]                      # of "block-mapped"
 //! [disk]                         # of "disk"
 //! ```
@@ -35,7 +36,7 @@ mod sourced;
 mod tests;
 
 pub use builtin::PROFILES;
-pub use figures::{ChannelFigures, DiskFigures, Figures, FlashFigures};
+pub use figures::{ChannelFigures, DiskFigures, Figures, FlashFigures, ParityFigures};
 pub use parts::{Design, Profile};
-pub use sections::{Controller, Disk, Fact, Flash, Link, MAP_REGION_BYTES, Mapping, Value};
+pub use sections::{Controller, Disk, Fact, Flash, Link, MAP_REGION_BYTES, Mapping, Parity, Value};
 pub use sourced::{Basis, Sourced};

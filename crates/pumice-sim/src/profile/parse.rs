@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::builtin::{PARTS, PROFILES, not_found};
-use super::{Controller, Design, Disk, Flash, Link, Mapping, Profile, Sourced};
+use super::{Controller, Design, Disk, Flash, Link, Mapping, Parity, Profile, Sourced};
 use crate::{Error, Result};
 
 /// Maximum size of a profile file in bytes.
@@ -47,6 +47,7 @@ struct Text {
     link: Option<Link>,
     controller: Option<Controller>,
     flash: Option<Flash>,
+    parity: Option<Parity>,
     mapping: Option<Mapping>,
     disk: Option<Disk>,
 }
@@ -207,15 +208,17 @@ impl Text {
             Kind::Log => {
                 refuse("disk", self.disk.is_some())?;
                 refuse("mapping", self.mapping.is_some())?;
-                Design::Log { flash: needed("flash", self.flash, kind)? }
+                Design::Log { flash: needed("flash", self.flash, kind)?, parity: self.parity }
             }
             Kind::BlockMapped => {
+                refuse("parity", self.parity.is_some())?;
                 refuse("disk", self.disk.is_some())?;
                 let flash = needed("flash", self.flash, kind)?;
                 Design::BlockMapped { flash, mapping: needed("mapping", self.mapping, kind)? }
             }
             Kind::Disk => {
                 refuse("flash", self.flash.is_some())?;
+                refuse("parity", self.parity.is_some())?;
                 refuse("mapping", self.mapping.is_some())?;
                 Design::Disk { disk: needed("disk", self.disk, kind)? }
             }

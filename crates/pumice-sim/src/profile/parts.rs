@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::parse::Kind;
-use super::{Controller, Disk, Fact, Flash, Link, Mapping, Sourced};
+use super::{Controller, Disk, Fact, Flash, Link, Mapping, Parity, Sourced};
 
 /// A drive, in numbers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -35,6 +35,9 @@ pub enum Design {
     Log {
         /// The flash.
         flash: Flash,
+        /// Parity over dies; absent for a drive without.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        parity: Option<Parity>,
     },
     /// Flash with a map of large units, which a small write rewrites.
     BlockMapped {
@@ -64,9 +67,25 @@ impl Profile {
     /// Returns the flash, if the drive has any.
     pub fn flash(&self) -> Option<&Flash> {
         match &self.design {
-            Design::Log { flash } | Design::BlockMapped { flash, .. } => Some(flash),
+            Design::Log { flash, .. } | Design::BlockMapped { flash, .. } => Some(flash),
             Design::Disk { .. } => None,
         }
+    }
+
+    /// Returns the parity over dies, if the drive has any.
+    pub fn parity(&self) -> Option<&Parity> {
+        match &self.design {
+            Design::Log { parity, .. } => parity.as_ref(),
+            Design::BlockMapped { .. } | Design::Disk { .. } => None,
+        }
+    }
+
+    /// Returns the same drive without parity: its flash is as large, and holds more data.
+    pub fn without_parity(mut self) -> Self {
+        if let Design::Log { parity, .. } = &mut self.design {
+            *parity = None;
+        }
+        self
     }
 
     /// Returns every number with its basis, section by section, in the order of the schema.
@@ -76,7 +95,9 @@ impl Profile {
         facts.extend(self.controller.facts());
         facts.extend(self.flash().map(Flash::facts).into_iter().flatten());
         match &self.design {
-            Design::Log { .. } => {}
+            Design::Log { parity, .. } => {
+                facts.extend(parity.iter().flat_map(Parity::facts));
+            }
             Design::BlockMapped { mapping, .. } => facts.extend(mapping.facts()),
             Design::Disk { disk } => facts.extend(disk.facts()),
         }

@@ -323,12 +323,21 @@ section! {
     cache_program: Sourced<bool> => ();
     /// Whether the planes of a die work simultaneously.
     multi_plane: Sourced<bool> => ();
-    /// Share of the programmed bytes that is not data: parity, ECC beyond the spare area, metadata.
+    /// Share of the programmed bytes that is neither data nor the parity of `[parity]`: ECC beyond
+    /// the spare area, metadata, and parity without a section of its own.
     overhead_percent: Sourced<f64> => 0.0..=90.0;
     /// Program and erase cycles in the life of a block.
     pe_cycles: Sourced<u64> => 1..=1_000_000_000;
     /// Share of factory-bad blocks.
     bad_block_percent: Sourced<f64> => 0.0..=50.0;
+}
+
+section! {
+    /// Parity over dies, with which the data of a failed one can be rebuilt.
+    Parity, "parity";
+    /// Dies of a stripe, one of which holds the parity of the others; all stripes together are all
+    /// dies.
+    stripe_dies: Sourced<u64> => 2..=1_048_576;
 }
 
 section! {
@@ -377,6 +386,13 @@ impl Controller {
     /// Returns the least stored fraction: 1 without a codec.
     pub fn stored_min(&self) -> f64 {
         self.stored_min.as_ref().map_or(1.0, |fraction| fraction.is)
+    }
+}
+
+impl Parity {
+    /// Returns the share of the flash, and of the programmed bytes, that is parity.
+    pub fn share(&self) -> f64 {
+        1.0 / self.stripe_dies.is as f64
     }
 }
 

@@ -54,6 +54,11 @@ pe_cycles = { is = 5000, guess = "x" }
 bad_block_percent = { is = 2, guess = "x" }
 "#;
 
+const PARITY: &str = r#"
+[parity]
+stripe_dies = { is = 16, guess = "x" }
+"#;
+
 const MAPPING: &str = r#"
 [mapping]
 unit_bytes = { is = 524_288, guess = "x" }
@@ -166,13 +171,14 @@ fn every_profile_is_possible_and_says_how_it_is_known() {
 
 #[test]
 fn the_arithmetic_agrees_with_published_figures() {
-    // 16 dies of 8192 B / (940 + 2 x 62) µs, of which 15 % is no data; 64 GiB as 50 GB.
+    // 16 dies of 8192 B / (940 + 2 x 62) µs, of which one is parity, and 14 % of the rest no data;
+    // 64 GiB as 50 GB.
     let profile = Profile::find("ocz-vertex-2-50").expect("a profile");
     let figures = flash_figures(&profile);
     let close = |value: f64, expected: f64| (value / expected - 1.0).abs() < 0.005;
     assert!(close(figures.die_program_bytes_per_s, 7.7e6), "{figures:?}");
     assert!(close(figures.program_bytes_per_s, 123.2e6), "{figures:?}");
-    assert!(close(figures.store_bytes_per_s, 104.7e6), "{figures:?}");
+    assert!(close(figures.store_bytes_per_s, 99.31e6), "{figures:?}");
     assert_eq!((figures.dies, figures.flash_bytes), (16, 64 << 30));
     assert!(close(figures.over_provisioning_percent, 37.38), "{figures:?}");
     // 128 GiB as 100 GB, with a ceiling.
@@ -223,6 +229,18 @@ fn own_profiles_are_read() {
     assert_eq!((log.id.as_str(), log.kind(), log.facts().len()), ("own", "log", 30));
     assert_eq!(log.controller.codec(), pumice_drive::codec::Codec::Lz4);
     assert_eq!((log.controller.unit_blocks(), log.controller.stored_min()), (8, 0.14));
+    assert_eq!((log.parity(), log.parity_figures()), (None, None));
+    let parity = parse(&format!("{LOG}{PARITY}")).expect("a drive");
+    assert_eq!(parity.facts().len(), 31);
+    assert_eq!(parity.clone().without_parity(), log);
+    let (less, without) = (flash_figures(&parity), flash_figures(&log));
+    // 64 GiB on 16 dies.
+    let of = parity.parity_figures().expect("parity");
+    assert_eq!((of.stripe_dies, of.parity_bytes, of.share_percent), (16, 4 << 30, 6.25));
+    assert_eq!(of.store_bytes_per_s_without, without.store_bytes_per_s);
+    assert!((less.store_bytes_per_s / without.store_bytes_per_s / 0.9375 - 1.0).abs() < 1e-9);
+    assert!((of.over_provisioning_percent - (64.42451 / 60.02248 - 1.0) * 100.0).abs() < 0.001);
+    assert_eq!(of.over_provisioning_percent_without, without.over_provisioning_percent);
     let mapped = parse(&block_mapped()).expect("a drive");
     assert_eq!((mapped.kind(), mapped.facts().len()), ("block-mapped", 28));
     assert_eq!(mapped.controller.stored_min(), 1.0);
@@ -307,6 +325,19 @@ fn impossible_numbers_are_refused_by_key() {
         let error = parse(&with(LOG, key, number)).expect_err(words);
         assert!(error.starts_with("own.toml") && error.contains(words), "{words}: {error}");
     }
+    for (number, words) in [
+        ("1", "own.toml: [parity] stripe_dies: 1 is not possible: expected 2 to 1048576"),
+        ("5", "own.toml: [parity] stripe_dies: 5 is no divisor of the 16 dies of [flash]"),
+        (
+            "8",
+            "own.toml: [parity] stripe_dies: of 67345087201 good bytes it leaves 58926951300 for",
+        ),
+        ("2.5", "line 41: invalid type: floating point"),
+    ] {
+        let text = with(&format!("{LOG}{PARITY}"), "stripe_dies", number);
+        let error = parse(&text).expect_err(words);
+        assert!(error.contains(words) && !error.contains('\n'), "{words}: {error}");
+    }
     for (key, number, words) in [
         ("unit_bytes", "5000", "[mapping] unit_bytes: 5000 is not a multiple of page_bytes, 4096"),
         ("unit_bytes", "0", "[mapping] unit_bytes: 0 is not possible"),
@@ -345,6 +376,9 @@ fn sections_and_keys_are_those_of_the_kind() {
         (format!("{mapped}[disk]{disk}"), "[disk] does not belong to kind \"block-mapped\""),
         (format!("{}[flash]{flash}", *DISK), "[flash] does not belong to kind \"disk\""),
         (format!("{}{MAPPING}", *DISK), "[mapping] does not belong to kind \"disk\""),
+        (format!("{mapped}{PARITY}"), "[parity] does not belong to kind \"block-mapped\": remove"),
+        (format!("{}{PARITY}", *DISK), "[parity] does not belong to kind \"disk\""),
+        (format!("{LOG}[parity]\n"), "line 39: missing field `stripe_dies`"),
         (format!("{LOG}[tape]\n"), "line 39: unknown field `tape`"),
         (LOG.replace("[flash]", "[flesh]"), "line 23: unknown field `flesh`"),
         (LOG.split("[flash]").next().unwrap().into(), "there is no [flash], which kind \"log\""),

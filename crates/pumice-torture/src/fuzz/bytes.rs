@@ -1,5 +1,5 @@
-//! Fuzz targets for the decoders of `format`: superblock, segment header, batch, record; leaves and
-//! directory pages of the map; the parts of a checkpoint.
+//! Fuzz targets for the decoders of `format`: superblock, header of a member of an array, segment
+//! header, batch, record; leaves and directory pages of the map; the parts of a checkpoint.
 //!
 //! Each target decodes the input unmodified, then once more with a corrected checksum. Accepted
 //! input must encode to identical bytes; a superblock to equal values, because a reader ignores
@@ -9,15 +9,19 @@ use uuid::Uuid;
 
 use pumice_drive::base::checksum::{crc32, crc64};
 use pumice_drive::base::units::BLOCK_BYTES;
-use pumice_drive::base::{Result, SegmentId};
+use pumice_drive::base::{AlignedBuffer, Result, SegmentId};
 use pumice_drive::codec::{BlockTable, Codec, Compressor, Decompressor, Encoding, FrameForm};
 use pumice_drive::format::{
-    BATCH_ALIGNMENT, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, DIRECTORY_PAGE_BYTES,
-    DirectoryEntry, DroppedRange, FRAME_BLOCKS_MAX, MapLimits, RECORD_HEADER_BYTES, Record,
-    RecordAddress, Root, SEGMENT_BYTES_MIN, SEGMENT_HEADER_BYTES, SOURCE_BYTES, SUPERBLOCK_BYTES,
-    SegmentHeader, Superblock, TableEntry, chain_record, check_payload, decode_leaf, decode_page,
-    encode_page, encode_run, meta_payload,
+    ARRAY_HEADER_BYTES, ArrayHeader, BATCH_ALIGNMENT, BATCH_BYTES_MAX, BATCH_HEADER_BYTES,
+    BatchHeader, DIRECTORY_PAGE_BYTES, DirectoryEntry, DroppedRange, FRAME_BLOCKS_MAX, MapLimits,
+    RECORD_HEADER_BYTES, Record, RecordAddress, Root, SEGMENT_BYTES_MIN, SEGMENT_HEADER_BYTES,
+    SOURCE_BYTES, SUPERBLOCK_BYTES, SegmentHeader, Superblock, TableEntry, chain_record,
+    check_payload, decode_leaf, decode_page, encode_page, encode_run, meta_payload,
 };
+use pumice_drive::media::array::{Array, Assembly};
+use pumice_drive::media::mem::MemMedium;
+use pumice_drive::media::{Medium, SLOTS};
+use pumice_drive::runtime::Runtime;
 
 /// Offset of the checksum in superblocks and segment headers.
 const CHECKSUM_AT: usize = 16;
@@ -53,6 +57,30 @@ pub fn segment(input: &[u8]) -> bool {
     let mut again = [0; SEGMENT_HEADER_BYTES];
     found.encode_into(&mut again);
     assert!(again == bytes, "a segment header has a single encoding");
+    true
+}
+
+/// Decodes the header of a member of an array that begins with the input, and puts an array of that
+/// member and of another one of its list together.
+pub fn array(input: &[u8]) -> bool {
+    settle(ArrayHeader::decode(input));
+    let mut bytes = filled::<ARRAY_HEADER_BYTES>(input);
+    seal(&mut bytes, CHECKSUM_AT);
+    let Ok(found) = ArrayHeader::decode(&bytes) else { return false };
+    assert!(found.encode() == bytes, "the header of a member has a single encoding");
+    let others = found.members.iter().filter(|member| member.uuid != found.own);
+    let other = others.map(|member| ArrayHeader { own: member.uuid, ..found.clone() }).next();
+    let runtime = Runtime::simulated();
+    let headers = [Some(found), other];
+    let media = headers.into_iter().flatten().map(|header| {
+        let medium = MemMedium::new(4 << 20);
+        let mut page = AlignedBuffer::zeroed(ARRAY_HEADER_BYTES);
+        page.copy_from_slice(&header.encode());
+        runtime.block_on(medium.write_superblock(SLOTS - 1, page)).expect("memory");
+        (medium, String::new())
+    });
+    let options = Assembly::default().with_degraded(true);
+    settle(runtime.block_on(Array::assemble(media.collect(), options)));
     true
 }
 
@@ -159,7 +187,8 @@ fn decodes(encoding: u8, payload: &[u8], raw_bytes: usize) -> bool {
 }
 
 /// Bounds of addresses in the map.
-const LIMITS: MapLimits = MapLimits { segment_count: 8, segment_bytes: SEGMENT_BYTES_MIN };
+const LIMITS: MapLimits =
+    MapLimits { segment_count: 8, segment_bytes: SEGMENT_BYTES_MIN, seal_bytes: 0 };
 
 /// Decodes a leaf of the map, or a page of its directory that begins with the input. Input: one
 /// byte that selects one (bit 0: a page), its bytes.
@@ -249,7 +278,7 @@ fn round_trip(data: &[u8]) {
 fn settle<T>(_outcome: Result<T>) {}
 
 /// Returns `input` padded with zeroes, or its beginning.
-fn filled<const N: usize>(input: &[u8]) -> [u8; N] {
+pub(super) fn filled<const N: usize>(input: &[u8]) -> [u8; N] {
     let mut bytes = [0; N];
     let length = input.len().min(N);
     bytes[..length].copy_from_slice(&input[..length]);

@@ -189,7 +189,10 @@ impl Writer {
             has_snapshots: false,
             receiving: None,
             origin: None,
+            flat_since: SeqNo(0),
             has_clones: false,
+            keys: None,
+            is_array: false,
             bad_segments: Vec::new(),
             detours: Vec::new(),
         };
@@ -290,6 +293,7 @@ impl Writer {
 
     fn begin_segment(&mut self, stream: Stream, segment: SegmentId, generation: u64) {
         let header = SegmentHeader {
+            recovery: None,
             uuid: self.superblock.uuid,
             generation,
             first_seq: SeqNo(0),

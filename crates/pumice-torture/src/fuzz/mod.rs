@@ -8,6 +8,8 @@
 //!   and its questions for holes; `nbd_handover`: a server against what any predecessor hands over.
 //! * `vhost`: what a vhost-user device reads of any front end and any guest.
 //! * `fuse`: a FUSE session against any kernel. `sockets`: what the targets on sockets share.
+//! * `keys`: key slots of encrypted drives.
+//! * `objects`: what a drive in a bucket has there and in its journal.
 //! * `files`: traces, results of benchmarks, partial results of scans.
 //!
 //! An entry point panics when a promise is broken; otherwise it returns whether the input was
@@ -22,9 +24,11 @@ mod bytes;
 mod files;
 mod fuse;
 mod image;
+mod keys;
 mod nbd;
 mod nbd_client;
 mod nbd_handover;
+mod objects;
 mod open;
 mod sockets;
 #[cfg(test)]
@@ -32,12 +36,14 @@ mod tests;
 mod transfer;
 mod vhost;
 
-pub use bytes::{batch, checkpoint, leaf, record, segment, superblock};
+pub use bytes::{array, batch, checkpoint, leaf, record, segment, superblock};
 pub use files::{bench_results, scan_partial, trace};
 pub use fuse::fuse;
+pub use keys::key_slot;
 pub use nbd::{nbd_handshake, nbd_transmission};
 pub use nbd_client::{nbd_allocation, nbd_client};
 pub use nbd_handover::nbd_handover;
+pub use objects::object;
 pub use open::open;
 pub use transfer::transfer;
 pub use vhost::{vhost_message, vhost_request};
@@ -47,8 +53,11 @@ pub type EntryPoint = fn(&[u8]) -> bool;
 
 /// Every target: its name in `fuzz/fuzz_targets/` and `fuzz/corpus/`, and its entry point. A new
 /// target needs a line here, a binary in `fuzz/`, its name in the Makefile, and a few seeds.
-pub const TARGETS: [(&str, EntryPoint); 19] = [
+pub const TARGETS: [(&str, EntryPoint); 22] = [
     ("superblock", superblock),
+    ("array", array),
+    ("key_slot", key_slot),
+    ("object", object),
     ("segment", segment),
     ("batch", batch),
     ("record", record),

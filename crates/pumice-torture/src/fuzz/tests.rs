@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use super::*;
+use pumice_drive::Uuid;
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::codec::Codec;
 use pumice_drive::format::{
-    BATCH_HEADER_BYTES, META_PREFIX_BYTES, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, SOURCE_BYTES,
+    ArrayHeader, ArrayLayout, ArrayMember, BATCH_HEADER_BYTES, META_PREFIX_BYTES, MemberState,
+    RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, SOURCE_BYTES,
 };
 use pumice_scan::{Config, Reading, ScanOptions, ScanProgress, Shard, scan};
 
@@ -94,13 +96,17 @@ fn seeds_are_taken_for_good() {
 #[test]
 fn hostile_inputs_are_not_taken_for_good() {
     let update = std::env::var_os("UPDATE_CORPUS").is_some();
-    for (target, name, input) in hostile().into_iter().chain(hostile_vhost()) {
+    for (target, name, input) in all_hostile() {
         let (_, enter) = TARGETS.into_iter().find(|(name, _)| *name == target).expect("a target");
         assert!(!enter(&input), "{target}: {name} is taken for good");
         if update {
             keep(target, &format!("hostile-{name}"), &input);
         }
     }
+}
+
+fn all_hostile() -> impl Iterator<Item = (&'static str, &'static str, Vec<u8>)> {
+    hostile().into_iter().chain(hostile_vhost()).chain(keys::hostile()).chain(objects::hostile())
 }
 
 /// Puts an input into the corpus.
@@ -129,6 +135,9 @@ fn damaged_media_are_not_taken_for_good() {
 fn seeds(target: &str) -> Vec<(&'static str, Vec<u8>)> {
     match target {
         "superblock" => superblock_seeds(),
+        "array" => array_seeds(),
+        "key_slot" => keys::seeds(),
+        "object" => objects::seeds(),
         "segment" => segment_seeds(),
         "batch" => batch_seeds(),
         "record" => record_seeds(),
@@ -240,6 +249,27 @@ fn superblock_seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("clean", slot(&CLEAN)),
         ("zstd", slot(&[6, 9, 2, 6, 10, 0xf8, 6, 8, 64])),
         ("large", slot(&[6, 3, 0xf4, 0, 0, 0, 0, 4, 6, 4, 0xf3, 0, 0, 0, 0x40])),
+    ]
+}
+
+fn array_seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let entry = |number, state, events, replaces, [first_segment, segment_count]: [u32; 2]| {
+        let (uuid, path) = (Uuid::from_u128(number), format!("/m{number}"));
+        ArrayMember { uuid, state, events, first_segment, segment_count, path, replaces }
+    };
+    let seed = |layout, members| {
+        let (array, own) = (Uuid::from_u128(9), Uuid::from_u128(1));
+        trimmed(&ArrayHeader { array, own, events: 5, layout, members }.encode())
+    };
+    let mirror = vec![
+        entry(1, MemberState::Active, 0, None, [0; 2]),
+        entry(2, MemberState::Out, 4, None, [0; 2]),
+        entry(3, MemberState::Rebuilding, 0, Some(Uuid::from_u128(2)), [0; 2]),
+    ];
+    let part = |number, from| entry(number, MemberState::Active, 0, None, [from, 7]);
+    vec![
+        ("mirror", seed(ArrayLayout::Mirror, mirror)),
+        ("concat", seed(ArrayLayout::Concat, vec![part(1, 0), part(2, 7)])),
     ]
 }
 

@@ -1,12 +1,15 @@
 //! `pumice check`: verifies every structure and checksum of a closed drive.
 
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use anyhow::Result;
 
+use super::keys::KeyArgs;
 use super::output::counted;
 use super::{Outcome, print, print_schema, progress};
 use crate::place::Place;
+use crate::storage::{self, Hints};
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{CheckReport, Checked, Depth, Problem, check, check_snapshot};
 use pumice_drive::runtime::{Backend, Runtime};
@@ -15,7 +18,8 @@ use pumice_drive::runtime::{Backend, Runtime};
 ///
 /// Reads the superblocks, the checkpoint, the log after it and the whole map, recomputes the live
 /// bytes of every segment, and decodes every frame that the map references. Of snapshots it reads
-/// the maps; name one to check its data. Changes nothing on the drive. If there are problems, lists
+/// the maps; name one to check its data. On a mirror, every copy of what is in use is compared, and
+/// the members that are there suffice. Changes nothing on the drive. If there are problems, lists
 /// them and exits with code 1.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -26,9 +30,16 @@ pub(crate) struct Args {
     /// File or block device; PATH@NAME for a snapshot
     path: PathBuf,
 
+    /// Of members of a mirror that were each written without the other, check the one at PATH
+    #[arg(long)]
+    degraded: bool,
+
     /// Skip the frames: check only that the drive opens and that the map and the accounting agree
     #[arg(long)]
     quick: bool,
+
+    #[command(flatten)]
+    keys: KeyArgs,
 
     /// Print the result as JSON
     #[arg(long)]
@@ -40,10 +51,14 @@ pub(crate) struct Args {
 /// # Errors
 /// The drive cannot be opened.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    args.keys.provide();
+    storage::hint(Hints { degraded: args.degraded, ..Hints::default() });
     let runtime = Runtime::new(Backend::Auto)?;
     let place = Place::of(&args.path)?;
-    let medium = super::open::medium(&runtime, &place.path, true);
+    let medium = super::open::medium_to_check(&runtime, &place.path);
     let medium = medium.map_err(|error| super::served_snapshot::advise(&place, error))?;
+    // As all drives of the program have it: a medium of another type would be compiled again.
+    let medium = Rc::new(medium);
     let bar = progress::segments();
     let depth = if args.quick { Depth::Quick } else { Depth::Full };
     let mut show = |Checked { segments, segments_total, bytes }| {

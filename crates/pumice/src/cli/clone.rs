@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
+use super::keys::{self, KeyArgs};
 use super::origin::{self, CHAIN_MAX};
 use super::{Outcome, create, lossy, outside, print, print_schema, size, snapshot, state};
 use crate::place::Place;
@@ -50,6 +51,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "CODEC")]
     codec: Option<Codec>,
 
+    #[command(flatten)]
+    keys: KeyArgs,
+
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -73,6 +77,7 @@ struct Cloned {
 /// There is no such snapshot, the new drive cannot be made, or its path is too long: nothing has
 /// changed then.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    args.keys.provide();
     let (path, name) = Place::snapshot(&args.snapshot)?;
     let runtime = Runtime::new(Backend::Auto)?;
     let (info, _) = state::read(&path)?;
@@ -112,7 +117,9 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         origin: Some(wanted),
         ..Spec::new(outside::new_identity(), size_bytes)
     };
-    let snapshot = make(&args.target, (&path, &name), &spec)?;
+    // What is written to it, and what `flatten` copies, is as secret as the origin.
+    let keys = info.encrypted.then_some(&args.keys);
+    let snapshot = make(&args.target, (&path, &name), &spec, keys)?;
     let cloned = Cloned {
         path: lossy(&args.target),
         uuid: spec.uuid,
@@ -131,8 +138,15 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 }
 
 /// Registers the clone, then makes it.
-fn make(target: &Path, (path, name): (&Path, &str), spec: &Spec) -> Result<SnapshotInfo> {
+fn make(
+    target: &Path,
+    (path, name): (&Path, &str),
+    spec: &Spec,
+    keys: Option<&KeyArgs>,
+) -> Result<SnapshotInfo> {
     create::check_new(target, spec)?;
+    // Before anything has changed.
+    keys.map(|keys| keys::given_or_asked(keys, target)).transpose()?;
     let clone = RegisteredClone {
         drive: spec.uuid,
         path: absolute(target)?,
@@ -142,7 +156,7 @@ fn make(target: &Path, (path, name): (&Path, &str), spec: &Spec) -> Result<Snaps
     let registered = snapshot::register(path, name, clone)?;
     let guid = spec.origin.as_ref().map(|origin| origin.snapshot);
     let made = if Some(registered.guid) == guid {
-        create::on_new(target, spec)
+        create::on_new(target, spec, keys)
     } else {
         Err(anyhow::anyhow!("{}@{name} was replaced meanwhile: try again", path.display()))
     };

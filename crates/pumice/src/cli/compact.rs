@@ -6,6 +6,7 @@ use std::pin::pin;
 use anyhow::{Context, Result, bail};
 use futures_util::future::{Either, select};
 
+use super::keys::KeyArgs;
 use super::progress::Descent;
 use super::signals::Interrupt;
 use super::{Outcome, print, print_schema};
@@ -39,6 +40,9 @@ pub(crate) struct Args {
     #[arg(value_parser = clap::value_parser!(u32).range(0..=1000))]
     to: u32,
 
+    #[command(flatten)]
+    keys: KeyArgs,
+
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -49,6 +53,7 @@ pub(crate) struct Args {
 /// # Errors
 /// There is no drive, it cannot be opened, or it is being compacted or resized.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    args.keys.provide();
     let compacted = match control::connect(&args.path)? {
         Some(client) => ask(client, &args.path, args.to)?,
         None => compact(&args.path, args.to)?,

@@ -1,5 +1,9 @@
 //! `pumice create`: creates a drive.
 
+#[cfg(feature = "objects")]
+mod bucket;
+mod members;
+
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -8,14 +12,16 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
+use super::keys::{self, KeyArgs};
 use super::outside;
 use super::{Outcome, lossy, print, print_schema, size, thresholds};
 use pumice_drive::base::units::{format_size, format_size_exact};
 use pumice_drive::codec::{Codec, FrameForm};
 use pumice_drive::controller::{
-    DATA_OFFSET, OVER_PROVISIONING_PERCENT_DEFAULT, SEGMENT_BYTES_DEFAULT, Spec,
-    WARN_THRESHOLDS_MAX, create,
+    DATA_OFFSET, KeyArea, OVER_PROVISIONING_PERCENT_DEFAULT, SEGMENT_BYTES_DEFAULT, Spec,
+    WARN_THRESHOLDS_MAX, create, new_keys,
 };
+use pumice_drive::crypt::{Cipher, Randomness, RecoveryCode};
 use pumice_drive::media::file::FileMedium;
 use pumice_drive::runtime::{Backend, Runtime};
 
@@ -40,10 +46,28 @@ Examples:
   pumice create drive.pumice --size 64G --codec zstd:3
   pumice create drive.pumice --size 64G --over-provisioning 28
   pumice create /dev/sdx --force
-  pumice create /dev/sdx --thin 3x --force")]
+  pumice create /dev/sdx --thin 3x --force
+  pumice create /dev/sdx /dev/sdy --mirror
+  pumice create s3://BUCKET/NAME --size 1T --journal drive.journal")]
 pub(crate) struct Args {
-    /// File or block device
+    /// File or block device, or s3://BUCKET/NAME for a drive in a bucket of an S3-compatible store,
+    /// which the environment describes (AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID,
+    /// AWS_SECRET_ACCESS_KEY)
     path: PathBuf,
+
+    /// More of them, with --mirror or --concat
+    #[arg(value_name = "PATH")]
+    members: Vec<PathBuf>,
+
+    /// Keep a copy of everything on each file or device: the drive outlives all but one of them,
+    /// and what is damaged on one is repaired from another
+    #[arg(long)]
+    mirror: bool,
+
+    /// Use the room of all files or devices, which may differ in size: the drive is lost with any
+    /// of them
+    #[arg(long, conflicts_with = "mirror")]
+    concat: bool,
 
     /// Size of the disk that hosts see, a multiple of 4 KiB [default: with a capacity or on a block
     /// device, what that covers, even if nothing compresses]
@@ -100,6 +124,18 @@ pub(crate) struct Args {
     #[arg(long, requires = "force")]
     overwrite_drive: bool,
 
+    /// Encrypt everything on the medium, with a key from the flags below or a passphrase that is
+    /// asked for; prints a recovery code, once
+    #[arg(long)]
+    encrypt: bool,
+
+    #[command(flatten)]
+    keys: KeyArgs,
+
+    #[cfg(feature = "objects")]
+    #[command(flatten)]
+    bucket: bucket::BucketArgs,
+
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -130,11 +166,17 @@ struct Created {
     capacity_bytes: u64,
     segment_bytes: u32,
     codec: String,
+    /// The files or devices, if there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    members: Vec<String>,
     /// Bytes that the file may take; the bytes of a device that the drive uses.
     medium_bytes: u64,
     /// Bytes that the file system of a file has left.
     free_bytes: Option<u64>,
     preallocated: bool,
+    encrypted: bool,
+    /// What opens the drive when all its other keys are lost. Shown now and never again.
+    recovery_code: Option<String>,
 }
 
 /// Returns the segment size of a drive of which `bytes` are given: its capacity, or the size of its
@@ -148,7 +190,9 @@ pub(crate) fn segment_bytes_of(bytes: u64) -> u32 {
 /// Returns the segment size that is asked for, or one that suits the drive.
 fn segment_bytes(args: &Args) -> Result<u32> {
     let Some(bytes) = args.segment else {
-        let given = args.capacity.map_or_else(|| device_bytes(&args.path), |bytes| Ok(Some(bytes)));
+        let given = args
+            .capacity
+            .map_or_else(|| members::device_bytes_of(args, None), |bytes| Ok(Some(bytes)));
         return Ok(segment_bytes_of(given?.or(args.size).unwrap_or(0)));
     };
     u32::try_from(bytes).ok().with_context(|| {
@@ -168,13 +212,18 @@ fn spec(args: &Args, segment_bytes: u32) -> Result<Spec> {
         codec: args.codec,
         frame_form: args.frame,
         warn_percent: args.warn,
+        // The capacity covers what encryption takes; the keys are drawn later.
+        keys: args.encrypt.then(KeyArea::default),
         ..Spec::new(outside::new_identity(), 0)
     };
     let capacity_bytes = match (args.capacity, args.over_provisioning, args.size) {
         (Some(bytes), ..) => Some(bytes),
         // As much as it takes.
         (None, Some(_), Some(_)) => None,
-        _ => device_bytes(&args.path)?.map(|bytes| bytes.saturating_sub(DATA_OFFSET)),
+        _ => {
+            let bytes = members::device_bytes_of(args, Some(segment_bytes))?;
+            bytes.map(|bytes| bytes.saturating_sub(DATA_OFFSET))
+        }
     };
     let size_bytes = match (args.size, args.thin, capacity_bytes) {
         (Some(bytes), ..) => bytes,
@@ -267,18 +316,20 @@ fn warn(path: &Path, needed: u64, free: Option<u64>) {
     }
 }
 
-/// Creates a drive where nothing is yet, or on a device that is empty.
+/// Creates a drive where nothing is yet, or on a device that is empty; encrypted if there are
+/// `keys`, with the one that they name.
 ///
 /// # Errors
-/// The specification is impossible, something is there, or the medium cannot be used; nothing has
-/// changed then.
-pub(crate) fn on_new(path: &Path, spec: &Spec) -> Result<()> {
+/// The specification is impossible, something is there, the key cannot be read, or the medium
+/// cannot be used; nothing has changed then.
+pub(crate) fn on_new(path: &Path, spec: &Spec, keys: Option<&KeyArgs>) -> Result<()> {
     check_place(path)?;
+    let (spec, cipher) = &with_keys_of(spec.clone(), keys, path)?;
     let shown = || path.display().to_string();
     let geometry = spec.geometry().with_context(shown)?;
     let existed = path.exists();
     FileMedium::create(path, geometry.medium_bytes(), false)?;
-    write(path, spec).inspect_err(|_| {
+    write(path, spec, cipher.clone()).inspect_err(|_| {
         if !existed {
             // An unfinished file would be in the way of the next attempt.
             let _ = fs::remove_file(path);
@@ -300,9 +351,9 @@ pub(crate) fn check_new(path: &Path, spec: &Spec) -> Result<()> {
     Ok(())
 }
 
-fn write(path: &Path, spec: &Spec) -> Result<()> {
+fn write(path: &Path, spec: &Spec, cipher: Cipher) -> Result<()> {
     let runtime = Runtime::new(Backend::Auto)?;
-    let medium = super::open::medium(&runtime, path, false)?;
+    let medium = super::open::blank(&runtime, path)?.with_cipher(cipher);
     runtime.block_on(create(&medium, spec)).with_context(|| path.display().to_string())
 }
 
@@ -311,9 +362,15 @@ fn write(path: &Path, spec: &Spec) -> Result<()> {
 /// # Errors
 /// The specification is impossible, or the medium cannot be used; nothing has changed then.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    #[cfg(feature = "objects")]
+    if let Some(place) = bucket::of(args)? {
+        return bucket::run(args, &place);
+    }
     check_place(&args.path)?;
+    let layout = members::layout(args)?;
     let segment_bytes = segment_bytes(args)?;
     let spec = spec(args, segment_bytes)?;
+    let (spec, cipher, recovery_code) = encrypted(args, spec)?;
     let geometry = spec.geometry().with_context(|| args.path.display().to_string())?;
     let (needed, free) = (geometry.medium_bytes(), free_bytes(&args.path));
     if args.preallocate && free.is_some_and(|free| free < needed) {
@@ -325,17 +382,10 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         );
     }
 
-    if args.force && !args.overwrite_drive {
-        super::remains::refuse_drive(&args.path)?;
+    match layout {
+        Some(layout) => members::write(args, layout, &spec, cipher)?,
+        None => make(args, &spec, geometry.medium_bytes(), cipher)?,
     }
-    let existed = args.path.exists();
-    FileMedium::create(&args.path, geometry.medium_bytes(), args.force)?;
-    write(&args.path, &spec).inspect_err(|_| {
-        if !existed {
-            // An unfinished file would be in the way of the next attempt.
-            let _ = std::fs::remove_file(&args.path);
-        }
-    })?;
     let created = Created {
         path: lossy(&args.path),
         uuid: spec.uuid,
@@ -343,9 +393,15 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         capacity_bytes: geometry.capacity_bytes(),
         segment_bytes,
         codec: args.codec.to_string(),
+        members: match layout {
+            Some(_) => members::paths(args).into_iter().map(lossy).collect(),
+            None => Vec::new(),
+        },
         medium_bytes: needed,
         free_bytes: free,
         preallocated: args.preallocate,
+        encrypted: args.encrypt,
+        recovery_code: recovery_code.map(|code| code.to_string()),
     };
     warn(&args.path, needed, free.filter(|_| !args.preallocate));
     if args.json {
@@ -354,6 +410,54 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         print(&text(&created))?;
     }
     Ok(Outcome::Good)
+}
+
+/// Adds keys to the specification of a drive at `path`, if there are `keys`: the one that they name
+/// opens it. Returns it and its cipher.
+///
+/// # Errors
+/// The key cannot be read.
+pub(crate) fn with_keys_of(
+    spec: Spec,
+    keys: Option<&KeyArgs>,
+    path: &Path,
+) -> Result<(Spec, Cipher)> {
+    let Some(keys) = keys else { return Ok((spec, Cipher::default())) };
+    let secrets = [keys::given_or_asked(keys, path)?];
+    let (cipher, area) = new_keys(spec.uuid, &secrets, spec.created_seconds, Randomness::System)?;
+    Ok((Spec { keys: Some(area), ..spec }, cipher))
+}
+
+/// Draws the keys of an encrypted drive, if it is to be one: adds them to its specification, and
+/// returns it, the cipher and the recovery code.
+fn encrypted(args: &Args, spec: Spec) -> Result<(Spec, Cipher, Option<RecoveryCode>)> {
+    if !args.encrypt {
+        if !args.keys.is_empty() {
+            bail!("a key was given, and --encrypt was not");
+        }
+        return Ok((spec, Cipher::default(), None));
+    }
+    let secret = keys::new_secret(&args.keys)?;
+    let code = RecoveryCode::draw(&Randomness::System);
+    let secrets = [secret, code.secret()];
+    let (cipher, area) = new_keys(spec.uuid, &secrets, spec.created_seconds, Randomness::System)?;
+    // The capacity covers the seals.
+    Ok((Spec { keys: Some(area), ..spec }, cipher, Some(code)))
+}
+
+/// Makes a drive on one file or device.
+fn make(args: &Args, spec: &Spec, medium_bytes: u64, cipher: Cipher) -> Result<()> {
+    if args.force && !args.overwrite_drive {
+        super::remains::refuse_drive(&args.path)?;
+    }
+    let existed = args.path.exists();
+    FileMedium::create(&args.path, medium_bytes, args.force)?;
+    write(&args.path, spec, cipher).inspect_err(|_| {
+        if !existed {
+            // An unfinished file would be in the way of the next attempt.
+            let _ = std::fs::remove_file(&args.path);
+        }
+    })
 }
 
 fn text(created: &Created) -> String {
@@ -369,6 +473,12 @@ fn text(created: &Created) -> String {
         text += &format!(
             "thin: the log fills up unless the data of a full disk shrinks to {:.0} % or less\n",
             capacity as f64 * 100.0 / size as f64
+        );
+    }
+    if let Some(code) = &created.recovery_code {
+        text += &format!(
+            "encrypted; its recovery code, which is not shown again and opens the drive when every \
+             other key is lost:\n{code}\n"
         );
     }
     if let Some(free) = created.free_bytes {

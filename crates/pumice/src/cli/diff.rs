@@ -1,12 +1,14 @@
 //! `pumice diff`: what was written between two snapshots of a drive, or since one.
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
-use super::output::counted;
-use super::{Outcome, print, print_schema};
+use super::Outcome;
+use super::keys::KeyArgs;
+use super::output::{counted, print_long_schema, print_with};
 use crate::place::Place;
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{Changed, Content, OpenOptions};
@@ -31,6 +33,9 @@ pub(crate) struct Args {
     /// The same drive, for its disk as it is now, or a later snapshot of it
     #[arg(value_name = "PATH[@NAME]")]
     to: PathBuf,
+
+    #[command(flatten)]
+    keys: KeyArgs,
 
     /// Print the ranges as JSON
     #[arg(long)]
@@ -57,6 +62,7 @@ struct Range {
 /// # Errors
 /// The drive cannot be opened, there is no such snapshot, or the first is not the earlier one.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    args.keys.provide();
     if Place::of(&args.from)?.snapshot.is_none() {
         bail!("{}: name the earlier snapshot: PATH@NAME", args.from.display());
     }
@@ -81,20 +87,19 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     runtime.drop_tasks();
     compared.with_context(|| args.to.display().to_string())?;
     if args.json {
-        print_schema("diff-1", &shown)?;
+        print_long_schema("diff-1", &shown)?;
     } else {
-        print(&text(&shown))?;
+        print_with(|out| write_text(&shown, out))?;
     }
     Ok(Outcome::Good)
 }
 
-fn text(shown: &Shown) -> String {
-    let line = |Range { offset, bytes, is_zero }: &Range| {
+fn write_text(shown: &Shown, out: &mut impl Write) -> std::io::Result<()> {
+    for Range { offset, bytes, is_zero } in &shown.ranges {
         let content = if *is_zero { "zero" } else { "data" };
-        format!("{offset} {bytes} {content}\n")
-    };
-    let lines: String = shown.ranges.iter().map(line).collect();
+        writeln!(out, "{offset} {bytes} {content}")?;
+    }
     let (ranges, changed) = (shown.ranges.len() as u64, format_size(shown.changed_bytes));
     let size = format_size(shown.size_bytes);
-    lines + &format!("{changed} of {size} were written, in {}\n", counted(ranges, "range"))
+    writeln!(out, "{changed} of {size} were written, in {}", counted(ranges, "range"))
 }

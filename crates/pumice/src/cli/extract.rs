@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
+use super::keys::KeyArgs;
 use super::output::{counted, open_output_with};
 use super::signals::Interrupt;
 use super::{Outcome, print, print_schema, progress};
 use crate::place::Place;
+use crate::storage::{self, Hints};
 use pumice_drive::base::units::{BLOCK_BYTES, format_size};
 use pumice_drive::controller::{Extract, Extracted, OpenOptions, Problem};
 use pumice_drive::runtime::{Backend, Runtime};
@@ -47,6 +49,20 @@ pub(crate) struct Args {
     #[arg(long)]
     force: bool,
 
+    /// Read a mirror without a member that is missing, although that may have newer data; of
+    /// members that were each written without the other, PATH is the one that is read
+    #[arg(long)]
+    degraded: bool,
+
+    /// Read a journal that another machine has taken the drive over from: as the drive was here,
+    /// with what never reached the bucket
+    #[cfg(feature = "objects")]
+    #[arg(long)]
+    fenced: bool,
+
+    #[command(flatten)]
+    keys: KeyArgs,
+
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -71,10 +87,12 @@ struct Summary {
 /// # Errors
 /// The drive cannot be opened, or the image cannot be written.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    args.keys.provide();
     let to_stdout = args.target == Path::new("-");
     if to_stdout && args.json {
         bail!("--json and the image would both go to stdout: write the image to a file");
     }
+    storage::hint(args.hints());
     let interrupt = Interrupt::catch()?;
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
@@ -117,6 +135,17 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         return Ok(Outcome::Code(2));
     }
     report(&summary, args, to_stdout)
+}
+
+impl Args {
+    fn hints(&self) -> Hints {
+        Hints {
+            degraded: self.degraded,
+            #[cfg(feature = "objects")]
+            fenced: self.fenced,
+            ..Hints::default()
+        }
+    }
 }
 
 fn report(summary: &Summary, args: &Args, to_stdout: bool) -> Result<Outcome> {

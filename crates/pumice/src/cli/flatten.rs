@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
+use super::keys::KeyArgs;
 use super::signals::Interrupt;
 use super::{Outcome, lossy, origin, print, print_schema, progress, say_error, snapshot, state};
 use crate::control::{self, Answer, Client, Request};
@@ -17,7 +18,8 @@ use pumice_drive::runtime::{Backend, Runtime};
 ///
 /// A served clone is flattened by its server, which continues if this command is interrupted. The
 /// next `pumice flatten` of a closed clone goes on where one ended that was interrupted or killed.
-/// The origin then no longer lists the clone. Snapshots of the clone must be deleted first.
+/// The origin then no longer lists the clone. If the clone has snapshots, what they have is not
+/// copied: they go on reading from the origin, which is forgotten when the last of them is deleted.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -26,6 +28,9 @@ Examples:
 pub(crate) struct Args {
     /// File or block device
     path: PathBuf,
+
+    #[command(flatten)]
+    keys: KeyArgs,
 
     /// Print the result as JSON
     #[arg(long)]
@@ -46,9 +51,10 @@ struct Shown {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// The drive is no clone, has snapshots, or cannot be opened: nothing has changed. Or the copy
+/// The drive is no clone, or cannot be opened: nothing has changed. Or the copy
 /// failed: the clone is as before, and holds more of its data itself.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    args.keys.provide();
     let path = args.path.as_path();
     let runtime = Runtime::new(Backend::Auto)?;
     let (uuid, wanted) = match control::connect(path)? {
@@ -63,7 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         Some(client) => ask(client, path, &wanted)?,
         None => flatten(path, &wanted)?,
     };
-    if !flattened.is_complete {
+    if !flattened.is_complete && flattened.snapshots == 0 {
         let left = format_size(flattened.total_bytes - flattened.done_bytes);
         say_error(&format!(
             "interrupted: {} still reads from its origin, {left} of the disk are left",
@@ -71,28 +77,21 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         ));
         return Ok(Outcome::Code(2));
     }
-    let forgotten = snapshot::forget(&from, uuid);
-    let shown = Shown {
-        path: lossy(path),
-        origin: lossy(&from),
-        flattened,
-        is_forgotten: forgotten.is_ok(),
-    };
-    if let Err(error) = forgotten {
-        let error = super::chain(&error);
-        let what = "the origin still lists the clone: deleting the snapshot drops that";
-        tracing::warn!(%error, "{what}");
-    }
+    let is_forgotten = flattened.is_complete && snapshot::forget_or_warn(&from, uuid);
+    let shown = Shown { path: lossy(path), origin: lossy(&from), flattened, is_forgotten };
     if args.json {
         print_schema("flatten-1", &shown)?;
-    } else {
-        print(&format!(
-            "{}: {} copied; it no longer reads from {}\n",
-            shown.path,
-            format_size(flattened.copied_bytes),
-            shown.origin
-        ))?;
+        return Ok(Outcome::Good);
     }
+    let (path, from) = (&shown.path, &shown.origin);
+    let copied = format_size(flattened.copied_bytes);
+    let rest = match flattened.snapshots {
+        0 => String::new(),
+        1 => "; one snapshot does, and the origin is forgotten with it".to_owned(),
+        some => format!("; {some} snapshots do, and the origin is forgotten with the last of them"),
+    };
+    let subject = if rest.is_empty() { "it" } else { "its disk" };
+    print(&format!("{path}: {copied} copied; {subject} no longer reads from {from}{rest}\n"))?;
     Ok(Outcome::Good)
 }
 

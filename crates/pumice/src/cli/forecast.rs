@@ -12,8 +12,8 @@ use super::signals::Interrupt;
 use super::values::{gigabytes, percent, up_to, whole_number, word};
 use super::{Outcome, print, size};
 use pumice_bench::forecast::{
-    Asked, Case, Data, ForecastOptions, GridCell, GridSpec, SCALED_BYTES, Scenario, Source, Spec,
-    State, Watch, forecast, grid, size_bytes,
+    Asked, Case, Data, ForecastOptions, GridCell, GridSpec, PlannedFault, SCALED_BYTES, Scenario,
+    Source, Spec, State, Watch, forecast, grid, size_bytes,
 };
 use pumice_bench::payload::Saving;
 use pumice_bench::workload::Changes;
@@ -29,7 +29,8 @@ use pumice_sim::trace::{Format, Options as TraceOptions};
 /// Simulates a drive profile in virtual time, with garbage collection and wear. Only the compressed
 /// size of each block is simulated, not its content. Reports throughput, latencies, write
 /// amplification by cause, and the lifetime of the drive, for the drive as it is and for the same
-/// drive without compression. Where an analytical formula exists, its result is shown as well.
+/// drive without compression, and without parity if it has any. Where an analytical formula exists,
+/// its result is shown as well.
 ///
 /// Workloads that scale with the drive, such as presets and operations, run on a drive scaled down
 /// to 4 GiB, which takes seconds and gives nearly the same results; --full-size simulates the whole
@@ -37,6 +38,9 @@ use pumice_sim::trace::{Format, Options as TraceOptions};
 ///
 /// With --cache, a faster drive or memory is the cache of the drive, which is simulated whole; the
 /// workload runs until the share of hits no longer changes.
+///
+/// Of a drive with parity over its dies, the report says what that costs, and what the failure of a
+/// die would take. With --fail, one more round follows in which parts of the flash fail.
 ///
 /// Block-mapped flash and hard disks do not compress. For hard disks, only speed and latency are
 /// reported.
@@ -62,6 +66,7 @@ Examples:
   pumice forecast --profile micro-center-64 --link sata-6g --stripe 2 --workload read --saved 50%
   pumice forecast --profile hdd-2010 --cache intel-x25-e-32:8G:write-back --workload random-read \\
     --span 32G --pattern zipf
+  pumice forecast --profile ocz-vertex-2-50 --workload random-write --saved 50% --fail die:3@50%
   pumice forecast --profile corsair-force-100 --workload web_0.csv --fold --data data.json --json")]
 pub(crate) struct Args {
     /// Name of a drive profile (see pumice drives), or a profile file
@@ -112,6 +117,12 @@ pub(crate) struct Args {
     /// Amount of data that the host writes per day in GB, to estimate the lifetime of the drive
     #[arg(long, value_name = "GB", value_parser = gigabytes, allow_negative_numbers = true)]
     gb_per_day: Option<f64>,
+
+    /// Let a part of the flash fail during one more round: `die:NUMBER`, `block:NUMBER` or
+    /// `page:NUMBER` of that die, and after which share of the requests, such as die:3@50%; may be
+    /// repeated or separated by commas [default: none]
+    #[arg(long, value_name = "PART", value_parser = fault, value_delimiter = ',')]
+    fail: Vec<PlannedFault>,
 
     /// Initial state of the drive: new, filled (its span sequentially), steady (filled, then under
     /// the workload) or used (the whole drive filled, then under the workload)
@@ -186,6 +197,10 @@ fn cache(text: &str) -> Result<DriveCache, String> {
     DriveCache::find(text).map_err(|error| error.to_string())
 }
 
+fn fault(text: &str) -> Result<PlannedFault, String> {
+    PlannedFault::parse(text).map_err(|error| error.to_string())
+}
+
 fn state(text: &str) -> Result<State, String> {
     match text {
         "new" => Ok(State::New),
@@ -220,6 +235,11 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let plan = Plan::new(args, &profile, &source, &asked)?;
     let interrupt = Interrupt::catch()?;
     let data = args.data(&profile)?;
+    if data.len() * plan.rows.len() > 1 && !args.fail.is_empty() {
+        bail!(
+            "--fail has no effect on several forecasts: state one over-provisioning and one data"
+        );
+    }
     let shown = Shown::new();
     let answer = match data.len() * plan.rows.len() {
         1 => {
@@ -310,6 +330,7 @@ impl Plan {
             stripe: args.stripe,
             cache: args.cache.clone(),
             over_provisioning_percent: None,
+            faults: args.fail.clone(),
         };
         let over: Vec<Option<f64>> = match args.over_provisioning.as_slice() {
             [] => vec![None],

@@ -2,14 +2,24 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde::Serialize;
 
+use super::key::Slot;
+use super::keys::KeyArgs;
 use super::state::{self, State, saved_text};
-use super::{Outcome, output, print, print_schema};
+use super::{Outcome, lossy, output, print, print_schema, snapshot};
+use crate::objects::{Cost, Prices};
 use pumice_drive::base::units::format_size;
-use pumice_drive::controller::{Info, Spec};
+use pumice_drive::base::{Error, ErrorKind};
+use pumice_drive::controller::{Info, Locked, SnapshotInfo, Spec};
+use pumice_drive::media::tier::{Durable, Status};
+use pumice_drive::runtime::{Backend, Runtime};
 use pumice_report::{Align, Table};
+use uuid::Uuid;
+
+/// Snapshots up to which each has a row of its own.
+const FEW: usize = 4;
 
 /// Show the identity, geometry and counters of a drive, closed or served
 #[derive(Debug, clap::Args)]
@@ -24,6 +34,12 @@ pub(crate) struct Args {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    keys: KeyArgs,
+
+    #[command(flatten)]
+    prices: Prices,
 }
 
 /// Runs the subcommand.
@@ -31,14 +47,93 @@ pub(crate) struct Args {
 /// # Errors
 /// There is no drive, or it is in use by a process that does not answer.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
-    let (info, state) = state::read(&args.path)?;
-    let shown = Shown { info, state, file_bytes: state::file_bytes(&args.path) };
+    args.keys.provide();
+    let (info, state, snapshot_list) = match state::read_with_snapshots(&args.path) {
+        Err(error) if args.keys.is_empty() && is_locked(&error) => {
+            let shown = Visible::of(&args.path)?.ok_or(error)?;
+            match args.json {
+                true => print_schema("locked-1", &shown)?,
+                false => print(&shown.text())?,
+            }
+            return Ok(Outcome::Good);
+        }
+        read => read?,
+    };
+    let file_bytes = state::file_bytes(&args.path);
+    let bucket_cost = info.bucket.as_ref().map(|bucket| args.prices.cost(bucket));
+    let shown = Shown { info, state, snapshot_list, file_bytes, bucket_cost };
     if args.json {
         print_schema("info-1", &shown)?;
     } else {
         print(&text(&args.path, &shown))?;
     }
     Ok(Outcome::Good)
+}
+
+fn is_locked(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<Error>();
+    error.is_some_and(|error| error.kind() == ErrorKind::PermissionDenied)
+}
+
+/// What an encrypted drive shows of itself without its key. Nothing of it is verified.
+#[derive(Serialize)]
+struct Visible {
+    path: String,
+    uuid: Uuid,
+    /// Size of the disk; none if the superblocks are lost.
+    size_bytes: Option<u64>,
+    /// Bytes of all segments.
+    capacity_bytes: Option<u64>,
+    /// Bytes of one segment.
+    segment_bytes: Option<u32>,
+    /// Number of segments.
+    segment_count: Option<u32>,
+    /// Whether a key that was replaced is still in use.
+    has_earlier_key: bool,
+    /// The keys that open it.
+    keys: Vec<Slot>,
+}
+
+impl Visible {
+    /// Returns what a drive shows; `None` if it is not encrypted.
+    fn of(path: &Path) -> Result<Option<Self>> {
+        let runtime = Runtime::new(Backend::Auto)?;
+        let medium = super::open::locked(&runtime, path, true)?;
+        let locked = runtime.block_on(Locked::on(&medium)).with_context(|| lossy(path))?;
+        let Some(locked) = locked else { return Ok(None) };
+        let shape = locked.shape;
+        let capacity_bytes =
+            shape.map(|shape| u64::from(shape.segment_bytes) * u64::from(shape.segment_count));
+        Ok(Some(Self {
+            path: lossy(path),
+            uuid: locked.uuid,
+            size_bytes: shape.map(|shape| shape.size_bytes),
+            capacity_bytes,
+            segment_bytes: shape.map(|shape| shape.segment_bytes),
+            segment_count: shape.map(|shape| shape.segment_count),
+            has_earlier_key: locked.has_earlier_key(),
+            keys: locked.slots().into_iter().map(Slot::from).collect(),
+        }))
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!(
+            "drive                {}\nstate                encrypted, and no key was given\n\
+             uuid                 {}\n",
+            self.path, self.uuid
+        );
+        if let (Some(size), Some(capacity)) = (self.size_bytes, self.capacity_bytes) {
+            text += &format!("size                 {}\n", format_size(size));
+            text += &format!("capacity             {}\n", format_size(capacity));
+        }
+        if self.has_earlier_key {
+            text += "replaced key         still in use, see `pumice rekey`\n";
+        }
+        for slot in &self.keys {
+            text += &format!("key {}                {}\n", slot.slot, slot.kind);
+        }
+        text
+    }
 }
 
 /// What is shown of a drive.
@@ -48,8 +143,13 @@ struct Shown {
     info: Info,
     #[serde(flatten)]
     state: State,
+    /// The snapshots, oldest first; none of a served drive whose file is gone.
+    snapshot_list: Option<Vec<SnapshotInfo>>,
     /// Bytes that its file takes of its file system; none for a device.
     file_bytes: Option<u64>,
+    /// What the bucket costs, of a drive in one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bucket_cost: Option<Cost>,
 }
 
 fn text(path: &Path, shown: &Shown) -> String {
@@ -67,17 +167,15 @@ fn text(path: &Path, shown: &Shown) -> String {
     row("format", info.format_version.to_string());
     row("size", format_size(info.size_bytes));
     row("capacity", format!("{} ({})", format_size(info.capacity_bytes), room(info)));
-    row(
-        "segments",
-        format!(
-            "{} of {}, {} free",
-            info.segment_count,
-            format_size(info.segment_bytes.into()),
-            info.free_segments
-        ),
-    );
+    let segment = format_size(info.segment_bytes.into());
+    row("segments", format!("{} of {segment}, {} free", info.segment_count, info.free_segments));
     let form = if info.block_frames { " independent" } else { "" };
     row("codec", format!("{}, frames of up to {}{form} blocks", info.codec, info.frame_blocks));
+    if info.encrypted {
+        let unfinished = "; a replaced key is still in use: `pumice rekey` goes on with that";
+        let more = if info.has_earlier_key { unfinished } else { "" };
+        row("encryption", format!("everything on the medium{more}"));
+    }
     row("host written", format_size(info.host_bytes));
     row("frames", format_size(info.frame_bytes));
     row("media written", format_size(info.media_bytes));
@@ -86,10 +184,8 @@ fn text(path: &Path, shown: &Shown) -> String {
     row("mapped", format_size(info.mapped_bytes));
     row("live", format_size(info.live_bytes));
     row("saved", saved_text(info));
-    if info.snapshots > 0 {
-        let held = format_size(info.snapshot_bytes);
-        let each = "see `pumice snapshot list`";
-        row("snapshots", format!("{}, which hold {held} beyond the disk: {each}", info.snapshots));
+    for (name, fact) in snapshots(info, shown.snapshot_list.as_deref().unwrap_or_default()) {
+        row(name, fact);
     }
     row("occupied", occupied(info));
     if let Some(bytes) = shown.file_bytes {
@@ -98,9 +194,11 @@ fn text(path: &Path, shown: &Shown) -> String {
     row("used", used(info));
     row("warnings", warnings(info));
     row("batches", format!("{}, durable up to {}", info.sequence, info.watermark));
-    for (name, fact) in troubles(info) {
+    let bucket = info.bucket.iter().zip(shown.bucket_cost);
+    for (name, fact) in bucket.flat_map(|(bucket, cost)| bucket_rows(bucket, cost)) {
         row(name, fact);
     }
+    troubles(info).into_iter().for_each(|(name, fact)| row(name, fact));
     if let Some(scrub) = scrub(info) {
         row("scrub", scrub);
     }
@@ -146,6 +244,33 @@ fn state_rows(state: &State) -> Vec<(&'static str, String)> {
     rows
 }
 
+/// Returns the rows on what snapshots hold: each, or of many the oldest and the one that holds
+/// most.
+fn snapshots(info: &Info, list: &[SnapshotInfo]) -> Vec<(&'static str, String)> {
+    if info.snapshots == 0 {
+        return Vec::new();
+    }
+    let held = format_size(info.snapshot_bytes);
+    let each = if list.len() > FEW { ": see `pumice snapshot list`" } else { "" };
+    let what = format!("{}, which hold {held} beyond the disk{each}", info.snapshots);
+    let of = |name, info: &SnapshotInfo| {
+        let [alone, shared] = [info.alone_bytes, info.shared_bytes].map(format_size);
+        let kind = if info.is_bookmark { " (bookmark)" } else { "" };
+        let time = snapshot::time(info.created_seconds);
+        (name, format!("{}{kind}, {time}: {alone} alone, {shared} with others", info.name))
+    };
+    let mut rows = vec![("snapshots", what)];
+    if list.len() <= FEW {
+        rows.extend(list.iter().map(|info| of("snapshot", info)));
+    } else {
+        rows.extend(list.first().map(|info| of("oldest", info)));
+        // The oldest of those that hold as much.
+        let most = list.iter().rev().max_by_key(|info| info.alone_bytes);
+        rows.extend(most.map(|info| of("holds most", info)));
+    }
+    rows
+}
+
 /// Returns what the capacity is beyond the size, or how far it is below.
 fn room(info: &Info) -> String {
     // The capacity that `create` gives a drive with this much over-provisioning.
@@ -170,9 +295,48 @@ fn room(info: &Info) -> String {
     }
 }
 
+/// Returns the rows of a drive in a bucket.
+fn bucket_rows(bucket: &Status, cost: Cost) -> Vec<(&'static str, String)> {
+    let requests = &bucket.requests;
+    let Cost { requests_usd, storage_usd_per_month, .. } = cost;
+    let mut rows = vec![
+        ("bucket", format!("{}, {} stored", bucket.place, format_size(bucket.stored_bytes))),
+        ("commit", format!("{} of epoch {}", bucket.commit, bucket.epoch)),
+        (
+            "requests",
+            format!(
+                "{} PUT, {} GET or HEAD, {} LIST, {} DELETE since the opening",
+                requests.puts, requests.gets, requests.lists, requests.deletes
+            ),
+        ),
+        (
+            "cost",
+            format!(
+                "about ${requests_usd:.4} for requests so far, ${storage_usd_per_month:.2} a month \
+                 for what is stored"
+            ),
+        ),
+    ];
+    // Without a journal, nothing lags.
+    if bucket.lag_bytes_max > 0 {
+        let seconds = bucket.lag_ns as f64 / 1e9;
+        let (held, most) = (format_size(bucket.lag_bytes), format_size(bucket.lag_bytes_max));
+        rows.insert(1, ("lag", format!("{seconds:.1} s, {held} of at most {most}")));
+        let returns = match bucket.durable {
+            Durable::Local => "the journal",
+            Durable::Bucket => "the bucket",
+        };
+        rows.insert(2, ("flush", format!("returns once {returns} has everything")));
+    }
+    rows
+}
+
 /// Returns the rows that a drive without trouble, clones or an origin does not have.
 fn troubles(info: &Info) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
+    for member in info.array.iter().flat_map(|array| &array.members) {
+        rows.push(("member", format!("{}, {}", member.path, super::device::word(member.state))));
+    }
     if let Some(origin) = &info.origin {
         let bytes = format_size(origin.bytes);
         let what = format!("{}, snapshot {}, for holes of {bytes}", origin.path, origin.snapshot);
@@ -279,12 +443,41 @@ mod tests {
     fn a_drive_that_was_not_written_has_no_shares() {
         let mut info = snapshot("d").drives[0].info.clone();
         (info.host_bytes, info.mapped_bytes) = (0, 0);
-        let shown =
-            text(Path::new("d"), &Shown { info, state: State::default(), file_bytes: None });
+        let (state, snapshot_list, file_bytes) = (State::default(), None, None);
+        let bucket_cost = None;
+        let shown = Shown { info, state, snapshot_list, file_bytes, bucket_cost };
+        let shown = text(Path::new("d"), &shown);
         for row in
             ["state                closed", "stored fraction      -", "saved                -"]
         {
             assert!(shown.contains(&format!("{row}\n")), "{row} in\n{shown}");
         }
+    }
+
+    fn kept(name: &str, alone_bytes: u64) -> SnapshotInfo {
+        serde_json::from_value(serde_json::json!({
+            "name": name, "guid": uuid::Uuid::from_u128(1), "sequence": 1,
+            "created_seconds": 1_700_000_000, "size_bytes": 1, "mapped_bytes": 1, "live_bytes": 1,
+            "written_bytes": 1, "alone_bytes": alone_bytes, "shared_bytes": 2048
+        }))
+        .expect("a snapshot")
+    }
+
+    #[test]
+    fn a_few_snapshots_are_listed_and_of_many_those_that_matter() {
+        let mut info = snapshot("d").drives[0].info.clone();
+        assert!(snapshots(&info, &[]).is_empty());
+        (info.snapshots, info.snapshot_bytes) = (2, 4096);
+        let all = ["a", "b", "c", "d", "e"].map(|name| kept(name, 1024 * u64::from(name == "c")));
+        let rows = snapshots(&info, &all[..2]);
+        let names: Vec<&str> = rows.iter().map(|row| row.0).collect();
+        assert_eq!(names, ["snapshots", "snapshot", "snapshot"]);
+        assert_eq!(rows[0].1, "2, which hold 4 KiB beyond the disk");
+        assert_eq!(rows[2].1, "b, 2023-11-14T22:13:20Z: 0 B alone, 2 KiB with others");
+        let rows = snapshots(&info, &all);
+        let names: Vec<&str> = rows.iter().map(|row| row.0).collect();
+        assert_eq!(names, ["snapshots", "oldest", "holds most"]);
+        assert!(rows[0].1.ends_with(": see `pumice snapshot list`"), "{rows:?}");
+        assert!(rows[1].1.starts_with("a, ") && rows[2].1.starts_with("c, "), "{rows:?}");
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! * One file or folder for each subcommand, with its flags and its `run`.
 //! * `commands`: the subcommands in groups; `config`: a file of flags; `values`: parsers of flags.
-//! * `open`: a drive for a subcommand; `holder`: the process that has it open;
-//!   `state`: how it is in use.
+//! * `open`: a drive for a subcommand; `keys`: those of encrypted drives; `holder`: the process
+//!   that has it open; `state`: how it is in use.
 //! * `mount`: the program as a helper of mount(8); `notify`: messages to systemd.
 //! * `signals`: Ctrl-C and the like; `watch`: metrics of `serve`; `whereabouts`: files that are
 //!   moved or deleted while they are served.
@@ -34,6 +34,7 @@ mod create;
 mod demo;
 #[cfg(feature = "attach")]
 mod detach;
+mod device;
 mod diff;
 #[cfg(feature = "bench")]
 mod documents;
@@ -45,6 +46,8 @@ mod flatten;
 mod forecast;
 mod holder;
 mod info;
+mod key;
+mod keys;
 mod list;
 mod log;
 mod manual;
@@ -60,6 +63,7 @@ mod payload;
 mod progress;
 mod rebuild;
 mod receive;
+mod rekey;
 mod remains;
 #[cfg(feature = "bench")]
 mod report;
@@ -93,6 +97,9 @@ use self::commands::{Command, DriveCommand, program};
 use self::config::Arguments;
 pub(crate) use self::log::{LogFormat, LogLevel};
 pub(crate) use self::output::{chain, lossy, print, print_schema, print_schemas, say_error};
+pub(crate) use self::outside::new_identity;
+#[cfg(feature = "objects")]
+pub(crate) use self::signals::blocked as signals_blocked;
 pub(crate) use self::values::{size, socket_address, thresholds};
 
 /// How a subcommand ended that could run.

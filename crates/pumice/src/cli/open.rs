@@ -1,7 +1,7 @@
 //! Opens a drive for a subcommand.
 
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::available_parallelism;
@@ -11,22 +11,24 @@ use clap::value_parser;
 
 use crate::cli::holder::Holder;
 use crate::cli::values::{Compaction, compaction};
-use crate::cli::{served_snapshot, signals, size};
+use crate::cli::{keys, served_snapshot, signals, size};
+use crate::devices;
+use crate::objects::BucketPlace;
 use crate::place::Place;
-#[cfg(feature = "attach")]
+use crate::storage::{self, Absent, Hints, Storage};
 use pumice_drive::base;
 use pumice_drive::base::ErrorKind;
 use pumice_drive::base::clock::while_busy;
 use pumice_drive::codec::{Codec, Pool};
 use pumice_drive::controller::{
     COLD_FRAME_BLOCKS_DEFAULT, COMPACT_PERCENT_DEFAULT, Drive, OpenOptions,
-    READ_AHEAD_BYTES_DEFAULT,
+    READ_AHEAD_BYTES_DEFAULT, is_flat_on,
 };
 use pumice_drive::media::file::{FileMedium, FileOptions};
 use pumice_drive::runtime::Runtime;
 
 /// A drive on a file or device, which views of its snapshots share.
-pub(crate) type FileDrive = Drive<Rc<FileMedium>, Runtime>;
+pub(crate) type FileDrive = Drive<Rc<Storage>, Runtime>;
 
 /// Flags of subcommands that open a drive for hosts.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
@@ -66,6 +68,17 @@ pub(crate) struct Opening {
     /// clients on what is left [default: one per processor, at most 8]
     #[arg(long, value_parser = value_parser!(u16).range(1..=THREADS_MAX), value_name = "NUMBER")]
     threads: Option<u16>,
+
+    /// Serve a mirror without a member that is missing, although it may have been written to
+    /// without those that are there; from then on, that member has to be replaced
+    #[arg(long)]
+    degraded: bool,
+
+    /// Serve s3://BUCKET/NAME for writing without a local file, and take the drive over from the
+    /// machine that has its journal: a flush returns once the bucket has everything, and up to 20
+    /// segments are in memory
+    #[arg(long, conflicts_with = "read_only")]
+    diskless: bool,
 
     /// How long a thread with drives looks for the next request before it sleeps, in microseconds,
     /// while that often succeeds; 0 saves processor time, and clients with few requests at a time
@@ -107,6 +120,13 @@ impl Opening {
         }
         let pool = signals::blocked(|| Pool::start(threads - 1))?;
         pool.context("cannot start threads").map(Some)
+    }
+
+    /// Says for all arrays that are opened from now on where members may be, and whether absent
+    /// ones are left out.
+    pub(crate) fn hint(&self, paths: &[PathBuf]) {
+        let (paths, degraded, diskless) = (paths.to_vec(), self.degraded, self.diskless);
+        storage::hint(Hints { paths, degraded, diskless, ..Hints::default() });
     }
 
     /// Returns how long to look for completions before sleeping, in nanoseconds.
@@ -155,39 +175,126 @@ pub(crate) fn is_busy(error: &anyhow::Error) -> bool {
     error.downcast_ref::<base::Error>().is_some_and(|error| error.kind() == ErrorKind::Busy)
 }
 
-/// Opens the medium at `path`.
+/// Opens the medium at `path`, which may be `s3://BUCKET/NAME`, for reading: with the other members
+/// if it is one of an array, with the bucket if it is a journal, and with the keys of an encrypted
+/// drive.
 ///
 /// # Errors
-/// Those of [`FileMedium::open`]; `Busy` if the medium is still in use after a second.
-pub(crate) fn medium(runtime: &Runtime, path: &Path, read_only: bool) -> Result<FileMedium> {
-    open(runtime, path, FileOptions::default().with_read_only(read_only))
+/// Those of [`FileMedium::open`] and [`Storage::complete`]; `Busy` if the medium is still in use
+/// after a second; `PermissionDenied` without the drive's key.
+pub(crate) fn medium(runtime: &Runtime, path: &Path, read_only: bool) -> Result<Storage> {
+    unlocked(runtime, locked(runtime, path, read_only)?)
+}
+
+/// As [`medium`], without the keys.
+///
+/// # Errors
+/// As [`medium`].
+pub(crate) fn locked(runtime: &Runtime, path: &Path, read_only: bool) -> Result<Storage> {
+    open(runtime, path, FileOptions::default().with_read_only(read_only), Absent::Known)
+}
+
+fn unlocked(runtime: &Runtime, medium: Storage) -> Result<Storage> {
+    Ok(runtime.block_on(keys::unlock(medium))?)
+}
+
+/// As [`medium`], for looking at a drive: an absent member is no obstacle.
+///
+/// # Errors
+/// As [`medium`].
+pub(crate) fn medium_to_look_at(runtime: &Runtime, path: &Path) -> Result<Storage> {
+    let options = FileOptions::default().with_read_only(true);
+    unlocked(runtime, open(runtime, path, options, Absent::AndApart)?)
+}
+
+/// As [`medium`], for verifying what is there: an absent member is no obstacle, if the others were
+/// not used apart from it.
+///
+/// # Errors
+/// As [`medium`].
+pub(crate) fn medium_to_check(runtime: &Runtime, path: &Path) -> Result<Storage> {
+    let options = FileOptions::default().with_read_only(true);
+    unlocked(runtime, open(runtime, path, options, Absent::Allowed)?)
 }
 
 /// Opens the medium at `path` for reading what is left of it, even if it is truncated.
 ///
 /// # Errors
 /// As [`medium`].
-pub(crate) fn remains(runtime: &Runtime, path: &Path) -> Result<FileMedium> {
-    open(runtime, path, FileOptions::default().with_read_only(true).with_truncated(true))
+pub(crate) fn remains(runtime: &Runtime, path: &Path) -> Result<Storage> {
+    let options = FileOptions::default().with_read_only(true).with_truncated(true);
+    unlocked(runtime, open(runtime, path, options, Absent::Known)?)
 }
 
 /// Opens the medium at `path` for reading, of a drive that this process has open for reading.
 ///
 /// # Errors
-/// Those of [`FileMedium::open`].
-pub(crate) fn medium_of(runtime: &Runtime, path: &Path) -> pumice_drive::base::Result<FileMedium> {
+/// Those of [`FileMedium::open`] and [`Storage::complete`]; `PermissionDenied` without its key.
+pub(crate) async fn medium_of(
+    runtime: &Runtime,
+    path: &Path,
+) -> pumice_drive::base::Result<Storage> {
     let options = FileOptions::default().with_read_only(true).with_direct(true);
-    FileMedium::open(runtime.clone(), path, options)
+    let open = |path: &Path| FileMedium::open(runtime.clone(), path, options);
+    keys::unlock(Storage::complete(runtime, open(path)?, options, Absent::Known, &open).await?)
+        .await
 }
 
-/// Opens a medium; an error says which process is using it.
-fn open(runtime: &Runtime, path: &Path, options: FileOptions) -> Result<FileMedium> {
-    let open = || FileMedium::open(runtime.clone(), path, options.with_direct(true));
+/// Opens a medium, and the other members of its array; an error says which process is using one.
+fn open(runtime: &Runtime, path: &Path, options: FileOptions, absent: Absent) -> Result<Storage> {
+    if let Some(place) = BucketPlace::of(path)? {
+        return Ok(runtime.block_on(Storage::in_bucket(runtime, &place, options.read_only))?);
+    }
+    let options = options.with_direct(true);
+    let file = one(runtime, path, options)?;
+    let open = |path: &Path| {
+        FileMedium::open(runtime.clone(), path, options).map_err(|error| named(path, error))
+    };
+    let completed = runtime.block_on(Storage::complete(runtime, file, options, absent, &open));
+    completed.with_context(|| path.display().to_string())
+}
+
+/// Opens a drive on one file or device as a mirror of which that is the only member.
+///
+/// # Errors
+/// As [`drive`].
+pub(crate) fn as_mirror(runtime: &Runtime, path: &Path) -> Result<Rc<FileDrive>> {
+    let file = one(runtime, path, FileOptions::default().with_direct(true))?;
+    let opening = async {
+        // Nothing is changed without the key.
+        let Storage::File(file) = keys::unlock(Storage::File(file)).await? else {
+            let what = "it is an array already";
+            return Err(base::Error::new(ErrorKind::InvalidInput, what));
+        };
+        let medium = Rc::new(devices::to_mirror(file).await?);
+        Drive::open(medium, runtime.clone(), OpenOptions::default()).await
+    };
+    runtime.block_on(opening).map_err(|error| super::remains::advise(path, error))
+}
+
+/// Opens a file or device alone.
+fn one(runtime: &Runtime, path: &Path, options: FileOptions) -> Result<FileMedium> {
+    let open = || FileMedium::open(runtime.clone(), path, options);
     let opened = runtime.block_on(while_busy(runtime, open));
-    Ok(opened.map_err(|error| match Holder::of(path) {
+    Ok(opened.map_err(|error| named(path, error))?)
+}
+
+/// Adds to an error of opening a file which process is using it.
+fn named(path: &Path, error: base::Error) -> base::Error {
+    match Holder::of(path) {
         Some(holder) if error.kind() == ErrorKind::Busy => holder.refusal(path),
         _ => error,
-    })?)
+    }
+}
+
+/// Opens the file or device at `path` for a new drive, and makes it no member of any array.
+///
+/// # Errors
+/// Those of [`FileMedium::open`] and of writing to it; `Busy` if it is still in use after a second.
+pub(crate) fn blank(runtime: &Runtime, path: &Path) -> Result<FileMedium> {
+    let medium = one(runtime, path, FileOptions::default().with_direct(true))?;
+    runtime.block_on(storage::leave_array(&medium))?;
+    Ok(medium)
 }
 
 /// Opens the drive at `path` and starts its background tasks.
@@ -206,6 +313,23 @@ pub(crate) fn alone(runtime: &Runtime, path: &Path, options: OpenOptions) -> Res
     let place = Place::of(path)?;
     check_read_only(&place, options)?;
     let medium = medium(runtime, path, options.read_only);
+    let medium = medium.map_err(|error| served_snapshot::advise(&place, error))?;
+    let opened = Drive::open(Rc::new(medium), runtime.clone(), options);
+    runtime.block_on(opened).map_err(|error| super::remains::advise(path, error))
+}
+
+/// As [`alone`], read-only, also if a member of its array is absent.
+///
+/// # Errors
+/// As [`drive`].
+pub(crate) fn to_look_at(
+    runtime: &Runtime,
+    path: &Path,
+    options: OpenOptions,
+) -> Result<Rc<FileDrive>> {
+    assert!(options.read_only, "what may be old is only looked at");
+    let place = Place::of(path)?;
+    let medium = medium_to_look_at(runtime, path);
     let medium = medium.map_err(|error| served_snapshot::advise(&place, error))?;
     let opened = Drive::open(Rc::new(medium), runtime.clone(), options);
     runtime.block_on(opened).map_err(|error| super::remains::advise(path, error))
@@ -238,7 +362,7 @@ fn check_read_only(place: &Place, options: OpenOptions) -> Result<()> {
 pub(crate) fn on(
     runtime: &Runtime,
     place: &Place,
-    medium: FileMedium,
+    medium: Storage,
     options: OpenOptions,
 ) -> Result<Rc<FileDrive>> {
     let path = &place.path;
@@ -250,23 +374,34 @@ pub(crate) fn on(
 /// and starts its background tasks.
 ///
 /// # Errors
-/// Those of [`Drive::open`] and [`Drive::open_snapshot`]; the origin of a clone cannot be opened:
-/// nothing has changed then.
+/// Those of [`Drive::open`] and [`Drive::open_snapshot`]; the origin of a clone cannot be opened,
+/// and is read: nothing has changed then.
 pub(crate) async fn on_medium(
     runtime: &Runtime,
     snapshot: Option<&str>,
-    medium: FileMedium,
+    medium: Storage,
     options: OpenOptions,
 ) -> pumice_drive::base::Result<Rc<FileDrive>> {
-    let origin = super::origin::of(runtime, &medium).await?;
+    let origin = match super::origin::of(runtime, &medium).await {
+        Err(error) if !is_flat_on(&medium).await? => return Err(error),
+        origin => origin,
+    };
     let medium = Rc::new(medium);
     let drive = match snapshot {
         None => Drive::open(medium, runtime.clone(), options).await,
         Some(name) => Drive::open_snapshot(medium, runtime.clone(), name, options).await,
     }?;
-    if let Some(origin) = origin
-        && let Err(error) = drive.set_origin(origin)
-    {
+    let ready = match origin {
+        Ok(Some(origin)) if drive.origin().is_some() => drive.set_origin(origin),
+        Err(error) if drive.reads_from_origin() => Err(error),
+        Err(error) => {
+            let what = "only snapshots that were taken before it was flattened need that";
+            tracing::warn!(error = %error.chain(), "{what}");
+            Ok(())
+        }
+        Ok(_) => Ok(()),
+    };
+    if let Err(error) = ready {
         let _ = drive.close().await;
         return Err(error);
     }

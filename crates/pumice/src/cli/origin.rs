@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::rc::Rc;
 
+use super::keys;
 use super::open::FileDrive;
 use crate::control;
+use crate::storage::{Absent, Storage};
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::controller::{Drive, OpenOptions, Origin, origin_on};
 use pumice_drive::media::file::{FileMedium, FileOptions};
@@ -29,7 +31,7 @@ const MAP_CACHE_BYTES: usize = 128 << 20;
 /// # Errors
 /// `NotFound` if the origin is not where it is looked for, with what to do; else those of opening
 /// it.
-pub(super) async fn of(runtime: &Runtime, medium: &FileMedium) -> Result<Option<Rc<FileDrive>>> {
+pub(super) async fn of(runtime: &Runtime, medium: &Storage) -> Result<Option<Rc<FileDrive>>> {
     // What is wrong with the drive itself, its opening says.
     let Ok((clone, Some(wanted))) = origin_on(medium).await else { return Ok(None) };
     open(runtime, medium.path(), (clone, wanted), 1).await.map(Some)
@@ -71,7 +73,7 @@ fn open<'a>(
 }
 
 async fn open_at(runtime: &Runtime, path: &Path, wanted: (Uuid, &Origin)) -> Result<Rc<FileDrive>> {
-    let medium = Rc::new(medium(runtime, path)?);
+    let medium = Rc::new(keys::unlock_origin(medium(runtime, path).await?).await?);
     let options = OpenOptions {
         read_only: true,
         read_cache_bytes: CACHE_BYTES,
@@ -94,10 +96,15 @@ pub(super) async fn move_to(runtime: &Runtime, clone: &FileDrive, path: &Path) -
     clone.move_origin(whole).await
 }
 
-/// Opens a medium that another process may write to.
-fn medium(runtime: &Runtime, path: &Path) -> Result<FileMedium> {
+/// Opens a medium that another process may write to, without keys.
+///
+/// # Errors
+/// Those of [`FileMedium::open`] and [`Storage::complete`].
+pub(super) async fn medium(runtime: &Runtime, path: &Path) -> Result<Storage> {
     let options = FileOptions::default().with_read_only(true).with_direct(true);
-    FileMedium::open(runtime.clone(), path, options.with_unlocked(true))
+    let options = options.with_unlocked(true);
+    let open = |path: &Path| FileMedium::open(runtime.clone(), path, options);
+    Storage::complete(runtime, open(path)?, options, Absent::Known, &open).await
 }
 
 /// Returns where an origin may be.
@@ -139,8 +146,9 @@ pub(super) fn path_of(clone: &Path, wanted: &Origin) -> PathBuf {
 /// # Errors
 /// There is no drive, or it cannot be read.
 pub(super) fn identity(runtime: &Runtime, path: &Path) -> Result<(Uuid, Option<Origin>)> {
-    let medium = medium(runtime, path)?;
-    runtime.block_on(origin_on(&medium))
+    runtime.block_on(async {
+        origin_on(&keys::unlock_origin(medium(runtime, path).await?).await?).await
+    })
 }
 
 /// Returns how many drives a clone of the drive at `path` would read through.

@@ -5,7 +5,7 @@
 //! cannot be written. It is not truncated here: its old content stays until the new one is ready.
 
 use std::fs::File;
-use std::io::{ErrorKind as IoErrorKind, Write};
+use std::io::{BufWriter, ErrorKind as IoErrorKind, StdoutLock, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -18,6 +18,9 @@ use terminal_size::{Width, terminal_size_of};
 /// Columns of text for anything but a terminal, and of text on wide terminals: longer lines are
 /// hard to read.
 const COLUMNS_MAX: u16 = 100;
+
+/// Bytes of a long result that are written at once: as many as a pipe holds.
+const PRINT_BYTES: usize = 64 << 10;
 
 /// Columns of text on narrow terminals.
 const COLUMNS_MIN: u16 = 40;
@@ -102,13 +105,31 @@ pub(crate) fn print(text: &str) -> Result<()> {
 
 /// Prints a result that is not text to stdout. A reader that has closed it is not an error.
 pub(crate) fn print_bytes(bytes: &[u8]) -> Result<()> {
-    let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+    print_with(|out| out.write_all(bytes))
+}
+
+/// The standard output, with a buffer; no trait object, since long results are written in pieces of
+/// a few bytes.
+pub(crate) type Stdout = BufWriter<StdoutLock<'static>>;
+
+/// Prints a long result to stdout as `write` makes it, without a copy of it in memory. A reader
+/// that has closed it is not an error.
+pub(crate) fn print_with(write: impl FnOnce(&mut Stdout) -> std::io::Result<()>) -> Result<()> {
+    let mut stdout = BufWriter::with_capacity(PRINT_BYTES, std::io::stdout().lock());
+    match write(&mut stdout).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != IoErrorKind::BrokenPipe => {
             Err(error).context("cannot write to stdout")
         }
         _ => Ok(()),
     }
+}
+
+/// Prints a long result to stdout as [`json_text`].
+pub(crate) fn print_long_schema(schema: &'static str, value: &impl Serialize) -> Result<()> {
+    print_with(|out| {
+        serde_json::to_writer_pretty(&mut *out, &Named { schema, value })?;
+        out.write_all(b"\n")
+    })
 }
 
 /// A result with the name of its JSON schema.

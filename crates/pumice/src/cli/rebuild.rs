@@ -11,11 +11,13 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 use uuid::Uuid;
 
+use super::keys::{self, KeyArgs};
 use super::open::FileDrive;
 use super::output::counted;
 use super::outside;
 use super::signals::Interrupt;
 use super::{Outcome, print, print_schema, size};
+use crate::storage::Storage;
 use pumice_drive::base::Clock;
 use pumice_drive::base::units::{BLOCK_BYTES, format_size};
 use pumice_drive::codec::Codec;
@@ -23,6 +25,8 @@ use pumice_drive::controller::{
     Drive, Extracted, Finder, Identity, Problem, Spec, Way, Wreck, complete_target, copy_into,
     create_target,
 };
+use pumice_drive::crypt::Cipher;
+use pumice_drive::media::Medium;
 use pumice_drive::media::file::FileMedium;
 use pumice_drive::runtime::{Backend, Runtime};
 
@@ -75,6 +79,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "UUID")]
     uuid: Option<Uuid>,
 
+    #[command(flatten)]
+    keys: KeyArgs,
+
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -112,18 +119,23 @@ struct Summary {
 /// # Errors
 /// Nothing can be rebuilt, or the new drive cannot be created or written.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    args.keys.provide();
     refuse_same(&args.source, &args.target)?;
     let interrupt = Interrupt::catch()?;
     let runtime = Runtime::new(Backend::Auto)?;
-    let source = super::open::remains(&runtime, &args.source)?;
-    let identity = identity(&runtime, &source, args, &interrupt)
+    let mut source = super::open::remains(&runtime, &args.source)?;
+    let identity = identity(&runtime, &mut source, args, &interrupt)
         .with_context(|| args.source.display().to_string())?;
     let Some(identity) = identity else { return Ok(interrupted(args)) };
+    let source = Rc::new(source);
     let spec = spec(&identity, args);
+    // What was secret stays so.
+    let keys = (!source.cipher().is_plain()).then_some(&args.keys);
+    let (spec, cipher) = super::create::with_keys_of(spec, keys, &args.target)?;
     if args.force && !args.overwrite_drive {
         super::remains::refuse_drive(&args.target)?;
     }
-    let target = new_drive(&runtime, &spec, args)?;
+    let target = new_drive(&runtime, &spec, cipher, args)?;
     let bar = super::progress::bytes(identity.size_bytes());
     let work = rebuild(&runtime, &source, &identity, (&target, &args.target), &bar);
     let watch = async {
@@ -183,11 +195,11 @@ fn refuse_same(source: &Path, target: &Path) -> Result<()> {
 /// `None` if interrupted.
 fn identity(
     runtime: &Runtime,
-    source: &FileMedium,
+    source: &mut Storage,
     args: &Args,
     interrupt: &Interrupt,
 ) -> Result<Option<Identity>> {
-    if let Some(identity) = runtime.block_on(Identity::of_superblocks(source))?
+    if let Some(identity) = runtime.block_on(Identity::of_superblocks(&*source))?
         && args.uuid.is_none_or(|uuid| uuid == identity.uuid())
     {
         return Ok(Some(identity));
@@ -206,7 +218,11 @@ fn identity(
         }
         offset = finder.look(offset, &page);
     }
-    Ok(Some(finder.result()?))
+    let identity = finder.result()?;
+    if let Some(locked) = identity.locked() {
+        source.set_cipher(keys::unlock_recovery(&locked, &args.keys)?);
+    }
+    Ok(Some(identity))
 }
 
 /// Returns the specification of the new drive, which has an identity of its own.
@@ -219,21 +235,22 @@ fn spec(identity: &Identity, args: &Args) -> Spec {
     }
 }
 
-fn new_drive(runtime: &Runtime, spec: &Spec, args: &Args) -> Result<Rc<FileDrive>> {
+fn new_drive(runtime: &Runtime, spec: &Spec, cipher: Cipher, args: &Args) -> Result<Rc<FileDrive>> {
     let at_target = || args.target.display().to_string();
     let geometry = spec.geometry().with_context(at_target)?;
     FileMedium::create(&args.target, geometry.medium_bytes(), args.force)?;
-    let medium = super::open::medium(runtime, &args.target, false)?;
+    let medium = super::open::blank(runtime, &args.target)?.with_cipher(cipher);
+    let medium = Rc::new(Storage::File(medium));
     let opening = async {
         create_target(&medium, spec).await?;
-        Drive::open_target(Rc::new(medium), runtime.clone()).await
+        Drive::open_target(medium, runtime.clone()).await
     };
     runtime.block_on(opening).with_context(at_target)
 }
 
 async fn rebuild(
     runtime: &Runtime,
-    source: &FileMedium,
+    source: &Rc<Storage>,
     identity: &Identity,
     (target, path): (&FileDrive, &Path),
     bar: &ProgressBar,

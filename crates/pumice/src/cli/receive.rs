@@ -18,6 +18,7 @@ use pumice_drive::format::{
 use pumice_drive::runtime::{Backend, Runtime};
 use serde::Serialize;
 
+use super::keys::KeyArgs;
 use super::open::{FileDrive, drive};
 use super::output::chain;
 use super::signals::{self, Interrupt};
@@ -75,6 +76,14 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["input", "name", "create", "json"])]
     resume_token: bool,
 
+    /// With --create: encrypt the drive, with the key that is given; `pumice key add
+    /// --new-recovery-code` adds a recovery code
+    #[arg(long, requires = "create")]
+    encrypt: bool,
+
+    #[command(flatten)]
+    keys: KeyArgs,
+
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -94,6 +103,7 @@ struct Shown {
 /// The transfer is not for this drive: nothing has changed. It is damaged or cut off, or the drive
 /// cannot take it: the disk holds a part of the snapshot.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    args.keys.provide();
     let runtime = Runtime::new(Backend::Auto)?;
     if args.resume_token {
         return show_token(&runtime, args);
@@ -105,6 +115,9 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let name = args.name.clone().unwrap_or_else(|| head.name.clone());
     check_snapshot_name(&name)?;
     let shown = args.path.display().to_string();
+    if args.create && !args.encrypt && !args.keys.is_empty() {
+        bail!("a key was given, and --encrypt was not");
+    }
     let epoch = if args.create {
         make(args, &head)?;
         0
@@ -172,6 +185,7 @@ fn show_token(runtime: &Runtime, args: &Args) -> Result<Outcome> {
 fn make(args: &Args, head: &TransferHead) -> Result<()> {
     let codec = args.codec.unwrap_or(Codec::from_format(head.codec, head.codec_level));
     let frame_form = match codec {
+        _ if args.encrypt => FrameForm::Solid,
         Codec::None => FrameForm::Solid,
         _ => FrameForm::from_format(head.has_block_frames),
     };
@@ -183,7 +197,7 @@ fn make(args: &Args, head: &TransferHead) -> Result<()> {
         frame_form,
         ..Spec::new(outside::new_identity(), head.size_bytes)
     };
-    create::on_new(&args.path, &spec)
+    create::on_new(&args.path, &spec, args.encrypt.then_some(&args.keys))
 }
 
 /// Checks, before anything is changed, that a drive can take a transfer. Returns the number of
@@ -193,7 +207,7 @@ fn check_fit(runtime: &Runtime, path: &Path, head: &TransferHead, name: &str) ->
     let checked = runtime.block_on(async {
         let Received::Base(base) = disk.fit(head, name).await? else { return Ok(()) };
         let place = Place { path: path.to_owned(), snapshot: Some(base.clone()) };
-        let medium = super::open::medium_of(runtime, path)?;
+        let medium = super::open::medium_of(runtime, path).await?;
         let view =
             super::open::on_medium(runtime, place.snapshot.as_deref(), medium, options(true));
         let view = view.await?;

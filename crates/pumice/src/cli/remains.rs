@@ -8,8 +8,10 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow, bail};
 use uuid::Uuid;
 
+use crate::objects::BucketPlace;
 use pumice_drive::base::{Error, ErrorKind};
 use pumice_drive::format::{SEGMENT_BYTES_MIN, SUPERBLOCK_BYTES, SegmentHeader, Superblock};
+use pumice_drive::media::tier::journal_in;
 use pumice_drive::media::{SUPERBLOCK_SLOTS, SUPERBLOCK_STRIDE};
 
 /// Byte offset of the first segment of every drive that `pumice create` made.
@@ -23,7 +25,9 @@ const PROBES: u64 = 16_384;
 pub(crate) enum Remains {
     /// A whole superblock, of the drive with this uuid.
     Drive(Uuid),
-    /// A superblock that this program is too old for.
+    /// The journal of the drive with this uuid, which is in a bucket.
+    Journal(Uuid),
+    /// A superblock, or a journal, that this program is too old for.
     Newer,
     /// The target of a rebuild that has not ended.
     IncompleteRebuild,
@@ -44,6 +48,11 @@ pub(crate) fn look(path: &Path) -> Remains {
     let (mut newest, mut is_newer): (Option<Superblock>, _) = (None, false);
     for slot in 0..u64::from(SUPERBLOCK_SLOTS) {
         is_blank &= read(&file, slot * SUPERBLOCK_STRIDE, &mut page);
+        match journal_in(&page) {
+            Ok(Some(uuid)) => return Remains::Journal(uuid),
+            Ok(None) => {}
+            Err(_) => is_newer = true,
+        }
         match Superblock::decode(&page) {
             Ok(found) if newest.as_ref().is_none_or(|newest| newest.revision < found.revision) => {
                 newest = Some(found);
@@ -103,10 +112,16 @@ pub(crate) fn advise(path: &Path, error: Error) -> anyhow::Error {
 /// # Errors
 /// It does not exist, cannot be read, or holds something else.
 pub(crate) fn check(path: &Path) -> Result<()> {
+    if BucketPlace::of(path)?.is_some() {
+        return Ok(());
+    }
     let shown = path.display();
     File::open(path).with_context(|| format!("cannot open {shown}"))?;
+    if crate::storage::header_at(path).is_some() {
+        return Ok(());
+    }
     match look(path) {
-        Remains::Drive(_) => Ok(()),
+        Remains::Drive(_) | Remains::Journal(_) => Ok(()),
         Remains::Newer => bail!("{shown} holds a drive of a newer pumice"),
         Remains::IncompleteRebuild => {
             bail!("{shown} is the target of a rebuild that has not ended")
@@ -128,6 +143,10 @@ pub(crate) fn refuse_drive(path: &Path) -> Result<()> {
     match look(path) {
         Remains::Drive(uuid) => bail!(
             "{shown} holds the Pumice drive {uuid}: add --overwrite-drive to destroy it for good"
+        ),
+        Remains::Journal(uuid) => bail!(
+            "{shown} is the journal of the Pumice drive {uuid}, and may hold what its bucket \
+             lacks: add --overwrite-drive to destroy it for good"
         ),
         Remains::Newer => bail!(
             "{shown} holds a drive of a newer pumice: add --overwrite-drive to destroy it for good"

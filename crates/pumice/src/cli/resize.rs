@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::ArgGroup;
 
+use super::keys::KeyArgs;
 use super::progress::Descent;
 use super::{Outcome, print, print_schema, size};
 use crate::control::{self, Answer, Client, Request};
@@ -38,6 +39,9 @@ pub(crate) struct Args {
     #[arg(long, value_parser = size, value_name = "SIZE")]
     capacity: Option<u64>,
 
+    #[command(flatten)]
+    keys: KeyArgs,
+
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -48,6 +52,7 @@ pub(crate) struct Args {
 /// # Errors
 /// There is no drive, it is in use, or the request is refused; the drive has not changed then.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    args.keys.provide();
     let wanted = Resize { size_bytes: args.size, capacity_bytes: args.capacity };
     let resized = match control::connect(&args.path)? {
         Some(client) => ask(client, &args.path, wanted),

@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use super::check::list;
+use super::keys::KeyArgs;
 use super::output::counted;
 use super::{Outcome, print, print_schema, progress, size};
 use crate::control::{self, Answer, Client, Progress, Request};
+use crate::storage;
 use pumice_drive::base::Clock;
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{OpenOptions, ScrubReport};
@@ -16,10 +18,10 @@ use pumice_drive::runtime::{Backend, Runtime};
 /// Read and verify all data of a drive at a limited rate, closed or served
 ///
 /// Reads every segment in use, verifies and decodes every frame that the map references, and
-/// verifies all metadata of the newest checkpoint. Writes what parity restores elsewhere, and
-/// changes nothing else. A served drive is scrubbed by its server, while it serves its clients; the
-/// server stops if this command is interrupted. If there are problems, lists them and exits with
-/// code 1.
+/// verifies all metadata of the newest checkpoint. On a mirror, compares all copies and repairs
+/// those that are damaged. Writes what parity restores elsewhere, and changes nothing else. A
+/// served drive is scrubbed by its server, while it serves its clients; the server stops if this
+/// command is interrupted. If there are problems, lists them and exits with code 1.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -32,6 +34,9 @@ pub(crate) struct Args {
     /// Maximum read rate, per second [default: unlimited]
     #[arg(long, value_parser = rate, value_name = "SIZE")]
     rate: Option<u64>,
+
+    #[command(flatten)]
+    keys: KeyArgs,
 
     /// Print the result as JSON
     #[arg(long)]
@@ -51,6 +56,7 @@ fn rate(text: &str) -> Result<u64, String> {
 /// # Errors
 /// There is no drive, it cannot be opened, or another scrub of it is running.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    args.keys.provide();
     let rate_bytes = args.rate.unwrap_or(0);
     let report = match control::connect(&args.path)? {
         Some(client) => ask(client, &args.path, rate_bytes)?,
@@ -88,7 +94,9 @@ fn ask(client: Client, path: &Path, rate_bytes: u64) -> Result<ScrubReport> {
 /// Scrubs a drive that is not served.
 fn scrub(path: &Path, rate_bytes: u64) -> Result<ScrubReport> {
     let runtime = Runtime::new(Backend::Auto)?;
-    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    // What is damaged on one member of a mirror is repaired; else a closed drive is only read.
+    let repairs = storage::header_at(path).is_some();
+    let options = OpenOptions { read_only: !repairs, ..OpenOptions::default() };
     let drive = super::open::alone(&runtime, path, options)?;
     let bar = progress::segments();
     let (shown, watched, clock) = (bar.clone(), drive.clone(), runtime.clone());
@@ -101,8 +109,10 @@ fn scrub(path: &Path, rate_bytes: u64) -> Result<ScrubReport> {
         }
     });
     let report = runtime.block_on(drive.scrub(rate_bytes));
+    let closed = if repairs { runtime.block_on(drive.close()) } else { Ok(()) };
     runtime.drop_tasks();
     bar.finish_and_clear();
+    let report = report.and_then(|report| closed.map(|()| report));
     report.with_context(|| path.display().to_string())
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
+use super::keys::KeyArgs;
 use super::{Outcome, lossy, print, print_schema, thresholds};
 use crate::control::{self, Answer, Client, Request};
 use pumice_drive::base::near::nearest;
@@ -37,6 +38,9 @@ pub(crate) struct Args {
     /// Setting to change
     #[arg(value_parser = setting, required = true, value_name = "KEY=VALUE")]
     settings: Vec<Setting>,
+
+    #[command(flatten)]
+    keys: KeyArgs,
 
     /// Print the result as JSON
     #[arg(long)]
@@ -131,6 +135,7 @@ impl Shown {
 /// # Errors
 /// There is no drive, it cannot be opened, or the settings do not suit it: nothing has changed.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    args.keys.provide();
     let wanted = change(&args.settings)?;
     let (changed, [before, after]) = match control::connect(&args.path)? {
         Some(_) if wanted.origin.is_some() => {

@@ -10,10 +10,11 @@ use serde::Serialize;
 
 #[cfg(feature = "attach")]
 use super::attach::Attachment;
+use super::open::FileDrive;
 use crate::control::{self, Service};
 use pumice_drive::base::ErrorKind;
 use pumice_drive::base::units::format_size;
-use pumice_drive::controller::{Info, OpenOptions};
+use pumice_drive::controller::{Info, OpenOptions, SnapshotInfo};
 use pumice_drive::runtime::{Backend, Runtime};
 
 /// How a drive is in use.
@@ -84,20 +85,50 @@ fn log_file(process: u32) -> Option<String> {
 /// # Errors
 /// There is no drive, or it is in use by a process that does not answer.
 pub(super) fn read(path: &Path) -> Result<(Info, State)> {
+    if let Some(found) = read_served(path)? {
+        return Ok(found);
+    }
+    Ok((read_closed(path, FileDrive::info)?, State::default()))
+}
+
+/// As [`read`], with the snapshots and what each holds; `None` for a drive whose file is gone: its
+/// server is not asked.
+pub(super) fn read_with_snapshots(path: &Path) -> Result<(Info, State, Option<Vec<SnapshotInfo>>)> {
+    let Some((info, state)) = read_served(path)? else {
+        let (info, snapshots) = read_closed(path, |drive| (drive.info(), drive.snapshots()))?;
+        return Ok((info, State::default(), Some(snapshots)));
+    };
+    let snapshots = match info.snapshots {
+        0 => Some(Vec::new()),
+        _ if path.exists() => Some(super::snapshot::list(path)?),
+        _ => None,
+    };
+    Ok((info, state, snapshots))
+}
+
+/// Asks the drive's server, if there is one.
+fn read_served(path: &Path) -> Result<Option<(Info, State)>> {
     match control::info(path) {
-        Ok(Some(info)) => return Ok((info, State::of(path, control::service(path)?))),
-        Ok(None) => {}
+        Ok(Some(info)) => Ok(Some((info, State::of(path, control::service(path)?)))),
+        Ok(None) => Ok(None),
         Err(error) => {
             let is_missing = error.kind() == ErrorKind::NotFound;
-            return is_missing.then(|| misplaced(path)).flatten().ok_or(error.into());
+            let found = is_missing.then(|| misplaced(path)).flatten();
+            found.map(Some).ok_or(error.into())
         }
     }
+}
+
+/// Opens a drive read-only and reads something of it.
+fn read_closed<T>(path: &Path, read: impl FnOnce(&FileDrive) -> T) -> Result<T> {
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { read_only: true, partial: true, ..OpenOptions::default() };
-    let info = super::open::alone(&runtime, path, options)?.info();
+    let drive = super::open::to_look_at(&runtime, path, options)?;
+    let result = read(&drive);
+    drop(drive);
     // They hold the drive, and its file is locked.
     runtime.drop_tasks();
-    Ok((info, State::default()))
+    Ok(result)
 }
 
 /// Returns the drive that was opened at `path` by a server of this user, though nothing is there

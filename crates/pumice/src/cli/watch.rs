@@ -11,7 +11,8 @@ use super::serve::ServedDisk;
 use super::size;
 #[cfg(feature = "http")]
 pub(crate) use crate::http::{Access, Answerer, Http, Place, Serving};
-use crate::watch::{Connections, Measured, Names, Validity, Watch};
+use crate::objects::Prices;
+use crate::watch::{Connections, Measured, Names, Terms, Validity, Watch};
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::{Roster, Tally};
 
@@ -58,6 +59,9 @@ pub(crate) struct Args {
     /// Rated write endurance of the medium (TBW), to show how much of it is left
     #[arg(long, value_parser = size, value_name = "SIZE")]
     rated_tbw: Option<u64>,
+
+    #[command(flatten)]
+    prices: Prices,
 }
 
 impl Args {
@@ -85,9 +89,9 @@ impl Args {
         Ok(None)
     }
 
-    /// Returns the rated write endurance of the medium, in bytes.
-    pub(crate) fn rated_tbw(&self) -> Option<u64> {
-        self.rated_tbw
+    /// Returns what is known of what holds the drives.
+    pub(crate) fn terms(&self) -> Terms {
+        Terms { rated_write_bytes: self.rated_tbw, prices: self.prices }
     }
 }
 

@@ -33,6 +33,16 @@ pub(crate) struct Client {
 /// `NotFound` if there is nothing at `drive`; `PermissionDenied` if the server, or the directory of
 /// its socket, belongs to another user, whose answers cannot be trusted.
 pub(crate) fn connect(drive: &Path) -> Result<Option<Client>> {
+    if let Some(client) = connect_to(drive)? {
+        return Ok(Some(client));
+    }
+    // The server knows an array by the member that it was given.
+    let companions = crate::storage::companions(drive).into_iter();
+    Ok(companions.filter_map(|member| connect_to(&member).ok().flatten()).next())
+}
+
+/// Connects to the server that was given this path.
+fn connect_to(drive: &Path) -> Result<Option<Client>> {
     let name = socket_name(drive)?;
     let mut refused = None;
     for found in existing() {

@@ -16,7 +16,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
 
+use crate::objects::BucketPlace;
 use crate::place::cannot_open;
+use pumice_drive::base::checksum::crc64;
 use pumice_drive::base::{Error, ErrorKind, Result};
 
 /// Suffix of the control sockets.
@@ -95,6 +97,9 @@ pub(crate) fn place(drive: &Path, suffix: &str) -> Result<PathBuf> {
 }
 
 fn name(drive: &Path, suffix: &str) -> Result<String> {
+    if let Ok(Some(place)) = BucketPlace::of(drive) {
+        return Ok(format!("bucket-{:x}.{suffix}", crc64(place.to_string().as_bytes())));
+    }
     let metadata = fs::metadata(drive).map_err(|error| cannot_open(drive, error))?;
     Ok(if metadata.file_type().is_block_device() {
         format!("device-{:x}.{suffix}", metadata.rdev())

@@ -14,12 +14,14 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::sending::{Sending, Wanted};
+use crate::devices::DeviceChange;
 use crate::watch::Snapshot;
 use pumice_drive::base::{Error, ErrorKind};
 use pumice_drive::controller::{
-    Compacted, Flattened, Info, NewSnapshot, Problem, RegisteredClone, Resize, Resized,
-    ScrubReport, Sent, SettingsChange, SettingsChanged, SnapshotInfo,
+    Compacted, Flattened, Info, NewKeys, NewSnapshot, Problem, RegisteredClone, Rekeyed, Resize,
+    Resized, ScrubReport, Sent, SettingsChange, SettingsChanged, SnapshotInfo,
 };
+use pumice_drive::media::array::ArrayInfo;
 use pumice_nbd::Listed;
 
 /// Longest request in bytes.
@@ -47,6 +49,11 @@ pub(crate) enum Request {
     },
     /// Resize the drive.
     Resize(Resize),
+    /// Replace the master key of the drive.
+    Rekey {
+        /// The new one; none to go on with what was begun.
+        keys: Option<NewKeys>,
+    },
     /// Change settings of the drive.
     Set(SettingsChange),
     /// Return the space of dead data to the medium.
@@ -66,6 +73,13 @@ pub(crate) enum Request {
         /// Its name.
         name: String,
     },
+    /// Make the disk, which no client uses, what it was when a snapshot was taken.
+    RollBack {
+        /// Name of the snapshot.
+        name: String,
+        /// Delete the snapshots that were taken after it.
+        deletes_newer: bool,
+    },
     /// Hold back the host's changes until the next snapshot is begun, a second at most.
     HoldChanges {},
     /// List a clone of a snapshot of the drive.
@@ -82,6 +96,11 @@ pub(crate) enum Request {
     },
     /// Copy what the drive, a clone, reads from its origin.
     Flatten {},
+    /// Change the members of the drive's array.
+    Device {
+        /// How.
+        change: DeviceChange,
+    },
     /// Return the drive's snapshots.
     Snapshots {},
     /// Send a snapshot.
@@ -113,11 +132,13 @@ pub(crate) enum Answer {
     Scrubbed(ScrubReport),
     /// Result of a resize.
     Resized(Resized),
+    /// Result of replacing a master key.
+    Rekeyed(Rekeyed),
     /// Result of a change of settings.
     Set(SettingsChanged),
     /// Result of a compaction.
     Compacted(Compacted),
-    /// Some of the snapshots; sent before the result.
+    /// Some of the snapshots, or those that a rollback deleted; sent before the result.
     SomeSnapshots(Vec<SnapshotInfo>),
     /// The rest of the snapshots, or those that were taken, changed or deleted: the result.
     Snapshots(Vec<SnapshotInfo>),
@@ -129,6 +150,8 @@ pub(crate) enum Answer {
     Sent(Sent),
     /// Result of a flattening.
     Flattened(Flattened),
+    /// The drive's array after a change: the result.
+    Devices(Box<ArrayInfo>),
     /// The host's changes are held back; sent before the result.
     Held,
     /// They no longer are: the result.
@@ -263,6 +286,8 @@ pub(super) fn line(message: &impl Serialize) -> Vec<u8> {
 mod tests {
     //! Goal: messages survive the way, and a server refuses what it does not understand.
     use super::*;
+    use pumice_drive::controller::new_keys;
+    use pumice_drive::crypt::{Randomness, Secret};
 
     #[test]
     fn messages_survive_the_way_on_one_line() {
@@ -278,6 +303,18 @@ mod tests {
         assert_eq!(bytes.iter().filter(|&&byte| byte == b'\n').count(), 1);
         assert_eq!(serde_json::from_slice::<Answer>(&bytes).unwrap(), failed);
         assert!(failed.is_last() && !Answer::Progress(Progress::default()).is_last());
+    }
+
+    #[test]
+    fn new_keys_fit_in_a_request() {
+        let secrets: Vec<Secret> = (0..8).map(|byte| Secret::Key(vec![byte; 32].into())).collect();
+        let made = new_keys(Uuid::nil(), &secrets, u64::MAX, Randomness::seeded(1));
+        let cipher = made.unwrap().0;
+        let new = NewKeys::draw(Uuid::nil(), &cipher, &secrets, u64::MAX, Randomness::seeded(2));
+        let request = Request::Rekey { keys: Some(new.unwrap()) };
+        let bytes = line(&request);
+        assert!(bytes.len() <= REQUEST_BYTES_MAX, "{} bytes", bytes.len());
+        assert_eq!(serde_json::from_slice::<Request>(&bytes).unwrap(), request);
     }
 
     #[test]

@@ -6,6 +6,8 @@
 //! cannot be sent.
 
 mod clones;
+mod devices;
+mod rollback;
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
@@ -17,10 +19,13 @@ use futures_util::future::{Either, select};
 
 use super::protocol::{Answer, ListedClient, Progress, REQUEST_BYTES_MAX, Request, Service, line};
 use super::sending;
+use crate::devices::HasStorage;
 use crate::watch::Watch;
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Clock, Error, ErrorKind, Result};
-use pumice_drive::controller::{Drive, NewSnapshot, Resize, Resized, SettingsChange, SnapshotInfo};
+use pumice_drive::controller::{
+    Drive, NewKeys, NewSnapshot, Resize, Resized, SettingsChange, SnapshotInfo,
+};
 use pumice_drive::media::Medium;
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::{Listed, Roster};
@@ -80,6 +85,15 @@ pub(crate) trait SnapshotExports {
     /// `Busy` if clients read it; nothing has changed.
     fn withdraw<'a>(&'a self, name: &'a str) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
+    /// Waits for clients of the drive's disk that are just leaving.
+    fn until_unused(&self) -> Pin<Box<dyn Future<Output = ()> + '_>>;
+
+    /// Checks that no client uses the disk of the drive.
+    ///
+    /// # Errors
+    /// `Busy`, with what to do.
+    fn check_unused(&self) -> Result<()>;
+
     /// Offers the snapshots that the drive has now, and no others.
     fn refresh(&self) -> Pin<Box<dyn Future<Output = ()> + '_>>;
 }
@@ -104,7 +118,7 @@ impl End {
 }
 
 /// Accepts clients until the end, and serves each in a task of its own.
-pub(super) async fn serve<M: Medium + Clone + 'static>(
+pub(super) async fn serve<M: Medium + HasStorage + Clone + 'static>(
     runtime: Runtime,
     socket: Arc<OwnedFd>,
     end: Rc<End>,
@@ -147,7 +161,7 @@ pub(super) struct Link {
     pub(super) end: Rc<End>,
 }
 
-async fn serve_client<M: Medium + Clone + 'static>(link: &Link, served: &Served<M>) {
+async fn serve_client<M: Medium + HasStorage + Clone + 'static>(link: &Link, served: &Served<M>) {
     let Served { drive, watch: (watch, name), .. } = served;
     let request = match link.runtime.timeout(CLIENT_NS, link.request()).await {
         Some(Ok(request)) => request,
@@ -162,6 +176,7 @@ async fn serve_client<M: Medium + Clone + 'static>(link: &Link, served: &Served<
         Request::Watch {} => Some(Answer::Watched(Box::new(watch.snapshot(Some(name))))),
         Request::Scrub { rate_bytes } => scrub(link, drive, rate_bytes).await,
         Request::Resize(wanted) => resize(link, drive, wanted).await,
+        Request::Rekey { keys } => rekey(link, drive, keys).await,
         Request::Set(change) => set(link, drive, change).await,
         Request::Compact { percent } => compact(link, drive, percent).await,
         Request::CreateSnapshot(new) => create_snapshot(link, served, new).await,
@@ -180,8 +195,12 @@ async fn serve_client<M: Medium + Clone + 'static>(link: &Link, served: &Served<
             .await
         }
         Request::Flatten {} => clones::flatten(link, drive).await,
+        Request::RollBack { name, deletes_newer } => {
+            rollback::roll_back(link, served, name, deletes_newer).await
+        }
+        Request::Device { change } => devices::change(link, drive, change).await,
         Request::HoldChanges {} => hold_changes(link, drive).await,
-        Request::Snapshots {} => snapshots(link, drive.snapshots()).await,
+        Request::Snapshots {} => snapshots(link, drive.list_snapshots().await).await,
         Request::Send(wanted) => sending::send(link, served, &wanted).await,
         Request::Service {} => Some(Answer::Service(Service {
             path: served.path.clone(),
@@ -275,6 +294,30 @@ async fn resize<M: Medium + 'static>(
     let progress = || Progress { total: drive.segments_to_empty().into(), ..Progress::default() };
     Some(match link.run_to_its_end(resizing, progress).await? {
         Ok(resized) => Answer::Resized(resized),
+        Err(error) => Answer::failed(&error),
+    })
+}
+
+/// Replaces the master key of the drive; returns `None` if the client is gone.
+async fn rekey<M: Medium + 'static>(
+    link: &Link,
+    drive: &Rc<Drive<M, Runtime>>,
+    keys: Option<NewKeys>,
+) -> Option<Answer> {
+    let worker = drive.clone();
+    let rekeying = async move {
+        let rekeyed = worker.rekey(keys.as_ref()).await;
+        match &rekeyed {
+            Ok(rekeyed) => tracing::info!(segments = rekeyed.segments, "master key replaced"),
+            Err(error) => {
+                tracing::warn!(error = %error.chain(), "the master key was not replaced");
+            }
+        }
+        rekeyed
+    };
+    let progress = || Progress { total: drive.segments_to_empty().into(), ..Progress::default() };
+    Some(match link.run_to_its_end(rekeying, progress).await? {
+        Ok(rekeyed) => Answer::Rekeyed(rekeyed),
         Err(error) => Answer::failed(&error),
     })
 }

@@ -11,6 +11,7 @@ use std::sync::{Arc, Once};
 
 use super::directory::{SOCKET_SUFFIX, private_directory, socket_path};
 use super::session::{self, SnapshotExports};
+use crate::devices::HasStorage;
 use crate::watch::Watch;
 use pumice_drive::base::clock::while_busy;
 use pumice_drive::base::{Error, ErrorKind, Result};
@@ -75,7 +76,7 @@ impl ControlSocket {
 
     /// Serves requests about `drive`, which has that name in `watch` and is served at `uris`, with
     /// its snapshots, until this socket is dropped.
-    pub(crate) fn serve<M: Medium + Clone + 'static>(
+    pub(crate) fn serve<M: Medium + HasStorage + Clone + 'static>(
         &self,
         runtime: Runtime,
         drive: Rc<Drive<M, Runtime>>,

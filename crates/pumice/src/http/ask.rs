@@ -16,8 +16,8 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::{Sleep, sleep};
 
 use crate::watch::{Action, Names, Snapshot, Watch};
-use pumice_drive::base::Error;
-use pumice_drive::controller::SegmentMap;
+use pumice_drive::base::{Clock, Error};
+use pumice_drive::controller::{SegmentMap, SnapshotInfo};
 use pumice_drive::runtime::Runtime;
 
 /// Questions that may wait. More come only if a drive has more than 16 clients watching it.
@@ -30,6 +30,11 @@ const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// How old a map of segments may be, and the time between two that are made.
 const MAP_AGE_MAX: Duration = Duration::from_secs(1);
 
+/// How old a list of snapshots may be at least, and as a multiple of the time that it took: what
+/// pages ask for takes a hundredth of the drives' thread at most.
+const LIST_AGE: Duration = Duration::from_secs(5);
+const LIST_AGE_TIMES: u32 = 100;
+
 /// Time limit for an action: a flush of a slow medium.
 const ACTION_MAX: Duration = Duration::from_secs(30);
 
@@ -37,6 +42,7 @@ const ACTION_MAX: Duration = Duration::from_secs(30);
 enum Ask {
     Snapshot(oneshot::Sender<Snapshot>),
     Segments(String, u32, oneshot::Sender<Option<SegmentMap>>),
+    Snapshots(String, oneshot::Sender<Option<MadeList>>),
     Act(String, Action, oneshot::Sender<Option<Result<(), Error>>>),
 }
 
@@ -57,6 +63,16 @@ struct LastMap {
     map: SegmentMap,
 }
 
+/// The snapshots of a drive, and how long it took to list them.
+struct MadeList(Vec<SnapshotInfo>, Duration);
+
+/// The last list of a drive's snapshots.
+struct LastList {
+    /// Ends when it is too old.
+    age: Pin<Box<Sleep>>,
+    snapshots: Arc<[SnapshotInfo]>,
+}
+
 /// A thread that can be asked.
 struct Asked {
     /// The names of its drives.
@@ -64,16 +80,26 @@ struct Asked {
     questions: mpsc::Sender<Ask>,
     /// Locked while a map is made, so that one is made at a time.
     maps: Mutex<HashMap<String, LastMap>>,
+    /// As `maps`.
+    lists: Mutex<HashMap<String, LastList>>,
 }
 
 /// The answering end, of one thread.
 pub(crate) struct Answerer(mpsc::Receiver<Ask>);
 
+/// Returns how old a list may be that took this long.
+fn age_of_list(taken: Duration) -> Duration {
+    LIST_AGE.max(taken.saturating_mul(LIST_AGE_TIMES))
+}
+
 /// Returns both ends; `names` are those of the drives of each thread.
 pub(super) fn channels(names: Vec<Names>) -> (Asker, Vec<Answerer>) {
     let channel = |drives| {
         let (questions, receiver) = mpsc::channel(QUESTIONS_MAX);
-        (Asked { drives, questions, maps: Mutex::default() }, Answerer(receiver))
+        (
+            Asked { drives, questions, maps: Mutex::default(), lists: Mutex::default() },
+            Answerer(receiver),
+        )
     };
     let (asked, answerers): (Vec<_>, _) = names.into_iter().map(channel).unzip();
     (Asker(asked.into()), answerers)
@@ -130,6 +156,30 @@ impl Asker {
         Ok(made)
     }
 
+    /// Returns the snapshots of a drive, oldest first; none if there is no such drive. They may be
+    /// as old as [`LIST_AGE`], or older if the list of many takes long.
+    pub(super) async fn snapshots(
+        &self,
+        drive: String,
+    ) -> Result<Option<Arc<[SnapshotInfo]>>, Unanswered> {
+        let Some(asked) = self.of(&drive) else { return Ok(None) };
+        let mut lists = asked.lists.lock().await;
+        if let Some(last) = lists.get_mut(&drive)
+            && last.age.as_mut().now_or_never().is_none()
+        {
+            return Ok(Some(last.snapshots.clone()));
+        }
+        let name = drive.clone();
+        let made = asked.ask(|answer| Ask::Snapshots(name, answer), ANSWER_MAX).await?;
+        let drives = asked.drives();
+        lists.retain(|name, _| drives.contains(name));
+        let Some(MadeList(snapshots, taken)) = made else { return Ok(None) };
+        let snapshots: Arc<[SnapshotInfo]> = snapshots.into();
+        let age = Box::pin(sleep(age_of_list(taken)));
+        lists.insert(drive, LastList { age, snapshots: snapshots.clone() });
+        Ok(Some(snapshots))
+    }
+
     /// Carries out an action on a drive; returns `None` if there is no such drive.
     pub(super) async fn act(
         &self,
@@ -177,6 +227,20 @@ impl Answerer {
                     let drive = watch.find(&name);
                     let _ = answer.send(drive.map(|drive| drive.segment_map(cells_max)));
                 }
+                Ask::Snapshots(name, answer) => match watch.find(&name) {
+                    None => {
+                        let _ = answer.send(None);
+                    }
+                    Some(drive) => {
+                        let clock = runtime.clone();
+                        runtime.spawn(async move {
+                            let begun_ns = clock.now_ns();
+                            let listed = drive.snapshots().await;
+                            let taken = Duration::from_nanos(clock.now_ns() - begun_ns);
+                            let _ = answer.send(Some(MadeList(listed, taken)));
+                        });
+                    }
+                },
                 Ask::Act(name, action, answer) => match watch.find(&name) {
                     None => {
                         let _ = answer.send(None);
@@ -188,5 +252,40 @@ impl Answerer {
                 },
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: pages that ask often do not let a drive's thread list its snapshots again and again.
+    //! Method: a list that took an hour, so that no second one is due while the test runs.
+    use super::*;
+
+    #[test]
+    fn a_list_of_snapshots_is_kept_by_what_it_costs() {
+        assert_eq!(age_of_list(Duration::ZERO), LIST_AGE);
+        assert_eq!(age_of_list(Duration::from_millis(200)), Duration::from_secs(20));
+        let names = Names::default();
+        names.lock().unwrap().push("d".into());
+        let (asker, answerers) = channels(vec![names]);
+        let [Answerer(mut questions)] = <[Answerer; 1]>::try_from(answerers).ok().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let answering = async {
+                let Some(Ask::Snapshots(name, answer)) = questions.recv().await else {
+                    panic!("another question")
+                };
+                assert_eq!(name, "d");
+                let _ = answer.send(Some(MadeList(Vec::new(), Duration::from_secs(3600))));
+            };
+            let (first, ()) =
+                futures_util::future::join(asker.snapshots("d".into()), answering).await;
+            let first = first.unwrap().unwrap();
+            // Nothing answers any more.
+            drop(questions);
+            let second = asker.snapshots("d".into()).await.unwrap().unwrap();
+            assert!(Arc::ptr_eq(&first, &second));
+            assert!(asker.snapshots("e".into()).await.unwrap().is_none());
+        });
     }
 }

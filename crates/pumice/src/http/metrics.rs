@@ -18,6 +18,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use crate::watch::{BUCKETS, DriveSnapshot, Latency, Snapshot, bucket_limit_ns};
+use pumice_drive::media::array::{MemberInfo, MemberStatus};
 
 /// Prefix of all names.
 const PREFIX: &str = "pumice";
@@ -26,7 +27,7 @@ const PREFIX: &str = "pumice";
 type Definition<T> = (&'static str, &'static str, fn(&DriveSnapshot) -> T);
 
 /// Counters. The first five cover the life of the drive, the others start when it is opened.
-const COUNTERS: [Definition<u64>; 29] = [
+const COUNTERS: [Definition<u64>; 35] = [
     ("host_written_bytes", "Bytes written by the host.", |drive| drive.info.host_bytes),
     (
         "frame_written_bytes",
@@ -98,10 +99,28 @@ const COUNTERS: [Definition<u64>; 29] = [
     ("recovered_batches", "Batches replayed when the drive was opened.", |drive| {
         drive.info.operations.recovered_batches
     }),
+    ("bucket_puts", "Writes of objects.", |drive| {
+        drive.info.bucket.as_ref().map_or(0, |bucket| bucket.requests.puts)
+    }),
+    ("bucket_gets", "Reads of objects, and looks whether one exists.", |drive| {
+        drive.info.bucket.as_ref().map_or(0, |bucket| bucket.requests.gets)
+    }),
+    ("bucket_lists", "Lists of objects.", |drive| {
+        drive.info.bucket.as_ref().map_or(0, |bucket| bucket.requests.lists)
+    }),
+    ("bucket_deletes", "Deletions of objects.", |drive| {
+        drive.info.bucket.as_ref().map_or(0, |bucket| bucket.requests.deletes)
+    }),
+    ("bucket_put_bytes", "Bytes written to objects.", |drive| {
+        drive.info.bucket.as_ref().map_or(0, |bucket| bucket.requests.put_bytes)
+    }),
+    ("bucket_get_bytes", "Bytes read from objects.", |drive| {
+        drive.info.bucket.as_ref().map_or(0, |bucket| bucket.requests.get_bytes)
+    }),
 ];
 
 /// Gauges.
-const GAUGES: [Definition<f64>; 18] = [
+const GAUGES: [Definition<f64>; 29] = [
     ("size_bytes", "Size of the disk.", |drive| drive.info.size_bytes as f64),
     ("capacity_bytes", "Capacity of the drive: the size of all segments.", |drive| {
         drive.info.capacity_bytes as f64
@@ -126,6 +145,16 @@ const GAUGES: [Definition<f64>; 18] = [
     ("gc_debt_segments", "Segments to free until garbage collection stops.", |drive| {
         drive.overview.gc_debt_segments.into()
     }),
+    ("snapshots", "Number of snapshots.", |drive| drive.info.snapshots.into()),
+    ("snapshot_bytes", "Bytes that snapshots hold beyond the disk.", |drive| {
+        drive.info.snapshot_bytes as f64
+    }),
+    (
+        "snapshot_oldest_timestamp_seconds",
+        "When the oldest snapshot was taken, in seconds since 1970; 0 without snapshots.",
+        |drive| drive.info.snapshot_oldest_seconds.unwrap_or(0) as f64,
+    ),
+    ("clones", "Number of clones that read from snapshots.", |drive| drive.info.clones.into()),
     ("requests_in_flight", "Requests in flight.", |drive| drive.host.in_flight as f64),
     ("writable", "1 if the drive accepts writes, else 0.", |drive| {
         let refuses = drive.overview.alerts.iter().any(|alert| alert.refuses_writes);
@@ -134,6 +163,33 @@ const GAUGES: [Definition<f64>; 18] = [
     ("alerts", "Active alerts; /healthz describes them.", |drive| {
         drive.overview.alerts.len() as f64
     }),
+    ("members", "Files or devices that hold the drive.", |drive| {
+        drive.info.array.as_ref().map_or(1, |array| array.members.len()) as f64
+    }),
+    ("members_online", "Files or devices that have everything.", |drive| {
+        let is_online = |member: &&MemberInfo| member.state == MemberStatus::Online;
+        let members = drive.info.array.as_ref().map(|array| array.members.iter());
+        members.map_or(1, |members| members.filter(is_online).count()) as f64
+    }),
+    ("bucket_lag_seconds", "Age of the oldest change that the bucket lacks.", |drive| {
+        drive.info.bucket.as_ref().map_or(0.0, |bucket| bucket.lag_ns as f64 / 1e9)
+    }),
+    ("bucket_lag_bytes", "Bytes that are in the journal alone.", |drive| {
+        drive.info.bucket.as_ref().map_or(0.0, |bucket| bucket.lag_bytes as f64)
+    }),
+    ("bucket_stored_bytes", "Bytes of segments in the bucket.", |drive| {
+        drive.info.bucket.as_ref().map_or(0.0, |bucket| bucket.stored_bytes as f64)
+    }),
+    (
+        "bucket_requests_cost_dollars",
+        "Price of the requests to the bucket since the drive was opened.",
+        |drive| drive.bucket_cost.map_or(0.0, |cost| cost.requests_usd),
+    ),
+    (
+        "bucket_storage_cost_dollars_per_month",
+        "Price of a month of what is stored in the bucket now.",
+        |drive| drive.bucket_cost.map_or(0.0, |cost| cost.storage_usd_per_month),
+    ),
     ("undurable_batches", "Batches not yet durable.", |drive| {
         drive.info.sequence.saturating_sub(drive.info.watermark) as f64
     }),

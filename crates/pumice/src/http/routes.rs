@@ -7,8 +7,9 @@
 //! | `/healthz` | 200, or 503 with the reason; without the token only the status |
 //! | `/api/snapshot` | everything, as the page uses it |
 //! | `/api/drives` | the drives' names |
-//! | `/api/drives/NAME` | what `pumice info --json` prints |
+//! | `/api/drives/NAME` | what `pumice info --json` prints, without the snapshots |
 //! | `/api/drives/NAME/segments?cells=N` | the segments as a map |
+//! | `/api/drives/NAME/snapshots` | the snapshots, and what each holds |
 //! | `/api/drives/NAME/history` | the last hour, a point every five seconds |
 //! | POST `/api/drives/NAME/flush`, `/checkpoint` | with the token |
 
@@ -71,6 +72,7 @@ pub(super) fn router(asker: Asker, history: History, access: Access) -> Router {
         .route("/api/drives", get(drives))
         .route("/api/drives/{name}", get(drive))
         .route("/api/drives/{name}/segments", get(segments))
+        .route("/api/drives/{name}/snapshots", get(kept))
         .route("/api/drives/{name}/history", get(past))
         .route("/api/drives/{name}/flush", post(flush))
         .route("/api/drives/{name}/checkpoint", post(checkpoint))
@@ -249,6 +251,14 @@ async fn segments(
     }
     match asker.segments(name.clone(), cells).await {
         Ok(Some(map)) => Json(map).into_response(),
+        Ok(None) => no_drive(&name),
+        Err(error) => unanswered(error),
+    }
+}
+
+async fn kept(State(asker): State<Asker>, Path(name): Path<String>) -> Response {
+    match asker.snapshots(name.clone()).await {
+        Ok(Some(listed)) => Json(&*listed).into_response(),
         Ok(None) => no_drive(&name),
         Err(error) => unanswered(error),
     }

@@ -19,6 +19,12 @@ use pumice_nbd::disk::{Change, Extent};
 pub(crate) struct Measured<D> {
     disk: Rc<D>,
     runtime: Runtime,
+    /// Shared with what this was at a moment ([`Disk::pinned`]).
+    counters: Rc<Counters>,
+}
+
+/// Counters of requests.
+struct Counters {
     stats: RefCell<HostStats>,
     in_flight: Cell<u64>,
     /// The last turn of the runtime in which the clock was read, and the time then.
@@ -37,15 +43,18 @@ impl Drop for InFlight<'_> {
 impl<D: Disk> Measured<D> {
     /// Counts the requests to `disk`.
     pub(crate) fn new(disk: Rc<D>, runtime: Runtime) -> Self {
-        let stats = RefCell::default();
         // No turn has this number.
         let last_read = Cell::new((u64::MAX, 0));
-        Self { disk, runtime, stats, in_flight: Cell::new(0), last_read }
+        let (stats, in_flight) = (RefCell::default(), Cell::new(0));
+        Self { disk, runtime, counters: Rc::new(Counters { stats, in_flight, last_read }) }
     }
 
     /// Returns the counters since this disk was created.
     pub(crate) fn stats(&self) -> HostStats {
-        HostStats { in_flight: self.in_flight.get(), ..self.stats.borrow().clone() }
+        HostStats {
+            in_flight: self.counters.in_flight.get(),
+            ..self.counters.stats.borrow().clone()
+        }
     }
 
     /// Carries out a request of `bytes` bytes and counts it.
@@ -56,8 +65,8 @@ impl<D: Disk> Measured<D> {
         work: impl Future<Output = Result<()>>,
     ) -> Result<()> {
         let begun_ns = self.begin_ns();
-        self.in_flight.set(self.in_flight.get() + 1);
-        let in_flight = InFlight(&self.in_flight);
+        self.counters.in_flight.set(self.counters.in_flight.get() + 1);
+        let in_flight = InFlight(&self.counters.in_flight);
         let result = work.await;
         drop(in_flight);
         self.record(command, bytes, begun_ns, &result);
@@ -73,7 +82,7 @@ impl<D: Disk> Measured<D> {
         result: &Result<()>,
     ) {
         let now_ns = self.read_clock();
-        let mut stats = self.stats.borrow_mut();
+        let mut stats = self.counters.stats.borrow_mut();
         let stats = command(&mut stats);
         stats.latency.record(now_ns - begun_ns);
         match result {
@@ -90,7 +99,7 @@ impl<D: Disk> Measured<D> {
 
     /// Returns when a request that arrives now started; see the header.
     fn begin_ns(&self) -> u64 {
-        match self.last_read.get() {
+        match self.counters.last_read.get() {
             (turn, read_ns) if turn == self.runtime.turns() => read_ns,
             _ => self.read_clock(),
         }
@@ -98,18 +107,31 @@ impl<D: Disk> Measured<D> {
 
     fn read_clock(&self) -> u64 {
         let now_ns = self.runtime.now_ns();
-        self.last_read.set((self.runtime.turns(), now_ns));
+        self.counters.last_read.set((self.runtime.turns(), now_ns));
         now_ns
     }
 }
 
 impl<D: Disk> Disk for Measured<D> {
+    fn ending(&self) {
+        self.disk.ending();
+    }
+
     fn size_bytes(&self) -> u64 {
         self.disk.size_bytes()
     }
 
     fn is_read_only(&self) -> bool {
         self.disk.is_read_only()
+    }
+
+    fn pinned(&self) -> Option<Self> {
+        let disk = Rc::new(self.disk.pinned()?);
+        Some(Self { disk, runtime: self.runtime.clone(), counters: self.counters.clone() })
+    }
+
+    async fn moves_on(&self, pinned: &Self) -> bool {
+        self.disk.moves_on(&pinned.disk).await
     }
 
     async fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {

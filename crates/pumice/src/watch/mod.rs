@@ -42,7 +42,7 @@ pub(crate) use latency::{BUCKETS, Latency, bucket_limit_ns};
 pub(crate) use measured::Measured;
 pub(crate) use rates::Rates;
 pub(crate) use snapshot::{Connections, DriveSnapshot, Snapshot, Validity};
-pub(crate) use watched::{Action, Watch};
+pub(crate) use watched::{Action, Terms, Watch};
 
 /// The names of the drives of a thread, for any thread; they change when drives are added or
 /// removed.

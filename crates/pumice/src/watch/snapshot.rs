@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::latency::Latency;
+use crate::objects::Cost;
 use pumice_drive::base::ErrorKind;
 use pumice_drive::controller::{Info, Overview};
 
@@ -70,6 +71,9 @@ pub(crate) struct DriveSnapshot {
     pub host: HostStats,
     /// Rated write endurance of the medium in bytes, if given.
     pub rated_write_bytes: Option<u64>,
+    /// What a bucket costs, of a drive in one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bucket_cost: Option<Cost>,
     /// Bytes written to the medium over the drive's life, at the start of the server.
     pub media_bytes_at_start: u64,
 }

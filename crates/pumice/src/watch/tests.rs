@@ -20,6 +20,7 @@ pub(crate) fn snapshot(name: &str) -> Snapshot {
         overview: Overview { live_bytes: 1, free_bytes: 2, ..Overview::default() },
         host,
         rated_write_bytes: Some(6000),
+        bucket_cost: None,
         media_bytes_at_start: 100,
     };
     let validity = Validity { file: "server-cert.pem".into(), from_s: 1, until_s: 2 };

@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use super::measured::Measured;
 use super::snapshot::{Connections, DriveSnapshot, Snapshot};
+use crate::objects::Prices;
 use pumice_drive::base::{Clock, Result};
-use pumice_drive::controller::{Drive, SegmentMap};
+use pumice_drive::controller::{Drive, SegmentMap, SnapshotInfo};
 use pumice_drive::media::Medium;
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::{Disk, Roster};
@@ -37,6 +38,9 @@ pub(crate) trait Watched {
     /// Returns its segments in at most `cells_max` cells.
     fn segment_map(&self, cells_max: u32) -> SegmentMap;
 
+    /// Returns the snapshots of its disk, oldest first, and what each holds.
+    fn snapshots(&self) -> Pin<Box<dyn Future<Output = Vec<SnapshotInfo>>>>;
+
     /// Carries out an action.
     fn act(&self, action: Action) -> Pin<Box<dyn Future<Output = Result<()>>>>;
 }
@@ -44,9 +48,10 @@ pub(crate) trait Watched {
 /// A drive, its name and the counters of its requests.
 struct WatchedDrive<M, D> {
     name: String,
-    drive: Rc<Drive<M, Runtime>>,
+    /// Returns the drive as it is open now.
+    drive: Box<dyn Fn() -> Rc<Drive<M, Runtime>>>,
     measured: Rc<Measured<D>>,
-    rated_write_bytes: Option<u64>,
+    terms: Terms,
     media_bytes_at_start: u64,
 }
 
@@ -56,22 +61,30 @@ impl<M: Medium + 'static, D: Disk> Watched for WatchedDrive<M, D> {
     }
 
     fn snapshot(&self) -> DriveSnapshot {
+        let drive = (self.drive)();
+        let info = drive.info();
         DriveSnapshot {
             name: self.name.clone(),
-            info: self.drive.info(),
-            overview: self.drive.overview(),
+            overview: drive.overview(),
             host: self.measured.stats(),
-            rated_write_bytes: self.rated_write_bytes,
+            rated_write_bytes: self.terms.rated_write_bytes,
+            bucket_cost: info.bucket.as_ref().map(|bucket| self.terms.prices.cost(bucket)),
             media_bytes_at_start: self.media_bytes_at_start,
+            info,
         }
     }
 
     fn segment_map(&self, cells_max: u32) -> SegmentMap {
-        self.drive.segment_map(cells_max)
+        (self.drive)().segment_map(cells_max)
+    }
+
+    fn snapshots(&self) -> Pin<Box<dyn Future<Output = Vec<SnapshotInfo>>>> {
+        let drive = (self.drive)();
+        Box::pin(async move { drive.list_snapshots().await })
     }
 
     fn act(&self, action: Action) -> Pin<Box<dyn Future<Output = Result<()>>>> {
-        let drive = self.drive.clone();
+        let drive = (self.drive)();
         Box::pin(async move {
             match action {
                 Action::Flush => drive.flush().await,
@@ -79,6 +92,15 @@ impl<M: Medium + 'static, D: Disk> Watched for WatchedDrive<M, D> {
             }
         })
     }
+}
+
+/// What is known of what holds a server's drives, beyond what it says itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Terms {
+    /// Rated write endurance of the medium, in bytes.
+    pub(crate) rated_write_bytes: Option<u64>,
+    /// Prices of a bucket.
+    pub(crate) prices: Prices,
 }
 
 /// Drives of a server, those of one thread.
@@ -111,17 +133,18 @@ impl Watch {
         (self.connections)()
     }
 
-    /// Adds a drive. `rated_write_bytes` is the rated write endurance of its medium.
+    /// Adds a drive, which `drive` returns as it is open at a moment. `terms` are those of what
+    /// holds it.
     pub(crate) fn add<M: Medium + 'static, D: Disk + 'static>(
         &self,
         name: String,
-        drive: Rc<Drive<M, Runtime>>,
+        drive: impl Fn() -> Rc<Drive<M, Runtime>> + 'static,
         measured: Rc<Measured<D>>,
-        rated_write_bytes: Option<u64>,
+        terms: Terms,
     ) {
-        let media_bytes_at_start = drive.info().media_bytes;
-        let watched =
-            WatchedDrive { name, drive, measured, rated_write_bytes, media_bytes_at_start };
+        let media_bytes_at_start = drive().info().media_bytes;
+        let drive = Box::new(drive);
+        let watched = WatchedDrive { name, drive, measured, terms, media_bytes_at_start };
         self.drives.borrow_mut().push(Rc::new(watched));
     }
 

@@ -5,18 +5,35 @@
 
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::Target;
 use crate::error::{Error, Result};
 use pumice_drive::base::AlignedBuffer;
 use pumice_drive::base::clock::while_busy;
-use pumice_drive::controller::{Drive, Info, OpenOptions};
+use pumice_drive::controller::{Drive, Info, Locked, OpenOptions};
+use pumice_drive::crypt::{Randomness, Secret};
 use pumice_drive::media::file::{FileMedium, FileOptions};
 use pumice_drive::runtime::Runtime;
 
 /// A drive on a file or device.
 pub(crate) type FileDrive = Drive<FileMedium, Runtime>;
+
+/// What opens encrypted drives.
+static SECRET: OnceLock<Secret> = OnceLock::new();
+
+/// Lets this process open encrypted drives with a key. Counts once: the first one stays.
+pub fn unlock_drives(secret: Secret) {
+    let _ = SECRET.set(secret);
+}
+
+/// Returns the medium with the keys of the drive on it, if that is encrypted and a key was given.
+async fn unlocked(medium: FileMedium) -> Result<FileMedium> {
+    let Some(secret) = SECRET.get() else { return Ok(medium) };
+    // What is wrong with the drive, its opening says.
+    let Ok(Some(locked)) = Locked::on(&medium).await else { return Ok(medium) };
+    Ok(medium.with_cipher(locked.unlock(secret, Randomness::System)?))
+}
 
 /// Opens the drive in a file or device, which the run before may have closed a moment ago, and
 /// starts its background tasks on the runtime.
@@ -30,7 +47,7 @@ pub(crate) async fn open(runtime: &Runtime, path: &Path) -> Result<Rc<FileDrive>
 async fn opened(runtime: &Runtime, path: &Path, read_only: bool) -> Result<Rc<FileDrive>> {
     let options = FileOptions::default().with_direct(true).with_read_only(read_only);
     let open = || FileMedium::open(runtime.clone(), path, options);
-    let medium = while_busy(runtime, open).await?;
+    let medium = unlocked(while_busy(runtime, open).await?).await?;
     let options = OpenOptions { read_only, ..OpenOptions::default() };
     Ok(Drive::open(medium, runtime.clone(), options).await?)
 }

@@ -18,7 +18,7 @@ mod stdio;
 
 use std::sync::Arc;
 
-pub use drive::DriveTarget;
+pub use drive::{DriveTarget, unlock_drives};
 pub(crate) use drive::{FileDrive, open as open_drive};
 pub use file::FileTarget;
 pub(crate) use location::drive_info;

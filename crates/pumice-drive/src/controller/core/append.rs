@@ -134,7 +134,8 @@ impl Core {
         write: &BlockWrite<'_>,
         mut encode: impl FnMut(&[u8], &mut [u8]) -> (Encoding, usize),
     ) -> Result<Attempt> {
-        if !self.make_room(worst_case_bytes(write.blocks), Purpose::Data)? {
+        let room_bytes = worst_case_bytes(write.blocks, self.seal_bytes());
+        if !self.make_room(room_bytes, Purpose::Data)? {
             return Ok(Attempt::Wait);
         }
         write.check(self.size_bytes());
@@ -215,6 +216,7 @@ impl Core {
         let is_missing = self.map.missing(moved.lba, u64::from(moved.from.blocks)).is_some();
         if is_missing
             || self.stays_for_snapshot(moved.from.segment, moved.repairs)
+            || !moved.frames.iter().all(|frame| self.has_right_key(frame))
             || !self.map.live_pieces(moved.lba, moved.from).eq(moved.pieces.iter().copied())
         {
             return Ok(Attempt::Changed);
@@ -223,6 +225,13 @@ impl Core {
             self.push_moved(frame);
         }
         Ok(Attempt::Done)
+    }
+
+    /// Returns whether a moved frame, for which there is room, is sealed by the key of the segment
+    /// that it goes to: another one may have been begun since it was encoded.
+    pub(super) fn has_right_key(&self, frame: &MovedFrame<'_>) -> bool {
+        let next = self.log.sealing_generation(Stream::Moved);
+        frame.payload.is_empty() || self.settings.cipher.is_same_key(frame.generation, next)
     }
 
     /// Returns whether frames of a segment stay where a snapshot names them, so that what differs
@@ -245,7 +254,7 @@ impl Core {
         if !self.make_room(joined.record_bytes(), Purpose::Moved)? {
             return Ok(Attempt::Wait);
         }
-        if !is_current(self) {
+        if !is_current(self) || !self.has_right_key(joined) {
             return Ok(Attempt::Changed);
         }
         self.push_moved(joined);
@@ -263,7 +272,7 @@ impl Core {
         compressor: &mut Compressor,
     ) -> Result<Option<MetaRecord>> {
         assert!(raw.len() <= META_RAW_BYTES_MAX, "recovery reads no longer metadata");
-        if !self.make_room(meta_bytes_max(raw.len()), Purpose::Meta)? {
+        if !self.make_room(meta_bytes_max(raw.len(), self.seal_bytes()), Purpose::Meta)? {
             return Ok(None);
         }
         Ok(Some(self.push_meta(position, raw, compressor)))
@@ -280,7 +289,7 @@ impl Core {
         let batch = self.log.open_batch(Stream::Meta);
         let appended = batch.push_meta(kind, number, raw, compressor);
         assert!(
-            appended.place.bytes as usize <= meta_bytes_max(raw.len()),
+            appended.place.bytes as usize <= meta_bytes_max(raw.len(), self.seal_bytes()),
             "a metadata record fits the room that was made for it"
         );
         self.space.add_live(appended.place.segment, appended.place.bytes);

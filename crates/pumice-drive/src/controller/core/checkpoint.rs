@@ -210,7 +210,7 @@ impl Core {
             "a checkpoint is of a moment between batches"
         );
         let wish = match wish {
-            Wish::RollBack(disk) => {
+            Wish::RollBack(disk, _) => {
                 self.roll_back_to(*disk);
                 None
             }
@@ -360,7 +360,8 @@ impl Core {
             let what = "a checkpoint has more lists than its root can name: trim less at once";
             return Err(Error::new(ErrorKind::NoSpace, what));
         }
-        if !self.make_room(meta_bytes_max(root.encode().len()), Purpose::Meta)? {
+        let room_bytes = meta_bytes_max(root.encode().len(), self.seal_bytes());
+        if !self.make_room(room_bytes, Purpose::Meta)? {
             return Ok(None);
         }
         root.opened_segments.clone_from(&self.checkpoints.opened_segments);

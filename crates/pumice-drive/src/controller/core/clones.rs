@@ -8,20 +8,51 @@
 use uuid::Uuid;
 
 use super::super::map::{Lookup, Mapping};
-use super::snapshots::{Change, SegmentSet};
-use super::{Attempt, Core, Wish};
+use super::snapshots::Change;
+use super::{Attempt, Core, SegmentSet, Wish};
+use crate::base::units::len_u32;
 use crate::base::{Error, ErrorKind, Lba, Result, SeqNo};
-use crate::format::{CLONES_MAX, Record, RegisteredClone, check_clone_path};
+use crate::format::{CLONES_MAX, Record, RegisteredClone, Snapshot, check_clone_path};
 
 /// Clones that a message names.
 const NAMED_MAX: usize = 3;
 
 impl Core {
     /// Returns how many blocks of the disk, from the first on, read from the origin of a clone
-    /// where they are holes; 0 if the drive is no clone.
+    /// where they are holes; 0 if the drive is no clone, or its disk was flattened.
     #[inline]
     pub(crate) fn inherited_blocks(&self) -> u64 {
-        self.superblock.origin.as_ref().map_or(0, |origin| origin.blocks)
+        match &self.superblock.origin {
+            Some(origin) if self.superblock.flat_since == SeqNo(0) => origin.blocks,
+            _ => 0,
+        }
+    }
+
+    /// Returns the batch from which on nothing reads from the origin, if nothing of the disk does,
+    /// and how many snapshots are older.
+    pub(crate) fn flat_since(&self) -> (SeqNo, u32) {
+        let known = Some(self.superblock.flat_since).filter(|&since| since > SeqNo(0));
+        // The first batch has number 1.
+        let since = known.unwrap_or(self.log.sealed_seq().max(SeqNo(1)));
+        let older = |entry: &Snapshot| entry.watermark < since;
+        let older = self.snapshots.kept().iter().filter(|kept| older(&kept.entry)).count();
+        (since, len_u32(older))
+    }
+
+    /// Returns whether the running checkpoint deletes the last snapshot that reads from the origin
+    /// of a clone whose disk does not.
+    pub(crate) fn will_be_independent(&self) -> bool {
+        let flat_since = self.superblock.flat_since;
+        let reads = |entry: &Snapshot| entry.watermark < flat_since;
+        flat_since > SeqNo(0) && !self.next_snapshots().iter().any(reads)
+    }
+
+    /// Notes that the disk is that of a snapshot from now on, which may read from the origin where
+    /// the disk does not.
+    pub(super) fn inherit_as(&mut self, snapshot: SeqNo) {
+        if snapshot < self.superblock.flat_since {
+            self.superblock.flat_since = SeqNo(0);
+        }
     }
 
     /// Returns the record that makes blocks zeroes as `record` does: a trim of blocks that a clone
@@ -71,9 +102,14 @@ impl Core {
     /// Returns whether a clone can be registered.
     ///
     /// # Errors
-    /// `InvalidInput`, `AlreadyExists`, `NoSpace`, `Corrupt`.
+    /// `InvalidInput`, `AlreadyExists`, `NoSpace`, `Corrupt`; `Busy` while the key is replaced.
     pub(super) fn check_new_clone(&self, of: SeqNo, clone: &RegisteredClone) -> Result<()> {
         check_clone_path(&clone.path)?;
+        if self.is_rekeying {
+            // What it needs would stay under the earlier key.
+            let what = "the key of the drive is being replaced: wait until that has ended";
+            return Err(Error::new(ErrorKind::Busy, what));
+        }
         let kept = self.snapshots.kept();
         let all = kept.iter().map(|kept| kept.entry.clones.len()).sum::<usize>();
         if all >= CLONES_MAX {

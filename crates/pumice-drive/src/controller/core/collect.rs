@@ -151,7 +151,7 @@ impl Core {
 
     /// Returns whether segments are needed, or must be emptied.
     pub(super) fn must_collect(&self) -> bool {
-        self.is_short_of_segments() || self.space.beyond_end() > 0
+        self.is_short_of_segments() || self.space.has_going()
     }
 
     /// Returns whether garbage collection could still gain something; asks it to try.
@@ -243,7 +243,7 @@ impl Core {
         let is_of_no_use = free + len_u32(waiting) <= self.reserved_segments(Purpose::Data);
         let has_room = free > self.reserved_segments(Purpose::Moved) + TRIM_SEGMENTS;
         let has_spare = self.spare_segments() >= SPARE_SEGMENTS_MIN;
-        let is_ordinary = self.space.beyond_end() == 0 && !self.compaction_is_wanted();
+        let is_ordinary = !self.space.has_going() && !self.compaction_is_wanted();
         let may_wait = waiting <= EMPTIED_WAITING_MAX && is_of_no_use && has_room;
         may_wait && has_spare && is_ordinary && self.next_victim().is_some()
     }
@@ -288,7 +288,8 @@ impl Core {
         let is_short = self.is_short_of_segments();
         let gain_bytes_min = if is_short { self.gain_bytes_min() } else { u32::MAX };
         let space = &self.space;
-        let may_evacuate = |reserve| space.beyond_end() > 0 && space.free_count() > reserve;
+        let has_going = space.has_going();
+        let may_evacuate = |reserve| has_going && space.free_count() > reserve;
         let with_ease = self.reserved_segments(Purpose::Data) + 1;
         let at_all = self.reserved_segments(Purpose::Moved) + TRIM_SEGMENTS;
         let now = self.log.sealed_seq();
@@ -316,11 +317,12 @@ impl Core {
     /// Returns the bytes that garbage collection can move while it leaves as many free segments.
     pub(super) fn room_to_move(&self, left_segments: u32) -> u64 {
         let segment_bytes = self.superblock.segment_bytes;
-        let filled = self.log.tail(Stream::Moved).filter(|tail| tail.segment.0 < self.space.end());
+        let filled = self.log.tail(Stream::Moved).filter(|tail| !self.must_leave(tail));
         let filled = filled.and_then(|_| self.log.filled(Stream::Moved)).unwrap_or(segment_bytes);
         let free = self.space.free_count().saturating_sub(left_segments);
         // Headers, and an end that the next frame does not fit into.
-        let frame = len_u32(moved_bytes_max(usize::from(self.superblock.frame_blocks)));
+        let frame_blocks = usize::from(self.superblock.frame_blocks);
+        let frame = len_u32(moved_bytes_max(frame_blocks, self.seal_bytes()));
         let unusable = frame + segment_bytes / HEADERS_DIVISOR;
         u64::from(segment_bytes.saturating_sub(filled))
             + u64::from(free) * u64::from(segment_bytes.saturating_sub(unusable))
@@ -338,7 +340,7 @@ impl Core {
         self.collector.victims += 1;
         self.collector.passed_bytes = 0;
         // What must be evacuated earns nothing, and the host need not wait for it.
-        let is_evacuated = segment.0 >= self.space.end();
+        let is_evacuated = self.space.must_go(segment);
         self.collector.begin_credit(is_evacuated);
         self.victim(segment)
     }
@@ -410,7 +412,7 @@ impl Core {
             "garbage collection emptied a segment"
         );
         let has_gained = u64::from(segment_bytes) > moved_bytes + u64::from(segment_bytes / 100);
-        let is_evacuated = victim.segment.0 >= self.space.end();
+        let is_evacuated = self.space.must_go(victim.segment);
         if has_gained {
             self.collector.fruitless = 0;
         } else {

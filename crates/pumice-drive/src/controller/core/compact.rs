@@ -201,8 +201,9 @@ impl Core {
     /// # Errors
     /// `Busy` if that, or a resize, is under way.
     pub(crate) fn begin_compaction(&mut self, percent: u32) -> Result<()> {
-        if self.is_resizing || self.compaction.is_asked {
-            let what = "the drive is being resized or compacted: wait until that has ended";
+        if self.is_resizing || self.is_rekeying || self.compaction.is_asked {
+            let what = "the drive is being resized, compacted or given another key: wait until \
+                        that has ended";
             return Err(Error::new(ErrorKind::Busy, what));
         }
         self.compaction.is_asked = true;

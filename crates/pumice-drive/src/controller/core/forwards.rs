@@ -8,6 +8,9 @@
 //! A copy that is copied again takes what leads to it along: each entry names where its frame is
 //! now, and never a use of a segment that is over.
 //!
+//! Records of the maps and lists of snapshots are found by the same tables: they are moved when the
+//! capacity shrinks, out of segments that are to go.
+//!
 //! A table belongs to one use of a segment. All are in memory; a checkpoint writes those that
 //! changed. An entry is needed as long as there is a snapshot between the two batches that it
 //! names; the segment that it points to is retained by each of those, so it is not used again, and
@@ -16,10 +19,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::take;
 
-use super::super::place::{FramePlace, SegmentUse};
+use super::super::place::{FrameAddress, FramePlace, SegmentUse};
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
-use crate::format::{FORWARD_PIECES_MAX, FORWARDS_IN_A_PIECE, Forward, ForwardPiece};
-use crate::format::{MetadataAddress, RECORD_HEADER_BYTES};
+use crate::format::{
+    FORWARD_PIECES_MAX, FORWARDS_IN_A_PIECE, Forward, ForwardPiece, MetadataAddress,
+    RECORD_HEADER_BYTES, Snapshot,
+};
 
 /// Bytes that an entry takes in memory and in a checkpoint, about.
 const ENTRY_BYTES: usize = 128;
@@ -35,6 +40,8 @@ pub(crate) struct Copied {
     pub(crate) record_bytes: u32,
     /// Whether blocks of it were live when it was copied.
     pub(crate) was_live: bool,
+    /// Whether it is a record of the map or the lists of snapshots, which bookmarks need, too.
+    pub(crate) is_meta: bool,
     /// No snapshot before this batch names the frame.
     pub(crate) since: SeqNo,
     /// Nor does one after this batch.
@@ -42,9 +49,19 @@ pub(crate) struct Copied {
 }
 
 impl Copied {
+    /// Returns where its record is.
+    pub(crate) fn address(&self) -> FrameAddress {
+        FrameAddress { segment: self.to.segment, offset: self.offset }
+    }
+
     /// Returns whether a snapshot may name the frame.
     pub(crate) fn is_named_by(&self, watermark: SeqNo) -> bool {
         self.since <= watermark && watermark <= self.until
+    }
+
+    /// Returns whether a snapshot, or a bookmark, may need the copy.
+    pub(crate) fn is_needed_by(&self, entry: &Snapshot) -> bool {
+        self.is_named_by(entry.watermark) && (self.is_meta || !entry.is_bookmark)
     }
 }
 
@@ -85,6 +102,7 @@ fn forward_of((&offset, copied): (&u32, &Copied)) -> Forward {
         new_offset: copied.offset,
         new_bytes: copied.record_bytes,
         was_live: copied.was_live,
+        is_meta: copied.is_meta,
         since: copied.since,
         until: copied.until,
     }
@@ -153,6 +171,7 @@ impl Forwards {
                     offset: forward.new_offset,
                     record_bytes: forward.new_bytes,
                     was_live: forward.was_live,
+                    is_meta: forward.is_meta,
                     since: forward.since,
                     until: forward.until,
                 };
@@ -179,9 +198,18 @@ impl Forwards {
 
     /// Returns what a view of a snapshot needs of the tables, for reading.
     pub(crate) fn of_snapshot(&self, watermark: SeqNo) -> Self {
+        self.those(|copied| copied.is_named_by(watermark))
+    }
+
+    /// Returns where metadata is that was moved, for reading.
+    pub(crate) fn of_metadata(&self) -> Self {
+        self.those(|copied| copied.is_meta)
+    }
+
+    fn those(&self, is_wanted: impl Fn(&Copied) -> bool) -> Self {
         let mut forwards = Self::default();
         for (&of, table) in &self.tables {
-            let needed = table.entries.iter().filter(|(_, copied)| copied.is_named_by(watermark));
+            let needed = table.entries.iter().filter(|(_, copied)| is_wanted(copied));
             let entries: BTreeMap<u32, Copied> =
                 needed.map(|(&at, &copied)| (at, copied)).collect();
             if !entries.is_empty() {
@@ -206,14 +234,30 @@ impl Forwards {
         }
     }
 
+    /// Returns where a record of metadata is that a root or a map of a snapshot names at a place in
+    /// `generation` of its segment, and the generation there, if it was moved.
+    pub(crate) fn metadata_at(
+        &self,
+        place: MetadataAddress,
+        generation: u64,
+    ) -> Option<(MetadataAddress, u64)> {
+        let of = SegmentUse { segment: place.segment, generation };
+        let copied = self.tables.get(&of)?.entries.get(&place.offset)?;
+        let Copied { to, offset, record_bytes: bytes, .. } = *copied;
+        let is_it = copied.is_meta;
+        is_it.then_some((MetadataAddress { segment: to.segment, offset, bytes }, to.generation))
+    }
+
     /// Returns whether there are tables.
     pub(crate) fn is_used(&self) -> bool {
         !self.tables.is_empty()
     }
 
-    /// Returns whether a frame was copied out of a use of a segment.
-    pub(crate) fn has(&self, of: SegmentUse, offset: u32) -> bool {
-        self.tables.get(&of).is_some_and(|table| table.entries.contains_key(&offset))
+    /// Returns the first and the last batch of those that may name a frame that was copied out of a
+    /// use of a segment; `None` if it was not.
+    pub(crate) fn copied(&self, of: SegmentUse, offset: u32) -> Option<(SeqNo, SeqNo)> {
+        let copied = self.tables.get(&of)?.entries.get(&offset)?;
+        Some((copied.since, copied.until))
     }
 
     /// Returns whether what a snapshot names in a segment was moved out of the use that it names.
@@ -228,9 +272,8 @@ impl Forwards {
     }
 
     /// Returns the uses of segments in which copies are that a snapshot needs, with repetitions.
-    pub(crate) fn needed_by(&self, watermark: SeqNo) -> impl Iterator<Item = SegmentUse> {
-        let all = self.tables.values().flat_map(|table| table.entries.values());
-        all.filter(move |copied| copied.is_named_by(watermark)).map(|copied| copied.to)
+    pub(crate) fn needed_by(&self, entry: &Snapshot) -> impl Iterator<Item = SegmentUse> {
+        self.copies().filter(|copied| copied.is_needed_by(entry)).map(|copied| copied.to)
     }
 
     /// Returns the copies in a use of a segment, by their offsets, and which snapshots need them.
@@ -306,14 +349,28 @@ impl Forwards {
         (table.emptied, table.is_dirty) = (table.emptied.max(sealed), true);
     }
 
-    /// Drops what none of the snapshots with these watermarks needs. `names` says whether one names
-    /// anything in a segment.
+    /// Drops what none of the snapshots, in any order, needs. `names` says whether one of a batch
+    /// names anything in a segment.
     ///
     /// # Panics
     /// If a checkpoint is running.
-    pub(crate) fn prune(&mut self, watermarks: &[SeqNo], names: impl Fn(SegmentId, SeqNo) -> bool) {
+    pub(crate) fn prune<'a>(
+        &mut self,
+        snapshots: impl Iterator<Item = &'a Snapshot>,
+        names: impl Fn(SegmentId, SeqNo) -> bool,
+    ) {
         assert!(self.running.is_none(), "no table is dropped while a checkpoint writes it");
+        let (mut all, mut watermarks) = (Vec::new(), Vec::new());
+        for entry in snapshots {
+            all.push(entry.watermark);
+            if !entry.is_bookmark {
+                watermarks.push(entry.watermark);
+            }
+        }
+        all.sort_unstable();
+        watermarks.sort_unstable();
         let is_needed = |copied: &Copied| {
+            let watermarks = if copied.is_meta { &all } else { &watermarks };
             let after = watermarks.partition_point(|&watermark| watermark < copied.since);
             watermarks.get(after).is_some_and(|&watermark| watermark <= copied.until)
         };

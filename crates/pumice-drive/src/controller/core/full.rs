@@ -107,7 +107,7 @@ impl Core {
     }
 
     fn fits_host_segment(&self) -> bool {
-        let block = BLOCK_BYTES + RECORD_HEADER_BYTES;
+        let block = BLOCK_BYTES + RECORD_HEADER_BYTES + self.seal_bytes();
         self.log.fit(Stream::Host, block, self.space.end()) != Fit::NewSegment
     }
 

@@ -19,6 +19,7 @@ use super::super::place::{FramePlace, SegmentUse};
 use super::forwards::{Copied, Forwards};
 use super::{Attempt, Core, Kept, Purpose};
 use crate::base::{Result, SegmentId, SeqNo};
+use crate::format::{MetadataAddress, Superblock};
 
 /// Tables of fewer bytes than this are kept in memory whatever the map's cache: about a million
 /// frames.
@@ -37,6 +38,8 @@ pub(crate) struct Holding {
     pub(crate) copies: BTreeMap<u32, (SeqNo, SeqNo)>,
     /// Snapshots whose maps name something in it.
     pub(crate) users: Vec<Kept>,
+    /// Snapshots begun before; `None` if one was being made, which may name something in it, too.
+    begun: Option<u64>,
 }
 
 /// A frame of a retained segment, to be copied whole.
@@ -61,11 +64,22 @@ impl Core {
         &self.forwards
     }
 
+    /// Returns what it takes to read maps of snapshots: the superblock, and where metadata was
+    /// moved.
+    pub(crate) fn to_read_kept(&self) -> (Superblock, Forwards) {
+        (self.superblock.clone(), self.forwards.of_metadata())
+    }
+
     /// Puts the tables in place that a snapshot is read by: from now on [`Core::locate`] returns
     /// where frames are, and not where the map names them.
     pub(crate) fn read_through(&mut self, forwards: Forwards) {
         self.forwards = forwards.for_reading();
         self.is_view = true;
+    }
+
+    /// Returns whether this is the map of a snapshot.
+    pub(crate) fn is_view(&self) -> bool {
+        self.is_view
     }
 
     /// Makes this the map of a bookmark, by which nothing is read.
@@ -98,6 +112,7 @@ impl Core {
             of,
             copies: self.forwards.copies_in(of),
             users: kept.filter(is_user).cloned().collect(),
+            begun: (!self.snapshots.is_changing()).then(|| self.snapshots.begun()),
         }
     }
 
@@ -111,6 +126,13 @@ impl Core {
         let is_it = self.space.generation(of.segment) == of.generation;
         let must_stay = !self.space.is_retained(of.segment) || self.is_read_in(of.segment);
         !is_it || must_stay || self.errand_is_over()
+    }
+
+    /// Returns whether what is known of a retained segment is no longer true, or it is left as it
+    /// is for now: a snapshot taken meanwhile may name what has died since, and is not asked.
+    pub(crate) fn holding_is_over(&self, holding: &Holding) -> bool {
+        let is_known = holding.begun == Some(self.snapshots.begun());
+        !is_known || self.must_stop_holding(holding.of)
     }
 
     /// Returns whether what snapshots need in a segment stays there, because a view or a clone
@@ -134,6 +156,7 @@ impl Core {
         let is_missing = self.map.missing(frame.lba, u64::from(from.blocks)).is_some();
         if is_missing
             || self.space.generation(from.segment) != *generation
+            || !self.has_right_key(frame)
             || !self.map.live_pieces(frame.lba, *from).eq(pieces.iter().copied())
         {
             return Ok(Attempt::Changed);
@@ -157,8 +180,11 @@ impl Core {
         let used = |segment| SegmentUse { segment, generation: self.space.generation(segment) };
         let Range { mut since, mut until, was_live } = range;
         let of = used(from.segment);
-        if let Some(before) = self.forwards.range_of(of, from.offset) {
-            // A snapshot that needs what leads there needs the copy.
+        // A snapshot that needs what leads there needs the copy; and so does one that needs an
+        // earlier copy, which this one replaces.
+        let leads_there = self.forwards.range_of(of, from.offset);
+        let before = self.forwards.copied(of, from.offset);
+        for before in leads_there.into_iter().chain(before) {
             (since, until) = (since.min(before.0), until.max(before.1));
         }
         let copied = Copied {
@@ -166,25 +192,53 @@ impl Core {
             offset: to.offset,
             record_bytes: to.record_bytes,
             was_live,
+            is_meta: false,
             since,
             until,
         };
-        let Self { snapshots, space, .. } = self;
-        let mut is_needed = false;
-        let needs =
-            |kept: &&mut Kept| !kept.entry.is_bookmark && copied.is_named_by(kept.entry.watermark);
-        for kept in snapshots.all_mut().filter(needs) {
-            is_needed = true;
-            if kept.retained.insert(to.segment) {
-                assert!(space.retain(to.segment), "a copy is in a segment in use");
-            }
-            if !kept.entry.clones.is_empty() {
-                space.fix(to.segment);
-            }
-        }
-        if is_needed {
+        if self.retain_copy(&copied) {
             self.space.hold_copy(to.segment, to.charged_bytes(), was_live);
             self.forwards.note(of, from.offset, copied);
+        }
+    }
+
+    /// Lets the snapshots that may need a copy retain its segment. Returns whether one does.
+    fn retain_copy(&mut self, copied: &Copied) -> bool {
+        let (Self { snapshots, space, .. }, to) = (self, copied.to.segment);
+        let mut is_needed = false;
+        for kept in snapshots.all_mut().filter(|kept| copied.is_needed_by(&kept.entry)) {
+            is_needed = true;
+            if kept.retained.insert(to) {
+                assert!(space.retain(to), "a copy is in a segment in use");
+            }
+            if !kept.entry.clones.is_empty() {
+                space.fix(to);
+            }
+        }
+        is_needed
+    }
+
+    /// Notes that records of maps and lists of snapshots were copied out of a use of a segment, and
+    /// are on the medium. From now on they do not count as live.
+    pub(crate) fn note_metadata(&mut self, of: SegmentUse, copies: &[MetadataCopy]) {
+        for &MetadataCopy { offset, place, since, until } in copies {
+            let segment = place.segment;
+            let to = SegmentUse { segment, generation: self.space.generation(segment) };
+            let (was_live, is_meta) = (false, true);
+            let (offset_there, record_bytes) = (place.offset, place.bytes);
+            let copied =
+                Copied { to, offset: offset_there, record_bytes, was_live, is_meta, since, until };
+            if self.retain_copy(&copied) {
+                self.forwards.note(of, offset, copied);
+            }
+        }
+        self.forget_metadata(copies);
+    }
+
+    /// Counts copies as dead.
+    pub(crate) fn forget_metadata(&mut self, copies: &[MetadataCopy]) {
+        for MetadataCopy { place, .. } in copies {
+            self.space.release(place.segment, place.bytes);
         }
     }
 
@@ -261,6 +315,19 @@ impl Core {
         }
         self.snapshots.set_measured(true);
     }
+}
+
+/// A record of the map or the lists of snapshots that was copied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MetadataCopy {
+    /// Its offset where maps or tables named it.
+    pub(crate) offset: u32,
+    /// The copy, which counts as live.
+    pub(crate) place: MetadataAddress,
+    /// The first snapshot that names it.
+    pub(crate) since: SeqNo,
+    /// The last one.
+    pub(crate) until: SeqNo,
 }
 
 /// Which snapshots may name a frame, and whether blocks of it are live.

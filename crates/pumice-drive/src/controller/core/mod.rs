@@ -60,9 +60,13 @@ mod forwards;
 mod full;
 mod holding;
 mod lost;
+mod pieces;
+mod rekey;
 mod reserves;
 mod resize;
+mod rollback;
 mod room;
+mod segment_set;
 mod snapshots;
 mod unreadable;
 mod warm;
@@ -71,9 +75,12 @@ use super::log::{BatchToWrite, ChainEnd, Log, LogEnd, Tail, Totals};
 use super::map::{KeptLeaves, L2p, Leaf, Lookup, Mapping, Reap};
 use super::place::FrameAddress;
 use super::space::Space;
+use crate::base::units::len_u32;
 use crate::base::{AlignedBuffer, Error, ErrorKind, Lba, Result, SegmentId, SeqNo};
+use crate::crypt::Cipher;
 use crate::format::{
-    DirectoryEntry, MapLimits, MetaKind, MetadataAddress, Stream, Superblock, leaf_bytes_max,
+    DirectoryEntry, KeyArea, MapLimits, MetaKind, MetadataAddress, Stream, Superblock,
+    leaf_bytes_max,
 };
 
 pub(crate) use append::{Attempt, BlockWrite, Edge, MetaPosition, Move, table_of};
@@ -85,15 +92,19 @@ pub(crate) use compact::{Compaction, GivesBack, Occupied};
 pub(crate) use counters::Counters;
 pub(crate) use forwards::{Forwards, PendingPiece};
 pub(crate) use full::Fullness;
-pub(crate) use holding::{HeldMove, Holding};
+pub(crate) use holding::{HeldMove, Holding, MetadataCopy};
+pub(crate) use pieces::LeafPiece;
 pub(crate) use reserves::{
     RESERVED_SEGMENTS, SEGMENTS_MIN, dirty_bytes_max, meta_segments, usable_segment_bytes,
 };
 pub(crate) use resize::Evacuation;
+pub use rollback::Condition;
+pub(crate) use rollback::KeptDisk;
 use room::Background;
 pub(crate) use room::Purpose;
+pub(crate) use segment_set::SegmentSet;
 pub use snapshots::NewSnapshot;
-pub(crate) use snapshots::{Kept, KeptDisk, RETAINED_BYTES_MAX, SegmentSet, Snapshots, Wish};
+pub(crate) use snapshots::{Kept, RETAINED_BYTES_MAX, Snapshots, Wish};
 pub(crate) use unreadable::GIVE_UP_NS;
 pub(crate) use warm::{FreeWork, Warming};
 
@@ -137,8 +148,10 @@ impl Wakes {
 }
 
 /// What of [`super::OpenOptions`] the core decides by.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Settings {
+    /// The keys of the drive.
+    pub(crate) cipher: Cipher,
     /// Whether writes are refused.
     pub(crate) is_read_only: bool,
     /// Whether the medium has durable appends.
@@ -208,6 +221,8 @@ pub(crate) struct Core {
     dirty_bytes_max: usize,
     /// Whether size or capacity are being changed.
     is_resizing: bool,
+    /// Whether a key is being replaced.
+    is_rekeying: bool,
     /// Whether [`Core::end`] was called.
     is_ending: bool,
     /// The newest batch that holds nothing and vouches for those before it; 0 if there is none.
@@ -243,6 +258,7 @@ impl Core {
         );
         let end = LogEnd { seq: newest.checkpointed, checksum: 0, tails };
         let log = Log::new(end, shape, superblock.epoch, superblock.uuid, 0, false);
+        let log = log.with_keys(settings.cipher.clone(), None);
         Self {
             meta_segments: meta_segments(&shape, leaf_bytes, settings.map_cache_bytes),
             dirty_bytes_max: dirty_bytes_max(&shape, leaf_bytes, settings.map_cache_bytes),
@@ -260,6 +276,7 @@ impl Core {
             segments_opened: 0,
             lost: LostLeaves::default(),
             is_resizing: false,
+            is_rekeying: false,
             is_ending: false,
             vouching: SeqNo(0),
             bad_segment: None,
@@ -298,9 +315,16 @@ impl Core {
                 "the log ends in the segment that replay entered last for stream {stream:?}"
             );
         }
+        let mut superblock = superblock;
+        if self.is_view {
+            // The map of a snapshot names segments that the drive had then.
+            superblock.segment_count = self.space.segment_count();
+        }
         let Superblock { epoch, uuid, .. } = superblock;
         let has_durable_appends = self.settings.has_durable_appends;
-        self.log = Log::new(end, superblock.shape(), epoch, uuid, buffers, has_durable_appends);
+        let log = Log::new(end, superblock.shape(), epoch, uuid, buffers, has_durable_appends);
+        let recovery = superblock.keys.as_ref().and_then(KeyArea::recovery).cloned();
+        self.log = log.with_keys(self.settings.cipher.clone(), recovery);
         (self.superblock, self.superblock_slot) = (superblock, superblock_slot);
         self.counters = Counters::new(totals);
         self.check_invariants();
@@ -317,6 +341,12 @@ impl Core {
             self.is_resizing || self.space.segment_count() == self.superblock.segment_count,
             "the segment table has the segments of the superblock, except in a resize"
         );
+    }
+
+    /// Returns the bytes that a payload takes beyond its own.
+    #[inline]
+    pub(super) fn seal_bytes(&self) -> usize {
+        self.settings.cipher.seal_bytes()
     }
 
     /// Returns which queues must be woken since the last call.
@@ -375,6 +405,7 @@ impl Core {
     /// Returns the limits within which places on this drive must lie.
     pub(crate) fn map_limits(&self) -> MapLimits {
         MapLimits {
+            seal_bytes: len_u32(self.seal_bytes()),
             segment_count: self.superblock.segment_count,
             segment_bytes: self.superblock.segment_bytes,
         }
@@ -517,6 +548,14 @@ impl Core {
     pub(crate) fn leaf_to_load(&self, leaf: u64) -> Option<LeafPlace> {
         let DirectoryEntry::Leaf(place) = self.map.entry(leaf) else { return None };
         Some(LeafPlace { place, generation: self.space.generation(place.segment) })
+    }
+
+    /// Returns where a leaf is that the map names at a place: in that of a snapshot it may have
+    /// been moved.
+    pub(crate) fn leaf_at(&self, from: LeafPlace) -> LeafPlace {
+        let moved = self.forwards.metadata_at(from.place, from.generation);
+        let moved = moved.filter(|_| self.is_view);
+        moved.map_or(from, |(place, generation)| LeafPlace { place, generation })
     }
 
     /// Returns the place of a leaf that is what is stored there: see [`L2p::stored_leaf`].

@@ -26,8 +26,8 @@ impl Core {
     /// # Errors
     /// `Busy` if one is under way.
     pub(crate) fn begin_resize(&mut self) -> Result<()> {
-        if self.is_resizing {
-            let what = "the drive is being resized: wait until that has ended";
+        if self.is_resizing || self.is_rekeying {
+            let what = "the drive is being resized or given another key: wait until that has ended";
             return Err(Error::new(ErrorKind::Busy, what));
         }
         self.is_resizing = true;
@@ -53,6 +53,49 @@ impl Core {
             self.space.set_bad(segment);
         }
         self.check_invariants();
+    }
+
+    /// Checks that snapshots allow the segments from `end` on to be emptied.
+    ///
+    /// # Errors
+    /// `Busy` while one is taken; `InvalidInput`, with what to do.
+    pub(crate) fn check_snapshots(&self, end: u32) -> Result<()> {
+        if self.snapshots.are_taken() {
+            let what = "the capacity cannot shrink while a snapshot is taken";
+            return Err(Error::new(ErrorKind::Busy, what));
+        }
+        let invalid = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
+        for kept in self.snapshots.kept() {
+            let name = &kept.entry.name;
+            if kept.damage.is_some() {
+                return invalid(format!(
+                    "the capacity cannot shrink while snapshot {name} is damaged: delete it first"
+                ));
+            }
+            let is_gone = |segment: SegmentId| segment.0 >= end;
+            if !kept.entry.clones.is_empty() && kept.retained.iter().any(is_gone) {
+                return invalid(format!(
+                    "the capacity cannot shrink as far: clones read from snapshot {name} beyond \
+                     the new end, see `pumice flatten`"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that no snapshot is read, which keeps what it needs where it is.
+    ///
+    /// # Errors
+    /// `Busy`.
+    pub(crate) fn check_no_readers(&self, what: &str) -> Result<()> {
+        match self.snapshots.kept().iter().find(|kept| kept.readers > 0) {
+            None => Ok(()),
+            Some(kept) => {
+                let name = &kept.entry.name;
+                let what = format!("{what} while snapshot {name} is read");
+                Err(Error::new(ErrorKind::Busy, what))
+            }
+        }
     }
 
     /// Asserts that a resize is under way.
@@ -109,7 +152,7 @@ impl Core {
         if left == 0 && self.space.end() == end {
             return Evacuation::Done;
         }
-        match self.space.stuck_beyond_end() {
+        match self.space.stuck_and_going() {
             Some(segment) => Evacuation::Stuck(segment),
             None => Evacuation::Left(left),
         }

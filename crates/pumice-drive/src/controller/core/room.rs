@@ -10,7 +10,7 @@
 //! `append` use the room in the same call.
 
 use super::super::log::packing::{RECORDS_BYTES_MAX, moved_bytes_max};
-use super::super::log::{Fit, SealedBatch};
+use super::super::log::{Fit, SealedBatch, Tail};
 use super::reserves::RESERVED_SEGMENTS;
 use super::{Core, Wakes};
 use crate::base::units::len_u32;
@@ -256,15 +256,20 @@ impl Core {
         self.space.free_count() > self.reserved_segments(Purpose::Data)
     }
 
-    /// Moves every stream whose segment lies beyond the end of the segment table to one before it.
-    /// Returns whether that is done; if not, the caller waits for [`Wakes::PROGRESS`].
+    pub(super) fn must_leave(&self, tail: &Tail) -> bool {
+        tail.segment.0 >= self.space.end() || self.log.is_expired(tail)
+    }
+
+    /// Moves every stream whose segment must be emptied, because it lies beyond the end of the
+    /// segment table or its key is to go, to another one. Returns whether that is done; if not, the
+    /// caller waits for [`Wakes::PROGRESS`].
     ///
     /// # Errors
     /// `NoSpace`, `Poisoned`.
-    pub(crate) fn leave_segments_beyond_end(&mut self) -> Result<bool> {
+    pub(crate) fn leave_going_segments(&mut self) -> Result<bool> {
         for purpose in [Purpose::Trim, Purpose::Moved, Purpose::Meta] {
             let tail = self.log.tail(purpose.stream());
-            let is_beyond = tail.is_some_and(|tail| tail.segment.0 >= self.space.end());
+            let is_beyond = tail.is_some_and(|tail| self.must_leave(&tail));
             if is_beyond && !self.make_room(RECORD_HEADER_BYTES, purpose)? {
                 return Ok(false);
             }
@@ -273,7 +278,7 @@ impl Core {
             Stream::ALL
                 .iter()
                 .filter_map(|&stream| self.log.tail(stream))
-                .all(|tail| tail.segment.0 < self.space.end()),
+                .all(|tail| !self.must_leave(&tail)),
             "every stream continues in a segment that may be handed out"
         );
         Ok(true)
@@ -415,7 +420,7 @@ impl Core {
 
     /// Returns a generation that no segment has had: the epoch grows with each opening, the ordinal
     /// with each segment.
-    pub(super) fn next_generation(&mut self) -> u64 {
+    pub(crate) fn next_generation(&mut self) -> u64 {
         let ordinal = self.segments_opened;
         self.segments_opened = ordinal.checked_add(1).expect("2^32 segments opened in one epoch");
         generation(self.log.epoch(), ordinal)
@@ -448,7 +453,8 @@ impl Core {
         let used = self.log.tail(stream).map_or(0, |tail| tail.used);
         let unused = self.superblock.segment_bytes.checked_sub(used);
         let unused = unused.expect("a stream's tail lies within its segment");
-        let frame = len_u32(moved_bytes_max(usize::from(self.superblock.frame_blocks)));
+        let frame_blocks = usize::from(self.superblock.frame_blocks);
+        let frame = len_u32(moved_bytes_max(frame_blocks, self.seal_bytes()));
         if stream == Stream::Host { unused.min(frame) } else { unused }
     }
 

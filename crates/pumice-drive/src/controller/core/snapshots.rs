@@ -17,13 +17,11 @@
 //! abandoned leaves everything as it was before, except for one that rolls back: what is in memory
 //! is ahead of the medium then, so the drive takes no more writes.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::BTreeSet;
 
 use uuid::Uuid;
 
-use super::super::map::L2p;
-use super::super::space::Space;
-use super::{Core, Forwards, Wakes};
+use super::{Condition, Core, Forwards, KeptDisk, SegmentSet, Wakes};
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::format::{
@@ -45,26 +43,13 @@ pub(crate) enum Wish {
     Delete(Vec<SeqNo>),
     /// Be the first that keeps only the map of this snapshot.
     Bookmark(SeqNo),
-    /// Be of a disk as a snapshot has it, and the first without those taken after it.
-    RollBack(Box<KeptDisk>),
+    /// Be of a disk as a snapshot has it, and the first without those taken after it, if that is
+    /// possible in the step in which the disk becomes another.
+    RollBack(Box<KeptDisk>, Condition),
     /// Be the first that lists a clone of the snapshot of this batch.
     Register(SeqNo, RegisteredClone),
     /// Be the first without a clone of this identity of that snapshot.
     Forget(SeqNo, Uuid),
-}
-
-/// A disk as a snapshot has it.
-pub(crate) struct KeptDisk {
-    /// The snapshot's last batch.
-    pub(crate) watermark: SeqNo,
-    /// Its map, of the size that the disk has now.
-    pub(crate) map: L2p,
-    /// The segment table when it was taken.
-    pub(crate) space: Space,
-    /// Leaves that the drive had lost until then.
-    pub(crate) lost_leaves: u32,
-    /// Live bytes of frames that its map names elsewhere than the snapshot's does, by segment.
-    pub(crate) copies: BTreeMap<SegmentId, u32>,
 }
 
 /// What the one who takes a snapshot decides about it.
@@ -78,69 +63,6 @@ pub struct NewSnapshot {
     pub created_seconds: u64,
     /// Whether it is deleted before a write is refused for space, the oldest such first.
     pub yields: bool,
-}
-
-/// A set of segments.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SegmentSet(Vec<u64>);
-
-impl SegmentSet {
-    /// Adds a segment; returns whether it was not in the set.
-    pub(crate) fn insert(&mut self, segment: SegmentId) -> bool {
-        let (word, bit) = (segment.0 as usize / 64, 1 << (segment.0 % 64));
-        if self.0.len() <= word {
-            self.0.resize(word + 1, 0);
-        }
-        let Some(word) = self.0.get_mut(word) else { return false };
-        let is_new = *word & bit == 0;
-        *word |= bit;
-        is_new
-    }
-
-    /// Takes a segment out; returns whether it was in the set.
-    pub(crate) fn remove(&mut self, segment: SegmentId) -> bool {
-        let was_in = self.contains(segment);
-        if let Some(word) = self.0.get_mut(segment.0 as usize / 64) {
-            *word &= !(1 << (segment.0 % 64));
-        }
-        was_in
-    }
-
-    /// Returns whether a segment is in the set.
-    pub(crate) fn contains(&self, segment: SegmentId) -> bool {
-        let word = self.0.get(segment.0 as usize / 64);
-        word.is_some_and(|word| word >> (segment.0 % 64) & 1 == 1)
-    }
-
-    /// Returns the segments, in order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = SegmentId> {
-        (0..).zip(&self.0).flat_map(|(at, &word)| {
-            let bits = (0..64).filter(move |bit| word >> bit & 1 == 1);
-            bits.map(move |bit| SegmentId(at * 64 + bit))
-        })
-    }
-
-    /// Encodes the bits of `segment_count` segments, from bit 0 of the first byte on.
-    pub(crate) fn encode(&self, segment_count: u32) -> Vec<u8> {
-        let mut bytes: Vec<u8> = self.0.iter().flat_map(|word| word.to_le_bytes()).collect();
-        bytes.resize((segment_count as usize).div_ceil(8), 0);
-        bytes
-    }
-
-    /// Decodes the bits of `segment_count` segments; `None` if there are others.
-    pub(crate) fn decode(bytes: &[u8], segment_count: u32) -> Option<Self> {
-        if bytes.len() != (segment_count as usize).div_ceil(8) {
-            return None;
-        }
-        let mut set = Self::default();
-        for (at, byte) in (0..).zip(bytes) {
-            for bit in (0..8).filter(|bit| byte >> bit & 1 == 1) {
-                set.insert(SegmentId(at * 8 + bit));
-            }
-        }
-        let is_possible = set.iter().all(|segment| segment.0 < segment_count);
-        is_possible.then_some(set)
-    }
 }
 
 /// A snapshot of an open drive, or a bookmark.
@@ -203,6 +125,8 @@ pub(crate) struct Snapshots {
     given_up: u64,
     /// Whether it is known, as far as it can be, what they hold of each segment.
     is_measured: bool,
+    /// How often the disk became that of one since the opening.
+    rolled_back: u64,
 }
 
 impl Snapshots {
@@ -258,6 +182,23 @@ impl Snapshots {
     /// Returns the number of checkpoints begun since the opening that were to become snapshots.
     pub(crate) fn begun(&self) -> u64 {
         self.begun
+    }
+
+    /// Notes that the disk is that of a snapshot from now on.
+    pub(super) fn begin_rollback(&mut self, watermark: SeqNo) {
+        assert!(self.change.is_none(), "one checkpoint at a time changes snapshots");
+        self.rolled_back += 1;
+        self.change = Some(Change::RollBack(watermark));
+    }
+
+    /// Returns whether one is being taken, from the first check of whether that is possible.
+    pub(super) fn are_taken(&self) -> bool {
+        self.creating > 0
+    }
+
+    /// Returns how often the disk became that of a snapshot since the opening.
+    pub(crate) fn rolled_back(&self) -> u64 {
+        self.rolled_back
     }
 
     /// Returns how many snapshots that yield were given up since the opening.
@@ -332,8 +273,7 @@ impl Core {
             let watermark = kept.entry.watermark;
             let named = kept.named.iter();
             let named = named.filter(|&segment| !forwards.is_emptied(segment, watermark));
-            let copies = forwards.needed_by(watermark).map(|to| to.segment);
-            let copies = copies.filter(|_| !kept.entry.is_bookmark);
+            let copies = forwards.needed_by(&kept.entry).map(|to| to.segment);
             for segment in named.chain(copies) {
                 if !kept.retained.contains(segment) && space.retain(segment) {
                     kept.retained.insert(segment);
@@ -349,13 +289,11 @@ impl Core {
     /// Drops what no snapshot needs of the tables of what was moved.
     fn prune_forwards(&mut self) {
         let kept = &self.snapshots.kept;
-        let with_data = kept.iter().filter(|kept| !kept.entry.is_bookmark);
-        let watermarks: Vec<_> = with_data.map(|kept| kept.entry.watermark).collect();
         let names = |segment, watermark| {
             let at = kept.binary_search_by_key(&watermark, |kept| kept.entry.watermark);
             at.ok().and_then(|at| kept.get(at)).is_some_and(|kept| kept.named.contains(segment))
         };
-        self.forwards.prune(&watermarks, names);
+        self.forwards.prune(kept.iter().map(|kept| &kept.entry), names);
     }
 
     /// Begins to make a snapshot: from now on the capacity does not change.
@@ -380,21 +318,6 @@ impl Core {
         // Another one may still wait for them.
         if self.snapshots.creating == 0 {
             self.snapshots.wanted_segments = 0;
-        }
-    }
-
-    /// Returns why the capacity cannot shrink, if snapshots are the reason.
-    pub(crate) fn snapshots_in_the_way(&self) -> Option<String> {
-        match self.snapshots.kept.first() {
-            Some(oldest) => Some(format!(
-                "the capacity cannot shrink while the drive has snapshots: delete them first, the \
-                 oldest is {}",
-                oldest.entry.name
-            )),
-            None if self.snapshots.creating > 0 => {
-                Some("the capacity cannot shrink while a snapshot is taken".to_owned())
-            }
-            None => None,
         }
     }
 
@@ -499,7 +422,8 @@ impl Core {
                 self.check_kept(&[*of])?;
                 self.check_unread(|watermark| watermark == *of)
             }
-            Wish::RollBack(disk) => {
+            Wish::RollBack(disk, is_possible) => {
+                is_possible()?;
                 self.check_kept(&[disk.watermark])?;
                 self.check_unread(|watermark| watermark > disk.watermark)
             }
@@ -540,7 +464,7 @@ impl Core {
             Wish::None => None,
             Wish::Delete(gone) => Some(Change::Delete(gone)),
             Wish::Bookmark(of) => Some(Change::Bookmark(of)),
-            Wish::RollBack(_) => unreachable!("the disk is another before its root is made"),
+            Wish::RollBack(..) => unreachable!("the disk is another before its root is made"),
             Wish::Register(..) | Wish::Forget(..) => self.begin_clones(wish),
             Wish::Create(new) => {
                 self.snapshots.begun += 1;
@@ -720,29 +644,6 @@ impl Core {
         self.snapshots.must_yield
     }
 
-    /// Makes the disk what a snapshot has, in memory: the map is the snapshot's, and the frames
-    /// that were live then are live again. What else the newest checkpoint names stays until this
-    /// one is complete.
-    pub(super) fn roll_back_to(&mut self, disk: KeptDisk) {
-        assert!(self.snapshots.change.is_none(), "one checkpoint at a time changes snapshots");
-        let KeptDisk { watermark, mut map, space, lost_leaves, copies } = disk;
-        let mut before: HashSet<u64> =
-            self.map.superseded_addresses().map(|place| place.pack()).collect();
-        before.extend(self.map.metadata_addresses().map(|place| place.pack()));
-        let after: HashSet<u64> = map.metadata_addresses().map(|place| place.pack()).collect();
-        for place in map.metadata_addresses().filter(|place| !before.contains(&place.pack())) {
-            self.space.add_live(place.segment, place.bytes);
-        }
-        map.supersede(before.difference(&after).copied().collect());
-        self.space.restore_frames(&space);
-        for (segment, bytes) in copies {
-            self.space.add_live(segment, bytes);
-        }
-        self.map = map;
-        self.set_lost_leaves(lost_leaves);
-        self.snapshots.change = Some(Change::RollBack(watermark));
-    }
-
     /// Returns whether the checkpoint that is being written names snapshots, and clones of them.
     pub(crate) fn will_have_snapshots(&self) -> (bool, bool) {
         let list = self.snapshots.next_list();
@@ -766,31 +667,5 @@ impl Core {
     /// Returns the bytes of the disk that blocks with data or a fill of a snapshot cover.
     pub(crate) fn mapped_bytes(entry: &Snapshot) -> u64 {
         entry.mapped_blocks.saturating_mul(BLOCK_BYTES as u64)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    //! Goal: the bitmap that is written is the one that is read.
-    use super::*;
-
-    #[test]
-    fn sets_of_segments_come_back() {
-        let mut set = SegmentSet::default();
-        for segment in [0, 7, 8, 63, 64, 200] {
-            assert!(set.insert(SegmentId(segment)));
-            assert!(!set.insert(SegmentId(segment)));
-        }
-        let found: Vec<_> = set.iter().map(|segment| segment.0).collect();
-        assert_eq!(found, [0, 7, 8, 63, 64, 200]);
-        for count in [201, 208, 209, 10_000] {
-            let bytes = set.encode(count);
-            let back = SegmentSet::decode(&bytes, count).unwrap();
-            assert!(back.iter().eq(set.iter()), "{count}");
-            assert!(SegmentSet::decode(&bytes[1..], count).is_none());
-        }
-        let beyond = [0, 0x20];
-        assert!(SegmentSet::decode(&beyond, 13).is_none(), "a bit of no segment");
-        assert!(SegmentSet::decode(&beyond, 14).is_some());
     }
 }

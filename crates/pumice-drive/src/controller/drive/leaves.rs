@@ -39,7 +39,7 @@ const LOSE_PAUSE_NS: u64 = 20_000_000;
 const LOADS_AT_ONCE: usize = 32;
 
 /// They take no more than this part of the map's cache.
-const LOADS_DIVISOR: usize = 4;
+pub(super) const LOADS_DIVISOR: usize = 4;
 
 /// Steps of taking down leaves in one turn, at most.
 const REAPS_MAX: u32 = 256;
@@ -261,8 +261,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             self.loads.ended.wait_for(|| (!is_loading()).then_some(())).await;
             return Ok(());
         }
-        let from = self.core().leaf_to_load(leaf);
-        let Some(LeafPlace { place, generation }) = from else { return Ok(()) };
+        let named = self.core().leaf_to_load(leaf);
+        let Some(named) = named else { return Ok(()) };
+        let LeafPlace { place, generation } = self.core().leaf_at(named);
         self.loads.loading.borrow_mut().push(leaf);
         let _load = Load { loads: &self.loads, leaf };
         let _pin = self.pin(place.segment);
@@ -273,7 +274,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             let core = self.core();
             core.in_memory(FrameAddress::from(wanted.place)).map(|bytes| {
                 let record = bytes.get(..place.bytes as usize).unwrap_or_default();
-                decode_meta(record, &self.decompressor, wanted)
+                decode_meta(self.medium.cipher(), record, &self.decompressor, wanted)
             })
         };
         let metadata = match in_memory {
@@ -292,7 +293,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             Error::new(error.kind(), what).at_lba(first).caused_by(error)
         })?;
         self.with_core(|core| {
-            core.install_leaf(leaf, place, loaded);
+            core.install_leaf(leaf, named.place, loaded);
             if is_restored {
                 core.rewrite_metadata(MetaKind::Leaf, leaf, place);
             }

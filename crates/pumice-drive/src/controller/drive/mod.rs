@@ -20,6 +20,7 @@
 //! * `superblocks`: the two slots. `restoring`: damaged records from parity.
 
 pub(crate) mod frame_cache;
+pub(super) mod leaf_sweep;
 pub(super) mod leaves;
 pub(super) mod open;
 mod origin;
@@ -37,7 +38,7 @@ use std::rc::Rc;
 use frame_cache::FrameCache;
 use futures_util::future::{Either, select};
 use leaves::Loads;
-pub use origin::origin_on;
+pub use origin::{is_flat_on, origin_on};
 use read_ahead::ReadAhead;
 use read_cache::ReadCache;
 use restoring::Restoring;
@@ -54,7 +55,7 @@ use crate::base::wait::WaitQueue;
 use crate::base::{Clock, Error, ErrorKind, Result, SegmentId};
 use crate::codec::{Codec, Compressor, Decompressor, FrameForm, Workers};
 use crate::format::Superblock;
-use crate::media::Medium;
+use crate::media::{Geometry, Medium};
 
 /// An open drive: a disk of [`Drive::size_bytes`] bytes for a host, on a medium of segments.
 ///
@@ -228,6 +229,11 @@ impl<M, C> Drive<M, C> {
     /// Returns the identity of the drive.
     pub fn uuid(&self) -> uuid::Uuid {
         self.core().superblock().uuid
+    }
+
+    /// Returns how the medium is divided.
+    pub fn geometry(&self) -> Geometry {
+        superblocks::geometry(self.core().superblock())
     }
 
     /// Returns the medium.

@@ -16,7 +16,7 @@ use super::super::log::walk::WalkEnd;
 use super::super::log::{BUFFER_COUNT, LogEnd, Tail, WRITERS};
 use super::super::maintenance::check_kind;
 use super::super::options::OpenOptions;
-use super::super::recovery::{self, Limits, Reader, Recovered};
+use super::super::recovery::{self, Limits, Reader, Recovered, make_equal};
 use super::frame_cache::FrameCache;
 use super::leaves::Loads;
 use super::read_ahead::ReadAhead;
@@ -170,10 +170,12 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     ) -> Result<Self> {
         let StoredSuperblock { mut superblock, mut slot } = stored;
         let was_clean = superblock.clean;
-        let WalkEnd { end, epoch, totals, cut, unreadable } = recovered.walk_end;
+        let WalkEnd { end, epoch, totals, cut, unreadable, unproven } = recovered.walk_end;
         let buffers = if options.read_only { 0 } else { BUFFER_COUNT };
         let mut core = recovered.core;
         if !options.read_only {
+            make_equal(&medium, superblock.segment_bytes, &unproven).await?;
+            superblock.is_array = medium.array().is_some();
             for segment in settle_tail(&medium, &end, &unreadable).await? {
                 core.note_bad_segment(segment, &mut superblock);
             }
@@ -223,13 +225,22 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         })
     }
 
+    /// Learns that the drive is about to be closed, before its last requests have ended: none of
+    /// them waits for long for what is far away, such as a bucket. See [`Medium::ending`].
+    pub fn ending(&self) {
+        // A view has the medium of a drive that goes on.
+        if self.lease.is_none() {
+            self.medium.ending();
+        }
+    }
+
     /// Flushes, writes a checkpoint, marks the drive as closed in order, and ends its tasks. No
     /// request may follow. When this returns, with or without an error, no task of the drive holds
     /// it any more: the medium is released with the last handle of the caller.
     ///
     /// # Errors
     /// `Poisoned`, `Medium`, or `Busy` if requests were still under way: what was not flushed
-    /// before may be lost, the drive still opens.
+    /// before may be lost, the drive still opens. Those of [`Medium::finish`]: nothing is lost.
     pub async fn close(&self) -> Result<()> {
         self.close_with(Ending::Checkpoint).await
     }
@@ -241,6 +252,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 
     async fn close_with(&self, ending: Ending) -> Result<()> {
+        self.ending();
         self.with_core(Core::end);
         self.queues.ending.wake_all();
         self.ahead.wanted.wake_all();
@@ -248,7 +260,11 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let closed = self.close_log(ending).await;
         self.with_core(Core::close);
         self.queues.tasks_ended.wait_for(|| (self.tasks.get() == 0).then_some(())).await;
-        closed
+        closed?;
+        if self.is_read_only() {
+            return Ok(());
+        }
+        self.medium().finish().await
     }
 
     async fn close_log(&self, ending: Ending) -> Result<()> {
@@ -388,6 +404,7 @@ pub(super) fn settings<M: Medium>(
 ) -> Settings {
     let capabilities = medium.capabilities();
     Settings {
+        cipher: medium.cipher().clone(),
         has_durable_appends: capabilities.durable_appends,
         prefers_written: capabilities.prefers_written,
         is_read_only: options.read_only,

@@ -23,7 +23,7 @@ use super::Drive;
 use super::open::settings;
 use super::superblocks::{self, StoredSuperblock};
 use crate::base::units::BLOCK_BYTES;
-use crate::base::{Clock, Error, ErrorKind, Lba, Result};
+use crate::base::{Clock, Error, ErrorKind, Lba, Result, SeqNo};
 use crate::format::{Origin, Superblock};
 use crate::media::Medium;
 
@@ -43,8 +43,23 @@ pub async fn origin_on<M: Medium>(medium: &M) -> Result<(Uuid, Option<Origin>)> 
     Ok((superblock.uuid, superblock.origin))
 }
 
+/// Returns whether the disk on a medium reads nothing from an origin, which snapshots may.
+///
+/// # Errors
+/// As [`origin_on`].
+pub async fn is_flat_on<M: Medium>(medium: &M) -> Result<bool> {
+    let superblock = superblocks::load_any(medium).await?.stored.superblock;
+    Ok(superblock.origin.is_none() || superblock.flat_since > SeqNo(0))
+}
+
 impl<M, C> Drive<M, C> {
-    /// Returns what the holes of this clone read from; `None` if the drive is no clone.
+    /// Returns whether holes of the disk read from an origin; not once it was flattened.
+    pub fn reads_from_origin(&self) -> bool {
+        self.core().inherited_blocks() > 0
+    }
+
+    /// Returns what the holes of this clone, or of snapshots of it, read from; `None` if the drive
+    /// is no clone.
     pub fn origin(&self) -> Option<Origin> {
         self.core().superblock().origin.clone()
     }
@@ -65,6 +80,15 @@ impl<M, C> Drive<M, C> {
             let what = "the block is that of the clone's origin, which is not open";
             Error::new(ErrorKind::NotFound, what)
         })
+    }
+
+    /// Returns the drive that is `depth` origins away: itself, its origin, the origin of that.
+    ///
+    /// # Panics
+    /// If one of them is not open.
+    pub(in super::super) fn origin_at(&self, depth: u32) -> &Self {
+        (0..depth)
+            .fold(self, |drive, _| drive.origin.get().expect("an origin that was read is open"))
     }
 
     /// Lets a view of a clone read from what the clone does.

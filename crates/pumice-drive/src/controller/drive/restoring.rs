@@ -1,13 +1,16 @@
-//! Restoring damaged records from the parity of their batch.
+//! Restoring damaged records from another copy of the medium, or from the parity of their batch,
+//! and overwriting damaged copies.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
 use super::super::log::parity::restore_record;
+use super::super::log::records::records;
 use super::Drive;
 use crate::base::wait::WaitQueue;
 use crate::base::{Clock, Error, ErrorKind, Result};
-use crate::format::RecordAddress;
+use crate::crypt::Cipher;
+use crate::format::{BatchHeader, Record, RecordAddress, check_payload};
 use crate::media::Medium;
 
 /// A record that could not be restored is not tried again for this long: reading a batch with bad
@@ -71,9 +74,9 @@ impl Drop for Turn<'_> {
 }
 
 impl<M: Medium, C: Clock> Drive<M, C> {
-    /// Restores a record from the parity of its batch; `is_right` says whether its bytes are the
-    /// wanted ones. Returns whether that was possible: what was not is not tried again for ten
-    /// seconds.
+    /// Restores a record from another copy or the parity of its batch; `is_right` says whether its
+    /// bytes are the wanted ones. Returns whether that was possible: what was not is not tried
+    /// again for ten seconds.
     ///
     /// # Errors
     /// `Medium` if it was not, and a part of the batch cannot be read.
@@ -94,8 +97,19 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             Some(false) => return Ok(false),
             None => {}
         }
+        let mut right = None;
+        let mut is_right = |record: &[u8]| {
+            let is_right = is_right(record);
+            if is_right && self.medium.copies().len() > 1 {
+                right = Some(record.to_vec());
+            }
+            is_right
+        };
         let restored =
-            restore_record(&self.medium, segment_bytes, place, record_bytes, is_right).await;
+            restore_record(&self.medium, segment_bytes, place, record_bytes, &mut is_right).await;
+        if let (Ok(true), Some(record)) = (&restored, right) {
+            self.repair_record(place, &record).await;
+        }
         if !matches!(restored, Ok(true)) {
             let (at_ns, is_unreadable) = (self.clock.now_ns(), restored.is_err());
             restoring.remember(Failure { place, at_ns, is_unreadable });
@@ -103,8 +117,58 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         restored
     }
 
+    /// Overwrites the copies of a record that differ from `bytes`, if these are what was written,
+    /// and its segment is still in the same use.
+    async fn repair_record(&self, place: RecordAddress, bytes: &[u8]) {
+        if self.is_read_only() || !is_intact(self.medium.cipher(), place, bytes) {
+            return;
+        }
+        // From here on the segment is not freed.
+        let _pin = self.pin(place.segment);
+        if self.core().space().generation(place.segment) != place.generation {
+            return;
+        }
+        match self.medium.repair(place.segment, place.offset, bytes).await {
+            Ok(0) => {}
+            Ok(copies) => tracing::warn!(
+                segment = %place.segment,
+                offset = place.offset,
+                copies,
+                "a damaged copy of a record was overwritten with what is right"
+            ),
+            Err(error) => tracing::warn!(
+                segment = %place.segment,
+                offset = place.offset,
+                error = %error.chain(),
+                "cannot overwrite a damaged copy of a record"
+            ),
+        }
+    }
+
+    /// Repairs the records of a batch one by one, in every copy: no copy has all of the batch.
+    /// Returns how many are whole nowhere.
+    pub(in super::super) async fn repair_records(&self, header: &BatchHeader, body: &[u8]) -> u64 {
+        let mut lost = 0;
+        for found in records(self.medium.cipher(), header, body).map_while(Result::ok) {
+            let bytes = found.record.record_bytes();
+            let mut is_right = |record: &[u8]| found.is_copied_in(record);
+            let restored = self.restore_record(found.place, bytes, &mut is_right).await;
+            lost += u64::from(!matches!(restored, Ok(true)));
+        }
+        lost
+    }
+
     /// Forgets what could not be restored lately.
     pub(in super::super) fn restore_again(&self) {
         self.restoring.failures.borrow_mut().clear();
     }
+}
+
+/// Returns whether header and payload of a record are what was written to a place.
+fn is_intact(cipher: &Cipher, place: RecordAddress, bytes: &[u8]) -> bool {
+    let Ok(record) = Record::decode_with(bytes, place, cipher) else { return false };
+    let payload = bytes.get(record.header_bytes() as usize..);
+    let is_whole = |payload, checksum| check_payload(payload, checksum, place).is_ok();
+    record.record_bytes() as usize == bytes.len()
+        && payload.zip(record.payload_checksum()).is_some_and(|(bytes, sum)| is_whole(bytes, sum))
 }

@@ -1,8 +1,9 @@
 //! The two superblock slots of a medium: choosing the newest valid one, and writing in turn.
 
 use crate::base::{AlignedBuffer, Error, ErrorKind, Result};
+use crate::crypt::Cipher;
 use crate::format::{SUPERBLOCK_BYTES, Superblock};
-use crate::media::{Geometry, Medium, SUPERBLOCK_SLOTS};
+use crate::media::{CopyId, Geometry, Medium, SUPERBLOCK_SLOTS};
 
 /// A superblock and its slot.
 #[derive(Clone, Debug)]
@@ -19,12 +20,15 @@ pub(crate) struct Loaded {
     pub(crate) stored: StoredSuperblock,
     /// Errors of slots that hold no valid superblock.
     pub(crate) problems: Vec<Error>,
+    /// Copies of each slot.
+    pub(crate) copies: usize,
 }
 
 /// Reads both slots.
 ///
 /// # Errors
-/// As [`load_any`]; `Corrupt` for the target of a rebuild that has not ended.
+/// As [`load_any`]; `Corrupt` for the target of a rebuild that has not ended; `InvalidInput` for a
+/// member of an array that is opened alone.
 pub(crate) async fn load<M: Medium>(medium: &M) -> Result<Loaded> {
     let loaded = load_any(medium).await?;
     if loaded.stored.superblock.incomplete {
@@ -32,20 +36,32 @@ pub(crate) async fn load<M: Medium>(medium: &M) -> Result<Loaded> {
                     rebuild SOURCE TARGET --force` again";
         return Err(Error::new(ErrorKind::Corrupt, what));
     }
+    if loaded.stored.superblock.is_array && medium.array().is_none() {
+        let what = "it is a member of an array whose headers cannot be read: open the array by \
+                    another member, or save what this one has with `pumice rebuild`";
+        return Err(Error::new(ErrorKind::InvalidInput, what));
+    }
     Ok(loaded)
 }
 
-/// Reads both slots, also those of an incomplete drive.
+/// Reads both slots, in every copy, also those of an incomplete drive.
 ///
 /// # Errors
 /// `Medium` if no slot is valid and one cannot be read; `NotADrive` if no slot has the magic;
-/// `Unsupported` if either was written by a newer version; `Corrupt` if neither is valid.
+/// `Unsupported` if either was written by a newer version; `PermissionDenied` if the medium lacks
+/// the keys of an encrypted drive, or has keys and the drive is not encrypted; `Corrupt` if neither
+/// is valid.
 pub(crate) async fn load_any<M: Medium>(medium: &M) -> Result<Loaded> {
     let mut newest: Option<StoredSuperblock> = None;
     let mut problems = Vec::new();
-    for slot in 0..SUPERBLOCK_SLOTS {
-        let read = medium.read_superblock(slot).await;
-        match read.and_then(|bytes| Superblock::decode(&bytes)) {
+    let copies = medium.copies();
+    let slots = 0..SUPERBLOCK_SLOTS;
+    for (slot, &copy) in slots.flat_map(|slot| copies.iter().map(move |copy| (slot, copy))) {
+        let read = match copies.len() {
+            1 => medium.read_superblock(slot).await,
+            _ => medium.read_superblock_copy(copy, slot).await,
+        };
+        match read.and_then(|bytes| verified(&bytes, medium.cipher())) {
             Ok(found) => {
                 let is_newer =
                     |other: &StoredSuperblock| found.revision > other.superblock.revision;
@@ -53,20 +69,56 @@ pub(crate) async fn load_any<M: Medium>(medium: &M) -> Result<Loaded> {
                     newest = Some(StoredSuperblock { superblock: found, slot });
                 }
             }
-            Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
-            Err(error) => problems.push((slot, error)),
+            Err(error)
+                if matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::PermissionDenied) =>
+            {
+                return Err(error);
+            }
+            Err(error) => problems.push((slot, copy, error)),
         }
     }
     match newest {
         Some(stored) => {
-            let named = |(slot, error): (u32, Error)| {
-                Error::new(ErrorKind::Corrupt, format!("superblock slot {slot} is damaged"))
-                    .caused_by(error)
+            // A member that was left out meanwhile has no part in the drive any more.
+            let present = medium.copies();
+            problems.retain(|(_, copy, _)| copies.len() == 1 || present.contains(copy));
+            let named = |(slot, copy, error): (u32, CopyId, Error)| {
+                let on = match copies.len() {
+                    1 => String::new(),
+                    _ => format!(" on {}", copy_name(medium, copy)),
+                };
+                let what = format!("superblock slot {slot} is damaged{on}");
+                Error::new(ErrorKind::Corrupt, what).caused_by(error)
             };
             let problems = problems.into_iter().map(named).collect();
-            Ok(Loaded { stored, problems })
+            Ok(Loaded { stored, problems, copies: copies.len() })
         }
-        None => Err(no_superblock(problems)),
+        None => {
+            let slots = problems.into_iter().map(|(slot, _, error)| (slot, error));
+            Err(no_superblock(slots.collect()))
+        }
+    }
+}
+
+/// Returns where a copy of a medium is.
+pub(crate) fn copy_name<M: Medium>(medium: &M, copy: CopyId) -> String {
+    let members = medium.array().map(|array| array.members).unwrap_or_default();
+    let found = members.into_iter().find(|member| member.copy == copy);
+    found.map_or_else(|| "a member that was removed".to_owned(), |member| member.path)
+}
+
+/// Decodes a slot and verifies it with the keys.
+fn verified(bytes: &[u8], cipher: &Cipher) -> Result<Superblock> {
+    const DENIED: ErrorKind = ErrorKind::PermissionDenied;
+    let superblock = Superblock::decode(bytes)?;
+    match (superblock.keys.is_some(), cipher.is_plain()) {
+        (true, true) => Err(Error::new(DENIED, "the drive is encrypted, and no key was given")),
+        // Another drive may have been put in its place.
+        (false, false) => {
+            Err(Error::new(DENIED, "a key was given, and the drive is not encrypted"))
+        }
+        (false, true) => Ok(superblock),
+        (true, false) => Superblock::check_mac(bytes, cipher).map(|()| superblock),
     }
 }
 
@@ -104,7 +156,7 @@ pub(crate) async fn store_next<M: Medium>(
 pub(crate) async fn store<M: Medium>(medium: &M, slot: u32, superblock: &Superblock) -> Result<()> {
     superblock.check_invariants();
     let mut bytes = AlignedBuffer::zeroed(SUPERBLOCK_BYTES);
-    bytes.copy_from_slice(&superblock.encode());
+    bytes.copy_from_slice(&superblock.encode_with(medium.cipher()));
     medium.write_superblock(slot, bytes).await
 }
 

@@ -5,11 +5,13 @@
 //! places that it names do not change as long as the snapshot is read: garbage collection leaves
 //! what snapshots need where it is meanwhile, and tables say where it had moved frames before. So
 //! the two drives need to know nothing of each other but that. Where the checkpoint lies is asked
-//! of the open drive, not of the medium, where superblocks may just be written. A view has no
-//! tasks, and writes nothing.
+//! of the open drive, not of the medium, where superblocks may just be written. What was copied
+//! last may still be in buffers of the open drive, which a view does not see: it is written out
+//! first. A view has no tasks, and writes nothing.
 
 use std::rc::Rc;
 
+use super::super::core::Forwards;
 use super::super::maintenance::{check_kind, not_found};
 use super::super::options::OpenOptions;
 use super::super::recovery::{self, Limits};
@@ -39,7 +41,8 @@ impl<M: Medium + Clone, C: Clock + Clone> Drive<M, C> {
     ///
     /// # Errors
     /// `NotFound`, `InvalidInput` if it is a bookmark, `Busy` while it is being deleted, `Corrupt`
-    /// or `Medium` if its checkpoint cannot be read.
+    /// or `Medium` if its checkpoint cannot be read; as [`Drive::flush`] if what was moved last
+    /// cannot be written.
     pub async fn view(self: &Rc<Self>, name: &str, options: OpenOptions) -> Result<Rc<Self>> {
         let Some((entry, forwards)) = self.with_core(|core| core.begin_view(name))? else {
             let all = self.snapshots();
@@ -47,6 +50,9 @@ impl<M: Medium + Clone, C: Clock + Clone> Drive<M, C> {
         };
         let lease = Lease { origin: self.clone(), watermark: entry.watermark };
         check_kind(&entry, &options)?;
+        if !entry.is_bookmark {
+            self.write_out_copies(&forwards).await?;
+        }
         let superblock = recovery::superblock_of(self.core().superblock(), &entry);
         // There is no task to read ahead.
         let options = OpenOptions { read_only: true, read_ahead_bytes: 0, ..options };
@@ -64,5 +70,19 @@ impl<M: Medium + Clone, C: Clock + Clone> Drive<M, C> {
         view.lease = Some(lease);
         self.share_origin(&view);
         Ok(Rc::new(view))
+    }
+
+    /// Makes sure that the copies to which tables lead are on the medium. From now on nothing is
+    /// copied that a snapshot needs, since one is read.
+    ///
+    /// # Errors
+    /// As [`Drive::flush`], if one of them is not.
+    async fn write_out_copies(&self, forwards: &Forwards) -> Result<()> {
+        let are_in_memory = {
+            let core = self.core();
+            let mut copies = forwards.copies();
+            copies.any(|copied| core.in_memory(copied.address()).is_some())
+        };
+        if are_in_memory { self.flush_all().await } else { Ok(()) }
     }
 }

@@ -11,7 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::super::core::{Core, Forwards, GivesBack, Kept, Settings, table_of};
-use super::super::drive::superblocks;
+use super::super::drive::superblocks::{self, copy_name};
+use super::super::log::copies::{damaged_copies, whole_record};
 use super::super::log::records::{Found, check_possible, records};
 use super::super::log::segment_scan::SegmentScan;
 use super::super::map::{Lookup, Mapping, Reap};
@@ -22,21 +23,24 @@ use super::super::space::UsedSegment;
 use super::frames::check_frame;
 use super::problem::{PROBLEMS_LISTED_MAX, Problem};
 use crate::base::units::BLOCK_BYTES;
-use crate::base::{Error, ErrorKind, Lba, Result, SegmentId};
+use crate::base::{Error, ErrorKind, Lba, Result, SegmentId, SeqNo};
 use crate::codec::Decompressor;
-use crate::format::{FRAME_BLOCKS_MAX, Record, Snapshot, Superblock};
-use crate::media::Medium;
+use crate::format::{BatchHeader, FRAME_BLOCKS_MAX, Record, Snapshot, Superblock};
+use crate::media::{CopyId, Medium};
 
 /// A check writes nothing, so what the core writes by does not matter.
-const SETTINGS: Settings = Settings {
-    has_durable_appends: false,
-    prefers_written: false,
-    is_read_only: true,
-    map_cache_bytes: MAP_CACHE_BYTES_DEFAULT,
-    checkpoint_bytes: u64::MAX,
-    gives_back: GivesBack { empty: false, idle_percent: None },
-    warn_percent: None,
-};
+fn settings<M: Medium>(medium: &M) -> Settings {
+    Settings {
+        cipher: medium.cipher().clone(),
+        has_durable_appends: false,
+        prefers_written: false,
+        is_read_only: true,
+        map_cache_bytes: MAP_CACHE_BYTES_DEFAULT,
+        checkpoint_bytes: u64::MAX,
+        gives_back: GivesBack { empty: false, idle_percent: None },
+        warn_percent: None,
+    }
+}
 
 /// What a check found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,6 +99,18 @@ pub async fn check<M: Medium>(
     depth: Depth,
     progress: &mut dyn FnMut(Checked),
 ) -> Result<CheckReport> {
+    let copies = medium.copies();
+    let mut report = check_all(medium, depth, progress).await?;
+    report.add_left_out(medium, &copies);
+    Ok(report)
+}
+
+/// As [`check`], without a look at what was left out meanwhile.
+async fn check_all<M: Medium>(
+    medium: &M,
+    depth: Depth,
+    progress: &mut dyn FnMut(Checked),
+) -> Result<CheckReport> {
     let (superblock, problems) = load_superblock(medium).await?;
     let superblock = &superblock;
     let mut report = CheckReport::default();
@@ -102,7 +118,7 @@ pub async fn check<M: Medium>(
         report.add(problem, None);
     }
     let limits = Limits::for_map_cache(MAP_CACHE_BYTES_DEFAULT);
-    let recovered = match recover(medium, superblock, SETTINGS, limits).await {
+    let recovered = match recover(medium, superblock, settings(medium), limits).await {
         Ok(recovered) => recovered,
         Err(error) if error.kind() == ErrorKind::Corrupt => {
             report.add(&error, None);
@@ -145,10 +161,13 @@ pub async fn check_snapshot<M: Medium>(
     depth: Depth,
     progress: &mut dyn FnMut(Checked),
 ) -> Result<CheckReport> {
+    let copies = medium.copies();
     let (superblock, _) = load_superblock(medium).await?;
     let (entry, forwards) = Reader::new(medium, &superblock).find_snapshot(name).await?;
     let depth = if entry.is_bookmark { Depth::Quick } else { depth };
-    check_view(medium, &superblock, (&entry, forwards), depth, progress).await
+    let mut report = check_view(medium, &superblock, (&entry, forwards), depth, progress).await?;
+    report.add_left_out(medium, &copies);
+    Ok(report)
 }
 
 /// Reads the superblock, and what is wrong with its slots.
@@ -169,7 +188,7 @@ async fn check_view<M: Medium>(
 ) -> Result<CheckReport> {
     let superblock = &superblock_of(superblock, entry);
     let limits = Limits::for_map_cache(MAP_CACHE_BYTES_DEFAULT);
-    let recovered = restore(medium, superblock, SETTINGS, limits, forwards).await?;
+    let recovered = restore(medium, superblock, settings(medium), limits, forwards).await?;
     let report = CheckReport::default();
     check_recovered(medium, superblock, recovered, report, depth, progress).await
 }
@@ -182,13 +201,23 @@ async fn check_recovered<M: Medium>(
     depth: Depth,
     progress: &mut dyn FnMut(Checked),
 ) -> Result<CheckReport> {
-    let Recovered { core, batches, problems, .. } = recovered;
+    let Recovered { core, batches, problems, walk_end } = recovered;
+    let first_unproven = walk_end.unproven.first().map(|batch| batch.seq);
+    let watermark = first_unproven.map_or(SeqNo(u64::MAX), |seq| SeqNo(seq.0.saturating_sub(1)));
     for problem in &problems {
         report.add(problem, None);
     }
     report.recovered_batches = batches;
-    let reader = Reader::new(medium, superblock);
-    let mut check = Check { medium, superblock, reader, core, report };
+    let reader = match core.is_view() {
+        // Its map names what may have been moved, in segments that may be gone.
+        true => {
+            let reader = Reader::of_kept(medium, superblock, core.forwards());
+            reader.widen(core.space().segment_count());
+            reader
+        }
+        false => Reader::new(medium, superblock),
+    };
+    let mut check = Check { medium, superblock, reader, core, watermark, report };
     check.reap().await?;
     let Counted { by_map, by_use } = check.check_map().await?;
     check.check_accounting(&by_map);
@@ -210,6 +239,20 @@ impl CheckReport {
             problem.what = format!("snapshot {name}: {}", problem.what);
             problem
         }));
+    }
+
+    /// Adds that copies which were there at the beginning were left out: members that do not
+    /// answer.
+    fn add_left_out<M: Medium>(&mut self, medium: &M, before: &[CopyId]) {
+        let present = medium.copies();
+        let members = medium.array().map(|array| array.members).unwrap_or_default();
+        for member in members {
+            if before.contains(&member.copy) && !present.contains(&member.copy) {
+                let why = member.error.map(|why| format!(": {why}")).unwrap_or_default();
+                let what = format!("{} was left out, and not all of it checked{why}", member.path);
+                self.add(&Error::new(ErrorKind::Medium, what), None);
+            }
+        }
     }
 
     fn add(&mut self, error: &Error, lbas: Option<(Lba, u64)>) {
@@ -234,6 +277,8 @@ struct Check<'a, M> {
     superblock: &'a Superblock,
     reader: Reader<'a, M>,
     core: Core,
+    /// Up to here, every copy has every batch.
+    watermark: SeqNo,
     report: CheckReport,
 }
 
@@ -349,6 +394,8 @@ impl<M: Medium> Check<'_, M> {
         // Where nothing was moved, these are the same.
         let used: BTreeSet<_> = used.chain(counted.keys().copied()).collect();
         let segments_total = used.len() as u64;
+        let metadata = self.core.metadata().into_iter();
+        let metadata: BTreeSet<_> = metadata.map(|place| (place.segment, place.offset)).collect();
         for (segments, used) in (1..).zip(used) {
             let SegmentUse { segment, generation } = used;
             let shape = self.superblock.shape();
@@ -357,7 +404,8 @@ impl<M: Medium> Check<'_, M> {
             let mut missing_blocks = counted.get(&used).copied().unwrap_or(0);
             while let Some((header, body)) = scan.next().await {
                 self.report.batches += 1;
-                for found in records(&header, body) {
+                let mut live_records = Vec::new();
+                for found in records(self.medium.cipher(), &header, body) {
                     // What follows it is missed below.
                     let Ok(found) = found else { break };
                     self.report.records += 1;
@@ -365,13 +413,16 @@ impl<M: Medium> Check<'_, M> {
                     if live > 0 {
                         missing_blocks -= live.min(missing_blocks);
                         self.report.frames += 1;
-                        let checked = check_frame(&found, &mut decompressor, &mut frame)
-                            .and_then(|()| self.check_table(&found));
+                        let checked = self.check_frame(&found, &mut decompressor, &mut frame).await;
                         if let Err(error) = checked {
                             self.report.add(&error, Some(found.record.lba_range()));
                         }
                     }
+                    if live > 0 || metadata.contains(&(segment, found.place.offset)) {
+                        live_records.push(found);
+                    }
                 }
+                self.check_copies(&header, &live_records).await;
                 self.report.checked_bytes += header.batch_bytes();
                 let bytes = self.report.checked_bytes;
                 progress(Checked { segments, segments_total, bytes });
@@ -383,6 +434,42 @@ impl<M: Medium> Check<'_, M> {
             }
         }
         Ok(())
+    }
+
+    /// Checks a frame; of a mirror, in the first copy in which it is whole.
+    async fn check_frame(
+        &self,
+        found: &Found<'_>,
+        decompressor: &mut Decompressor,
+        frame: &mut [u8],
+    ) -> Result<()> {
+        let cipher = self.medium.cipher();
+        let mut whole = None;
+        if self.medium.copies().len() > 1 && !found.is_whole() {
+            whole = whole_record(self.medium, &self.superblock.shape(), found).await;
+        }
+        let found = Found { bytes: whole.as_deref().unwrap_or(found.bytes), ..*found };
+        check_frame(cipher, &found, decompressor, frame)?;
+        self.check_table(&found)
+    }
+
+    /// Compares the copies of a batch in which these records are live; reports those that are
+    /// damaged. What an unclean end has left in some copies only is no damage: the next opening for
+    /// writing makes them equal.
+    async fn check_copies(&mut self, header: &BatchHeader, live: &[Found<'_>]) {
+        let Some(first) = live.first().filter(|_| self.medium.copies().len() > 1) else { return };
+        if header.seq > self.watermark {
+            return;
+        }
+        let shape = self.superblock.shape();
+        for copy in damaged_copies(self.medium, &shape, header, live).await {
+            let what =
+                format!("the copy of a batch on {} is damaged", copy_name(self.medium, copy));
+            let error = Error::new(ErrorKind::Corrupt, what).in_segment(header.segment);
+            let lbas =
+                matches!(first.record, Record::Data { .. }).then(|| first.record.lba_range());
+            self.report.add(&error.at_offset(header.offset.into()), lbas);
+        }
     }
 
     /// Returns how many blocks of a record the map still names there.

@@ -10,6 +10,8 @@ use crate::base::units::BLOCK_BYTES;
 use crate::codec::Codec;
 use crate::format::{Origin, Receiving};
 use crate::media::Medium;
+use crate::media::array::ArrayInfo;
+use crate::media::tier::Status;
 
 /// A snapshot of a drive's facts. Bytes throughout; fields appear in JSON under these names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -47,6 +49,12 @@ pub struct Info {
     /// Whether new frames are of independent blocks.
     #[serde(default)]
     pub block_frames: bool,
+    /// Whether everything on the medium is encrypted.
+    #[serde(default)]
+    pub encrypted: bool,
+    /// Whether a key that was replaced is still in use: `pumice rekey` goes on with that.
+    #[serde(default)]
+    pub has_earlier_key: bool,
     /// Codec for new data, as given to `create`.
     pub codec: String,
     /// Bytes the host wrote, over the drive's life.
@@ -79,6 +87,9 @@ pub struct Info {
     /// Bytes of segments that snapshots need and that are not live.
     #[serde(default)]
     pub snapshot_bytes: u64,
+    /// When the oldest snapshot was taken, in seconds since 1970.
+    #[serde(default)]
+    pub snapshot_oldest_seconds: Option<u64>,
     /// The snapshot of which the disk holds a part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receiving: Option<Partial>,
@@ -88,6 +99,12 @@ pub struct Info {
     /// Number of clones that read from snapshots.
     #[serde(default)]
     pub clones: u32,
+    /// On several files or devices, their state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub array: Option<ArrayInfo>,
+    /// In a bucket, how its journal stands to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bucket: Option<Status>,
     /// Bytes that the log occupies on the medium: whole segments, and what is filled of those that
     /// are written to.
     pub occupied_bytes: u64,
@@ -266,7 +283,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             host_bytes => bytes as f64 / host_bytes as f64,
         };
         let space = core.space();
-        let clones = core.snapshots().kept().iter().map(|kept| kept.entry.clones.len());
+        let kept = core.snapshots().kept();
+        let clones = kept.iter().map(|kept| kept.entry.clones.len());
         Info {
             uuid: superblock.uuid,
             format_version: crate::format::FORMAT_VERSION,
@@ -282,6 +300,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             free_segments: space.free_count(),
             bad_segments: superblock.bad_segments.iter().map(|segment| segment.0).collect(),
             frame_blocks: superblock.frame_blocks,
+            encrypted: superblock.keys.is_some(),
+            has_earlier_key: superblock.keys.as_ref().is_some_and(|keys| keys.earlier.is_some()),
             preallocated: superblock.is_preallocated,
             block_frames: superblock.has_block_frames,
             codec: Codec::from_format(superblock.codec, superblock.codec_level).to_string(),
@@ -296,11 +316,14 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             warn_percent: self.thresholds(),
             warnings: self.warnings(),
             alerts: self.alerts(),
-            snapshots: u32::try_from(core.snapshots().kept().len()).unwrap_or(u32::MAX),
+            snapshots: u32::try_from(kept.len()).unwrap_or(u32::MAX),
             snapshot_bytes: space.retained_dead_bytes(superblock.segment_bytes),
+            snapshot_oldest_seconds: kept.first().map(|kept| kept.entry.created_seconds),
             receiving: superblock.receiving.map(Partial::from),
             origin: superblock.origin.as_ref().map(OriginInfo::from),
             clones: u32::try_from(clones.sum::<usize>()).unwrap_or(u32::MAX),
+            array: self.medium().array(),
+            bucket: self.medium().bucket(),
             occupied_bytes: core.occupied().bytes,
             warm_bytes: core.warm_bytes(),
             mapped_bytes: core.map().mapped_blocks() * BLOCK_BYTES as u64,

@@ -50,6 +50,10 @@ pub enum AlertKind {
     Full,
     /// The path of the medium no longer leads to it.
     Misplaced,
+    /// The bucket lags far, or another machine has taken the drive over.
+    Bucket,
+    /// A member of the array is out.
+    Degraded,
     /// Reads or a scrub met bytes that are not what was written.
     Damage,
     /// A threshold of space is passed.
@@ -161,6 +165,12 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         }
         if let Some(what) = self.medium().misplaced() {
             say(AlertKind::Misplaced, false, what);
+        }
+        if let Some((refuses, what)) = self.medium().bucket().and_then(|bucket| bucket.alert()) {
+            say(AlertKind::Bucket, refuses, what);
+        }
+        if let Some(what) = self.medium().array().and_then(|array| array.alert()) {
+            say(AlertKind::Degraded, false, what);
         }
         let (reads, scrub) = (core.counters().corrupt_reads.get(), self.scrub.get());
         if reads > 0 || scrub.scrub_problems > 0 {

@@ -13,8 +13,10 @@
 //! what has died since it was read is no problem. What is only in batch buffers is left out: a
 //! segment is read up to the last batch sealed when its turn came, once that is written.
 //!
-//! What is damaged and can be restored from parity is written again elsewhere: metadata by a
-//! checkpoint at the end, frames as garbage collection moves them. Nothing else is repaired.
+//! On a mirror, every copy of a batch is read, and those that differ from one that is right are
+//! overwritten. What is then still damaged and can be restored from parity is written again
+//! elsewhere: metadata by a checkpoint at the end, frames as garbage collection moves them. Nothing
+//! else is repaired.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -23,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::core::{Core, Kept};
 use super::super::drive::{Drive, ScrubProgress, superblocks};
+use super::super::log::copies;
 use super::super::log::metadata::{Wanted, decode_meta};
 use super::super::log::records::{Found, check_possible, records};
 use super::super::log::segment_scan::SegmentScan;
@@ -37,7 +40,7 @@ use crate::base::{Clock, Error, ErrorKind, Lba, Result, SegmentId, SeqNo};
 use crate::codec::Decompressor;
 use crate::format::{
     DIRECTORY_PAGE_LEAVES, FRAME_BLOCKS_MAX, LEAF_BLOCKS, MetaKind, MetadataAddress, Record,
-    RecordAddress, Stream, decode_page,
+    RecordAddress, Stream, Superblock, decode_page,
 };
 use crate::media::Medium;
 
@@ -188,6 +191,10 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
         let drive = self.drive;
         let _turn = drive.turn().await;
         match superblocks::load(&drive.medium).await {
+            // The checkpoint at the end writes all copies of both.
+            Ok(loaded) if loaded.copies > 1 && !drive.is_read_only() => {
+                self.report.repaired += loaded.problems.len() as u64;
+            }
             Ok(loaded) => loaded.problems.iter().for_each(|error| self.report.add(error, None)),
             Err(error) => self.report.add(&error, None),
         }
@@ -227,7 +234,7 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
             damaged.extend(found.into_iter().map(|error| error.in_segment(piece.segment)));
             self.report.metadata += 1;
         }
-        self.check_snapshot_roots(&reader).await;
+        self.check_snapshot_roots(&superblock).await;
         self.rewrite_roots(damaged);
     }
 
@@ -309,7 +316,9 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
 
     /// Checks the roots of snapshots, which stay where they are, and reports those of which more is
     /// known to be damaged.
-    async fn check_snapshot_roots(&mut self, reader: &Reader<'_, M>) {
+    async fn check_snapshot_roots(&mut self, superblock: &Superblock) {
+        let forwards = self.drive.core().forwards().of_metadata();
+        let reader = Reader::of_kept(&self.drive.medium, superblock, &forwards);
         let kept = self.drive.core().snapshots().kept().to_vec();
         for Kept { entry, damage, .. } in kept {
             self.report.metadata += 1;
@@ -360,11 +369,19 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
             if header.seq > extent.last {
                 break;
             }
+            if drive.medium.copies().len() > 1 && !drive.is_read_only() {
+                match copies::repair_batch(&drive.medium, &shape, &header).await {
+                    Ok(Some(copies)) => self.report.repaired += u64::from(copies),
+                    // What cannot be repaired and is live is reported below.
+                    Ok(None) => _ = drive.repair_records(&header, body).await,
+                    Err(error) => self.report.add(&error.in_segment(segment), None),
+                }
+            }
             self.is_beyond_parity = false;
             let last = drive.core().space().last_seq(segment);
             self.is_of_log = !is_after_last && header.seq <= last;
             is_after_last |= header.seq >= last;
-            for found in records(&header, body) {
+            for found in records(drive.medium.cipher(), &header, body) {
                 // What follows it is missed below.
                 let Ok(found) = found else { break };
                 live_bytes += self.check_record(&found).await;
@@ -457,7 +474,7 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
             self.report.frames += 1;
             let checked = {
                 let decompressor = &mut *self.decompressor.borrow_mut();
-                check_frame(found, decompressor, &mut self.frame)
+                check_frame(self.drive.medium.cipher(), found, decompressor, &mut self.frame)
             };
             if let Err(error) = checked {
                 // Otherwise its content is lost, or cannot be decoded.
@@ -485,7 +502,7 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
         let moved_before = drive.core().counters().moved_bytes.get();
         let mut mover = Mover::new(drive);
         mover.repairs = true;
-        for found in records(&header, body).map_while(Result::ok) {
+        for found in records(self.drive.medium.cipher(), &header, body).map_while(Result::ok) {
             if drive.is_read_only() || drive.core().is_ending() {
                 return;
             }
@@ -533,7 +550,8 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
             return None;
         }
         let limits = core.map_limits();
-        let checked = decode_meta(bytes, &self.decompressor, wanted);
+        let cipher = self.drive.medium.cipher();
+        let checked = decode_meta(cipher, bytes, &self.decompressor, wanted);
         Some(checked.and_then(|metadata| match kind {
             MetaKind::Leaf => Leaf::decode(&metadata.raw, &limits).map(|_| ()),
             _ => decode_page(&metadata.raw, &limits).map(|_| ()),

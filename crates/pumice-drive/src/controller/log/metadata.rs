@@ -13,8 +13,10 @@ use super::buffers::Buffers;
 use super::parity::restore_record;
 use crate::base::{Error, ErrorKind, Result};
 use crate::codec::{Decompressor, Encoding};
+use crate::crypt::{Binding, Cipher, SEAL_BYTES};
 use crate::format::{
-    MetaKind, MetadataAddress, Record, RecordAddress, check_payload, leaf_bytes_max, meta_payload,
+    MetaKind, MetadataAddress, Record, RecordAddress, SEALED, check_payload, leaf_bytes_max,
+    meta_payload,
 };
 use crate::media::Medium;
 
@@ -83,7 +85,8 @@ pub(crate) async fn read_meta<M: Medium>(
     let (bytes, result) = medium.read(wanted.place.segment, start, buffer).await;
     let (_, record) = bytes.split_at((offset - start) as usize);
     let (record, _) = record.split_at(wanted.record_bytes as usize);
-    let decoded = result.and_then(|()| decode_meta(record, decompressor, wanted));
+    let cipher = medium.cipher();
+    let decoded = result.and_then(|()| decode_meta(cipher, record, decompressor, wanted));
     buffers.put(bytes, in_flight);
     let Err(error) = decoded else { return decoded };
     // A part that cannot be read comes first: that may pass, and the rest be restored.
@@ -110,7 +113,7 @@ async fn restore_meta<M: Medium>(
 ) -> Result<Option<Metadata>> {
     let mut restored = None;
     let mut decode = |record: &[u8]| {
-        restored = decode_meta(record, decompressor, wanted).ok();
+        restored = decode_meta(medium.cipher(), record, decompressor, wanted).ok();
         restored.is_some()
     };
     restore_record(medium, segment_bytes, wanted.place, wanted.record_bytes, &mut decode).await?;
@@ -122,6 +125,7 @@ async fn restore_meta<M: Medium>(
 /// # Errors
 /// `Corrupt`, naming the place.
 pub(crate) fn decode_meta(
+    cipher: &Cipher,
     bytes: &[u8],
     decompressor: &RefCell<Decompressor>,
     wanted: Wanted,
@@ -131,7 +135,7 @@ pub(crate) fn decode_meta(
         let error = Error::new(ErrorKind::Corrupt, what);
         error.in_segment(place.segment).at_offset(u64::from(place.offset))
     };
-    let record = Record::decode(bytes, place)?;
+    let record = Record::decode_with(bytes, place, cipher)?;
     let Record::Meta { kind, number, encoding, payload_checksum, .. } = record else {
         return Err(wrong("a record is not the metadata record that the map names"));
     };
@@ -140,6 +144,20 @@ pub(crate) fn decode_meta(
     }
     let (_, payload) = bytes.split_at(record.header_bytes() as usize);
     check_payload(payload, payload_checksum, place)?;
+    let is_sealed = encoding & SEALED != 0;
+    if is_sealed == cipher.is_plain() || (is_sealed && payload.len() < SEAL_BYTES) {
+        return Err(wrong("a metadata record has an unknown encoding"));
+    }
+    let mut opened = Vec::new();
+    let payload = if is_sealed {
+        let binding = Binding::metadata(kind as u8, number, encoding, place.bytes());
+        opened.resize(payload.len() - SEAL_BYTES, 0);
+        cipher.open(place.generation, binding, payload, &mut opened)?;
+        &opened
+    } else {
+        payload
+    };
+    let encoding = encoding & !SEALED;
     let (raw_bytes, encoded) = meta_payload(payload)?;
     let bytes_max = match kind {
         MetaKind::Root => raw_bytes,

@@ -18,9 +18,9 @@
 //!
 //! * `framing`: a write into frames and fills.
 //! * `packing`: records into the buffer of an open batch.
-//! * `records`: records out of a batch that was read.
+//! * `records`: records out of a batch that was read; `payload`: what frames hold.
 //! * `window`, `segment_scan`, `walk`: reading a segment, its batches, the whole log.
-//! * `parity`: what restores a damaged batch.
+//! * `parity`: what restores a damaged batch. `copies`: those of a batch on a mirror.
 //! * `watermark`: up to where everything is durable.
 //! * `metadata`, `buffers`: reading one metadata record, and buffers for reads.
 //!
@@ -35,10 +35,13 @@
 
 pub(crate) mod buffers;
 mod by_stream;
+pub(crate) mod copies;
+mod expired;
 pub(crate) mod framing;
 pub(crate) mod metadata;
 pub(crate) mod packing;
 pub(crate) mod parity;
+pub(crate) mod payload;
 pub(crate) mod records;
 pub(crate) mod segment_scan;
 pub(crate) mod walk;
@@ -57,9 +60,10 @@ use watermark::Watermark;
 use super::place::FrameAddress;
 use crate::base::units::len_u32;
 use crate::base::{AlignedBuffer, Error, ErrorKind, Result, SegmentId, SeqNo};
+use crate::crypt::Cipher;
 use crate::format::{
-    BATCH_ALIGNMENT, BATCH_HEADER_BYTES, BatchHeader, DriveShape, Record, SEGMENT_HEADER_BYTES,
-    SegmentHeader, Stream,
+    BATCH_ALIGNMENT, BATCH_HEADER_BYTES, BatchHeader, DriveShape, KeySlot, Record,
+    SEGMENT_HEADER_BYTES, SegmentHeader, Stream,
 };
 
 /// Batch buffers of a drive: one open in each stream, the rest on their way to the medium. Eight
@@ -79,11 +83,11 @@ pub(crate) const fn closing_bytes(stream: Stream) -> u32 {
 }
 
 /// [`BATCH_ALIGNMENT`] in the width of offsets within a segment.
-const UNIT: u32 = 4096;
+pub(crate) const UNIT: u32 = 4096;
 const _: () = assert!(UNIT as usize == BATCH_ALIGNMENT, "the unit of offsets is that of batches");
 
 /// [`SEGMENT_HEADER_BYTES`] in the width of offsets within a segment.
-const FIRST_BATCH_OFFSET: u32 = 4096;
+pub(crate) const FIRST_BATCH_OFFSET: u32 = 4096;
 const _: () = assert!(
     FIRST_BATCH_OFFSET as usize == SEGMENT_HEADER_BYTES,
     "the first batch of a segment follows the segment's header"
@@ -94,7 +98,7 @@ const _: () = assert!(
 const SEQ_END: u64 = 1 << 55;
 
 /// Returns the bytes of a batch whose header was decoded, which holds it to a maximum.
-fn batch_bytes(header: &BatchHeader) -> u32 {
+pub(crate) fn batch_bytes(header: &BatchHeader) -> u32 {
     u32::try_from(header.batch_bytes()).expect("a decoded batch has at most 4 MiB")
 }
 
@@ -222,6 +226,13 @@ pub(crate) struct Log {
     /// The first batch of the epoch.
     opening_seq: SeqNo,
     uuid: Uuid,
+    cipher: Cipher,
+    /// What segment headers repeat of the keys.
+    recovery: Option<KeySlot>,
+    /// What headers of a lower generation repeat: that of the key before.
+    earlier_recovery: Option<KeySlot>,
+    /// No stream continues in a use of a segment with a lower generation.
+    expired: u64,
     poison: Option<String>,
     /// The last batch for which the medium had no space, until it is written.
     lacks_space: Option<SeqNo>,
@@ -266,6 +277,10 @@ impl Log {
             epoch,
             opening_seq: SeqNo(end.seq.0.saturating_add(1)),
             uuid,
+            cipher: Cipher::default(),
+            recovery: None,
+            earlier_recovery: None,
+            expired: 0,
             poison: None,
             lacks_space: None,
             superblock_lacks_space: false,
@@ -278,6 +293,12 @@ impl Log {
         log
     }
 
+    /// Returns the log of a drive with this cipher, whose segment headers repeat a key slot.
+    pub(crate) fn with_keys(self, cipher: Cipher, recovery: Option<KeySlot>) -> Self {
+        assert_eq!(self.chain, self.written, "keys are set before anything is written");
+        Self { cipher, recovery, ..self }
+    }
+
     #[inline]
     fn open(&self, stream: Stream) -> Option<&OpenBatch> {
         self.open[stream].as_ref()
@@ -288,7 +309,7 @@ impl Log {
     #[inline]
     pub(crate) fn fit(&self, stream: Stream, bytes: usize, segments_end: u32) -> Fit {
         let Some(tail) = self.tail(stream) else { return Fit::NewSegment };
-        if tail.segment.0 >= segments_end {
+        if tail.segment.0 >= segments_end || self.is_expired(&tail) {
             return Fit::NewSegment;
         }
         let open = self.open(stream);
@@ -395,7 +416,7 @@ impl Log {
         assert!(used.is_multiple_of(UNIT), "batches begin at multiples of the alignment");
         let buffer = self.take_buffer();
         let place = BatchPlace { segment, generation, base: used };
-        let open = OpenBatch::begin(buffer, place, stream, segment_end);
+        let open = OpenBatch::begin(buffer, place, stream, segment_end, self.cipher.clone());
         self.open[stream] = Some(open);
         self.check_invariants();
     }
@@ -442,7 +463,10 @@ impl Log {
         assert_eq!(open.begin_in(tail.segment), Some(tail.used), "a batch begins at its tail");
         let media_bytes = u64::from(end - tail.used);
         let overhead_bytes = end - tail.used - len_u32(open.records_bytes());
-        let segment_header = (tail.used == 0).then_some(SegmentHeader {
+        let is_earlier = tail.generation < self.expired;
+        let recovery = if is_earlier { &self.earlier_recovery } else { &self.recovery };
+        let segment_header = (tail.used == 0).then(|| SegmentHeader {
+            recovery: recovery.clone(),
             uuid: self.uuid,
             generation: tail.generation,
             first_seq: seq,

@@ -19,13 +19,16 @@ use crate::base::checksum::crc64;
 use crate::base::units::{BLOCK_BYTES, len_u32};
 use crate::base::{AlignedBuffer, Lba, SegmentId};
 use crate::codec::{Compressor, Encoding};
+use crate::crypt::{Binding, Cipher, NONCE_BYTES, SEAL_BYTES};
 use crate::format::{
     BATCH_ALIGNMENT, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, FRAME_BLOCKS_MAX,
     META_ALIGNMENT, META_PREFIX_BYTES, MetaKind, MetadataAddress, RECORD_HEADER_BYTES, Record,
-    RecordAddress, SEGMENT_HEADER_BYTES, SOURCE_BYTES, SegmentHeader, Source, Stream, chain_record,
+    RecordAddress, SEALED, SEGMENT_HEADER_BYTES, SOURCE_BYTES, SegmentHeader, Source, Stream,
+    chain_record,
 };
 
 use super::parity::{fill_parity, parity_pages, room_beside_parity};
+use super::payload::encode_sealed;
 
 /// A host write of up to this many bytes is atomic; a longer one is cut, between blocks, into
 /// pieces of at most as many.
@@ -40,7 +43,7 @@ const _: () = assert!(
         >= SEGMENT_HEADER_BYTES
             + BATCH_HEADER_BYTES
             + ATOMIC_WRITE_BYTES
-            + ATOMIC_WRITE_BYTES / BLOCK_BYTES * RECORD_HEADER_BYTES
+            + ATOMIC_WRITE_BYTES / BLOCK_BYTES * (RECORD_HEADER_BYTES + SEAL_BYTES)
             + BATCH_ALIGNMENT,
     "a batch holds an atomic write, whatever its content"
 );
@@ -72,6 +75,7 @@ pub(crate) struct OpenBatch {
     record_count: u32,
     records_checksum: u32,
     stream: Stream,
+    cipher: Cipher,
 }
 
 /// A metadata record that was appended.
@@ -99,6 +103,8 @@ pub(crate) struct MovedFrame<'a> {
     pub(crate) payload_checksum: u64,
     /// The frames that its blocks were copied from, in order.
     pub(crate) sources: &'a [Source],
+    /// A generation with the key by which the payload is sealed.
+    pub(crate) generation: u64,
 }
 
 impl MovedFrame<'_> {
@@ -115,26 +121,27 @@ pub(crate) fn batch_buffer() -> Arc<AlignedBuffer> {
 
 /// Returns the bytes of memory of a batch buffer.
 pub(crate) fn batch_buffer_bytes() -> usize {
-    let slack = Compressor::target_bytes(FRAME_BLOCKS_MAX as usize * BLOCK_BYTES);
+    let slack = Compressor::target_bytes(FRAME_BLOCKS_MAX as usize * BLOCK_BYTES) + SEAL_BYTES;
     (BATCH_LIMIT + slack).next_multiple_of(BATCH_ALIGNMENT)
 }
 
-/// Returns the most bytes that a metadata record with `raw_bytes` before encoding can take in a
-/// batch.
-pub(crate) fn meta_bytes_max(raw_bytes: usize) -> usize {
-    let bytes = RECORD_HEADER_BYTES + META_PREFIX_BYTES + raw_bytes;
+/// Returns the most bytes that a metadata record with `raw_bytes` before encoding, and
+/// `seal_bytes` for its seal, can take in a batch.
+pub(crate) fn meta_bytes_max(raw_bytes: usize, seal_bytes: usize) -> usize {
+    let bytes = RECORD_HEADER_BYTES + seal_bytes + META_PREFIX_BYTES + raw_bytes;
     bytes.next_multiple_of(META_ALIGNMENT as usize)
 }
 
 /// Returns the most bytes that moving `blocks` blocks can take in a batch: each stored as it is, in
-/// a frame of its own.
-pub(crate) fn moved_bytes_max(blocks: usize) -> usize {
-    blocks * (RECORD_HEADER_BYTES + SOURCE_BYTES + BLOCK_BYTES)
+/// a frame of its own with `seal_bytes` for its seal.
+pub(crate) fn moved_bytes_max(blocks: usize, seal_bytes: usize) -> usize {
+    blocks * (RECORD_HEADER_BYTES + SOURCE_BYTES + seal_bytes + BLOCK_BYTES)
 }
 
-/// Returns the most bytes that writing `blocks` blocks can take in a batch.
-pub(crate) fn worst_case_bytes(blocks: usize) -> usize {
-    blocks * (BLOCK_BYTES + RECORD_HEADER_BYTES)
+/// Returns the most bytes that writing `blocks` blocks can take in a batch, with `seal_bytes` for
+/// the seal of each frame.
+pub(crate) fn worst_case_bytes(blocks: usize, seal_bytes: usize) -> usize {
+    blocks * (BLOCK_BYTES + RECORD_HEADER_BYTES + seal_bytes)
 }
 
 impl OpenBatch {
@@ -145,6 +152,7 @@ impl OpenBatch {
         place: BatchPlace,
         stream: Stream,
         segment_end: u32,
+        cipher: Cipher,
     ) -> Self {
         let bytes = exclusive(&mut buffer);
         bytes.set_len(bytes.capacity());
@@ -154,7 +162,17 @@ impl OpenBatch {
         let limit = room_beside_parity(stream, BATCH_LIMIT.min(room as usize));
         let used = header_at + BATCH_HEADER_BYTES;
         assert!(used <= limit, "a batch has room for its headers");
-        Self { buffer, place, header_at, used, limit, record_count: 0, records_checksum: 0, stream }
+        Self {
+            buffer,
+            place,
+            header_at,
+            used,
+            limit,
+            record_count: 0,
+            records_checksum: 0,
+            stream,
+            cipher,
+        }
     }
 
     /// Returns the offset at which the batch begins, if it lies in `segment`.
@@ -210,20 +228,23 @@ impl OpenBatch {
     ) -> FramePlace {
         assert!(blocks > 0, "a frame has a block");
         let place = self.record_address();
-        let (header, target) = self.rest().split_at_mut(RECORD_HEADER_BYTES);
-        let (encoding, stored) = encode(target);
-        assert!(stored <= usize::from(blocks) * BLOCK_BYTES, "an encoded frame never grows");
+        let (rest, cipher) = self.rest();
+        let (header, target) = rest.split_at_mut(RECORD_HEADER_BYTES);
+        let bind = |encoding| Binding::frame(lba, blocks, encoding);
+        let (encoding, stored) = encode_sealed(target, place.generation, cipher, encode, bind);
+        let longest = usize::from(blocks) * BLOCK_BYTES + cipher.seal_bytes();
+        assert!(stored <= longest, "an encoded frame never grows");
         let payload = target.get(..stored).expect("an encoded frame lies in its target");
         let record = Record::Data {
             lba,
             lba_count: u16::from(blocks),
             source_count: 0,
-            encoding: encoding as u8,
+            encoding,
             stored_bytes: len_u32(stored),
             payload_checksum: crc64(payload),
         };
         record.check_invariants();
-        record.encode_into(place, &[], header);
+        record.encode_with(place, &[], header, cipher);
         self.advance(record.record_bytes() as usize);
         FramePlace {
             segment: place.segment,
@@ -236,10 +257,6 @@ impl OpenBatch {
     /// Copies a moved frame into the batch as it is. The caller has made sure of the room.
     pub(crate) fn push_moved(&mut self, frame: &MovedFrame<'_>) -> FramePlace {
         assert!(!frame.sources.is_empty(), "a moved frame names its sources");
-        assert!(
-            frame.payload.len() <= usize::from(frame.blocks) * BLOCK_BYTES,
-            "a payload is never longer than its blocks"
-        );
         let place = self.record_address();
         let source_count = u8::try_from(frame.sources.len());
         let record = Record::Data {
@@ -250,9 +267,10 @@ impl OpenBatch {
             stored_bytes: len_u32(frame.payload.len()),
             payload_checksum: frame.payload_checksum,
         };
-        let (header, rest) = self.rest().split_at_mut(record.header_bytes() as usize);
+        let (rest, cipher) = self.rest();
+        let (header, rest) = rest.split_at_mut(record.header_bytes() as usize);
         record.check_invariants();
-        record.encode_into(place, frame.sources, header);
+        record.encode_with(place, frame.sources, header, cipher);
         let (payload, _) = rest.split_at_mut(frame.payload.len());
         payload.copy_from_slice(frame.payload);
         self.advance(record.record_bytes() as usize);
@@ -269,7 +287,8 @@ impl OpenBatch {
         assert_eq!(record.stored_bytes(), 0, "a record about a range has no payload");
         let place = self.record_address();
         record.check_invariants();
-        record.encode_into(place, &[], self.rest());
+        let (rest, cipher) = self.rest();
+        record.encode_with(place, &[], rest, cipher);
         self.advance(record.record_bytes() as usize);
     }
 
@@ -292,27 +311,38 @@ impl OpenBatch {
     ) -> MetaRecord {
         let place = self.record_address();
         assert!(place.offset.is_multiple_of(META_ALIGNMENT), "metadata is aligned");
-        let (header, rest) = self.rest().split_at_mut(RECORD_HEADER_BYTES);
-        let (prefix, target) = rest.split_at_mut(META_PREFIX_BYTES);
+        let (rest, cipher) = self.rest();
+        let seal_bytes = cipher.seal_bytes();
+        let (header, rest) = rest.split_at_mut(RECORD_HEADER_BYTES);
+        let (_, clear) = rest.split_at_mut(if cipher.is_plain() { 0 } else { NONCE_BYTES });
+        let (prefix, target) = clear.split_at_mut(META_PREFIX_BYTES);
         let (encoding, encoded) = compressor.compress(raw, target);
         assert!(encoded <= raw.len(), "encoded metadata never grows");
         let lengths = [len_u32(raw.len()), len_u32(encoded)].map(u32::to_le_bytes);
         prefix.copy_from_slice(lengths.as_flattened());
-        let record_bytes = meta_bytes_max(encoded);
+        let record_bytes = meta_bytes_max(encoded, seal_bytes);
         let stored_bytes = record_bytes - RECORD_HEADER_BYTES;
-        let (payload, _) = rest.split_at_mut(stored_bytes);
-        let (_, padding) = payload.split_at_mut(META_PREFIX_BYTES + encoded);
+        let (clear, _) = clear.split_at_mut(stored_bytes - seal_bytes);
+        let (_, padding) = clear.split_at_mut(META_PREFIX_BYTES + encoded);
         padding.fill(0);
+        let clear_bytes = clear.len();
+        let mut encoding = encoding as u8;
+        if !cipher.is_plain() {
+            encoding |= SEALED;
+            let binding = Binding::metadata(kind as u8, number, encoding, place.bytes());
+            cipher.seal(place.generation, binding, rest, clear_bytes);
+        }
+        let (payload, _) = rest.split_at(stored_bytes);
         let payload_checksum = crc64(payload);
         let record = Record::Meta {
             kind,
             number,
-            encoding: encoding as u8,
+            encoding,
             stored_bytes: len_u32(stored_bytes),
             payload_checksum,
         };
         record.check_invariants();
-        record.encode_into(place, &[], header);
+        record.encode_with(place, &[], header, cipher);
         self.advance(record_bytes);
         let bytes = len_u32(record_bytes);
         let place = MetadataAddress { segment: place.segment, offset: place.offset, bytes };
@@ -364,7 +394,7 @@ impl OpenBatch {
             ..header
         };
         let (_, target) = buffer.split_at_mut(header_at);
-        let checksum = header.encode_into(target);
+        let checksum = header.encode_with(target, &self.cipher);
         buffer.set_len(end);
         if parity > 0 {
             fill_parity(buffer, parity);
@@ -380,11 +410,11 @@ impl OpenBatch {
         }
     }
 
-    /// Returns the bytes of the buffer that are not used yet, slack included.
+    /// Returns the bytes of the buffer that are not used yet, slack included, and the cipher.
     #[inline]
-    fn rest(&mut self) -> &mut [u8] {
+    fn rest(&mut self) -> (&mut [u8], &Cipher) {
         let rest = exclusive(&mut self.buffer).get_mut(self.used..);
-        rest.expect("a batch is filled up to its limit, which lies in the buffer")
+        (rest.expect("a batch is filled up to its limit, which lies in the buffer"), &self.cipher)
     }
 
     /// Accounts for the record of `bytes` bytes that was just written.

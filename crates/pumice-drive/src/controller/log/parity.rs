@@ -21,7 +21,8 @@ use std::ops::Range;
 use super::window::Window;
 use super::{FIRST_BATCH_OFFSET, UNIT, batch_bytes, closing_bytes};
 use crate::base::units::len_u32;
-use crate::base::{Error, Result, SegmentId};
+use crate::base::{AlignedBuffer, Error, Result, SegmentId};
+use crate::crypt::Cipher;
 use crate::format::{
     BATCH_ALIGNMENT, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, PARITY_PAGES_MAX,
     RecordAddress, Stream,
@@ -68,7 +69,7 @@ pub(super) fn room_beside_parity(stream: Stream, room: usize) -> usize {
 }
 
 /// Computes the last `parity` pages of an append from all others.
-pub(super) fn fill_parity(append: &mut [u8], parity: usize) {
+pub(crate) fn fill_parity(append: &mut [u8], parity: usize) {
     let pages = append.len().checked_sub(parity * PAGE);
     let (data, target) = append.split_at_mut(pages.expect("parity is a part of its append"));
     target.fill(0);
@@ -89,11 +90,24 @@ fn page_mut(bytes: &mut [u8], index: usize) -> &mut [u8] {
     page.expect("a page lies in its append")
 }
 
-/// Returns, for each parity page that does not match its pages, by what.
-fn damaged_groups(append: &[u8], parity: usize) -> Vec<Option<Vec<u8>>> {
-    let pages = append.len() / PAGE - parity;
+/// Returns whether the parity of an append matches all other pages of it: of a batch, and of what
+/// precedes the first one of a segment, which is the segment's header.
+pub(crate) fn is_parity_right(segment_header: &[u8], batch: &[u8], parity: usize) -> bool {
+    let len = segment_header.len() + batch.len();
+    let pages = segment_header.chunks(PAGE).chain(batch.chunks(PAGE));
+    parity == 0 || damaged_groups(pages, len, parity).iter().all(Option::is_none)
+}
+
+/// Returns, for each parity page of an append of `len` bytes that does not match its pages, by
+/// what.
+fn damaged_groups<'a>(
+    append: impl Iterator<Item = &'a [u8]>,
+    len: usize,
+    parity: usize,
+) -> Vec<Option<Vec<u8>>> {
+    let pages = (len / PAGE).checked_sub(parity).expect("parity is a part of its append");
     let mut sums = vec![vec![0; PAGE]; parity];
-    for (index, page) in append.chunks(PAGE).enumerate() {
+    for (index, page) in append.enumerate() {
         let group = if index < pages { index % parity } else { index - pages };
         add(sums.get_mut(group).expect("a page has a group"), page);
     }
@@ -136,14 +150,15 @@ impl Append {
             let is_append = header.parity_pages > 0 && end <= u64::from(longest);
             is_here(header) && is_append && is_right(header)
         };
+        let cipher = window.medium().cipher();
         let head = window.read(segment, batch, UNIT).await;
-        let header = match decode_header(head) {
+        let header = match decode_header(head, cipher) {
             Some(header) if belongs(&header) => header,
             // What is whole, and has no parity, was not damaged.
             Some(header) if is_here(&header) => return None,
             _ => {
                 let bytes = window.read(segment, from, longest).await;
-                restored_header(bytes, at / PAGE, &belongs)?
+                restored_header(bytes, at / PAGE, &belongs, cipher)?
             }
         };
         let append_bytes = batch - from + batch_bytes(&header);
@@ -154,7 +169,7 @@ impl Append {
 
     /// Returns whether the parity matches all other pages.
     pub(crate) fn is_parity_right(&self) -> bool {
-        damaged_groups(&self.bytes, self.parity).iter().all(Option::is_none)
+        is_parity_right(&[], &self.bytes, self.parity)
     }
 
     /// Returns the bytes of a part of the segment, if they are a part of this.
@@ -189,7 +204,7 @@ impl Append {
             return true;
         }
         let pages = self.bytes.len() / PAGE - self.parity;
-        let groups = damaged_groups(&self.bytes, self.parity);
+        let groups = damaged_groups(self.bytes.chunks(PAGE), self.bytes.len(), self.parity);
         let first = wanted.start.saturating_sub(self.from) as usize / PAGE;
         let end = (wanted.end.saturating_sub(self.from) as usize).div_ceil(PAGE).min(pages);
         for len in (1..=self.parity).rev() {
@@ -220,8 +235,8 @@ impl Append {
     }
 }
 
-fn decode_header(bytes: &[u8]) -> Option<BatchHeader> {
-    BatchHeader::decode(bytes).ok().map(|(header, _)| header)
+fn decode_header(bytes: &[u8], cipher: &Cipher) -> Option<BatchHeader> {
+    BatchHeader::decode_with(bytes, cipher).ok().map(|(header, _)| header)
 }
 
 /// Returns the header of an append whose header is page `at`, restored from its parity. How long
@@ -230,6 +245,7 @@ fn restored_header(
     bytes: &[u8],
     at: usize,
     is_right: &dyn Fn(&BatchHeader) -> bool,
+    cipher: &Cipher,
 ) -> Option<BatchHeader> {
     let head = |page: usize| bytes.get(page * PAGE..page * PAGE + BATCH_HEADER_BYTES);
     for parity in 1..=usize::from(PARITY_PAGES_MAX) {
@@ -246,7 +262,7 @@ fn restored_header(
                 usize::from(header.parity_pages) == parity
                     && batch_bytes(header) as usize == (pages + parity - at) * PAGE
             };
-            let header = decode_header(&candidate).filter(ends_here).filter(is_right);
+            let header = decode_header(&candidate, cipher).filter(ends_here).filter(is_right);
             if header.is_some() {
                 return header;
             }
@@ -269,6 +285,7 @@ pub(crate) async fn batch_of<M: Medium>(
     let lowest = last.saturating_sub(len_u32(BATCH_BYTES_MAX)).max(FIRST_BATCH_OFFSET);
     let mut end = last.saturating_add(UNIT);
     let mut unreadable = None;
+    let cipher = window.medium().cipher();
     while end > lowest {
         let from = end.saturating_sub(SEARCH_BYTES).max(lowest);
         let bytes = window.read(place.segment, from, end - from).await;
@@ -278,7 +295,7 @@ pub(crate) async fn batch_of<M: Medium>(
                     && header.offset == at
                     && header.generation == place.generation
             };
-            Some((at, decode_header(page).filter(is_here)?))
+            Some((at, decode_header(page, cipher).filter(is_here)?))
         });
         let found = headers.last();
         unreadable = window.take_error().or(unreadable);
@@ -291,8 +308,8 @@ pub(crate) async fn batch_of<M: Medium>(
     (lowest, unreadable)
 }
 
-/// Restores a record, of which `is_right` says whether its bytes are the wanted ones, from the
-/// parity of its batch, or reads it again. Returns whether that was possible.
+/// Restores a record, of which `is_right` says whether its bytes are the wanted ones, from another
+/// copy or the parity of its batch, or reads it again. Returns whether that was possible.
 ///
 /// # Errors
 /// `Medium` if it was not, and a part of the batch cannot be read.
@@ -305,6 +322,9 @@ pub(crate) async fn restore_record<M: Medium>(
 ) -> Result<bool> {
     let end = place.offset.checked_add(record_bytes).filter(|&end| end <= segment_bytes);
     let Some(end) = end else { return Ok(false) };
+    if read_copies(medium, place.segment, place.offset..end, is_right).await {
+        return Ok(true);
+    }
     let mut window = Window::new(medium, segment_bytes);
     // What follows is of no use.
     window.read_again(Some(usize::MAX));
@@ -322,4 +342,31 @@ pub(crate) async fn restore_record<M: Medium>(
         Some(error) if !is_restored => Err(error),
         _ => Ok(is_restored),
     }
+}
+
+/// Reads a range of a segment from each copy, if the medium has several, until `is_right` says that
+/// the bytes are the wanted ones. Returns whether it did.
+async fn read_copies<M: Medium>(
+    medium: &M,
+    segment: SegmentId,
+    range: Range<u32>,
+    is_right: &mut dyn FnMut(&[u8]) -> bool,
+) -> bool {
+    let copies = medium.copies();
+    if copies.len() == 1 {
+        return false;
+    }
+    let unit = medium.capabilities().read_unit;
+    let start = range.start / unit * unit;
+    let bytes = (range.end.next_multiple_of(unit) - start) as usize;
+    let wanted = (range.start - start) as usize..(range.end - start) as usize;
+    let mut buffer = AlignedBuffer::zeroed(bytes);
+    for copy in copies {
+        let (back, result) = medium.read_copy(copy, segment, start, buffer).await;
+        if result.is_ok() && back.get(wanted.clone()).is_some_and(&mut *is_right) {
+            return true;
+        }
+        buffer = back;
+    }
+    false
 }

@@ -5,8 +5,9 @@
 
 use crate::base::units::{BLOCK_BYTES, len_u32};
 use crate::base::{Error, ErrorKind, Result};
+use crate::crypt::Cipher;
 use crate::format::{
-    BATCH_HEADER_BYTES, BatchHeader, FRAME_BLOCKS_MAX, Record, RecordAddress, Superblock,
+    BATCH_HEADER_BYTES, BatchHeader, FRAME_BLOCKS_MAX, Record, RecordAddress, Source, Superblock,
     chain_record, check_payload,
 };
 
@@ -29,6 +30,11 @@ impl<'a> Found<'a> {
         payload
     }
 
+    /// Returns the sources of a frame that was moved.
+    pub(crate) fn sources(&self, cipher: &Cipher) -> Vec<Source> {
+        self.record.sources_with(self.bytes, self.place, cipher)
+    }
+
     /// Returns whether the stored payload is what its checksum says.
     pub(crate) fn is_whole(&self) -> bool {
         match self.record {
@@ -40,17 +46,36 @@ impl<'a> Found<'a> {
     }
 }
 
+impl Found<'_> {
+    /// Returns whether other bytes are this record, of which the headers are right, with the
+    /// payload that its checksum says.
+    pub(crate) fn is_copied_in(&self, bytes: &[u8]) -> bool {
+        let headers = self.record.header_bytes() as usize;
+        let Some((head, payload)) = bytes.split_at_checked(headers) else { return false };
+        let expected = self.record.payload_checksum();
+        bytes.len() == self.bytes.len()
+            && self.bytes.get(..headers) == Some(head)
+            && expected.is_none_or(|sum| check_payload(payload, sum, self.place).is_ok())
+    }
+}
+
 /// The records of a batch; ends with the first that is wrong, as an error.
 pub(crate) struct Records<'a> {
+    cipher: &'a Cipher,
     header: &'a BatchHeader,
     rest: &'a [u8],
     left: u32,
 }
 
-/// Returns the records of the batch with a header; `body` is the bytes after the header.
-pub(crate) fn records<'a>(header: &'a BatchHeader, body: &'a [u8]) -> Records<'a> {
+/// Returns the records of the batch with a header, on a drive with a cipher; `body` is the bytes
+/// after the header.
+pub(crate) fn records<'a>(
+    cipher: &'a Cipher,
+    header: &'a BatchHeader,
+    body: &'a [u8],
+) -> Records<'a> {
     let (rest, _) = body.split_at(body.len().min(header.record_bytes as usize));
-    Records { header, rest, left: header.record_count }
+    Records { cipher, header, rest, left: header.record_count }
 }
 
 impl<'a> Iterator for Records<'a> {
@@ -67,7 +92,7 @@ impl<'a> Iterator for Records<'a> {
         let offset = self.header.offset + len_u32(BATCH_HEADER_BYTES + passed);
         let (generation, segment) = (self.header.generation, self.header.segment);
         let place = RecordAddress { generation, segment, offset };
-        let found = Record::decode(self.rest, place).and_then(|record| {
+        let found = Record::decode_with(self.rest, place, self.cipher).and_then(|record| {
             let split = self.rest.split_at_checked(record.record_bytes() as usize);
             let (bytes, later) = split.ok_or_else(|| wrong("a record is cut off", place))?;
             assert!(later.len() < self.rest.len(), "each record takes the batch a step on");
@@ -92,7 +117,7 @@ pub(crate) enum Body {
 }
 
 /// Compares a batch's body with its header: record headers, payloads, padding.
-pub(crate) fn body_state(header: &BatchHeader, body: &[u8]) -> Body {
+pub(crate) fn body_state(cipher: &Cipher, header: &BatchHeader, body: &[u8]) -> Body {
     let padded_bytes = body.len().checked_sub(header.parity_bytes() as usize);
     // Parity only helps to restore the rest.
     let padded = padded_bytes.and_then(|bytes| body.get(..bytes));
@@ -101,7 +126,7 @@ pub(crate) fn body_state(header: &BatchHeader, body: &[u8]) -> Body {
     let mut checksum = 0;
     let mut used = 0;
     let mut payloads_right = padding.iter().all(|&byte| byte == 0);
-    for found in records(header, body) {
+    for found in records(cipher, header, body) {
         let Ok(found) = found else { return Body::Foreign };
         if let Some(expected) = found.record.payload_checksum() {
             payloads_right &= check_payload(found.payload(), expected, found.place).is_ok();

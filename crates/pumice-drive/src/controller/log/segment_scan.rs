@@ -63,6 +63,7 @@ impl<'a, M: Medium> SegmentScan<'a, M> {
     pub(crate) async fn next(&mut self) -> Option<(BatchHeader, &[u8])> {
         assert!(self.offset.is_multiple_of(UNIT), "a scan stops between batches");
         let mut at = self.offset;
+        let cipher = self.window.medium().cipher();
         self.is_restored = false;
         let header = loop {
             if at >= self.segment_bytes {
@@ -70,13 +71,13 @@ impl<'a, M: Medium> SegmentScan<'a, M> {
                 return None;
             }
             let bytes = self.window.read(self.segment, at, UNIT).await;
-            match BatchHeader::decode(bytes) {
+            match BatchHeader::decode_with(bytes, cipher) {
                 Ok((header, _)) if self.belongs(&header, at) => break header,
                 _ if at == self.offset && self.restore(at).await.is_some() => {}
                 _ => at += UNIT,
             }
             if self.is_restored {
-                let (header, _) = BatchHeader::decode(&self.restored).ok()?;
+                let (header, _) = BatchHeader::decode_with(&self.restored, cipher).ok()?;
                 break header;
             }
         };
@@ -84,10 +85,11 @@ impl<'a, M: Medium> SegmentScan<'a, M> {
         let batch_bytes = batch_bytes(&header);
         self.offset = at + batch_bytes;
         assert!(self.offset <= self.segment_bytes, "a batch that belongs here ends here");
-        if !self.is_restored && header.parity_pages > 0 {
+        let is_restorable = header.parity_pages > 0 || self.window.medium().copies().len() > 1;
+        if !self.is_restored && is_restorable {
             let bytes = self.window.read(self.segment, at, batch_bytes).await;
             let (_, body) = bytes.split_at(BATCH_HEADER_BYTES);
-            if records(&header, body).any(|found| found.is_err()) {
+            if records(cipher, &header, body).any(|found| found.is_err()) {
                 self.restore(at).await;
             }
         }
@@ -101,19 +103,26 @@ impl<'a, M: Medium> SegmentScan<'a, M> {
         Some((header, body))
     }
 
-    /// Restores the headers of the batch at `at` from its parity.
+    /// Restores the headers of the batch at `at` from another copy or its parity.
     async fn restore(&mut self, at: u32) -> Option<()> {
+        if let Some(batch) = self.copied(at).await {
+            self.restored = batch;
+            self.is_restored = true;
+            return Some(());
+        }
         let Self { segment, generation, .. } = *self;
         // The scan's own may hold what follows.
-        let mut window = Window::new(self.window.medium(), self.segment_bytes);
+        let medium = self.window.medium();
+        let cipher = medium.cipher();
+        let mut window = Window::new(medium, self.segment_bytes);
         let belongs = |header: &BatchHeader| self.belongs(header, at);
         let append = Append::read(&mut window, segment, Some(generation), at, &belongs).await;
         let mut append = append?;
         let are_whole = |append: &Append| {
             let split = append.batch().split_at_checked(BATCH_HEADER_BYTES);
             split.is_some_and(|(head, body)| {
-                BatchHeader::decode(head).is_ok_and(|(header, _)| {
-                    belongs(&header) && records(&header, body).all(|found| found.is_ok())
+                BatchHeader::decode_with(head, cipher).is_ok_and(|(header, _)| {
+                    belongs(&header) && records(cipher, &header, body).all(|found| found.is_ok())
                 })
             })
         };
@@ -124,6 +133,33 @@ impl<'a, M: Medium> SegmentScan<'a, M> {
         self.restored = append.into_batch();
         self.is_restored = true;
         Some(())
+    }
+
+    /// Returns the batch at `at` from the first copy in which its headers are whole, if the medium
+    /// has several.
+    async fn copied(&self, at: u32) -> Option<Vec<u8>> {
+        let medium = self.window.medium();
+        let copies = medium.copies();
+        if copies.len() == 1 {
+            return None;
+        }
+        let mut window = Window::new(medium, self.segment_bytes);
+        for copy in copies {
+            window.read_copy(Some(copy));
+            let bytes = window.read(self.segment, at, UNIT).await;
+            let Ok((header, _)) = BatchHeader::decode_with(bytes, medium.cipher()) else {
+                continue;
+            };
+            if !self.belongs(&header, at) {
+                continue;
+            }
+            let bytes = window.read(self.segment, at, batch_bytes(&header)).await;
+            let (_, body) = bytes.split_at(BATCH_HEADER_BYTES);
+            if records(medium.cipher(), &header, body).all(|found| found.is_ok()) {
+                return Some(bytes.to_vec());
+            }
+        }
+        None
     }
 
     /// Returns whether the newest batch, which began at `at`, has parity, and something in it is

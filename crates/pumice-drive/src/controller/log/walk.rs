@@ -17,6 +17,8 @@
 //!
 //! Only reads. Bytes from the medium are never trusted: every length is checked before use.
 
+use std::collections::VecDeque;
+
 use super::by_stream::ByStream;
 use super::parity::Append;
 use super::records::{Body, body_state, check_possible, records};
@@ -27,7 +29,7 @@ use crate::format::{
     BATCH_ALIGNMENT, BATCH_HEADER_BYTES, BatchHeader, Detour, Record, Root, SegmentHeader, Stream,
     Superblock, chain_start,
 };
-use crate::media::Medium;
+use crate::media::{CopyId, Medium};
 
 /// Segments searched for a proof that a missing batch was durable, beside the segments of the
 /// streams. Three would do if no segment had been freed since; arbitrary beyond that.
@@ -66,6 +68,24 @@ pub(crate) struct WalkEnd {
     pub(crate) cut: Cut,
     /// Pages of 4 KiB beyond the end that cannot be read: segment, offset.
     pub(crate) unreadable: Vec<(SegmentId, u32)>,
+    /// On a medium with several copies, the batches that some of them may lack: those that are not
+    /// known to have been durable.
+    pub(crate) unproven: Vec<Unproven>,
+}
+
+/// A batch that a power loss may have kept in one copy only.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unproven {
+    /// Its number.
+    pub(crate) seq: SeqNo,
+    /// Its segment.
+    pub(crate) segment: SegmentId,
+    /// Its offset there.
+    pub(crate) offset: u32,
+    /// The checksum of its header.
+    pub(crate) checksum: u64,
+    /// Whether the segment's header was written with it.
+    pub(crate) is_first: bool,
 }
 
 /// A batch of the log.
@@ -98,6 +118,8 @@ struct Next {
     checksum: u64,
     enters: Option<SegmentHeader>,
     is_restored: bool,
+    /// The copy that it was found in, if not in any.
+    copy: Option<CopyId>,
 }
 
 /// A batch that was restored from its parity.
@@ -137,6 +159,10 @@ pub(crate) struct Walk<'a, M> {
     totals: Totals,
     /// Whether the windows read in other ways than ahead.
     is_reading_again: bool,
+    /// The copy that the windows read; `None` for any.
+    copy: Option<CopyId>,
+    /// See [`WalkEnd::unproven`].
+    unproven: VecDeque<Unproven>,
     cut: Cut,
     unreadable: Vec<(SegmentId, u32)>,
     /// The batch that was restored last.
@@ -147,7 +173,12 @@ impl<'a, M: Medium> Walk<'a, M> {
     /// Begins a walk after a checkpoint, or at the log's beginning.
     pub(crate) fn new(medium: &'a M, superblock: &'a Superblock, root: Option<&Root>) -> Self {
         let first = Position { segment: SegmentId(0), generation: None, used: 0 };
-        let windows = Stream::ALL.map(|_| Window::reading_ahead(medium, superblock.segment_bytes));
+        let mut windows =
+            Stream::ALL.map(|_| Window::reading_ahead(medium, superblock.segment_bytes));
+        let copy = Self::first_copy(medium);
+        for window in &mut windows {
+            window.read_copy(copy);
+        }
         let mut walk = Self {
             medium,
             superblock,
@@ -159,6 +190,8 @@ impl<'a, M: Medium> Walk<'a, M> {
             epoch: 0,
             totals: Totals::default(),
             is_reading_again: false,
+            copy,
+            unproven: VecDeque::new(),
             cut: Cut::default(),
             unreadable: Vec::new(),
             restored: Vec::new(),
@@ -214,9 +247,14 @@ impl<'a, M: Medium> Walk<'a, M> {
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
         let mut damaged = None;
-        for reading in 0..=READINGS {
-            self.set_reading(reading);
-            damaged = None;
+        // Those of now: one that is given up meanwhile must not take another's place.
+        let copies = self.medium.copies();
+        let others = copies.len().saturating_sub(1);
+        for reading in 0..=READINGS + others {
+            self.set_reading(reading, &copies);
+            if reading <= READINGS {
+                damaged = None;
+            }
             for stream in Stream::ALL {
                 match self.look(stream).await {
                     Found::Batch(next) => return self.enter(next, None).map(Some),
@@ -226,7 +264,7 @@ impl<'a, M: Medium> Walk<'a, M> {
             }
         }
         let unreadable = self.unreadable();
-        self.set_reading(0);
+        self.set_reading(0, &copies);
         let next_seq = SeqNo(self.seq.0 + 1);
         if !self.was_durable(next_seq, lowest_empty).await? {
             return Ok(None);
@@ -259,12 +297,33 @@ impl<'a, M: Medium> Walk<'a, M> {
         latest
     }
 
-    /// Reads ahead, or (1 to [`READINGS`]) again and otherwise.
-    fn set_reading(&mut self, reading: usize) {
+    /// Returns the copy that is read first: of a batch that is taken, one copy has all.
+    fn first_copy(medium: &M) -> Option<CopyId> {
+        Some(medium.copies()).filter(|copies| copies.len() > 1)?.first().copied()
+    }
+
+    /// Reads one copy, or any.
+    fn set_copy(&mut self, copy: Option<CopyId>) {
+        self.copy = copy;
+        for window in &mut self.windows.0 {
+            window.read_copy(copy);
+        }
+    }
+
+    /// Reads ahead, or (1 to [`READINGS`]) again and otherwise, or (beyond that) other copies. A
+    /// batch that one of them has was written in this life of the drive, or durable: it counts,
+    /// like one that a power loss has left on a medium with one copy.
+    fn set_reading(&mut self, reading: usize, copies: &[CopyId]) {
         if reading == 0 && !self.is_reading_again {
             return;
         }
         self.is_reading_again = reading > 0;
+        let other = reading.checked_sub(READINGS).filter(|&number| number > 0);
+        let other = other.and_then(|number| copies.get(number).copied());
+        let copy = other.or(Self::first_copy(self.medium));
+        if copy != self.copy {
+            self.set_copy(copy);
+        }
         let sector = self.medium.capabilities().read_unit as usize;
         let units = [None, Some(usize::MAX), Some(BATCH_ALIGNMENT), Some(sector)];
         let unit = units.get(reading).copied().flatten();
@@ -312,9 +371,10 @@ impl<'a, M: Medium> Walk<'a, M> {
             };
             decoded.ok().flatten().filter(is_right)
         };
+        let cipher = self.medium.cipher();
         let state = |append: &Append| {
             let (head, body) = append.batch().split_at_checked(BATCH_HEADER_BYTES)?;
-            let (header, checksum) = BatchHeader::decode(head).ok()?;
+            let (header, checksum) = BatchHeader::decode_with(head, cipher).ok()?;
             let is_here = header.segment == segment
                 && header.offset == offset
                 && generation.is_none_or(|generation| header.generation == generation);
@@ -322,7 +382,7 @@ impl<'a, M: Medium> Walk<'a, M> {
                 && self.continues(&header)
                 && body.len() == header.body_bytes as usize
                 && (used > 0 || is_entered(append, header.generation).is_some());
-            let state = body_state(&header, body);
+            let state = body_state(cipher, &header, body);
             is_next.then_some((header, checksum, state))
         };
         let is_whole = |append: &Append| matches!(state(append), Some((_, _, Body::Whole)));
@@ -343,7 +403,8 @@ impl<'a, M: Medium> Walk<'a, M> {
         let error = Error::new(ErrorKind::Corrupt, what);
         let error = error.in_segment(segment).at_offset(offset.into());
         let batch = append.into_batch();
-        let next = Next { stream, offset, header, checksum, enters, is_restored: true };
+        let (copy, is_restored) = (None, true);
+        let next = Next { stream, offset, header, checksum, enters, is_restored, copy };
         (!self.is_another(&next)).then_some(Restored { next, error, batch })
     }
 
@@ -355,6 +416,9 @@ impl<'a, M: Medium> Walk<'a, M> {
             .at_offset(next.header.offset.into());
         // The search for a proof has moved the windows.
         let (segment, batch_bytes) = (next.header.segment, batch_bytes(&next.header));
+        self.set_copy(next.copy);
+        // Other copies are not read from here on.
+        self.is_reading_again = true;
         self.windows[next.stream].read(segment, next.offset, batch_bytes).await;
         self.enter(next, Some(error))
     }
@@ -388,7 +452,9 @@ impl<'a, M: Medium> Walk<'a, M> {
         });
         let end = LogEnd { seq: self.seq, checksum: self.chain, tails };
         let unreadable = self.unreadable.clone();
-        WalkEnd { end, epoch: self.epoch, totals: self.totals, cut: self.cut, unreadable }
+        let unproven = self.unproven.iter().copied().collect();
+        let (epoch, totals, cut) = (self.epoch, self.totals, self.cut);
+        WalkEnd { end, epoch, totals, cut, unreadable, unproven }
     }
 
     /// Returns whether a stream's next batch continues the log.
@@ -417,7 +483,9 @@ impl<'a, M: Medium> Walk<'a, M> {
             return Found::Nothing;
         }
         let bytes = window.read(at.segment, offset, UNIT).await;
-        let Ok((header, checksum)) = BatchHeader::decode(bytes) else { return Found::Nothing };
+        let cipher = self.medium.cipher();
+        let decoded = BatchHeader::decode_with(bytes, cipher);
+        let Ok((header, checksum)) = decoded else { return Found::Nothing };
         let is_here = Some(header.generation) == generation
             && header.segment == at.segment
             && header.offset == offset
@@ -427,8 +495,9 @@ impl<'a, M: Medium> Walk<'a, M> {
         }
         let bytes = self.windows[stream].read(at.segment, offset, batch_bytes(&header)).await;
         let (_, body) = bytes.split_at(BATCH_HEADER_BYTES);
-        let state = body_state(&header, body);
-        let next = Next { stream, offset, header, checksum, enters, is_restored: false };
+        let state = body_state(cipher, &header, body);
+        let (copy, is_restored) = (self.copy, false);
+        let next = Next { stream, offset, header, checksum, enters, is_restored, copy };
         match state {
             Body::Whole => Found::Batch(next),
             Body::WrongPayload if self.is_another(&next) => Found::Nothing,
@@ -446,7 +515,7 @@ impl<'a, M: Medium> Walk<'a, M> {
 
     /// Moves past a batch, which its stream's window holds, and returns it.
     fn enter(&mut self, next: Next, damage: Option<Error>) -> Result<Batch<'_>> {
-        let Next { stream, offset, header, checksum, enters, is_restored } = next;
+        let Next { stream, offset, header, checksum, enters, is_restored, .. } = next;
         assert_eq!(header.seq.0, self.seq.0 + 1, "a walk enters one batch after the other");
         assert_eq!(header.offset, offset, "a batch is entered where it was found");
         let batch_bytes = batch_bytes(&header);
@@ -460,7 +529,7 @@ impl<'a, M: Medium> Walk<'a, M> {
             self.windows[stream].held(offset, batch_bytes)
         };
         let (_, body) = batch.split_at(BATCH_HEADER_BYTES);
-        for found in records(&header, body) {
+        for found in records(self.medium.cipher(), &header, body) {
             let found = found?;
             check_possible(&found, self.superblock)?;
             if let Record::Open { stream, segment, generation } = found.record {
@@ -472,6 +541,12 @@ impl<'a, M: Medium> Walk<'a, M> {
         self.chain = checksum;
         self.epoch = header.epoch;
         self.watermark = self.watermark.max(header.watermark);
+        if self.medium.copies().len() > 1 {
+            let (seq, segment, is_first) = (header.seq, header.segment, enters.is_some());
+            self.unproven.push_back(Unproven { seq, segment, offset, checksum, is_first });
+            let proven = self.unproven.partition_point(|batch| batch.seq <= self.watermark);
+            self.unproven.drain(..proven);
+        }
         self.totals = Totals {
             host_bytes: header.host_bytes,
             frame_bytes: header.frame_bytes,
@@ -493,23 +568,37 @@ impl<'a, M: Medium> Walk<'a, M> {
             return Ok(true);
         }
         assert!(seq > self.seq, "only what follows the walk's last batch is in doubt");
-        self.cut = Cut::default();
-        self.unreadable.clear();
         let streams = self.positions.0.into_iter().flatten();
         let later = lowest_empty(SEGMENTS_PROBED).into_iter();
         let later = later.map(|segment| Position { segment, generation: None, used: 0 });
-        for at in streams.chain(later).collect::<Vec<_>>() {
-            if self.has_proof(seq, at).await? {
-                return Ok(true);
+        let positions: Vec<Position> = streams.chain(later).collect();
+        let copies = if self.is_closed() { Vec::new() } else { self.medium.copies() };
+        let apart = if copies.len() > 1 { copies } else { Vec::new() };
+        for copy in apart.into_iter().map(Some).chain([None]) {
+            self.cut = Cut::default();
+            self.unreadable.clear();
+            self.set_copy(copy);
+            for &at in &positions {
+                if self.has_proof(seq, at).await? {
+                    self.set_copy(Self::first_copy(self.medium));
+                    return Ok(true);
+                }
             }
         }
+        self.set_copy(Self::first_copy(self.medium));
         Ok(false)
+    }
+
+    /// Returns whether the drive was closed in order, and all of its log has been read.
+    fn is_closed(&self) -> bool {
+        self.superblock.clean && self.seq == self.superblock.watermark
     }
 
     /// Returns whether a batch at a position or after it, in its segment, says that `seq` was
     /// durable. Counts what is there if none does.
     async fn has_proof(&mut self, seq: SeqNo, mut at: Position) -> Result<bool> {
         let uuid = self.superblock.uuid;
+        let cipher = self.medium.cipher();
         let first = FIRST_BATCH_OFFSET;
         if at.used == 0 {
             let bytes = self.page(at.segment, 0).await?;
@@ -519,7 +608,8 @@ impl<'a, M: Medium> Walk<'a, M> {
                 Ok(Some(header)) => at.generation = at.generation.or(Some(header.generation)),
                 // Never used; or the header was zeroed, but not the batch after it.
                 Ok(None) => {
-                    let batch = BatchHeader::decode(self.page(at.segment, first).await?);
+                    let page = self.page(at.segment, first).await?;
+                    let batch = BatchHeader::decode_with(page, cipher);
                     if !batch.is_ok_and(|(batch, _)| batch.uuid == uuid) {
                         return Ok(false);
                     }
@@ -532,7 +622,8 @@ impl<'a, M: Medium> Walk<'a, M> {
         }
         let end = self.superblock.segment_bytes;
         for offset in (at.used.max(first)..end).step_by(BATCH_ALIGNMENT) {
-            let decoded = BatchHeader::decode(self.page(at.segment, offset).await?);
+            let page = self.page(at.segment, offset).await?;
+            let decoded = BatchHeader::decode_with(page, cipher);
             let Ok((header, _)) = decoded else { continue };
             let is_here = header.uuid == uuid
                 && at.generation.is_none_or(|generation| generation == header.generation)
@@ -555,11 +646,12 @@ impl<'a, M: Medium> Walk<'a, M> {
     /// # Errors
     /// `Medium` if too many cannot.
     async fn page(&mut self, segment: SegmentId, offset: u32) -> Result<&[u8]> {
+        let is_closed = self.is_closed();
         let window = &mut self.windows[Stream::Host];
         window.read(segment, offset, UNIT).await;
-        // A drive that was closed has nothing there.
-        let is_closed = self.superblock.clean && self.seq == self.superblock.watermark;
-        if let Some(error) = window.error().filter(|_| !is_closed) {
+        // A drive that was closed has nothing there. What one copy lacks, another may have.
+        let may_lack = is_closed || self.copy.is_some();
+        if let Some(error) = window.error().filter(|_| !may_lack) {
             self.cut.unreadable_bytes += BATCH_ALIGNMENT as u64;
             self.unreadable.push((segment, offset));
             if self.cut.unreadable_bytes > UNREADABLE_BYTES_MAX {

@@ -21,7 +21,7 @@ use super::UNIT;
 use crate::base::units::len_u32;
 use crate::base::{AlignedBuffer, Error, Result, SegmentId};
 use crate::format::BATCH_ALIGNMENT;
-use crate::media::Medium;
+use crate::media::{CopyId, Medium};
 
 /// Bytes read at once: a long batch and what follows it. Larger reads are no faster on any medium
 /// here, and every stream of a log has a window.
@@ -49,6 +49,8 @@ type Chunk<'a> = Pin<Box<dyn Future<Output = (AlignedBuffer, Result<()>)> + 'a>>
 pub(crate) struct Window<'a, M> {
     medium: &'a M,
     segment_bytes: u32,
+    /// The copy that is read; `None` for any.
+    copy: Option<CopyId>,
     bytes: AlignedBuffer,
     held: Option<(SegmentId, u32)>,
     /// Why a part of the bytes is zeroes.
@@ -72,6 +74,7 @@ impl<'a, M: Medium> Window<'a, M> {
         Self {
             medium,
             segment_bytes,
+            copy: None,
             bytes: AlignedBuffer::zeroed(0),
             held: None,
             error: None,
@@ -118,6 +121,23 @@ impl<'a, M: Medium> Window<'a, M> {
         self.held = None;
         self.ahead.clear();
         self.ahead_end = None;
+    }
+
+    /// Forgets all bytes. From now on what is read is that of one copy, or of any with `None`.
+    pub(crate) fn read_copy(&mut self, copy: Option<CopyId>) {
+        self.copy = copy;
+        self.held = None;
+        self.ahead.clear();
+        self.ahead_end = None;
+    }
+
+    async fn read_from(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: AlignedBuffer,
+    ) -> (AlignedBuffer, Result<()>) {
+        read_from(self.medium, self.copy, segment, offset, buffer).await
     }
 
     /// Returns `len` bytes at `offset` of a segment; both multiples of 4096, and within the
@@ -203,8 +223,8 @@ impl<'a, M: Medium> Window<'a, M> {
             let len = CHUNK_BYTES.min((self.segment_bytes - offset) as usize);
             let mut buffer = self.spare.pop().unwrap_or_else(|| AlignedBuffer::zeroed(CHUNK_BYTES));
             buffer.set_len(len);
-            let medium = self.medium;
-            let read = async move { medium.read(segment, offset, buffer).await };
+            let (medium, copy) = (self.medium, self.copy);
+            let read = async move { read_from(medium, copy, segment, offset, buffer).await };
             let mut read = maybe_done(Box::pin(read) as Chunk<'a>);
             // An operation begins when it is first polled.
             (&mut read).now_or_never();
@@ -243,7 +263,7 @@ impl<'a, M: Medium> Window<'a, M> {
         self.reserve(window);
         self.bytes.set_len(window);
         let buffer = std::mem::replace(&mut self.bytes, AlignedBuffer::zeroed(0));
-        let (bytes, result) = self.medium.read(segment, offset, buffer).await;
+        let (bytes, result) = self.read_from(segment, offset, buffer).await;
         self.bytes = bytes;
         let reads_ahead = result.is_ok() && self.unit.is_none() && !is_careful;
         self.ahead_end = reads_ahead.then(|| offset + len_u32(window));
@@ -264,7 +284,7 @@ impl<'a, M: Medium> Window<'a, M> {
         for at in (0..len as usize).step_by(PART_BYTES) {
             let part = at..(at + PART_BYTES).min(len as usize);
             let buffer = AlignedBuffer::zeroed(part.len());
-            let (bytes, result) = self.medium.read(segment, offset + len_u32(at), buffer).await;
+            let (bytes, result) = self.read_from(segment, offset + len_u32(at), buffer).await;
             if result.is_err() {
                 self.load_units(segment, offset, part, BATCH_ALIGNMENT).await;
                 continue;
@@ -307,7 +327,7 @@ impl<'a, M: Medium> Window<'a, M> {
         let mut buffer = AlignedBuffer::zeroed(len);
         let mut attempts = 1;
         loop {
-            let (bytes, result) = self.medium.read(segment, offset, buffer).await;
+            let (bytes, result) = self.read_from(segment, offset, buffer).await;
             match result {
                 Ok(()) => return Ok(bytes),
                 Err(error) if attempts == READS_MAX => return Err(error),
@@ -315,6 +335,19 @@ impl<'a, M: Medium> Window<'a, M> {
             }
             buffer = bytes;
         }
+    }
+}
+
+async fn read_from<M: Medium>(
+    medium: &M,
+    copy: Option<CopyId>,
+    segment: SegmentId,
+    offset: u32,
+    buffer: AlignedBuffer,
+) -> (AlignedBuffer, Result<()>) {
+    match copy {
+        None => medium.read(segment, offset, buffer).await,
+        Some(copy) => medium.read_copy(copy, segment, offset, buffer).await,
     }
 }
 

@@ -20,7 +20,7 @@ use super::super::core::{Begun, Core, MetaPosition, PendingPiece, Wish};
 use super::super::drive::{Drive, Turn};
 use super::super::log::metadata::{LIST_BYTES, PAGE_ENTRY_BYTES};
 use super::super::log::packing::MetaRecord;
-use crate::base::{Clock, Error, ErrorKind, Result};
+use crate::base::{Clock, Error, ErrorKind, Result, SeqNo};
 use crate::format::{
     CheckpointAddress, DroppedRange, Listed, MetaKind, MetadataAddress, RecordAddress, Root,
     Snapshot, TableEntry, leaf_bytes_max,
@@ -123,7 +123,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         // What was received is whole with its snapshot, and what has arrived is given up with it.
         let (created, is_given_up) = match &wish {
             Wish::Create(new) => (Some(new.guid), false),
-            Wish::RollBack(_) => (None, true),
+            Wish::RollBack(..) => (None, true),
             Wish::None
             | Wish::Delete(_)
             | Wish::Bookmark(_)
@@ -161,10 +161,14 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             payload_checksum,
         };
         let (has_snapshots, has_clones) = self.core().will_have_snapshots();
+        let is_independent = self.core().will_be_independent();
         self.update_superblocks(|superblock| {
             superblock.checkpoint = Some(named);
             superblock.has_snapshots = has_snapshots;
             superblock.has_clones = has_clones;
+            if is_independent {
+                (superblock.origin, superblock.flat_since) = (None, SeqNo(0));
+            }
             superblock.receiving = superblock.receiving.filter(|part| !completes(part.snapshot));
         })
         .await?;

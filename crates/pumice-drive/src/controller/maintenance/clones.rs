@@ -17,7 +17,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     ///
     /// # Errors
     /// `NotFound`, `AlreadyExists`, `InvalidInput` for an impossible path, `NoSpace` if there are
-    /// too many clones, `Corrupt` if the snapshot is damaged, `ReadOnly`: nothing is changed. After
+    /// too many clones, `Corrupt` if the snapshot is damaged, `Busy` while the key of the drive is
+    /// replaced, `ReadOnly`: nothing is changed. After
     /// `Medium` or `Poisoned` the clone is registered or not, and the drive takes no writes.
     pub async fn register_clone(&self, name: &str, clone: RegisteredClone) -> Result<SnapshotInfo> {
         self.core().check_writable(0, 0)?;

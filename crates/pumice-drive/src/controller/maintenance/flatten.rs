@@ -3,12 +3,21 @@
 //! ```text
 //! each hole below the origin's blocks -> what the origin has there -> appended, if still a hole
 //!    -> all are filled -> flush -> superblock without an origin, both slots
+//!                              \-> with the number of the last batch, if snapshots need the origin
+//!       the last of these is deleted -> its checkpoint's superblock has no origin
 //! ```
 //!
 //! Nothing makes holes there, so what was filled stays filled, and a run that was cut off is gone
 //! on with by the next. *Crash before both superblocks are durable:* the drive is a clone, of which
-//! nothing or little reads from the origin. *After:* it is none, and all that it had filled is
-//! durable. Snapshots of the clone read from the origin, too, so there must be none.
+//! nothing or little reads from the origin. *After:* its disk reads nothing from there, and all
+//! that it had filled is durable; holes of the disk are zeroes from then on.
+//!
+//! **Snapshots** of the clone that were taken before go on reading from the origin. What they have
+//! is not copied: their maps are kept checkpoints, which nothing changes, and a copy for them alone
+//! would take the space that the deletion of each is meant to give back. Later ones are those of a
+//! disk without holes that read from there, up to the batch that the superblock names. Rolled back
+//! to an earlier one, the disk reads from the origin again, by the same superblock that names the
+//! map.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +27,7 @@ use super::super::log::packing::ATOMIC_WRITE_BYTES;
 use super::super::map::{Lookup, Mapping};
 use super::super::operations::{Content, Extent};
 use crate::base::units::{BLOCK_BYTES, buffer_bytes};
-use crate::base::{Clock, Error, ErrorKind, Lba, Result};
+use crate::base::{Clock, Error, ErrorKind, Lba, Result, SeqNo};
 use crate::format::LEAF_BLOCKS;
 use crate::media::Medium;
 
@@ -34,25 +43,35 @@ pub struct Flattened {
     pub total_bytes: u64,
     /// Bytes of data that were copied.
     pub copied_bytes: u64,
+    /// Snapshots and bookmarks of the clone that still need the origin, which is forgotten with the
+    /// last of them. Known when nothing is left to be copied.
+    #[serde(default)]
+    pub snapshots: u32,
     /// Whether the drive is independent of the origin.
     pub is_complete: bool,
 }
 
 impl<M: Medium, C: Clock> Drive<M, C> {
-    /// Copies what this clone reads from its origin, then forgets the origin. `goes_on` is told how
-    /// far it has come, and returns false to stop: the next call goes on from there. When this
-    /// returns, what it did is durable. Must run to its end, as [`Drive::create_snapshot`]; the
-    /// origin may forget the clone then.
+    /// Copies what the disk of this clone reads from its origin, then forgets the origin, or, if
+    /// the clone has snapshots, leaves it to these: the origin is forgotten when the last of them
+    /// is deleted. `goes_on` is told how far it has come, and returns false to stop: the next call
+    /// goes on from there. When this returns, what it did is durable. Must run to its end, as
+    /// [`Drive::create_snapshot`]; if that is complete, the origin may forget the clone.
     ///
     /// # Errors
-    /// `InvalidInput` if the drive is no clone, or has snapshots; `NotFound` if its origin is not
-    /// open; `NoSpace`, `Corrupt` or `Medium` if a block of the origin cannot be read, `ReadOnly`,
-    /// `Poisoned`. The drive is a clone then, and in use; after `Medium` it may take no writes.
+    /// `InvalidInput` if the drive is no clone; `NotFound` if its origin is not open; `NoSpace`,
+    /// `Corrupt` or `Medium` if a block of the origin cannot be read, `ReadOnly`, `Poisoned`;
+    /// `Busy` if it was rolled back meanwhile. The drive is a clone then, and in use; after
+    /// `Medium` it may take no writes.
     pub async fn flatten(&self, mut goes_on: impl FnMut(Flattened) -> bool) -> Result<Flattened> {
         self.core().check_writable(0, 0)?;
-        self.core().check_flat()?;
+        let origin = self.origin();
+        let total_bytes = origin.map(|origin| origin.blocks * BLOCK_BYTES as u64);
+        let total_bytes = total_bytes.ok_or_else(no_clone)?;
+        let rolled_back = self.core().snapshots().rolled_back();
+        // None if that was done before.
         let end = self.core().inherited_blocks();
-        let mut done = Flattened { total_bytes: end * BLOCK_BYTES as u64, ..Flattened::default() };
+        let mut done = Flattened { total_bytes, ..Flattened::default() };
         let mut buffer = vec![0; ATOMIC_WRITE_BYTES];
         let mut at = 0;
         while at < end {
@@ -68,9 +87,19 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         self.flush().await?;
         let _turn = self.turn().await;
         self.core().log().check_poison()?;
-        self.core().check_flat()?;
-        self.update_superblocks(|superblock| superblock.origin = None).await?;
-        Ok(Flattened { is_complete: true, ..done })
+        if self.core().snapshots().rolled_back() != rolled_back {
+            let what = "the disk was rolled back while it was flattened: flatten it again";
+            return Err(Error::new(ErrorKind::Busy, what));
+        }
+        // Checkpoints that are begun from now on have all that was filled.
+        let (flat_since, snapshots) = self.with_core(|core| core.flat_since());
+        let is_complete = snapshots == 0;
+        self.update_superblocks(|superblock| match is_complete {
+            true => (superblock.origin, superblock.flat_since) = (None, SeqNo(0)),
+            false => superblock.flat_since = flat_since,
+        })
+        .await?;
+        Ok(Flattened { done_bytes: total_bytes, snapshots, is_complete, ..done })
     }
 
     /// Fills what is a hole from a block on; returns how many blocks it has dealt with, 0 if
@@ -132,25 +161,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 }
 
-impl Core {
-    /// Checks that nothing but the disk reads from the origin of this clone.
-    ///
-    /// # Errors
-    /// `InvalidInput`, with what to do.
-    fn check_flat(&self) -> Result<()> {
-        let invalid = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
-        if self.superblock().origin.is_none() {
-            return invalid("the drive is no clone: it reads from no other".into());
-        }
-        match self.snapshots().kept().first() {
-            None => Ok(()),
-            Some(oldest) => invalid(format!(
-                "the snapshots of the clone read from its origin, too: delete them first, the \
-                 oldest is {}",
-                oldest.entry.name
-            )),
-        }
-    }
+fn no_clone() -> Error {
+    Error::new(ErrorKind::InvalidInput, "the drive is no clone: it reads from no other")
 }
 
 const _: () = assert!(COPIED_BLOCKS <= LEAF_BLOCKS as u64, "a copy lies in one or two leaves");

@@ -293,7 +293,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 
     /// Makes the next checkpoint write what the map names in a segment of metadata elsewhere. The
     /// scan has found most of it, and nothing after a damaged header.
-    async fn rewrite_metadata_in(&self, segment: SegmentId) {
+    pub(super) async fn rewrite_metadata_in(&self, segment: SegmentId) {
         self.with_core(|core| core.rewrite_forwards_in(segment));
         let named: Vec<_> = self.core().map().metadata_in(segment).collect();
         for (kind, number, place) in named {
@@ -373,7 +373,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         }
         let mut is_whole = true;
         let mut possible = Vec::new();
-        for found in records(batch.header, batch.body) {
+        for found in records(self.medium.cipher(), batch.header, batch.body) {
             // The frames after a damaged header cannot be found any more, and a life that was lost
             // may have left anything.
             match found {

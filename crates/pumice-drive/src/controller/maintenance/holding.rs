@@ -10,6 +10,13 @@
 //!
 //! Frames only die, so the oldest snapshot that may name one decides, and those that name it are
 //! neighbors. Their maps stay as they are on the medium, and are asked batch by batch.
+//!
+//! A copy is needed by two kinds of snapshots: tables lead older ones to it, and those taken while
+//! it was live name it where it is. A frame that was copied before is copied again only for
+//! snapshots taken after that: the disk names it where it was once it was rolled back.
+//!
+//! Who is asked is settled when the emptying begins. A snapshot that is taken meanwhile names what
+//! was live then, and that may be dead when its turn comes: so a snapshot ends the emptying.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +31,7 @@ use super::super::recovery::KeptMap;
 use super::joining::Scanned;
 use super::moving::{Frame, Mover, mark_dead, sources_of};
 use crate::base::{Clock, Lba, Result, SegmentId, SeqNo};
-use crate::format::{RECORD_HEADER_BYTES, Record, SOURCE_BYTES};
+use crate::format::{RECORD_HEADER_BYTES, Record, SOURCE_BYTES, Stream};
 use crate::media::Medium;
 
 /// Maps of snapshots in memory: halving a day of hourly snapshots asks five.
@@ -57,14 +64,14 @@ enum Need {
     /// Snapshots from the first to the last of these batches.
     Range(SeqNo, SeqNo),
     /// Of the users of the segment, those from `first` on may name it. `named` does; `unnamed` does
-    /// not, nor do those after it.
-    Search { first: usize, named: Option<usize>, unnamed: usize },
+    /// not, nor do those after it. Those of `led` need it in any case.
+    Search { first: usize, named: Option<usize>, unnamed: usize, led: Option<(SeqNo, SeqNo)> },
 }
 
 impl Need {
     /// Returns the user to ask next.
     fn question(&self) -> Option<usize> {
-        let &Need::Search { first, named, unnamed } = self else { return None };
+        let &Need::Search { first, named, unnamed, .. } = self else { return None };
         match named {
             None if first < unnamed => Some(first),
             Some(named) if named + 1 < unnamed => Some(named.midpoint(unnamed)),
@@ -84,9 +91,11 @@ impl Need {
 
     /// Ends the search among `users`.
     fn settle(&mut self, users: &[Kept]) {
-        let &mut Need::Search { first, named, .. } = self else { return };
+        let &mut Need::Search { first, named, led, .. } = self else { return };
         let watermark = |at: usize| users.get(at).map(|kept| kept.entry.watermark);
-        *self = match named.and_then(|named| Some((watermark(first)?, watermark(named)?))) {
+        let named = named.and_then(|named| Some((watermark(first)?, watermark(named)?)));
+        let both = led.into_iter().chain(named);
+        *self = match both.reduce(|all, one| (all.0.min(one.0), all.1.max(one.1))) {
             Some((since, until)) => Need::Range(since, until),
             None => Need::None,
         };
@@ -108,8 +117,9 @@ impl<M: Medium, C: Clock> Maps<'_, M, C> {
                 self.open.push(map);
             }
             None => {
-                let superblock = self.drive.core().superblock().clone();
-                match KeptMap::open(&self.drive.medium, &superblock, &kept.entry).await {
+                let (superblock, forwards) = self.drive.core().to_read_kept();
+                let medium = &self.drive.medium;
+                match KeptMap::open(medium, &superblock, &kept.entry, &forwards).await {
                     Ok(map) => self.open.push(map),
                     Err(error) => {
                         tracing::warn!(
@@ -135,6 +145,9 @@ impl<M: Medium, C: Clock> Maps<'_, M, C> {
 impl<M: Medium, C: Clock> Drive<M, C> {
     /// Copies what the disk and snapshots need out of a retained segment.
     pub(crate) async fn empty_retained(&self, segment: SegmentId) -> Result<()> {
+        if self.core().space().stream(segment) == Stream::Meta {
+            return Box::pin(self.empty_kept_metadata(segment)).await;
+        }
         // A batch that is still on its way would not be found.
         let last_seq = self.core().space().last_seq(segment);
         let is_written = |core: &mut Core| {
@@ -146,7 +159,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             core.begin_holding(segment)
         };
         self.with_core(|core| core.begin_victim(segment));
-        let is_stopped = || self.core().must_end() || self.core().must_stop_holding(holding.of);
+        let is_stopped = || self.core().must_end() || self.core().holding_is_over(&holding);
         let mut mover = Mover::new(self);
         let is_whole = self.scan_retained(&holding, &mut mover, last_seq).await?;
         if is_stopped() {
@@ -157,7 +170,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             return Ok(());
         }
         let is_all = is_whole && !mover.has_left && !mover.has_unreadable;
-        let is_emptied = is_all && self.with_core(|core| core.end_holding(holding.of));
+        let end = |core: &mut Core| !core.holding_is_over(&holding) && core.end_holding(holding.of);
+        let is_emptied = is_all && self.with_core(end);
         self.with_core(|core| core.victim_scanned(segment));
         if !is_emptied && !is_stopped() {
             tracing::warn!(
@@ -186,7 +200,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let (mut is_whole, mut last) = (true, SeqNo(0));
         loop {
             let before = scan.offset();
-            if self.core().must_end() || self.core().must_stop_holding(holding.of) {
+            if self.core().must_end() || self.core().holding_is_over(holding) {
                 return Ok(false);
             }
             let Some((header, body)) = scan.next().await else { break };
@@ -215,7 +229,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     ) -> Result<bool> {
         let superblock = self.core().superblock().clone();
         let (mut is_whole, mut found) = (true, Vec::new());
-        for record in records(batch.header, batch.body) {
+        for record in records(self.medium.cipher(), batch.header, batch.body) {
             match record {
                 Ok(record) if check_possible(&record, &superblock).is_ok() => found.push(record),
                 _ => is_whole = false,
@@ -232,7 +246,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                 Need::Live => None,
                 Need::Range(since, until) => Some((since, until)),
             };
-            mover.hold_record(holding.of, seq, frame.found, range).await?;
+            mover.hold_record(holding, seq, frame.found, range).await?;
             if self.core().counters().moved_bytes.get() >= turn_ends {
                 self.clock.sleep_ns(0).await;
                 turn_ends = self.core().counters().moved_bytes.get() + TURN_BYTES;
@@ -264,18 +278,22 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             }
             let core = self.core();
             let is_live = core.map().live_pieces(lba, place).next().is_some();
+            let copied = core.forwards().copied(holding.of, place.offset);
             let need = if is_live {
                 Need::Live
-            } else if core.forwards().has(holding.of, place.offset) {
-                // It was copied before.
-                Need::None
             } else {
-                let first = holding.users.partition_point(|kept| kept.entry.watermark < seq);
+                // If it was copied before, later snapshots name it where it was only if the disk
+                // was rolled back meanwhile.
+                let is_before = |kept: &Kept| match copied {
+                    Some((_, until)) => kept.entry.watermark <= until,
+                    None => kept.entry.watermark < seq,
+                };
+                let first = holding.users.partition_point(is_before);
                 let unnamed = holding.users.len();
-                match holding.copies.get(&place.offset) {
-                    Some(&(since, until)) => Need::Range(since, until),
-                    None => Need::Search { first, named: None, unnamed },
-                }
+                // Snapshots that were taken when a copy was live name it themselves.
+                let led = holding.copies.get(&place.offset).copied();
+                let led = led.filter(|_| copied.is_none());
+                Need::Search { first, named: None, unnamed, led }
             };
             frames.push(Candidate { found, lba, place, need });
         }
@@ -285,11 +303,12 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// Measures what snapshots hold of each segment, by their tables: after an opening, and after
     /// one was deleted.
     pub(super) async fn measure_retained(&self) {
-        let (kept, superblock) = {
+        let kept: Vec<Kept> = {
             let core = self.core();
             let with_data = core.snapshots().kept().iter().filter(|kept| !kept.entry.is_bookmark);
-            (with_data.cloned().collect::<Vec<Kept>>(), core.superblock().clone())
+            with_data.cloned().collect()
         };
+        let (superblock, forwards) = self.core().to_read_kept();
         // The last batch in each segment, and the last that a snapshot so far was taken after.
         let mut open: BTreeMap<SegmentUse, (SeqNo, SeqNo)> = {
             let core = self.core();
@@ -304,7 +323,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             if open.is_empty() || self.core().must_end() {
                 break;
             }
-            let map = match KeptMap::open(&self.medium, &superblock, &kept.entry).await {
+            let opened = KeptMap::open(&self.medium, &superblock, &kept.entry, &forwards);
+            let map = match opened.await {
                 Ok(map) => map,
                 Err(error) => {
                     tracing::warn!(error = %error.chain(), "a snapshot cannot be measured");
@@ -373,7 +393,7 @@ impl<M: Medium, C: Clock> Mover<'_, M, C> {
     /// stays where it is.
     async fn hold_record(
         &mut self,
-        of: SegmentUse,
+        holding: &Holding,
         seq: SeqNo,
         found: &Found<'_>,
         range: Option<(SeqNo, SeqNo)>,
@@ -395,8 +415,10 @@ impl<M: Medium, C: Clock> Mover<'_, M, C> {
             }
         };
         let payload = again.as_deref().unwrap_or(found.payload());
-        let frame = Frame { lba, encoding, payload, payload_checksum, place, is_whole: true };
-        let all = sources_of(seq, found);
+        let generation = found.place.generation;
+        let is_whole = true;
+        let frame = Frame { lba, generation, encoding, payload, payload_checksum, place, is_whole };
+        let all = sources_of(seq, found, self.drive.medium.cipher());
         let drive = self.drive;
         loop {
             if drive.load_to_change(lba, u64::from(place.blocks)).await.is_err() {
@@ -412,11 +434,12 @@ impl<M: Medium, C: Clock> Mover<'_, M, C> {
             let live: usize = pieces.iter().map(|piece| usize::from(piece.count)).sum();
             let is_live = live == usize::from(place.blocks);
             let sources = if is_live { all.clone() } else { mark_dead(&all, &pieces) };
+            self.take_key();
             let encoded = self.copy(&frame, sources);
             let frame: MovedFrame<'_> = self.moved_frame(&encoded, frame.payload);
             let held = HeldMove {
                 from: place,
-                generation: of.generation,
+                generation: holding.of.generation,
                 pieces: &pieces,
                 frame,
                 room_bytes: RECORD_HEADER_BYTES
@@ -425,7 +448,7 @@ impl<M: Medium, C: Clock> Mover<'_, M, C> {
                 range,
             };
             let attempt = |core: &mut Core| {
-                if core.must_stop_holding(of) {
+                if core.holding_is_over(holding) {
                     return Ok(Some(Attempt::Done));
                 }
                 Ok(core.move_held(&held)?.unless_waiting())
@@ -447,7 +470,7 @@ mod tests {
         for users in 0..40 {
             for first in 0..=users {
                 for end in first..=users {
-                    let mut need = Need::Search { first, named: None, unnamed: users };
+                    let mut need = Need::Search { first, named: None, unnamed: users, led: None };
                     let mut asked = 0;
                     while let Some(user) = need.question() {
                         need.answer(user, (first..end).contains(&user));

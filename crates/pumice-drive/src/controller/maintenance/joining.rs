@@ -21,6 +21,7 @@ use futures_util::stream::{StreamExt, iter};
 
 use super::super::core::{Attempt, Core};
 use super::super::log::packing::MovedFrame;
+use super::super::log::payload::Stored;
 use super::super::log::records::Found;
 use super::super::map::{L2p, Lookup, Mapping};
 use super::super::place::FramePlace;
@@ -31,7 +32,7 @@ use crate::base::{Clock, Lba, Result, SegmentId, SeqNo};
 use crate::codec::Encoding;
 use crate::format::{
     BATCH_HEADER_BYTES, BatchHeader, FRAME_BLOCKS_MAX, RECORD_HEADER_BYTES, Record, RecordAddress,
-    SOURCE_BYTES, Source, check_payload,
+    SEALED, SOURCE_BYTES, Source, check_payload,
 };
 use crate::media::Medium;
 
@@ -242,7 +243,7 @@ impl<M: Medium, C: Clock> Mover<'_, M, C> {
         let segment = frame.segment;
         let generation = self.drive.core().space().generation(segment);
         let place = RecordAddress { generation, segment, offset: frame.offset };
-        let record = Record::decode(&bytes, place).ok()?;
+        let record = Record::decode_with(&bytes, place, self.drive.medium.cipher()).ok()?;
         let is_it = matches!(record, Record::Data { .. })
             && record.record_bytes() == frame.record_bytes
             && record.lba_range().1 == u64::from(frame.blocks);
@@ -253,6 +254,7 @@ impl<M: Medium, C: Clock> Mover<'_, M, C> {
     /// Moves a run as one frame if that is worth it and nothing of it has died; returns whether it
     /// was moved.
     async fn join(&mut self, run: &Run, members: &[Member]) -> Result<bool> {
+        self.take_key();
         let Some((encoding, bytes, sources)) = self.encode_run(run, members) else {
             return Ok(false);
         };
@@ -260,10 +262,11 @@ impl<M: Medium, C: Clock> Mover<'_, M, C> {
         let joined = MovedFrame {
             lba: run.lba,
             blocks: run.blocks(),
-            encoding: encoding as u8,
+            encoding,
             payload,
             payload_checksum: crc64(payload),
             sources: &sources,
+            generation: self.generation,
         };
         let first = run.pieces.first().expect("a run has a piece");
         let victim = first.place.segment;
@@ -283,14 +286,10 @@ impl<M: Medium, C: Clock> Mover<'_, M, C> {
 
     /// Compresses the blocks of a run together, if all of them can be read and that is worth it.
     /// Returns the encoding, the bytes in the target, the sources.
-    fn encode_run(
-        &mut self,
-        run: &Run,
-        members: &[Member],
-    ) -> Option<(Encoding, usize, Vec<Source>)> {
+    fn encode_run(&mut self, run: &Run, members: &[Member]) -> Option<(u8, usize, Vec<Source>)> {
         let is_dense = |member: &Member| {
             matches!(member.record, Record::Data { encoding, .. }
-                if encoding == Encoding::Zstd as u8)
+                if encoding & !SEALED == Encoding::Zstd as u8)
         };
         let largest = run.pieces.iter().map(|piece| piece.place.blocks).max()?;
         if members.iter().all(is_dense) && run.blocks() < largest.saturating_mul(DENSE_GROWTH) {
@@ -311,7 +310,7 @@ impl<M: Medium, C: Clock> Mover<'_, M, C> {
             let blocks = self.frame.get(from..usize::from(end) * BLOCK_BYTES)?;
             self.joins.blocks.extend_from_slice(blocks);
             let found = Found { record: member.record, place: member.place, bytes: &member.bytes };
-            let all = sources_of(member.seq, &found);
+            let all = sources_of(member.seq, &found, self.drive.medium.cipher());
             sources.extend(cut_sources(&all, piece.index, piece.count));
             lba += u64::from(piece.count);
         }
@@ -320,22 +319,32 @@ impl<M: Medium, C: Clock> Mover<'_, M, C> {
             usize::from(run.blocks()) * BLOCK_BYTES,
             "a run that is joined is decoded whole"
         );
-        let (encoding, bytes) = self.dense.as_mut()?.compress(&self.joins.blocks, &mut self.target);
+        let clear_at = self.clear_at();
+        let (_, target) = self.target.split_at_mut(clear_at);
+        let (encoding, clear_bytes) = self.dense.as_mut()?.compress(&self.joins.blocks, target);
+        let bytes = clear_bytes + self.drive.medium.cipher().seal_bytes();
         let record_bytes = RECORD_HEADER_BYTES + sources.len() * SOURCE_BYTES + bytes;
         let stored_bytes = run.stored_bytes();
         let is_worth_it =
             record_bytes as u64 + u64::from(stored_bytes / JOINED_DIVISOR) <= stored_bytes.into();
-        is_worth_it.then_some((encoding, bytes, sources))
+        if !is_worth_it {
+            return None;
+        }
+        let (encoding, bytes) = self.seal((run.lba, run.blocks()), (encoding, clear_bytes));
+        Some((encoding, bytes, sources))
     }
 
     /// Decodes a frame, which must begin at block `start`.
     fn decode_member(&mut self, member: &Member, start: u64) -> Option<()> {
-        let Record::Data { lba, lba_count, encoding, payload_checksum, .. } = member.record else {
+        let Record::Data { lba, lba_count, payload_checksum, .. } = member.record else {
             return None;
         };
         let (_, payload) = member.bytes.split_at(member.record.header_bytes() as usize);
         check_payload(payload, payload_checksum, member.place).ok()?;
-        (lba.0 == start && self.decode(encoding, frame_blocks(lba_count.into()), payload))
+        let cipher = self.drive.medium.cipher();
+        let generation = member.place.generation;
+        let stored = Stored::of_frame(&member.record, payload, generation, cipher).ok()?;
+        (lba.0 == start && self.decode_stored(&stored, frame_blocks(lba_count.into())))
             .then_some(())
     }
 

@@ -19,22 +19,27 @@ use std::ops::Range;
 use super::super::core::{Attempt, Core, Move};
 use super::super::drive::Drive;
 use super::super::log::packing::{MovedFrame, moved_bytes_max};
+use super::super::log::payload::{Stored, encode_sealed};
 use super::super::log::records::Found;
 use super::super::map::LivePiece;
 use super::super::place::FramePlace;
 use crate::base::checksum::crc64;
-use crate::base::units::BLOCK_BYTES;
+use crate::base::units::{BLOCK_BYTES, len_u32};
 use crate::base::{Clock, Lba, Result, SeqNo};
 use crate::codec::{BlockTable, Compressor, Encoding, cut_blocks};
+use crate::crypt::{Binding, Cipher, NONCE_BYTES, SEAL_BYTES};
 use crate::format::{
-    FRAME_BLOCKS_MAX, MetaKind, MetadataAddress, RECORD_HEADER_BYTES, Record, SOURCE_BYTES, Source,
-    check_payload,
+    FRAME_BLOCKS_MAX, MetaKind, MetadataAddress, RECORD_HEADER_BYTES, Record, SEALED, SOURCE_BYTES,
+    Source, Stream, check_payload,
 };
 use crate::media::Medium;
 
 /// A frame compressed anew must be smaller by this part to be worth it: every later read pays for
 /// the slower decoding.
 const DENSER_DIVISOR: usize = 16;
+
+/// Bytes for the seals of what a frame is cut into.
+const FRAME_SEALS_BYTES: usize = FRAME_BLOCKS_MAX as usize * SEAL_BYTES;
 
 /// How often a payload that looks damaged is read again before it is taken for damaged. More than
 /// once, since what disturbed one reading may disturb the next; arbitrary beyond that.
@@ -53,6 +58,8 @@ pub(crate) struct Mover<'a, M, C> {
     pub(super) dense: Option<Compressor>,
     /// What joining frames needs.
     pub(super) joins: Joins,
+    /// A generation with the key by which payloads are sealed.
+    pub(super) generation: u64,
     /// Whether a frame was left where it is, because its leaf cannot be read.
     pub(super) has_left: bool,
     /// Whether frames that cannot be read become lost; otherwise they are left where they are.
@@ -112,6 +119,8 @@ impl Joins {
 #[derive(Clone, Copy)]
 pub(super) struct Frame<'a> {
     pub(super) lba: Lba,
+    /// Generation of its segment.
+    pub(super) generation: u64,
     pub(super) encoding: u8,
     pub(super) payload: &'a [u8],
     pub(super) payload_checksum: u64,
@@ -121,6 +130,19 @@ pub(super) struct Frame<'a> {
 }
 
 impl Frame<'_> {
+    /// Returns the payload, to be decoded.
+    fn stored(&self, cipher: &Cipher) -> Result<Stored<'_>> {
+        let record = Record::Data {
+            lba: self.lba,
+            lba_count: self.place.blocks.into(),
+            source_count: 0,
+            encoding: self.encoding,
+            stored_bytes: len_u32(self.payload.len()),
+            payload_checksum: self.payload_checksum,
+        };
+        Stored::of_frame(&record, self.payload, self.generation, cipher)
+    }
+
     /// Returns a record without payload for some of its blocks: it says that their content is lost.
     /// With the damaged payload, the new batch would look like a torn one after a crash.
     fn lost(&self, index: u8, blocks: u8, sources: Vec<Source>) -> Encoded {
@@ -162,10 +184,11 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
         Self {
             drive,
             frame: vec![0; frame_bytes],
-            target: vec![0; Compressor::target_bytes(frame_bytes)],
+            target: vec![0; Compressor::target_bytes(frame_bytes) + FRAME_SEALS_BYTES],
             codec: Compressor::new(drive.codec.get()).with_form(drive.form),
             dense: drive.options.recompress.map(Compressor::new),
             joins: Joins::default(),
+            generation: Cipher::NEWEST,
             has_left: false,
             gives_up: false,
             has_unreadable: false,
@@ -212,8 +235,11 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
                 };
                 let payload = again.as_deref().unwrap_or(found.payload());
                 let is_whole = is_whole(payload);
-                let frame = Frame { lba, encoding, payload, payload_checksum, place, is_whole };
-                self.move_frame(frame, &sources_of(seq, found)).await
+                let generation = found.place.generation;
+                let sources = sources_of(seq, found, self.drive.medium.cipher());
+                let frame =
+                    Frame { lba, generation, encoding, payload, payload_checksum, place, is_whole };
+                self.move_frame(frame, &sources).await
             }
             Record::Meta { kind, number, .. } => self.touch(kind, number, found).await,
             Record::Fill { .. } | Record::Trim { .. } | Record::Open { .. } => Ok(()),
@@ -305,6 +331,7 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
             if pieces.is_empty() {
                 return Ok(());
             }
+            self.take_key();
             let encoded = self.encode(&frame, sources, &pieces);
             let frames: Vec<MovedFrame<'_>> =
                 encoded.iter().map(|encoded| self.moved_frame(encoded, frame.payload)).collect();
@@ -316,7 +343,8 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
                 from: frame.place,
                 pieces: &pieces,
                 frames: &frames,
-                room_bytes: (copy + frame.payload.len()).max(moved_bytes_max(live)),
+                room_bytes: (copy + frame.payload.len())
+                    .max(moved_bytes_max(live, drive.medium.cipher().seal_bytes())),
                 repairs: self.repairs,
             };
             let attempt = |core: &mut Core| Ok(core.move_frame(&moved)?.unless_waiting());
@@ -333,6 +361,7 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
     ) -> MovedFrame<'b> {
         MovedFrame {
             lba: encoded.lba,
+            generation: self.generation,
             blocks: encoded.blocks,
             encoding: encoded.encoding,
             payload: match encoded.payload {
@@ -369,8 +398,7 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
         if is_all {
             return vec![self.copy(frame, sources)];
         }
-        let can_reframe = frame.encoding == Encoding::Blocks as u8
-            || self.decode(frame.encoding, frame.place.blocks, frame.payload);
+        let can_reframe = frame.encoding == Encoding::Blocks as u8 || self.decode(frame);
         let reframed = if can_reframe { self.reframe(frame, &sources, pieces) } else { None };
         reframed.unwrap_or_else(|| vec![self.copy(frame, sources)])
     }
@@ -406,7 +434,7 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
             parts.push(Encoded {
                 lba: Lba(frame.lba.0 + u64::from(index)),
                 blocks: count,
-                encoding: encoding as u8,
+                encoding,
                 payload: Payload::Target { from: used, len },
                 payload_checksum: crc64(self.encoded(used, len)),
                 sources,
@@ -432,26 +460,68 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
         table: &BlockTable,
         blocks: Range<u8>,
         at: usize,
-    ) -> Option<(Encoding, usize)> {
+    ) -> Option<(u8, usize)> {
         let target = self.target.get_mut(at..)?;
         let range = usize::from(blocks.start)..usize::from(blocks.end);
-        if let Some(cut) = cut_blocks(table, frame.payload, range.clone(), target) {
-            return Some(cut);
+        if let Some((encoding, len)) = cut_blocks(table, frame.payload, range.clone(), target) {
+            return Some((encoding as u8, len));
         }
         let target = target.get_mut(..range.len() * BLOCK_BYTES)?;
         let mut decompressor = self.drive.decompressor.borrow_mut();
         for (index, block) in range.zip(target.chunks_mut(BLOCK_BYTES)) {
             decompressor.decompress_block(table, frame.payload, index, block).ok()?;
         }
-        Some((Encoding::Store, target.len()))
+        Some((Encoding::Store as u8, target.len()))
     }
 
     /// Decodes a frame into the buffer; returns whether that was possible.
-    pub(super) fn decode(&mut self, encoding: u8, blocks: u8, payload: &[u8]) -> bool {
-        let Some(encoding) = Encoding::from_u8(encoding) else { return false };
+    fn decode(&mut self, frame: &Frame<'_>) -> bool {
+        let stored = frame.stored(self.drive.medium.cipher());
+        stored.is_ok_and(|stored| self.decode_stored(&stored, frame.place.blocks))
+    }
+
+    /// As [`Mover::decode`], the payload of a frame of as many blocks.
+    pub(super) fn decode_stored(&mut self, stored: &Stored<'_>, blocks: u8) -> bool {
         let (target, _) = self.frame.split_at_mut(usize::from(blocks) * BLOCK_BYTES);
         let mut decompressor = self.drive.decompressor.borrow_mut();
-        decompressor.decompress(encoding, payload, target).is_ok()
+        stored.decode(self.drive.medium.cipher(), &mut decompressor, target).is_ok()
+    }
+
+    /// Returns where in the target a payload in the clear begins that is to be sealed from the
+    /// start of the target on.
+    pub(super) fn clear_at(&self) -> usize {
+        if self.drive.medium.cipher().is_plain() { 0 } else { NONCE_BYTES }
+    }
+
+    /// Seals the payload of `len` bytes at [`Mover::clear_at`] of the target, if the drive is
+    /// encrypted. Returns its encoding and length in records.
+    pub(super) fn seal(
+        &mut self,
+        (lba, blocks): (Lba, u8),
+        (encoding, len): (Encoding, usize),
+    ) -> (u8, usize) {
+        let cipher = self.drive.medium.cipher();
+        let bind = |encoding| Binding::frame(lba, blocks, encoding);
+        encode_sealed(&mut self.target, self.generation, cipher, |_| (encoding, len), bind)
+    }
+
+    /// Seals what is encoded from now on by the key of the segment that moved frames go to.
+    pub(super) fn take_key(&mut self) {
+        self.generation = self.drive.core().log().sealing_generation(Stream::Moved);
+    }
+
+    /// Seals the payload of a frame again, if the key of the segment that it goes to is another
+    /// one; `None` if it is the same, or the payload cannot be opened.
+    fn seal_again(&mut self, frame: &Frame<'_>) -> Option<(u8, usize)> {
+        let cipher = self.drive.medium.cipher();
+        if cipher.is_same_key(frame.generation, self.generation) {
+            return None;
+        }
+        let stored = frame.stored(cipher).ok()?;
+        let clear = stored.open(cipher).ok()?;
+        let at = self.clear_at();
+        self.target.get_mut(at..at + clear.len())?.copy_from_slice(&clear);
+        Some(self.seal((frame.lba, frame.place.blocks), (stored.encoding, clear.len())))
     }
 
     /// Copies a frame that is whole as it is, or denser.
@@ -464,10 +534,10 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
             payload_checksum: frame.payload_checksum,
             sources,
         };
-        match self.compress_denser(frame) {
+        match self.compress_denser(frame).or_else(|| self.seal_again(frame)) {
             None => as_stored,
             Some((encoding, len)) => Encoded {
-                encoding: encoding as u8,
+                encoding,
                 payload: Payload::Target { from: 0, len },
                 payload_checksum: crc64(self.encoded(0, len)),
                 ..as_stored
@@ -477,17 +547,20 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
 
     /// Compresses a whole frame with the dense codec; returns encoding and length if that is worth
     /// it.
-    fn compress_denser(&mut self, frame: &Frame<'_>) -> Option<(Encoding, usize)> {
-        if self.dense.is_none() || frame.encoding == Encoding::Zstd as u8 {
+    fn compress_denser(&mut self, frame: &Frame<'_>) -> Option<(u8, usize)> {
+        if self.dense.is_none() || frame.encoding & !SEALED == Encoding::Zstd as u8 {
             return None;
         }
-        if !self.decode(frame.encoding, frame.place.blocks, frame.payload) {
+        if !self.decode(frame) {
             return None;
         }
+        let clear_at = self.clear_at();
         let (raw, _) = self.frame.split_at(usize::from(frame.place.blocks) * BLOCK_BYTES);
-        let (encoding, len) = self.dense.as_mut()?.compress(raw, &mut self.target);
-        let is_worth_it = len + frame.payload.len() / DENSER_DIVISOR <= frame.payload.len();
-        is_worth_it.then_some((encoding, len))
+        let (_, target) = self.target.split_at_mut(clear_at);
+        let (encoding, len) = self.dense.as_mut()?.compress(raw, target);
+        let stored = len + self.drive.medium.cipher().seal_bytes();
+        let is_worth_it = stored + frame.payload.len() / DENSER_DIVISOR <= frame.payload.len();
+        is_worth_it.then(|| self.seal((frame.lba, frame.place.blocks), (encoding, len)))
     }
 
     /// Puts the live parts of the decoded frame into frames of their own; `None` if the frame as a
@@ -508,7 +581,7 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
             parts.push(Encoded {
                 lba: Lba(frame.lba.0 + u64::from(piece.index)),
                 blocks: piece.count,
-                encoding: encoding as u8,
+                encoding,
                 payload: Payload::Target { from: used, len },
                 payload_checksum: crc64(self.encoded(used, len)),
                 sources,
@@ -527,18 +600,22 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
         frame: &Frame<'_>,
         piece: &LivePiece,
         at: usize,
-    ) -> Option<(Encoding, usize)> {
+    ) -> Option<(u8, usize)> {
         let blocks = usize::from(piece.index)..usize::from(piece.index) + usize::from(piece.count);
         if frame.encoding == Encoding::Blocks as u8 {
             let table = BlockTable::of(frame.payload, frame.place.blocks.into()).ok()?;
             return self.cut(frame, &table, piece.index..piece.index + piece.count, at);
         }
         let (_, target) = self.target.split_at_mut(at);
-        if target.len() < Compressor::target_bytes(blocks.len() * BLOCK_BYTES) {
+        if target.len() < Compressor::target_bytes(blocks.len() * BLOCK_BYTES) + SEAL_BYTES {
             return None;
         }
         let raw = self.frame.get(blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES);
-        Some(self.codec.compress(raw.expect("a piece of a frame lies in the frame"), target))
+        let raw = raw.expect("a piece of a frame lies in the frame");
+        let lba = Lba(frame.lba.0 + u64::from(piece.index));
+        let bind = |encoding| Binding::frame(lba, piece.count, encoding);
+        let encode = |target: &mut [u8]| self.codec.compress(raw, target);
+        Some(encode_sealed(target, self.generation, self.drive.medium.cipher(), encode, bind))
     }
 
     /// Marks metadata that the newest checkpoint names as dirty.
@@ -583,10 +660,10 @@ impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
 
 /// Returns the sources that a copy of this record, of batch `seq`, names: its own place, and the
 /// age of its blocks.
-pub(super) fn sources_of(seq: SeqNo, found: &Found<'_>) -> Vec<Source> {
+pub(super) fn sources_of(seq: SeqNo, found: &Found<'_>, cipher: &Cipher) -> Vec<Source> {
     let (segment, offset) = (found.place.segment, found.place.offset);
     let mut sources: Vec<Source> = Vec::new();
-    for source in found.record.sources(found.bytes) {
+    for source in found.sources(cipher) {
         // Adjacent blocks of one age are one source now.
         match sources.last_mut() {
             Some(last) if last.origin == source.origin => last.blocks += source.blocks,

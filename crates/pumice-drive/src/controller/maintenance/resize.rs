@@ -16,12 +16,17 @@
 //! names the segments beyond the end, for they were free when it was begun and are not handed out.
 //! The medium is cut when no slot knows of what is cut off.
 //!
+//! What snapshots have in the segments beyond the end is copied, too, as garbage collection does
+//! it: frames, and records of their maps. Their maps and roots stay as they are and may name
+//! segments that are gone; forwarding tables say where what was there is, and stay as long as a
+//! snapshot names it.
+//!
 //! A smaller size is refused: the host's data at its end would be lost.
 
 use serde::{Deserialize, Serialize};
 
 use super::super::core::{
-    Core, Evacuation, RESERVED_SEGMENTS, SEGMENTS_MIN, meta_segments, usable_segment_bytes,
+    Core, RESERVED_SEGMENTS, SEGMENTS_MIN, meta_segments, usable_segment_bytes,
 };
 use super::super::drive::Drive;
 use super::super::drive::superblocks::geometry;
@@ -29,13 +34,6 @@ use crate::base::units::format_size;
 use crate::base::{Clock, Error, ErrorKind, Result};
 use crate::format::{SEGMENTS_MAX, Stream, Superblock, leaf_bytes_max};
 use crate::media::Medium;
-
-/// Poll interval for empty segments.
-const LOOK_NS: u64 = 5_000_000;
-
-/// How long the number of segments to be emptied may stay the same before a shrink fails: many
-/// times what moving the largest segment takes.
-const STALL_NS: u64 = 60_000_000_000;
 
 /// Properties to change; what is not given stays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,10 +90,12 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         // The medium is cut, and the table, while no operation is in progress there.
         self.until_nothing_is_warm().await;
         if target.segment_count < before.segment_count {
-            if let Some(what) = self.core().snapshots_in_the_way() {
-                return Err(Error::new(ErrorKind::InvalidInput, what));
-            }
+            self.core().check_snapshots(target.segment_count)?;
             self.reap_all().await?;
+            let is_unknown = self.core().wants_measure();
+            if is_unknown {
+                self.measure_retained().await;
+            }
             self.check_fits(&target)?;
             self.shrink(&mut resizing, target.segment_count).await?;
         }
@@ -110,7 +110,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 
     /// Returns the segments that a shrink under way has yet to empty, as far as it has come.
     pub fn segments_to_empty(&self) -> u32 {
-        self.core().space().beyond_end()
+        self.core().space().going_count()
     }
 
     /// Checks that what the drive holds fits a target.
@@ -118,22 +118,29 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// # Errors
     /// `NoSpace`, with the numbers.
     fn check_fits(&self, target: &Superblock) -> Result<()> {
-        let live_bytes = self.core().space().live_bytes();
+        let (live_bytes, held_bytes) = {
+            let core = self.core();
+            (core.space().live_bytes(), core.space().held_dead_bytes())
+        };
         let usable = usable_segment_bytes(target.segment_bytes);
         let leaf_bytes = leaf_bytes_max(target.has_block_frames);
         let reserved = meta_segments(&target.shape(), leaf_bytes, self.options.map_cache_bytes);
         let kept = reserved + RESERVED_SEGMENTS;
         // Each stream has a segment open, and one more lets the host continue.
         let others = u64::from(kept) + Stream::COUNT as u64 + 1;
-        let needed = live_bytes.div_ceil(usable) + others;
+        let needed = (live_bytes + held_bytes).div_ceil(usable) + others;
         if needed <= u64::from(target.segment_count) {
             return Ok(());
         }
         let segment_bytes = u64::from(target.segment_bytes);
         let what = format!(
-            "a capacity of {} is too small: the drive holds {live_bytes} live bytes and keeps \
+            "a capacity of {} is too small: the drive holds {live_bytes} live bytes{} and keeps \
              {} in reserve, so it needs {} ({}) or more; or trim what is not needed",
             format_size(geometry(target).capacity_bytes()),
+            match held_bytes {
+                0 => String::new(),
+                held => format!(", {held} for snapshots alone,"),
+            },
             others * segment_bytes,
             needed * segment_bytes,
             format_size(needed * segment_bytes)
@@ -185,35 +192,13 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 
     /// Waits until nothing is left in the segments from `end` on.
     async fn evacuate(&self, end: u32) -> Result<()> {
-        let mut left = u32::MAX;
-        let mut since_ns = self.clock.now_ns();
-        loop {
-            self.with_core(|core| {
-                core.check_writable(0, 0)?;
-                core.evacuate_step(end);
-                Ok(())
-            })?;
-            self.with_room(|core| Ok(core.leave_segments_beyond_end()?.then_some(()))).await?;
-            let evacuation = self.core().evacuation(end);
-            let now = match evacuation {
-                Evacuation::Done => return Ok(()),
-                Evacuation::Left(segments) => segments,
-                Evacuation::Stuck(segment) => {
-                    let what = "a segment cannot be emptied because something in it is damaged: \
-                                `pumice scrub` lists what";
-                    return Err(Error::new(ErrorKind::Corrupt, what).in_segment(segment));
-                }
-            };
-            if now != left {
-                (left, since_ns) = (now, self.clock.now_ns());
-            }
-            if self.clock.now_ns() - since_ns > STALL_NS {
-                let what = format!("{left} segments cannot be emptied: the drive is too full");
-                return Err(Error::new(ErrorKind::NoSpace, what));
-            }
-            self.with_core(Core::wake_collector);
-            self.clock.sleep_ns(LOOK_NS).await;
-        }
+        let check_hindrance = |core: &Core| {
+            core.check_no_readers("the capacity cannot shrink")?;
+            // A clone may have been registered meanwhile.
+            core.check_snapshots(end)
+        };
+        let step = |core: &mut Core| core.evacuate_step(end);
+        self.until_emptied(step, |core| core.evacuation(end), check_hindrance).await
     }
 }
 

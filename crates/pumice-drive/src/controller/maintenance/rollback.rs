@@ -3,9 +3,11 @@
 //! The map names frames where they were when the snapshot was taken. Those that garbage collection
 //! has copied since are named where they are now: their leaves are written again.
 
+use std::rc::Rc;
+
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
 
-use super::super::core::{KeptDisk, LeafPlace, Wish};
+use super::super::core::{Condition, Forwards, KeptDisk, LeafPlace, Wish};
 use super::super::drive::Drive;
 use super::super::map::Mapping;
 use super::super::options::OpenOptions;
@@ -42,6 +44,20 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// change than memory is allowed for it: nothing is changed. After any other, the drive is
     /// rolled back or not, and takes no writes.
     pub async fn roll_back(&self, name: &str, deletes_newer: bool) -> Result<SnapshotInfo> {
+        self.roll_back_if(name, deletes_newer, Rc::new(|| Ok(()))).await
+    }
+
+    /// As [`Drive::roll_back`], of a drive that hosts may begin to use: `is_unused` is asked in the
+    /// step in which the disk becomes another. A host that comes after it knows no other disk.
+    ///
+    /// # Errors
+    /// As [`Drive::roll_back`]; that of `is_unused`: nothing is changed.
+    pub async fn roll_back_if(
+        &self,
+        name: &str,
+        deletes_newer: bool,
+        is_unused: Condition,
+    ) -> Result<SnapshotInfo> {
         if self.is_read_only() {
             return Err(Error::new(ErrorKind::ReadOnly, "the drive was opened read-only"));
         }
@@ -50,11 +66,18 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let info = self.snapshot_info(name)?;
         let superblock = self.superblock_to_roll_back_to(name, deletes_newer)?;
         let cache_bytes = self.options.map_cache_bytes;
-        let mut disk = recovery::kept_disk(&self.medium, &superblock, cache_bytes).await?;
-        if self.core().forwards().is_used() {
-            self.follow_copies(&superblock, &mut disk).await?;
+        let forwards = self.core().forwards().clone().for_reading();
+        let kept = recovery::kept_disk(&self.medium, &superblock, cache_bytes, &forwards);
+        let mut disk = kept.await?;
+        if forwards.is_used() {
+            self.follow_copies(&superblock, &mut disk, &forwards).await?;
+            let KeptDisk { map, space, .. } = &mut disk;
+            map.relocate(|place| {
+                let moved = forwards.metadata_at(place, space.generation(place.segment));
+                moved.map(|(place, _)| place)
+            });
         }
-        self.checkpoint_in(turn, Wish::RollBack(Box::new(disk))).await?;
+        self.checkpoint_in(turn, Wish::RollBack(Box::new(disk), is_unused)).await?;
         Ok(info)
     }
 
@@ -78,8 +101,14 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 
     /// Lets the map name frames that were copied where they are now.
-    async fn follow_copies(&self, superblock: &Superblock, disk: &mut KeptDisk) -> Result<()> {
-        let reader = Reader::new(&self.medium, superblock);
+    async fn follow_copies(
+        &self,
+        superblock: &Superblock,
+        disk: &mut KeptDisk,
+        forwards: &Forwards,
+    ) -> Result<()> {
+        let reader = Reader::of_kept(&self.medium, superblock, forwards);
+        reader.widen(disk.space.segment_count());
         let most = Limits::for_map_cache(self.options.map_cache_bytes).changed_bytes;
         let mut next = 0;
         loop {

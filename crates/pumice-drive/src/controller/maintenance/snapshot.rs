@@ -4,7 +4,7 @@
 //! is a checkpoint with two more lists: the host waits for nothing that it would not wait for in
 //! any checkpoint.
 
-use super::super::core::{Core, Kept, NewSnapshot, Wish};
+use super::super::core::{Core, NewSnapshot, Wish};
 use super::super::drive::Drive;
 use super::super::options::OpenOptions;
 use crate::base::{Clock, Error, ErrorKind, Result, SeqNo};
@@ -204,20 +204,37 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         Ok(HeldChanges { drive: self, begun })
     }
 
-    /// Returns the snapshots, oldest first.
+    /// Returns the snapshots, oldest first. Takes time for each segment that each of them needs:
+    /// see [`Drive::list_snapshots`].
     pub fn snapshots(&self) -> Vec<SnapshotInfo> {
         let core = self.core();
-        let kept = core.snapshots().kept();
-        let before = [0].into_iter().chain(kept.iter().map(|kept| kept.entry.host_bytes));
-        kept.iter().zip(before).map(|(kept, before)| info_of(&core, kept, before)).collect()
+        (0..core.snapshots().kept().len()).filter_map(|at| info_at(&core, at)).collect()
+    }
+
+    /// Returns the snapshots, oldest first, and lets others run after each: what each holds is of a
+    /// moment of its own. One that is taken meanwhile is left out, and one that is deleted may be.
+    pub async fn list_snapshots(&self) -> Vec<SnapshotInfo> {
+        let kept = |core: &Core, at: SeqNo| {
+            core.snapshots().kept().binary_search_by_key(&at, |kept| kept.entry.watermark).ok()
+        };
+        let watermarks: Vec<_> =
+            self.core().snapshots().kept().iter().map(|kept| kept.entry.watermark).collect();
+        let mut listed = Vec::with_capacity(watermarks.len());
+        for watermark in watermarks {
+            listed.extend({
+                let core = self.core();
+                kept(&core, watermark).and_then(|at| info_at(&core, at))
+            });
+            self.clock.sleep_ns(0).await;
+        }
+        listed
     }
 
     pub(super) fn snapshot_info(&self, name: &str) -> Result<SnapshotInfo> {
-        let mut all = self.snapshots();
-        let Some(at) = all.iter().position(|info| info.name == name) else {
-            return Err(not_found(name, all.iter().map(|info| info.name.as_str())));
-        };
-        Ok(all.swap_remove(at))
+        let core = self.core();
+        let names = || core.snapshots().kept().iter().map(|kept| kept.entry.name.as_str());
+        let at = names().position(|found| found == name);
+        at.and_then(|at| info_at(&core, at)).ok_or_else(|| not_found(name, names()))
     }
 }
 
@@ -251,10 +268,15 @@ pub(crate) fn not_found<'a>(name: &str, names: impl Iterator<Item = &'a str>) ->
     Error::new(ErrorKind::NotFound, what)
 }
 
-fn info_of(core: &Core, kept: &Kept, host_bytes_before: u64) -> SnapshotInfo {
+/// Returns the facts about the snapshot at an index.
+fn info_at(core: &Core, at: usize) -> Option<SnapshotInfo> {
+    let all = core.snapshots().kept();
+    let kept = all.get(at)?;
+    let before = at.checked_sub(1).and_then(|before| all.get(before));
+    let host_bytes_before = before.map_or(0, |before| before.entry.host_bytes);
     let entry = &kept.entry;
     let [alone_bytes, shared_bytes] = core.bytes_held(kept);
-    SnapshotInfo {
+    Some(SnapshotInfo {
         name: entry.name.clone(),
         guid: entry.guid,
         sequence: entry.watermark.0,
@@ -269,5 +291,5 @@ fn info_of(core: &Core, kept: &Kept, host_bytes_before: u64) -> SnapshotInfo {
         is_bookmark: entry.is_bookmark,
         clones: entry.clones.clone(),
         damage: kept.damage.clone(),
-    }
+    })
 }

@@ -66,6 +66,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// Fills a free segment with zeroes and syncs it, unless it was written before. Returns false
     /// if it had to stop.
     async fn zero(&self, segment: SegmentId) -> Result<bool> {
+        if self.medium.prepare(segment).await? {
+            return Ok(true);
+        }
         // What an earlier process left is as good, and half of it must not be taken for damage.
         let (first, read) =
             self.medium.read(segment, 0, AlignedBuffer::zeroed(BATCH_ALIGNMENT)).await;

@@ -425,10 +425,14 @@ impl Leaf {
 
     /// Returns every run: first block, number of blocks, mapping.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (u16, u16, Mapping)> {
-        self.runs
-            .iter()
-            .enumerate()
-            .map(|(at, run)| (run.start, self.run_end(at) - run.start, run.mapping()))
+        Self::runs_of(Some(self))
+    }
+
+    /// As [`Leaf::runs`] of a leaf, if there is one.
+    pub(super) fn runs_of(leaf: Option<&Self>) -> impl Iterator<Item = (u16, u16, Mapping)> {
+        let runs = leaf.map_or(&[][..], |leaf| &leaf.runs);
+        let ends = runs.iter().skip(1).map(|next| next.start).chain([LEAF_BLOCKS]);
+        runs.iter().zip(ends).map(|(run, end)| (run.start, end - run.start, run.mapping()))
     }
 
     /// Returns the bytes of memory that the leaf's runs and tables take.

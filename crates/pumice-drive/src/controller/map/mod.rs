@@ -256,6 +256,11 @@ impl L2p {
         edges.into_iter().flatten().find(|&leaf| count > 0 && self.is_missing(leaf))
     }
 
+    /// Returns whether a leaf of any number is one that must be loaded before it is used.
+    pub(crate) fn is_on_medium_only(&self, leaf: u64) -> bool {
+        leaf < self.leaf_count && self.dropped.get(leaf).is_none() && self.is_missing(leaf)
+    }
+
     fn is_missing(&self, leaf: u64) -> bool {
         matches!(self.directory.held(leaf), Held::Entry(DirectoryEntry::Leaf(_)))
     }

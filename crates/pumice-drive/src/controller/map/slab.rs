@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use super::leaf::Leaf;
 use super::leaf_of;
 use crate::base::Lba;
-use crate::format::DirectoryEntry;
+use crate::format::{DirectoryEntry, MetadataAddress};
 
 /// Clean leaves that stay whatever the budget: more than are kept for a change, so that one can
 /// always be evicted, and enough that a change of two leaves alone on the drive does not lose
@@ -226,6 +226,13 @@ impl Slab {
         let slot = self.slot_mut(number);
         assert!(slot.pending, "only leaves of the running checkpoint are written");
         std::mem::replace(&mut slot.entry, entry)
+    }
+
+    /// Notes where a leaf is on the medium that a checkpoint says is elsewhere.
+    pub(super) fn relocate(&mut self, number: u32, address: MetadataAddress) {
+        let slot = self.slot_mut(number);
+        assert!(!slot.pending, "no checkpoint of the map is running");
+        slot.entry = DirectoryEntry::Leaf(address);
     }
 
     /// Returns the slot to evict next; `None` if too few clean slots are left.

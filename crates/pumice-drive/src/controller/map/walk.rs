@@ -98,7 +98,12 @@ impl L2p {
         &self,
         segment: SegmentId,
     ) -> impl Iterator<Item = (MetaKind, u64, MetadataAddress)> {
-        let all = self.directory.pages().flat_map(move |(number, page)| {
+        self.metadata().filter(move |(_, _, address)| address.segment == segment)
+    }
+
+    /// Returns the newest version of each leaf and each directory page: kind, number and address.
+    pub(crate) fn metadata(&self) -> impl Iterator<Item = (MetaKind, u64, MetadataAddress)> {
+        self.directory.pages().flat_map(move |(number, page)| {
             let number = u64::from(number);
             let first = number * DIRECTORY_PAGE_LEAVES as u64;
             let leaves = page.held().zip(first..).filter_map(move |(held, leaf)| {
@@ -108,8 +113,30 @@ impl L2p {
                 }
             });
             page.address.map(|address| (MetaKind::Page, number, address)).into_iter().chain(leaves)
-        });
-        all.filter(move |(_, _, address)| address.segment == segment)
+        })
+    }
+
+    /// Names what was moved where it is: `moved` returns the new address of a leaf or a page. Pages
+    /// of which leaves were moved are written by the next checkpoint.
+    pub(crate) fn relocate(&mut self, moved: impl Fn(MetadataAddress) -> Option<MetadataAddress>) {
+        assert!(self.running.is_none(), "no checkpoint is running of a map that was just restored");
+        let all: Vec<_> = self.metadata().collect();
+        for (kind, number, address) in all {
+            let Some(address) = moved(address) else { continue };
+            if kind == MetaKind::Page {
+                let page = u32::try_from(number).expect("the number of a page has 32 bits");
+                self.directory.page_mut(page).address = Some(address);
+                continue;
+            }
+            match self.directory.held(number) {
+                Held::Slot(slot) => self.slab.relocate(slot, address),
+                Held::Entry(_) => {
+                    let entry = DirectoryEntry::Leaf(address);
+                    self.directory.set(number, Held::Entry(entry));
+                }
+            }
+            self.directory.page_mut(page_of(number)).dirty = true;
+        }
     }
 
     /// Returns the first leaf from `leaf` on that may hold something else than holes.
@@ -167,18 +194,26 @@ impl L2p {
     /// Returns the mapped runs of a leaf in order: first block, number of blocks, mapping; holes
     /// are left out. `None` if the leaf must be loaded first.
     pub(crate) fn leaf_runs(&self, leaf: u64) -> Option<impl Iterator<Item = (Lba, u64, Mapping)>> {
+        let runs = self.all_leaf_runs(leaf)?;
+        Some(runs.filter(|(_, _, mapping)| *mapping != Mapping::Hole))
+    }
+
+    /// As [`L2p::leaf_runs`], with the holes: the runs cover the leaf.
+    pub(crate) fn all_leaf_runs(
+        &self,
+        leaf: u64,
+    ) -> Option<impl Iterator<Item = (Lba, u64, Mapping)>> {
         assert!(leaf < self.leaf_count, "leaf {leaf} is not on the drive");
         let held = self.directory.held(leaf);
-        let (whole, content): (_, Option<&Leaf>) = match (self.dropped.get(leaf), held) {
+        let (whole, content) = match (self.dropped.get(leaf), held) {
             (Some(mapping), _) => (Some(mapping), None),
             (None, Held::Slot(number)) => (None, Some(&self.slab.slot(number).content)),
             (None, Held::Entry(entry)) => (Some(uniform(entry)?), None),
         };
         let whole = whole.into_iter().map(|mapping| (0, LEAF_BLOCKS, mapping));
-        let runs = whole.chain(content.into_iter().flat_map(Leaf::runs));
+        let runs = whole.chain(Leaf::runs_of(content));
         let first = leaf * u64::from(LEAF_BLOCKS);
-        let mapped = runs.filter(|(_, _, mapping)| *mapping != Mapping::Hole);
-        Some(mapped.map(move |(start, count, mapping)| {
+        Some(runs.map(move |(start, count, mapping)| {
             (Lba(first + u64::from(start)), u64::from(count), mapping)
         }))
     }

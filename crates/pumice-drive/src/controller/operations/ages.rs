@@ -71,11 +71,12 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// Returns the sources of a frame; none if the host wrote it, or if its record cannot be read.
     async fn sources_of(&self, block: FrameBlock, address: RecordAddress) -> Vec<Source> {
         let FrameBlock { lba, place, generation, index } = block;
+        let cipher = self.medium.cipher();
         let decode = |bytes: &[u8]| {
-            let record = Record::decode(bytes, address).ok()?;
+            let record = Record::decode_with(bytes, address, cipher).ok()?;
             let Record::Data { lba: first, lba_count, .. } = record else { return None };
             let is_it = first.0 + u64::from(index) == lba.0 && lba_count == place.blocks.into();
-            is_it.then(|| record.sources(bytes).collect())
+            is_it.then(|| record.sources_with(bytes, address, cipher))
         };
         {
             let core = self.core();

@@ -4,9 +4,18 @@
 //! the snapshot is there. So a block of a later disk that lies where the snapshot has it was not
 //! written since. Leaves of the map that lie at one place are not even read. Compared with a
 //! bookmark, whose frames may have been moved without a trace, moved blocks say how old they are.
+//!
+//! All disks of a clone read from one snapshot of its origin, so what two of them read from there
+//! is the same. Compared with nothing, what a clone reads from its origin differs, as the origin
+//! has it; compared with zeroes, it differs where the origin has others.
 
-use super::super::core::{Core, Located};
+use std::ops::Range;
+
+use futures_util::future::join;
+
+use super::super::core::{Core, LeafPiece, Located};
 use super::super::drive::Drive;
+use super::super::drive::leaf_sweep::SWEEP_LEAVES_MAX;
 use super::super::map::Mapping;
 use super::Content;
 use super::ages::{Ages, FrameBlock};
@@ -36,6 +45,7 @@ pub struct Compared {
 }
 
 /// What a block is, and how many blocks from it on are parts of the same.
+#[derive(Clone, Copy)]
 struct Piece {
     mapping: Mapping,
     generation: u64,
@@ -48,7 +58,38 @@ impl Piece {
     /// A hole up to the end of any disk.
     const HOLE: Self =
         Self { mapping: Mapping::Hole, generation: 0, blocks: u64::MAX, is_inherited: false };
+
+    /// Returns whether they are, as far as this drive knows.
+    fn are_zeroes(&self) -> bool {
+        !self.is_inherited && matches!(self.mapping, Mapping::Hole | Mapping::Fill(0))
+    }
+
+    /// Returns a piece of a leaf from `at`, a block of it, on.
+    fn of_leaf(piece: LeafPiece, at: u64) -> Self {
+        let LeafPiece { start, end, mapping, generation } = piece;
+        assert!((start..end).contains(&at), "a block lies in its piece");
+        let mapping = match mapping {
+            Mapping::Frame { place, index } => {
+                let index = u64::from(index) + at - start;
+                let index = u8::try_from(index).expect("a run ends within its frame");
+                Mapping::Frame { place, index }
+            }
+            mapping => mapping,
+        };
+        Self { mapping, generation, blocks: end - at, is_inherited: false }
+    }
 }
+
+/// How far leaves have been loaded ahead of a comparison.
+struct Sweep {
+    /// The first leaf of the next sweep.
+    leaf: u64,
+    /// The first leaf that no sweep is for.
+    end: u64,
+}
+
+/// Leaves that one sweep looks at: some milliseconds.
+const SWEEP_LOOKS: u64 = 1 << 18;
 
 impl<M: Medium, C: Clock> Drive<M, C> {
     /// Calls `visit` for each range of this disk that was written since `earlier`, a snapshot of
@@ -113,15 +154,29 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let block = BLOCK_BYTES as u64;
         let mut ages = Ages::since(earlier);
         let (mut at, end) = (offset, offset + len);
+        let mut sweep = Sweep { leaf: 0, end: end.div_ceil(block).div_ceil(LEAF_BLOCKS.into()) };
+        let mut runs = Vec::new();
         while at < end {
             let (lba, last) = (at / block, end.div_ceil(block));
             let (count, changed) = match self.next_difference(Some(earlier), lba) {
                 Some(next) => (next - lba, None),
                 None => {
+                    self.sweep_differing(Some(earlier), lba, &mut sweep).await;
+                    if ages.is_none() && self.compare_leaf(earlier, lba..last, &mut runs) {
+                        for Compared { bytes, changed } in runs.drain(..) {
+                            let bytes = (at / block * block + bytes).min(end) - at;
+                            if !visit(Compared { bytes, changed }) {
+                                return Ok(());
+                            }
+                            at += bytes;
+                        }
+                        continue;
+                    }
                     let old = earlier.piece(lba).await?;
                     // Of this moment, in which it is compared.
                     let new = self.piece(lba).await?;
-                    let (blocks, is_same) = self.same(&mut ages, lba, &old, &new).await;
+                    let ages = &mut ages;
+                    let (blocks, is_same) = self.same((earlier, ages), lba, &old, &new).await;
                     (blocks, (!is_same).then(|| content_of(&new)))
                 }
             };
@@ -136,11 +191,69 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         Ok(())
     }
 
+    /// Compares a leaf from the first of `blocks` on, as far as they go, if both disks have it in
+    /// memory, and nothing of an origin. Puts its runs into `runs`, in whole blocks; returns false
+    /// if it cannot.
+    fn compare_leaf(&self, earlier: &Self, blocks: Range<u64>, runs: &mut Vec<Compared>) -> bool {
+        runs.clear();
+        let (old, new) = (earlier.core(), self.core());
+        let leaf = blocks.start / u64::from(LEAF_BLOCKS);
+        let (mut at, end) = (blocks.start, blocks.end.min((leaf + 1) * u64::from(LEAF_BLOCKS)));
+        let (olds, news) = (old.leaf_pieces(leaf), new.leaf_pieces(leaf));
+        let (Some(mut olds), Some(mut news)) = (olds, news) else { return false };
+        let (mut one, mut other) = (olds.next(), news.next());
+        while at < end {
+            let (Some(before), Some(now)) = (one, other) else { return false };
+            let until = before.end.min(now.end);
+            if at < until {
+                let (was, is) = (Piece::of_leaf(before, at), Piece::of_leaf(now, at));
+                let changed = (!is_same(&was, &is)).then(|| content_of(&is));
+                let bytes = (until.min(end) - at) * BLOCK_BYTES as u64;
+                match runs.last_mut().filter(|last| last.changed == changed) {
+                    Some(last) => last.bytes += bytes,
+                    None => runs.push(Compared { bytes, changed }),
+                }
+                at = until;
+            }
+            one = if before.end <= at { olds.next() } else { one };
+            other = if now.end <= at { news.next() } else { other };
+        }
+        true
+    }
+
+    /// Loads the next leaves that differ, from that of block `at` on, in the order of the medium,
+    /// unless the last sweep was for this one, too.
+    async fn sweep_differing(&self, earlier: Option<&Self>, at: u64, sweep: &mut Sweep) {
+        let leaf_blocks = u64::from(LEAF_BLOCKS);
+        let leaf = at / leaf_blocks;
+        if leaf < sweep.leaf {
+            return;
+        }
+        let (mut next, mut leaves) = (leaf, Vec::new());
+        while next < sweep.end.min(leaf + SWEEP_LOOKS) && leaves.len() < SWEEP_LEAVES_MAX {
+            next = match self.next_difference(earlier, next * leaf_blocks) {
+                Some(differing) => differing / leaf_blocks,
+                None => {
+                    leaves.push(next);
+                    next + 1
+                }
+            };
+        }
+        let of_earlier = async {
+            match earlier {
+                Some(earlier) => earlier.sweep_leaves(&leaves).await,
+                None => leaves.len(),
+            }
+        };
+        let (one, other) = join(self.sweep_leaves(&leaves), of_earlier).await;
+        sweep.leaf = leaves.get(one.min(other)).copied().unwrap_or(next);
+    }
+
     /// Returns whether a piece is what it was in an earlier disk, and for how many blocks from `at`
     /// on that is so.
     async fn same(
         &self,
-        ages: &mut Option<Ages>,
+        (earlier, ages): (&Drive<M, C>, &mut Option<Ages>),
         at: u64,
         old: &Piece,
         new: &Piece,
@@ -148,6 +261,10 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let blocks = old.blocks.min(new.blocks);
         match (ages, old.mapping, new.mapping) {
             _ if is_same(old, new) => (blocks, true),
+            _ if old.is_inherited && new.are_zeroes() => match earlier.at_source(at, *old).await {
+                Ok((source, _)) => (blocks.min(source.blocks), source.are_zeroes()),
+                Err(_) => (blocks, false),
+            },
             (Some(ages), Mapping::Frame { .. }, Mapping::Frame { place, index }) => {
                 let generation = new.generation;
                 let block = FrameBlock { lba: Lba(at), place, generation, index };
@@ -172,8 +289,16 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         // No further than a directory page: the next call would look at the same leaves again.
         let end = (leaf + 1).next_multiple_of(DIRECTORY_PAGE_LEAVES as u64).min(common);
         let mapped = |core: &Core| core.map().next_mapped_leaf_below(leaf, end);
-        let both = [old.as_ref().and_then(|old| mapped(old)), mapped(&new)];
-        let next = both.into_iter().flatten().min().unwrap_or(end).min(end);
+        let of_old = old.as_ref().and_then(|old| mapped(old));
+        let inherits = |core: &Core| core.inherited_blocks();
+        // What both inherit is the same.
+        let inherited = match (earlier, &old) {
+            (Some(_), Some(old)) if inherits(old) == inherits(&new) => [None, None],
+            _ => [Some(self), earlier].map(|disk| disk?.next_inherited_leaf(leaf, end)),
+        };
+        let [of_one, of_other] = inherited;
+        let all = [of_old, mapped(&new), of_one, of_other];
+        let next = all.into_iter().flatten().min().unwrap_or(end).min(end);
         if next > leaf {
             return Some(next * leaf_blocks);
         }
@@ -182,6 +307,38 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let old = old.as_ref().and_then(|old| stored(old));
         let is_one = old.is_some() && old == stored(&new);
         is_one.then_some((leaf + 1) * leaf_blocks)
+    }
+
+    /// Returns the first leaf from `leaf` on, below `end`, in which this clone may have blocks of
+    /// its origin, or of the origin of that.
+    fn next_inherited_leaf(&self, leaf: u64, end: u64) -> Option<u64> {
+        let (mut drive, mut end, mut found) = (self, end, None::<u64>);
+        loop {
+            end = end.min(drive.core().inherited_blocks().div_ceil(u64::from(LEAF_BLOCKS)));
+            if leaf >= end {
+                return found;
+            }
+            // The piece that is looked at then says what is wrong.
+            let Ok(origin) = drive.opened_origin() else { return Some(leaf) };
+            let next = origin.core().map().next_mapped_leaf_below(leaf, end);
+            end = next.unwrap_or(end);
+            found = next.or(found);
+            drive = origin;
+        }
+    }
+
+    /// Returns what a block is where it comes from, and how many origins away that is, if `piece`
+    /// is what this drive has of it.
+    async fn at_source(&self, at: u64, mut piece: Piece) -> Result<(Piece, u32)> {
+        let (mut drive, mut depth) = (self, 0);
+        while piece.is_inherited {
+            drive = drive.opened_origin()?;
+            depth += 1;
+            let blocks = piece.blocks;
+            piece = drive.piece(at).await?;
+            piece.blocks = piece.blocks.min(blocks);
+        }
+        Ok((piece, depth))
     }
 
     /// Returns what a block is; beyond the end of the disk a hole.
@@ -221,6 +378,8 @@ pub(crate) struct Difference {
     pub(crate) mapping: Mapping,
     /// Generation of its segment; 0 without a frame.
     pub(crate) generation: u64,
+    /// Whose log has the frame: how many origins away; 0 for the drive itself.
+    pub(crate) depth: u32,
 }
 
 /// What differs between a disk and an earlier one of the same drive, piece by piece, in order.
@@ -229,12 +388,15 @@ pub(crate) struct Differences<'a, M, C> {
     earlier: Option<&'a Drive<M, C>>,
     ages: Option<Ages>,
     at: u64,
+    sweep: Sweep,
 }
 
 impl<'a, M: Medium, C: Clock> Differences<'a, M, C> {
     /// Begins at block `at`. Without an earlier disk, everything but zeroes differs.
     pub(crate) fn new(now: &'a Drive<M, C>, earlier: Option<&'a Drive<M, C>>, at: u64) -> Self {
-        Self { now, earlier, ages: earlier.and_then(Ages::since), at }
+        let end = now.size_bytes().div_ceil(BLOCK_BYTES as u64 * u64::from(LEAF_BLOCKS));
+        let sweep = Sweep { leaf: 0, end };
+        Self { now, earlier, ages: earlier.and_then(Ages::since), at, sweep }
     }
 
     /// Returns the next piece; `None` at the end of the disk.
@@ -250,18 +412,26 @@ impl<'a, M: Medium, C: Clock> Differences<'a, M, C> {
                 self.at = next;
                 continue;
             }
+            now.sweep_differing(earlier, at, &mut self.sweep).await;
             let old = match earlier {
                 Some(earlier) => earlier.piece(at).await?,
                 None => Piece::HOLE,
             };
             let new = now.piece(at).await?;
-            let (blocks, is_same) = now.same(&mut self.ages, at, &old, &new).await;
+            let before = (earlier.unwrap_or(now), &mut self.ages);
+            let (mut blocks, mut is_same) = now.same(before, at, &old, &new).await;
+            let mut found = (new, 0);
+            if !is_same && new.is_inherited {
+                found = now.at_source(at, new).await?;
+                blocks = blocks.min(found.0.blocks);
+                is_same = old.are_zeroes() && found.0.are_zeroes();
+            }
             let blocks = blocks.min(end - at);
             assert!(blocks > 0, "a comparison of disks makes progress");
             self.at += blocks;
             if !is_same {
-                let Piece { mapping, generation, .. } = new;
-                return Ok(Some(Difference { lba: Lba(at), blocks, mapping, generation }));
+                let (Piece { mapping, generation, .. }, depth) = found;
+                return Ok(Some(Difference { lba: Lba(at), blocks, mapping, generation, depth }));
             }
         }
         Ok(None)
@@ -269,13 +439,10 @@ impl<'a, M: Medium, C: Clock> Differences<'a, M, C> {
 }
 
 fn is_same(old: &Piece, new: &Piece) -> bool {
-    let is_zero = |piece: &Piece| {
-        !piece.is_inherited && matches!(piece.mapping, Mapping::Hole | Mapping::Fill(0))
-    };
     // All disks of a drive inherit the same blocks, as far as they have written none.
     let is_one_place = (old.mapping, old.generation) == (new.mapping, new.generation)
         && old.is_inherited == new.is_inherited;
-    is_one_place || is_zero(old) && is_zero(new)
+    is_one_place || old.are_zeroes() && new.are_zeroes()
 }
 
 fn content_of(piece: &Piece) -> Content {

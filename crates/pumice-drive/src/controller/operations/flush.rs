@@ -64,6 +64,16 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         self.flush_to(|_| Some(target), OnFull::Wait).await
     }
 
+    /// Makes everything durable that was appended so far, also in batches that are still open.
+    ///
+    /// # Errors
+    /// As [`Drive::flush`].
+    pub(crate) async fn flush_all(&self) -> Result<()> {
+        self.with_core(Core::seal_all);
+        let target = self.core().log().sealed_seq();
+        self.flush_to(|_| Some(target), OnFull::Fail).await
+    }
+
     /// Makes every batch durable up to the one that `target` names, as soon as it can.
     async fn flush_to(
         &self,

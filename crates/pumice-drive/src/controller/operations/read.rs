@@ -23,12 +23,14 @@ use super::super::drive::Drive;
 use super::super::drive::frame_cache::{Load, Lookup, Wanted};
 use super::super::drive::read_cache::{BlockKey, FrameKey};
 use super::super::log::buffers::COALESCED_BYTES_MAX;
+use super::super::log::payload::Stored;
 use super::super::map::Mapping;
 use super::super::place::{FramePlace, blocks_of_frame};
 use super::read_aside::begin_shares;
 use crate::base::units::{BLOCK_BYTES, len_usize};
 use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Lba, Result};
 use crate::codec::Encoding;
+use crate::crypt::Cipher;
 use crate::format::{Record, RecordAddress, check_payload};
 use crate::media::Medium;
 
@@ -435,7 +437,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                 let (_, record) = bytes.split_at((piece.place.offset - start) as usize);
                 let out = piece.part_of(out, out_at);
                 if let Err(error) = self.decode_piece(piece, record, out) {
-                    damaged.push((piece, error, is_intact(piece, record)));
+                    damaged.push((piece, error, is_intact(piece, record, self.medium.cipher())));
                 }
             }
         };
@@ -444,7 +446,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             return bytes;
         };
         let bytes = Arc::new(bytes);
-        let (own, shares) = begin_shares(workers, pieces, &bytes, start);
+        let (own, shares) = begin_shares(workers, pieces, &bytes, start, self.medium.cipher());
         own.into_iter().for_each(|pieces| decode(pieces, &bytes, out));
         for share in shares {
             let its_own = share.pieces;
@@ -484,25 +486,26 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// the piece alone: the core may be borrowed.
     pub(super) fn decode_piece(&self, piece: &Piece, record: &[u8], out: &mut [u8]) -> Result<()> {
         assert_eq!(piece.wanted.len(), out.len(), "a piece is decoded to where it goes");
-        let decoded = check_frame(piece, record).and_then(|(encoding, payload)| {
-            if encoding == Encoding::Blocks && piece.is_alone {
-                return self.decode_payload(piece, payload, out);
+        let cipher = self.medium.cipher();
+        let decoded = check_frame(piece, record, cipher).and_then(|stored| {
+            if stored.encoding == Encoding::Blocks && piece.is_alone && !stored.is_sealed() {
+                return self.decode_payload(piece, stored.bytes, out);
             }
             let mut decompressor = self.decompressor.borrow_mut();
             if piece.is_whole_frame() {
-                decompressor.decompress(encoding, payload, out)?;
+                stored.decode(cipher, &mut decompressor, out)?;
                 self.keep_blocks(piece, out);
                 return Ok(());
             }
             if piece.place.blocks == 1 {
                 let mut block = [0; BLOCK_BYTES];
-                decompressor.decompress(encoding, payload, &mut block)?;
+                stored.decode(cipher, &mut decompressor, &mut block)?;
                 out.copy_from_slice(piece.part_wanted(&block));
                 self.keep_blocks(piece, &block);
                 return Ok(());
             }
             self.cache.fill(piece.decoded_frame(), |frame| {
-                decompressor.decompress(encoding, payload, frame)?;
+                stored.decode(cipher, &mut decompressor, frame)?;
                 out.copy_from_slice(piece.part_wanted(frame));
                 self.keep_blocks(piece, frame);
                 Ok(())
@@ -513,14 +516,18 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 }
 
 /// Returns the payload of a frame, if header and payload are what the map says.
-pub(super) fn check_frame<'a>(piece: &Piece, record: &'a [u8]) -> Result<(Encoding, &'a [u8])> {
+pub(super) fn check_frame<'a>(
+    piece: &Piece,
+    record: &'a [u8],
+    cipher: &Cipher,
+) -> Result<Stored<'a>> {
     let Piece { generation, place: FramePlace { segment, offset, .. }, .. } = *piece;
     let place = RecordAddress { generation, segment, offset };
     let wrong = |what: &'static str| {
         Error::new(ErrorKind::Corrupt, what).in_segment(segment).at_offset(u64::from(place.offset))
     };
-    let header = Record::decode(record, place)?;
-    let Record::Data { lba, lba_count, encoding, payload_checksum, .. } = header else {
+    let header = Record::decode_with(record, place, cipher)?;
+    let Record::Data { lba, lba_count, payload_checksum, .. } = header else {
         return Err(wrong("the map names a record that is no frame"));
     };
     if lba.0 + u64::from(piece.index) != piece.lba.0
@@ -532,18 +539,14 @@ pub(super) fn check_frame<'a>(piece: &Piece, record: &'a [u8]) -> Result<(Encodi
     let payload = record.get(header.header_bytes() as usize..piece.place.record_bytes as usize);
     let payload = payload.ok_or_else(|| wrong("a frame is cut off"))?;
     check_payload(payload, payload_checksum, place)?;
-    let encoding =
-        Encoding::from_u8(encoding).ok_or_else(|| wrong("a frame has an unknown encoding"))?;
-    if encoding == Encoding::Store && payload.len() != piece.frame_bytes() {
-        return Err(wrong("a stored frame has the wrong length"));
-    }
-    Ok((encoding, payload))
+    let stored = Stored::of_frame(&header, payload, generation, cipher);
+    stored.map_err(|error| error.in_segment(segment).at_offset(u64::from(place.offset)))
 }
 
 /// Returns whether header and payload of a record match their checksums.
-fn is_intact(piece: &Piece, record: &[u8]) -> bool {
+fn is_intact(piece: &Piece, record: &[u8], cipher: &Cipher) -> bool {
     let place = piece.record_address();
-    let Ok(header) = Record::decode(record, place) else { return false };
+    let Ok(header) = Record::decode_with(record, place, cipher) else { return false };
     let Record::Data { payload_checksum, .. } = header else { return false };
     let payload = record.get(header.header_bytes() as usize..header.record_bytes() as usize);
     payload.is_some_and(|payload| check_payload(payload, payload_checksum, place).is_ok())

@@ -15,7 +15,8 @@ use super::super::drive::Drive;
 use super::read::{Piece, check_frame};
 use crate::base::{AlignedBuffer, Clock};
 use crate::codec::{Aside, Codec, Decompressor, Encoding, PassedBytes, Workers};
-use crate::format::Record;
+use crate::crypt::Cipher;
+use crate::format::{Record, SEALED};
 use crate::media::Medium;
 
 /// Shortest read of which a part is passed on: half of it takes zstd longer than a thread takes to
@@ -47,9 +48,10 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         }
         let is_dear = |piece: &Piece| {
             let record = bytes.get((piece.place.offset - start) as usize..)?;
-            let record = Record::decode(record, piece.record_address()).ok()?;
+            let (place, cipher) = (piece.record_address(), self.medium.cipher());
+            let record = Record::decode_with(record, place, cipher).ok()?;
             let Record::Data { encoding, .. } = record else { return None };
-            match Encoding::from_u8(encoding)? {
+            match Encoding::from_u8(encoding & !SEALED)? {
                 Encoding::Zstd => Some(()),
                 Encoding::Blocks => matches!(self.codec.get(), Codec::Zstd { .. }).then_some(()),
                 // LZ4 decodes about as fast as memory is copied.
@@ -67,6 +69,7 @@ pub(super) fn begin_shares<'p>(
     pieces: &'p [Piece],
     bytes: &Arc<AlignedBuffer>,
     start: u32,
+    cipher: &Cipher,
 ) -> (Vec<&'p [Piece]>, Vec<Share<'p>>) {
     let is_whole = |piece: &Piece| piece.is_whole_frame() && !piece.is_kept;
     // A read may begin and end within a frame.
@@ -79,11 +82,12 @@ pub(super) fn begin_shares<'p>(
             own.push(part);
             continue;
         }
-        let (part_owned, bytes) = (part.to_vec(), bytes.clone());
+        let (part_owned, bytes, cipher) = (part.to_vec(), bytes.clone(), cipher.clone());
         let frame_bytes = part.iter().map(Piece::frame_bytes).sum();
         let (mut target, _bytes) = (workers.target(frame_bytes), workers.pass_bytes(frame_bytes));
         let decoded = workers.begin_aside(move |decompressor| {
-            let is_good = decode_all(&part_owned, &bytes, start, decompressor, &mut target);
+            let from = (&bytes[..], start);
+            let is_good = decode_all(&part_owned, from, decompressor, &cipher, &mut target);
             (target, is_good)
         });
         others.push(Share { pieces: part, decoded, _bytes });
@@ -107,13 +111,13 @@ impl Share<'_> {
     }
 }
 
-/// Verifies and decodes pieces that are whole frames to the start of `target`. Returns whether all
-/// are what the map says.
+/// Verifies and decodes pieces that are whole frames to the start of `target`; `bytes` begins at
+/// `start` of their segment. Returns whether all are what the map says.
 fn decode_all(
     pieces: &[Piece],
-    bytes: &[u8],
-    start: u32,
+    (bytes, start): (&[u8], u32),
     decompressor: &mut Decompressor,
+    cipher: &Cipher,
     target: &mut [u8],
 ) -> bool {
     let mut rest = target;
@@ -121,9 +125,7 @@ fn decode_all(
         let (frame, later) = std::mem::take(&mut rest).split_at_mut(piece.frame_bytes());
         rest = later;
         let (_, record) = bytes.split_at((piece.place.offset - start) as usize);
-        let checked = check_frame(piece, record);
-        checked
-            .and_then(|(encoding, payload)| decompressor.decompress(encoding, payload, frame))
-            .is_ok()
+        let checked = check_frame(piece, record, cipher);
+        checked.and_then(|stored| stored.decode(cipher, decompressor, frame)).is_ok()
     })
 }

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::Identity;
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorKind, Result};
-use crate::format::{DriveShape, SegmentHeader};
+use crate::format::{DriveShape, KeySlot, SegmentHeader};
 
 /// Drives remembered at most: on a device that more drives have used in turn, `--uuid` selects one.
 const DRIVES_MAX: usize = 64;
@@ -29,6 +29,7 @@ pub struct Finder {
 struct Found {
     generation: u64,
     shape: DriveShape,
+    recovery: Option<KeySlot>,
     headers: u64,
 }
 
@@ -63,12 +64,14 @@ impl Finder {
             return;
         }
         let (generation, shape) = (header.generation, header.shape);
-        let new = || Found { generation, shape, headers: 0 };
+        let recovery = &header.recovery;
+        let new = || Found { generation, shape, recovery: recovery.clone(), headers: 0 };
         let found = self.drives.entry(header.uuid).or_insert_with(new);
         found.headers += 1;
         // A drive may have been resized: the newest header is right.
         if generation > found.generation {
             (found.generation, found.shape) = (generation, shape);
+            found.recovery.clone_from(recovery);
         }
     }
 
@@ -83,7 +86,10 @@ impl Finder {
                 let what = "no segment of a Pumice drive was found: there is nothing to rebuild";
                 Err(Error::new(ErrorKind::NotADrive, what))
             }
-            (Some((&uuid, found)), None) => Identity::new(uuid, found.shape),
+            (Some((&uuid, found)), None) => {
+                let recovery = found.recovery.clone();
+                Ok(Identity { recovery, ..Identity::new(uuid, found.shape)? })
+            }
             _ => {
                 let list = self
                     .drives

@@ -33,6 +33,7 @@ pub use find::Finder;
 use salvage::Salvage;
 use survey::Survey;
 
+use super::Locked;
 use super::core::SEGMENTS_MIN;
 use super::create::{Spec, create_as};
 use super::drive::Drive;
@@ -44,7 +45,7 @@ use crate::base::units::BLOCK_BYTES;
 use crate::base::{Clock, Error, ErrorKind, Result, SeqNo};
 use crate::codec::{Codec, FrameForm};
 use crate::format::{
-    CheckpointAddress, DriveShape, INDEPENDENT_BLOCKS_MAX, Superblock, chain_start,
+    CheckpointAddress, DriveShape, INDEPENDENT_BLOCKS_MAX, KeySlot, Superblock, chain_start,
 };
 use crate::media::Medium;
 
@@ -58,13 +59,16 @@ pub struct Identity {
     pub(crate) shape: DriveShape,
     /// The superblock, if one is whole.
     superblock: Option<StoredSuperblock>,
+    /// Of an encrypted drive without one, the key slot that segment headers repeat.
+    recovery: Option<KeySlot>,
 }
 
 impl Identity {
     /// Returns the drive that a superblock of the medium describes; `None` if both are gone.
     ///
     /// # Errors
-    /// `Unsupported` if a newer version wrote one; `Corrupt` for an incomplete rebuild.
+    /// `Unsupported` if a newer version wrote one; `PermissionDenied` without the drive's key;
+    /// `Corrupt` for an incomplete rebuild.
     pub async fn of_superblocks<M: Medium>(medium: &M) -> Result<Option<Self>> {
         match superblocks::load_any(medium).await {
             // What such a drive lacks, its source has.
@@ -75,8 +79,13 @@ impl Identity {
                 uuid: loaded.stored.superblock.uuid,
                 shape: loaded.stored.superblock.shape(),
                 superblock: Some(loaded.stored),
+                recovery: None,
             })),
-            Err(error) if error.kind() == ErrorKind::Unsupported => Err(error),
+            Err(error)
+                if matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::PermissionDenied) =>
+            {
+                Err(error)
+            }
             Err(_) => Ok(None),
         }
     }
@@ -86,11 +95,16 @@ impl Identity {
     /// # Errors
     /// `Corrupt` if it is impossible.
     fn new(uuid: Uuid, shape: DriveShape) -> Result<Self> {
-        let identity = Self { uuid, shape, superblock: None };
+        let identity = Self { uuid, shape, superblock: None, recovery: None };
         match identity.superblock_for(None, SeqNo(0)).impossible() {
             None => Ok(identity),
             Some(what) => Err(Error::new(ErrorKind::Corrupt, what)),
         }
+    }
+
+    /// Returns what the recovery code opens of an encrypted drive without a superblock.
+    pub fn locked(&self) -> Option<Locked> {
+        Some(Locked::by_recovery(self.uuid, self.recovery.clone()?))
     }
 
     /// Returns whether a superblock describes the drive.
@@ -124,7 +138,8 @@ impl Identity {
         let capacity = u64::from(self.shape.segment_bytes) * u64::from(segment_count);
         let codec = codec.or(known).unwrap_or(Codec::Lz4);
         Spec {
-            origin: old.and_then(|old| old.origin.clone()),
+            // Of a flattened clone only snapshots read from there, which are not rebuilt.
+            origin: old.filter(|old| old.flat_since == SeqNo(0)).and_then(|old| old.origin.clone()),
             capacity_bytes: Some(capacity),
             segment_bytes: self.shape.segment_bytes,
             frame_blocks: self.shape.frame_blocks,
@@ -169,7 +184,10 @@ impl Identity {
             has_snapshots: false,
             receiving: None,
             origin: None,
+            flat_since: SeqNo(0),
             has_clones: false,
+            keys: self.superblock.as_ref().and_then(|known| known.superblock.keys.clone()),
+            is_array: false,
             bad_segments: Vec::new(),
             // Without them the log seems to end where a stream left a bad segment.
             detours: self
@@ -197,14 +215,14 @@ pub enum Way {
 pub struct Wreck<'a, M, C>(Inside<'a, M, C>, Way);
 
 enum Inside<'a, M, C> {
-    Drive(Box<Drive<&'a M, C>>),
+    Drive(Box<Drive<M, C>>),
     Records(Box<Salvage<'a, M>>),
 }
 
 /// The parts of a wreck's disk, in order.
 pub enum Parts<'s, 'a, M, C> {
     /// From a drive that could be opened.
-    Drive(Extract<'s, &'a M, C>),
+    Drive(Extract<'s, M, C>),
     /// From records alone.
     Records(PartsOfRecords<'s, 'a, M>),
 }
@@ -212,7 +230,7 @@ pub enum Parts<'s, 'a, M, C> {
 /// Parts from records alone.
 pub struct PartsOfRecords<'s, 'a, M>(&'s mut Salvage<'a, M>);
 
-impl<'a, M: Medium, C: Clock + Clone> Wreck<'a, M, C> {
+impl<'a, M: Medium + Clone, C: Clock + Clone> Wreck<'a, M, C> {
     /// Finds the best source of what a medium holds. Reads all segments, unless the superblock is
     /// whole and the drive opens.
     ///
@@ -221,7 +239,7 @@ impl<'a, M: Medium, C: Clock + Clone> Wreck<'a, M, C> {
     pub async fn open(medium: &'a M, clock: C, identity: Identity) -> Result<Self> {
         let mut durable = SeqNo(0);
         medium.set_geometry(geometry(&identity.superblock_for(None, durable)))?;
-        let attempt = |stored| try_open(medium, clock.clone(), stored);
+        let attempt = |stored| try_open(medium.clone(), clock.clone(), stored);
         let guess = |superblock| StoredSuperblock { superblock, slot: 0 };
         if let Some(stored) = identity.superblock.clone() {
             durable = stored.superblock.watermark;

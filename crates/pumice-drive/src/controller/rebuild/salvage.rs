@@ -20,6 +20,7 @@ use super::{Identity, problem};
 use crate::base::units::{BLOCK_BYTES, buffer_bytes};
 use crate::base::{AlignedBuffer, Error, ErrorKind, Lba, Result};
 use crate::codec::Decompressor;
+use crate::crypt::Cipher;
 use crate::format::{
     BatchHeader, FRAME_BLOCKS_MAX, LEAF_BLOCKS, Record, RecordAddress, Superblock,
 };
@@ -124,10 +125,10 @@ impl<'a, M: Medium> Salvage<'a, M> {
                 if !self.survey.counts(&header) {
                     continue;
                 }
-                for found in records(&header, body) {
+                for found in records(self.medium.cipher(), &header, body) {
                     let Ok(found) = found else { break };
                     if check_possible(&found, &self.superblock).is_ok() {
-                        take_record(&mut versions, &header, &found);
+                        take_record(&mut versions, &header, &found, self.medium.cipher());
                     }
                 }
             }
@@ -152,7 +153,8 @@ impl<'a, M: Medium> Salvage<'a, M> {
         let at = (offset - start) as usize;
         let bytes = bytes.get(at..at + record_bytes as usize);
         let bytes = bytes.expect("a medium returns the buffer that it filled");
-        let record = Record::decode(bytes, place)?;
+        let cipher = self.medium.cipher();
+        let record = Record::decode_with(bytes, place, cipher)?;
         let (lba, count) = record.lba_range();
         let is_right = record.record_bytes() == record_bytes
             && lba.0 + u64::from(index) == run.lba.0
@@ -161,12 +163,13 @@ impl<'a, M: Medium> Salvage<'a, M> {
             let what = "a frame changed while it was being recovered";
             return Err(Error::new(ErrorKind::Corrupt, what).in_segment(segment));
         }
-        check_frame(&Found { record, place, bytes }, &mut self.decompressor, &mut self.frame)
+        let found = Found { record, place, bytes };
+        check_frame(cipher, &found, &mut self.decompressor, &mut self.frame)
     }
 }
 
 /// Adds what a record says about its blocks.
-fn take_record(versions: &mut Versions, header: &BatchHeader, found: &Found<'_>) {
+fn take_record(versions: &mut Versions, header: &BatchHeader, found: &Found<'_>, cipher: &Cipher) {
     let (lba, count) = found.record.lba_range();
     let version = |age, order, content| Version {
         age,
@@ -181,7 +184,7 @@ fn take_record(versions: &mut Versions, header: &BatchHeader, found: &Found<'_>)
         Record::Data { source_count: 0, .. } => versions.add(lba, count, host(Content::Frame(0))),
         Record::Data { .. } => {
             let mut index = 0;
-            for source in found.record.sources(found.bytes) {
+            for source in found.sources(cipher) {
                 let at = Lba(lba.0 + u64::from(index));
                 let content = Content::Frame(index);
                 versions.add(at, source.blocks.into(), version(source.origin.0, MOVED, content));

@@ -150,7 +150,8 @@ impl Survey {
         let mut newest = None;
         for at in (FIRST_BATCH_OFFSET..segment_bytes).step_by(BATCH_ALIGNMENT) {
             let page = window.read(segment, at, PAGE_BYTES).await;
-            let Ok((header, _)) = BatchHeader::decode(page) else { continue };
+            let decoded = BatchHeader::decode_with(page, medium.cipher());
+            let Ok((header, _)) = decoded else { continue };
             if (header.uuid, header.segment, header.offset) == (identity.uuid, segment, at) {
                 newest = newest.max(Some(header.generation));
             }
@@ -178,7 +179,7 @@ impl Survey {
             epoch = header.epoch.max(epoch);
             self.note_epoch(epoch, header.seq);
             self.note(header.seq.0);
-            for found in records(&header, body) {
+            for found in records(medium.cipher(), &header, body) {
                 let Ok(found) = found else {
                     let what = format!(
                         "a record of batch {} is damaged: which blocks it and the records \

@@ -2,7 +2,8 @@
 
 use futures_util::stream::{StreamExt, iter};
 
-use super::super::core::LeafPlace;
+use super::super::core::{Forwards, LeafPlace};
+use super::super::log::metadata::Wanted;
 use super::super::map::L2p;
 use super::super::place::{FramePlace, SegmentUse};
 use super::super::space::Space;
@@ -11,7 +12,9 @@ use super::reader::{Checkpoint, Reader};
 use super::superblock_of;
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorKind, Lba, Result, SeqNo};
-use crate::format::{DirectoryEntry, LEAF_BLOCKS, Snapshot, Superblock};
+use crate::format::{
+    CheckpointAddress, DirectoryEntry, LEAF_BLOCKS, MetaKind, Root, Snapshot, Superblock,
+};
 use crate::media::Medium;
 
 /// Bytes of leaves that are kept in memory of one map.
@@ -23,6 +26,10 @@ pub(crate) struct KeptMap {
     superblock: Superblock,
     map: L2p,
     space: Space,
+    /// Its root and its lists.
+    lists: Vec<Wanted>,
+    /// Where what it names was moved.
+    moved: Forwards,
 }
 
 impl KeptMap {
@@ -34,15 +41,26 @@ impl KeptMap {
         medium: &M,
         present: &Superblock,
         entry: &Snapshot,
+        forwards: &Forwards,
     ) -> Result<Self> {
         let superblock = superblock_of(present, entry);
-        let reader = Reader::new(medium, &superblock);
+        let moved = forwards.of_metadata();
+        let reader = Reader::of_kept(medium, &superblock, &moved);
         let what = "a snapshot has no root";
         let place = entry.root.ok_or_else(|| Error::new(ErrorKind::Corrupt, what))?;
         let root = reader.any_root(&place).await?;
         let Checkpoint { map, space, .. } = reader.checkpoint(&place, &root, CACHE_BYTES).await?;
-        drop(reader);
-        Ok(Self { watermark: entry.watermark, superblock, map, space })
+        let lists = lists_of(&place, &root, &space);
+        Ok(Self { watermark: entry.watermark, superblock, map, space, lists, moved })
+    }
+
+    /// Returns every record of metadata that is read for the snapshot, where its root and its map
+    /// name it.
+    pub(crate) fn metadata(&self) -> impl Iterator<Item = Wanted> {
+        let of_map = self.map.metadata().map(|(kind, number, place)| {
+            Wanted::at(place, self.space.generation(place.segment), kind, number)
+        });
+        self.lists.iter().copied().chain(of_map)
     }
 
     /// Returns the last batch of the snapshot.
@@ -95,8 +113,9 @@ impl KeptMap {
 
     /// Loads leaves side by side, as far as they can be read.
     async fn load<M: Medium>(&mut self, medium: &M, leaves: Vec<u64>) {
-        let Self { superblock, map, space, .. } = self;
-        let reader = &Reader::new(medium, superblock);
+        let Self { superblock, map, space, moved, .. } = self;
+        let reader = &Reader::of_kept(medium, superblock, moved);
+        reader.widen(space.segment_count());
         let last = superblock.size_bytes.div_ceil(BLOCK_BYTES as u64 * u64::from(LEAF_BLOCKS));
         let on_disk = leaves.into_iter().filter(|&leaf| leaf < last);
         let missing = on_disk.filter_map(|leaf| {
@@ -125,4 +144,22 @@ impl KeptMap {
             }
         }
     }
+}
+
+/// Returns the root of a snapshot and the lists that are read for it: not those of other snapshots.
+fn lists_of(place: &CheckpointAddress, root: &Root, space: &Space) -> Vec<Wanted> {
+    let &CheckpointAddress { address, record_bytes, .. } = place;
+    let mut found = vec![Wanted { place: address, record_bytes, kind: MetaKind::Root, number: 0 }];
+    for (kind, places) in [
+        (MetaKind::PageList, &root.page_lists),
+        (MetaKind::Table, &root.tables),
+        (MetaKind::Dropped, &root.dropped_lists),
+        (MetaKind::Retained, &root.retained_lists),
+    ] {
+        let pieces = (0..).zip(places);
+        found.extend(pieces.map(|(number, &place)| {
+            Wanted::at(place, space.generation(place.segment), kind, number)
+        }));
+    }
+    found
 }

@@ -14,7 +14,8 @@
 //! below it: see `Core::must_wait_for_checkpoint`.
 //!
 //! * `reader`: reads the checkpoint. `snapshots`: those that it lists. `forwards`: where what they
-//!   name was moved. `kept_map`: the map of one. `replay`: applies the log.
+//!   name was moved. `kept_map`: the map of one. `replay`: applies the log. `equal`: copies that
+//!   differ after an unclean end.
 
 #![warn(
     clippy::cast_possible_truncation,
@@ -23,6 +24,7 @@
     clippy::indexing_slicing
 )]
 
+mod equal;
 mod forwards;
 mod kept_map;
 mod reader;
@@ -42,6 +44,7 @@ use crate::base::{Error, ErrorKind, Result, SegmentId};
 use crate::format::{Root, Stream, Superblock};
 use crate::media::Medium;
 
+pub(crate) use equal::make_equal;
 pub(crate) use kept_map::KeptMap;
 use reader::Checkpoint;
 pub(crate) use reader::Reader;
@@ -106,6 +109,7 @@ pub(crate) async fn recover<M: Medium>(
     limits: Limits,
 ) -> Result<Recovered> {
     let reader = Reader::new(medium, superblock);
+    let is_read_only = settings.is_read_only;
     let Checkpointed { root, mut core } = checkpointed(&reader, settings, limits).await?;
     if let (Some(place), Some(root)) = (&superblock.checkpoint, &root) {
         // Before the log is walked: it does not continue in what they need.
@@ -131,6 +135,9 @@ pub(crate) async fn recover<M: Medium>(
         }
     }
     let walk_end = walk.end();
+    if is_read_only {
+        equal::note_holders(medium, superblock.segment_bytes, &walk_end.unproven).await;
+    }
     warn_of_cut(&walk_end, superblock);
     check_tails(&walk_end, superblock)?;
     check_metadata(replay.core(), &walk_end.end, superblock)?;
@@ -168,10 +175,12 @@ async fn checkpointed<M: Medium>(
     let root = reader.root(place).await?;
     let checkpoint = reader.checkpoint(place, &root, limits.clean_bytes).await?;
     let Checkpoint { map, space, lists } = checkpoint;
+    // Of a snapshot, those that its map may name.
+    let superblock = Superblock { segment_count: reader.segment_count(), ..superblock.clone() };
     let newest =
         NewestCheckpoint { checkpointed: root.watermark, begun_at_bytes: root.media_bytes, lists };
     let tails = tails_of(&root);
-    let mut core = Core::new(superblock.clone(), settings, Restored { map, space, newest, tails });
+    let mut core = Core::new(superblock, settings, Restored { map, space, newest, tails });
     core.set_lost_leaves(root.lost_leaves);
     Ok(Checkpointed { root: Some(root), core })
 }
@@ -198,7 +207,7 @@ pub(crate) async fn restore<M: Medium>(
     limits: Limits,
     forwards: Forwards,
 ) -> Result<Recovered> {
-    let reader = Reader::new(medium, superblock);
+    let reader = Reader::of_kept(medium, superblock, &forwards);
     let Checkpointed { root, mut core } = checkpointed(&reader, settings, limits).await?;
     core.read_through(forwards);
     let what = "a snapshot has no root";
@@ -211,6 +220,7 @@ pub(crate) async fn restore<M: Medium>(
         totals: Totals { host_bytes, frame_bytes, media_bytes, moved_bytes },
         cut: Cut::default(),
         unreadable: Vec::new(),
+        unproven: Vec::new(),
     };
     let problems = reader.take_restored();
     Ok(Recovered { core, walk_end, batches: 0, problems })
@@ -225,8 +235,9 @@ pub(crate) async fn kept_disk<M: Medium>(
     medium: &M,
     superblock: &Superblock,
     map_cache_bytes: usize,
+    forwards: &Forwards,
 ) -> Result<KeptDisk> {
-    let reader = Reader::new(medium, superblock);
+    let reader = Reader::of_kept(medium, superblock, forwards);
     let what = "a snapshot has no root";
     let place = superblock.checkpoint.ok_or_else(|| Error::new(ErrorKind::Corrupt, what))?;
     let root = reader.any_root(&place).await?;

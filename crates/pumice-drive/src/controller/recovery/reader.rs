@@ -7,21 +7,22 @@
 //! Bytes from the medium are never trusted: places lie within the drive, lists have the lengths
 //! that the root states, and the two say the same about a segment, or it is `Corrupt`.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
 
-use super::super::core::LeafPlace;
+use super::super::core::{Forwards, LeafPlace};
 use super::super::log::buffers::Buffers;
 use super::super::log::metadata::{LIST_BYTES, Metadata, PAGE_ENTRY_BYTES, Wanted, read_meta};
 use super::super::log::packing::meta_bytes_max;
 use super::super::map::{self, L2p, Leaf, Mapping, RestoredPage};
 use super::super::space::Space;
 use super::READS_AT_ONCE;
-use crate::base::units::BLOCK_BYTES;
+use crate::base::units::{BLOCK_BYTES, len_u32};
 use crate::base::{Error, ErrorKind, Result, SegmentId};
 use crate::codec::Decompressor;
+use crate::crypt::Cipher;
 use crate::format::{
     BATCH_ALIGNMENT, CLONES_MAX, CheckpointAddress, DIRECTORY_PAGE_LEAVES, DirectoryEntry,
     DroppedRange, FORWARD_PIECES_MAX, LEAF_BLOCKS, META_RAW_BYTES_MAX, MapLimits, MetaKind,
@@ -55,24 +56,66 @@ pub(crate) struct Reader<'a, M> {
     decompressor: RefCell<Decompressor>,
     /// Records that are damaged on the medium and were restored.
     restored: RefCell<Vec<Wanted>>,
+    /// Of a root that is kept, where metadata is that was moved since.
+    moved: Option<Forwards>,
+    /// The segments that the drive has, or that it had when the root was written.
+    segment_count: Cell<u32>,
 }
 
 impl<'a, M: Medium> Reader<'a, M> {
     /// Creates a reader for the drive of a superblock.
     pub(crate) fn new(medium: &'a M, superblock: &'a Superblock) -> Self {
-        let decompressor = RefCell::new(Decompressor::new());
-        let buffers = Buffers::default();
-        Self { medium, superblock, buffers, decompressor, restored: RefCell::default() }
+        Self {
+            medium,
+            superblock,
+            buffers: Buffers::default(),
+            decompressor: RefCell::new(Decompressor::new()),
+            restored: RefCell::default(),
+            moved: None,
+            segment_count: Cell::new(superblock.segment_count),
+        }
+    }
+
+    /// Creates a reader for what the root of a snapshot names, which may have been moved.
+    pub(crate) fn of_kept(medium: &'a M, superblock: &'a Superblock, forwards: &Forwards) -> Self {
+        Self { moved: Some(forwards.of_metadata()), ..Self::new(medium, superblock) }
+    }
+
+    /// Allows leaves to name segments that the drive had.
+    pub(crate) fn widen(&self, segment_count: u32) {
+        self.segment_count.set(segment_count.max(self.superblock.segment_count));
+    }
+
+    /// Creates a reader as [`Reader::of_kept`] beside this one.
+    pub(super) fn for_kept(&self, forwards: &Forwards) -> Self {
+        Self::of_kept(self.medium, self.superblock, forwards)
+    }
+
+    /// Adds what another reader has found damaged and restored.
+    pub(super) fn take_up(&self, other: &Self) {
+        self.restored.borrow_mut().extend(other.restored.take());
+    }
+
+    /// Returns the segments that the drive has, or had when the root was written that was read: the
+    /// capacity may have shrunk since.
+    pub(super) fn segment_count(&self) -> u32 {
+        self.segment_count.get()
+    }
+
+    pub(super) fn cipher(&self) -> &'a Cipher {
+        self.medium.cipher()
     }
 
     pub(super) fn limits(&self) -> MapLimits {
         MapLimits {
-            segment_count: self.superblock.segment_count,
+            seal_bytes: len_u32(self.medium.cipher().seal_bytes()),
+            segment_count: self.segment_count(),
             segment_bytes: self.superblock.segment_bytes,
         }
     }
 
     pub(super) async fn read(&self, wanted: Wanted) -> Result<Metadata> {
+        let wanted = self.moved_to(wanted).unwrap_or(wanted);
         let end = wanted.place.offset.checked_add(wanted.record_bytes);
         let is_within = wanted.place.segment.0 < self.superblock.segment_count
             && end.is_some_and(|end| end <= self.superblock.segment_bytes);
@@ -87,6 +130,13 @@ impl<'a, M: Medium> Reader<'a, M> {
             self.restored.borrow_mut().push(wanted);
         }
         Ok(read)
+    }
+
+    /// Returns where a record is, if it was moved.
+    fn moved_to(&self, wanted: Wanted) -> Option<Wanted> {
+        let moved = self.moved.as_ref()?;
+        let (place, generation) = moved.metadata_at(wanted.address(), wanted.place.generation)?;
+        Some(Wanted::at(place, generation, wanted.kind, wanted.number))
     }
 
     /// Returns the records read so far that are damaged on the medium and were restored.
@@ -129,7 +179,7 @@ impl<'a, M: Medium> Reader<'a, M> {
     pub(crate) async fn any_root(&self, checkpoint: &CheckpointAddress) -> Result<Root> {
         let CheckpointAddress { address, record_bytes, payload_checksum } = *checkpoint;
         let wanted = Wanted { place: address, record_bytes, kind: MetaKind::Root, number: 0 };
-        let longest = meta_bytes_max(META_RAW_BYTES_MAX);
+        let longest = meta_bytes_max(META_RAW_BYTES_MAX, self.medium.cipher().seal_bytes());
         if record_bytes as usize > longest {
             let what = "the superblock names a checkpoint of an impossible length";
             return Err(Error::new(ErrorKind::Corrupt, what));
@@ -137,14 +187,17 @@ impl<'a, M: Medium> Reader<'a, M> {
         let metadata = self.read(wanted).await?;
         let root = Root::decode(&metadata.raw)?;
         self.check_lists(&root)?;
-        // The drive may have grown since: see `resize`.
-        let is_right = metadata.payload_checksum == payload_checksum
-            && root.segment_count <= self.superblock.segment_count
+        // The drive may have grown since: see `resize`. Since a snapshot was taken, it may have
+        // shrunk. A copy was encoded anew.
+        let is_right = (metadata.payload_checksum == payload_checksum
+            || self.moved_to(wanted).is_some())
+            && (root.segment_count <= self.superblock.segment_count || self.moved.is_some())
             && root.size_bytes <= self.superblock.size_bytes;
         if !is_right {
             let what = "the checkpoint is not the one that the superblock names";
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
+        self.widen(root.segment_count);
         Ok(root)
     }
 
@@ -175,6 +228,14 @@ impl<'a, M: Medium> Reader<'a, M> {
         Err(Error::new(ErrorKind::Corrupt, "a checkpoint's root has impossible counts"))
     }
 
+    /// Reads a record; returns its payload, decoded.
+    ///
+    /// # Errors
+    /// `Medium`, `Corrupt`.
+    pub(crate) async fn metadata(&self, wanted: Wanted) -> Result<Vec<u8>> {
+        self.read(wanted).await.map(|metadata| metadata.raw)
+    }
+
     /// Reads one piece of a list that a root names.
     ///
     /// # Errors
@@ -196,8 +257,8 @@ impl<'a, M: Medium> Reader<'a, M> {
         root: &Root,
         map_cache_bytes: usize,
     ) -> Result<Checkpoint> {
-        let Superblock { segment_count, bad_segments, .. } = self.superblock;
-        let mut space = Space::with_bad(*segment_count, bad_segments)?;
+        let bad_segments = &self.superblock.bad_segments;
+        let mut space = Space::with_bad(self.segment_count(), bad_segments)?;
         // Segments opened after the checkpoint was begun are not in the table, but hold its pieces.
         for &OpenedSegment { segment, generation, stream } in &root.opened_segments {
             space.occupy(segment, stream, generation)?;

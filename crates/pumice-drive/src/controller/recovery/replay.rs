@@ -56,7 +56,7 @@ impl<'a, M: Medium> Replay<'a, M> {
         }
         self.core.note_batch(batch.header.segment, batch.header.seq);
         self.load_ahead(batch).await?;
-        for found in records(&batch.header, batch.body) {
+        for found in records(self.reader.cipher(), &batch.header, batch.body) {
             self.apply_record(&found?, batch.damage.is_none()).await?;
             self.core.space().check()?;
             self.check_memory().await?;
@@ -89,7 +89,7 @@ impl<'a, M: Medium> Replay<'a, M> {
     async fn load_ahead(&mut self, batch: &Batch<'_>) -> Result<()> {
         let mut places = BTreeMap::new();
         let map = self.core.map();
-        for found in records(&batch.header, batch.body) {
+        for found in records(self.reader.cipher(), &batch.header, batch.body) {
             let record = found?.record;
             let (lba, count) = record.lba_range();
             let leaf = match record {
@@ -143,7 +143,8 @@ impl<'a, M: Medium> Replay<'a, M> {
                     None
                 };
                 if source_count > 0 {
-                    self.core.map_moved(lba, frame, record.sources(found.bytes), table);
+                    let sources = found.sources(self.reader.cipher());
+                    self.core.map_moved(lba, frame, sources.into_iter(), table);
                 } else {
                     self.core.map_frame(lba, frame, table);
                 }

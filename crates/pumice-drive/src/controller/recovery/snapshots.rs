@@ -11,7 +11,7 @@ use super::super::maintenance::not_found;
 use super::super::space::Space;
 use super::READS_AT_ONCE;
 use super::reader::Reader;
-use crate::base::{Error, ErrorKind, Result, SegmentId};
+use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::format::{
     CheckpointAddress, MetaKind, MetadataAddress, Root, Snapshot, Stream, Superblock,
     decode_snapshots,
@@ -41,11 +41,13 @@ impl<M: Medium> Reader<'_, M> {
             forwards => Ok(forwards?),
         };
         let moved = forwards.as_ref();
+        let nothing = Forwards::default();
+        let of_kept = &self.for_kept(moved.unwrap_or(&nothing));
         let read = entries.into_iter().map(async |mut entry| {
             let place = *entry.root.get_or_insert(*newest);
             let (watermark, retained) = (entry.watermark, SegmentSet::default());
             let named = match moved {
-                Ok(moved) => self.named(&entry, &place, space).await.and_then(|named| {
+                Ok(moved) => of_kept.named(&entry, &place, space).await.and_then(|named| {
                     let is_lost = |segment: SegmentId| {
                         space.is_free(segment) && !moved.is_emptied(segment, watermark)
                     };
@@ -82,6 +84,7 @@ impl<M: Medium> Reader<'_, M> {
             }
         });
         let kept = iter(read).buffered(READS_AT_ONCE).collect().await;
+        self.take_up(of_kept);
         Ok((kept, forwards.unwrap_or_default()))
     }
 
@@ -110,7 +113,11 @@ impl<M: Medium> Reader<'_, M> {
         if !is_it || root.retained_lists.is_empty() {
             return Err(wrong("the root of a snapshot is another one"));
         }
-        let generation = |place: &MetadataAddress| space.generation(place.segment);
+        // It may have been moved, and the segment be in another use.
+        let generation = |place: &MetadataAddress| {
+            let known = root.generation_of(place.segment);
+            known.unwrap_or_else(|| space.generation(place.segment))
+        };
         let bits = self.list(&root.retained_lists, MetaKind::Retained, &generation).await?;
         let set = SegmentSet::decode(&bits, root.segment_count);
         let mut set = set.ok_or_else(|| wrong("the bitmap of a snapshot is impossible"))?;
@@ -153,9 +160,7 @@ impl<M: Medium> Reader<'_, M> {
         let mut forwards = self.forwards(&root, &checkpoint.space).await?;
         if found.is_bookmark {
             // What others need leads to what is there; the rest may lead anywhere.
-            let with_data = entries.iter().filter(|entry| !entry.is_bookmark);
-            let watermarks: Vec<_> = with_data.map(|entry| entry.watermark).collect();
-            forwards.prune(&watermarks, |_, _| true);
+            forwards.prune(entries.iter().chain([&found]), |_, _| true);
         }
         Ok((found, forwards))
     }
@@ -176,12 +181,16 @@ fn of_map(named: &SegmentSet, root: &CheckpointAddress, space: &Space) -> Segmen
 
 /// Returns the superblock of a drive as it was when a snapshot was taken. For reading only.
 pub(crate) fn superblock_of(present: &Superblock, snapshot: &Snapshot) -> Superblock {
+    let flat_since = present.flat_since;
+    let is_flat = flat_since > SeqNo(0) && snapshot.watermark >= flat_since;
     Superblock {
         checkpoint: snapshot.root,
         watermark: snapshot.watermark,
         watermark_checksum: snapshot.watermark_checksum,
         size_bytes: snapshot.size_bytes,
         detours: Vec::new(),
+        origin: present.origin.clone().filter(|_| !is_flat),
+        flat_since: SeqNo(0),
         clean: true,
         ..present.clone()
     }

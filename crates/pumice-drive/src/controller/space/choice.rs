@@ -116,7 +116,7 @@ impl Space {
     }
 
     /// Returns whether there is nothing to be moved in a segment, or nothing may be.
-    fn is_no_victim(&self, segment: &Segment) -> bool {
+    pub(super) fn is_no_victim(&self, segment: &Segment) -> bool {
         match segment.retained.count {
             0 => segment.live_bytes == 0,
             _ => self.is_retained_fixed || segment.retained.is_fixed,

@@ -29,6 +29,7 @@ use crate::format::{Stream, TableEntry};
 
 mod choice;
 mod free;
+mod going;
 mod retained;
 
 use self::retained::{RetainedSums, Retention};
@@ -135,6 +136,8 @@ pub(crate) struct Space {
     segments: Vec<Segment>,
     /// Segments from this one on are not handed out: the capacity is changing.
     end: u32,
+    /// Uses of segments with a lower generation must end: their key is to go. 0 without such.
+    expired: u64,
     /// Free segments below `end`.
     free_count: u32,
     /// No segment below this one is free.
@@ -167,6 +170,7 @@ impl Space {
         let mut space = Self {
             segments: Vec::new(),
             end: 0,
+            expired: 0,
             free_count: 0,
             lowest_free: 0,
             warm: Vec::new(),
@@ -248,26 +252,10 @@ impl Space {
         self.end
     }
 
-    /// Returns the number of segments in use that must be emptied because they are not handed out
-    /// any more.
-    pub(crate) fn beyond_end(&self) -> u32 {
-        self.used_from(self.end)
-    }
-
     /// Returns the number of segments in use from `first` on.
     pub(crate) fn used_from(&self, first: u32) -> u32 {
         let from = self.segments.iter().skip(first as usize);
         from.map(|segment| u32::from(segment.state != State::Free)).sum()
-    }
-
-    /// Returns a sealed segment that must be emptied.
-    pub(crate) fn evacuee(&self) -> Option<SegmentId> {
-        let mut beyond = self.numbered().skip(self.end as usize);
-        let wanted = beyond.find(|(_, segment)| {
-            let is_movable = segment.retained.count == 0 && !segment.stuck;
-            segment.state == State::Sealed && segment.live_bytes > 0 && is_movable
-        });
-        wanted.map(|(segment, _)| segment)
     }
 
     /// Returns the lowest end, but no lower than `end`, that leaves `free_count` free segments
@@ -282,13 +270,6 @@ impl Space {
             found += u32::from(segment.is_available());
         }
         self.segment_count()
-    }
-
-    /// Returns a segment that must be emptied and that garbage collection cannot empty.
-    pub(crate) fn stuck_beyond_end(&self) -> Option<SegmentId> {
-        let mut beyond = self.numbered().skip(self.end as usize);
-        let stuck = beyond.find(|(_, segment)| segment.stuck && segment.live_bytes > 0);
-        stuck.map(|(segment, _)| segment)
     }
 
     /// Removes the segments from `segment_count` on.

@@ -13,7 +13,7 @@
 //! was taken, and what was written and live when later ones were. It is an estimate that errs on
 //! the side of too much within a process; after an opening or a deletion it is unknown until it
 //! was measured, and the whole segment counts. The live bytes that *cover* it are counted once.
-//! Metadata is held as a whole: it stays where it is.
+//! Metadata is held as a whole: it stays where it is, unless the capacity shrinks.
 
 use super::{Segment, Space, State};
 use crate::base::{SegmentId, SeqNo};
@@ -271,6 +271,13 @@ impl Space {
     pub(crate) fn retained_dead_bytes(&self, segment_bytes: u32) -> u64 {
         let whole = u64::from(self.sums.whole_count) * u64::from(segment_bytes);
         (whole + self.sums.needed_bytes).saturating_sub(self.sums.live_bytes)
+    }
+
+    /// Returns the bytes of frames that snapshots hold and that are not live, as far as is known.
+    pub(crate) fn held_dead_bytes(&self) -> u64 {
+        let is_known = |entry: &&Segment| entry.retained.count > 0 && !entry.is_held_whole();
+        let dead = |entry: &Segment| entry.needed_bytes().saturating_sub(entry.live_bytes.into());
+        self.segments.iter().filter(is_known).map(dead).sum()
     }
 
     /// Returns the live bytes of metadata in retained segments: written again, it gives back

@@ -195,7 +195,7 @@ fn the_victim_pays_best() {
     assert_eq!(space.victim(&choice(100, 1)), Some(old));
     // What must go goes, and whatever it gains.
     space.set_end(full.0);
-    assert_eq!(space.beyond_end(), 4);
+    assert_eq!(space.going_count(), 4);
     assert_eq!(space.evacuee(), Some(full));
 }
 

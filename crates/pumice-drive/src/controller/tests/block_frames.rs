@@ -227,6 +227,7 @@ fn blocks_that_are_cut_take_no_more_than_they_do_alone() {
         entries.chain(stored.iter().flat_map(|(_, bytes)| bytes.to_vec())).collect();
     let FrameAddress { segment, offset } = place.address();
     let moved = packing::MovedFrame {
+        generation: 0,
         lba: Lba(0),
         blocks: 3,
         encoding: crate::codec::Encoding::Blocks as u8,
@@ -246,7 +247,7 @@ fn blocks_that_are_cut_take_no_more_than_they_do_alone() {
     assert_ne!(frame_of(&drive, 1), moved);
     let (one, last) = (frame_of(&drive, 1), frame_of(&drive, 2));
     let bytes = one.record_bytes + if last == one { 0 } else { last.record_bytes };
-    assert!(bytes as usize <= packing::moved_bytes_max(2), "{bytes} bytes for two blocks");
+    assert!(bytes as usize <= packing::moved_bytes_max(2, 0), "{bytes} bytes for two blocks");
     assert!(world.read(&drive, BLOCK, 2 * BLOCK_BYTES).unwrap() == data[BLOCK_BYTES..]);
     assert_accounting(&drive);
     world.kill(drive);

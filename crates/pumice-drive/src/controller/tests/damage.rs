@@ -30,7 +30,12 @@ pub(super) fn written() -> (World, Vec<u8>) {
 /// The batch headers of a segment, in order.
 pub(super) fn batches(world: &World, segment: u32) -> Vec<BatchHeader> {
     let bytes = world.peek(segment, 0, SEGMENT_BYTES as usize);
-    bytes.chunks(4096).filter_map(|page| BatchHeader::decode(page).ok()).map(|(h, _)| h).collect()
+    let cipher = world.memory.cipher();
+    bytes
+        .chunks(4096)
+        .filter_map(|page| BatchHeader::decode_with(page, cipher).ok())
+        .map(|(h, _)| h)
+        .collect()
 }
 
 /// The record that holds a block: segment, offset.

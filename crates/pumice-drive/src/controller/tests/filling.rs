@@ -62,7 +62,10 @@ fn the_worst_case_of_a_write_fits_the_room_it_is_given() {
         }
         let room = |bytes| drive.core().log().fit(Stream::Host, bytes, u32::MAX) == log::Fit::Open;
         // Enough for the blocks, and not for their headers.
-        met += u32::from(room(noise.len()) && !room(packing::worst_case_bytes(256)));
+        met += u32::from(
+            room(noise.len())
+                && !room(packing::worst_case_bytes(256, drive.medium.cipher().seal_bytes())),
+        );
         world.write(&drive, 0, &noise).unwrap();
     }
     assert!(met > 0, "too tame a test");

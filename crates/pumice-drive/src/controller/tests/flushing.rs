@@ -219,6 +219,62 @@ fn a_sync_beside_a_durable_append_that_failed_is_not_believed() {
     }
 }
 
+/// Who waits for a sync may look only when the medium has failed and the sync has ended.
+#[test]
+fn a_sync_that_ends_after_a_failure_is_not_believed() {
+    let world = World::new(small(SIZE, 4));
+    let drive = open(&world);
+    drive.with_core(|core| {
+        let number = core.request_sync();
+        let end = core.begin_sync().expect("a sync was requested");
+        core.poison(&Error::new(ErrorKind::Medium, "a durable append failed"));
+        core.sync_ended(end);
+        assert!(!core.log().has_synced(number));
+    });
+    world.kill(drive);
+}
+
+/// What reaches the medium while a sync is under way may not be covered by it: its own flush needs
+/// another one.
+#[test]
+fn what_arrives_during_a_sync_is_not_durable_by_it() {
+    for seed in 0..20 {
+        let mut world = World::new(small(SIZE, 4));
+        world.memory = world.memory.without_durable_appends();
+        (world.seed, world.plan.latency_ns) = (seed, 2_000_000..=2_000_000);
+        let drive = open(&world);
+        let write = async |block: u64| {
+            let data = payload::noise(&mut random(block), BLOCK_BYTES);
+            drive.write(block * BLOCK, &data, false).await.unwrap();
+        };
+        world.run(async {
+            let first = async {
+                write(0).await;
+                drive.flush().await.unwrap();
+            };
+            // The second batch is written from 1.5 to 3.5 ms, the first sync runs from 2 to 4 ms.
+            let second = async {
+                drive.clock.sleep_ns(1_500_000).await;
+                write(1).await;
+                drive.with_core(|core| core.seal(Stream::Host));
+                drive.clock.sleep_ns(3_000_000).await;
+                drive.flush().await.unwrap();
+                drive.medium().crash().await.unwrap();
+            };
+            futures_util::future::join(first, second).await;
+        });
+        world.kill(drive);
+        world.plan = FaultPlan::default();
+        let drive = world.open();
+        for block in 0..2 {
+            let read = world.read(&drive, block * BLOCK, BLOCK_BYTES).unwrap();
+            let written = payload::noise(&mut random(block), BLOCK_BYTES);
+            assert!(read == written, "seed {seed}: what was flushed is gone");
+        }
+        world.close(drive);
+    }
+}
+
 /// A batch of another stream was sealed while a flush was under way: it says nothing of the flush,
 /// and the batch that confirms it must come anyway.
 #[test]

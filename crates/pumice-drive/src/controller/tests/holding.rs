@@ -42,6 +42,13 @@ impl State {
         *version += 1;
         (page, content(page, *version))
     }
+
+    /// Returns a version of a page that no other disk had.
+    fn renew(&mut self, page: u64) -> u32 {
+        let version = &mut self.versions[page as usize];
+        *version += 1000;
+        *version
+    }
 }
 
 fn content(page: u64, version: u32) -> Vec<u8> {
@@ -60,12 +67,29 @@ impl Database {
         (Self { world, state: RefCell::new(state) }, drive)
     }
 
+    /// As [`Database::new`], two hours later, on a drive that empties no segment by itself.
+    fn of_two_hours(segments: u64, seed: u64) -> (Self, Rc<TestDrive>) {
+        let (database, drive) = Self::new(segments, seed);
+        let world = &database.world;
+        world.close(drive);
+        let drive = world.open_without_collector();
+        world.run(database.pass_an_hour(&drive, 0));
+        world.run(database.pass_an_hour(&drive, 1));
+        world.run(drive.flush()).unwrap();
+        (database, drive)
+    }
+
     /// Writes as much as in an hour, and takes a snapshot.
     async fn pass_an_hour(&self, drive: &TestDrive, hour: u32) {
         for _ in 0..WRITES {
             let (page, data) = self.state.borrow_mut().next();
             drive.write(page * PAGE, &data, false).await.unwrap();
         }
+        self.end_hour(drive, hour).await;
+    }
+
+    /// Takes a snapshot.
+    async fn end_hour(&self, drive: &TestDrive, hour: u32) {
         let name = format!("hour {hour}");
         self.state.borrow_mut().keep(name.clone());
         let guid = uuid::Uuid::from_u128(hour.into());
@@ -117,6 +141,40 @@ impl Database {
             assert!(self.changed(before, name) == differs, "changes from {before} to {name}");
         }
         assert_eq!(self.world.check().problems, []);
+    }
+
+    /// Compares every snapshot of the open drive.
+    fn compare_open(&self, drive: &Rc<TestDrive>) {
+        let kept = self.state.borrow().kept.clone();
+        for (name, versions) in &kept {
+            let view = self.world.run(drive.view(name, OpenOptions::default())).unwrap();
+            for (page, version) in (0..).zip(versions) {
+                let read = self.world.read(&view, page * PAGE, PAGE as usize);
+                let read = read.unwrap_or_else(|error| panic!("page {page} of {name}: {error}"));
+                assert!(read == content(page, *version), "page {page} of {name}");
+            }
+        }
+    }
+
+    /// Writes each of some pages once.
+    fn overwrite(&self, drive: &TestDrive, pages: std::ops::Range<u64>) {
+        for page in pages {
+            let version = self.state.borrow_mut().renew(page);
+            self.world.write(drive, page * PAGE, &content(page, version)).unwrap();
+        }
+    }
+
+    /// Empties a retained segment, and frees it.
+    fn empty(&self, drive: &TestDrive, segment: SegmentId) {
+        self.world.run(drive.flush()).unwrap();
+        self.world.run(drive.empty_retained(segment)).unwrap();
+        assert!(!drive.core().space().is_retained(segment), "segment {segment} is emptied");
+        while !drive.core().empty_segments().contains(&segment) {
+            self.world.run(drive.checkpoint()).unwrap();
+        }
+        self.world.run(drive.flush()).unwrap();
+        self.world.run(drive.medium().discard(segment)).unwrap();
+        drive.with_core(|core| core.free_segment(segment));
     }
 
     /// Returns which pages differ between two snapshots.
@@ -261,13 +319,8 @@ fn snapshots_deleted_in_any_order_leave_the_others_as_they_were() {
 
 #[test]
 fn a_segment_is_freed_after_the_checkpoint_that_has_its_table() {
-    let (database, drive) = Database::new(20, 7);
+    let (database, drive) = Database::of_two_hours(20, 7);
     let world = &database.world;
-    world.close(drive);
-    let drive = world.open_without_collector();
-    world.run(database.pass_an_hour(&drive, 0));
-    world.run(database.pass_an_hour(&drive, 1));
-    world.run(drive.flush()).unwrap();
     let victim = SegmentId(0);
     assert!(drive.core().space().is_retained(victim), "a snapshot needs the first segment");
     world.run(drive.empty_retained(victim)).unwrap();
@@ -337,6 +390,125 @@ fn a_copy_that_is_copied_again_is_found_after_its_first_segment_is_free() {
     let drive = world.open();
     world.run(drive.audit()).unwrap();
     world.close(drive);
+    database.compare();
+}
+
+/// Copies wait in a buffer for more, and a view reads the medium.
+#[test]
+fn a_view_reads_copies_that_are_not_on_the_medium_yet() {
+    let (database, drive) = Database::of_two_hours(20, 7);
+    let world = &database.world;
+    world.run(drive.empty_retained(SegmentId(0))).unwrap();
+    let are_in_memory = {
+        let core = drive.core();
+        core.forwards().copies().any(|copied| core.in_memory(copied.address()).is_some())
+    };
+    assert!(are_in_memory, "too tame a test: all is on the medium");
+    database.compare_open(&drive);
+    world.kill(drive);
+}
+
+/// A copy of what is live is named by the snapshots that are taken then, and tables lead older ones
+/// to it.
+#[test]
+fn a_copy_that_snapshots_name_and_tables_lead_to_is_copied_for_all_of_them() {
+    let (database, drive) = Database::new(40, 8);
+    let world = &database.world;
+    world.close(drive);
+    let drive = world.open_without_collector();
+    world.run(database.pass_an_hour(&drive, 0));
+    database.empty(&drive, SegmentId(0));
+    let copies: BTreeSet<SegmentId> =
+        drive.core().forwards().copies().map(|copied| copied.to.segment).collect();
+    world.run(database.pass_an_hour(&drive, 1));
+    database.overwrite(&drive, 0..250);
+    world.run(database.pass_an_hour(&drive, 2));
+    // The stream leaves that segment.
+    database.empty(&drive, SegmentId(1));
+    database.empty(&drive, SegmentId(2));
+    for segment in copies.into_iter().take(1) {
+        assert!(!drive.core().begin_holding(segment).copies.is_empty(), "too tame a test");
+        database.empty(&drive, segment);
+    }
+    database.compare_open(&drive);
+    world.kill(drive);
+    database.compare();
+}
+
+/// What dies while a segment is emptied may be named by a snapshot that was taken since that began,
+/// or was being taken.
+#[test]
+fn a_snapshot_that_is_taken_while_a_segment_is_emptied_loses_nothing() {
+    for begins_first in [true, false] {
+        let (database, drive) = Database::of_two_hours(40, 10);
+        let world = &database.world;
+        let victim = SegmentId(0);
+        let latency_ns = 1_000_000..=1_000_000;
+        drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+        let wait_until = async |is_true: &dyn Fn() -> bool| {
+            while !is_true() {
+                world.runtime.clone().sleep_ns(1000).await;
+            }
+        };
+        let (begun, is_overwritten) = (drive.snapshots_begun(), Cell::new(false));
+        let snapshot = async {
+            wait_until(&|| begins_first || drive.core().forwards().is_used()).await;
+            database.end_hour(&drive, 2).await;
+        };
+        let overwrite = async {
+            wait_until(&|| drive.snapshots_begun() > begun).await;
+            // Pages in batches that are gone through after that.
+            for page in 300..360 {
+                let version = database.state.borrow_mut().renew(page);
+                drive.write(page * PAGE, &content(page, version), false).await.unwrap();
+            }
+            is_overwritten.set(true);
+        };
+        let empty = async {
+            wait_until(&|| !begins_first || is_overwritten.get()).await;
+            drive.empty_retained(victim).await.unwrap();
+        };
+        world.run(async { futures_util::future::join3(snapshot, overwrite, empty).await });
+        assert!(drive.core().space().is_retained(victim), "it was emptied for older snapshots");
+        drive.medium().set_plan(FaultPlan::default());
+        database.empty(&drive, victim);
+        database.compare_open(&drive);
+        world.kill(drive);
+        database.compare();
+    }
+}
+
+/// The disk then names what was copied where it was, as does the next snapshot.
+#[test]
+fn what_was_copied_before_a_rollback_is_copied_for_snapshots_after_it() {
+    let (database, drive) = Database::of_two_hours(40, 9);
+    let world = &database.world;
+    let victim = SegmentId(0);
+    let latency_ns = 1_000_000..=1_000_000;
+    drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+    // A view ends the emptying half-way.
+    let view = async {
+        while !drive.core().forwards().is_used() {
+            world.runtime.clone().sleep_ns(1000).await;
+        }
+        drive.view("hour 0", OpenOptions::default()).await.unwrap()
+    };
+    let both = async { futures_util::future::join(drive.empty_retained(victim), view).await };
+    let (emptied, view) = world.run(both);
+    emptied.unwrap();
+    drop(view);
+    assert!(drive.core().space().is_retained(victim), "too tame a test: it was emptied");
+    world.run(drive.roll_back("hour 0", true)).unwrap();
+    {
+        let state = &mut *database.state.borrow_mut();
+        state.kept.truncate(1);
+        state.versions = state.kept[0].1.clone();
+    }
+    world.run(database.pass_an_hour(&drive, 2));
+    database.overwrite(&drive, 0..250);
+    database.empty(&drive, victim);
+    database.compare_open(&drive);
+    world.kill(drive);
     database.compare();
 }
 

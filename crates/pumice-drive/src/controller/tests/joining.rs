@@ -55,9 +55,9 @@ fn moved(world: &World, drive: &TestDrive) -> Vec<(u64, Vec<crate::format::Sourc
     let mut all = Vec::new();
     world.run(async {
         while let Some((header, body)) = scan.next().await {
-            for found in records(&header, body).map(|found| found.unwrap()) {
+            for found in records(drive.medium.cipher(), &header, body).map(|found| found.unwrap()) {
                 if let Record::Data { lba, .. } = found.record {
-                    all.push((lba.0, found.record.sources(found.bytes).collect()));
+                    all.push((lba.0, found.sources(drive.medium.cipher())));
                 }
             }
         }

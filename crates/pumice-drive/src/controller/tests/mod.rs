@@ -10,19 +10,23 @@
 //! * `checkpointing`: what is live while a checkpoint is written, and when it is given up.
 //! * `filling`: batches and segments filled to the last byte.
 //! * `reusing`: segments that are freed and used again.
-//! * `damage`: wrong bytes on the medium.
+//! * `damage`: wrong bytes on the medium. `mirror`: two media, of which one fails or is damaged.
+//!   `mirror_speed`: what two media of a limited speed make of it.
 //! * `strangers`: headers that belong to something else, where the log is looked for.
 //! * `hostile`: bytes with right checksums that no drive would have written.
 //! * `reading`: how many media reads a host read costs, and what a bad sector takes with it.
 //! * `reading_ahead`: what sequential readers will ask for next.
 //! * `block_frames`: frames of independent blocks.
 //! * `rebuilding`: a new drive from what is left of one.
+//! * `rekey`: another key for an encrypted drive.
 //! * `resize`: other sizes and capacities, and power loss during a resize.
+//! * `shrinking_kept`: fewer segments for a drive with snapshots.
 //! * `settings`: another codec and other thresholds, and power loss while they are stored.
 //! * `snapshots`: disks that are kept. `views`: reading them while the drive is open.
 //!   `taking`: how long one takes, and what waits.
 //! * `bookmarks`: maps that are kept. `retaining`: what snapshots need, after crashes and damage.
-//! * `clones`: drives that read from a snapshot of another.
+//! * `clones`: drives that read from a snapshot of another. `sent_clones`: what is sent of them.
+//!   `flattened`: those whose snapshots need the origin.
 //! * `scrub`: finding damage in a drive in use.
 //! * `space`: drives that are full.
 //! * `ageing`: drives that were used for long, with cold and partly dead data.
@@ -36,7 +40,7 @@
 //! * `extracting`: the whole disk taken out of a drive.
 //! * `watching`: what the drive reports to an operator.
 //! * `transfer`: snapshots that go to another drive.
-//! * `golden`: images of earlier versions of the format.
+//! * `golden`, `golden_mirror`: images of earlier versions of the format.
 
 mod ageing;
 mod block_frames;
@@ -48,16 +52,21 @@ mod collecting;
 mod crafted;
 mod crash;
 mod damage;
+mod encryption;
 mod extents;
 mod extracting;
 mod failures;
 mod filling;
+mod flattened;
 mod flushing;
 mod golden;
+mod golden_mirror;
 mod holding;
 mod hostile;
 mod joining;
 mod lost;
+mod mirror;
+mod mirror_speed;
 mod model;
 mod paging;
 mod parity;
@@ -66,13 +75,16 @@ mod payload;
 mod reading;
 mod reading_ahead;
 mod rebuilding;
+mod rekey;
 mod resize;
 mod retaining;
 mod reusing;
 mod rollback;
 mod scrub;
+mod sent_clones;
 mod settings;
 mod shrinking;
+mod shrinking_kept;
 mod simulated;
 mod snapshots;
 mod space;
@@ -99,6 +111,7 @@ use super::*;
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Lba, Result, SegmentId};
 use crate::codec::{Codec, FrameForm, Workers};
+use crate::crypt::{Cipher, Randomness};
 use crate::format::{Stream, Superblock};
 use crate::media::Medium;
 use crate::media::layer::{Count, Fault, FaultPlan};
@@ -135,9 +148,17 @@ struct World {
 }
 
 impl World {
-    /// Makes an empty drive.
+    /// Makes an empty drive. With `PUMICE_TEST_ENCRYPTED` set, it is encrypted if it can be: most
+    /// tests hold then, too, but for those that forge bytes or count them.
     fn new(spec: Spec) -> Self {
+        let (spec, cipher) = match std::env::var_os("PUMICE_TEST_ENCRYPTED") {
+            Some(_) if spec.frame_form == FrameForm::Solid && spec.keys.is_none() => {
+                encryption::with_keys(spec, Randomness::seeded(1))
+            }
+            _ => (spec, Cipher::default()),
+        };
         let memory = MemMedium::new(spec.geometry().unwrap().medium_bytes());
+        let memory = memory.with_cipher(cipher);
         let runtime = Runtime::simulated();
         let world = Self { runtime, spec, memory, plan: FaultPlan::default(), seed: 0 };
         world.run(create(&world.memory, &world.spec)).unwrap();

@@ -159,6 +159,7 @@ fn recover_within(world: &World, changed_bytes: usize) -> Result<recovery::Recov
     let loaded = world.run(superblocks::load(&world.memory)).unwrap();
     let limits = recovery::Limits { clean_bytes: CACHE_BYTES, changed_bytes };
     let settings = Settings {
+        cipher: Cipher::default(),
         has_durable_appends: false,
         prefers_written: false,
         is_read_only: true,
@@ -311,4 +312,44 @@ fn moving_the_map_has_a_checkpoint_written_though_nobody_writes() {
     assert!(is_moved.get(), "it waits forever");
     world.close(drive);
     assert_eq!(world.check().problems, []);
+}
+
+/// Two maps are read in the order of the medium, not leaf by leaf, and what differs is exact beside
+/// a cache that holds a fraction of them.
+#[test]
+fn what_differs_all_over_a_large_disk_is_found_in_few_reads() {
+    let world = World::new(small(SIZE, 10));
+    let mut drive = world.open();
+    let mut places = [Vec::new(), Vec::new()];
+    let mut random = random(3);
+    for (name, (guid, places)) in ["old", "new"].into_iter().zip((1..).zip(&mut places)) {
+        for _ in 0..4000 {
+            let place = random.random_range(0..SIZE / BLOCK) * BLOCK;
+            world.run(drive.write(place, &payload_of(places.len() + 1), false)).unwrap();
+            places.push(place);
+        }
+        world.run(drive.create_snapshot(snapshots::new(name, guid))).unwrap();
+        drive = world.reopen(drive);
+    }
+    let [_, mut written] = places;
+    written.sort_unstable();
+    written.dedup();
+    // Leaves of one sweep must not evict each other before they are compared.
+    for (map_cache_bytes, most_reads) in [(8 << 20, 400), (CACHE_BYTES, 4000)] {
+        let options = OpenOptions { map_cache_bytes, ..OpenOptions::default() };
+        let [old, new] = ["old", "new"].map(|name| world.run(drive.view(name, options)).unwrap());
+        let before = drive.medium().inner().counts();
+        let mut changed = Vec::new();
+        let visit = |range: Changed| {
+            changed.extend((range.offset..range.offset + range.bytes).step_by(BLOCK_BYTES));
+            true
+        };
+        world.run(new.changes_since(&old, visit)).unwrap();
+        assert!(changed == written, "{} of {} are found", changed.len(), written.len());
+        let reads = (drive.medium().inner().counts() - before).reads;
+        let misses = [&old, &new].map(|view| view.info().operations.map_misses);
+        let misses = misses.iter().sum::<u64>();
+        assert!(reads < most_reads && misses < 12_000, "{reads} reads, {misses} leaves");
+    }
+    world.close(drive);
 }

@@ -111,7 +111,8 @@ fn a_run_of_two_pages_may_be_damaged() {
         let Ok(drive) = copy.try_open(OpenOptions::default()) else {
             // The last page of one batch and the first of the next are no run within a batch.
             let bytes = copy.peek(segment, page * 4096, 2 * BATCH_ALIGNMENT);
-            let is_border = BatchHeader::decode(&bytes[BATCH_ALIGNMENT..]).is_err();
+            let is_border =
+                BatchHeader::decode_with(&bytes[BATCH_ALIGNMENT..], world.memory.cipher()).is_err();
             assert!(is_border, "page {page}");
             continue;
         };

@@ -10,6 +10,7 @@ use rand::RngExt;
 use super::reading::BadSector;
 use super::*;
 use crate::base::seed::random;
+use crate::media::layer::{FaultPlan, Trigger};
 
 const SIZE: u64 = 16 << 20;
 const LATENCY_NS: u64 = 100_000;
@@ -295,16 +296,20 @@ fn an_error_is_met_by_the_read_that_wants_the_block() {
 #[test]
 fn what_was_read_wrong_ahead_is_read_again() {
     let data = payload::noise(&mut random(8), SIZE as usize);
-    let mut world = filled(FrameForm::Solid, &data);
-    world.plan.read_corruptions = crate::media::layer::Trigger::Nth(40);
-    let drive = world.try_open(options(8 << 20)).unwrap();
-    let mut wrong = 0;
-    for offset in (0..SIZE).step_by(64 * KIB) {
-        let read = world.read(&drive, offset, 64 * KIB).unwrap();
-        wrong += u32::from(read != data[offset as usize..offset as usize + 64 * KIB]);
+    let world = filled(FrameForm::Solid, &data);
+    // Whichever read ahead it is.
+    for nth in 1..=40 {
+        let drive = world.try_open(options(8 << 20)).unwrap();
+        let read_corruptions = Trigger::Nth(nth);
+        drive.medium().set_plan(FaultPlan { read_corruptions, ..FaultPlan::default() });
+        let mut wrong = 0;
+        for offset in (0..SIZE).step_by(64 * KIB) {
+            let read = world.read(&drive, offset, 64 * KIB).unwrap();
+            wrong += u32::from(read != data[offset as usize..offset as usize + 64 * KIB]);
+        }
+        assert_eq!((wrong, drive.info().operations.corrupt_reads), (0, 0), "read {nth}");
+        world.close(drive);
     }
-    assert_eq!((wrong, drive.info().operations.corrupt_reads), (0, 0));
-    world.close(drive);
 }
 
 #[test]

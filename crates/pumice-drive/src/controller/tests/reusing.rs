@@ -77,7 +77,8 @@ fn place_of(drive: &TestDrive, lba: u64) -> FramePlace {
 async fn fill_segment(drive: &TestDrive, data: &[u8]) {
     while drive.core().log().fit(Stream::Host, BLOCK_BYTES + 28, u32::MAX) != log::Fit::NewSegment {
         let fits = |bytes: usize| {
-            let room = packing::worst_case_bytes(bytes / BLOCK_BYTES);
+            let room =
+                packing::worst_case_bytes(bytes / BLOCK_BYTES, drive.medium.cipher().seal_bytes());
             drive.core().log().fit(Stream::Host, room, u32::MAX) != log::Fit::NewSegment
         };
         let len = if fits(data.len()) { data.len() } else { BLOCK_BYTES };

@@ -182,6 +182,48 @@ fn a_rollback_given_up_takes_no_writes() {
     assert!(begun > 5, "too tame a test: {begun}");
 }
 
+/// One that comes while the map of the snapshot is being read.
+#[test]
+fn a_disk_that_a_host_has_begun_to_use_is_not_rolled_back() {
+    let (mut disk, drive, a) = with_snapshot(37, 30);
+    disk.write_some(&drive, 20);
+    disk.world.run(drive.flush()).unwrap();
+    let drive = disk.world.reopen(drive);
+    let is_used = Rc::new(Cell::new(false));
+    let condition = || -> Condition {
+        let is_used = is_used.clone();
+        Rc::new(move || match is_used.get() {
+            true => Err(Error::new(ErrorKind::Busy, "a host uses it")),
+            false => Ok(()),
+        })
+    };
+    let latency_ns = 1_000_000..=1_000_000;
+    drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+    let host = async {
+        disk.world.runtime.clone().sleep_ns(1_500_000).await;
+        is_used.set(true);
+        let mut block = vec![0; BLOCK_BYTES];
+        drive.read(0, &mut block).await.unwrap();
+        assert!(block == disk.plain[..BLOCK_BYTES]);
+    };
+    let rolling = drive.roll_back_if("a", false, condition());
+    let (rolled, ()) = disk.world.run(futures_util::future::join(rolling, host));
+    assert_eq!(kind(rolled), Some(ErrorKind::Busy));
+    drive.medium().set_plan(FaultPlan::default());
+    disk.compare(&drive);
+    disk.write_some(&drive, 20);
+    settle(&drive);
+    let drive = disk.world.reopen(drive);
+    disk.compare(&drive);
+    is_used.set(false);
+    disk.world.run(drive.roll_back_if("a", false, condition())).unwrap();
+    disk.plain = a;
+    disk.compare(&drive);
+    settle(&drive);
+    disk.world.close(drive);
+    assert_eq!(disk.world.check().problems, []);
+}
+
 #[test]
 fn a_grown_disk_that_is_rolled_back_keeps_its_size() {
     let (disk, drive, mut wanted) = with_snapshot(34, 30);

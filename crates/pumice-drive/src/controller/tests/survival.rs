@@ -332,7 +332,7 @@ pub(super) async fn move_all(drive: &TestDrive, segment: SegmentId) {
     let mut mover = Mover::new(drive);
     let mut scan = scan(drive, segment);
     while let Some((header, body)) = scan.next().await {
-        for found in records(&header, body) {
+        for found in records(drive.medium.cipher(), &header, body) {
             mover.move_record(header.seq, &found.unwrap()).await.unwrap();
         }
     }
@@ -343,10 +343,10 @@ async fn origins_in(drive: &TestDrive, segment: SegmentId) -> Vec<SeqNo> {
     let mut origins = Vec::new();
     let mut scan = scan(drive, segment);
     while let Some((header, body)) = scan.next().await {
-        for found in records(&header, body).map(|found| found.unwrap()) {
+        for found in records(drive.medium.cipher(), &header, body).map(|found| found.unwrap()) {
             if matches!(found.record, Record::Data { .. }) {
-                let sources = found.record.sources(found.bytes);
-                origins.extend(sources.map(|source| source.origin));
+                let sources = found.sources(drive.medium.cipher());
+                origins.extend(sources.iter().map(|source| source.origin));
             }
         }
     }

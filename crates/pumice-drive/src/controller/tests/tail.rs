@@ -180,14 +180,12 @@ fn a_durable_tail_that_cannot_be_read_is_refused() {
 /// A medium that reads nothing at all is no torn tail.
 #[test]
 fn a_medium_that_cannot_be_read_is_refused() {
-    let (world, [_, new], (segment, _, _)) = overwritten(true, 0);
-    let region = Region::Segment(SegmentId(segment));
-    let (_, opened) = open_with(
-        &world,
-        &[BadRange::unreadable(region, 0..SEGMENT_BYTES)],
-        OpenOptions::default(),
-    );
-    assert_eq!(kind(opened), Some(ErrorKind::Medium));
+    let (world, [_, new], (segment, offset, _)) = overwritten(false, 0);
+    let bad = BadRange::unreadable(Region::Segment(SegmentId(segment)), offset..SEGMENT_BYTES);
+    let (_, opened) = open_with(&world, &[bad], OpenOptions::default());
+    let error = opened.err().expect("refused");
+    assert_eq!(error.kind(), ErrorKind::Medium);
+    assert!(error.chain().contains("cannot find the end of the log"), "{}", error.chain());
     let drive = world.open();
     assert!(world.read(&drive, 0, new.len()).unwrap() == new);
 }

@@ -4,6 +4,7 @@ use super::super::log::records::{Body, Found, body_state, records};
 use super::{OFFSET, SEGMENT};
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorKind, Result, ensure};
+use crate::crypt::PLAIN;
 use crate::format::{
     BATCH_ALIGNMENT, BATCH_HEADER_BYTES, BatchHeader, Record, TRANSFER_HEAD_BYTES, TransferHead,
 };
@@ -40,7 +41,8 @@ pub(super) struct Batch<'a> {
 impl Batch<'_> {
     /// Returns the records.
     pub(super) fn records(&self) -> impl Iterator<Item = Found<'_>> {
-        records(&self.header, self.body).map(|found| found.expect("a batch that was checked"))
+        records(&PLAIN, &self.header, self.body)
+            .map(|found| found.expect("a batch that was checked"))
     }
 }
 
@@ -117,9 +119,9 @@ impl TransferReader {
             && header.parity_pages == 0
             && body.len() == header.body_bytes as usize
             && body.len() - (header.record_bytes as usize) < BATCH_ALIGNMENT
-            && matches!(body_state(&header, body), Body::Whole);
+            && matches!(body_state(&PLAIN, &header, body), Body::Whole);
         ensure(is_possible, ErrorKind::Corrupt, DAMAGED)?;
-        for found in records(&header, body) {
+        for found in records(&PLAIN, &header, body) {
             self.note(&found?.record)?;
         }
         self.frame_bytes += u64::from(header.record_bytes);

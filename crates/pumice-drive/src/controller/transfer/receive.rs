@@ -20,7 +20,7 @@ use super::super::operations::Differences;
 use super::reader::TransferReader;
 use crate::base::units::{BLOCK_BYTES, buffer_bytes};
 use crate::base::{Clock, Error, ErrorKind, Result};
-use crate::codec::{Codec, Decompressor, Encoding};
+use crate::codec::{Codec, Decompressor, Encoding, FrameForm};
 use crate::format::{FRAME_BLOCKS_MAX, Receiving, Record, TransferHead};
 use crate::media::Medium;
 
@@ -124,7 +124,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
                 base.name,
                 base.snapshot,
                 match newest {
-                    None => "this drive has not: it has no snapshots".to_owned(),
+                    None => "this drive does not have: it has no snapshots".to_owned(),
                     Some(newest) => format!("is not the newest here: that is {}", newest.name),
                 }
             ))),
@@ -174,7 +174,8 @@ impl<'a, M: Medium, C: Clock> Receive<'a, M, C> {
                 Record::Data { .. } => {
                     let (encoding, raw) = decode(&mut self.decompressor, &found, frame)?;
                     let (lba, _) = found.record.lba_range();
-                    if self.keeps_frames && is_of(encoding, self.drive.codec.get()) {
+                    let form = self.drive.form;
+                    if self.keeps_frames && is_of(encoding, self.drive.codec.get(), form) {
                         self.drive.write_encoded(lba, raw, encoding, found.payload()).await?;
                     } else {
                         self.drive.write(lba.0 * BLOCK_BYTES as u64, raw, false).await?;
@@ -265,10 +266,12 @@ fn decode<'f>(
     Ok((encoding, frame))
 }
 
-/// Returns whether a codec writes payloads of an encoding.
-fn is_of(encoding: Encoding, codec: Codec) -> bool {
+/// Returns whether a drive of a codec and a form of frames may have payloads of an encoding. A
+/// clone that is sent may have others from its origin.
+fn is_of(encoding: Encoding, codec: Codec, form: FrameForm) -> bool {
     match encoding {
-        Encoding::Store | Encoding::Blocks => true,
+        Encoding::Store => true,
+        Encoding::Blocks => form == FrameForm::Blocks,
         Encoding::Lz4 => codec == Codec::Lz4,
         Encoding::Zstd => matches!(codec, Codec::Zstd { .. }),
         Encoding::Lost => false,

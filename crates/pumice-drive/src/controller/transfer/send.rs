@@ -67,7 +67,8 @@ pub struct Send<'a, M, C> {
 impl<'a, M: Medium, C: Clock> Send<'a, M, C> {
     /// Begins to send a snapshot, without what `base`, an earlier snapshot of the same drive, has
     /// already, from byte `start` of the disk on. The base may be a bookmark: then the receiver has
-    /// the snapshot.
+    /// the snapshot. What a clone reads from its origin, which must be open, is sent as well: what
+    /// is received is no clone.
     ///
     /// # Errors
     /// `InvalidInput`: the base is not an earlier snapshot of the drive, or the start is not a
@@ -82,10 +83,6 @@ impl<'a, M: Medium, C: Clock> Send<'a, M, C> {
         };
         if !base.as_ref().is_none_or(is_earlier) {
             let what = "a snapshot is sent since an earlier one of the same drive";
-            return Err(Error::new(ErrorKind::InvalidInput, what));
-        }
-        if drive.origin().is_some() {
-            let what = "a clone is sent once it is independent of its origin: see `pumice flatten`";
             return Err(Error::new(ErrorKind::InvalidInput, what));
         }
         if start > drive.size_bytes() || !start.is_multiple_of(BLOCK_BYTES as u64) {

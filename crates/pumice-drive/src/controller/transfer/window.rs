@@ -6,6 +6,9 @@
 //!   -> windows, in the order of the disk
 //! ```
 //!
+//! Frames of a clone's origin are read from the log of that, and the rest is the same: a frame is
+//! stored as the blocks that it is of, whichever drive wrote it.
+//!
 //! Several windows are being read while one is sent, so that the medium is busy while the caller
 //! encodes and writes. They are read on as long as the stream is polled; what was handed to the
 //! medium by then is read in any case.
@@ -19,12 +22,16 @@ use futures_util::stream::{Peekable, Stream, StreamExt, iter, unfold};
 
 use super::super::drive::Drive;
 use super::super::log::buffers::COALESCED_BYTES_MAX;
+use super::super::log::payload::Stored;
 use super::super::map::Mapping;
 use super::super::operations::{Difference, Differences, READS_AT_ONCE, group_len};
 use super::super::place::FramePlace;
+use crate::base::checksum::crc64;
+use crate::base::units::len_u32;
 use crate::base::{Clock, Error, ErrorKind, Lba, Result};
 use crate::codec::Encoding;
-use crate::format::{Record, RecordAddress, check_payload};
+use crate::crypt::Cipher;
+use crate::format::{Record, RecordAddress, SEALED, check_payload};
 use crate::media::Medium;
 
 /// Bytes of records that are read together: a few of the longest media reads, so that frames that
@@ -58,6 +65,8 @@ pub(super) struct Part {
     pub(super) blocks: u64,
     pub(super) mapping: Mapping,
     generation: u64,
+    /// Whose log has the frame: how many origins away; 0 for the drive itself.
+    depth: u32,
     /// Where its record is in the bytes of the window.
     pub(super) at: usize,
     /// The record of its frame, as a host would write it, or why that cannot be read.
@@ -65,8 +74,8 @@ pub(super) struct Part {
 }
 
 impl Part {
-    fn of(Difference { lba, blocks, mapping, generation }: Difference) -> Self {
-        Self { lba, blocks, mapping, generation, at: 0, record: None }
+    fn of(Difference { lba, blocks, mapping, generation, depth }: Difference) -> Self {
+        Self { lba, blocks, mapping, generation, depth, at: 0, record: None }
     }
 
     fn place(&self) -> Option<&FramePlace> {
@@ -78,7 +87,8 @@ impl Part {
 
     /// Adds what follows, if it is more of the same.
     fn extend(&mut self, next: &Difference) -> bool {
-        let is_next = self.lba.0 + self.blocks == next.lba.0 && self.generation == next.generation;
+        let is_next = self.lba.0 + self.blocks == next.lba.0
+            && (self.generation, self.depth) == (next.generation, next.depth);
         let is_more = match (self.mapping, next.mapping) {
             (Mapping::Frame { place, index }, Mapping::Frame { place: of_next, index: next }) => {
                 place == of_next && u64::from(index) + self.blocks == u64::from(next)
@@ -144,7 +154,7 @@ impl Window {
             .iter_mut()
             .filter_map(|part| part.place().copied().map(|place| (place, part)))
             .collect();
-        order.sort_by_key(|(place, _)| (place.segment, place.offset));
+        order.sort_by_key(|(place, part)| (part.depth, place.segment, place.offset));
         let mut end = 0;
         for (place, part) in &mut order {
             part.at = end;
@@ -153,20 +163,26 @@ impl Window {
         // What cannot be read stays what it was, which is no record of this place.
         bytes.resize(end, 0);
         let places: Vec<FramePlace> = order.iter().map(|(place, _)| *place).collect();
-        let (mut left, mut rest) = (places.as_slice(), bytes.as_mut_slice());
+        let (mut places_left, mut rest) = (places.as_slice(), bytes.as_mut_slice());
         let mut groups = Vec::new();
-        while !left.is_empty() {
-            let (group, later) = left.split_at(group_len(left.iter(), COALESCED_BYTES_MAX));
-            let group_bytes = group.iter().map(|place| place.record_bytes as usize).sum();
-            let (here, there) = rest.split_at_mut(group_bytes);
-            groups.push(drive.read_records(group, here));
-            (left, rest) = (later, there);
+        for of_one_log in order.chunk_by(|(_, one), (_, next)| one.depth == next.depth) {
+            let (mut left, later) = places_left.split_at(of_one_log.len());
+            places_left = later;
+            let log = of_one_log.first().map_or(drive, |(_, part)| drive.origin_at(part.depth));
+            while !left.is_empty() {
+                let (group, later) = left.split_at(group_len(left.iter(), COALESCED_BYTES_MAX));
+                let group_bytes = group.iter().map(|place| place.record_bytes as usize).sum();
+                let (here, there) = rest.split_at_mut(group_bytes);
+                groups.push(log.read_records(group, here));
+                (left, rest) = (later, there);
+            }
         }
         iter(groups).buffer_unordered(READS_AT_ONCE).collect::<()>().await;
         let mut rest = bytes.as_mut_slice();
         for (place, part) in order {
             let (stored, there) = rest.split_at_mut(place.record_bytes as usize);
-            part.record = Some(drive.checked(part, place, stored).await);
+            let log = drive.origin_at(part.depth);
+            part.record = Some(log.checked(part, place, stored).await);
             rest = there;
         }
     }
@@ -183,15 +199,17 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let Mapping::Frame { index, .. } = mapping else { unreachable!("only frames have places") };
         let first = Lba(lba.0.wrapping_sub(index.into()));
         let address = RecordAddress { generation, segment: place.segment, offset: place.offset };
-        let error = match check(stored, address, first, place) {
+        let cipher = self.medium.cipher();
+        let checked = check(stored, address, first, place, cipher);
+        let error = match checked.and_then(|record| in_the_clear(record, stored, address, cipher)) {
             Ok(record) => return Ok(record),
             Err(error) => error.at_lba(lba),
         };
         let mut restored = None;
         let mut is_right = |record: &[u8]| {
-            if let Ok(found) = check(record, address, first, place) {
+            if let Ok(found) = check(record, address, first, place, cipher) {
                 stored.copy_from_slice(record);
-                restored = Some(found);
+                restored = in_the_clear(found, stored, address, cipher).ok();
             }
             restored.is_some()
         };
@@ -234,13 +252,51 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 }
 
-/// Returns the frame that `stored` must be, as a host would write it.
+/// Opens the payload of a record, which ends where `stored` does, and puts it there in the clear.
+/// Returns the record of it as a host would write it.
+///
+/// # Errors
+/// `Corrupt`: the payload is not what was sealed.
+fn in_the_clear(
+    record: Record,
+    stored: &mut [u8],
+    address: RecordAddress,
+    cipher: &Cipher,
+) -> Result<Record> {
+    let Record::Data { lba, lba_count, encoding, stored_bytes, .. } = record else {
+        return Ok(record);
+    };
+    if cipher.is_plain() {
+        return Ok(record);
+    }
+    let (_, payload) = stored.split_at(stored.len() - stored_bytes as usize);
+    let clear = Stored::of_frame(&record, payload, address.generation, cipher)?.open(cipher)?;
+    let (_, target) = stored.split_at_mut(stored.len() - clear.len());
+    target.copy_from_slice(&clear);
+    Ok(Record::Data {
+        lba,
+        lba_count,
+        source_count: 0,
+        encoding: encoding & !SEALED,
+        stored_bytes: len_u32(clear.len()),
+        payload_checksum: crc64(&clear),
+    })
+}
+
+/// Returns the frame that `stored` must be, as a host would write it, though encrypted if the drive
+/// is.
 ///
 /// # Errors
 /// `Corrupt`: it is not.
-fn check(stored: &[u8], address: RecordAddress, first: Lba, place: FramePlace) -> Result<Record> {
+fn check(
+    stored: &[u8],
+    address: RecordAddress,
+    first: Lba,
+    place: FramePlace,
+    cipher: &Cipher,
+) -> Result<Record> {
     let wrong = |what| Error::new(ErrorKind::Corrupt, what).in_segment(address.segment);
-    let record = Record::decode(stored, address)?;
+    let record = Record::decode_with(stored, address, cipher)?;
     let Record::Data { lba, lba_count, encoding, stored_bytes, payload_checksum, .. } = record
     else {
         return Err(wrong("the map names a record that is no frame"));
@@ -252,7 +308,7 @@ fn check(stored: &[u8], address: RecordAddress, first: Lba, place: FramePlace) -
     }
     let (_, payload) = stored.split_at(record.header_bytes() as usize);
     check_payload(payload, payload_checksum, address)?;
-    match Encoding::from_u8(encoding) {
+    match Encoding::from_u8(encoding & !SEALED) {
         None => Err(wrong("a frame has an unknown encoding")),
         Some(Encoding::Lost) => {
             Err(wrong("the content is lost: it was damaged before the frame was moved"))

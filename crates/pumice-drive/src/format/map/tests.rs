@@ -8,7 +8,7 @@ use rand::RngExt;
 use super::*;
 use crate::base::seed::random;
 
-const LIMITS: MapLimits = MapLimits { segment_count: 9, segment_bytes: 4 << 20 };
+const LIMITS: MapLimits = MapLimits { segment_count: 9, segment_bytes: 4 << 20, seal_bytes: 0 };
 
 fn address(segment: u32, offset: u32, bytes: u32) -> MetadataAddress {
     MetadataAddress { segment: SegmentId(segment), offset, bytes }

@@ -39,7 +39,10 @@ fn sample() -> Superblock {
             blocks: 4096,
             path: "/vm/template.pumice".into(),
         }),
+        flat_since: SeqNo(97),
+        keys: None,
         has_clones: true,
+        is_array: true,
         bad_segments: vec![SegmentId(7), SegmentId(0)],
         detours: [(98, Stream::Host), (99, Stream::Meta)]
             .map(|(seq, stream)| Detour {
@@ -54,8 +57,9 @@ fn sample() -> Superblock {
 
 /// Without what needs a feature, but for its frames.
 fn bare() -> Superblock {
-    let (receiving, origin, has_clones) = (None, None, false);
-    Superblock { receiving, origin, has_clones, ..sample() }
+    let (receiving, origin, has_clones, is_array) = (None, None, false, false);
+    let flat_since = SeqNo(0);
+    Superblock { receiving, origin, flat_since, has_clones, is_array, ..sample() }
 }
 
 fn resealed(change: impl FnOnce(&mut Layout)) -> Vec<u8> {
@@ -111,8 +115,9 @@ fn round_trip() {
         assert_eq!(Superblock::decode(&superblock.encode()).unwrap(), superblock);
     }
     let longest = Origin { path: "x".repeat(ORIGIN_PATH_MAX), ..sample().origin.unwrap() };
-    for origin in [None, Some(longest)] {
-        let superblock = Superblock { origin, ..sample() };
+    for (origin, flat_since) in [(None, 0), (Some(longest), 0), (sample().origin, u64::MAX)] {
+        let flat_since = SeqNo(flat_since);
+        let superblock = Superblock { origin, flat_since, ..sample() };
         assert_eq!(Superblock::decode(&superblock.encode()).unwrap(), superblock);
     }
 }
@@ -120,6 +125,7 @@ fn round_trip() {
 /// A program that does not know clones would read zeroes, or move what they need.
 #[test]
 fn clones_and_their_origins_need_a_program_that_knows_them() {
+    assert!(Superblock { flat_since: SeqNo(1), ..bare() }.impossible().is_some());
     for (superblock, bits) in [
         (bare(), 7),
         (Superblock { has_clones: true, ..bare() }, 39),
@@ -150,7 +156,7 @@ fn newer_is_told_from_damaged_and_foreign() {
     let newer: [fn(&mut Layout); 4] = [
         |layout| layout.version = 2.into(),
         |layout| layout.length = 8192.into(),
-        |layout| layout.features_incompatible = 64.into(),
+        |layout| layout.features_incompatible = 256.into(),
         |layout| layout.features_read_only = 4.into(),
     ];
     for (index, change) in newer.into_iter().enumerate() {

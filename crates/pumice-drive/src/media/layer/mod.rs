@@ -5,10 +5,14 @@
 //! * `throttle`: limits the medium to the speed of a slower device.
 //! * `by_ref`: lends a medium by reference.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Capabilities, Geometry, Medium};
+use super::array::ArrayInfo;
+use super::tier::Status;
+use super::{Capabilities, CopyId, Geometry, Medium};
 use crate::base::{AlignedBuffer, Result, SegmentId};
+use crate::crypt::Cipher;
 
 mod by_ref;
 pub mod count;
@@ -100,11 +104,46 @@ pub trait Layer {
     ) -> impl Future<Output = Result<()>> {
         self.inner().write_superblock(slot, bytes)
     }
+
+    /// See [`Medium::read_copy`]. A layer that changes reads, over a medium with this copy alone,
+    /// reads as it always does.
+    fn on_read_copy(
+        &self,
+        copy: CopyId,
+        segment: SegmentId,
+        offset: u32,
+        buffer: AlignedBuffer,
+    ) -> impl Future<Output = (AlignedBuffer, Result<()>)> {
+        async move {
+            if self.inner().copies() == [copy] {
+                return self.on_read(segment, offset, buffer).await;
+            }
+            self.inner().read_copy(copy, segment, offset, buffer).await
+        }
+    }
+
+    /// See [`Medium::read_superblock_copy`], and [`Layer::on_read_copy`].
+    fn on_read_superblock_copy(
+        &self,
+        copy: CopyId,
+        slot: u32,
+    ) -> impl Future<Output = Result<AlignedBuffer>> {
+        async move {
+            if self.inner().copies() == [copy] {
+                return self.on_read_superblock(slot).await;
+            }
+            self.inner().read_superblock_copy(copy, slot).await
+        }
+    }
 }
 
 impl<L: Layer> Medium for L {
     fn capabilities(&self) -> Capabilities {
         self.on_capabilities()
+    }
+
+    fn cipher(&self) -> &Cipher {
+        self.inner().cipher()
     }
 
     fn set_geometry(&self, geometry: Geometry) -> Result<()> {
@@ -154,6 +193,10 @@ impl<L: Layer> Medium for L {
         self.on_sync()
     }
 
+    fn prepare(&self, segment: SegmentId) -> impl Future<Output = Result<bool>> {
+        self.inner().prepare(segment)
+    }
+
     fn discard(&self, segment: SegmentId) -> impl Future<Output = Result<()>> {
         self.on_discard(segment)
     }
@@ -168,5 +211,56 @@ impl<L: Layer> Medium for L {
         bytes: AlignedBuffer,
     ) -> impl Future<Output = Result<()>> {
         self.on_write_superblock(slot, bytes)
+    }
+
+    fn copies(&self) -> Vec<CopyId> {
+        self.inner().copies()
+    }
+
+    fn read_copy(
+        &self,
+        copy: CopyId,
+        segment: SegmentId,
+        offset: u32,
+        buffer: AlignedBuffer,
+    ) -> impl Future<Output = (AlignedBuffer, Result<()>)> {
+        self.on_read_copy(copy, segment, offset, buffer)
+    }
+
+    fn read_superblock_copy(
+        &self,
+        copy: CopyId,
+        slot: u32,
+    ) -> impl Future<Output = Result<AlignedBuffer>> {
+        self.on_read_superblock_copy(copy, slot)
+    }
+
+    fn repair(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        bytes: &[u8],
+    ) -> impl Future<Output = Result<u32>> {
+        self.inner().repair(segment, offset, bytes)
+    }
+
+    fn note_holders(&self, copies: &[CopyId], segment: SegmentId, range: Range<u32>) {
+        self.inner().note_holders(copies, segment, range);
+    }
+
+    fn bucket(&self) -> Option<Status> {
+        self.inner().bucket()
+    }
+
+    fn ending(&self) {
+        self.inner().ending();
+    }
+
+    fn finish(&self) -> impl Future<Output = Result<()>> {
+        self.inner().finish()
+    }
+
+    fn array(&self) -> Option<ArrayInfo> {
+        self.inner().array()
     }
 }

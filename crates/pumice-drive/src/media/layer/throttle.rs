@@ -90,6 +90,11 @@ impl<M: Medium, C: Clock> Throttle<M, C> {
         &self.inner
     }
 
+    /// Returns the wrapped medium, to be changed.
+    pub fn inner_mut(&mut self) -> &mut M {
+        &mut self.inner
+    }
+
     /// Returns whether the wrapped medium has kept up.
     pub fn kept(&self) -> Kept {
         self.kept.get()

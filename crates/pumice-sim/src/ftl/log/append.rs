@@ -4,7 +4,7 @@
 use super::tests;
 use super::{Cause, LogFtl, Open};
 use crate::ftl::StoredSizes;
-use crate::ftl::layout::UNMAPPED;
+use crate::ftl::layout::{Role, UNMAPPED};
 use crate::ftl::reverse::LbaSet;
 use crate::nand::{BlockAddress, Worn};
 use crate::{Error, Result};
@@ -21,7 +21,7 @@ impl LogFtl {
     ) -> Result<()> {
         let stream = match cause {
             Cause::Host | Cause::Rewritten => 0,
-            Cause::Collected => usize::from(self.spec.moved_apart),
+            Cause::Collected | Cause::Rebuilt => usize::from(self.spec.moved_apart),
             Cause::Leveled => 2,
         };
         self.make_room(stream, cause, bytes)?;
@@ -52,11 +52,18 @@ impl LogFtl {
                 self.counts.leveled_bytes += u64::from(bytes);
                 self.collection.age()
             }
+            Cause::Rebuilt => {
+                self.counts.rebuilt_bytes += u64::from(bytes);
+                self.segments.age(self.layout.segment(self.map[lba as usize]))
+            }
         };
         self.segments.add(segment, bytes, age);
         let old = std::mem::replace(&mut self.map[lba as usize], entry);
         #[cfg(test)]
-        self.trace.push(tests::Event::placed(lba, cause, self.collection.source(), entry));
+        {
+            let from = if cause == Cause::Rebuilt { old } else { self.collection.source() };
+            self.trace.push(tests::Event::placed(lba, cause, from, entry));
+        }
         if old != UNMAPPED {
             self.release(old, self.frames.frame_bytes(lba));
         }
@@ -72,46 +79,104 @@ impl LogFtl {
         Ok(())
     }
 
-    /// Ensures that a stream has an open segment with room for `bytes`. The host always leaves one
-    /// free segment for moved data.
+    /// Ensures that a stream has an open segment with room for `bytes`. The host and a rebuild
+    /// always leave one free segment for moved data.
     fn make_room(&mut self, stream: usize, cause: Cause, bytes: u32) -> Result<()> {
         loop {
+            self.skip_holes(stream, bytes);
             let limit = self.layout.segment_bytes - bytes;
             if self.open[stream].as_ref().is_some_and(|open| open.offset <= limit) {
                 return Ok(());
             }
-            let is_host = matches!(cause, Cause::Host | Cause::Rewritten);
-            if is_host && self.segments.free_count() <= 1 {
+            let is_moved = matches!(cause, Cause::Collected | Cause::Leveled);
+            if !is_moved && self.segments.free_count() <= 1 {
                 self.collect_one()?;
                 continue;
             }
             self.seal(stream);
             // Cold data goes to the most worn blocks, so that these rest.
             let which = if cause == Cause::Leveled { Worn::Most } else { Worn::Least };
-            let Some(segment) = self.segments.open(which) else {
+            let Some(segment) = self.segments.open(which, self.faults.dead_count()) else {
                 let what = "no segment is free for moved data";
                 return Err(Error::NoSpace(what.into()));
             };
             let slots = (self.layout.segment_bytes / self.frames.smallest()) as usize;
             let lbas = Vec::with_capacity(slots);
-            self.open[stream] = Some(Open { segment, offset: 0, rows: 0, ready_ns: 0, lbas });
+            let (offset, rows, ready_ns, hole_bytes) = (0, 0, 0, 0);
+            self.open[stream] = Some(Open { segment, offset, rows, ready_ns, hole_bytes, lbas });
         }
+    }
+
+    /// Moves the end of an open segment beyond the holes that a frame of `bytes` would touch.
+    fn skip_holes(&mut self, stream: usize, bytes: u32) {
+        if self.faults.dead_count() == 0 {
+            return;
+        }
+        let row_bytes = self.layout.row_bytes;
+        while let Some(open) = &self.open[stream] {
+            let end = open.offset + bytes;
+            if end > self.layout.segment_bytes {
+                return;
+            }
+            let dead = self.faults.dead(self.segments.dead(open.segment));
+            let mut rows = self.layout.row_of(open.offset)..=self.layout.row_of(end - 1);
+            let Some(hole) = rows.find(|&row| !self.layout.has_data(row, dead)) else { return };
+            let before = open.offset;
+            self.pad_to(stream, (hole + 1) * row_bytes);
+            if let Some(open) = &mut self.open[stream] {
+                open.hole_bytes += open.offset - before;
+            }
+        }
+    }
+
+    /// Fills the current row of an open segment, and issues it.
+    pub(super) fn pad_row(&mut self, stream: usize) -> u32 {
+        let Some(open) = &self.open[stream] else { return 0 };
+        let end = open.offset.next_multiple_of(self.layout.row_bytes);
+        self.pad_to(stream, end)
+    }
+
+    /// Fills an open segment up to `end`, but for holes. Returns the bytes of padding.
+    fn pad_to(&mut self, stream: usize, end: u32) -> u32 {
+        let Some(open) = &mut self.open[stream] else { return 0 };
+        let row_bytes = self.layout.row_bytes;
+        let dead = self.faults.dead(self.segments.dead(open.segment));
+        let mut padding = 0;
+        while open.offset < end {
+            let data_row = open.offset / row_bytes;
+            let next = ((data_row + 1) * row_bytes).min(end);
+            if self.layout.has_data(data_row, dead) {
+                padding += next - open.offset;
+            }
+            open.offset = next;
+        }
+        self.counts.padding_bytes += u64::from(padding);
+        self.hand_on_rows(stream, self.accepted_bytes);
+        padding
     }
 
     /// Seals the segment of a stream, after padding the rest.
     fn seal(&mut self, stream: usize) {
-        let Some(open) = &mut self.open[stream] else { return };
+        let Some(open) = &self.open[stream] else { return };
         let rest = self.layout.segment_bytes - open.offset;
-        open.offset += rest;
-        self.counts.padding_bytes += u64::from(rest);
-        self.hand_on_rows(stream, self.accepted_bytes);
+        self.pad_to(stream, self.layout.segment_bytes);
         self.assert_bytes_add_up();
+        // What no frame fits into is not reclaimable: a new segment wastes as much.
+        self.close(stream, self.layout.segment_bytes - rest);
+    }
+
+    /// Seals the segment of a stream where it ends now, between two rows: a part of it has failed.
+    pub(super) fn cut(&mut self, stream: usize) {
+        self.close(stream, self.layout.segment_bytes);
+    }
+
+    fn close(&mut self, stream: usize, used_bytes: u32) {
         let Some(mut open) = self.open[stream].take() else { return };
         open.lbas.sort_unstable();
         open.lbas.dedup();
         let lbas = LbaSet::new(&open.lbas, self.spec.user_blocks);
-        // The end that no frame fits into is not reclaimable: a new segment wastes as much.
-        self.segments.seal(open.segment, self.layout.segment_bytes - rest, lbas);
+        let used_bytes = used_bytes - open.hole_bytes;
+        self.segments.seal(open.segment, used_bytes, open.rows, lbas);
     }
 
     /// Asserts that every byte has a cause, and is in an issued row or waits in an incomplete one.
@@ -127,23 +192,28 @@ impl LogFtl {
     pub(super) fn hand_on_rows(&mut self, stream: usize, covered: u64) {
         let Some(open) = &mut self.open[stream] else { return };
         let covered = (stream == 0).then_some(covered);
+        let dead = self.faults.dead(self.segments.dead(open.segment));
+        let row_bytes = u64::from(self.layout.row_bytes);
+        let row_ns = (self.spec.store_bytes_per_s).map_or(0, |rate| transfer_ns(row_bytes, rate));
         while open.offset / self.layout.row_bytes > open.rows {
             let first = self.layout.row_number(open.rows);
             open.rows += 1;
             for number in first..self.layout.row_number(open.rows) {
+                let role = self.layout.role(number, dead);
+                if role == Role::Dead {
+                    continue;
+                }
                 let location = self.layout.row_location(number);
                 let address = self.segments.block(open.segment, location.die);
                 if location.row == 0 {
                     self.drain.erase(self.now_ns, address);
                 }
-                let is_parity = number > first;
+                let is_parity = role == Role::Parity;
                 let covered = covered.filter(|_| !is_parity);
-                let row_ns = (self.spec.store_bytes_per_s)
-                    .map_or(0, |rate| transfer_ns(self.layout.row_bytes.into(), rate));
-                self.store_free_ns = self.store_free_ns.max(self.now_ns) + row_ns;
+                let sent_ns = if is_parity { 0 } else { row_ns };
+                self.store_free_ns = self.store_free_ns.max(self.now_ns) + sent_ns;
                 let ready_ns = open.ready_ns.max(self.store_free_ns);
                 self.drain.program(self.now_ns, address, location.row, ready_ns, covered);
-                let row_bytes = u64::from(self.layout.row_bytes);
                 self.counts.flash_bytes += row_bytes;
                 self.counts.parity_bytes += if is_parity { row_bytes } else { 0 };
             }

@@ -100,10 +100,12 @@ impl LogFtl {
     /// # Errors
     /// `NoSpace` if no segment has dead bytes.
     pub(super) fn collect_one(&mut self) -> Result<()> {
+        let free = self.segments.free_count();
         if self.collection.victim.is_none() {
             self.choose_victim();
         }
-        if self.collection.victim.is_none() {
+        // A victim without live data is free already.
+        if self.collection.victim.is_none() && self.segments.free_count() == free {
             let what = "the drive is full: nothing in it is dead";
             return Err(Error::NoSpace(what.into()));
         }
@@ -201,7 +203,13 @@ impl LogFtl {
         }
         let ready_ns = self.collection.victim.as_ref().map_or(0, |victim| victim.ready_ns);
         let moved = self.frames.frame_bytes(lba);
-        self.append(lba, moved, cause, ready_ns)?;
+        if let Err(error) = self.append(lba, moved, cause, ready_ns) {
+            // It stays where it is.
+            if let Some(victim) = &mut self.collection.victim {
+                victim.next -= 1;
+            }
+            return Err(error);
+        }
         if self.collection.victim.as_ref().is_some_and(|it| it.next == it.frames.len()) {
             self.finish_victim();
         }
@@ -232,7 +240,12 @@ impl LogFtl {
 
     fn finish_victim(&mut self) {
         let Some(victim) = self.collection.victim.take() else { return };
-        self.segments.release_victim(victim.segment, &self.flash);
+        if !self.faults.is_empty() {
+            for die in 0..self.spec.shape.dies() {
+                self.faults.forget_pages(self.segments.block(victim.segment, die));
+            }
+        }
+        self.segments.release_victim(victim.segment, &self.flash, self.faults.blocks());
         self.collection.spare = victim.frames;
         #[cfg(test)]
         self.trace.push(super::tests::Event::Freed { segment: victim.segment });

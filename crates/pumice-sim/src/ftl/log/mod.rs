@@ -33,18 +33,21 @@
 //! loss is not simulated: nothing is recovered, and the map is not written.
 //!
 //! * `requests`: the requests of the host; `append`: the path of a frame to the flash.
-//! * `collect`: garbage collection and wear leveling.
+//! * `collect`: garbage collection and wear leveling; `faults`: failed parts of the flash.
 
 mod append;
 mod collect;
+mod faults;
 mod requests;
 
+pub use faults::{Fault, FaultKind, RebuildTimes};
 pub use requests::ReadTimes;
 
 #[cfg(test)]
 mod tests;
 
 use collect::Collection;
+use faults::Faults;
 
 use super::drain::Drain;
 use super::layout::{Layout, UNMAPPED};
@@ -63,6 +66,8 @@ enum Cause {
     Rewritten,
     Collected,
     Leveled,
+    /// After a failure of the flash.
+    Rebuilt,
 }
 
 /// The open segment of a stream.
@@ -75,6 +80,9 @@ struct Open {
     rows: u32,
     /// The time at which the data of the current row has arrived.
     ready_ns: u64,
+    /// Bytes up to `offset` that hold no frame and cannot: holes, and the bytes before them that
+    /// the next frame did not fit into.
+    hole_bytes: u32,
     /// In the order of their frames.
     lbas: Vec<u32>,
 }
@@ -94,6 +102,7 @@ pub struct LogFtl {
     /// wear leveling, whose cold data would otherwise be moved again with hot data.
     open: [Option<Open>; 3],
     collection: Collection,
+    faults: Faults,
     /// Bytes of the host's frames so far.
     accepted_bytes: u64,
     /// Time at which the next row can be sent to the flash.
@@ -125,6 +134,7 @@ impl LogFtl {
             map: vec![UNMAPPED; spec.user_blocks as usize].into_boxed_slice(),
             open: [None, None, None],
             collection: Collection::default(),
+            faults: Faults::default(),
             accepted_bytes: 0,
             store_free_ns: 0,
             acknowledged_ns: 0,
@@ -171,7 +181,7 @@ impl LogFtl {
         let open: usize = self.open.iter().flatten().map(|open| 4 * open.lbas.capacity()).sum();
         let flash = 8 * u64::from(self.spec.shape.dies() * self.spec.shape.blocks_per_plane);
         let map = 4 * self.map.len() as u64;
-        let moving = self.collection.heap_bytes() + open as u64;
+        let moving = self.collection.heap_bytes() + self.faults.heap_bytes() + open as u64;
         map + self.frames.heap_bytes()
             + self.segments.heap_bytes()
             + self.drain.heap_bytes()

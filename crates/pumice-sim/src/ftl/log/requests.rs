@@ -48,7 +48,7 @@ impl LogFtl {
     /// Those of [`LogFtl::write`].
     pub fn rewrite(&mut self, now_ns: u64, lba: Lba, blocks: u32) -> Result<u64> {
         let first = self.begin(now_ns, lba, blocks)?;
-        let read_ns = self.read_rows(first, blocks).last_ns;
+        let read_ns = self.read_frames(first..first + blocks).last_ns;
         for lba in first..first + blocks {
             if self.map[lba as usize] != UNMAPPED {
                 self.put(lba, self.frames.frame_bytes(lba), Cause::Rewritten, read_ns)?;
@@ -59,6 +59,7 @@ impl LogFtl {
 
     fn put(&mut self, lba: u32, bytes: u32, cause: Cause, ready_ns: u64) -> Result<()> {
         self.append(lba, bytes, cause, ready_ns)?;
+        self.faults.replaced(lba);
         self.pace(bytes)
     }
 
@@ -71,14 +72,19 @@ impl LogFtl {
     }
 
     /// Reads blocks. Returns the times at which the first and the last of them are available.
-    /// Blocks that were never written, and blocks still in the buffer, take no time.
+    /// Blocks that were never written, lost blocks, which are counted, and blocks still in the
+    /// buffer take no time.
     ///
     /// # Errors
     /// `InvalidInput` for blocks beyond the drive.
     pub fn read(&mut self, now_ns: u64, lba: Lba, blocks: u32) -> Result<ReadTimes> {
         let first = self.begin(now_ns, lba, blocks)?;
         self.counts.host_blocks_read += u64::from(blocks);
-        Ok(self.read_rows(first, blocks))
+        if self.counts.blocks_lost > 0 {
+            let lost = (first..first + blocks).filter(|&lba| self.faults.is_lost(lba));
+            self.counts.blocks_unreadable += lost.count() as u64;
+        }
+        Ok(self.read_frames(first..first + blocks))
     }
 
     /// Reads a page of the drive's own data, of a block of the host at most, such as a page of the
@@ -93,10 +99,11 @@ impl LogFtl {
         Ok(self.flash.read_own(now_ns, die, bytes))
     }
 
-    fn read_rows(&mut self, first: u32, blocks: u32) -> ReadTimes {
+    /// Reads the frames of blocks.
+    pub(super) fn read_frames(&mut self, lbas: impl Iterator<Item = u32>) -> ReadTimes {
         let mut times = ReadTimes { first_ns: u64::MAX, last_ns: self.now_ns };
         let mut row: Option<RowRead> = None;
-        for lba in first..first + blocks {
+        for lba in lbas {
             let entry = self.map[lba as usize];
             if entry == UNMAPPED {
                 continue;
@@ -126,6 +133,7 @@ impl LogFtl {
         let first = self.begin(now_ns, lba, blocks)?;
         for lba in first..first + blocks {
             let entry = std::mem::replace(&mut self.map[lba as usize], UNMAPPED);
+            self.faults.replaced(lba);
             if entry != UNMAPPED {
                 self.counts.blocks_trimmed += 1;
                 self.release(entry, self.frames.frame_bytes(lba));
@@ -142,20 +150,17 @@ impl LogFtl {
     /// `NoSpace` if garbage collection can reclaim nothing.
     pub fn flush(&mut self, now_ns: u64) -> Result<u64> {
         self.begin(now_ns, Lba(0), 0)?;
-        let partial = self.open[0].as_ref().map_or(0, |open| open.offset % self.layout.row_bytes);
-        if let Some(open) = self.open[0].as_mut().filter(|_| partial > 0) {
-            let padding = self.layout.row_bytes - partial;
-            open.offset += padding;
-            self.counts.padding_bytes += u64::from(padding);
-            self.hand_on_rows(0, self.accepted_bytes);
+        let padding = self.pad_row(0);
+        if padding > 0 {
             self.pace(padding)?;
         }
         Ok(self.drain.all_done_ns(&self.flash, now_ns).max(now_ns))
     }
 
-    /// Advances time until the flash has completed everything. Returns that time, the earliest for
-    /// the next call.
+    /// Advances time until the flash has completed everything, a rebuild included. Returns that
+    /// time, the earliest for the next call.
     pub fn settle(&mut self) -> u64 {
+        self.finish_rebuild();
         self.now_ns = self.drain.finish(&mut self.flash, self.now_ns);
         self.now_ns
     }
@@ -171,6 +176,7 @@ impl LogFtl {
             let what = format!("a call at {now_ns} ns follows one at {} ns", self.now_ns);
             return Err(Error::InvalidInput(what.into()));
         }
+        self.advance_rebuild(now_ns);
         self.now_ns = now_ns;
         self.drain.advance(&mut self.flash, now_ns);
         Ok(lba.0 as u32)
@@ -179,12 +185,26 @@ impl LogFtl {
     /// Reads pages of a row, unless they are in the buffer. Returns the time at which they are
     /// available.
     pub(super) fn read_row(&mut self, row: Option<RowRead>) -> u64 {
-        let Some(RowRead { segment, data_row, pages, bytes, .. }) = row else { return 0 };
+        let Some(RowRead { segment, data_row, planes, pages, bytes, .. }) = row else { return 0 };
         let (address, row) = self.row_address(segment, data_row);
         if self.drain.is_buffered(&self.flash, self.now_ns, address, row) {
             return self.now_ns;
         }
         let pages = pages.min(self.spec.shape.planes);
+        if !self.faults.is_empty() {
+            // Of frames whose place is known to within a unit, the end may lie in a hole.
+            let number = self.layout.row_number(data_row);
+            let lost = self.lost_planes(segment, number) & planes;
+            if lost > 0 {
+                let stripe_ns = self.read_stripe(segment, number, lost);
+                let pages = (planes & !lost).count_ones();
+                let bytes = bytes.min(pages * self.spec.shape.page_bytes);
+                let read =
+                    (pages > 0).then(|| self.flash.read(self.now_ns, address, row, pages, bytes));
+                let read_ns = read.map_or(0, |read| read.expect("the row is programmed"));
+                return stripe_ns.max(read_ns);
+            }
+        }
         let bytes = bytes.min(pages * self.spec.shape.page_bytes);
         let read = self.flash.read(self.now_ns, address, row, pages, bytes);
         read.expect("what the map names is programmed or in the buffer")
@@ -218,13 +238,15 @@ pub(super) struct RowRead {
     segment: u32,
     data_row: u32,
     last_page: u32,
+    /// The planes of the pages, one bit each.
+    planes: u32,
     pages: u32,
     bytes: u32,
 }
 
 impl RowRead {
     pub(super) fn new(segment: u32, data_row: u32) -> Self {
-        Self { segment, data_row, last_page: u32::MAX, pages: 0, bytes: 0 }
+        Self { segment, data_row, last_page: u32::MAX, planes: 0, pages: 0, bytes: 0 }
     }
 
     /// Adds the part of a frame from `offset` to `end` that the row contains.
@@ -236,6 +258,7 @@ impl RowRead {
         // A page that two adjacent frames share is sensed once.
         self.pages += last - first + u32::from(self.last_page != first);
         self.last_page = last;
+        self.planes |= (first..=last).fold(0, |planes, page| planes | 1 << page);
         self.bytes += to - from;
     }
 }

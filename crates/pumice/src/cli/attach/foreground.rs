@@ -16,7 +16,7 @@ use crate::cli::serve::name_of;
 use crate::cli::{Outcome, chain, notify, print, print_schema, say_error, signals, whereabouts};
 use crate::control::ControlSocket;
 use crate::place::Place;
-use crate::watch::{Connections, Measured, Watch};
+use crate::watch::{Connections, Measured, Terms, Watch};
 use pumice_drive::codec::Workers;
 use pumice_drive::runtime::{Backend, Runtime};
 use pumice_fuse::{FuseMount, file_name};
@@ -33,6 +33,7 @@ pub(super) fn serve(args: &Args, wanted: Wanted) -> Result<Outcome> {
     // After the protection, which threads inherit: no memory of theirs may wait for this drive.
     let workers = args.opening.pool()?.map(Workers::of);
     let place = Place { path: args.path.clone(), snapshot: args.snapshot.clone() };
+    args.opening.hint(&[]);
     let drive = open::at(&runtime, &place, args.opening.options(&args.path));
     let drive = match drive {
         Err(error) if open::is_busy(&error) => {
@@ -106,12 +107,14 @@ fn serve_opened(
     });
     if let Ok(Some(control)) = &control {
         let watch = Watch::new(runtime.clone(), Connections::default, Arc::default());
-        watch.add(name.clone(), drive.clone(), measured, None);
+        let shown = drive.clone();
+        watch.add(name.clone(), move || shown.clone(), measured, Terms::default());
         let watch = (watch, name);
         let (uris, drive) = (Rc::default(), drive.clone());
         runtime.spawn(control.serve(runtime.clone(), drive, watch, uris, None));
     }
-    whereabouts::watch(drive.medium().whereabouts());
+    drive.medium().whereabouts().into_iter().for_each(whereabouts::watch);
+    crate::devices::go_on(runtime, drive);
     // Fails only if the thread has ended, which its result reports.
     let _ = steps.file.send(file);
     let ready = runtime.block_on(steps.set_up.end(runtime)).and_then(|device| {

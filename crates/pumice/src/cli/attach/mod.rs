@@ -40,6 +40,7 @@ pub(crate) use self::attachment::Attachment;
 use self::set_up::Wanted;
 pub(crate) use self::take_down::take_down;
 use super::Outcome;
+use super::keys::KeyArgs;
 use super::open::Opening;
 use crate::place::Place;
 
@@ -82,6 +83,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     opening: Opening,
+
+    #[command(flatten)]
+    keys: KeyArgs,
 
     /// Sector size of the device, in bytes; use 512 for partition tables or XFS created on a
     /// 512-byte device, at a cost for small writes
@@ -169,6 +173,7 @@ impl Args {
 /// A requirement on the machine, the drive or the mount point is not met, or a step fails; nothing
 /// is left.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    args.keys.provide();
     let Place { path, snapshot } = Place::of(&args.path)?;
     if snapshot.is_some() && !args.opening.read_only {
         bail!("{}: a snapshot can only be read: use --read-only", args.path.display());

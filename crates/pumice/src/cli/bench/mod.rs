@@ -18,11 +18,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use super::keys::KeyArgs;
 use super::output::columns;
 use super::values::{seconds, span, up_to, whole_number, word};
 use super::{Outcome, print, size};
 use pumice_bench::payload::{KindName, Saving};
-use pumice_bench::target::Location;
+use pumice_bench::target::{Location, unlock_drives};
 use pumice_bench::workload::{
     Cache, Changes, DEPTH_MAX, Ends, Flush, Operation, Order, PRESETS, Pattern, Preset, THREADS_MAX,
 };
@@ -249,6 +250,9 @@ pub(crate) struct Args {
     #[arg(long)]
     destroy_data: bool,
 
+    #[command(flatten)]
+    keys: KeyArgs,
+
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
@@ -278,6 +282,9 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     }
     if !args.hosts.is_empty() {
         return hosts::run(args);
+    }
+    if let Some(secret) = args.keys.secret()? {
+        unlock_drives(secret);
     }
     let resumes = args.resume.is_some() || args.detect_compression;
     let preset = if resumes { None } else { Some(Preset::load(&args.preset)?) };

@@ -24,11 +24,11 @@ use async_channel::{Receiver, Sender, bounded};
 
 use super::load::Client;
 use super::{DISK_BYTES, Defect};
-use crate::cli::{open, signals};
+use crate::cli::open::{self, FileDrive};
+use crate::cli::signals;
 use pumice_drive::base::{self, Clock};
 use pumice_drive::controller::{Drive, Extent, Info, OpenOptions};
-use pumice_drive::media::file::FileMedium;
-use pumice_drive::media::layer::{Kept, Pipe, Speed, Throttle};
+use pumice_drive::media::layer::{Kept, Pipe, Speed};
 use pumice_drive::runtime::{Backend, Runtime};
 use pumice_nbd::{Access, Disk, Export, Listen, Listener, Options, Server};
 
@@ -44,9 +44,6 @@ pub(super) const FLASH: Speed = Speed {
 
 /// The link: what the published drive writes of data that nearly vanishes, over SATA at 3 Gb/s.
 pub(super) const LINK_BYTES_PER_S: u64 = 260_000_000;
-
-type FlashMedium = Rc<Throttle<FileMedium, Runtime>>;
-type FlashDrive = Drive<FlashMedium, Runtime>;
 
 /// Asks the thread of a drive for its state.
 type Question = mpsc::Sender<State>;
@@ -146,8 +143,8 @@ fn serve(
     asked: &Receiver<Question>,
 ) -> Result<()> {
     let runtime = Runtime::new(Backend::Auto)?;
-    let file = open::medium(&runtime, path, false)?;
-    let medium = Rc::new(Throttle::new(file, runtime.clone(), FLASH));
+    let medium = open::medium(&runtime, path, false)?;
+    let medium = Rc::new(medium.slowed(&runtime, FLASH));
     let opening = Drive::open(medium.clone(), runtime.clone(), OpenOptions::default());
     let drive = runtime.block_on(opening)?;
     let listener = Listener::bind(&Listen::Unix(socket), Access::default())?;
@@ -171,7 +168,7 @@ fn serve(
 
 /// A drive at the end of a link, which passes one transfer after another.
 struct Linked {
-    drive: Rc<FlashDrive>,
+    drive: Rc<FileDrive>,
     pipe: Pipe,
     clock: Runtime,
 }

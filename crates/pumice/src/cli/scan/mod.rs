@@ -14,6 +14,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::documents::{Documents, JSON_AND_STDOUT, Opened};
+use super::keys::KeyArgs;
 use super::output::{columns, open_output};
 use super::signals::Interrupt;
 use super::values::{gigabytes, percent, whole_number};
@@ -156,6 +157,9 @@ pub(crate) struct Args {
     seed: u64,
 
     #[command(flatten)]
+    keys: KeyArgs,
+
+    #[command(flatten)]
     output: Output,
 }
 
@@ -247,6 +251,7 @@ fn run_merge(merge: &Merge) -> Result<Outcome> {
 
 impl Args {
     fn run(&self) -> Result<Outcome> {
+        self.keys.provide();
         let inputs: Vec<&Path> = self.paths.iter().map(PathBuf::as_path).collect();
         let opened = self.output.open(&inputs)?;
         let create = |path: &Option<PathBuf>| -> Result<Option<(PathBuf, fs::File)>> {

@@ -18,6 +18,7 @@ use super::progress;
 use super::signals::Interrupt;
 use super::token::Token;
 use super::{Outcome, print, print_schema, say_error};
+use crate::cli::keys::KeyArgs;
 use crate::control::{self, Arrival, Arrived, Sending, Wanted};
 use crate::place::Place;
 use output::Output;
@@ -25,8 +26,8 @@ use output::Output;
 /// Write a snapshot to a pipe or file, from which `pumice receive` makes it on another drive
 ///
 /// With --since, only what was written after an earlier snapshot is sent; the receiver must have
-/// that one as its newest. Data is sent as it is stored, compressed. If the drive is in use, its
-/// server sends; its clients go on.
+/// that one as its newest. Data is sent as it is stored, compressed. What a clone reads from its
+/// origin is sent as well. If the drive is in use, its server sends; its clients go on.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -55,6 +56,9 @@ pub(crate) struct Args {
     #[arg(long, requires = "output")]
     force: bool,
 
+    #[command(flatten)]
+    keys: KeyArgs,
+
     /// Print the result as JSON; needs --output
     #[arg(long, requires = "output")]
     json: bool,
@@ -79,6 +83,7 @@ type Ended = Option<(Sending, Sent)>;
 /// The drive cannot be opened, there is no such snapshot, a part of it cannot be read, or the
 /// transfer cannot be written: what was written has no end then.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    args.keys.provide();
     if args.output.is_none() && std::io::stdout().is_terminal() {
         bail!(
             "a transfer is not text: use --output, or redirect stdout to a file or `pumice receive`"

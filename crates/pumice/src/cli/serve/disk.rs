@@ -1,4 +1,5 @@
-//! What `pumice serve` serves: a drive, or a snapshot of one that is open.
+//! What `pumice serve` serves: a drive, a snapshot of one that is open, or a drive that another
+//! machine writes.
 //!
 //! A snapshot is opened by the first request, and closed some time after the last:
 //!
@@ -13,6 +14,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 use std::rc::{Rc, Weak};
 
+use super::follow::{self, Follower, Pinned};
 use crate::cli::open::FileDrive;
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Clock, Error, ErrorKind, Result};
@@ -37,6 +39,10 @@ pub(crate) enum ServedDisk {
     Drive(Rc<FileDrive>, Rc<Views>),
     /// A snapshot.
     Snapshot(Rc<View>),
+    /// A drive that another machine writes.
+    Followed(Rc<Follower>),
+    /// That at one moment.
+    Pinned(Pinned),
 }
 
 /// The snapshots of one open drive that are served.
@@ -223,6 +229,7 @@ async fn close_later(runtime: Runtime, view: Weak<View>) {
 enum Target<'a> {
     Drive(&'a FileDrive),
     View(Lent),
+    Pinned(Pinned),
 }
 
 impl Deref for Target<'_> {
@@ -233,6 +240,7 @@ impl Deref for Target<'_> {
         match self {
             Self::Drive(drive) => drive,
             Self::View(lent) => &lent.drive,
+            Self::Pinned(pinned) => pinned.drive(),
         }
     }
 }
@@ -243,6 +251,8 @@ impl ServedDisk {
         match self {
             Self::Drive(drive, _) => Ok(Target::Drive(drive)),
             Self::Snapshot(view) => Ok(Target::View(view.lend().await?)),
+            Self::Followed(follower) => Ok(Target::Pinned(follower.pin())),
+            Self::Pinned(pinned) => Ok(Target::Drive(pinned.drive())),
         }
     }
 
@@ -255,6 +265,7 @@ impl ServedDisk {
                 let what = format!("{} is a snapshot, which can only be read", view.name);
                 Err(Error::new(ErrorKind::ReadOnly, what))
             }
+            Self::Followed(_) | Self::Pinned(_) => Err(follow::refusal()),
         }
     }
 
@@ -263,26 +274,53 @@ impl ServedDisk {
         match self {
             Self::Drive(_, views) => views.find(name),
             Self::Snapshot(view) => view.views.upgrade().ok_or_else(|| gone(name))?.find(name),
+            Self::Followed(_) | Self::Pinned(_) => Err(gone(name)),
         }
     }
 }
 
 impl Disk for ServedDisk {
+    fn ending(&self) {
+        if let Self::Drive(drive, _) = self {
+            drive.ending();
+        }
+    }
+
     fn size_bytes(&self) -> u64 {
         match self {
             Self::Drive(drive, _) => drive.size_bytes(),
             Self::Snapshot(view) => view.size_bytes,
+            Self::Followed(follower) => follower.drive().size_bytes(),
+            Self::Pinned(pinned) => pinned.drive().size_bytes(),
         }
     }
 
     fn is_read_only(&self) -> bool {
         match self {
             Self::Drive(drive, _) => drive.is_read_only(),
-            Self::Snapshot(_) => true,
+            Self::Snapshot(_) | Self::Followed(_) | Self::Pinned(_) => true,
+        }
+    }
+
+    fn pinned(&self) -> Option<Self> {
+        match self {
+            Self::Followed(follower) => Some(Self::Pinned(follower.pin())),
+            Self::Drive(..) | Self::Snapshot(_) | Self::Pinned(_) => None,
+        }
+    }
+
+    async fn moves_on(&self, pinned: &Self) -> bool {
+        match (self, pinned) {
+            (Self::Followed(follower), Self::Pinned(pinned)) => follower.moves_on(pinned).await,
+            _ => false,
         }
     }
 
     async fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        if let Self::Followed(follower) = self {
+            // Larger than the others, and seldom.
+            return Box::pin(follower.read(offset, out)).await;
+        }
         self.target().await?.read(offset, out).await
     }
 
@@ -290,7 +328,7 @@ impl Disk for ServedDisk {
     fn try_write(&self, offset: u64, data: &[u8]) -> Option<Result<()>> {
         match self {
             Self::Drive(drive, _) => drive.try_write(offset, data),
-            Self::Snapshot(_) => None,
+            Self::Snapshot(_) | Self::Followed(_) | Self::Pinned(_) => None,
         }
     }
 
@@ -302,7 +340,7 @@ impl Disk for ServedDisk {
         match self {
             Self::Drive(drive, _) => drive.flush().await,
             // What is in it was durable before it existed.
-            Self::Snapshot(_) => Ok(()),
+            Self::Snapshot(_) | Self::Followed(_) | Self::Pinned(_) => Ok(()),
         }
     }
 
@@ -330,6 +368,9 @@ impl Disk for ServedDisk {
         len: u64,
         visit: impl FnMut(Extent) -> bool,
     ) -> Result<()> {
+        if let Self::Followed(follower) = self {
+            return Box::pin(follower.extents(offset, len, visit)).await;
+        }
         self.target().await?.extents(offset, len, visit).await
     }
 

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use futures_util::stream::{StreamExt, iter};
 
 use super::disk::{ServedDisk, Views};
+use super::follow::{Follower, Following};
 use super::snapshots::{Front, Snapshots};
 use super::tables::Exports;
 use crate::cli::chain;
@@ -19,8 +20,11 @@ use crate::cli::state::saved_text;
 use crate::cli::watch::MeasuredDrive;
 use crate::cli::whereabouts;
 use crate::control::{ControlSocket, SnapshotExports};
+use crate::devices;
+use crate::objects::BucketPlace;
 use crate::place::Place;
-use crate::watch::{Measured, Watch};
+use crate::storage;
+use crate::watch::{Measured, Terms, Watch};
 use pumice_drive::Uuid;
 use pumice_drive::base::units::format_size;
 use pumice_drive::codec::Workers;
@@ -51,9 +55,48 @@ pub(super) struct Planned {
     file: Option<(u64, u64)>,
     /// The snapshot to serve, if not the disk.
     snapshot: Option<String>,
+    /// How often a newer commit is looked for, if another machine writes the drive.
+    follow_ns: Option<u64>,
+}
+
+/// The open drive of an export.
+#[derive(Clone)]
+pub(super) enum Source {
+    /// One for all requests.
+    Drive(Rc<FileDrive>),
+    /// Another one, whenever there is a newer commit.
+    Followed(Rc<Follower>),
+}
+
+impl Source {
+    /// Returns the drive as it is open now.
+    pub(super) fn get(&self) -> Rc<FileDrive> {
+        match self {
+            Self::Drive(drive) => drive.clone(),
+            Self::Followed(follower) => follower.drive(),
+        }
+    }
 }
 
 impl Planned {
+    /// Follows the drive, which another machine writes, and looks for newer commits every
+    /// `every_ns`.
+    ///
+    /// # Errors
+    /// It is not in a bucket, or a snapshot.
+    pub(super) fn follow(&mut self, every_ns: u64) -> Result<()> {
+        let path = self.path.display();
+        if BucketPlace::of(&self.path)?.is_none() {
+            bail!("{path}: --follow is for a drive at s3://BUCKET/NAME");
+        }
+        if self.snapshot.is_some() {
+            bail!("{path}: a snapshot does not change: serve it without --follow");
+        }
+        self.follow_ns = Some(every_ns);
+        self.options.read_only = true;
+        Ok(())
+    }
+
     /// Whether serving this is the same as serving `other`.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let is_same_file = self.path == other.path && self.file == other.file;
@@ -61,7 +104,8 @@ impl Planned {
         let is_same_export = self.name == other.name && self.description == other.description;
         // Options of a drive cannot be compared, and have nothing that is not shown.
         let options = [self, other].map(|planned| format!("{:?}", planned.options));
-        is_same_place && is_same_export && options[0] == options[1]
+        let is_same_drive = is_same_place && self.follow_ns == other.follow_ns;
+        is_same_drive && is_same_export && options[0] == options[1]
     }
 }
 
@@ -87,14 +131,15 @@ impl Found {
 /// A drive that is served.
 pub(super) struct Served {
     pub(super) path: PathBuf,
-    pub(super) drive: Rc<FileDrive>,
+    pub(super) drive: Source,
     pub(super) export: Rc<Export<MeasuredDrive>>,
     /// Where clients reach it.
     pub(super) uris: Rc<RefCell<Vec<String>>>,
     /// The control socket of the drive, while this lives.
     control: Option<ControlSocket>,
     is_snapshot: bool,
-    pub(super) views: Rc<Views>,
+    /// None of a drive that is followed.
+    pub(super) views: Option<Rc<Views>>,
     /// The exports of its snapshots, once there is a server.
     pub(super) snapshots: Option<Rc<Snapshots>>,
 }
@@ -139,6 +184,16 @@ pub(super) fn expand(paths: &[PathBuf]) -> Result<Vec<Found>> {
         let found = found.into_iter();
         files.extend(found.map(|path| Found { path, snapshot: None, is_found: true }));
     }
+    // Several members of an array are one drive.
+    let mut arrays = Vec::new();
+    files.retain(|file| match storage::header_at(&file.path) {
+        Some(header) if arrays.contains(&(header.array, file.snapshot.clone())) => false,
+        Some(header) => {
+            arrays.push((header.array, file.snapshot.clone()));
+            true
+        }
+        None => true,
+    });
     Ok(files)
 }
 
@@ -173,8 +228,12 @@ pub(super) fn plan(
         let description = table.and_then(|table| table.description.clone());
         let description = description.or_else(|| names.description.clone());
         let file = found.file();
+        if let Some(table) = table {
+            table.keys.provide_for(&found.path);
+        }
         let Found { path, snapshot, is_found } = found;
-        Planned { path, name, description, options, is_found, file, snapshot }
+        let follow_ns = None;
+        Planned { path, name, description, options, is_found, file, snapshot, follow_ns }
     });
     Ok(planned.collect())
 }
@@ -233,21 +292,15 @@ pub(super) fn open_all(
     // The first error is the one to report.
     let mut failed = None;
     for (planned, opened) in planned.iter().zip(opened) {
-        let Planned { path, name, description, is_found, .. } = planned;
+        let Planned { path, is_found, .. } = planned;
         match opened {
             Ok(drive) => {
-                workers.into_iter().for_each(|workers| drive.use_workers(workers.clone()));
-                let description = description.clone().unwrap_or_else(|| describe(&drive));
-                let is_snapshot = planned.snapshot.is_some();
-                let views = Views::of(drive.clone(), runtime.clone());
-                let disk = ServedDisk::Drive(drive.clone(), views.clone());
-                let measured = Measured::new(Rc::new(disk), runtime.clone());
-                let export = Export::new(name.clone(), description, Rc::new(measured));
-                let export = Rc::new(export.with_lineage(lineage(&drive, is_snapshot)));
-                let (path, uris) = (path.clone(), Rc::default());
-                let (control, snapshots) = (None, None);
-                let one =
-                    Served { path, drive, export, uris, control, is_snapshot, views, snapshots };
+                let one = Served::of(runtime, planned, drive, workers);
+                if let Source::Followed(follower) = &one.drive
+                    && let Err(error) = runtime.block_on(follower.settle())
+                {
+                    failed = failed.or(Some(remains::advise(path, error)));
+                }
                 served.push(one);
             }
             Err(error) if *is_found => {
@@ -262,17 +315,57 @@ pub(super) fn open_all(
     Err(error)
 }
 
+impl Served {
+    /// Returns what is served of a drive that was opened.
+    fn of(
+        runtime: &Runtime,
+        planned: &Planned,
+        drive: Rc<FileDrive>,
+        workers: Option<&Workers>,
+    ) -> Self {
+        workers.into_iter().for_each(|workers| drive.use_workers(workers.clone()));
+        let description = planned.description.clone().unwrap_or_else(|| describe(&drive));
+        let is_snapshot = planned.snapshot.is_some();
+        let lineage = lineage(&drive, is_snapshot);
+        let (source, disk, views) = match planned.follow_ns {
+            Some(every_ns) => {
+                let (options, workers) = (planned.options, workers.cloned());
+                let following = Following { options, workers, every_ns };
+                let follower = Follower::start(runtime, drive, following);
+                let disk = ServedDisk::Followed(follower.clone());
+                (Source::Followed(follower), disk, None)
+            }
+            None => {
+                let views = Views::of(drive.clone(), runtime.clone());
+                let disk = ServedDisk::Drive(drive.clone(), views.clone());
+                (Source::Drive(drive), disk, Some(views))
+            }
+        };
+        let measured = Measured::new(Rc::new(disk), runtime.clone());
+        let export = Export::new(planned.name.clone(), description, Rc::new(measured));
+        Self {
+            path: planned.path.clone(),
+            drive: source,
+            export: Rc::new(export.with_lineage(lineage)),
+            uris: Rc::default(),
+            control: None,
+            is_snapshot,
+            views,
+            snapshots: None,
+        }
+    }
+}
+
 /// Makes a drive visible to monitoring and to other commands.
-pub(super) fn show(
-    runtime: &Runtime,
-    served: &mut Served,
-    rated_write_bytes: Option<u64>,
-    watch: &Rc<Watch>,
-) {
+pub(super) fn show(runtime: &Runtime, served: &mut Served, terms: Terms, watch: &Rc<Watch>) {
     let (name, measured) = (served.export.name.clone(), served.export.disk.clone());
-    watch.add(name.clone(), served.drive.clone(), measured, rated_write_bytes);
-    whereabouts::watch(served.drive.medium().whereabouts());
-    // What is asked of a drive at its path is not for a snapshot to answer.
+    let source = served.drive.clone();
+    watch.add(name.clone(), move || source.get(), measured, terms);
+    let Source::Drive(drive) = &served.drive else { return };
+    drive.medium().whereabouts().into_iter().for_each(whereabouts::watch);
+    devices::go_on(runtime, drive);
+    // What is asked of a drive at its path is not for a snapshot to answer, nor for a drive that is
+    // followed, which the bucket knows better.
     if !served.is_snapshot {
         served.control = control(runtime, served, (watch.clone(), name));
     }
@@ -285,10 +378,8 @@ pub(super) fn show_snapshots(
     server: &Rc<Server<MeasuredDrive>>,
     front: Option<Front>,
 ) {
-    if served.is_snapshot {
-        return;
-    }
-    let (drive, views) = (served.drive.clone(), served.views.clone());
+    let (Some(views), false) = (served.views.clone(), served.is_snapshot) else { return };
+    let drive = served.drive.get();
     let (runtime_of_theirs, export) = (runtime.clone(), served.export.clone());
     let snapshots = Snapshots::of(runtime_of_theirs, (drive, views), export, server.clone());
     snapshots.inform(front);
@@ -299,10 +390,13 @@ pub(super) fn show_snapshots(
 /// Closes drives; returns the first error, with its path.
 pub(super) fn close_all(runtime: &Runtime, served: &[Served]) -> Result<()> {
     let closing = |served: &Served| {
-        let (path, drive) = (served.path.clone(), served.drive.clone());
         let written = served.export.disk.stats().write.bytes;
         // They hold the drive, too.
-        served.views.remove_all();
+        served.views.iter().for_each(|views| views.remove_all());
+        if let Source::Followed(follower) = &served.drive {
+            follower.end();
+        }
+        let (path, drive) = (served.path.clone(), served.drive.get());
         async move {
             let info = drive.info();
             drive.close().await.with_context(|| path.display().to_string())?;
@@ -404,7 +498,7 @@ fn control(
     let uris = served.uris.clone();
     let snapshots = served.snapshots.clone();
     let snapshots = snapshots.map(|snapshots| snapshots as Rc<dyn SnapshotExports>);
-    runtime.spawn(socket.serve(runtime.clone(), served.drive.clone(), watch, uris, snapshots));
+    runtime.spawn(socket.serve(runtime.clone(), served.drive.get(), watch, uris, snapshots));
     Some(socket)
 }
 

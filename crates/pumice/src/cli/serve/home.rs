@@ -10,7 +10,7 @@ use super::exports::{self, Planned, Served};
 use super::snapshots::Front;
 use super::threads::Described;
 use crate::cli::watch::{self, Answerer, MeasuredDrive};
-use crate::watch::Watch;
+use crate::watch::{Terms, Watch};
 use pumice_drive::codec::{Pool, Workers};
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::{Announcement, Options, Roster, Server, Tally};
@@ -31,7 +31,7 @@ pub(super) struct Plan {
 pub(super) struct Showing {
     /// Of each drive here.
     pub(super) uris: Vec<Vec<String>>,
-    pub(super) rated_write_bytes: Option<u64>,
+    pub(super) terms: Terms,
     /// Of the server that clients connect to.
     pub(super) tally: Arc<Tally>,
     pub(super) roster: Arc<Roster>,
@@ -48,8 +48,8 @@ pub(super) struct Home {
     workers: Option<Workers>,
     pub(super) served: Vec<Served>,
     pub(super) server: Rc<Server<MeasuredDrive>>,
-    /// Once the drives are shown, and the rated write endurance of their medium.
-    watch: Option<(Rc<Watch>, Option<u64>)>,
+    /// Once the drives are shown, and the terms of what holds them.
+    watch: Option<(Rc<Watch>, Terms)>,
     front: Option<Front>,
 }
 
@@ -99,7 +99,7 @@ impl Home {
         Described {
             path: drive.path.clone(),
             name: drive.export.name.clone(),
-            is_direct: drive.drive.medium().is_direct(),
+            is_direct: drive.drive.get().medium().is_direct(),
             io: self.runtime.backend_name(),
         }
     }
@@ -114,8 +114,8 @@ impl Home {
         let Some(mut served) = opened.into_iter().next() else { return Ok(None) };
         self.server.add(served.export.clone());
         exports::show_snapshots(&self.runtime, &mut served, &self.server, self.front.clone());
-        if let Some((watch, rated_write_bytes)) = &self.watch {
-            exports::show(&self.runtime, &mut served, *rated_write_bytes, watch);
+        if let Some((watch, terms)) = &self.watch {
+            exports::show(&self.runtime, &mut served, *terms, watch);
         }
         let added = (self.describe(&served), Announcement::of(&served.export));
         self.served.push(served);
@@ -148,15 +148,15 @@ impl Home {
 
     /// Makes the drives visible to monitoring and to other commands.
     pub(super) fn show(&mut self, showing: Showing) {
-        let Showing { uris, rated_write_bytes, tally, roster, answerer, front, _done } = showing;
+        let Showing { uris, terms, tally, roster, answerer, front, _done } = showing;
         let watch = watch::watch(&self.runtime, tally, roster);
         self.set_uris(&uris);
         for served in &mut self.served {
             served.snapshots.iter().for_each(|snapshots| snapshots.inform(front.clone()));
-            exports::show(&self.runtime, served, rated_write_bytes, &watch);
+            exports::show(&self.runtime, served, terms, &watch);
         }
         watch::answer(answerer, &self.runtime, &watch);
-        self.watch = Some((watch, rated_write_bytes));
+        self.watch = Some((watch, terms));
         self.front = front;
     }
 

@@ -5,6 +5,7 @@ mod command;
 mod disk;
 mod expiry;
 mod exports;
+mod follow;
 mod home;
 mod network;
 mod reload;
@@ -33,6 +34,7 @@ use self::tables::Exports;
 pub(crate) use self::tables::TABLES;
 use self::threads::{Drives, Threads};
 use super::config::FoundTable;
+use super::keys::KeyArgs;
 use super::open::Opening;
 use super::signals::{self, Signals};
 use super::watch::{Access, MeasuredDrive};
@@ -58,6 +60,7 @@ Examples:
   pumice serve drive.pumice --unix /tmp/drive.sock
   pumice serve drives/ --listen 127.0.0.1:10809
   pumice serve drive.pumice --listen 0.0.0.0:10809 --tls-certificates /etc/pumice --tls-verify-peer
+  pumice serve --follow s3://bucket/vm --unix /tmp/follower.sock
   pumice serve drive.pumice --run 'qemu-img convert -n -O raw disk.img \"$uri\"'")]
 pub(crate) struct Args {
     /// Files, block devices, or directories, of which all *.pumice files are served
@@ -82,6 +85,17 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     opening: Opening,
+
+    /// Serve s3://BUCKET/NAME read-only while another machine writes it: looks for a newer commit
+    /// at this interval, in seconds, moves on to it between two requests, and writes nothing to the
+    /// bucket [default: 5]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "5",
+        value_parser = clap::value_parser!(u32).range(1..=3600), value_name = "SECONDS",
+        conflicts_with = "diskless")]
+    follow: Option<u32>,
+
+    #[command(flatten)]
+    keys: KeyArgs,
 
     /// Run a shell command with $uri set, then exit with its exit code
     #[arg(long, value_name = "COMMAND")]
@@ -155,11 +169,19 @@ impl Args {
             bail!("{file} names no drive: add paths = [\"...\"], or a PATH argument");
         }
         let security = self.network.security()?;
+        self.opening.hint(&self.paths);
         let found = exports::expand(&self.paths)?;
         vhost::check(&self.network, found.len())?;
         let options = |path: &Path| self.options(path);
-        let drives = exports::plan(found, &self.names, &self.exports, options)?;
+        let mut drives = exports::plan(found, &self.names, &self.exports, options)?;
         vhost::check(&self.network, drives.len())?;
+        if let Some(seconds) = self.follow {
+            if self.network.vhost_user().is_some() {
+                bail!("--follow is for clients over NBD: a guest expects that its disk stays");
+            }
+            let every_ns = u64::from(seconds) * 1_000_000_000;
+            drives.iter_mut().try_for_each(|drive| drive.follow(every_ns))?;
+        }
         let names: Vec<_> = drives.iter().map(|drive| &*drive.name).collect();
         self.exports.check(&names, self.network.verifies_peers())?;
         Ok((security, drives))
@@ -193,7 +215,9 @@ impl Args {
         let drives = threads.min(drives);
         // One is left for what compresses, and for clients on this machine.
         let left = threads.saturating_sub(drives + 1);
-        let connections = if *security == Security::Clear { 0 } else { left };
+        // What changes by itself is not read from another thread.
+        let is_relayed = *security != Security::Clear && self.follow.is_none();
+        let connections = if is_relayed { left } else { 0 };
         Threads { drives, connections }
     }
 
@@ -212,6 +236,7 @@ impl Args {
 /// # Errors
 /// A drive cannot be opened, a socket is in use, or the command cannot be started.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    args.keys.provide();
     let (security, drives) = args.prepare()?;
     let access = args.watch.access()?;
     if args.check {
@@ -269,7 +294,7 @@ fn serve(
     clients.into_iter().for_each(|client| server.resume(client));
     let device = front_ends.serve(&runtime, drives.here(), restart::inherited_guest().as_deref());
     let (watching, answerers) = super::watch::serve(http, drives.names())?;
-    drives.show(&runtime, answerers, &server, args.watch.rated_tbw(), &uris);
+    drives.show(&runtime, answerers, &server, args.watch.terms(), &uris);
     let printed = if args.json && !is_restarted { uris::print(&described, &uris) } else { Ok(()) };
     super::notify::ready();
     let end = printed.and_then(|()| match &args.run {

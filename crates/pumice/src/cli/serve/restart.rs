@@ -8,6 +8,7 @@
 //! ```text
 //! PUMICE_HANDOVER       the process that the handover is for
 //! PUMICE_HANDOVER_GUEST the virtual machine that may continue on its disk; see `vhost`
+//! PUMICE_HANDOVER_KEYS  a descriptor with passphrases that cannot be read again; see `cli::keys`
 //! PUMICE_HANDOVER_TCP   for --check: the addresses that the next server would inherit
 //! LISTEN_FDS, ..        the socket that contains the handover, passed as by systemd
 //! ```
@@ -30,12 +31,13 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::cli::signals::{self, Signals};
-use crate::cli::{chain, notify};
+use crate::cli::{chain, keys, notify};
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::Handover;
 
 const PROCESS: &str = "PUMICE_HANDOVER";
 const GUEST: &str = "PUMICE_HANDOVER_GUEST";
+const KEYS: &str = "PUMICE_HANDOVER_KEYS";
 const TCP: &str = "PUMICE_HANDOVER_TCP";
 
 /// Time that the next program has to check its arguments and the configuration. Directories on a
@@ -149,6 +151,11 @@ fn received() -> Result<Option<Handover>> {
     if !is_restarted() {
         return Ok(None);
     }
+    if let Some(descriptor) = env::var(KEYS).ok().and_then(|number| number.parse().ok())
+        && let Err(error) = keys::take_over(descriptor)
+    {
+        tracing::error!(error = %error.chain(), "restarted without passphrases");
+    }
     let socket = ListenFd::from_env().take_unix_listener(0);
     let Some(socket) = socket.context("cannot take connections over")? else { return Ok(None) };
     Ok(Some(Handover::receive(&UnixStream::from(OwnedFd::from(socket)))?))
@@ -221,6 +228,10 @@ fn try_to_become(program: &Path, handover: &Handover, guest: Option<String>) -> 
     fcntl_setfd(&theirs, FdFlags::empty()).context(cannot)?;
     let process = process::id().to_string();
     let mut command = Command::new(program);
+    // Open until the program runs.
+    let passphrases = keys::hand_over()?;
+    let descriptor = passphrases.as_ref().map(|memory| memory.as_raw_fd().to_string());
+    command.env_remove(KEYS).envs(descriptor.map(|descriptor| (KEYS, descriptor)));
     // The guest of an earlier restart is not that of this one.
     command.env_remove(TCP).env_remove(GUEST).envs(guest.map(|guest| (GUEST, guest)));
     let error = command

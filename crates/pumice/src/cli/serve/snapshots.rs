@@ -4,7 +4,7 @@
 //! are put together here and taken apart nowhere, since drives may have an `@` in theirs. Bookmarks
 //! are no exports to clients, which can only compare with them.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;
 
@@ -44,6 +44,8 @@ pub(super) struct Snapshots {
     server: Rc<Server<MeasuredDrive>>,
     exports: RefCell<Vec<(SnapshotInfo, Rc<Export<MeasuredDrive>>)>>,
     front: RefCell<Option<Front>>,
+    /// Whether the drive is a virtual machine's device, too.
+    has_device: Cell<bool>,
 }
 
 impl Snapshots {
@@ -55,7 +57,14 @@ impl Snapshots {
         server: Rc<Server<MeasuredDrive>>,
     ) -> Rc<Self> {
         let (exports, front) = (RefCell::default(), RefCell::default());
-        Rc::new(Self { runtime, drive, views, origin, server, exports, front })
+        let has_device = Cell::default();
+        Rc::new(Self { runtime, drive, views, origin, server, exports, front, has_device })
+    }
+
+    /// Notes that a virtual machine may use the drive, which is no client of the server.
+    #[cfg(feature = "vhost")]
+    pub(super) fn note_device(&self) {
+        self.has_device.set(true);
     }
 
     /// Keeps a server on another thread informed.
@@ -83,8 +92,8 @@ impl Snapshots {
     async fn refresh(&self) {
         let found = self.drive.snapshots();
         let is_there = |info: &SnapshotInfo| {
-            let key = |info: &SnapshotInfo| (info.sequence, info.name.clone(), info.is_bookmark);
-            found.iter().any(|found| key(found) == key(info))
+            let key = (info.sequence, &info.name, info.is_bookmark);
+            found.iter().any(|found| (found.sequence, &found.name, found.is_bookmark) == key)
         };
         let gone: Vec<_> =
             self.exports.borrow_mut().extract_if(.., |(info, _)| !is_there(info)).collect();
@@ -156,6 +165,32 @@ impl Snapshots {
 impl SnapshotExports for Snapshots {
     fn withdraw<'a>(&'a self, name: &'a str) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>> {
         Box::pin(self.withdraw(name))
+    }
+
+    fn until_unused(&self) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+        Box::pin(self.server.until_unused(&self.origin.name))
+    }
+
+    fn check_unused(&self) -> Result<()> {
+        let busy = |what| Err(Error::new(ErrorKind::Busy, what));
+        if self.has_device.get() {
+            let what = "it is a virtual machine's device, whose guest may know another disk: end \
+                        its server, then roll it back";
+            return busy(what.to_owned());
+        }
+        match self.server.users_of(&self.origin.name) {
+            0 => Ok(()),
+            clients => {
+                let (some, know) = match clients {
+                    1 => ("a client".to_owned(), "which knows"),
+                    _ => (format!("{clients} clients"), "which know"),
+                };
+                busy(format!(
+                    "it is in use by {some}, {know} another disk: disconnect first, see `pumice \
+                     clients`, then roll it back"
+                ))
+            }
+        }
     }
 
     fn refresh(&self) -> Pin<Box<dyn Future<Output = ()> + '_>> {

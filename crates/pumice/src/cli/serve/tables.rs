@@ -11,6 +11,7 @@ use anyhow::{Result, bail};
 use clap::{CommandFactory, FromArgMatches};
 
 use crate::cli::config::{FoundTable, Tables};
+use crate::cli::keys::KeyArgs;
 use crate::cli::size;
 use pumice_drive::base::near::nearest;
 use pumice_nbd::{IpNet, Rate, Rules};
@@ -57,6 +58,9 @@ pub(crate) struct Table {
     /// Bytes that all its clients may read and write per second
     #[arg(long, value_name = "SIZE", value_parser = size)]
     bandwidth: Option<u64>,
+
+    #[command(flatten)]
+    pub(super) keys: KeyArgs,
 }
 
 /// The tables of a configuration, by the names of their exports, and the positions of these names.

@@ -31,7 +31,7 @@ use super::home::{Home, Plan, Showing};
 use super::snapshots;
 use crate::cli::signals;
 use crate::cli::watch::{Answerer, MeasuredDrive};
-use crate::watch::Names;
+use crate::watch::{Names, Terms};
 use pumice_drive::runtime::{Backend, Runtime};
 use pumice_nbd::{Announcement, Elsewhere, Options, PassedOn, Policy, Server};
 
@@ -285,14 +285,14 @@ impl Drives {
         runtime: &Runtime,
         answerers: Vec<Option<Answerer>>,
         server: &Rc<Server<MeasuredDrive>>,
-        rated_write_bytes: Option<u64>,
+        terms: Terms,
         uris: &[Vec<String>],
     ) {
         let (done, all_done) = mpsc::channel();
         let showing = |uris: &[Vec<String>], answerer, front| {
             let (uris, done) = (uris.to_vec(), done.clone());
             let (tally, roster) = (server.tally().clone(), server.roster().clone());
-            Showing { uris, rated_write_bytes, tally, roster, answerer, front, _done: done }
+            Showing { uris, terms, tally, roster, answerer, front, _done: done }
         };
         match self {
             Self::Here(home, _) => {
@@ -521,10 +521,9 @@ mod tests {
         let (done, all_done) = mpsc::channel();
         let (tally, roster) = (server.tally().clone(), server.roster().clone());
         let uris = vec![Vec::new()];
-        let rated_write_bytes = None;
+        let terms = Terms::default();
         let (answerer, front) = (None, None);
-        let shows =
-            Showing { uris, rated_write_bytes, tally, roster, answerer, front, _done: done };
+        let shows = Showing { uris, terms, tally, roster, answerer, front, _done: done };
         let shown = orders.try_send(Order::Show(shows));
         shown.unwrap_or_else(|_| panic!("the thread has ended"));
         assert!(all_done.recv().is_err(), "nothing is sent");

@@ -49,7 +49,10 @@ impl Socket {
         inherited: Option<&str>,
     ) -> Device {
         let (Some((listener, socket)), [only]) = (self.0, served) else { return Device(None) };
-        let mut serial = only.drive.info().uuid.simple().to_string();
+        if let Some(snapshots) = &only.snapshots {
+            snapshots.note_device();
+        }
+        let mut serial = only.drive.get().info().uuid.simple().to_string();
         serial.truncate(SERIAL_BYTES);
         // A guest continues only on the disk on which it ran, and if nothing was lost since.
         let Lineage { follows, leaves } = &only.export.lineage;

@@ -8,7 +8,8 @@ use uuid::Uuid;
 use super::{change, list, request};
 use crate::cli::origin;
 use crate::control::{self, Request};
-use pumice_drive::controller::{RegisteredClone, SnapshotInfo};
+use pumice_drive::controller::{Origin, RegisteredClone, SnapshotInfo};
+use pumice_drive::runtime::{Backend, Runtime};
 
 /// Returns a snapshot of a drive by its name.
 ///
@@ -46,6 +47,32 @@ pub(crate) fn forget(path: &Path, clone: Uuid) -> Result<()> {
         change(path, async |drive| drive.forget_clone(clone).await.map(|_| Vec::new()))?;
     }
     Ok(())
+}
+
+/// As [`forget`]; that it failed is said, and costs nothing else. Returns whether it is done.
+pub(crate) fn forget_or_warn(path: &Path, clone: Uuid) -> bool {
+    let forgotten = forget(path, clone);
+    if let Err(error) = &forgotten {
+        let error = crate::cli::chain(error);
+        let what = "the origin still lists the clone: deleting the snapshot drops that";
+        tracing::warn!(%error, "{what}");
+    }
+    forgotten.is_ok()
+}
+
+/// Returns the identity of a drive, and what it is a clone of, if it is one.
+pub(super) fn origin_of(path: &Path) -> Option<(Uuid, Origin)> {
+    let runtime = Runtime::new(Backend::Auto).ok()?;
+    let (uuid, origin) = origin::identity(&runtime, path).ok()?;
+    Some((uuid, origin?))
+}
+
+/// Lets the origin of a clone forget it, if it reads from there no longer: its disk was flattened,
+/// and the last snapshot that needed the origin was deleted.
+pub(super) fn forget_if_independent(path: &Path, (clone, origin): (Uuid, Origin)) {
+    if origin::is_independent(path, clone) {
+        forget_or_warn(&origin::path_of(path, &origin), clone);
+    }
 }
 
 /// Lists clones of a snapshot no longer: those named, and those that are independent of it.

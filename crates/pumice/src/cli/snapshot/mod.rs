@@ -5,7 +5,7 @@ mod clones;
 mod rotate;
 mod together;
 
-pub(super) use clones::{forget, named, register};
+pub(super) use clones::{forget, forget_or_warn, named, register};
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,7 @@ use super::open::FileDrive;
 use super::output::{self, counted};
 use super::outside;
 use super::{Outcome, lossy, print, print_schema};
+use crate::cli::keys::KeyArgs;
 use crate::control::{self, Answer, Client, Request};
 use crate::place::Place;
 use pumice_drive::base::units::format_size;
@@ -74,6 +75,9 @@ enum Action {
         #[arg(long = "yield")]
         yields: bool,
 
+        #[command(flatten)]
+        keys: KeyArgs,
+
         /// Print the snapshots as JSON
         #[arg(long)]
         json: bool,
@@ -83,14 +87,17 @@ enum Action {
         /// File or block device
         path: PathBuf,
 
+        #[command(flatten)]
+        keys: KeyArgs,
+
         /// Print the snapshots as JSON
         #[arg(long)]
         json: bool,
     },
     /// Make the disk what it was when a snapshot was taken
     ///
-    /// What was written since is lost. The drive must not be served. The disk keeps its size; where
-    /// it has grown since, it holds zeroes.
+    /// What was written since is lost. A drive that is served must have no clients. The disk keeps
+    /// its size; where it has grown since, it holds zeroes.
     Rollback {
         /// File or block device, and the name of the snapshot
         #[arg(value_name = "PATH@NAME")]
@@ -99,6 +106,9 @@ enum Action {
         /// Delete the snapshots that were taken after it, which is refused otherwise
         #[arg(long)]
         delete_newer: bool,
+
+        #[command(flatten)]
+        keys: KeyArgs,
 
         /// Print the snapshot as JSON
         #[arg(long)]
@@ -134,6 +144,9 @@ enum Action {
         #[arg(long)]
         dry_run: bool,
 
+        #[command(flatten)]
+        keys: KeyArgs,
+
         /// Print the snapshots as JSON
         #[arg(long)]
         json: bool,
@@ -148,6 +161,9 @@ enum Action {
         /// File or block device, and the name of the snapshot
         #[arg(value_name = "PATH@NAME")]
         snapshot: PathBuf,
+
+        #[command(flatten)]
+        keys: KeyArgs,
 
         /// Print the bookmark as JSON
         #[arg(long)]
@@ -164,10 +180,26 @@ enum Action {
         #[arg(long, value_name = "CLONE")]
         forget: Vec<String>,
 
+        #[command(flatten)]
+        keys: KeyArgs,
+
         /// Print what was deleted as JSON
         #[arg(long)]
         json: bool,
     },
+}
+
+impl Action {
+    fn keys(&self) -> &KeyArgs {
+        match self {
+            Self::Create { keys, .. }
+            | Self::List { keys, .. }
+            | Self::Rollback { keys, .. }
+            | Self::Rotate { keys, .. }
+            | Self::Bookmark { keys, .. }
+            | Self::Delete { keys, .. } => keys,
+        }
+    }
 }
 
 /// What was done with a drive.
@@ -193,27 +225,28 @@ struct Shown {
 /// There is no drive, it cannot be opened, or the snapshot cannot be made or does not exist:
 /// nothing has changed.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    args.action.keys().provide();
     let (action, json, drives) = match &args.action {
-        Action::Create { snapshots, yields, json } => {
+        Action::Create { snapshots, yields, json, .. } => {
             ("create", *json, create(&wanted(snapshots)?, *yields)?)
         }
-        Action::List { path, json } => {
+        Action::List { path, json, .. } => {
             let listed = list(path)?;
             ("list", *json, vec![Done { path: lossy(path), snapshots: listed, deleted: vec![] }])
         }
-        Action::Rollback { snapshot, delete_newer, json } => {
+        Action::Rollback { snapshot, delete_newer, json, .. } => {
             ("rollback", *json, vec![roll_back(snapshot, *delete_newer)?])
         }
-        Action::Rotate { paths, keep, prefix, yields, bookmarks, dry_run, json } => {
+        Action::Rotate { paths, keep, prefix, yields, bookmarks, dry_run, json, .. } => {
             let rule = Rule { keep, prefix, yields: *yields, bookmarks: *bookmarks };
             ("rotate", *json, if *dry_run { rule.try_out(paths) } else { rule.rotate(paths) }?)
         }
-        Action::Bookmark { snapshot, json } => {
+        Action::Bookmark { snapshot, json, .. } => {
             let (path, name) = Place::snapshot(snapshot)?;
             let snapshots = bookmark(&path, name)?;
             ("bookmark", *json, vec![Done { path: lossy(&path), snapshots, deleted: vec![] }])
         }
-        Action::Delete { snapshot, forget, json } => {
+        Action::Delete { snapshot, forget, json, .. } => {
             let (path, name) = Place::snapshot(snapshot)?;
             clones::forget_all(&path, &name, forget)?;
             let deleted = delete(&path, &[name])?;
@@ -268,7 +301,12 @@ fn create(wanted: &[together::Wanted], yields: bool) -> Result<Vec<Done>> {
     Ok(done.collect())
 }
 
-fn list(path: &Path) -> Result<Vec<SnapshotInfo>> {
+/// Returns the snapshots of a drive, oldest first, and what each holds; asks its server, if there
+/// is one.
+///
+/// # Errors
+/// There is no drive, or it cannot be read.
+pub(super) fn list(path: &Path) -> Result<Vec<SnapshotInfo>> {
     match control::connect(path)? {
         Some(client) => list_of(client, path, &Request::Snapshots {}),
         None => {
@@ -281,30 +319,59 @@ fn list(path: &Path) -> Result<Vec<SnapshotInfo>> {
 
 fn roll_back(snapshot: &Path, delete_newer: bool) -> Result<Done> {
     let (path, name) = Place::snapshot(snapshot)?;
-    if control::connect(&path)?.is_some() {
-        bail!(
-            "{}: it is in use, and its clients know another disk: end its server, then roll it \
-             back",
+    let (rolled, deleted) = match control::connect(&path)? {
+        Some(client) => roll_back_served(client, &path, name, delete_newer)?,
+        None => roll_back_closed(&path, &name, delete_newer)?,
+    };
+    Ok(Done { path: lossy(&path), snapshots: rolled, deleted })
+}
+
+/// What was rolled back to, and what was deleted.
+type RolledBack = (Vec<SnapshotInfo>, Vec<SnapshotInfo>);
+
+fn roll_back_served(
+    client: Client,
+    path: &Path,
+    name: String,
+    deletes_newer: bool,
+) -> Result<RolledBack> {
+    let mut deleted = Vec::new();
+    let answer = client.ask(&Request::RollBack { name, deletes_newer }, |answer| {
+        if let Answer::SomeSnapshots(part) = answer {
+            deleted.extend(part);
+        }
+    });
+    match answer.map_err(advise_newer).with_context(|| path.display().to_string())? {
+        Some(Answer::Snapshots(rolled)) => Ok((rolled, deleted)),
+        _ => bail!(
+            "{}: the server stopped before it answered: see `pumice snapshot list`",
             path.display()
-        );
+        ),
     }
+}
+
+fn roll_back_closed(path: &Path, name: &str, deletes_newer: bool) -> Result<RolledBack> {
     let mut deleted = Vec::new();
     // What was received of another snapshot is given up with it.
     let options = OpenOptions { partial: true, ..OpenOptions::default() };
-    let rolled = with(&path, options, async |drive| {
+    let rolled = with(path, options, async |drive| {
         let all = drive.snapshots();
-        let info =
-            drive.roll_back(&name, delete_newer).await.map_err(|error| match error.kind() {
-                ErrorKind::InvalidInput => {
-                    let what = format!("{error}; --delete-newer deletes what is newer");
-                    Error::new(ErrorKind::InvalidInput, what)
-                }
-                _ => error,
-            })?;
+        let info = drive.roll_back(name, deletes_newer).await.map_err(advise_newer)?;
         deleted = all.into_iter().filter(|it| it.sequence > info.sequence).collect();
         Ok(vec![info])
     })?;
-    Ok(Done { path: lossy(&path), snapshots: rolled, deleted })
+    Ok((rolled, deleted))
+}
+
+/// Says what is to be done about snapshots in the way.
+fn advise_newer(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::InvalidInput => {
+            let what = format!("{error}; --delete-newer deletes what is newer");
+            Error::new(ErrorKind::InvalidInput, what)
+        }
+        _ => error,
+    }
 }
 
 fn bookmark(path: &Path, name: String) -> Result<Vec<SnapshotInfo>> {
@@ -316,6 +383,15 @@ fn bookmark(path: &Path, name: String) -> Result<Vec<SnapshotInfo>> {
 
 /// Deletes snapshots of a drive, all in one step as far as requests are long enough.
 fn delete(path: &Path, names: &[String]) -> Result<Vec<SnapshotInfo>> {
+    let origin = clones::origin_of(path);
+    let deleted = delete_only(path, names)?;
+    if let Some(origin) = origin {
+        clones::forget_if_independent(path, origin);
+    }
+    Ok(deleted)
+}
+
+fn delete_only(path: &Path, names: &[String]) -> Result<Vec<SnapshotInfo>> {
     if control::connect(path)?.is_none() {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         return change(path, async |drive| drive.delete_snapshots(&names).await);
@@ -509,7 +585,7 @@ fn table(snapshots: &[SnapshotInfo]) -> String {
 }
 
 /// Returns a time in UTC; what a drive says may be anything.
-fn time(seconds: u64) -> String {
+pub(super) fn time(seconds: u64) -> String {
     /// The end of the year 9999.
     const LAST: u64 = 253_402_300_799;
     let time = UNIX_EPOCH + Duration::from_secs(seconds.min(LAST));

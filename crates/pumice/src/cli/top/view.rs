@@ -11,6 +11,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Sparkline, Table};
 
 use super::Watched;
+use crate::cli::{output, snapshot};
 use crate::watch::{DriveSnapshot, Rates};
 use pumice_drive::base::units::format_size;
 use pumice_report::Align;
@@ -246,12 +247,14 @@ fn detail(frame: &mut Frame<'_>, area: Rect, drive: &Watched) {
     let alerts: Vec<Line<'_>> = alerts.map(Line::from).collect();
     // The commands keep their place: graphs can be lower.
     let (graph_height, space_height) = if area.height < TALL { (2, 3) } else { (4, 4) };
+    let lines = facts_of(now, drive.rates.back()).into_iter();
+    let lines: Vec<_> = lines.map(|parts| Line::from(joined(parts, ", ", width))).collect();
     let [alerts_area, writes, medium, space_area, facts, commands] = Layout::vertical([
         Constraint::Length(alerts.len() as u16),
         Constraint::Length(graph_height),
         Constraint::Length(graph_height),
         Constraint::Length(space_height),
-        Constraint::Length(3),
+        Constraint::Length(lines.len() as u16),
         Constraint::Min(0),
     ])
     .areas(area);
@@ -259,9 +262,7 @@ fn detail(frame: &mut Frame<'_>, area: Rect, drive: &Watched) {
     graph(frame, writes, drive, &title, Color::Blue, |rates| rates.host_write_bytes);
     graph(frame, medium, drive, " medium ", Color::Red, |rates| rates.media_write_bytes);
     space(frame, space_area, now);
-    let lines = facts_of(now, drive.rates.back()).into_iter();
-    let lines = lines.map(|parts| Line::from(joined(parts, ", ", width)));
-    frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()), facts);
+    frame.render_widget(Paragraph::new(lines), facts);
     if let Some(rates) = drive.rates.back() {
         command_table(frame, commands, rates);
     }
@@ -329,15 +330,15 @@ fn space(frame: &mut Frame<'_>, area: Rect, drive: &DriveSnapshot) {
     frame.render_widget(Paragraph::new(vec![Line::from(bar), Line::from(key)]), inner);
 }
 
-/// Returns three lines of facts, each in parts.
-fn facts_of(drive: &DriveSnapshot, rates: Option<&Rates>) -> [Vec<String>; 3] {
+/// Returns lines of facts, each in parts: three, and one of snapshots if there are any.
+fn facts_of(drive: &DriveSnapshot, rates: Option<&Rates>) -> Vec<Vec<String>> {
     let info = &drive.info;
     let moved = rates.map_or(0.0, |rates| rates.moved_bytes / 1e6);
     let debt = drive.overview.gc_debt_segments;
     // There is none before the first write.
     let share = |share: f64| if info.host_bytes > 0 { format!("{share:.4}") } else { "-".into() };
     let works = if debt > 0 { format!("{debt} segments to free") } else { "idle".into() };
-    [
+    let mut lines = vec![
         vec![
             format!("life: {} written", format_size(info.host_bytes)),
             format!("stored fraction {}", share(info.stored_fraction)),
@@ -354,7 +355,22 @@ fn facts_of(drive: &DriveSnapshot, rates: Option<&Rates>) -> [Vec<String>; 3] {
             format!("{} free segments of {}", info.free_segments, info.segment_count),
             format!("{} checkpoints", info.operations.checkpoints),
         ],
-    ]
+    ];
+    if info.snapshots > 0 {
+        let of = output::counted(info.snapshots.into(), "snapshot");
+        let held = format_size(info.snapshot_bytes);
+        let mut parts = vec![format!("{of} hold {held} beyond the disk")];
+        if info.snapshots == 1 {
+            parts = vec![format!("{of} holds {held} beyond the disk")];
+        }
+        let oldest = info.snapshot_oldest_seconds.map(snapshot::time);
+        parts.extend(oldest.map(|time| format!("the oldest is of {time}")));
+        if info.clones > 0 {
+            parts.push(output::counted(info.clones.into(), "clone"));
+        }
+        lines.push(parts);
+    }
+    lines
 }
 
 /// Returns the cells of each command in its table.
@@ -505,13 +521,18 @@ mod tests {
     fn a_number_is_whole_or_absent() {
         let mut drives = watched();
         drives[0].name = "a/long/path/of/a/drive.pumice".into();
+        let info = &mut drives[0].now.as_mut().unwrap().drives[0].info;
+        (info.snapshots, info.snapshot_bytes) = (12, 3 << 30);
+        (info.snapshot_oldest_seconds, info.clones) = (Some(1_700_000_000), 2);
         let rates = drives[0].rates.back_mut().unwrap();
         rates.requests = 10_200.0;
         rates.commands[1].p99_ns = Some(145_000.0);
         let rates = rates.clone();
         let cells = cells(&drives[0]);
         let now = &drives[0].now.as_ref().unwrap().drives[0];
-        let facts = facts_of(now, Some(&rates)).map(|parts| parts.join(", "));
+        let facts = facts_of(now, Some(&rates)).into_iter().map(|parts| parts.join(", "));
+        let facts: Vec<String> = facts.collect();
+        assert!(facts[3].starts_with("12 snapshots hold 3 GiB beyond the disk, the oldest is of "));
         for width in 40..=100 {
             let mut terminal = Terminal::new(TestBackend::new(width, 24)).unwrap();
             terminal.draw(|frame| draw(frame, &drives, 0)).unwrap();

@@ -153,10 +153,15 @@ export function bytes(value) {
 /** A latency: number and unit. */
 export function latency(seconds) {
   if (seconds === null) return ["–", ""];
+  if (seconds > 0 && seconds < 0.9995e-6) return [short(seconds * 1e9), "ns"];
   if (seconds < 0.9995e-3) return [short(seconds * 1e6), "µs"];
   if (seconds < 0.9995) return [short(seconds * 1e3), "ms"];
   return [short(seconds), "s"];
 }
+
+/** A latency at an axis, which has room for six characters. */
+export const latencyTick = (seconds) =>
+  latency(seconds).map((part) => part.replace(/\.0+$/, "")).join(" ");
 
 /** A length of time for people. */
 export function span(seconds) {
@@ -167,4 +172,13 @@ export function span(seconds) {
   if (seconds >= 2 * 3600) return `${short(seconds / 3600)} hours`;
   if (seconds >= 120) return `${Math.floor(seconds / 60)} minutes`;
   return `${Math.floor(seconds)} s`;
+}
+
+/** The last second of the year 9999: what a drive says may be anything. */
+const LAST_SECOND = 253402300799;
+
+/** A time in UTC to the minute, or its day. */
+export function moment(seconds, length = 16) {
+  if (!(seconds > 0 && seconds <= LAST_SECOND)) return "unknown";
+  return new Date(seconds * 1000).toISOString().replace("T", " ").slice(0, length);
 }

@@ -11,7 +11,9 @@ const PERIOD_MS = 1000, RETRY_MS = 2000;
 /** Seconds over which tiles and latencies are averaged. */
 const TILE_SECONDS = 5, LATENCY_SECONDS = 30;
 /** Requested with every n-th snapshot. */
-const MAP_EVERY = 3, PAST_EVERY = 60;
+const MAP_EVERY = 3, PAST_EVERY = 60, HELD_EVERY = 10;
+/** Rows of the table of snapshots. */
+const HELD_MAX = 12;
 /** Spans of the charts in seconds; the first is that of an address that names none. */
 const SPANS = ["300", "3600"];
 
@@ -25,6 +27,8 @@ const address = new URLSearchParams(location.search);
 let chosen = address.get("drive"), span = SPANS.find((one) => one === address.get("span")) ?? SPANS[0];
 /** Snapshots of the chosen drive, and the newest of all. */
 let samples = [], newest = null;
+/** Its snapshots. */
+let held = [];
 let paused = false, timer = null, asked = 0, asking = false;
 const past = new Past();
 
@@ -57,7 +61,7 @@ const charts = {
       { name: "write p50", colour: "--c5", dash: "2 3" },
       { name: "write p99", colour: "--c5" },
     ],
-    format: seconds, tick: (value) => figures.latency(value).map((part) => part.replace(/\.0+$/, "")).join(" "),
+    format: seconds, tick: figures.latencyTick,
     least: 1e-5, log: true }),
   gc: new LineChart($("chart-gc"), { ...speed, title: "Written by garbage collection and checkpoints, in MB/s",
     series: [
@@ -91,7 +95,7 @@ const keepAddress = () => history.replaceState(null, "", addressOf(chosen));
 
 /** Forgets what was seen: another drive, or another life of the server. */
 function forget() {
-  [samples, asked] = [[], 0];
+  [samples, held, asked] = [[], [], 0];
   past.clear();
 }
 
@@ -134,6 +138,7 @@ function show(snapshot) {
   lines();
   commands(drive, over(LATENCY_SECONDS));
   space(drive);
+  snapshots(drive);
   collection(drive, over(TILE_SECONDS));
   attributes(now);
 }
@@ -142,6 +147,7 @@ const ALERTS = {
   poisoned: "Medium failed.",
   full: "Full.",
   misplaced: "File gone.",
+  degraded: "Degraded.",
   damage: "Damage.",
   space: "Space.",
 };
@@ -258,6 +264,26 @@ function space({ overview, info }) {
   $("space-bar").setAttribute("aria-label", `Use of the capacity: ${words}`);
 }
 
+function snapshots({ info }) {
+  const count = info.snapshots;
+  $("snapshots").hidden = count === 0;
+  if (count === 0) return;
+  const some = count === 1 ? "1 snapshot holds" : `${figures.whole(count)} snapshots hold`;
+  const oldest = figures.moment(info.snapshot_oldest_seconds);
+  const clones = info.clones > 0 ? ` Clones that read from them: ${figures.whole(info.clones)}.` : "";
+  const most = count > HELD_MAX ? ` The ${HELD_MAX} that hold most:` : "";
+  put("snapshots-sum",
+    `${some} ${figures.bytes(info.snapshot_bytes)} beyond the disk, the oldest is of ${oldest}.${clones}${most}`);
+  const bytes = (one) => one.alone_bytes + one.shared_bytes;
+  const shown = [...held].sort((a, b) => b.alone_bytes - a.alone_bytes || bytes(b) - bytes(a))
+    .slice(0, HELD_MAX).sort((a, b) => b.sequence - a.sequence);
+  rows("held", shown.map((one) => [
+    one.name + (one.is_bookmark ? " (bookmark)" : "") + (one.damage ? " (damaged)" : ""),
+    [figures.moment(one.created_seconds), ""],
+    ...[one.live_bytes, one.alone_bytes, one.shared_bytes].map((value) => [figures.bytes(value), "r"]),
+  ]));
+}
+
 const segments = (count) => `${figures.whole(count)} segment${count === 1 ? "" : "s"}`;
 
 function collection({ info, overview }, rate) {
@@ -300,8 +326,7 @@ function endurance({ drive, time }) {
 
 function attributes(now) {
   const { drive } = now, { info } = drive, life = "Over the drive's life.";
-  const written = info.created_seconds > 0
-    ? new Date(info.created_seconds * 1000).toISOString().slice(0, 10) : "unknown";
+  const written = figures.moment(info.created_seconds, 10);
   const scrub = info.scrub_running ? `running, ${info.scrub_segments_done} of ${info.scrub_segments} segments`
     : info.scrub_segments > 0 ? `${info.scrub_problems} problems` : "none yet";
   rows("attributes", [
@@ -339,6 +364,10 @@ async function step() {
     if (!take(snapshot)) throw new Error("no drive answers");
     const path = `api/drives/${encodeURIComponent(chosen)}`;
     if (asked % PAST_EVERY === 0) past.keep(await ask(`${path}/history`));
+    const count = samples.at(-1).drive.info.snapshots;
+    if (asked % HELD_EVERY === 0 || count !== samples.at(-2)?.drive.info.snapshots) {
+      held = count > 0 ? await ask(`${path}/snapshots`) : [];
+    }
     if (asked++ % MAP_EVERY === 0) {
       const cells = window.innerWidth < 600 ? 512 : 1024;
       map.update(await ask(`${path}/segments?cells=${cells}`));

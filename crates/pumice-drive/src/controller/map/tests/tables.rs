@@ -7,7 +7,7 @@ use super::*;
 use crate::base::checksum::crc32;
 use crate::format::{LEAF_TABLE_BYTES, MapLimits};
 
-const LIMITS: MapLimits = MapLimits { segment_count: 8, segment_bytes: 1 << 30 };
+const LIMITS: MapLimits = MapLimits { segment_count: 8, segment_bytes: 1 << 30, seal_bytes: 0 };
 
 /// Returns the table of a payload of `blocks` blocks that differs with `number`.
 fn table(number: u32, blocks: u8) -> BlockTable {

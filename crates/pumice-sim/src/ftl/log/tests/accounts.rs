@@ -18,8 +18,13 @@ fn kinds() -> Vec<LogSpec> {
         table.clone(),
         compressing(),
         LogSpec { moved_apart: false, ..small() },
-        LogSpec { moved_apart: false, parity_percent: 6.25, ..compressing() },
-        LogSpec { victims: VictimPolicy::CostBenefit, parity_percent: 3.0, ..small() },
+        LogSpec { moved_apart: false, stripe_dies: Some(4), ..compressing() },
+        LogSpec {
+            victims: VictimPolicy::CostBenefit,
+            stripe_dies: Some(4),
+            user_blocks: 1500,
+            ..small()
+        },
         LogSpec { bad_percent: 4.0, user_blocks: 1600, wear_gap_max: Some(2), ..table },
         LogSpec {
             stored: StoredSizes::Constant(0.3),
@@ -58,7 +63,7 @@ fn disturb(drive: &mut LogFtl, operations: u32, seed: u64) -> u64 {
 }
 
 /// Counts everything again, and holds it against the tables.
-fn recount(drive: &LogFtl) {
+pub(super) fn recount(drive: &LogFtl) {
     let mut found = vec![0u32; drive.map.len()];
     for segment in 0..drive.segments.count() {
         let range = drive.entries_of(segment);

@@ -2,11 +2,13 @@
 //!
 //! * `accounts`: what is written adds up, and each block is where its last version went.
 //! * `amplification`: what garbage collection costs, against formulas.
+//! * `faults`: what failures of the flash take, and what parity restores.
 //! * `times`: latency and bandwidth, against sums by hand.
 //! * `wear`: erasures are spread.
 
 mod accounts;
 mod amplification;
+mod faults;
 mod times;
 mod wear;
 
@@ -39,6 +41,10 @@ impl Event {
 }
 
 const TRANSFER_NS: u64 = 80_000;
+
+fn assert_near(ns: u64, expected_ns: u64) {
+    assert!(ns.abs_diff(expected_ns) <= 8, "{ns} ns, not {expected_ns}");
+}
 
 /// The same flash for a drive that compresses, with frames of several sizes.
 fn compressing() -> LogSpec {

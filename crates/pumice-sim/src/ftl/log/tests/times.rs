@@ -4,10 +4,6 @@
 
 use super::*;
 
-fn assert_near(ns: u64, expected_ns: u64) {
-    assert!(ns.abs_diff(expected_ns) <= 8, "{ns} ns, not {expected_ns}");
-}
-
 /// Writes all blocks once, in order, and waits for the flash.
 fn filled(spec: LogSpec) -> LogFtl {
     let mut drive = LogFtl::new(spec).unwrap();
@@ -78,7 +74,7 @@ fn sequential_bandwidth_is_arithmetic() {
     let plain = 4.0 * 8192.0 / row_ns * 1e3;
     for (spec, expected) in [
         (small(), plain),
-        (LogSpec { parity_percent: 25.0, user_blocks: 1600, ..small() }, 0.75 * plain),
+        (LogSpec { stripe_dies: Some(4), user_blocks: 1600, ..small() }, 0.75 * plain),
         (LogSpec { stored: StoredSizes::Constant(0.5), ..small() }, 2.0 * plain),
         (LogSpec { timing: FlashTiming { cache_program: true, ..TIMING }, ..small() }, {
             4.0 * 8192.0 / 900_000.0 * 1e3

@@ -1,0 +1,42 @@
+//! Leaves of the map as what comparing disks needs: pieces with the places of their frames.
+
+use super::super::map::{LEAF_BLOCKS, Mapping};
+use super::Core;
+use crate::base::Lba;
+use crate::base::units::BLOCK_BYTES;
+
+/// Blocks of a leaf that are parts of one frame, in order, or all one hole or fill.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeafPiece {
+    /// The first block.
+    pub(crate) start: u64,
+    /// The block after the last.
+    pub(crate) end: u64,
+    /// What the first is; those after it continue it.
+    pub(crate) mapping: Mapping,
+    /// Generation of the segment of the frame; 0 without a frame.
+    pub(crate) generation: u64,
+}
+
+impl Core {
+    /// Returns the pieces of a leaf in order, which cover it, with frames where they are. `None` if
+    /// the leaf must be loaded first or lies beyond the disk, and of a clone, which may have blocks
+    /// of its origin there.
+    pub(crate) fn leaf_pieces(&self, leaf: u64) -> Option<impl Iterator<Item = LeafPiece>> {
+        let leaves = (self.size_bytes() / BLOCK_BYTES as u64).div_ceil(LEAF_BLOCKS.into());
+        let runs = (leaf < leaves && self.inherited_blocks() == 0)
+            .then(|| self.map.all_leaf_runs(leaf))
+            .flatten()?;
+        Some(runs.map(|(Lba(start), blocks, mapping)| {
+            let (mapping, generation) = match mapping {
+                Mapping::Frame { place, index } => {
+                    let generation = self.space.generation(place.segment);
+                    let (place, generation) = self.forwarded(place, generation);
+                    (Mapping::Frame { place, index }, generation)
+                }
+                mapping => (mapping, 0),
+            };
+            LeafPiece { start, end: start + blocks, mapping, generation }
+        }))
+    }
+}

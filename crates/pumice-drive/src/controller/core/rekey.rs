@@ -1,0 +1,103 @@
+//! A new key, as far as it is state: from which generation on it holds, and what is left under the
+//! one before. `maintenance::rekey` has the order of the steps and the crash argument.
+
+use super::{Core, Evacuation, Wakes};
+use crate::base::{Error, ErrorKind, Result};
+use crate::format::{KeyArea, generation};
+
+/// Generations between what is written now and what the new key holds from: more segments than are
+/// begun while two superblocks are written.
+const MARGIN_SEGMENTS: u32 = 1 << 16;
+
+impl Core {
+    /// Begins to replace a key.
+    ///
+    /// # Errors
+    /// `Busy` if that, or a resize, is under way; `InvalidInput` if snapshots hinder it.
+    pub(crate) fn begin_rekey(&mut self) -> Result<()> {
+        if self.is_resizing || self.is_rekeying || self.is_being_compacted() {
+            let what = "the drive is being resized, compacted or given another key: wait until \
+                        that has ended";
+            return Err(Error::new(ErrorKind::Busy, what));
+        }
+        self.check_snapshots_to_rekey()?;
+        self.is_rekeying = true;
+        Ok(())
+    }
+
+    /// Ends what [`Core::begin_rekey`] began, done or not.
+    pub(crate) fn end_rekey(&mut self) {
+        assert!(self.is_rekeying, "what ends was begun");
+        self.is_rekeying = false;
+        self.space.expire(0);
+        self.space_was_freed();
+        self.wake(Wakes::PROGRESS);
+    }
+
+    /// Returns a generation from which on another key may hold: no segment is begun with it before
+    /// [`Core::enter_key`].
+    pub(crate) fn next_key_since(&self) -> u64 {
+        let ordinal = self.segments_opened.checked_add(MARGIN_SEGMENTS);
+        let ordinal = ordinal.expect("2^32 segments opened in one epoch");
+        generation(self.log.epoch(), ordinal)
+    }
+
+    /// Checks that no segment was begun with a generation of [`Core::next_key_since`] meanwhile.
+    pub(crate) fn check_key_unused(&self, since: u64) {
+        let next = generation(self.log.epoch(), self.segments_opened);
+        assert!(next <= since, "fewer segments were begun while superblocks were written");
+    }
+
+    /// Begins no segment under another key than the one that holds from generation `since` on,
+    /// which the superblocks have.
+    pub(crate) fn enter_key(&mut self, since: u64) {
+        let (cipher, keys) = (&self.settings.cipher, self.superblock.keys.as_ref());
+        assert_eq!(cipher.newest().1, since, "the key is known");
+        assert_eq!(keys.map(|keys| keys.since), Some(since), "the superblocks have the key");
+        let recovery = keys.and_then(KeyArea::recovery).cloned();
+        let ordinal = u32::try_from(since & u64::from(u32::MAX)).expect("half of the bits");
+        let is_of_epoch = generation(self.log.epoch(), ordinal) == since;
+        if is_of_epoch {
+            // Beyond it if an earlier call in this epoch did not come to its end.
+            self.segments_opened = self.segments_opened.max(ordinal);
+        }
+        self.log.expire(since, recovery);
+        self.space.expire(since);
+        self.wake(Wakes::COLLECTOR);
+    }
+
+    /// Returns how far what was written under earlier keys is moved.
+    pub(crate) fn rekeyed(&self, since: u64) -> Evacuation {
+        let left = self.space.used_before(since);
+        if left == 0 {
+            return Evacuation::Done;
+        }
+        match self.space.stuck_and_going() {
+            Some(segment) => Evacuation::Stuck(segment),
+            None => Evacuation::Left(left),
+        }
+    }
+
+    /// Checks that snapshots allow everything to be moved.
+    ///
+    /// # Errors
+    /// `InvalidInput`, with what to do.
+    pub(crate) fn check_snapshots_to_rekey(&self) -> Result<()> {
+        let invalid = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
+        for kept in self.snapshots.kept() {
+            let name = &kept.entry.name;
+            if kept.damage.is_some() {
+                return invalid(format!(
+                    "the key cannot be replaced while snapshot {name} is damaged: delete it first"
+                ));
+            }
+            if !kept.entry.clones.is_empty() {
+                return invalid(format!(
+                    "the key cannot be replaced while clones read from snapshot {name}: see \
+                     `pumice flatten`"
+                ));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,162 @@
+//! Loading many leaves of the map in the order of the medium, for what goes through whole maps.
+//!
+//! ```text
+//! leaves -> places, sorted -> spans of a segment -> medium -> decode -> core
+//! ```
+//!
+//! A checkpoint writes its leaves one after the other, a few hundred bytes each if they map few
+//! frames, so neighbours on the disk mostly are neighbours on the medium: a read of 64 KiB loads
+//! hundreds of them, where each alone waits for a read of its own. Only helps: what cannot be read
+//! or decoded here, or is in a buffer still, is left for [`Drive::load_leaf`], which restores
+//! damaged leaves and says what is wrong with others.
+
+use std::ops::Range;
+
+use futures_util::stream::{StreamExt, iter};
+
+use super::super::core::LeafPlace;
+use super::super::log::metadata::{Wanted, decode_meta};
+use super::super::map::Leaf;
+use super::super::place::FrameAddress;
+use super::Drive;
+use super::leaves::LOADS_DIVISOR;
+use crate::base::{Clock, SegmentId};
+use crate::format::MetaKind;
+use crate::media::Medium;
+
+/// Most leaves of one sweep.
+pub(in super::super) const SWEEP_LEAVES_MAX: usize = 4096;
+
+/// Bytes of one read, about: decoding what it holds keeps the thread for less than a millisecond.
+const SPAN_BYTES: u32 = 64 << 10;
+
+/// Bytes between two leaves that are read along: another read would take longer.
+const GAP_BYTES: u32 = 16 << 10;
+
+/// Reads side by side.
+const SPANS_AT_ONCE: usize = 8;
+
+/// Bytes of a leaf in memory for each of its record, and beside it: an estimate, which is safe
+/// because a leaf that is evicted before its use is loaded again.
+const DECODED_BYTES_EACH: usize = 4;
+const DECODED_BYTES_MORE: usize = 128;
+
+/// A leaf to load.
+#[derive(Clone, Copy)]
+struct Target {
+    leaf: u64,
+    /// Where the map names it.
+    named: LeafPlace,
+    /// Where it is.
+    at: LeafPlace,
+}
+
+impl Target {
+    fn end(&self) -> u32 {
+        self.at.place.offset.saturating_add(self.at.place.bytes)
+    }
+}
+
+/// Leaves that are read at once.
+struct Span {
+    segment: SegmentId,
+    offsets: Range<u32>,
+    targets: Range<usize>,
+}
+
+impl<M: Medium, C: Clock> Drive<M, C> {
+    /// Loads the first of these leaves that are on the medium only, as many as do not evict each
+    /// other. Numbers beyond the disk are passed over. Returns how many of `leaves` it looked at,
+    /// at least one if there is one.
+    pub(in super::super) async fn sweep_leaves(&self, leaves: &[u64]) -> usize {
+        let (targets, covered) = self.sweep_targets(leaves);
+        if targets.len() > 1 {
+            let spans = spans(&targets, self.medium.capabilities().read_unit);
+            let reads = spans.into_iter().map(|span| self.sweep_span(&targets, span));
+            let mut reads = iter(reads).buffer_unordered(SPANS_AT_ONCE);
+            while reads.next().await.is_some() {}
+        }
+        covered
+    }
+
+    /// Returns what to load, in the order of the medium, and how many leaves that is for.
+    fn sweep_targets(&self, leaves: &[u64]) -> (Vec<Target>, usize) {
+        let core = self.core();
+        let mut bytes_left = self.options.map_cache_bytes / LOADS_DIVISOR;
+        let (mut targets, mut covered) = (Vec::new(), 0);
+        for &leaf in leaves.iter().take(SWEEP_LEAVES_MAX) {
+            if core.map().is_on_medium_only(leaf)
+                && let Some(named) = core.leaf_to_load(leaf)
+            {
+                let at = core.leaf_at(named);
+                let bytes = DECODED_BYTES_MORE + at.place.bytes as usize * DECODED_BYTES_EACH;
+                let Some(left) = bytes_left.checked_sub(bytes) else { break };
+                bytes_left = left;
+                let address = FrameAddress::from(Wanted::of(leaf, at).place);
+                if at.place.bytes <= SPAN_BYTES && core.in_memory(address).is_none() {
+                    targets.push(Target { leaf, named, at });
+                }
+            }
+            covered += 1;
+        }
+        targets.sort_unstable_by_key(|target| (target.at.place.segment, target.at.place.offset));
+        (targets, covered.max(1))
+    }
+
+    async fn sweep_span(&self, targets: &[Target], span: Span) {
+        let Span { segment, offsets, targets: range } = span;
+        let _pin = self.pin(segment);
+        let len = (offsets.end - offsets.start) as usize;
+        let (buffer, in_flight) = self.buffers.take(len).await;
+        let (bytes, result) = self.medium.read(segment, offsets.start, buffer).await;
+        let targets = targets.get(range).unwrap_or_default();
+        for target in targets.iter().filter(|_| result.is_ok()) {
+            let start = (target.at.place.offset - offsets.start) as usize;
+            let record = bytes.get(start..(target.end() - offsets.start) as usize);
+            let loaded = record.and_then(|record| self.decode_leaf(record, target));
+            if let Some(loaded) = loaded {
+                self.with_core(|core| {
+                    core.install_leaf(target.leaf, target.named.place, loaded);
+                });
+            }
+        }
+        self.buffers.put(bytes, in_flight);
+    }
+
+    fn decode_leaf(&self, record: &[u8], target: &Target) -> Option<Leaf> {
+        let wanted = Wanted::of(target.leaf, target.at);
+        let decoded = decode_meta(self.medium.cipher(), record, &self.decompressor, wanted);
+        Leaf::decode(&decoded.ok()?.raw, &self.core().map_limits()).ok()
+    }
+}
+
+impl Wanted {
+    fn of(leaf: u64, at: LeafPlace) -> Self {
+        Self::at(at.place, at.generation, MetaKind::Leaf, leaf)
+    }
+}
+
+/// Returns the reads that cover targets, which are in the order of the medium.
+fn spans(targets: &[Target], unit: u32) -> Vec<Span> {
+    let mut spans: Vec<Span> = Vec::new();
+    for (index, target) in targets.iter().enumerate() {
+        let place = target.at.place;
+        let end = target.end().next_multiple_of(unit);
+        match spans.last_mut() {
+            Some(last)
+                if last.segment == place.segment
+                    && place.offset <= last.offsets.end.saturating_add(GAP_BYTES)
+                    && end.saturating_sub(last.offsets.start) <= SPAN_BYTES.max(unit) =>
+            {
+                last.offsets.end = end.max(last.offsets.end);
+                last.targets.end = index + 1;
+            }
+            _ => spans.push(Span {
+                segment: place.segment,
+                offsets: place.offset / unit * unit..end,
+                targets: index..index + 1,
+            }),
+        }
+    }
+    spans
+}

@@ -1,0 +1,62 @@
+//! Waiting until garbage collection has emptied the segments that must go: those beyond the end of
+//! a drive that shrinks, those under an earlier key.
+//!
+//! It does not know which they are.
+
+use super::super::core::{Core, Evacuation};
+use super::super::drive::Drive;
+use crate::base::{Clock, Error, ErrorKind, Result};
+use crate::media::Medium;
+
+/// Poll interval for empty segments.
+const LOOK_NS: u64 = 5_000_000;
+
+/// How long the number of segments to be emptied may stay the same before this fails: many times
+/// what moving the largest segment takes.
+const STALL_NS: u64 = 60_000_000_000;
+
+impl<M: Medium, C: Clock> Drive<M, C> {
+    /// Waits until segments are empty. `step` is called before each look, and returns how far that
+    /// is; `check_hindrance` says what keeps them from being emptied, if that takes too long.
+    ///
+    /// # Errors
+    /// `Corrupt` if a segment cannot be emptied; those of `check_hindrance`; `NoSpace` if nothing
+    /// was emptied for a minute; `ReadOnly`, `Poisoned`.
+    pub(super) async fn until_emptied(
+        &self,
+        step: impl Fn(&mut Core),
+        evacuation: impl Fn(&Core) -> Evacuation,
+        check_hindrance: impl Fn(&Core) -> Result<()>,
+    ) -> Result<()> {
+        let mut left = u32::MAX;
+        let mut since_ns = self.clock.now_ns();
+        loop {
+            self.with_core(|core| {
+                core.check_writable(0, 0)?;
+                step(core);
+                Ok(())
+            })?;
+            self.with_room(|core| Ok(core.leave_going_segments()?.then_some(()))).await?;
+            let evacuation = evacuation(&self.core());
+            let now = match evacuation {
+                Evacuation::Done => return Ok(()),
+                Evacuation::Left(segments) => segments,
+                Evacuation::Stuck(segment) => {
+                    let what = "a segment cannot be emptied because something in it is damaged: \
+                                `pumice scrub` lists what";
+                    return Err(Error::new(ErrorKind::Corrupt, what).in_segment(segment));
+                }
+            };
+            if now != left {
+                (left, since_ns) = (now, self.clock.now_ns());
+            }
+            if self.clock.now_ns() - since_ns > STALL_NS {
+                check_hindrance(&self.core())?;
+                let what = format!("{left} segments cannot be emptied: the drive is too full");
+                return Err(Error::new(ErrorKind::NoSpace, what));
+            }
+            self.with_core(Core::wake_collector);
+            self.clock.sleep_ns(LOOK_NS).await;
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Another master key for an encrypted drive, while it is in use.
+//!
+//! ```text
+//! new key, from generation G on -> superblock with both keys, both slots
+//!    -> segments begun from now on have generation G or more; every stream continues in one
+//!    -> garbage collection empties all others, also of what snapshots need
+//!    -> checkpoint -> superblock without the earlier key, both slots
+//! ```
+//!
+//! Frames are opened with the key of the segment that they come from, and sealed with that of the
+//! one that they go to; metadata is written anew.
+//!
+//! **Power loss** at any moment leaves a drive that opens. *Before both superblocks have the new
+//! key:* one of them may, and no segment has generation G or more, so that what was written opens
+//! with the earlier key, which both have. The next opening begins an epoch, whose generations are
+//! higher than G. *After:* what is written under either key says by its generation which it is, and
+//! the superblocks have both. The earlier key goes when no segment with an earlier generation is in
+//! use: then no map, no snapshot, no table and no log that recovery reads names a record there,
+//! since a segment is only freed once the newest checkpoint, which both superblocks name, needs
+//! nothing in it. Interrupted before that, the next call goes on.
+
+use serde::{Deserialize, Serialize};
+
+use super::super::core::Core;
+use super::super::drive::Drive;
+use super::super::keys::NewKeys;
+use crate::base::{Clock, Error, ErrorKind, Result};
+use crate::crypt::Wrapped;
+use crate::format::KeyArea;
+use crate::media::Medium;
+
+/// What replacing a key came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rekeyed {
+    /// Whether this went on with what an earlier call had begun.
+    pub was_begun: bool,
+    /// Segments that were emptied.
+    pub segments: u32,
+}
+
+/// A key is being replaced as long as this lives.
+struct Rekeying<'a, M, C>(&'a Drive<M, C>);
+
+impl<M, C> Drop for Rekeying<'_, M, C> {
+    fn drop(&mut self) {
+        self.0.with_core(Core::end_rekey);
+    }
+}
+
+impl<M: Medium, C: Clock> Drive<M, C> {
+    /// Replaces the master key by a new one, and moves everything that the drive holds under it.
+    /// When this returns, nothing on the medium that the drive uses opens with an earlier key, and
+    /// the superblocks do not have it. Without `keys`, goes on with what an earlier call has begun.
+    ///
+    /// May be dropped, or end with an error, at any time: both keys hold then until another call
+    /// ends. Dropped while it writes superblocks, it leaves a drive that takes no writes until it
+    /// is reopened.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the drive is not encrypted, if snapshots hinder it, if there is nothing to
+    /// go on with, or if there is, and new keys were given; `PermissionDenied` if the new keys were
+    /// not made with a present key; `NoSpace` if there is no room to move; `Corrupt` if a segment
+    /// cannot be emptied; `Busy`, `ReadOnly`, `Poisoned`, `Medium`.
+    pub async fn rekey(&self, keys: Option<&NewKeys>) -> Result<Rekeyed> {
+        let invalid = |what: &'static str| Error::new(ErrorKind::InvalidInput, what);
+        let area = self.with_core(|core| {
+            core.check_writable(0, 0)?;
+            let area = core.superblock().keys.clone();
+            let area = area.ok_or_else(|| invalid("the drive is not encrypted"))?;
+            core.begin_rekey()?;
+            Ok::<_, Error>(area)
+        })?;
+        let _rekeying = Rekeying(self);
+        let was_begun = area.earlier.is_some();
+        let since = match (keys, was_begun) {
+            (Some(keys), false) => self.take_keys(&area, keys).await?,
+            (None, true) => area.since,
+            (Some(_), true) => {
+                return Err(invalid(
+                    "an earlier key is still in use: finish what was begun first, without a new \
+                     key",
+                ));
+            }
+            (None, false) => return Err(invalid("the drive has a single key: nothing was begun")),
+        };
+        self.with_core(|core| core.enter_key(since));
+        let segments = self.core().space().used_before(since);
+        self.move_to_key(since).await?;
+        self.checkpoint().await?;
+        let _turn = self.turn().await;
+        self.core().log().check_poison()?;
+        assert_eq!(self.core().space().used_before(since), 0, "generations only grow");
+        self.update_superblocks(|superblock| {
+            if let Some(keys) = &mut superblock.keys {
+                keys.earlier = None;
+            }
+        })
+        .await?;
+        Ok(Rekeyed { was_begun, segments })
+    }
+
+    /// Lets superblocks have a new key beside the present one; returns from which generation on it
+    /// holds.
+    async fn take_keys(&self, area: &KeyArea, keys: &NewKeys) -> Result<u64> {
+        let cipher = self.medium.cipher();
+        let (slots, wrapped) = keys.decode()?;
+        let master = cipher.unwrap(&wrapped, Wrapped::Next).map_err(|error| {
+            let what = "the new key was not made with the key of the drive";
+            Error::new(ErrorKind::PermissionDenied, what).caused_by(error)
+        })?;
+        let _turn = self.turn().await;
+        self.core().log().check_poison()?;
+        // A clone may have been on its way into the superblocks.
+        self.core().check_snapshots_to_rekey()?;
+        let since = self.core().next_key_since();
+        assert!(since > area.since, "generations only grow");
+        let earlier = cipher.newest().0.clone();
+        cipher.renew(master, since);
+        let earlier = Some(cipher.wrap(&earlier, Wrapped::Earlier));
+        let area = KeyArea { since, earlier, slots };
+        self.update_superblocks(|superblock| superblock.keys = Some(area)).await?;
+        self.core().check_key_unused(since);
+        Ok(since)
+    }
+
+    /// Waits until nothing is left in segments of an earlier generation.
+    async fn move_to_key(&self, since: u64) -> Result<()> {
+        let check_hindrance = |core: &Core| {
+            core.check_no_readers("the key cannot be replaced")?;
+            core.check_snapshots_to_rekey()
+        };
+        self.until_emptied(|_| (), |core| core.rekeyed(since), check_hindrance).await
+    }
+}

@@ -1,0 +1,110 @@
+//! Making the copies of a medium equal after an unclean end.
+//!
+//! A sync covers all copies. What none has covered may be in one copy and not in another, where an
+//! earlier life's remains may lie instead. Recovery takes a batch that any copy has; before that is
+//! called durable, all copies must have it, or a later reader could meet another past:
+//!
+//! ```text
+//! log      ... | durable: every copy | taken by recovery: in one copy at least | end
+//!              ^ watermark           \_____ written to all copies, then synced _/
+//! ```
+//!
+//! A drive that is only read notes instead which copies have such a batch.
+//!
+//! Beyond the end, and in free segments, copies may differ: what is there never counts, whichever
+//! copy is read.
+
+use super::super::log::records::{Body, body_state};
+use super::super::log::walk::Unproven;
+use super::super::log::window::Window;
+use super::super::log::{FIRST_BATCH_OFFSET, UNIT, batch_bytes};
+use crate::base::units::len_u32;
+use crate::base::{Error, ErrorKind, Result};
+use crate::format::{BATCH_HEADER_BYTES, BatchHeader};
+use crate::media::{CopyId, Medium};
+
+/// Writes batches that recovery took to all copies that differ. Not durable before a sync.
+///
+/// # Errors
+/// `Medium`, `NoSpace`.
+pub(crate) async fn make_equal<M: Medium>(
+    medium: &M,
+    segment_bytes: u32,
+    batches: &[Unproven],
+) -> Result<()> {
+    for batch in batches {
+        let Some(bytes) = read_whole(medium, segment_bytes, batch).await else {
+            let what = "a batch of the log can be read no more: try again";
+            let error = Error::new(ErrorKind::Medium, what);
+            return Err(error.in_segment(batch.segment).at_offset(batch.offset.into()));
+        };
+        let from = if batch.is_first { 0 } else { batch.offset };
+        medium.repair(batch.segment, from, &bytes).await?;
+    }
+    Ok(())
+}
+
+/// Returns a batch, and before it the header of the segment if it is the first one, from the first
+/// copy that has all of it.
+async fn read_whole<M: Medium>(
+    medium: &M,
+    segment_bytes: u32,
+    batch: &Unproven,
+) -> Option<Vec<u8>> {
+    let mut window = Window::new(medium, segment_bytes);
+    for copy in medium.copies() {
+        if let Some(bytes) = whole_in(&mut window, copy, batch).await {
+            return Some(bytes);
+        }
+    }
+    None
+}
+
+/// Notes which copies have the batches that recovery took, so that a reader, who cannot make copies
+/// equal, finds one past in all of them.
+pub(super) async fn note_holders<M: Medium>(medium: &M, segment_bytes: u32, batches: &[Unproven]) {
+    let mut window = Window::new(medium, segment_bytes);
+    for batch in batches {
+        let (mut holders, mut end) = (Vec::new(), 0);
+        let from = if batch.is_first { 0 } else { batch.offset };
+        for copy in medium.copies() {
+            if let Some(bytes) = whole_in(&mut window, copy, batch).await {
+                holders.push(copy);
+                end = from + len_u32(bytes.len());
+            }
+        }
+        if !holders.is_empty() {
+            medium.note_holders(&holders, batch.segment, from..end);
+        }
+    }
+}
+
+/// Returns a batch as [`read_whole`] does, from one copy, if that has all of it.
+async fn whole_in<M: Medium>(
+    window: &mut Window<'_, M>,
+    copy: CopyId,
+    batch: &Unproven,
+) -> Option<Vec<u8>> {
+    let &Unproven { segment, offset, checksum, is_first, .. } = batch;
+    let medium = window.medium();
+    window.read_copy(Some(copy));
+    let bytes = window.read(segment, offset, UNIT).await;
+    let (header, found) = BatchHeader::decode_with(bytes, medium.cipher()).ok()?;
+    if found != checksum {
+        return None;
+    }
+    let len = batch_bytes(&header);
+    let bytes = window.read(segment, offset, len).await;
+    let (_, body) = bytes.split_at(BATCH_HEADER_BYTES);
+    if !matches!(body_state(medium.cipher(), &header, body), Body::Whole) {
+        return None;
+    }
+    if !is_first {
+        return Some(bytes.to_vec());
+    }
+    let bytes = window.read(segment, 0, FIRST_BATCH_OFFSET + len).await;
+    // The segment's header may be what this copy lacks.
+    let segment_header = bytes.get(..FIRST_BATCH_OFFSET as usize).unwrap_or_default();
+    let found = crate::format::SegmentHeader::found_in(segment_header)?;
+    (found.generation == header.generation).then(|| bytes.to_vec())
+}

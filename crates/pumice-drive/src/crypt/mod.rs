@@ -1,0 +1,41 @@
+//! Keys and ciphers of encrypted drives.
+//!
+//! ```text
+//! passphrase, key, recovery code --Argon2id or HKDF--> wrapping key --opens a slot--> master key
+//! master key, uuid --HKDF--> payload key | header keys | keys of the MACs
+//!
+//! payload  nonce 12 | AES-256-GCM-SIV ciphertext | tag 16      bound to what it is, see `Binding`
+//! headers  AES-256-XTS, tweaked by their place in one use of a segment, and AES-256-CMAC
+//! ```
+//!
+//! * `cipher`: what a medium carries, and everything else asks: payloads, headers, MACs.
+//! * `keys`: the keys that follow from one master key.
+//! * `xts`: AES-XTS with ciphertext stealing, for units of any length from 16 bytes on.
+//! * `wrap`: a master key under a passphrase or another key.
+//! * `recovery`: recovery codes as people copy them.
+//! * `random`: nonces, salts and keys.
+//!
+//! Knows no record, no slot and no drive: callers say which bytes, and what they are bound to.
+//! `docs/encryption.md` has the reasons.
+
+#![warn(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::indexing_slicing
+)]
+
+mod cipher;
+mod keys;
+mod random;
+mod recovery;
+mod wrap;
+mod xts;
+
+pub use cipher::{Binding, Cipher, MAC_BYTES, PLAIN, SEAL_BYTES, Wrapped};
+pub use keys::{KEY_BYTES, MasterKey};
+pub use random::Randomness;
+pub use recovery::RecoveryCode;
+pub use wrap::{
+    Derivation, KEY_SECRET_BYTES_MIN, NONCE_BYTES, SALT_BYTES, Secret, WRAPPED_BYTES, unwrap, wrap,
+};

@@ -1,0 +1,557 @@
+//! Several media as one: an array, whose members hold one drive together.
+//!
+//! ```text
+//! mirror   segment n, superblocks  -> every member            one may fail, or be damaged
+//! concat   segment n               -> the member that has it  superblocks: every member
+//!
+//! member   | slot 0 | header | slot 1 | header | segment 0 | segment 1 | ...
+//! ```
+//!
+//! A member is laid out like a medium of its own, and has the array's header beside its superblocks
+//! ([`ArrayHeader`](crate::format::ArrayHeader)): who belongs to the array, and which members are
+//! *active*, that is, have everything that is durable.
+//!
+//! Invariants:
+//! * Nothing is reported as written, or as durable, before every active member has it. A member
+//!   that fails is first marked *out* on all others, durably, with a higher number of events. So it
+//!   never counts again as a member that has everything, until it was rebuilt.
+//! * The last active member is never marked out: its errors are those of the array.
+//! * A read is of one active member. Reads alternate, by what each has to do. An error of one is
+//!   answered from another.
+//! * Active members may differ in what no sync has covered, and in segments that are free. The
+//!   drive makes them equal in what it found in the log, before it calls that durable.
+//! * What is repaired was verified by the caller. Bytes of another copy that were not are never
+//!   copied over bytes that can be read.
+//!
+//! * `assemble`: from members to an array, or a refusal. `members`: their states, and how these are
+//!   stored. `rebuild`: adding and removing members while the array is in use. `repair`: one place.
+//!   `patience`: members that do not answer. `found`: reading where members are not equal yet.
+//!
+//! It does not know what the bytes mean, and does not look for members.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{Capabilities, CopyId, Geometry, Medium, SLOTS, SUPERBLOCK_BYTES, slot_offset};
+use crate::base::wait::{Line, WaitQueue};
+use crate::base::{AlignedBuffer, Error, ErrorContext, ErrorKind, Result, SegmentId};
+use crate::crypt::Cipher;
+use crate::format::ArrayLayout;
+
+mod assemble;
+mod found;
+mod members;
+mod patience;
+mod rebuild;
+mod repair;
+#[cfg(test)]
+mod tests;
+
+pub use assemble::{Assembly, NewMember, read_header};
+use found::Holders;
+use members::{Load, Member, Target};
+pub use patience::Patience;
+pub use rebuild::Copying;
+
+/// Weight of a read beside its bytes when loads are compared: the time of an operation in bytes of
+/// a transfer, roughly, for a flash device.
+const READ_COST_BYTES: u64 = 32 << 10;
+
+/// Several media as one. See the [module](self).
+pub struct Array<M> {
+    uuid: Uuid,
+    layout: ArrayLayout,
+    capabilities: Capabilities,
+    is_read_only: bool,
+    events: Cell<u64>,
+    members: RefCell<Vec<Member<M>>>,
+    /// Number of members since the opening, also of those that have left the array.
+    enlisted: Cell<u32>,
+    geometry: Cell<Option<Geometry>>,
+    /// Changes of the list of members that are not stored yet.
+    is_unsaved: Cell<bool>,
+    saving: Line,
+    repairing: Line,
+    /// Number of the read that is next.
+    turn: Cell<usize>,
+    /// Appends and repairs under way, and what is being copied to new members: they keep clear of
+    /// each other.
+    appends: RefCell<Vec<Place>>,
+    copying: RefCell<Vec<Place>>,
+    cleared: WaitQueue,
+    progress: Cell<RebuildProgress>,
+    /// Whether a rebuild is under way.
+    is_copying: Cell<bool>,
+    patience: Option<Patience>,
+    cipher: Cipher,
+    /// Of a reader: where members differ, those that have what the reader has found.
+    holders: RefCell<Holders>,
+}
+
+/// How far the rebuilding of members is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RebuildProgress {
+    /// Bytes that have been copied.
+    pub copied_bytes: u64,
+    /// Bytes to copy, as far as is known; 0 when nothing is being rebuilt.
+    pub total_bytes: u64,
+}
+
+/// The state of an array. Fields appear in JSON under these names.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ArrayInfo {
+    /// Identity of the array.
+    pub uuid: Uuid,
+    /// `mirror` or `concat`.
+    pub layout: String,
+    /// The worst of its members.
+    pub state: ArrayState,
+    /// Changes of the list of members over the array's life.
+    pub events: u64,
+    /// The members.
+    pub members: Vec<MemberInfo>,
+    /// Progress of a rebuild.
+    pub rebuild: RebuildProgress,
+}
+
+/// The state of an array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ArrayState {
+    /// Every member has everything.
+    Online,
+    /// A member is being rebuilt, and none is out.
+    Rebuilding,
+    /// A member is out.
+    Degraded,
+}
+
+/// A member, for display.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MemberInfo {
+    /// Identity.
+    pub uuid: Uuid,
+    /// The copy that it is of a mirror, as [`Medium::copies`] names it.
+    #[serde(skip)]
+    pub copy: CopyId,
+    /// Where it is, or was.
+    pub path: String,
+    /// What it has.
+    pub state: MemberStatus,
+    /// Reads of it that failed since the opening.
+    pub read_errors: u64,
+    /// Places that were damaged and were overwritten with what another member has, since the
+    /// opening.
+    pub repaired: u64,
+    /// Why it is out, if that happened since the opening.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// The state of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MemberStatus {
+    /// It has everything.
+    Online,
+    /// It is getting everything.
+    Rebuilding,
+    /// It failed, or was absent while the array was written to.
+    Out,
+}
+
+impl ArrayInfo {
+    /// Returns what is wrong and what to do, if a member is out.
+    pub fn alert(&self) -> Option<String> {
+        let out: Vec<&str> = self
+            .members
+            .iter()
+            .filter(|member| member.state == MemberStatus::Out)
+            .map(|member| member.path.as_str())
+            .collect();
+        let (first, rest) = out.split_first()?;
+        let others = if rest.is_empty() { "" } else { " and others" };
+        Some(format!(
+            "the mirror is degraded: {first}{others} is out: replace it with `pumice device \
+             replace`"
+        ))
+    }
+}
+
+impl<M: Medium> Array<M> {
+    /// Returns the state of the array.
+    pub fn info(&self) -> ArrayInfo {
+        let members: Vec<MemberInfo> = self.members.borrow().iter().map(Member::info).collect();
+        let has = |state| members.iter().any(|member| member.state == state);
+        let state = if has(MemberStatus::Out) {
+            ArrayState::Degraded
+        } else if has(MemberStatus::Rebuilding) {
+            ArrayState::Rebuilding
+        } else {
+            ArrayState::Online
+        };
+        let layout = match self.layout {
+            ArrayLayout::Mirror => "mirror",
+            ArrayLayout::Concat => "concat",
+        };
+        ArrayInfo {
+            uuid: self.uuid,
+            layout: layout.into(),
+            state,
+            events: self.events.get(),
+            members,
+            rebuild: self.progress.get(),
+        }
+    }
+
+    /// Returns how the array divides the segments of its drive.
+    pub fn layout(&self) -> ArrayLayout {
+        self.layout
+    }
+
+    /// Returns the array with the keys of the drive that is on it.
+    #[must_use]
+    pub fn with_cipher(self, cipher: Cipher) -> Self {
+        Self { cipher, ..self }
+    }
+
+    /// Sets the keys of the drive that is on it.
+    pub fn set_cipher(&mut self, cipher: Cipher) {
+        self.cipher = cipher;
+    }
+
+    /// Returns the media of the members that are in use.
+    pub fn media(&self) -> Vec<Rc<M>> {
+        self.members.borrow().iter().filter_map(|member| member.medium.clone()).collect()
+    }
+
+    /// Performs a write on all members in use, and leaves those out on which it fails.
+    async fn on_all<F>(&self, operation: impl Fn(Rc<M>) -> F) -> Result<()>
+    where
+        F: Future<Output = Result<()>>,
+    {
+        let targets = self.targets();
+        let results = self.on_each(&targets, operation).await;
+        self.settle(&targets, results).await
+    }
+
+    /// Returns the member that has a segment, and its number there.
+    fn place(&self, segment: SegmentId) -> Result<(Rc<M>, SegmentId)> {
+        let members = self.members.borrow();
+        let found = members.iter().find_map(|member| {
+            let number = segment.0.checked_sub(member.entry.first_segment)?;
+            (number < member.entry.segment_count).then_some((member, SegmentId(number)))
+        });
+        let (member, number) =
+            found.or_error(ErrorKind::InvalidInput, "no member of the array has the segment")?;
+        let medium = member.medium.clone();
+        let medium = medium.or_error(ErrorKind::Medium, "a member of the array is absent")?;
+        Ok((medium, number))
+    }
+
+    /// Chooses an active member that was not tried: the one that has least to read.
+    fn choose(&self, tried: &[Uuid]) -> Option<Target<M>> {
+        let members = self.members.borrow();
+        let turn = self.turn.replace(self.turn.get().wrapping_add(1));
+        let mut best: Option<(u64, usize)> = None;
+        for step in 0..members.len() {
+            // The first member answers a reader that must not see two pasts.
+            let start = if self.is_read_only { 0 } else { turn };
+            let index = start.wrapping_add(step) % members.len();
+            let Some(member) = members.get(index) else { continue };
+            if !member.is_readable() || tried.contains(&member.entry.uuid) {
+                continue;
+            }
+            let load = if self.is_read_only { 0 } else { member.load.get() };
+            if best.is_none_or(|(least, _)| load < least) {
+                best = Some((load, index));
+            }
+        }
+        members.get(best?.1).and_then(Member::target)
+    }
+
+    /// Adds a member to the list.
+    fn enlist(&self, member: Member<M>) {
+        let enlisted = self.enlisted.get();
+        let copy = CopyId(enlisted);
+        self.enlisted.set(enlisted.checked_add(1).expect("2^32 members since the opening"));
+        self.members.borrow_mut().push(Member { copy, ..member });
+    }
+
+    /// Returns the active member that is a copy.
+    fn copy_of(&self, copy: CopyId) -> Result<Target<M>> {
+        let members = self.members.borrow();
+        let mut found = members.iter().filter(|member| member.is_readable());
+        let found = found.find(|member| member.copy == copy).and_then(Member::target);
+        found.or_error(ErrorKind::Medium, "the mirror has no such copy any more")
+    }
+
+    async fn read_mirrored(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: AlignedBuffer,
+    ) -> (AlignedBuffer, Result<()>) {
+        let (buffer, result) = self.read_any(segment, offset, buffer).await;
+        if self.holders.borrow().is_empty() {
+            return (buffer, result);
+        }
+        self.read_as_found(segment, offset, buffer, result).await
+    }
+
+    /// Waits until nothing is copied to the range of an append, which counts as under way until the
+    /// guard is dropped.
+    async fn enter_append(&self, append: Place) -> Appending<'_, M> {
+        let is_clear = || {
+            let copying = self.copying.borrow();
+            (!copying.iter().any(|copy| overlap(copy, &append))).then_some(())
+        };
+        self.cleared.wait_for(is_clear).await;
+        self.appends.borrow_mut().push(append.clone());
+        Appending { array: self, append }
+    }
+
+    fn check_geometry(&self, geometry: Geometry) -> Result<()> {
+        let headers_end = slot_offset(SLOTS - 1) + SUPERBLOCK_BYTES as u64;
+        if geometry.data_offset < headers_end {
+            let what = "segments begin too early for an array: its headers would be overwritten";
+            return Err(Error::new(ErrorKind::InvalidInput, what));
+        }
+        let members = self.members.borrow();
+        let segments: u64 =
+            members.iter().map(|member| u64::from(member.entry.segment_count)).sum();
+        if self.layout == ArrayLayout::Concat && segments < u64::from(geometry.segment_count) {
+            let what = "the members of the array have fewer segments than the drive";
+            return Err(Error::new(ErrorKind::InvalidInput, what));
+        }
+        Ok(())
+    }
+
+    /// Returns the geometry of a member in that of the array.
+    fn geometry_of(&self, member: &Member<M>, geometry: Geometry) -> Geometry {
+        match self.layout {
+            ArrayLayout::Mirror => geometry,
+            ArrayLayout::Concat => {
+                let Geometry { segment_count, .. } = geometry;
+                let entry = &member.entry;
+                let segment_count = segment_count.saturating_sub(entry.first_segment);
+                Geometry { segment_count: segment_count.min(entry.segment_count), ..geometry }
+            }
+        }
+    }
+}
+
+/// A range of a segment.
+type Place = (SegmentId, Range<u32>);
+
+fn overlap(one: &Place, other: &Place) -> bool {
+    one.0 == other.0 && one.1.start < other.1.end && other.1.start < one.1.end
+}
+
+fn remove(places: &RefCell<Vec<Place>>, place: &Place) {
+    let mut places = places.borrow_mut();
+    let at = places.iter().position(|other| other == place);
+    places.swap_remove(at.expect("what is under way is noted"));
+}
+
+/// An append or a repair under way.
+struct Appending<'a, M> {
+    array: &'a Array<M>,
+    append: Place,
+}
+
+impl<M> Drop for Appending<'_, M> {
+    fn drop(&mut self) {
+        remove(&self.array.appends, &self.append);
+        if !self.array.copying.borrow().is_empty() {
+            self.array.cleared.wake_all();
+        }
+    }
+}
+
+/// Returns the place of an append.
+fn place_of(segment: SegmentId, offset: u32, buffer: &AlignedBuffer) -> Place {
+    let len = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
+    (segment, offset..offset.saturating_add(len))
+}
+
+impl<M: Medium> Medium for Array<M> {
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn cipher(&self) -> &Cipher {
+        &self.cipher
+    }
+
+    fn set_geometry(&self, geometry: Geometry) -> Result<()> {
+        self.check_geometry(geometry)?;
+        let members = self.members.borrow();
+        let mut changed: Vec<&Member<M>> = Vec::new();
+        for member in members.iter() {
+            let Some(medium) = &member.medium else { continue };
+            if let Err(error) = medium.set_geometry(self.geometry_of(member, geometry)) {
+                for (member, old) in changed.iter().zip(self.geometry.get().into_iter().cycle()) {
+                    let old = self.geometry_of(member, old);
+                    let _ = member.medium.as_ref().map(|medium| medium.set_geometry(old));
+                }
+                return Err(error);
+            }
+            changed.push(member);
+        }
+        drop(changed);
+        drop(members);
+        self.geometry.set(Some(geometry));
+        Ok(())
+    }
+
+    fn reserve(&self) -> Result<()> {
+        self.media().iter().try_for_each(|medium| medium.reserve())
+    }
+
+    fn misplaced(&self) -> Option<String> {
+        self.media().iter().find_map(|medium| medium.misplaced())
+    }
+
+    async fn append(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: Arc<AlignedBuffer>,
+    ) -> Result<()> {
+        if self.layout == ArrayLayout::Concat {
+            let (medium, segment) = self.place(segment)?;
+            return medium.append(segment, offset, buffer).await;
+        }
+        let _append = self.enter_append(place_of(segment, offset, &buffer)).await;
+        self.on_all(|medium| {
+            let buffer = buffer.clone();
+            async move { medium.append(segment, offset, buffer).await }
+        })
+        .await
+    }
+
+    async fn append_durably(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: Arc<AlignedBuffer>,
+    ) -> Result<()> {
+        if self.layout == ArrayLayout::Concat {
+            let (medium, segment) = self.place(segment)?;
+            return medium.append_durably(segment, offset, buffer).await;
+        }
+        let _append = self.enter_append(place_of(segment, offset, &buffer)).await;
+        self.on_all(|medium| {
+            let buffer = buffer.clone();
+            async move { medium.append_durably(segment, offset, buffer).await }
+        })
+        .await
+    }
+
+    fn spare_buffer(&self) -> Option<AlignedBuffer> {
+        let members = self.members.borrow();
+        members.iter().find_map(|member| member.medium.as_ref()?.spare_buffer())
+    }
+
+    async fn read(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: AlignedBuffer,
+    ) -> (AlignedBuffer, Result<()>) {
+        if self.layout == ArrayLayout::Mirror {
+            return self.read_mirrored(segment, offset, buffer).await;
+        }
+        match self.place(segment) {
+            Ok((medium, segment)) => medium.read(segment, offset, buffer).await,
+            Err(error) => (buffer, Err(error)),
+        }
+    }
+
+    async fn sync(&self) -> Result<()> {
+        self.on_all(|medium| async move { medium.sync().await }).await
+    }
+
+    /// A member on which it fails keeps the space.
+    async fn discard(&self, segment: SegmentId) -> Result<()> {
+        if self.layout == ArrayLayout::Concat {
+            let (medium, segment) = self.place(segment)?;
+            return medium.discard(segment).await;
+        }
+        let targets = self.targets();
+        let discard = |medium: Rc<M>| async move { medium.discard(segment).await };
+        let results = self.on_each(&targets, discard).await;
+        self.save().await?;
+        let mut in_use = targets.iter().zip(results).filter(|(target, _)| self.is_used(target));
+        in_use.find_map(|(_, result)| result.err()).map_or(Ok(()), Err)
+    }
+
+    async fn read_superblock(&self, slot: u32) -> Result<AlignedBuffer> {
+        self.read_any_superblock(slot).await
+    }
+
+    async fn write_superblock(&self, slot: u32, bytes: AlignedBuffer) -> Result<()> {
+        self.on_all(|medium| {
+            let bytes = bytes.clone();
+            async move { medium.write_superblock(slot, bytes).await }
+        })
+        .await
+    }
+
+    fn copies(&self) -> Vec<CopyId> {
+        if self.layout == ArrayLayout::Concat {
+            return vec![CopyId::default()];
+        }
+        let members = self.members.borrow();
+        members.iter().filter(|member| member.is_readable()).map(|member| member.copy).collect()
+    }
+
+    async fn read_copy(
+        &self,
+        copy: CopyId,
+        segment: SegmentId,
+        offset: u32,
+        buffer: AlignedBuffer,
+    ) -> (AlignedBuffer, Result<()>) {
+        if self.layout == ArrayLayout::Concat {
+            return self.read(segment, offset, buffer).await;
+        }
+        let target = match self.copy_of(copy) {
+            Ok(target) => target,
+            Err(error) => return (buffer, Err(error)),
+        };
+        if let Err(error) = self.check_holds(&target, place_of(segment, offset, &buffer)) {
+            return (buffer, Err(error));
+        }
+        let (buffer, result) = self.read_one(&target, segment, offset, buffer).await;
+        if let Err(error) = &result {
+            self.note_read_error(target.uuid, error);
+        }
+        (buffer, result)
+    }
+
+    async fn read_superblock_copy(&self, copy: CopyId, slot: u32) -> Result<AlignedBuffer> {
+        if self.layout == ArrayLayout::Concat {
+            return self.read_superblock(slot).await;
+        }
+        self.read_superblock_of(&self.copy_of(copy)?, slot).await
+    }
+
+    async fn repair(&self, segment: SegmentId, offset: u32, bytes: &[u8]) -> Result<u32> {
+        self.repair_mirrored(segment, offset, bytes).await
+    }
+
+    fn note_holders(&self, copies: &[CopyId], segment: SegmentId, range: Range<u32>) {
+        self.note_found(copies, segment, range);
+    }
+
+    fn array(&self) -> Option<ArrayInfo> {
+        Some(self.info())
+    }
+}

@@ -1,0 +1,482 @@
+//! Changing the members of a mirror while it is in use.
+//!
+//! ```text
+//! add: superblocks zeroed, header: rebuilding -> it gets every write from now on
+//!   -> copy: what the drive says is in use, piece by piece, while nothing else is written there
+//!      (the drive verifies what it is shown of that, and repairs what one member had damaged)
+//!   -> superblocks by the drive -> sync -> header: active, and without the member it replaces
+//! ```
+//!
+//! A crash before the end leaves a member that is still being rebuilt, and what it replaces: the
+//! copying begins anew, of what is then in use.
+
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use futures_util::stream::{StreamExt, iter};
+use uuid::Uuid;
+
+use super::assemble::{NewMember, check_path};
+use super::members::{Member, write_header};
+use super::{Array, Place, RebuildProgress, Target, overlap, remove};
+use crate::base::{AlignedBuffer, Error, ErrorContext, ErrorKind, Result, SegmentId, ensure};
+use crate::format::{ARRAY_MEMBERS_MAX, ArrayLayout, ArrayMember, MemberState};
+use crate::media::{Medium, SLOTS, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
+
+/// Bytes that are copied at once: appends to them wait meanwhile.
+const PIECE_BYTES: u32 = 1 << 20;
+
+/// Pieces of a segment that are copied at once: while one is written, the next are read.
+const PIECES_AT_ONCE: usize = 3;
+
+/// Bytes that are copied at once where a piece cannot be read as a whole.
+const PAGE_BYTES: u32 = 4096;
+
+impl<M: Medium> Array<M> {
+    /// Adds a member to a mirror, which gets every write from now on and has to get what was
+    /// written before by [`Array::copy`]. What its medium held is gone.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the array is no mirror, has too many members or this one, or if the medium
+    /// is too small; `Medium` if it fails. Nothing has changed then.
+    pub async fn add_member(&self, medium: M, new: NewMember) -> Result<()> {
+        self.add(medium, new, None).await
+    }
+
+    /// As [`Array::add_member`], for a member that takes the place of another one, which leaves the
+    /// array when this one is complete.
+    ///
+    /// # Errors
+    /// As [`Array::add_member`]; `NotFound` if there is no such member.
+    pub async fn replace_member(&self, medium: M, new: NewMember, old: Uuid) -> Result<()> {
+        self.check_known(old)?;
+        self.add(medium, new, Some(old)).await
+    }
+
+    async fn add(&self, medium: M, new: NewMember, replaces: Option<Uuid>) -> Result<()> {
+        const INVALID: ErrorKind = ErrorKind::InvalidInput;
+        ensure(self.layout == ArrayLayout::Mirror, INVALID, "the array is no mirror")?;
+        check_path(&new.path)?;
+        self.check_room()?;
+        self.clear_new_member(&medium).await?;
+        // The drive may have grown meanwhile. From here on it does so with this member.
+        self.take_geometry(&medium)?;
+        self.check_room()?;
+        replaces.map_or(Ok(()), |old| self.check_known(old))?;
+        let entry = ArrayMember {
+            uuid: new.uuid,
+            state: MemberState::Rebuilding,
+            events: 0,
+            first_segment: 0,
+            segment_count: 0,
+            path: new.path,
+            replaces,
+        };
+        let is_new = self.members.borrow().iter().all(|member| member.entry.uuid != new.uuid);
+        ensure(is_new, INVALID, "the array has this member")?;
+        self.enlist(Member::new(entry, Some(Rc::new(medium))));
+        self.note_change();
+        self.save().await
+    }
+
+    /// Clears what a medium held that is to become a member of a mirror. It answers, then.
+    ///
+    /// # Errors
+    /// `InvalidInput` if it is too small; `Medium` if it fails, or does not answer in time.
+    pub async fn clear_new_member(&self, medium: &M) -> Result<()> {
+        self.take_geometry(medium)?;
+        self.of_new_member(clear_superblocks(medium)).await?;
+        self.of_new_member(medium.sync()).await
+    }
+
+    fn check_known(&self, uuid: Uuid) -> Result<()> {
+        let is_known = self.members.borrow().iter().any(|member| member.entry.uuid == uuid);
+        ensure(is_known, ErrorKind::NotFound, "the array has no such member")
+    }
+
+    fn check_room(&self) -> Result<()> {
+        let is_room = self.members.borrow().len() < ARRAY_MEMBERS_MAX;
+        let what = "an array has at most 8 members: remove one first";
+        ensure(is_room, ErrorKind::InvalidInput, what)
+    }
+
+    /// Divides the medium of a new member of a mirror as the drive is divided now.
+    fn take_geometry(&self, medium: &M) -> Result<()> {
+        let geometry = self.geometry.get();
+        let geometry = geometry.or_error(ErrorKind::InvalidInput, "the array is not in use")?;
+        medium.set_geometry(geometry)
+    }
+
+    /// Waits for a medium that is no member yet, within the limit.
+    async fn of_new_member(&self, operation: impl Future<Output = Result<()>>) -> Result<()> {
+        let what = "the new member does not answer";
+        let ended = self.in_limit(operation).await;
+        ended.unwrap_or_else(|| Err(Error::new(ErrorKind::Medium, what)))
+    }
+
+    /// Adds a member at the end of a concatenation, for `segment_count` more segments. What its
+    /// medium held is gone. The drive can grow when this returns, and its next superblocks are also
+    /// on the new member.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the array is no concatenation, or has too many members or segments, `Busy`
+    /// if it was changed meanwhile: nothing has changed. `Medium`: it may be a member, which has no
+    /// segments yet.
+    pub async fn extend(&self, medium: M, new: NewMember) -> Result<()> {
+        const INVALID: ErrorKind = ErrorKind::InvalidInput;
+        ensure(self.layout == ArrayLayout::Concat, INVALID, "the array is no concatenation")?;
+        let geometry = self.geometry.get().or_error(INVALID, "the array is not in use")?;
+        let (first, count) = self.last_segments();
+        let entry = ArrayMember {
+            uuid: new.uuid,
+            state: MemberState::Active,
+            events: 0,
+            first_segment: first.saturating_add(count),
+            segment_count: new.segment_count,
+            path: new.path,
+            replaces: None,
+        };
+        let member = Member::new(entry.clone(), Some(Rc::new(medium)));
+        let mut header = self.header_of(entry.uuid);
+        header.events += 1;
+        header.members.push(entry);
+        if let Some(what) = header.impossible() {
+            return Err(Error::new(INVALID, what));
+        }
+        let medium = member.medium.clone().expect("a new member is present");
+        medium.set_geometry(self.geometry_of(&member, geometry))?;
+        self.of_new_member(clear_superblocks(&*medium)).await?;
+        // Before the others know of it: they are nothing without a member that they list.
+        self.of_new_member(write_header(&*medium, header.encode())).await?;
+        let is_as_before = self.events.get() + 1 == header.events
+            && self.geometry.get() == Some(geometry)
+            && self.last_segments() == (first, count);
+        ensure(is_as_before, ErrorKind::Busy, "the array was changed meanwhile: try again")?;
+        self.enlist(member);
+        self.note_change();
+        self.save().await
+    }
+
+    /// Returns the first segment of the last member of a concatenation, and how many it has.
+    pub fn last_segments(&self) -> (u32, u32) {
+        let members = self.members.borrow();
+        members.last().map_or((0, 0), |last| (last.entry.first_segment, last.entry.segment_count))
+    }
+
+    /// Checks that a member of a concatenation can leave it: the last one of several.
+    ///
+    /// # Errors
+    /// `InvalidInput`, with what to do.
+    pub fn check_last(&self, uuid: Uuid) -> Result<()> {
+        const INVALID: ErrorKind = ErrorKind::InvalidInput;
+        let members = self.members.borrow();
+        ensure(members.len() > 1, INVALID, "it is the only member")?;
+        let last = members.last().or_error(INVALID, "the array has no members")?;
+        if last.entry.uuid == uuid {
+            return Ok(());
+        }
+        let what = format!(
+            "only the last member of a concatenation can be removed, which is {}: its segments \
+             come last",
+            last.entry.path
+        );
+        Err(Error::new(INVALID, what))
+    }
+
+    /// Returns whether a member of this path is in use.
+    pub fn is_in_use(&self, path: &str) -> bool {
+        let members = self.members.borrow();
+        members.iter().any(|member| member.entry.path == path && member.medium.is_some())
+    }
+
+    /// Returns whether a member is being rebuilt.
+    pub fn is_rebuilding(&self) -> bool {
+        !self.rebuilding().is_empty()
+    }
+
+    /// Sets how many bytes are to be copied.
+    pub fn begin_progress(&self, total_bytes: u64) {
+        self.progress.set(RebuildProgress { copied_bytes: 0, total_bytes });
+    }
+
+    fn rebuilding(&self) -> Vec<Target<M>> {
+        let members = self.members.borrow();
+        let rebuilding = |member: &&Member<M>| member.entry.state == MemberState::Rebuilding;
+        members.iter().filter(rebuilding).filter_map(Member::target).collect()
+    }
+
+    /// Notes that members are being rebuilt, until the guard is dropped; `None` if they are so
+    /// already.
+    pub fn begin_copying(&self) -> Option<Copying<'_, M>> {
+        (!self.is_copying.replace(true)).then_some(Copying(self))
+    }
+
+    /// Copies a part of a segment to the members that are being rebuilt. The caller keeps the
+    /// segment from being discarded. Calls `show` with what it has copied, and where that is, in
+    /// order; without what cannot be read. A member that cannot be written is out.
+    ///
+    /// # Errors
+    /// `Medium` if the list of members cannot be stored.
+    pub async fn copy(
+        &self,
+        segment: SegmentId,
+        range: Range<u32>,
+        show: &mut dyn FnMut(u32, &[u8]),
+    ) -> Result<()> {
+        let pieces = range.clone().step_by(PIECE_BYTES as usize);
+        let copies = pieces.map(|from| async move {
+            let piece = from..range.end.min(from.saturating_add(PIECE_BYTES));
+            if !self.is_rebuilding() {
+                return Ok(None);
+            }
+            let _piece = self.enter_copy(segment, piece.clone()).await;
+            let bytes = u64::from(piece.end - piece.start);
+            let copied = self.copy_piece(segment, piece.clone()).await?;
+            let copied = match copied {
+                Ok(copied) => Some((from, copied)),
+                Err(_) => {
+                    self.copy_pages(segment, piece).await?;
+                    None
+                }
+            };
+            let progress = self.progress.get();
+            let copied_bytes = progress.copied_bytes + bytes;
+            let total_bytes = progress.total_bytes.max(copied_bytes);
+            self.progress.set(RebuildProgress { copied_bytes, total_bytes });
+            Ok(copied)
+        });
+        let mut copies = iter(copies).buffered(PIECES_AT_ONCE);
+        while let Some(copied) = copies.next().await {
+            if let Some((from, bytes)) = copied? {
+                show(from, &bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies what can be read of a piece. The rest is no worse on the new member.
+    async fn copy_pages(&self, segment: SegmentId, piece: Range<u32>) -> Result<()> {
+        for from in piece.step_by(PAGE_BYTES as usize) {
+            if let Err(error) = self.copy_piece(segment, from..from + PAGE_BYTES).await? {
+                tracing::warn!(
+                    %segment,
+                    offset = from,
+                    error = %error.chain(),
+                    "a page cannot be read on any member, and is missing on the new one"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies a piece at once. Returns it, or why it cannot be read.
+    async fn copy_piece(
+        &self,
+        segment: SegmentId,
+        piece: Range<u32>,
+    ) -> Result<Result<Arc<AlignedBuffer>>> {
+        let buffer = AlignedBuffer::zeroed((piece.end - piece.start) as usize);
+        let (bytes, read) = self.read_mirrored(segment, piece.start, buffer).await;
+        if let Err(error) = read {
+            return Ok(Err(error));
+        }
+        let bytes = Arc::new(bytes);
+        let targets = self.rebuilding();
+        let write = |medium: Rc<M>| {
+            let bytes = bytes.clone();
+            async move { medium.append(segment, piece.start, bytes).await }
+        };
+        for (target, written) in targets.iter().zip(self.on_each(&targets, write).await) {
+            if let Err(error) = written {
+                self.leave_out(target.uuid, &error);
+            }
+        }
+        self.save().await?;
+        Ok(Ok(bytes))
+    }
+
+    async fn enter_copy(&self, segment: SegmentId, piece: Range<u32>) -> Piece<'_, M> {
+        let copy = (segment, piece);
+        self.copying.borrow_mut().push(copy.clone());
+        let copying = Piece { array: self, copy: copy.clone() };
+        let is_clear = || {
+            let appends = self.appends.borrow();
+            (!appends.iter().any(|append| overlap(append, &copy))).then_some(())
+        };
+        self.cleared.wait_for(is_clear).await;
+        copying
+    }
+
+    /// Makes the members that are being rebuilt active. Everything in use has been copied to them,
+    /// and the superblocks were written. Those that they replace leave the array.
+    ///
+    /// # Errors
+    /// `Medium` if no member could be rebuilt.
+    pub async fn finish_rebuild(&self) -> Result<()> {
+        self.sync().await?;
+        let (mut has_finished, mut replaced) = (false, Vec::new());
+        for member in self.members.borrow_mut().iter_mut() {
+            if member.entry.state == MemberState::Rebuilding && member.medium.is_some() {
+                member.entry.state = MemberState::Active;
+                replaced.extend(member.entry.replaces.take());
+                has_finished = true;
+                tracing::info!(member = %member.entry.path, "a member of the array is rebuilt");
+            }
+        }
+        self.progress.set(RebuildProgress::default());
+        let what = "the new member failed while it was being rebuilt";
+        ensure(has_finished, ErrorKind::Medium, what)?;
+        let removed: Vec<_> = {
+            let mut members = self.members.borrow_mut();
+            let is_replaced = |uuid: &Uuid| replaced.contains(uuid);
+            members.iter_mut().for_each(|member| {
+                member.entry.replaces.take_if(|old| is_replaced(old));
+            });
+            members.extract_if(.., |member| is_replaced(&member.entry.uuid)).collect()
+        };
+        self.note_change();
+        self.save().await?;
+        for member in &removed {
+            self.in_limit(forget(member)).await;
+        }
+        Ok(())
+    }
+
+    /// Removes a member of a mirror, or the last one of a concatenation that has no segment of the
+    /// drive.
+    ///
+    /// # Errors
+    /// `NotFound`; `InvalidInput` if it is the last one that has everything, or has segments of the
+    /// drive. Nothing has changed then.
+    pub async fn remove_member(&self, uuid: Uuid) -> Result<()> {
+        const INVALID: ErrorKind = ErrorKind::InvalidInput;
+        if self.layout == ArrayLayout::Concat {
+            self.check_last(uuid)?;
+            let segments = self.geometry.get().map_or(u32::MAX, |geometry| geometry.segment_count);
+            let is_empty = segments <= self.last_segments().0;
+            ensure(is_empty, INVALID, "it has segments of the drive: shrink the drive first")?;
+        }
+        let removed;
+        {
+            let mut members = self.members.borrow_mut();
+            let at = members.iter().position(|member| member.entry.uuid == uuid);
+            let at = at.or_error(ErrorKind::NotFound, "the array has no such member")?;
+            let mut others = members.iter().enumerate().filter(|(index, _)| *index != at);
+            let is_safe = others.any(|(_, member)| member.is_readable());
+            let what = "it is the only member that has everything: add another one first";
+            ensure(is_safe, INVALID, what)?;
+            removed = members.remove(at);
+            members.iter_mut().for_each(|member| {
+                member.entry.replaces.take_if(|old| *old == uuid);
+            });
+        }
+        self.note_change();
+        self.save().await?;
+        self.in_limit(forget(&removed)).await;
+        Ok(())
+    }
+
+    /// Stops using a member, which stays listed as one that is out.
+    ///
+    /// # Errors
+    /// As [`Array::remove_member`].
+    pub async fn fail_member(&self, uuid: Uuid) -> Result<()> {
+        const INVALID: ErrorKind = ErrorKind::InvalidInput;
+        ensure(self.layout == ArrayLayout::Mirror, INVALID, "the array is no mirror")?;
+        {
+            let members = self.members.borrow();
+            let is_known = members.iter().any(|member| member.entry.uuid == uuid);
+            ensure(is_known, ErrorKind::NotFound, "the array has no such member")?;
+            let mut others = members.iter().filter(|member| member.entry.uuid != uuid);
+            let what = "it is the only member that has everything: add another one first";
+            ensure(others.any(Member::is_readable), INVALID, what)?;
+        }
+        self.leave_out(uuid, &Error::new(ErrorKind::Medium, "it was declared failed"));
+        self.save().await
+    }
+
+    /// Returns the member at a path that is being rebuilt in the place of another one, or, without
+    /// that, as one more.
+    pub fn rebuilding_at(&self, path: &str, replaced: Option<Uuid>) -> Option<Uuid> {
+        let members = self.members.borrow();
+        let found = members.iter().find(|member| {
+            member.entry.path == path
+                && member.entry.state == MemberState::Rebuilding
+                && member.entry.replaces == replaced
+                && member.medium.is_some()
+        });
+        found.map(|member| member.entry.uuid)
+    }
+
+    /// Returns the members that stand in the way of a new one at a path, in the place of another
+    /// one: what is out at that path, and what was to take that place and is not complete.
+    pub fn superseded(&self, path: &str, replaced: Option<Uuid>) -> Vec<Uuid> {
+        let members = self.members.borrow();
+        let is_superseded = |member: &&Member<M>| {
+            let entry = &member.entry;
+            let is_out = entry.state == MemberState::Out && entry.path == path;
+            is_out || replaced.is_some() && entry.replaces == replaced
+        };
+        members.iter().filter(is_superseded).map(|member| member.entry.uuid).collect()
+    }
+
+    /// Returns the member at a path.
+    ///
+    /// # Errors
+    /// `NotFound`, with the paths of the members.
+    pub fn member_at(&self, path: &str) -> Result<Uuid> {
+        let members = self.members.borrow();
+        let found = members.iter().find(|member| member.entry.path == path);
+        found.map(|member| member.entry.uuid).ok_or_else(|| {
+            let paths: Vec<&str> = members.iter().map(|member| &*member.entry.path).collect();
+            let what = format!("{path} is no member: the members are {}", paths.join(", "));
+            Error::new(ErrorKind::NotFound, what)
+        })
+    }
+}
+
+/// Overwrites the superblocks of a new member.
+async fn clear_superblocks<M: Medium>(medium: &M) -> Result<()> {
+    for slot in 0..SUPERBLOCK_SLOTS {
+        medium.write_superblock(slot, AlignedBuffer::zeroed(SUPERBLOCK_BYTES)).await?;
+    }
+    Ok(())
+}
+
+/// Overwrites headers and superblocks of a member that was removed, so that it is not taken for a
+/// part of the drive. If that fails, or it does not answer, the others know.
+async fn forget<M: Medium>(member: &Member<M>) {
+    let Some(medium) = &member.medium else { return };
+    for slot in (0..SLOTS).rev() {
+        let zeroes = AlignedBuffer::zeroed(SUPERBLOCK_BYTES);
+        if medium.write_superblock(slot, zeroes).await.is_err() {
+            return;
+        }
+    }
+    let _ = medium.sync().await;
+}
+
+/// A piece is being copied.
+struct Piece<'a, M> {
+    array: &'a Array<M>,
+    copy: Place,
+}
+
+impl<M> Drop for Piece<'_, M> {
+    fn drop(&mut self) {
+        remove(&self.array.copying, &self.copy);
+        self.array.cleared.wake_all();
+    }
+}
+
+/// Members are being rebuilt.
+pub struct Copying<'a, M>(&'a Array<M>);
+
+impl<M> Drop for Copying<'_, M> {
+    fn drop(&mut self) {
+        self.0.is_copying.set(false);
+    }
+}
+
+const _: () = assert!(PIECE_BYTES.is_multiple_of(PAGE_BYTES), "pieces are whole pages");

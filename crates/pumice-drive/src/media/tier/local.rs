@@ -1,0 +1,307 @@
+//! The journal: a local medium that is divided into slots, each of which holds one use of a
+//! segment.
+//!
+//! ```text
+//! superblock slots     the journal's state, in turn   (of a drive: its superblock)
+//! segment 0            the superblock slots of the drive
+//! segment 1, 2 ..      slots: | header 4 KiB | the bytes of a segment |
+//! ```
+//!
+//! A slot is free, or its header says whose use it holds. A slot that is given up may be used again
+//! only once it is durable that its header says so no more: after a power loss, an old header must
+//! not vouch for the bytes of another use.
+//!
+//! ```text
+//! free, warm -- allocate --> held -- dropped --> dropped -- header zeroed --> zeroed
+//! zeroed -- sync --> warm
+//! ```
+//!
+//! A warm slot was written before. Durable appends to others cost a commit of the file system's
+//! journal each, so a segment that is begun by a durable append gets a warm one if there is any,
+//! and before hosts that flush often need one, a free slot is filled with zeroes.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::object::{Journal, SlotHeader};
+use crate::base::{AlignedBuffer, Error, ErrorKind, Result, SegmentId};
+use crate::media::{Geometry, Medium, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS, SUPERBLOCK_STRIDE};
+
+/// Bytes of the header of a slot.
+pub(super) const HEADER_BYTES: u32 = 4096;
+
+/// A local medium, as slots.
+pub(super) struct Local<L> {
+    medium: L,
+    segment_bytes: u32,
+    journal: RefCell<Journal>,
+    space: Rc<Space>,
+}
+
+/// Slots that hold no use.
+#[derive(Default)]
+struct Space {
+    dropped: RefCell<Vec<u32>>,
+    zeroed: RefCell<Vec<u32>>,
+    free: RefCell<Vec<u32>>,
+    warm: RefCell<Vec<u32>>,
+}
+
+/// A slot, until it is dropped.
+pub(super) struct Slot {
+    number: u32,
+    space: Rc<Space>,
+    /// Whether its header is zero, and all of it was written.
+    is_warm: Cell<bool>,
+}
+
+impl Slot {
+    fn new(number: u32, space: &Rc<Space>) -> Self {
+        Self { number, space: space.clone(), is_warm: Cell::new(false) }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let space = &self.space;
+        let list = if self.is_warm.get() { &space.warm } else { &space.dropped };
+        list.borrow_mut().push(self.number);
+    }
+}
+
+/// Returns the division of a local medium into slots.
+pub(super) fn geometry(segment_bytes: u32, slots: u32) -> Geometry {
+    Geometry {
+        segment_bytes: segment_bytes + HEADER_BYTES,
+        segment_count: slots + 1,
+        data_offset: u64::from(SUPERBLOCK_SLOTS) * SUPERBLOCK_STRIDE,
+    }
+}
+
+impl<L: Medium> Local<L> {
+    /// Divides an empty medium into slots. Nothing is written yet, but what an earlier journal has
+    /// left where this one has its headers is cleared: it may be one of the same drive.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if the medium is not empty; those of the medium.
+    pub(super) async fn format(medium: L, journal: Journal) -> Result<Self> {
+        for slot in 0..SUPERBLOCK_SLOTS {
+            if medium.read_superblock(slot).await?.iter().any(|&byte| byte != 0) {
+                let what = "the journal is not empty: it belongs to a drive";
+                return Err(Error::new(ErrorKind::AlreadyExists, what));
+            }
+        }
+        medium.set_geometry(geometry(journal.segment_bytes, journal.slots))?;
+        let space = Rc::new(Space::default());
+        // Taken from the end: the first ones first.
+        space.free.borrow_mut().extend((1..=journal.slots).rev());
+        let (segment_bytes, slots) = (journal.segment_bytes, journal.slots);
+        let local = Self { medium, segment_bytes, journal: RefCell::new(journal), space };
+        local.clear(slots).await?;
+        Ok(local)
+    }
+
+    /// Clears, durably, the headers of all slots, and the superblock slots of the drive.
+    async fn clear(&self, slots: u32) -> Result<()> {
+        let superblocks = (0..SUPERBLOCK_SLOTS).map(|slot| (0, self.superblock_offset(slot)));
+        let headers = (1..=slots).map(|number| (number, 0));
+        let mut is_clean = true;
+        for (segment, offset) in superblocks.chain(headers) {
+            let buffer = AlignedBuffer::zeroed(HEADER_BYTES as usize);
+            let (page, read) = self.medium.read(SegmentId(segment), offset, buffer).await;
+            if read.is_ok() && page.iter().all(|&byte| byte == 0) {
+                continue;
+            }
+            let zeroes = Arc::new(AlignedBuffer::zeroed(HEADER_BYTES as usize));
+            self.medium.append(SegmentId(segment), offset, zeroes).await?;
+            is_clean = false;
+        }
+        if is_clean { Ok(()) } else { self.medium.sync().await }
+    }
+
+    /// Opens a journal. Returns the slots in use.
+    ///
+    /// # Errors
+    /// `NotADrive` if there is none; `Corrupt`; those of the medium.
+    pub(super) async fn open(medium: L) -> Result<(Self, Vec<(SlotHeader, Slot)>)> {
+        let journal = find_journal(&medium).await??;
+        medium.set_geometry(geometry(journal.segment_bytes, journal.slots))?;
+        let space = Rc::new(Space::default());
+        let mut used = Vec::new();
+        for number in (1..=journal.slots).rev() {
+            let buffer = AlignedBuffer::zeroed(HEADER_BYTES as usize);
+            let (header, read) = medium.read(SegmentId(number), 0, buffer).await;
+            read?;
+            match SlotHeader::decode(&header) {
+                Ok(header) if header.uuid == journal.uuid => {
+                    used.push((header, Slot::new(number, &space)));
+                }
+                _ => space.free.borrow_mut().push(number),
+            }
+        }
+        let segment_bytes = journal.segment_bytes;
+        Ok((Self { medium, segment_bytes, journal: RefCell::new(journal), space }, used))
+    }
+
+    pub(super) fn medium(&self) -> &L {
+        &self.medium
+    }
+
+    pub(super) fn uuid(&self) -> Uuid {
+        self.journal.borrow().uuid
+    }
+
+    pub(super) fn segment_bytes(&self) -> u32 {
+        self.segment_bytes
+    }
+
+    pub(super) fn journal(&self) -> Journal {
+        self.journal.borrow().clone()
+    }
+
+    /// Changes the state of the journal, durably.
+    ///
+    /// # Errors
+    /// Those of the medium. The state is then either.
+    pub(super) async fn update(&self, change: impl FnOnce(&mut Journal)) -> Result<()> {
+        let mut journal = self.journal();
+        change(&mut journal);
+        journal.revision += 1;
+        let slot = u32::from(!journal.revision.is_multiple_of(2));
+        let bytes = journal.encode();
+        *self.journal.borrow_mut() = journal;
+        self.medium.write_superblock(slot, bytes).await?;
+        self.sync().await
+    }
+
+    /// Returns a slot that was free, if there is one: for durable appends rather a warm one, and
+    /// for others one that is not.
+    pub(super) fn allocate(&self, durably: bool) -> Option<Slot> {
+        let Space { free, warm, .. } = &*self.space;
+        let (first, second) = if durably { (warm, free) } else { (free, warm) };
+        let number = first.borrow_mut().pop();
+        Some(Slot::new(number.or_else(|| second.borrow_mut().pop())?, &self.space))
+    }
+
+    /// Returns whether a slot is warm.
+    pub(super) fn has_warm(&self) -> bool {
+        !self.space.warm.borrow().is_empty()
+    }
+
+    /// Returns a slot to be made warm, if there is one.
+    pub(super) fn take_cold(&self) -> Option<Slot> {
+        Some(Slot::new(self.space.free.borrow_mut().pop()?, &self.space))
+    }
+
+    /// Notes that a slot that was free was written.
+    pub(super) fn set_warm(&self, slot: Slot) {
+        slot.is_warm.set(true);
+    }
+
+    /// Returns whether there are slots that become free if they are erased and the medium is
+    /// synced.
+    pub(super) fn can_reclaim(&self) -> bool {
+        !(self.space.dropped.borrow().is_empty() && self.space.zeroed.borrow().is_empty())
+    }
+
+    /// Clears the headers of slots that were dropped: they are free after the next sync. Nothing
+    /// is discarded: the rest of a slot could be gone on the medium before its header is.
+    pub(super) async fn erase_dropped(&self) -> Result<()> {
+        loop {
+            let Some(number) = self.space.dropped.borrow_mut().pop() else { return Ok(()) };
+            let segment = SegmentId(number);
+            let zeroes = Arc::new(AlignedBuffer::zeroed(HEADER_BYTES as usize));
+            let result = self.medium.append(segment, 0, zeroes).await;
+            if result.is_err() {
+                self.space.dropped.borrow_mut().push(number);
+                return result;
+            }
+            self.space.zeroed.borrow_mut().push(number);
+        }
+    }
+
+    /// Makes everything durable that has completed.
+    pub(super) async fn sync(&self) -> Result<()> {
+        let zeroed = self.space.zeroed.take();
+        self.medium.sync().await?;
+        self.space.warm.borrow_mut().extend(zeroed);
+        Ok(())
+    }
+
+    /// Says whose use a slot holds from now on.
+    pub(super) async fn write_header(&self, slot: &Slot, segment: u32, use_id: u64) -> Result<()> {
+        let header = SlotHeader { uuid: self.uuid(), segment, use_id };
+        self.medium.append(SegmentId(slot.number), 0, header.encode()).await
+    }
+
+    pub(super) async fn append(
+        &self,
+        slot: &Slot,
+        offset: u32,
+        buffer: Arc<AlignedBuffer>,
+        durably: bool,
+    ) -> Result<()> {
+        let (segment, offset) = (SegmentId(slot.number), HEADER_BYTES + offset);
+        match durably {
+            true => self.medium.append_durably(segment, offset, buffer).await,
+            false => self.medium.append(segment, offset, buffer).await,
+        }
+    }
+
+    pub(super) async fn read(
+        &self,
+        slot: &Slot,
+        offset: u32,
+        buffer: AlignedBuffer,
+    ) -> (AlignedBuffer, Result<()>) {
+        self.medium.read(SegmentId(slot.number), HEADER_BYTES + offset, buffer).await
+    }
+
+    /// Offset in segment 0 of a superblock slot of the drive: each in a half of its own.
+    fn superblock_offset(&self, slot: u32) -> u32 {
+        self.segment_bytes / 2 / HEADER_BYTES * HEADER_BYTES * slot
+    }
+
+    /// Reads a superblock slot of the drive.
+    pub(super) async fn read_superblock(&self, slot: u32) -> Result<AlignedBuffer> {
+        let buffer = AlignedBuffer::zeroed(SUPERBLOCK_BYTES);
+        let at = self.superblock_offset(slot);
+        let (buffer, read) = self.medium.read(SegmentId(0), at, buffer).await;
+        read.map(|()| buffer)
+    }
+
+    /// Writes a superblock slot of the drive.
+    pub(super) async fn write_superblock(
+        &self,
+        slot: u32,
+        bytes: Arc<AlignedBuffer>,
+    ) -> Result<()> {
+        self.medium.append(SegmentId(0), self.superblock_offset(slot), bytes).await
+    }
+}
+
+/// Returns the state of the journal on a medium; an error of the inner kind if there is none, or if
+/// a newer version has written to it.
+///
+/// # Errors
+/// Those of the medium.
+pub(super) async fn find_journal<L: Medium>(medium: &L) -> Result<Result<Journal>> {
+    let mut newest: Option<Journal> = None;
+    let mut problem = Error::new(ErrorKind::NotADrive, "there is no journal");
+    for slot in 0..SUPERBLOCK_SLOTS {
+        match Journal::decode(&medium.read_superblock(slot).await?) {
+            Ok(journal) if newest.as_ref().is_none_or(|old| old.revision < journal.revision) => {
+                newest = Some(journal);
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Unsupported => return Ok(Err(error)),
+            // The other slot may be blank.
+            Err(error) if problem.kind() == ErrorKind::NotADrive => problem = error,
+            Err(_) => {}
+        }
+    }
+    Ok(newest.ok_or(problem))
+}

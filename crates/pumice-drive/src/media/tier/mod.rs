@@ -1,0 +1,265 @@
+//! A drive in a bucket: a medium whose segments lie in a local journal, in an object store, or in
+//! both.
+//!
+//! * `store`: what is asked of an object store.
+//! * `object`: names and bytes of the objects, and of the journal's state. `history`: finding the
+//!   newest.
+//! * `local`: the journal. `uses`, `ranges`: what is where.
+//! * `state`, `medium`: the drive while it is open for writing. `opening`, `commits`: its start,
+//!   and how it gets to the bucket.
+//! * `view`: the drive for reading. `following`: its next image. `reading`: reads from the bucket.
+//!
+//! ```text
+//!  append, sync            read
+//!       |                   |  \
+//!    journal <--------------+   +--> bucket
+//!       |  a commit every few seconds   ^
+//!       +-------------------------------+
+//! ```
+//!
+//! A commit is an image of the medium as a power loss could have left it: recovery from the bucket
+//! is recovery after a power loss. See `docs/objects.md`, which has the format and the argument.
+//!
+//! The tier does not know what a drive, a batch or an LBA is.
+
+mod commits;
+mod following;
+mod history;
+mod local;
+mod medium;
+mod object;
+mod opening;
+mod options;
+mod ranges;
+mod reading;
+mod state;
+mod store;
+mod uses;
+mod view;
+
+#[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "patterns of test data")]
+mod tests;
+
+use std::rc::Rc;
+
+use uuid::Uuid;
+
+use self::object::DriveObject;
+pub use self::object::{ObjectKind, encode_again};
+pub use self::options::{Durable, Options, Status};
+use self::state::{State, Superblocks};
+use self::store::Patient;
+pub use self::store::{Listed, Requests, Store};
+pub use self::view::BucketView;
+use super::{Geometry, Medium, SUPERBLOCK_BYTES};
+use crate::base::clock::Spawn;
+use crate::base::{AlignedBuffer, Error, ErrorKind, Result};
+use crate::crypt::Cipher;
+
+/// A drive in a bucket, open for writing. Its commits are made by a task on `C`, which ends when
+/// this is dropped; [`finish`](Tier::finish) makes the last one.
+pub struct Tier<L, S, C> {
+    state: Rc<State<L, S, C>>,
+    cipher: Cipher,
+}
+
+/// What a drive in a bucket is created with.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Identity of the drive.
+    pub uuid: Uuid,
+    /// Bytes of a segment: a multiple of 4096, from 64 KiB to 1 GiB.
+    pub segment_bytes: u32,
+    /// Segments that the journal has room for, at least 16.
+    pub slots: u32,
+}
+
+impl Shape {
+    /// Returns the bytes that a file needs as the journal.
+    pub fn journal_bytes(&self) -> u64 {
+        local::geometry(self.segment_bytes, self.slots).medium_bytes()
+    }
+}
+
+impl<L: Medium + 'static, S: Store + 'static, C: Spawn + Clone + 'static> Tier<L, S, C> {
+    /// Creates a drive in a bucket, which nothing has been written to, with an empty medium as its
+    /// journal. `nonce` was drawn for this opening and never used before.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if there is a drive, or the journal is not empty; `Unsupported` if the store
+    /// does not create objects exclusively; `InvalidInput` if the journal is too small; those of
+    /// the store and the medium.
+    pub async fn create(
+        journal: L,
+        store: S,
+        clock: C,
+        shape: Shape,
+        nonce: Uuid,
+        options: Options,
+    ) -> Result<Self> {
+        let identity = DriveObject { uuid: shape.uuid, segment_bytes: shape.segment_bytes };
+        let state =
+            State::create(journal, store, clock, identity, shape.slots, nonce, options).await?;
+        Ok(Self::start(state))
+    }
+
+    /// Opens a drive in a bucket with its journal, and with the options with which that was made.
+    /// `host` is the name of this machine, for the message that others show.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no drive; `NotADrive` if the medium is no journal; `Busy` if another
+    /// machine has opened the drive since; `InvalidInput` if the journal is older than the bucket,
+    /// or one of another drive; those of the store and the medium.
+    pub async fn open(journal: L, store: S, clock: C, nonce: Uuid, host: &str) -> Result<Self> {
+        Ok(Self::start(State::open(journal, store, clock, nonce, host).await?))
+    }
+
+    /// Opens a drive in a bucket with an empty medium of `slots` segments as its journal. The
+    /// journal that another machine has is of no use any more: what it has beyond the bucket is not
+    /// part of the drive.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no drive; `AlreadyExists` if the journal is not empty; `Busy` if
+    /// another machine opens the drive at the same time; those of the store and the medium.
+    pub async fn take_over(
+        journal: L,
+        store: S,
+        clock: C,
+        slots: u32,
+        nonce: Uuid,
+        options: Options,
+    ) -> Result<Self> {
+        Ok(Self::start(State::take_over(journal, store, clock, slots, nonce, options).await?))
+    }
+
+    /// Opens a drive in a bucket with its journal, to read what the two have. Claims nothing,
+    /// writes nothing, and asks nothing of the store but what is read. If `fenced`, also a journal
+    /// that another machine has taken the drive over from: with what it has beyond the bucket, and
+    /// without what the other machine has deleted.
+    ///
+    /// # Errors
+    /// As [`open`](Tier::open).
+    pub async fn open_to_read(journal: L, store: S, clock: C, fenced: bool) -> Result<Self> {
+        let state = Rc::new(State::open_to_read(journal, store, clock, fenced).await?);
+        Ok(Self { state, cipher: Cipher::default() })
+    }
+
+    fn start(state: State<L, S, C>) -> Self {
+        let state = Rc::new(state);
+        let (committer, sweeper) = (state.clone(), state.clone());
+        state.clock.spawn(Box::pin(async move { committer.run_commits().await }));
+        state.clock.spawn(Box::pin(async move { sweeper.run_sweep().await }));
+        Self { state, cipher: Cipher::default() }
+    }
+
+    /// Commits everything that has completed. Gives up once the store has refused for ten seconds,
+    /// or was silent for a minute; the journal has everything then.
+    ///
+    /// # Errors
+    /// Those of the store and the journal; `Poisoned` if another machine has taken the drive over.
+    pub async fn finish(&self) -> Result<()> {
+        if self.state.is_for_reading.get() {
+            return Ok(());
+        }
+        self.state.begin_ending();
+        let _ending = Ending(&self.state.store);
+        let committed = self.state.until_committed(false).await;
+        committed.map_err(|error| self.state.lacking(ErrorKind::Io, error))
+    }
+}
+
+/// The end of a drive, until this is dropped: a drive that could not be finished goes on.
+struct Ending<'a, S, C>(&'a Patient<S, C>);
+
+impl<S, C> Drop for Ending<'_, S, C> {
+    fn drop(&mut self) {
+        self.0.go_on();
+    }
+}
+
+impl<L, S, C> Drop for Tier<L, S, C> {
+    fn drop(&mut self) {
+        // A commit under way is given up: its task must release the journal.
+        self.state.is_closing.set(true);
+        self.state.wake();
+    }
+}
+
+impl<L: Medium, S: Store, C: Spawn> Tier<L, S, C> {
+    /// Returns what the drive says of itself.
+    pub fn status(&self) -> Status {
+        let state = &self.state;
+        let now_ns = state.clock.now_ns();
+        let since_ns = state.committing_since_ns.get().or(state.changed_ns.get());
+        Status {
+            place: state.options.place.clone(),
+            durable: state.options.durable,
+            lag_bytes: state.lag_bytes(),
+            lag_bytes_max: state.options.lag_bytes_max,
+            lag_ns: since_ns.map_or(0, |since_ns| now_ns - since_ns),
+            lag_ns_max: state.options.lag_ns,
+            stored_bytes: state.stored_bytes.get(),
+            epoch: state.epoch,
+            commit: state.counted_number(),
+            requests: state.store.requests(),
+            damaged_object: state.reading.damaged_object(),
+            trouble: state.store.trouble(),
+            poison: state.poison.borrow().clone().filter(|_| !state.is_for_reading.get()),
+        }
+    }
+
+    /// Returns the local medium.
+    pub fn journal(&self) -> &L {
+        self.state.local.medium()
+    }
+
+    /// Sets the keys of the drive.
+    pub fn set_cipher(&mut self, cipher: Cipher) {
+        self.cipher = cipher;
+    }
+}
+
+/// Returns where the bucket of the drive is of which a medium is the journal; `None` if it is no
+/// journal.
+///
+/// # Errors
+/// `Unsupported` if it is a journal that a newer version has made; those of the medium.
+pub async fn place_of<L: Medium>(medium: &L) -> Result<Option<String>> {
+    match local::find_journal(medium).await? {
+        Ok(journal) => Ok(Some(journal.place)),
+        Err(error) if error.kind() == ErrorKind::Unsupported => Err(error),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Returns the identity of the drive of which the medium is the journal, as a superblock slot says;
+/// `None` if that holds no journal.
+///
+/// # Errors
+/// `Unsupported` if a newer version has made the journal.
+pub fn journal_in(superblock: &[u8]) -> Result<Option<Uuid>> {
+    match object::Journal::decode(superblock) {
+        Ok(journal) => Ok(Some(journal.uuid)),
+        Err(error) if error.kind() == ErrorKind::Unsupported => Err(error),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Refuses a division into segments of another size than the bucket has.
+fn check_geometry(geometry: Geometry, segment_bytes: u32) -> Result<()> {
+    if geometry.segment_bytes != segment_bytes {
+        let what = format!("segments have {segment_bytes} bytes in the bucket, not {geometry:?}");
+        return Err(Error::new(ErrorKind::InvalidInput, what));
+    }
+    Ok(())
+}
+
+/// Returns the content of a superblock slot of the drive.
+fn superblock(superblocks: &Superblocks, slot: u32) -> AlignedBuffer {
+    let mut bytes = AlignedBuffer::zeroed(SUPERBLOCK_BYTES);
+    if let Some(Some(superblock)) = superblocks.get(slot as usize) {
+        bytes.copy_from_slice(superblock);
+    }
+    bytes
+}

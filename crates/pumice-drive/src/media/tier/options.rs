@@ -1,0 +1,122 @@
+//! How a drive in a bucket behaves, and what it says of itself.
+
+use serde::{Deserialize, Serialize};
+
+use super::store::Requests;
+use crate::base::units::format_size;
+
+/// When a sync returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Durable {
+    /// Once the journal has everything.
+    #[default]
+    Local,
+    /// Once a commit that counts has everything.
+    Bucket,
+}
+
+/// How a drive in a bucket behaves: kept in its journal when that is made.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Options {
+    /// How long a change may wait before it is committed, in nanoseconds.
+    pub lag_ns: u64,
+    /// Bytes that may be in the journal alone, to be uploaded: beyond that, appends wait.
+    pub lag_bytes_max: u64,
+    /// When a sync returns.
+    pub durable: Durable,
+    /// Where the bucket is, at most 1024 bytes: kept in a new journal for the next opening.
+    pub place: String,
+    /// Name of this host, for the message that another machine shows.
+    pub host: String,
+    /// Whether the journal ends with the process, as one in memory does: what the bucket lacks then
+    /// is lost. Not kept in the journal.
+    pub is_volatile: bool,
+}
+
+impl Default for Options {
+    /// Returns a lag of 5 s or 256 MiB, and syncs of the journal.
+    fn default() -> Self {
+        Self {
+            lag_ns: 5_000_000_000,
+            lag_bytes_max: 256 << 20,
+            durable: Durable::Local,
+            place: String::new(),
+            host: String::new(),
+            is_volatile: false,
+        }
+    }
+}
+
+/// What a drive in a bucket says of itself. Fields appear in JSON under these names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Where the bucket is.
+    pub place: String,
+    /// When a flush returns.
+    pub durable: Durable,
+    /// Bytes of segments that are in the journal alone.
+    pub lag_bytes: u64,
+    /// Most of them: writes wait beyond that.
+    pub lag_bytes_max: u64,
+    /// How long ago the oldest change was made that no counted commit has, in nanoseconds; 0 if all
+    /// is in the bucket.
+    pub lag_ns: u64,
+    /// How long a change waits before it is committed, in nanoseconds.
+    pub lag_ns_max: u64,
+    /// Bytes of segments that the newest counted commit names.
+    pub stored_bytes: u64,
+    /// Epoch of the claim.
+    pub epoch: u32,
+    /// Number of the newest counted commit of this epoch.
+    pub commit: u64,
+    /// Requests since the opening.
+    #[serde(flatten)]
+    pub requests: Requests,
+    /// The last object that was found to have other bytes than its commit says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub damaged_object: Option<String>,
+    /// The last failure, if the store does not answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+    /// Why nothing can be written any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub poison: Option<String>,
+}
+
+/// Lags below this are no cause for concern, however short a lag is asked for: one slow request.
+const LAG_NS_CALM: u64 = 15_000_000_000;
+
+/// Share of the most bytes in the journal alone from which on a drive is not healthy: before writes
+/// wait.
+const ALERT_PERCENT: u64 = 75;
+
+impl Status {
+    /// Returns what is wrong and what to do, if anything is, and whether nothing can be written.
+    pub fn alert(&self) -> Option<(bool, String)> {
+        if let Some(why) = &self.poison {
+            return Some((true, why.clone()));
+        }
+        let (seconds, most) = (self.lag_ns / 1_000_000_000, format_size(self.lag_bytes_max));
+        let held = format!("{} of at most {most} are in the journal alone", {
+            format_size(self.lag_bytes)
+        });
+        if let Some(trouble) = &self.trouble
+            && self.lag_ns > LAG_NS_CALM.max(2 * self.lag_ns_max)
+        {
+            let what = format!(
+                "the bucket does not answer ({trouble}) and lags by {seconds} s; {held}: writes \
+                 wait beyond that"
+            );
+            return Some((false, what));
+        }
+        if self.lag_bytes > self.lag_bytes_max / 100 * ALERT_PERCENT {
+            let what = format!("the bucket lags by {seconds} s; {held}: writes wait beyond that");
+            return Some((false, what));
+        }
+        let name = self.damaged_object.as_ref()?;
+        let what = format!("the object {name} is damaged: `pumice check` says what that concerns");
+        Some((false, what))
+    }
+}

@@ -1,0 +1,615 @@
+//! Clones of snapshots of a tortured drive: one at a time is made, used by hosts of its own while
+//! others write to its origin and delete its snapshots, made independent, and given up.
+//!
+//! ```text
+//! registered with the origin -> created -> lives: while the origin is served, or between two of
+//!    its lives, with writes, trims and parts of a flattening, each of which may crash
+//!    -> flat: forgotten by the origin, and used on without it
+//!    -> or its file is gone: forgotten
+//! ```
+//!
+//! A clone is a world of its own: it has a scene with an oracle, whose disk begins as the snapshot,
+//! and each of its lives is that of any drive. A crash of the origin ends the life of the clone,
+//! too, for both are on one machine; a crash of the clone leaves the origin alone. As long as a
+//! clone is registered, no call may delete its snapshot. On a damaged origin no clone is used: what
+//! of it may be unreadable is that of the origin.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use rand::{Rng, RngExt};
+use uuid::Uuid;
+
+use super::crash_point::CrashAt;
+use super::hazard::Hazard;
+use super::host::{Habits, Host};
+use super::life::{Farewell, Life, Plan, Stage};
+use super::medium::{Layers, TracedMedium};
+use super::oracle::{Image, Mismatch};
+use super::scene::{Faults, Limits, Scene, TorturedDrive};
+use super::world::{World, draw_crash, draw_options};
+use pumice_drive::base::clock::Task;
+use pumice_drive::base::seed::{Random, random};
+use pumice_drive::base::{Error, ErrorKind, Result, SeqNo};
+use pumice_drive::codec::Codec;
+use pumice_drive::controller::{
+    Drive, OpenOptions, Origin, RegisteredClone, SnapshotInfo, Spec, create,
+};
+use pumice_drive::media::layer::FaultPlan;
+use pumice_drive::media::mem::MemMedium;
+
+/// A host makes, uses or gives up the clone after one request in this many.
+const REQUESTS_PER_CLONE: u32 = 15;
+
+/// The clone is given up in one of this many cases.
+const USES_PER_CLONE: u32 = 8;
+
+/// A host of a clone flattens a part of it after one request in this many.
+const REQUESTS_PER_FLATTENING: u32 = 25;
+
+/// Requests of one life of a clone.
+const REQUESTS: std::ops::RangeInclusive<u64> = 5..=60;
+
+/// Blocks that a clone has more than its snapshot, at most.
+const BLOCKS_MORE: u64 = 64;
+
+/// How long a host waits for another that uses the clone.
+const RETRY_NS: u64 = 1_000_000;
+
+/// What is known about whether the origin lists a clone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Presence {
+    /// It is being registered, or that failed or crashed.
+    Making,
+    /// It is listed.
+    Sure,
+    /// It is being forgotten, or that failed or crashed; or it was registered and never made.
+    Forgetting,
+}
+
+/// A clone that the origin lists, or may list.
+#[derive(Clone, Debug)]
+struct Registration {
+    clone: Uuid,
+    snapshot: String,
+    presence: Presence,
+}
+
+/// The clones of one world.
+pub(super) struct Clones {
+    random: Random,
+    registered: Vec<Registration>,
+    held: Option<Rc<TorturedClone>>,
+    /// Clones that were ever begun, for identities.
+    named: u64,
+    /// Whether a host makes, uses or gives up the clone.
+    is_busy: Rc<Cell<bool>>,
+}
+
+/// A host that makes, uses or gives up the clone.
+struct Turn(Rc<Cell<bool>>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
+/// A clone, and the world in which it is used.
+struct TorturedClone {
+    uuid: Uuid,
+    scene: Rc<Scene>,
+    memory: MemMedium,
+    layers: RefCell<Rc<Layers>>,
+    farewell: Cell<Option<Farewell>>,
+    habits: Habits,
+    options: OpenOptions,
+    /// Whether a life of it is running.
+    is_used: Cell<bool>,
+    /// Whether it was seen that it needs no origin.
+    is_flat: Cell<bool>,
+}
+
+/// The tasks of a clone's process, which end with it though others go on.
+#[derive(Default)]
+pub(super) struct Nest(RefCell<Vec<Task>>);
+
+impl Nest {
+    /// Starts a task, which runs as part of [`Nest::run`].
+    pub(super) fn spawn(&self, task: Task) {
+        self.0.borrow_mut().push(task);
+    }
+
+    /// Runs `life` and the tasks that are started meanwhile; they end with it.
+    async fn run<T>(&self, life: impl Future<Output = T>) -> T {
+        let mut life = pin!(life);
+        let mut tasks = FuturesUnordered::new();
+        poll_fn(|context| {
+            loop {
+                if let Poll::Ready(result) = life.as_mut().poll(context) {
+                    return Poll::Ready(result);
+                }
+                let new = self.0.take();
+                let is_quiet = new.is_empty();
+                tasks.extend(new);
+                while let Poll::Ready(Some(())) = tasks.poll_next_unpin(context) {}
+                if is_quiet {
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await
+    }
+}
+
+impl Clones {
+    /// Returns those of the world of a seed: none yet.
+    pub(super) fn new(seed: u64) -> Self {
+        // An arbitrary constant keeps this stream apart from those of the drive and its hazards.
+        let random = random(seed ^ 0x636c_6f6e_6573_2121);
+        let (registered, is_busy) = (Vec::new(), Rc::default());
+        Self { random, registered, held: None, named: 0, is_busy }
+    }
+
+    /// Returns whether the origin must list a clone of a snapshot.
+    pub(super) fn keep(&self, snapshot: &str) -> bool {
+        let mut of = self.registered.iter().filter(|it| it.snapshot == snapshot);
+        of.any(|it| it.presence == Presence::Sure)
+    }
+
+    /// Returns whether the origin may list a clone of a snapshot.
+    pub(super) fn may_keep(&self, snapshot: &str) -> bool {
+        self.registered.iter().any(|it| it.snapshot == snapshot)
+    }
+
+    /// Returns a turn with the clone, unless another has it.
+    fn turn(&self) -> Option<Turn> {
+        (!self.is_busy.replace(true)).then(|| Turn(self.is_busy.clone()))
+    }
+
+    fn set(&mut self, clone: Uuid, presence: Presence) {
+        let found = self.registered.iter_mut().find(|it| it.clone == clone);
+        found.expect("a clone of the world").presence = presence;
+    }
+
+    /// Returns a clone that the origin may list and that no one needs.
+    fn orphan(&self) -> Option<Uuid> {
+        let is_needed = |clone: Uuid| {
+            let held = self.held.as_ref().filter(|held| held.uuid == clone);
+            held.is_some_and(|held| !held.is_flat.get())
+        };
+        self.registered.iter().map(|it| it.clone).find(|clone| !is_needed(*clone))
+    }
+
+    /// Takes the clones as an opening found them.
+    fn settle(&mut self, found: &[SnapshotInfo]) -> std::result::Result<(), Mismatch> {
+        let wrong = |promised: &str, found: (String, Uuid)| {
+            Err(Mismatch { promised: promised.to_owned(), found: format!("{found:?}") })
+        };
+        let mut listed = found
+            .iter()
+            .flat_map(|info| info.clones.iter().map(move |clone| (info.name.clone(), clone.drive)));
+        let known = |(name, clone): &(String, Uuid)| {
+            self.registered.iter().any(|it| (&it.snapshot, it.clone) == (name, *clone))
+        };
+        if let Some(stranger) = listed.find(|listed| !known(listed)) {
+            return wrong("no clone is listed that was never made, or was forgotten", stranger);
+        }
+        let is_there = |it: &Registration| {
+            let of = found.iter().find(|info| info.name == it.snapshot);
+            of.is_some_and(|info| info.clones.iter().any(|clone| clone.drive == it.clone))
+        };
+        if let Some(lost) =
+            self.registered.iter().find(|it| it.presence == Presence::Sure && !is_there(it))
+        {
+            return wrong("a clone is listed", (lost.snapshot.clone(), lost.clone));
+        }
+        self.registered.retain(is_there);
+        for it in &mut self.registered {
+            if it.presence == Presence::Making {
+                it.presence = Presence::Forgetting;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl TorturedClone {
+    /// Creates the drive of a clone that is registered.
+    async fn create(
+        scene: &Scene,
+        (uuid, info, image): (Uuid, &SnapshotInfo, &Image),
+        origin: Uuid,
+        habits: Habits,
+        random: &mut Random,
+    ) -> Rc<Self> {
+        let blocks = info.size_bytes / 4096;
+        let origin = Origin {
+            drive: origin,
+            snapshot: info.guid,
+            watermark: SeqNo(info.sequence),
+            blocks,
+            path: "/origin.pumice".into(),
+        };
+        let codecs = [Codec::None, Codec::Lz4, Codec::Zstd { level: 1 }];
+        let size_bytes = (blocks + random.random_range(0..=BLOCKS_MORE)) * 4096;
+        let spec = Spec {
+            segment_bytes: 4 << 20,
+            frame_blocks: 1 << random.random_range(0..7),
+            codec: codecs[random.random_range(0..codecs.len())],
+            origin: Some(origin),
+            ..Spec::new(uuid, size_bytes)
+        };
+        let geometry = spec.geometry().expect("worlds are drawn within the limits");
+        let memory = MemMedium::new(geometry.medium_bytes());
+        create(&memory, &spec).await.expect("memory takes every drive");
+        let options = draw_options(random);
+        let limits = Limits {
+            may_fill_up: false,
+            is_strict: false,
+            codec: None,
+            map_cache_bytes: options.map_cache_bytes as u64,
+            latency_ns: scene.latency_ns(),
+            segments_max: geometry.segment_count,
+        };
+        let layers = fresh(&memory, scene, random.next_u64());
+        let own = Scene::of_clone(scene, image.clone().of_length(size_bytes as usize), limits);
+        Rc::new(Self {
+            uuid,
+            scene: Rc::new(own),
+            memory,
+            layers: RefCell::new(layers),
+            farewell: Cell::default(),
+            habits: Habits { ages: false, ..habits },
+            options,
+            is_used: Cell::default(),
+            is_flat: Cell::default(),
+        })
+    }
+
+    /// Runs one life of the clone, whose origin is on `origin`. If it crashes, the medium is then
+    /// as the crash left it.
+    async fn live(&self, origin: Rc<Layers>, random: &mut Random) -> Result<(), Mismatch> {
+        let scene = &self.scene;
+        scene.origin.replace(Some(origin));
+        self.is_used.set(true);
+        let plan = self.draw_plan(random);
+        let life = Life {
+            scene: scene.clone(),
+            layers: self.layers.borrow().clone(),
+            stage: Cell::default(),
+            farewell: Cell::new(self.farewell.take()),
+            drive: RefCell::default(),
+        };
+        scene.faults.set(Faults::default());
+        scene.crash_point.set(plan.crash);
+        let nest = scene.nest.as_ref().expect("a clone has tasks of its own");
+        let living = nest.run(life.live(&plan, random));
+        let ended = scene.crash_point.until_crash(living).await;
+        nest.0.take();
+        scene.forget_tasks();
+        scene.count_progress();
+        if let Some(mismatch) = scene.verdict() {
+            return Err(mismatch);
+        }
+        if scene.crash_point.loops_endlessly() {
+            let promised = "the clone makes progress".to_owned();
+            return Err(Mismatch { promised, found: "it loops endlessly".to_owned() });
+        }
+        if let Some(ended) = ended {
+            ended?;
+        }
+        let stage = life.stage.get();
+        let is_last = stage == Stage::Closed;
+        self.farewell.set(life.farewell.take().map(|farewell| Farewell { is_last, ..farewell }));
+        let drive = life.drive.take();
+        if stage != Stage::Closed {
+            drop(drive);
+            return self.crash(random.random_range(0..3) > 0, random.next_u64()).await;
+        }
+        if drive.is_some_and(|drive| drive.origin().is_none()) {
+            self.is_flat.set(true);
+        }
+        self.is_used.set(false);
+        scene.oracle.borrow_mut().end_life();
+        Ok(())
+    }
+
+    /// Ends a life: the power is lost, or the process is killed.
+    async fn crash(&self, loses_power: bool, seed: u64) -> Result<(), Mismatch> {
+        self.is_used.set(false);
+        self.scene.oracle.borrow_mut().end_life();
+        let layers = self.layers.borrow().clone();
+        let crashed = if loses_power { layers.crash().await } else { layers.kill().await };
+        crashed.map_err(|error| broken("memory does not fail", &error))?;
+        if loses_power {
+            self.layers.replace(fresh(&self.memory, &self.scene, seed));
+        }
+        Ok(())
+    }
+
+    fn draw_plan(&self, random: &mut Random) -> Plan {
+        let requests = random.random_range(REQUESTS);
+        let crash = match random.random_range(0..2) {
+            0 => CrashAt::Never,
+            _ => draw_crash(random, requests),
+        };
+        let crash_closing = match random.random_range(0..4) {
+            0 => draw_crash(random, 4),
+            _ => CrashAt::Never,
+        };
+        let latency_ns = 0..=self.scene.latency_ns();
+        Plan {
+            crash,
+            crash_closing,
+            hosts: random.random_range(1..=3),
+            requests,
+            habits: self.habits,
+            options: self.options,
+            opening: FaultPlan::default(),
+            serving: FaultPlan { latency_ns, ..FaultPlan::default() },
+            may_be_refused: false,
+            may_be_damaged: false,
+            faults: Faults::default(),
+            misread: None,
+            lost_batches: 0,
+        }
+    }
+}
+
+/// Returns a layer without faults.
+fn fresh(memory: &MemMedium, scene: &Scene, seed: u64) -> Rc<Layers> {
+    Rc::new(Layers::new(memory.clone(), scene.runtime.clone(), seed, FaultPlan::default()))
+}
+
+impl Scene {
+    /// Returns whether hosts may use clones now: what the origin has can be read.
+    fn may_use_clones(&self) -> bool {
+        let is_drawn = self.hazards.has(Hazard::Clones) && self.hazards.has(Hazard::Snapshots);
+        is_drawn && !self.is_damaged.get() && !self.faults.get().of_reads
+    }
+
+    /// Lets a drive read from its origin, if it is a clone.
+    pub(super) async fn set_origin(&self, drive: &TorturedDrive) -> Result<()> {
+        let (Some(wanted), Some(layers)) = (drive.origin(), self.origin.borrow().clone()) else {
+            return Ok(());
+        };
+        let medium = TracedMedium {
+            layers,
+            crash_point: self.crash_point.clone(),
+            trace: self.trace.clone(),
+            misread: Rc::default(),
+            in_flight: Rc::default(),
+            clock: self.runtime.clone(),
+        };
+        let options = OpenOptions { read_cache_bytes: 0, ..OpenOptions::default() };
+        let of = (drive.uuid(), &wanted);
+        drive.set_origin(Drive::open_origin(medium, self.clock(), of, options).await?)
+    }
+
+    /// Takes the clones as an opening found them.
+    ///
+    /// # Errors
+    /// One is not listed that must be, or one is that was never made.
+    pub(super) fn settle_clones(&self, found: &[SnapshotInfo]) -> Result<(), Mismatch> {
+        self.clones.borrow_mut().settle(found)
+    }
+
+    /// Adds what a life of a clone did.
+    fn count_clone(&self, clone: &TorturedClone) {
+        let of = clone.scene.tally.take();
+        let mut tally = self.tally.borrow_mut();
+        tally.clone_lives += 1;
+        tally.clone_requests += of.requests;
+        tally.clone_polls += of.polls;
+        tally.flattenings += of.flattenings;
+    }
+}
+
+impl Host {
+    /// Makes, uses or gives up the clone now and then.
+    pub(super) async fn tend_clones(&mut self) -> Result<(), Mismatch> {
+        if self.random.random_range(0..REQUESTS_PER_CLONE) > 0 || !self.scene.may_use_clones() {
+            return Ok(());
+        }
+        let scene = self.scene.clone();
+        if !scene.snapshots.borrow().are_allowed() {
+            return Ok(());
+        }
+        let Some(_turn) = scene.clones.borrow().turn() else { return Ok(()) };
+        let orphan = scene.clones.borrow().orphan();
+        if let Some(orphan) = orphan {
+            return self.forget_clone(orphan).await;
+        }
+        let held = scene.clones.borrow().held.clone();
+        let Some(clone) = held else { return self.make_clone().await };
+        if self.random.random_range(0..USES_PER_CLONE) == 0 {
+            scene.clones.borrow_mut().held = None;
+            return match clone.is_flat.get() {
+                true => Ok(()),
+                false => self.forget_clone(clone.uuid).await,
+            };
+        }
+        let layers = scene.layers.borrow().clone().expect("a life has a medium");
+        let mut random = random(self.random.next_u64());
+        let lived = clone.live(layers, &mut random).await;
+        scene.count_clone(&clone);
+        lived.map_err(|mismatch| blame(&clone, mismatch))
+    }
+
+    /// Makes a clone of a snapshot.
+    async fn make_clone(&mut self) -> Result<(), Mismatch> {
+        let scene = self.scene.clone();
+        let readable = scene.snapshots.borrow().readable(&self.drive.snapshots());
+        if readable.is_empty() {
+            return Ok(());
+        }
+        let (info, image) = &readable[self.random.random_range(0..readable.len())];
+        let clone = {
+            let mut clones = scene.clones.borrow_mut();
+            clones.named += 1;
+            let clone = Uuid::from_u128(0xc10e << 64 | u128::from(clones.named));
+            let (snapshot, presence) = (info.name.clone(), Presence::Making);
+            clones.registered.push(Registration { clone, snapshot, presence });
+            clone
+        };
+        let path = format!("/{clone}.pumice");
+        let wanted = RegisteredClone { drive: clone, path, created_seconds: 1 };
+        match self.drive.register_clone(&info.name, wanted.clone()).await {
+            Ok(info) => assert!(info.clones.contains(&wanted), "{info:?}"),
+            // Nothing changed: it is gone, a bookmark or read, or there is no room.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::NotFound
+                        | ErrorKind::InvalidInput
+                        | ErrorKind::Busy
+                        | ErrorKind::NoSpace
+                ) =>
+            {
+                scene.clones.borrow_mut().registered.retain(|it| it.clone != clone);
+                return Ok(());
+            }
+            Err(error) if self.may_fail(&error) => return Ok(()),
+            Err(error) => return Err(broken("a clone is registered or refused", &error)),
+        }
+        scene.clones.borrow_mut().set(clone, Presence::Sure);
+        let (of, origin, habits) = ((clone, info, &**image), self.drive.uuid(), self.habits);
+        let made = TorturedClone::create(&scene, of, origin, habits, &mut self.random).await;
+        scene.clones.borrow_mut().held = Some(made);
+        scene.tally.borrow_mut().clones += 1;
+        Ok(())
+    }
+
+    /// Lets the origin forget a clone that no one needs.
+    async fn forget_clone(&mut self, clone: Uuid) -> Result<(), Mismatch> {
+        let scene = self.scene.clone();
+        let before = {
+            let clones = scene.clones.borrow();
+            let found = clones.registered.iter().find(|it| it.clone == clone);
+            found.expect("a clone of the world").presence
+        };
+        scene.clones.borrow_mut().set(clone, Presence::Forgetting);
+        match self.drive.forget_clone(clone).await {
+            Ok(was_there) if was_there || before != Presence::Sure => {
+                scene.clones.borrow_mut().registered.retain(|it| it.clone != clone);
+                Ok(())
+            }
+            Ok(_) => {
+                let promised = format!("the clone {clone} is listed until it is forgotten");
+                Err(Mismatch { promised, found: "it is not".to_owned() })
+            }
+            Err(error) if self.may_fail(&error) => Ok(()),
+            // Segments that cannot be written may be missing for good.
+            Err(error) if error.kind() == ErrorKind::NoSpace && scene.has_faults() => Ok(()),
+            Err(error) => Err(broken("a clone is forgotten, however full the drive is", &error)),
+        }
+    }
+
+    /// Lets the origin forget all clones, so that snapshots can be deleted; ends the life of the
+    /// one that is used.
+    pub(super) async fn give_up_clones(&mut self) -> Result<(), Mismatch> {
+        let scene = self.scene.clone();
+        let _turn = loop {
+            let turn = scene.clones.borrow().turn();
+            if let Some(turn) = turn {
+                break turn;
+            }
+            let held = scene.clones.borrow().held.clone();
+            if let Some(held) = held.filter(|held| held.is_used.get()) {
+                held.scene.crash_point.crash();
+            }
+            scene.sleep(RETRY_NS).await;
+        };
+        scene.clones.borrow_mut().held = None;
+        let all: Vec<Uuid> = scene.clones.borrow().registered.iter().map(|it| it.clone).collect();
+        for clone in all {
+            self.forget_clone(clone).await?;
+        }
+        Ok(())
+    }
+
+    /// Copies a part of what this clone reads from its origin, or the rest.
+    pub(super) async fn flatten(&mut self) -> Result<(), Mismatch> {
+        if self.scene.nest.is_none() || self.drive.origin().is_none() {
+            return Ok(());
+        }
+        if self.random.random_range(0..REQUESTS_PER_FLATTENING) > 0 {
+            return Ok(());
+        }
+        let scene = self.scene.clone();
+        let Some(_turn) = scene.clones.borrow().turn() else { return Ok(()) };
+        let mut left = match self.random.random_range(0..3) {
+            0 => u32::MAX,
+            _ => self.random.random_range(1..=20),
+        };
+        let goes_on = |_| {
+            left -= 1;
+            left > 0
+        };
+        let drive = self.drive.clone();
+        // What was written before is durable then.
+        let promised = scene.oracle.borrow().taken();
+        let flattened = drive.flatten(goes_on).await;
+        let flattened = flattened.map_err(|error| broken("a clone is made independent", &error))?;
+        scene.oracle.borrow_mut().promise(promised);
+        if flattened.is_complete {
+            scene.tally.borrow_mut().flattenings += 1;
+            assert!(drive.origin().is_none(), "it is complete");
+        }
+        Ok(())
+    }
+}
+
+impl World {
+    /// Uses the clone between two lives of its origin.
+    pub(super) fn use_clone(&mut self) -> Result<(), Mismatch> {
+        if self.scene.is_damaged.get() {
+            self.scene.clones.borrow_mut().held = None;
+            return Ok(());
+        }
+        let scene = self.scene.clone();
+        let (held, seed, is_drawn) = {
+            let mut clones = scene.clones.borrow_mut();
+            (clones.held.clone(), clones.random.next_u64(), clones.random.random::<bool>())
+        };
+        let Some(clone) = held.filter(|_| is_drawn) else { return Ok(()) };
+        let origin = self.layers_as_left();
+        origin.set_plan(FaultPlan::default());
+        let mut random = random(seed);
+        let lived = scene.runtime.block_on(clone.live(origin, &mut random));
+        scene.runtime.drop_tasks();
+        scene.count_clone(&clone);
+        lived.map_err(|mismatch| blame(&clone, mismatch))
+    }
+
+    /// Ends the life of the clone with that of its origin, which crashed.
+    pub(super) fn crash_clone(&self, loses_power: bool) -> Result<(), Mismatch> {
+        let (held, seed) = {
+            let mut clones = self.scene.clones.borrow_mut();
+            let Some(held) = clones.held.clone() else { return Ok(()) };
+            (held, clones.random.next_u64())
+        };
+        if !loses_power && !held.is_used.get() {
+            return Ok(());
+        }
+        if held.is_used.get() {
+            self.scene.tally.borrow_mut().clones_crashed += 1;
+        }
+        self.scene.runtime.block_on(held.crash(loses_power, seed))
+    }
+}
+
+fn broken(promised: &str, error: &Error) -> Mismatch {
+    Mismatch { promised: promised.to_owned(), found: error.chain() }
+}
+
+fn blame(clone: &TorturedClone, mismatch: Mismatch) -> Mismatch {
+    let promised = format!("of the clone {}: {}", clone.uuid, mismatch.promised);
+    Mismatch { promised, ..mismatch }
+}

@@ -1,0 +1,141 @@
+//! Drives of which many snapshots are kept while hosts overwrite them: segments that snapshots need
+//! are emptied again and again, so that copies are copied on for generations.
+//!
+//! ```text
+//! a round: writes, snapshots, deletions | segments emptied | views that end that half-way
+//!   -> the disk is rolled back, perhaps -> the next round, on the same open drive
+//! ```
+//!
+//! Garbage collection empties such a segment only where much of it is dead and space is short,
+//! which a life of ordinary length sees once, if at all. So the disk is small, lives are long, and
+//! hosts have segments emptied beside what the drive begins itself. That stops at any point: a view
+//! opens, or the host has waited long enough.
+
+use rand::RngExt;
+
+use super::data::Texture;
+use super::hazard::Hazard;
+use super::host::{Habits, Host};
+use super::oracle::Mismatch;
+use pumice_drive::base::ErrorKind;
+use pumice_drive::base::seed::Random;
+use pumice_drive::controller::Spec;
+
+/// Blocks of the disk: one to four segments of data.
+const BLOCKS: std::ops::RangeInclusive<u64> = 1024..=3072;
+
+/// Segments beyond those of the disk: enough for what its snapshots hold, most of the time.
+const SEGMENTS_MORE: std::ops::RangeInclusive<u64> = 6..=14;
+
+/// Requests of a life, as a multiple of the steps.
+pub(super) const STEPS_OF_RETENTION: u64 = 4;
+
+/// Rounds of a life.
+pub(super) const ROUNDS: std::ops::RangeInclusive<u64> = 2..=8;
+
+/// Snapshots beyond which hosts only delete.
+pub(super) const SNAPSHOTS_WANTED: usize = 8;
+
+/// Blocks of a write.
+pub(super) const WRITTEN_BLOCKS: std::ops::RangeInclusive<usize> = 2..=40;
+
+/// A host has segments emptied, or looks at a snapshot, after one request in this many.
+const REQUESTS_PER_CHORE: u32 = 20;
+
+/// What a drive may occupy beyond what is needed, when a host has segments emptied.
+const EXCESS_PERCENT_MAX: u32 = 10;
+
+/// How long a host waits for that in one of two cases, at most, as a multiple of the longest time
+/// of an operation of the medium: about what emptying a segment takes.
+const PATIENCE: u64 = 24;
+
+/// Makes a drive one of these.
+pub(super) fn shape(spec: &mut Spec, random: &mut Random) {
+    let blocks = random.random_range(BLOCKS);
+    *spec = Spec {
+        size_bytes: blocks * 4096,
+        capacity_bytes: None,
+        // Frames of which parts die.
+        frame_blocks: 1 << random.random_range(1..=3),
+        ..spec.clone()
+    };
+    let geometry = spec.geometry().expect("worlds are drawn within the limits");
+    let more = random.random_range(SEGMENTS_MORE) * u64::from(spec.segment_bytes);
+    spec.capacity_bytes = Some(geometry.capacity_bytes() + more);
+}
+
+/// Returns the habits of hosts that use such a drive.
+pub(super) fn habits(habits: Habits) -> Habits {
+    Habits {
+        is_small: false,
+        is_heavy: false,
+        retains: true,
+        texture: Texture::Noise,
+        trim_percent: 5,
+        ..habits
+    }
+}
+
+impl Host {
+    /// Has segments emptied, or looks at a snapshot, now and then.
+    pub(super) async fn retain(&mut self) -> Result<(), Mismatch> {
+        let is_wanted = self.scene.hazards.has(Hazard::Retention)
+            && self.random.random_range(0..REQUESTS_PER_CHORE) == 0;
+        if !is_wanted {
+            return Ok(());
+        }
+        if self.random.random() { self.compact().await } else { self.glance().await }
+    }
+
+    /// Has segments emptied, to the end or for a while.
+    async fn compact(&mut self) -> Result<(), Mismatch> {
+        let is_patient = self.random.random();
+        let patience_ns = if is_patient { u64::MAX } else { self.patience_ns() };
+        self.compact_for(patience_ns).await
+    }
+
+    /// Begins to empty segments and breaks that off, so that the tables lead to a part of what a
+    /// rollback makes the disk name again.
+    pub(super) async fn empty_in_part(mut self) -> Result<(), Mismatch> {
+        let patience_ns = self.patience_ns();
+        self.compact_for(patience_ns).await
+    }
+
+    fn patience_ns(&mut self) -> u64 {
+        self.scene.latency_ns() * self.random.random_range(0..=PATIENCE)
+    }
+
+    async fn compact_for(&mut self, patience_ns: u64) -> Result<(), Mismatch> {
+        let percent = self.random.random_range(0..=EXCESS_PERCENT_MAX);
+        let drive = self.drive.clone();
+        let compacting = drive.compact(percent);
+        match self.scene.runtime.timeout(patience_ns, compacting).await {
+            Some(Err(error)) if !self.may_fail(&error) && error.kind() != ErrorKind::NoSpace => {
+                let promised = "the drive is compacted, as far as it can be".to_owned();
+                Err(Mismatch { promised, found: error.chain() })
+            }
+            _ => {
+                self.scene.tally.borrow_mut().compactions += 1;
+                Ok(())
+            }
+        }
+    }
+
+    /// Opens a snapshot, while segments are being emptied perhaps, and reads it once, or not.
+    async fn glance(&mut self) -> Result<(), Mismatch> {
+        if self.scene.faults.get().of_reads {
+            return Ok(());
+        }
+        let infos = self.drive.snapshots();
+        let readable = self.scene.snapshots.borrow().readable(&infos);
+        if readable.is_empty() {
+            return Ok(());
+        }
+        let which = self.random.random_range(0..readable.len());
+        let Some(now) = self.open_view(&readable[which]).await? else { return Ok(()) };
+        if self.random.random() {
+            self.read_view(&now).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,244 @@
+//! `pumice device`: the files and devices that hold a drive together, closed or served.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use indicatif::ProgressBar;
+use pumice_report::{Align, Table};
+
+use super::open::FileDrive;
+use super::{Outcome, output, print, print_schema, progress, state};
+use crate::control::{self, Answer, Client, Progress, Request};
+use crate::devices::{self, DeviceChange, listed};
+use crate::storage::{self, Hints};
+use pumice_drive::base::Clock;
+use pumice_drive::base::units::format_size;
+use pumice_drive::controller::OpenOptions;
+use pumice_drive::media::Medium;
+use pumice_drive::media::array::{ArrayInfo, MemberStatus};
+use pumice_drive::runtime::{Backend, Runtime};
+
+/// Interval between looks at the progress.
+const LOOK_NS: u64 = 100_000_000;
+
+/// List, add, remove or replace the files and devices of a drive, closed or served
+///
+/// PATH is any of them. A served drive is changed by its server, while it serves its clients. A new
+/// member of a mirror gets what is written from then on, and verified copies of the segments in
+/// use; if that is interrupted, it begins anew when the drive is served again, or by the same
+/// command.
+#[derive(Debug, clap::Args)]
+#[command(disable_help_subcommand = true)]
+#[command(after_help = "\
+Examples:
+  pumice device list drive.pumice
+  pumice device replace /dev/sdx /dev/sdy /dev/sdz
+  pumice device add drive.pumice second.pumice
+  pumice device remove drive.pumice second.pumice")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+/// What every action has.
+#[derive(Debug, clap::Args)]
+struct Drive {
+    /// File or block device of the drive
+    path: PathBuf,
+
+    /// Print the members as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Show the members, and what each of them has
+    List {
+        #[command(flatten)]
+        drive: Drive,
+    },
+    /// Add a copy of everything on another file or device, or the room of it
+    ///
+    /// A mirror gets a copy. Makes a mirror of a drive on one file or device, which must not be
+    /// served. A drive of `--concat` gets the room of a device, or of a file as large as the last.
+    Add {
+        #[command(flatten)]
+        drive: Drive,
+
+        /// File, which is created, or block device
+        new: PathBuf,
+
+        /// Overwrite what is there
+        #[arg(long)]
+        force: bool,
+    },
+    /// Stop using a member for good
+    ///
+    /// Of a drive of `--concat`, the last one: what is on it is moved to the others.
+    Remove {
+        #[command(flatten)]
+        drive: Drive,
+
+        /// The member, as it is listed
+        member: PathBuf,
+    },
+    /// Put another file or device in the place of a member, which is used until that is complete
+    Replace {
+        #[command(flatten)]
+        drive: Drive,
+
+        /// The member, as it is listed, present or not
+        member: PathBuf,
+
+        /// File, which is created, or block device
+        new: PathBuf,
+
+        /// Overwrite what is there
+        #[arg(long)]
+        force: bool,
+    },
+    /// Stop using a member that fails or is gone; it stays listed until it is replaced
+    Fail {
+        #[command(flatten)]
+        drive: Drive,
+
+        /// The member, as it is listed
+        member: PathBuf,
+    },
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// There is no drive, or it cannot be changed so: nothing has changed then.
+pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    let (drive, change) = match &args.action {
+        Action::List { drive } => {
+            let (info, _) = state::read(&drive.path)?;
+            let Some(array) = info.array else {
+                bail!("{} is a drive on one file or device", drive.path.display());
+            };
+            return show(drive, &array);
+        }
+        Action::Add { drive, new, force } => {
+            (drive, DeviceChange::Add { path: listed(new)?, force: *force })
+        }
+        Action::Remove { drive, member } => (drive, DeviceChange::Remove { path: listed(member)? }),
+        Action::Replace { drive, member, new, force } => {
+            let (old, new, force) = (listed(member)?, listed(new)?, *force);
+            (drive, DeviceChange::Replace { old, new, force })
+        }
+        Action::Fail { drive, member } => (drive, DeviceChange::Fail { path: listed(member)? }),
+    };
+    let array = match control::connect(&drive.path)? {
+        Some(client) => ask(client, &drive.path, change)?,
+        None => change_closed(&drive.path, &change)?,
+    };
+    show(drive, &array)
+}
+
+fn show(drive: &Drive, array: &ArrayInfo) -> Result<Outcome> {
+    if drive.json {
+        print_schema("device-1", array)?;
+    } else {
+        print(&text(array))?;
+    }
+    Ok(Outcome::Good)
+}
+
+fn text(array: &ArrayInfo) -> String {
+    let columns = ["member", "state", "read errors", "repaired", "error"];
+    let mut table = Table::new(&columns.map(|name| (name, Align::Left)));
+    for member in &array.members {
+        table.row(vec![
+            member.path.clone(),
+            word(member.state).to_owned(),
+            member.read_errors.to_string(),
+            member.repaired.to_string(),
+            member.error.clone().unwrap_or_default(),
+        ]);
+    }
+    output::table(&table)
+}
+
+/// Returns the word for the state of a member.
+pub(super) fn word(state: MemberStatus) -> &'static str {
+    match state {
+        MemberStatus::Online => "online",
+        MemberStatus::Rebuilding => "rebuilding",
+        MemberStatus::Out => "out",
+    }
+}
+
+/// Asks the drive's server.
+fn ask(client: Client, path: &Path, change: DeviceChange) -> Result<ArrayInfo> {
+    let bar = progress::bytes(0);
+    let answer = client.ask(&Request::Device { change }, |answer| {
+        if let Answer::Progress(Progress { total, bytes, .. }) = answer {
+            set(&bar, bytes, total);
+        }
+    });
+    bar.finish_and_clear();
+    match answer.with_context(|| path.display().to_string())? {
+        Some(Answer::Devices(array)) => Ok(*array),
+        _ => bail!(
+            "{}: the server stopped before the change was complete: see `pumice device list`",
+            path.display()
+        ),
+    }
+}
+
+fn set(bar: &ProgressBar, bytes: u64, total: u64) {
+    bar.set_length(total);
+    bar.set_message(format_size(bytes));
+    bar.set_position(bytes);
+}
+
+/// Changes a drive that is not served.
+fn change_closed(path: &Path, change: &DeviceChange) -> Result<ArrayInfo> {
+    let runtime = Runtime::new(Backend::Auto)?;
+    // What is declared failed, or replaced, may be absent.
+    let degraded = matches!(change, DeviceChange::Fail { .. });
+    storage::hint(Hints { degraded, ..Hints::default() });
+    let drive = open(&runtime, path, change)?;
+    let (watched, clock, bar) = (drive.clone(), runtime.clone(), progress::bytes(0));
+    let shown = bar.clone();
+    runtime.spawn(async move {
+        loop {
+            clock.sleep_ns(LOOK_NS).await;
+            let rebuild = watched.medium().array().map(|array| array.rebuild);
+            let rebuild = rebuild.unwrap_or_default();
+            set(&shown, rebuild.copied_bytes, rebuild.total_bytes);
+        }
+    });
+    let is_out = |array: &ArrayInfo, wanted: &str| {
+        let mut members = array.members.iter();
+        members.any(|member| member.path == wanted && member.state == MemberStatus::Out)
+    };
+    let changed = match (change, drive.medium().array()) {
+        // Opening the drive without it has done that.
+        (DeviceChange::Fail { path }, Some(array)) if is_out(&array, path) => Ok(array),
+        _ => runtime.block_on(devices::change(&runtime, &drive, change)),
+    };
+    let closed = runtime.block_on(drive.close());
+    runtime.drop_tasks();
+    bar.finish_and_clear();
+    let changed = changed.and_then(|changed| closed.map(|()| changed));
+    changed.with_context(|| path.display().to_string())
+}
+
+/// Opens the drive, and makes an array of one file or device that gets a second one.
+fn open(runtime: &Runtime, path: &Path, change: &DeviceChange) -> Result<std::rc::Rc<FileDrive>> {
+    let is_alone = storage::header_at(path).is_none();
+    if !is_alone || !matches!(change, DeviceChange::Add { .. }) {
+        return super::open::alone(runtime, path, OpenOptions::default());
+    }
+    // It must be a drive, and one that opens.
+    let drive = super::open::alone(runtime, path, OpenOptions::default())?;
+    let closed = runtime.block_on(drive.close());
+    runtime.drop_tasks();
+    drop(drive);
+    closed.with_context(|| path.display().to_string())?;
+    super::open::as_mirror(runtime, path)
+}

@@ -1,0 +1,173 @@
+//! `pumice rekey`: replaces the master key of an encrypted drive, closed or served.
+
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+
+use anyhow::{Context, Result, bail};
+use futures_util::future::{Either, select};
+use serde::Serialize;
+
+use super::keys::{self, KeyArgs};
+use super::progress::Descent;
+use super::signals::Interrupt;
+use super::{Outcome, lossy, outside, print, print_schema};
+use crate::control::{self, Answer, Client, Request};
+use pumice_drive::base::Clock;
+use pumice_drive::controller::{Locked, NewKeys, OpenOptions, Rekeyed, SlotInfo, SlotKind};
+use pumice_drive::crypt::{Randomness, RecoveryCode};
+use pumice_drive::runtime::{Backend, Runtime};
+
+/// Interval at which the progress and an interruption are looked at.
+const LOOK_NS: u64 = 100_000_000;
+
+/// Replace the master key of an encrypted drive, closed or served
+///
+/// Draws a new master key, moves all that the drive holds under it, and forgets the present one:
+/// who has it, from a copy of the superblock and a key that was removed, reads nothing that the
+/// drive has then, and nothing that is written later. The key that is given opens the drive as
+/// before; a recovery code is replaced by another one, which is printed at once. A served drive is
+/// in use meanwhile, by its server, which continues if this command is interrupted. Interrupted,
+/// or after a crash, run it again: it goes on, and both keys are in use until it has ended.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pumice rekey drive.pumice --key-file drive.key
+  pumice rekey drive.pumice --key-file drive.key --drop-other-keys")]
+pub(crate) struct Args {
+    /// File or block device
+    path: PathBuf,
+
+    /// Let other keys of the drive open it no longer; `pumice key add` adds them again
+    #[arg(long)]
+    drop_other_keys: bool,
+
+    #[command(flatten)]
+    keys: KeyArgs,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is printed as JSON.
+#[derive(Serialize)]
+struct Shown {
+    path: String,
+    #[serde(flatten)]
+    rekeyed: Rekeyed,
+    /// A new recovery code. Shown now and never again.
+    recovery_code: Option<String>,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// The drive is not encrypted, the key opens no slot, or there are other keys: nothing has changed.
+/// Or not everything can be moved: both keys are in use.
+pub(crate) fn run(args: &Args) -> Result<Outcome> {
+    args.keys.provide();
+    let path = args.path.as_path();
+    let runtime = Runtime::new(Backend::Auto)?;
+    let medium = runtime.block_on(super::origin::medium(&runtime, path))?;
+    let locked = runtime.block_on(Locked::on(&medium)).with_context(|| lossy(path))?;
+    let Some(locked) = locked else { bail!("{}: the drive is not encrypted", path.display()) };
+    drop(medium);
+    let mut code = None;
+    let new = if locked.has_earlier_key() { None } else { Some(draw(args, &locked, &mut code)?) };
+    if let Some(code) = &code {
+        // A crash must not take it away.
+        let text =
+            format!("new recovery code, once the key is replaced; not shown again:\n{code}\n");
+        if args.json { eprint!("{text}") } else { print(&text)? }
+    }
+    let rekeyed = match control::connect(path)? {
+        Some(client) => ask(client, path, new)?,
+        None => rekey(&runtime, path, new.as_ref())?,
+    };
+    if args.json {
+        let recovery_code = code.map(|code| code.to_string());
+        print_schema("rekey-1", &Shown { path: lossy(path), rekeyed, recovery_code })?;
+    } else {
+        let shown = path.display();
+        print(&format!("{shown}: has a new master key, {} segments moved\n", rekeyed.segments))?;
+    }
+    Ok(Outcome::Good)
+}
+
+/// Draws a master key for the key that is given, and a recovery code if the drive has one.
+fn draw(args: &Args, locked: &Locked, code: &mut Option<RecoveryCode>) -> Result<NewKeys> {
+    let path = args.path.as_path();
+    let secret = keys::given_or_asked(&args.keys, path)?;
+    let present = locked.unlock(&secret, Randomness::System).with_context(|| lossy(path))?;
+    let slots = locked.slots();
+    let own = locked.slot_of(&secret)?;
+    let is_other = |slot: &&SlotInfo| Some(slot.number) != own && slot.kind != SlotKind::Recovery;
+    let others = slots.iter().filter(is_other).count();
+    if others > 0 && !args.drop_other_keys {
+        bail!(
+            "{}: the drive has {others} other keys, which would open it no longer: allow that \
+             with --drop-other-keys, and add them again with `pumice key add`",
+            path.display()
+        );
+    }
+    let mut secrets = vec![secret];
+    let has_code = slots.iter().any(|slot| slot.kind == SlotKind::Recovery);
+    let is_code = own.is_some_and(|own| {
+        slots.iter().any(|slot| slot.number == own && slot.kind == SlotKind::Recovery)
+    });
+    if has_code && !is_code {
+        secrets.push(code.insert(RecoveryCode::draw(&Randomness::System)).secret());
+    }
+    let now = outside::unix_seconds();
+    Ok(NewKeys::draw(locked.uuid, &present, &secrets, now, Randomness::System)?)
+}
+
+/// Asks the drive's server.
+fn ask(client: Client, path: &Path, keys: Option<NewKeys>) -> Result<Rekeyed> {
+    let mut shown = Descent::new();
+    let answer = client.ask(&Request::Rekey { keys }, |answer| {
+        if let Answer::Progress(progress) = answer {
+            shown.set_segments_left(progress.total);
+        }
+    });
+    drop(shown);
+    match answer.with_context(|| path.display().to_string())? {
+        Some(Answer::Rekeyed(rekeyed)) => Ok(rekeyed),
+        _ => bail!(
+            "{}: the server stopped before everything was moved: run `pumice rekey` again",
+            path.display()
+        ),
+    }
+}
+
+/// Replaces the key of a drive that is not served.
+fn rekey(runtime: &Runtime, path: &Path, keys: Option<&NewKeys>) -> Result<Rekeyed> {
+    let interrupt = Interrupt::catch()?;
+    let options = OpenOptions { compact_percent: None, ..OpenOptions::default() };
+    let drive = super::open::alone(runtime, path, options)?;
+    let mut shown = Descent::new();
+    let working = async {
+        let mut work = pin!(drive.rekey(keys));
+        loop {
+            match select(work.as_mut(), pin!(runtime.sleep_ns(LOOK_NS))).await {
+                Either::Left((rekeyed, _)) => return Some(rekeyed),
+                Either::Right(_) if interrupt.came() && drive.segments_to_empty() > 0 => {
+                    return None;
+                }
+                Either::Right(_) => shown.set_segments_left(drive.segments_to_empty().into()),
+            }
+        }
+    };
+    let rekeyed = runtime.block_on(working);
+    drop(shown);
+    let closed = runtime.block_on(drive.close());
+    runtime.drop_tasks();
+    let rekeyed = rekeyed.transpose().and_then(|rekeyed| closed.map(|()| rekeyed));
+    match rekeyed.with_context(|| path.display().to_string())? {
+        Some(rekeyed) => Ok(rekeyed),
+        None => bail!(
+            "{}: interrupted; the drive is sound, and both keys are in use: run it again",
+            path.display()
+        ),
+    }
+}

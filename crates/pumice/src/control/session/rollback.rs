@@ -1,0 +1,67 @@
+//! Rolling back a drive that is served, and used by no one.
+//!
+//! A client that has read the disk knows another one than it becomes; the step in which it does is
+//! one of the drive, which asks in that step whether there are clients. Those who come later read
+//! the new disk only.
+
+use std::rc::Rc;
+
+use super::super::protocol::{Answer, Progress};
+use super::{LISTED_MAX, Link, Served};
+use pumice_drive::base::{Error, ErrorKind};
+use pumice_drive::controller::SnapshotInfo;
+use pumice_drive::media::Medium;
+
+/// Rolls the drive back; returns `None` if the client is gone. The snapshots that were deleted are
+/// sent before the answer.
+pub(super) async fn roll_back<M: Medium + 'static>(
+    link: &Link,
+    served: &Served<M>,
+    name: String,
+    deletes_newer: bool,
+) -> Option<Answer> {
+    let Some(exports) = served.snapshots.clone() else {
+        let what = "it is attached, and the host knows another disk: detach it, then roll it back";
+        return Some(Answer::failed(&Error::new(ErrorKind::Busy, what)));
+    };
+    let worker = served.drive.clone();
+    let rolling = async move {
+        let newer = if deletes_newer { newer_than(&worker.snapshots(), &name) } else { Vec::new() };
+        exports.until_unused().await;
+        let mut result = exports.check_unused();
+        for info in &newer {
+            if result.is_ok() {
+                result = exports.withdraw(&info.name).await;
+            }
+        }
+        let mut rolled = result.map(|()| None);
+        if rolled.is_ok() {
+            let condition = exports.clone();
+            let is_unused = Rc::new(move || condition.check_unused());
+            rolled = worker.roll_back_if(&name, deletes_newer, is_unused).await.map(Some);
+        }
+        // Offers again what is still there.
+        exports.refresh().await;
+        Ok::<_, Error>((rolled?, newer))
+    };
+    let (info, deleted) = match link.run_to_its_end(rolling, Progress::default).await? {
+        Ok(done) => done,
+        Err(error) => return Some(Answer::failed(&error)),
+    };
+    for part in deleted.chunks(LISTED_MAX) {
+        if !link.send(&Answer::SomeSnapshots(part.to_vec())).await {
+            return None;
+        }
+    }
+    let rolled: Vec<SnapshotInfo> = info.into_iter().collect();
+    if let Some(info) = rolled.first() {
+        tracing::info!(snapshot = info.name, sequence = info.sequence, "rolled back");
+    }
+    Some(Answer::Snapshots(rolled))
+}
+
+/// Returns the snapshots that were taken after the one of a name.
+fn newer_than(all: &[SnapshotInfo], name: &str) -> Vec<SnapshotInfo> {
+    let target = all.iter().position(|info| info.name == name);
+    target.map_or(Vec::new(), |at| all.iter().skip(at + 1).cloned().collect())
+}

@@ -1,0 +1,310 @@
+//! Changing the members of a drive's array while the drive is in use.
+//!
+//! ```text
+//! mirror          add, replace: make the file -> member that gets every write
+//!                   -> copy what is in use -> complete
+//!                 remove, fail: one step
+//! concatenation   add: make the file -> last member -> the drive grows
+//!                 remove: the drive shrinks -> the last member holds nothing, and leaves
+//! ```
+//!
+//! What was interrupted is still being rebuilt when the drive is opened the next time; a server
+//! then goes on with it, and so does the same command.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cli::new_identity;
+use crate::storage::{self, PATIENCE_NS, Storage};
+use pumice_drive::Uuid;
+use pumice_drive::base::{Clock, Error, ErrorKind, Result};
+use pumice_drive::controller::{Drive, Resize};
+use pumice_drive::format::ArrayLayout;
+use pumice_drive::media::Medium;
+use pumice_drive::media::array::{Array, ArrayInfo, Copying, NewMember, Patience};
+use pumice_drive::media::file::{FileMedium, FileOptions};
+use pumice_drive::runtime::Runtime;
+
+/// A change of the members of an array. Paths are absolute.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum DeviceChange {
+    /// Add a member to a mirror.
+    Add {
+        /// Its file or device.
+        path: String,
+        /// Whether what is there is overwritten.
+        force: bool,
+    },
+    /// Put another file or device in the place of a member.
+    Replace {
+        /// The member, as it is listed.
+        old: String,
+        /// The file or device.
+        new: String,
+        /// Whether what is there is overwritten.
+        force: bool,
+    },
+    /// Remove a member.
+    Remove {
+        /// The member, as it is listed.
+        path: String,
+    },
+    /// Stop using a member, which stays listed.
+    Fail {
+        /// The member, as it is listed.
+        path: String,
+    },
+}
+
+/// A medium that may be an array of the program's.
+pub(crate) trait HasStorage {
+    /// Returns it.
+    fn storage(&self) -> &Storage;
+}
+
+impl HasStorage for Rc<Storage> {
+    fn storage(&self) -> &Storage {
+        self
+    }
+}
+
+/// Returns the array of a drive.
+///
+/// # Errors
+/// `InvalidInput` if it is on one file or device.
+fn array_of<M: HasStorage, C>(drive: &Drive<M, C>) -> Result<&Array<FileMedium>> {
+    drive.medium().storage().as_array().ok_or_else(|| {
+        let what = "the drive is on one file or device: close it, and `pumice device add` makes a \
+                    mirror of it";
+        Error::new(ErrorKind::InvalidInput, what)
+    })
+}
+
+/// Changes the members of a drive's array. Returns its state.
+///
+/// # Errors
+/// `InvalidInput`, `AlreadyExists`, `NotFound`, `Busy`: nothing has changed. `Medium` if the new
+/// member failed: it is out.
+pub(crate) async fn change<M: Medium + HasStorage>(
+    runtime: &Runtime,
+    drive: &Drive<M, Runtime>,
+    change: &DeviceChange,
+) -> Result<ArrayInfo> {
+    let array = array_of(drive)?;
+    if drive.is_read_only() {
+        return Err(Error::new(ErrorKind::ReadOnly, "the drive is served read-only"));
+    }
+    match change {
+        DeviceChange::Add { path, force } if array.layout() == ArrayLayout::Concat => {
+            extend(runtime, drive, array, path, *force).await?;
+        }
+        DeviceChange::Add { path, force } => {
+            add(runtime, drive, array, (path, *force), None).await?;
+        }
+        DeviceChange::Replace { old, new, force } => {
+            let old = array.member_at(old)?;
+            add(runtime, drive, array, (new, *force), Some(old)).await?;
+        }
+        DeviceChange::Remove { path } if array.layout() == ArrayLayout::Concat => {
+            cut(drive, array, path).await?;
+        }
+        DeviceChange::Remove { path } => {
+            let uuid = array.member_at(path)?;
+            array.remove_member(uuid).await?;
+            tracing::info!(member = path, "a member was removed from the array");
+        }
+        DeviceChange::Fail { path } => {
+            let uuid = array.member_at(path)?;
+            array.fail_member(uuid).await?;
+        }
+    }
+    Ok(array.info())
+}
+
+/// Adds a member to a mirror, perhaps in the place of another one, and completes it. One that this
+/// was begun with, and interrupted, is completed anew.
+async fn add<M: Medium + HasStorage>(
+    runtime: &Runtime,
+    drive: &Drive<M, Runtime>,
+    array: &Array<FileMedium>,
+    (path, force): (&str, bool),
+    replaced: Option<Uuid>,
+) -> Result<()> {
+    if array.layout() != ArrayLayout::Mirror {
+        let what = "the array is no mirror: its members cannot be replaced";
+        return Err(Error::new(ErrorKind::InvalidInput, what));
+    }
+    let copying = begin_copying(array)?;
+    if array.rebuilding_at(path, replaced).is_none() {
+        let medium = make(runtime, array, path, force, drive.geometry().medium_bytes())?;
+        // Nothing has changed if it fails.
+        array.clear_new_member(&medium).await?;
+        let mut replaced = replaced;
+        for uuid in array.superseded(path, replaced) {
+            array.remove_member(uuid).await?;
+            replaced = replaced.filter(|replaced| *replaced != uuid);
+        }
+        let new = NewMember { uuid: new_identity(), path: path.to_owned(), segment_count: 0 };
+        match replaced {
+            Some(old) => array.replace_member(medium, new, old).await,
+            None => array.add_member(medium, new).await,
+        }?;
+        tracing::info!(member = path, "a member was added to the array and is being rebuilt");
+    }
+    rebuild(drive, array, &copying).await
+}
+
+/// Makes the file of a new member, or checks a device, and opens it. What this has made is gone
+/// again if it fails.
+fn make(
+    runtime: &Runtime,
+    array: &Array<FileMedium>,
+    path: &str,
+    force: bool,
+    bytes: u64,
+) -> Result<FileMedium> {
+    if array.is_in_use(path) {
+        let what = format!("{path} is a member already");
+        return Err(Error::new(ErrorKind::InvalidInput, what));
+    }
+    let existed = Path::new(path).exists();
+    FileMedium::create(Path::new(path), bytes, force)?;
+    let options = FileOptions::default().with_direct(true);
+    FileMedium::open(runtime.clone(), Path::new(path), options).inspect_err(|_| {
+        if !existed {
+            let _ = std::fs::remove_file(path);
+        }
+    })
+}
+
+/// Adds the room of one more file or device to a concatenation: a file gets as much as the last
+/// member has.
+async fn extend<M: Medium + HasStorage>(
+    runtime: &Runtime,
+    drive: &Drive<M, Runtime>,
+    array: &Array<FileMedium>,
+    path: &str,
+    force: bool,
+) -> Result<()> {
+    let _turn = begin_copying(array)?;
+    let geometry = drive.geometry();
+    let segment_bytes = u64::from(geometry.segment_bytes);
+    let (first, last) = array.last_segments();
+    // Added by a command that did not come to its end.
+    let is_waiting = geometry.segment_count <= first
+        && array.member_at(path).is_ok_and(|uuid| array.check_last(uuid).is_ok());
+    if is_waiting {
+        return grow(drive, array, path).await;
+    }
+    let is_device = Path::new(path).metadata().is_ok_and(|found| !found.is_file());
+    let least = if is_device { 1 } else { u64::from(last) };
+    let medium = make(runtime, array, path, force, geometry.data_offset + least * segment_bytes)?;
+    let room = medium.bytes().saturating_sub(geometry.data_offset) / segment_bytes;
+    let count = if is_device { room } else { least };
+    let segment_count = u32::try_from(count).unwrap_or(u32::MAX);
+    let new = NewMember { uuid: new_identity(), path: path.to_owned(), segment_count };
+    array.extend(medium, new).await?;
+    grow(drive, array, path).await
+}
+
+/// Makes the capacity that of all members.
+async fn grow<M: Medium + HasStorage>(
+    drive: &Drive<M, Runtime>,
+    array: &Array<FileMedium>,
+    path: &str,
+) -> Result<()> {
+    let segment_bytes = u64::from(drive.geometry().segment_bytes);
+    let (first, count) = array.last_segments();
+    let capacity_bytes = Some((u64::from(first) + u64::from(count)) * segment_bytes);
+    drive.resize(Resize { capacity_bytes, size_bytes: None }).await?;
+    tracing::info!(member = path, "a member was added to the array");
+    Ok(())
+}
+
+/// Moves what is on the last member of a concatenation to the others, and removes it.
+async fn cut<M: Medium + HasStorage>(
+    drive: &Drive<M, Runtime>,
+    array: &Array<FileMedium>,
+    path: &str,
+) -> Result<()> {
+    let _turn = begin_copying(array)?;
+    let uuid = array.member_at(path)?;
+    array.check_last(uuid)?;
+    let geometry = drive.geometry();
+    let (first, _) = array.last_segments();
+    if geometry.segment_count > first {
+        let capacity_bytes = Some(u64::from(first) * u64::from(geometry.segment_bytes));
+        drive.resize(Resize { capacity_bytes, size_bytes: None }).await?;
+    }
+    array.remove_member(uuid).await?;
+    tracing::info!(member = path, "a member was removed from the array");
+    Ok(())
+}
+
+fn begin_copying(array: &Array<FileMedium>) -> Result<Copying<'_, FileMedium>> {
+    array.begin_copying().ok_or_else(|| {
+        let what = "a member is being rebuilt: wait until that has ended";
+        Error::new(ErrorKind::Busy, what)
+    })
+}
+
+/// Completes the members that are being rebuilt. Those that they replace leave the array then.
+async fn rebuild<M: Medium + HasStorage, C: Clock>(
+    drive: &Drive<M, C>,
+    array: &Array<FileMedium>,
+    _copying: &Copying<'_, FileMedium>,
+) -> Result<()> {
+    let copy = async |segment, range, show: &mut dyn FnMut(u32, &[u8])| {
+        if drive.is_ending() {
+            return Err(Error::new(ErrorKind::Interrupted, "the drive is closing"));
+        }
+        array.copy(segment, range, show).await
+    };
+    drive.copy_in_use(|bytes| array.begin_progress(bytes), copy).await?;
+    array.finish_rebuild().await
+}
+
+/// Goes on with the rebuilding of members that was interrupted, in a task of its own.
+pub(crate) fn go_on(runtime: &Runtime, drive: &Rc<Drive<Rc<Storage>, Runtime>>) {
+    let is_needed =
+        !drive.is_read_only() && drive.medium().as_array().is_some_and(Array::is_rebuilding);
+    if !is_needed {
+        return;
+    }
+    let drive = Rc::downgrade(drive);
+    runtime.spawn(async move {
+        let Some(drive) = drive.upgrade() else { return };
+        tracing::info!("a member of the array is being rebuilt: this begins anew");
+        let completed = async {
+            let array = array_of(&drive)?;
+            rebuild(&*drive, array, &begin_copying(array)?).await
+        };
+        if let Err(error) = completed.await {
+            tracing::warn!(error = %error.chain(), "a member of the array was not rebuilt");
+        }
+    });
+}
+
+/// Makes a mirror of one member of a drive on a file or device, which is not in use.
+///
+/// # Errors
+/// Those of the medium.
+pub(crate) async fn to_mirror(medium: FileMedium) -> Result<Storage> {
+    let (path, cipher) = (medium.path().to_owned(), medium.cipher().clone());
+    let new = NewMember { uuid: new_identity(), path: storage::shown(&path)?, segment_count: 0 };
+    let (layout, clock) = (ArrayLayout::Mirror, medium.runtime().clone());
+    let array = Array::create(new_identity(), layout, vec![(medium, new)]).await?;
+    let array = array.with_patience(Patience::new(&clock, PATIENCE_NS));
+    Ok(Storage::of_array(array, path).with_cipher(cipher))
+}
+
+/// Returns the path of a member, as it is listed.
+///
+/// # Errors
+/// `InvalidInput` if it is no UTF-8.
+pub(crate) fn listed(path: &Path) -> Result<String> {
+    storage::shown(&PathBuf::from(path))
+}

@@ -1,0 +1,33 @@
+//! Drives in a bucket of an S3-compatible object store: where they are, how the store is reached,
+//! and the medium that such a drive is on.
+//!
+//! * `place`: `s3://BUCKET/NAME`.
+//! * `prices`: what a bucket costs.
+//! * `remote`: the medium; `absent` takes its place in a program without the feature `objects`.
+//! * `s3`: the store, on a thread of its own with a runtime of its own.
+//! * `settings`: how it is reached. `answers`: what its errors mean.
+//!
+//! What a drive in a bucket is, `pumice_drive::media::tier` says.
+
+#[cfg(feature = "objects")]
+mod answers;
+#[cfg(not(feature = "objects"))]
+#[path = "absent.rs"]
+mod remote;
+#[cfg(feature = "objects")]
+mod remote;
+#[cfg(feature = "objects")]
+mod s3;
+#[cfg(feature = "objects")]
+mod settings;
+
+mod place;
+mod prices;
+
+pub(crate) use place::BucketPlace;
+pub(crate) use prices::{Cost, Prices};
+#[cfg(feature = "objects")]
+pub(crate) use remote::host;
+pub(crate) use remote::{Remote, diskless, view, with_journal};
+#[cfg(feature = "objects")]
+pub(crate) use s3::S3;

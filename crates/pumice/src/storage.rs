@@ -1,0 +1,494 @@
+//! The medium of a drive: one file or device, an array of them, which is found by any member, or a
+//! bucket with a journal.
+//!
+//! ```text
+//! path -> header of a member? -> the paths of all members -> those that are there -> array
+//!            no: a journal? -> the bucket that it names
+//!            no: a file or device alone
+//! ```
+//!
+//! A member is looked for where it was last, and beside the one that was named; identities decide
+//! whether it is the one. Members that were moved are named on the command line, too.
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, RwLock};
+
+use crate::objects::{self, BucketPlace, Remote};
+use pumice_drive::base::clock::while_busy;
+use pumice_drive::base::{AlignedBuffer, Error, ErrorKind, Result, SegmentId};
+use pumice_drive::crypt::Cipher;
+use pumice_drive::format::{ARRAY_HEADER_BYTES, ArrayHeader, MemberState};
+use pumice_drive::media::array::{Array, ArrayInfo, Assembly, Patience, read_header};
+use pumice_drive::media::file::{FileMedium, FileOptions, Whereabouts};
+#[cfg(feature = "bench")]
+use pumice_drive::media::layer::{Kept, Speed, Throttle};
+use pumice_drive::media::tier::{Status, place_of};
+use pumice_drive::media::{
+    Capabilities, CopyId, Geometry, Medium, SLOTS, SUPERBLOCK_SLOTS, slot_offset,
+};
+use pumice_drive::runtime::Runtime;
+
+/// What the user says of arrays and journals on the command line.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Hints {
+    /// Where members may be.
+    pub(crate) paths: Vec<PathBuf>,
+    /// Whether absent members are left out.
+    pub(crate) degraded: bool,
+    /// Whether a journal is read that another machine has taken the drive over from.
+    pub(crate) fenced: bool,
+    /// Whether a bucket is written to without a journal.
+    pub(crate) diskless: bool,
+}
+
+static HINTS: RwLock<Hints> =
+    RwLock::new(Hints { paths: Vec::new(), degraded: false, fenced: false, diskless: false });
+
+/// Sets what the user says, for all arrays that are opened from now on.
+pub(crate) fn hint(hints: Hints) {
+    *HINTS.write().unwrap_or_else(std::sync::PoisonError::into_inner) = hints;
+}
+
+fn hints() -> Hints {
+    HINTS.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+}
+
+/// The medium of a drive.
+pub(crate) enum Storage {
+    /// A file or device.
+    File(FileMedium),
+    /// Several, and the path of the one that was named.
+    Array(Box<Array<FileMedium>>, PathBuf),
+    /// A bucket.
+    Remote(Box<Remote>),
+    /// A file that is no faster than a device that the demo shows.
+    #[cfg(feature = "bench")]
+    Slow(Box<Throttle<FileMedium, Runtime>>),
+}
+
+/// Which members may be absent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Absent {
+    /// Those that the others know to be out.
+    Known,
+    /// Any, if one that has everything is there, as far as that one knows. For readers only.
+    Allowed,
+    /// Any, and of members that were used apart the first one counts. For a look.
+    AndApart,
+}
+
+/// How long a member may keep the drive waiting for what another one has done: as the kernel waits
+/// for a command of a disk before it resets that, and less than hosts wait for a drive.
+pub(crate) const PATIENCE_NS: u64 = 30_000_000_000;
+
+/// Opens the member at a path.
+type Open<'a> = &'a dyn Fn(&Path) -> Result<FileMedium>;
+
+impl Storage {
+    /// Opens a drive in a bucket without a journal.
+    ///
+    /// # Errors
+    /// It is to be written, and the user did not say without a journal; the bucket cannot be used.
+    pub(crate) async fn in_bucket(
+        runtime: &Runtime,
+        place: &BucketPlace,
+        read_only: bool,
+    ) -> Result<Self> {
+        let remote = match hints().diskless && !read_only {
+            true => Box::pin(objects::diskless(runtime, place)).await?,
+            false => Box::pin(objects::view(runtime, place, read_only)).await?,
+        };
+        Ok(Self::Remote(Box::new(remote)))
+    }
+
+    /// Returns the image of a newer commit that counts, without keys, if this is a bucket for
+    /// reading and there is one.
+    ///
+    /// # Errors
+    /// Those of [`Remote::newer`].
+    pub(crate) async fn newer(&self) -> Result<Option<Self>> {
+        let Self::Remote(remote) = self else { return Ok(None) };
+        Ok(Box::pin(remote.newer()).await?.map(|remote| Self::Remote(Box::new(remote))))
+    }
+
+    /// Returns whether something that the image in a bucket names is not there any more.
+    pub(crate) fn is_stale(&self) -> bool {
+        matches!(self, Self::Remote(remote) if remote.is_stale())
+    }
+
+    /// Completes the medium that was opened at a path: if it is a member of an array, the others
+    /// are opened with `open`; if it is a journal, its bucket. An absent member is left out if the
+    /// user says so, or if `absent` does.
+    ///
+    /// # Errors
+    /// Those of [`Array::assemble`], and of opening a member that is there, or the bucket.
+    pub(crate) async fn complete(
+        runtime: &Runtime,
+        file: FileMedium,
+        options: FileOptions,
+        absent: Absent,
+        open: Open<'_>,
+    ) -> Result<Self> {
+        let header = match read_header(&file).await {
+            Ok(Some(header)) => header,
+            Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
+            // What it is without a header, its superblocks say.
+            Ok(None) | Err(_) => return Self::without_array(runtime, file, options).await,
+        };
+        let named = file.path().to_owned();
+        let clock = file.runtime().clone();
+        let hints = hints();
+        let (mut newest, mut seen) = (header.clone(), vec![header.own]);
+        let mut members = vec![(file, shown(&named)?)];
+        // A header that is found later may list members that the first one does not know.
+        while let Some(member) = newest.members.iter().find(|member| !seen.contains(&member.uuid)) {
+            seen.push(member.uuid);
+            let places = places(&named, &member.path, &hints.paths);
+            let found = places.iter().find_map(|path| {
+                let found = header_at(path)?;
+                let is_member = (found.array, found.own) == (header.array, member.uuid);
+                is_member.then_some((path, found))
+            });
+            let Some((path, found)) = found else { continue };
+            match while_busy(&clock, || open(path)).await {
+                Ok(medium) => members.push((medium, shown(path)?)),
+                Err(error) if error.kind() == ErrorKind::Busy => return Err(error),
+                Err(error) => tracing::warn!(
+                    member = %path.display(),
+                    error = %error.chain(),
+                    "a member of the array cannot be opened"
+                ),
+            }
+            if found.events > newest.events {
+                newest = found;
+            }
+        }
+        let assembly = Assembly::default()
+            .with_read_only(options.read_only)
+            .with_absent(absent == Absent::Allowed)
+            .with_degraded(hints.degraded || absent == Absent::AndApart)
+            .with_patience(Patience::new(&clock, PATIENCE_NS));
+        let array = Array::assemble(members, assembly).await?;
+        Ok(Self::of_array(array, named))
+    }
+
+    /// Returns the medium of a journal, or of a file or device alone.
+    async fn without_array(
+        runtime: &Runtime,
+        file: FileMedium,
+        options: FileOptions,
+    ) -> Result<Self> {
+        let place = match place_of(&file).await {
+            Ok(Some(place)) => place,
+            Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
+            Ok(None) | Err(_) => return Ok(Self::File(file)),
+        };
+        let read_only = options.read_only;
+        if options.unlocked {
+            let what = format!(
+                "{} is the journal of {place}: a clone cannot read from a drive in a bucket",
+                file.path().display()
+            );
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        let how = (read_only, hints().fenced);
+        let opening = objects::with_journal(runtime, file, &place, how);
+        Ok(Self::Remote(Box::new(Box::pin(opening).await?)))
+    }
+
+    /// Returns the medium of an array, of which the member at a path was named, without any keys.
+    pub(crate) fn of_array(array: Array<FileMedium>, named: PathBuf) -> Self {
+        Self::Array(Box::new(array), named)
+    }
+
+    /// Returns the medium with the keys of the drive on it.
+    pub(crate) fn with_cipher(mut self, cipher: Cipher) -> Self {
+        self.set_cipher(cipher);
+        self
+    }
+
+    /// Sets the keys of the drive.
+    pub(crate) fn set_cipher(&mut self, cipher: Cipher) {
+        match self {
+            Self::File(file) => file.set_cipher(cipher),
+            Self::Array(array, _) => array.set_cipher(cipher),
+            Self::Remote(remote) => remote.set_cipher(cipher),
+            #[cfg(feature = "bench")]
+            Self::Slow(slow) => slow.inner_mut().set_cipher(cipher),
+        }
+    }
+
+    /// Returns the medium no faster than `speed`; only one on a file alone can be.
+    #[cfg(feature = "bench")]
+    pub(crate) fn slowed(self, runtime: &Runtime, speed: Speed) -> Self {
+        match self {
+            Self::File(file) => Self::Slow(Box::new(Throttle::new(file, runtime.clone(), speed))),
+            other => other,
+        }
+    }
+
+    /// Returns whether a file that is slowed down has kept up with the limits.
+    #[cfg(feature = "bench")]
+    pub(crate) fn kept(&self) -> Kept {
+        match self {
+            Self::Slow(slow) => slow.kept(),
+            _ => Kept::default(),
+        }
+    }
+
+    /// Returns what a function says of the local files and devices of the medium.
+    fn of_files<T>(&self, what: impl Fn(&FileMedium) -> T) -> Vec<T> {
+        match self {
+            Self::File(file) => vec![what(file)],
+            Self::Array(array, _) => array.media().iter().map(|medium| what(medium)).collect(),
+            Self::Remote(remote) => remote.journal().map(what).into_iter().collect(),
+            #[cfg(feature = "bench")]
+            Self::Slow(slow) => vec![what(slow.inner())],
+        }
+    }
+
+    /// Returns the path with which the medium was opened.
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Self::File(file) => file.path(),
+            Self::Array(_, path) => path,
+            Self::Remote(remote) => remote.path(),
+            #[cfg(feature = "bench")]
+            Self::Slow(slow) => slow.inner().path(),
+        }
+    }
+
+    /// Returns the size of the file or device in bytes; of an array, that of its first one;
+    /// of a bucket, that of the journal.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.of_files(FileMedium::bytes).first().copied().unwrap_or(0)
+    }
+
+    /// Returns the array, if it is one.
+    pub(crate) fn as_array(&self) -> Option<&Array<FileMedium>> {
+        match self {
+            Self::Array(array, _) => Some(array),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the page cache is bypassed.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.of_files(FileMedium::is_direct).into_iter().all(|is_direct| is_direct)
+    }
+
+    /// Returns what looks whether the paths still lead to the files.
+    pub(crate) fn whereabouts(&self) -> Vec<Whereabouts> {
+        self.of_files(FileMedium::whereabouts)
+    }
+}
+
+/// Overwrites the headers of a medium that was a member of an array.
+///
+/// # Errors
+/// Those of the medium.
+pub(crate) async fn leave_array(medium: &FileMedium) -> Result<()> {
+    for slot in SUPERBLOCK_SLOTS..SLOTS {
+        let is_blank = |bytes: &AlignedBuffer| bytes.iter().all(|&byte| byte == 0);
+        if !medium.read_superblock(slot).await.is_ok_and(|bytes| is_blank(&bytes)) {
+            medium.write_superblock(slot, AlignedBuffer::zeroed(ARRAY_HEADER_BYTES)).await?;
+            medium.sync().await?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the header of the member at a path, without locking it; `None` if it is none.
+pub(crate) fn header_at(path: &Path) -> Option<ArrayHeader> {
+    let file = File::open(path).ok()?;
+    let mut newest: Option<ArrayHeader> = None;
+    for slot in SUPERBLOCK_SLOTS..SLOTS {
+        let mut bytes = [0; ARRAY_HEADER_BYTES];
+        let read = file.read_exact_at(&mut bytes, slot_offset(slot));
+        let Ok(header) =
+            read.map_err(|_| ()).and_then(|()| ArrayHeader::decode(&bytes).map_err(|_| ()))
+        else {
+            continue;
+        };
+        if newest.as_ref().is_none_or(|newest| newest.events < header.events) {
+            newest = Some(header);
+        }
+    }
+    newest
+}
+
+/// Returns the paths at which other members of the array of the one at `path` were, those that have
+/// everything first.
+pub(crate) fn companions(path: &Path) -> Vec<PathBuf> {
+    let Some(header) = header_at(path) else { return Vec::new() };
+    let others = header.members.iter().filter(|member| member.uuid != header.own);
+    let (active, rest): (Vec<_>, Vec<_>) =
+        others.partition(|member| member.state == MemberState::Active);
+    let all = active.into_iter().chain(rest);
+    all.flat_map(|member| places(path, &member.path, &[])).collect()
+}
+
+/// Returns where a member may be that was at `last`.
+fn places(named: &Path, last: &str, others: &[PathBuf]) -> Vec<PathBuf> {
+    let last = PathBuf::from(last);
+    let beside = last.file_name().map(|name| named.with_file_name(name));
+    let mut places: Vec<PathBuf> = [Some(last), beside].into_iter().flatten().collect();
+    places.extend(others.iter().cloned());
+    places.retain(|path| path.is_absolute() || path.components().count() > 0);
+    places.dedup();
+    places
+}
+
+/// Returns a path as headers have it: absolute.
+///
+/// # Errors
+/// `InvalidInput` if it is no UTF-8.
+pub(crate) fn shown(path: &Path) -> Result<String> {
+    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let wrong = || {
+        let what = format!("{} is not UTF-8: rename it", path.display());
+        Error::new(ErrorKind::InvalidInput, what)
+    };
+    whole.to_str().map(ToOwned::to_owned).ok_or_else(wrong)
+}
+
+/// Calls a method of the medium, whichever it is.
+macro_rules! on_each {
+    ($storage:expr, $method:ident($($argument:expr),*)) => {
+        match $storage {
+            Self::File(file) => file.$method($($argument),*),
+            Self::Array(array, _) => array.$method($($argument),*),
+            Self::Remote(remote) => remote.$method($($argument),*),
+            #[cfg(feature = "bench")]
+            Self::Slow(slow) => slow.$method($($argument),*),
+        }
+    };
+    // Of all but a file it is boxed, so that a drive on one file does not carry its state.
+    ($storage:expr, $method:ident($($argument:expr),*).await) => {
+        match $storage {
+            Self::File(file) => file.$method($($argument),*).await,
+            Self::Array(array, _) => Box::pin(array.$method($($argument),*)).await,
+            Self::Remote(remote) => Box::pin(remote.$method($($argument),*)).await,
+            #[cfg(feature = "bench")]
+            Self::Slow(slow) => Box::pin(slow.$method($($argument),*)).await,
+        }
+    };
+}
+
+impl Medium for Storage {
+    fn capabilities(&self) -> Capabilities {
+        on_each!(self, capabilities())
+    }
+
+    fn cipher(&self) -> &Cipher {
+        on_each!(self, cipher())
+    }
+
+    fn set_geometry(&self, geometry: Geometry) -> Result<()> {
+        on_each!(self, set_geometry(geometry))
+    }
+
+    fn reserve(&self) -> Result<()> {
+        on_each!(self, reserve())
+    }
+
+    fn misplaced(&self) -> Option<String> {
+        on_each!(self, misplaced())
+    }
+
+    async fn append(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: Arc<AlignedBuffer>,
+    ) -> Result<()> {
+        on_each!(self, append(segment, offset, buffer).await)
+    }
+
+    async fn append_durably(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: Arc<AlignedBuffer>,
+    ) -> Result<()> {
+        on_each!(self, append_durably(segment, offset, buffer).await)
+    }
+
+    fn spare_buffer(&self) -> Option<AlignedBuffer> {
+        on_each!(self, spare_buffer())
+    }
+
+    async fn read(
+        &self,
+        segment: SegmentId,
+        offset: u32,
+        buffer: AlignedBuffer,
+    ) -> (AlignedBuffer, Result<()>) {
+        on_each!(self, read(segment, offset, buffer).await)
+    }
+
+    async fn sync(&self) -> Result<()> {
+        on_each!(self, sync().await)
+    }
+
+    async fn prepare(&self, segment: SegmentId) -> Result<bool> {
+        on_each!(self, prepare(segment).await)
+    }
+
+    async fn discard(&self, segment: SegmentId) -> Result<()> {
+        on_each!(self, discard(segment).await)
+    }
+
+    async fn read_superblock(&self, slot: u32) -> Result<AlignedBuffer> {
+        on_each!(self, read_superblock(slot).await)
+    }
+
+    async fn write_superblock(&self, slot: u32, bytes: AlignedBuffer) -> Result<()> {
+        on_each!(self, write_superblock(slot, bytes).await)
+    }
+
+    fn copies(&self) -> Vec<CopyId> {
+        on_each!(self, copies())
+    }
+
+    async fn read_copy(
+        &self,
+        copy: CopyId,
+        segment: SegmentId,
+        offset: u32,
+        buffer: AlignedBuffer,
+    ) -> (AlignedBuffer, Result<()>) {
+        on_each!(self, read_copy(copy, segment, offset, buffer).await)
+    }
+
+    async fn read_superblock_copy(&self, copy: CopyId, slot: u32) -> Result<AlignedBuffer> {
+        on_each!(self, read_superblock_copy(copy, slot).await)
+    }
+
+    async fn repair(&self, segment: SegmentId, offset: u32, bytes: &[u8]) -> Result<u32> {
+        on_each!(self, repair(segment, offset, bytes).await)
+    }
+
+    fn note_holders(&self, copies: &[CopyId], segment: SegmentId, range: Range<u32>) {
+        on_each!(self, note_holders(copies, segment, range));
+    }
+
+    fn array(&self) -> Option<ArrayInfo> {
+        self.as_array().map(Array::info)
+    }
+
+    fn bucket(&self) -> Option<Status> {
+        on_each!(self, bucket())
+    }
+
+    fn ending(&self) {
+        on_each!(self, ending());
+    }
+
+    async fn finish(&self) -> Result<()> {
+        on_each!(self, finish().await)
+    }
+}

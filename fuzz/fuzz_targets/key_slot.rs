@@ -1,0 +1,9 @@
+//! Fuzzes `pumice_torture::fuzz::key_slot`, which documents its input.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &[u8]| {
+    pumice_torture::fuzz::key_slot(input);
+});
