@@ -20,7 +20,7 @@ ROUNDS := 50
 DAYS := 365
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build install uninstall picture deb package-files test torture torture-night sweep crash-rounds backups bucket-servers test-mutants mutants-diff lint audit advisories bench fuzz docs clean
+.PHONY: help demo build install uninstall picture deb package-files test check hooks torture torture-night sweep crash-rounds backups bucket-servers test-mutants mutants-diff lint audit advisories bench fuzz docs clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -96,7 +96,17 @@ package-files:
 # The dev profile optimises at level 1 and keeps overflow checks: fast enough for the client tests,
 # and sooner built than a release build.
 test: ## Run every test: beside the code, tests/tidy and tests/it with real clients.
-	$(CARGO) test --locked --no-fail-fast
+	CARGO="$(CARGO)" tests/run.sh
+
+# A commit; by default that at which HEAD left its upstream.
+SINCE :=
+
+check: ## Check format, lints, style, and unit tests of the crates that differ from SINCE.
+	CARGO="$(CARGO)" tests/check.sh $(SINCE)
+
+hooks: ## Let git run `make check` before each push.
+	printf '#!/bin/sh\nexec make check\n' > "$$(git rev-parse --git-path hooks)/pre-push"
+	chmod +x "$$(git rev-parse --git-path hooks)/pre-push"
 
 crash-rounds: build ## Kill the server under fio, ext4, XFS and PostgreSQL 2 x ROUNDS times each (root).
 	tests/crash_rounds.sh --rounds $(ROUNDS) --pumice $(PUMICE)
@@ -125,7 +135,7 @@ sweep: ## Damage 10,000 sectors of drives, one at a time; none may go unnoticed.
 
 # FILTER=text takes only the planted bugs with that text in their room, name, file or test.
 test-mutants: ## Plant bugs one by one; each must be caught by its test.
-	$(CARGO) test --locked --package pumice --test mutants -- "$(FILTER)"
+	$(CARGO) test --locked --package tidy --test mutants -- "$(FILTER)"
 
 mutants-diff: ## Mutate the lines that differ from BASE (main~1); needs cargo-mutants.
 	mkdir -p target && git diff $(BASE) > target/mutants.diff

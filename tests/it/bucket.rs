@@ -4,7 +4,7 @@
 //! and another one made; the first of two servers stopped and resumed.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -102,21 +102,22 @@ impl Drop for Store {
 impl Store {
     pub(crate) fn start() -> Option<Self> {
         let moto = tool("moto_server")?;
-        // Free a moment ago.
-        let probe = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = probe.local_addr().expect("an address");
-        drop(probe);
         let mut command = Command::new(moto);
-        command.args(["-H", "127.0.0.1", "-p", &address.port().to_string()]);
-        // It writes a line for each request, which nothing reads.
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.args(["-H", "127.0.0.1", "-p", "0"]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         // To look whether an object exists, and to create it, are two steps of moto: they are one
         // for threads that switch where they wait, and nowhere else.
         let folder = tempfile::tempdir().expect("a directory");
         let once = "import sys\nsys.setswitchinterval(1000)\n";
         fs::write(folder.path().join("sitecustomize.py"), once).expect("a file");
-        let child = command.env("PYTHONPATH", folder.path()).spawn().expect("moto starts");
-        let (address, mode) = (address.to_string(), Arc::new(AtomicU8::new(OPEN)));
+        let mut child = command.env("PYTHONPATH", folder.path()).spawn().expect("moto starts");
+        let stderr = child.stderr.take().expect("stderr is piped");
+        let mut lines = BufReader::new(stderr).lines().map_while(Result::ok);
+        let address = lines.find_map(|line| Some(line.split_once("http://")?.1.trim().to_owned()));
+        let address = address.expect("moto says where it listens");
+        // It writes a line for each request.
+        thread::spawn(move || lines.for_each(drop));
+        let mode = Arc::new(AtomicU8::new(OPEN));
         let proxy = proxy(address.clone(), mode.clone());
         let store = Self { child, address, proxy, mode, folder };
         wait_until("moto accepts connections", || TcpStream::connect(&store.address).is_ok());
@@ -350,7 +351,9 @@ fn a_server_ends_in_an_outage_and_says_what_the_bucket_lacks() {
             info.code == Some(0) && info.stdout.contains("in the journal alone")
         });
         let text = server.stop_with(1);
-        assert!(text.contains("the bucket lacks the last"), "{text}");
+        // It does not know, if the outage began while a commit was on its way.
+        let said = ["the bucket lacks the last", "the bucket may lack the last"];
+        assert!(said.iter().any(|words| text.contains(words)), "{text}");
         assert!(text.contains("the next opening commits"), "{text}");
     });
     store.set_mode(OPEN);

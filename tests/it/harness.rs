@@ -105,7 +105,32 @@ pub(crate) fn tool(name: &str) -> Option<PathBuf> {
         .chain([PathBuf::from("/usr/sbin"), PathBuf::from("/sbin")])
         .map(|directory| directory.join(name))
         .find(|file| file.is_file());
-    found.or_else(|| skip(&format!("{name} is not installed")))
+    found.or_else(|| skip(&format!("{name} is not installed ({})", package(name))))
+}
+
+/// Where a program is to be had: the Debian package, mostly of its own name, or PyPI's.
+fn package(program: &str) -> &str {
+    match program {
+        "blkid" | "blockdev" | "fincore" | "fstrim" | "ionice" | "partx" | "setpriv" | "setsid" => {
+            "util-linux"
+        }
+        "busybox" => "busybox-static",
+        "depmod" => "kmod",
+        "e2fsck" | "fsck.ext4" | "mkfs.ext4" => "e2fsprogs",
+        "ip" => "iproute2",
+        "losetup" => "mount",
+        "mkfs.btrfs" => "btrfs-progs",
+        "mkfs.xfs" => "xfsprogs",
+        "moto_server" => "moto[server] of PyPI",
+        "nbdcopy" | "nbdinfo" => "libnbd-bin",
+        "promtool" => "prometheus",
+        "qemu-img" | "qemu-io" | "qemu-nbd" => "qemu-utils",
+        "qemu-system-x86_64" => "qemu-system-x86",
+        "strip" => "binutils",
+        "systemd-analyze" | "systemd-socket-activate" => "systemd",
+        "timeout" => "coreutils",
+        same => same,
+    }
 }
 
 /// Finds a Python that has libnbd: Debian's module belongs to Debian's Python, which need not be
@@ -147,7 +172,9 @@ impl LoopDevice {
 
     fn within(folder: &Path, bytes: u64) -> Option<Self> {
         let losetup = tool("losetup")?;
-        let directory = tempfile::Builder::new().prefix("pumice-").tempdir_in(folder);
+        // By this name tests/run.sh finds it in memory, too.
+        let name = env::var("PUMICE_TEST_RUN").unwrap_or_else(|_| "pumice-".into());
+        let directory = tempfile::Builder::new().prefix(&name).tempdir_in(folder);
         let directory = directory.expect("temp dir");
         let backing = directory.path().join("backing");
         File::create(&backing).and_then(|file| file.set_len(bytes)).expect("the backing file");
@@ -509,6 +536,11 @@ impl Talker {
             Ok(line) => line,
             Err(error) => panic!("no line from the client: {error}\n{}", self.end().1),
         }
+    }
+
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Whether it has ended.

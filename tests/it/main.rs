@@ -79,6 +79,7 @@ mod resize;
 mod restart;
 mod rounds;
 mod runbooks;
+mod runner;
 #[cfg(feature = "bench")]
 mod scan;
 #[cfg(feature = "bench")]
