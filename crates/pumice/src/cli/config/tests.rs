@@ -29,7 +29,9 @@ fn gather(text: &str, typed: &[&str]) -> Result<Arguments> {
 fn args(text: &str, typed: &[&str]) -> Vec<String> {
     let args = gather(text, typed).unwrap_or_else(|error| panic!("{text}: {error}")).args;
     let args = args.into_iter().map(|arg| arg.into_string().unwrap());
-    args.map(|arg| if arg.starts_with("/tmp") { "FILE".into() } else { arg }).collect()
+    let folder = std::env::temp_dir();
+    let is_file = |arg: &str| Path::new(arg).starts_with(&folder);
+    args.map(|arg| if is_file(&arg) { "FILE".into() } else { arg }).collect()
 }
 
 fn refusal(text: &str) -> String {
