@@ -36,13 +36,12 @@ use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Clock, Error, ErrorKind, Result};
 use pumice_drive::controller::{Depth, Drive, Info, OpenOptions, Spec, check, create};
-use pumice_drive::media::layer::{Fault, FaultPlan};
+use pumice_drive::media::layer::{AnyMedium, Fault, FaultPlan};
 use pumice_drive::media::mem::MemMedium;
 use pumice_drive::runtime::Runtime;
 use pumice_sim::formula::write_amplification;
 
-type Layers = Fault<MemMedium, Runtime>;
-type AgeingDrive = Drive<Layers, Runtime>;
+type AgeingDrive = Drive<AnyMedium, Runtime>;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -231,13 +230,14 @@ pub fn run_ageing(plan: &AgeingPlan) -> Result<AgeingReport> {
         ..Spec::new(uuid, 3 * plan.capacity_bytes)
     };
     let memory = MemMedium::new(spec.geometry()?.medium_bytes());
-    runtime.block_on(create(&memory, &spec))?;
+    let medium = AnyMedium::new(memory.clone());
+    runtime.block_on(create(&medium, &spec))?;
     let shared = begin(plan, &memory, &runtime)?;
     let result = age(&shared);
     runtime.drop_tasks();
     drop(shared);
     let report = result?;
-    let checked = runtime.block_on(check(&memory, Depth::Full, &mut |_| ()))?;
+    let checked = runtime.block_on(check(&medium, Depth::Full, &mut |_| ()))?;
     if checked.problem_count > 0 {
         return Err(corrupt(format!("the closed drive: {:?}", checked.problems)));
     }
@@ -246,8 +246,9 @@ pub fn run_ageing(plan: &AgeingPlan) -> Result<AgeingReport> {
 
 fn begin(plan: &AgeingPlan, memory: &MemMedium, runtime: &Runtime) -> Result<Rc<Shared>> {
     let faults = FaultPlan { latency_ns: plan.latency_ns.clone(), ..FaultPlan::default() };
-    let layers = Layers::new(memory.clone(), runtime.clone(), plan.seed, faults);
-    let drive = runtime.block_on(Drive::open(layers, runtime.clone(), plan.options))?;
+    let layers = Fault::new(memory.clone(), runtime.clone(), plan.seed, faults);
+    let drive =
+        runtime.block_on(Drive::open(AnyMedium::new(layers), runtime.clone(), plan.options))?;
     let mut pool = vec![0; POOL_BYTES];
     random(plan.seed).fill_bytes(&mut pool);
     Ok(Rc::new(Shared {

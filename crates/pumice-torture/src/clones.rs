@@ -40,6 +40,7 @@ use pumice_drive::codec::Codec;
 use pumice_drive::controller::{
     Drive, OpenOptions, Origin, RegisteredClone, SnapshotInfo, Spec, create,
 };
+use pumice_drive::media::layer::AnyMedium;
 use pumice_drive::media::layer::FaultPlan;
 use pumice_drive::media::mem::MemMedium;
 
@@ -247,7 +248,7 @@ impl TorturedClone {
         };
         let geometry = spec.geometry().expect("worlds are drawn within the limits");
         let memory = MemMedium::new(geometry.medium_bytes());
-        create(&memory, &spec).await.expect("memory takes every drive");
+        create(&AnyMedium::new(memory.clone()), &spec).await.expect("memory takes every drive");
         let options = draw_options(random);
         let limits = Limits {
             may_fill_up: false,

@@ -8,7 +8,6 @@
 //! docs/format.md, "What recovery cannot distinguish".
 
 use std::cell::Cell;
-use std::rc::Rc;
 
 use rand::RngExt;
 use serde::Serialize;
@@ -20,7 +19,7 @@ use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::{AlignedBuffer, Error, Result, SegmentId};
 use pumice_drive::codec::Codec;
 use pumice_drive::controller::{Drive, Extracted, Identity, OpenOptions, Spec, Wreck, create};
-use pumice_drive::media::layer::{BadRange, Fault, FaultPlan, Region};
+use pumice_drive::media::layer::{AnyMedium, BadRange, Fault, FaultPlan, Region};
 use pumice_drive::media::mem::MemMedium;
 use pumice_drive::media::{Medium, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
 use pumice_drive::runtime::Runtime;
@@ -101,8 +100,6 @@ struct Base {
     was_killed: bool,
 }
 
-type Damaged = Fault<MemMedium, Runtime>;
-
 /// Damages `damages` sectors, one at a time; `progress` is called after each.
 ///
 /// # Panics
@@ -154,7 +151,9 @@ impl Base {
         };
         let geometry = spec.geometry().expect("a possible drive");
         let memory = MemMedium::new(geometry.medium_bytes());
-        runtime.block_on(create(&memory, &spec)).expect("memory does not fail");
+        runtime
+            .block_on(create(&AnyMedium::new(memory.clone()), &spec))
+            .expect("memory does not fail");
         let mut base = Self {
             memory: memory.clone(),
             unreadable: Cell::new(None),
@@ -168,7 +167,8 @@ impl Base {
         let mut random = random(seed);
         let rounds = if ending == Ending::NeverClosed { 12 } else { 120 };
         let clock = base.runtime.clone();
-        let drive = clock.block_on(Drive::open(memory, clock.clone(), options)).expect("opens");
+        let opening = Drive::open(AnyMedium::new(memory), clock.clone(), options);
+        let drive = clock.block_on(opening).expect("opens");
         clock.block_on(async {
             for round in 0..rounds {
                 base.before.clone_from(&base.disk);
@@ -188,7 +188,7 @@ impl Base {
     /// Writes to parts of the disk of which no two overlap.
     async fn write(
         &mut self,
-        drive: &Drive<MemMedium, Runtime>,
+        drive: &Drive<AnyMedium, Runtime>,
         random: &mut Random,
         round: u64,
     ) -> Result<()> {
@@ -230,7 +230,7 @@ impl Base {
     }
 
     /// Returns the medium, with the sector that cannot be read.
-    fn medium(&self) -> Damaged {
+    fn medium(&self) -> AnyMedium {
         let plan = FaultPlan::default();
         let medium = Fault::new(self.memory.clone(), self.runtime.clone(), 0, plan);
         if let Some(sector) = self.unreadable.get() {
@@ -240,7 +240,7 @@ impl Base {
             };
             medium.add_bad_range(BadRange::unreadable(region, at..at + SECTOR_BYTES as u32));
         }
-        medium
+        AnyMedium::new(medium)
     }
 
     /// Returns the page or slot around a sector.
@@ -307,7 +307,7 @@ impl Base {
 
     async fn judge_disk(
         &self,
-        drive: &Drive<Damaged, Runtime>,
+        drive: &Drive<AnyMedium, Runtime>,
         report: &mut SweepReport,
     ) -> Result<(), String> {
         let (mut is_unreadable, mut is_cut) = (false, false);
@@ -355,7 +355,7 @@ impl Base {
     /// something may be missing.
     async fn rebuild(&self) -> Result<(), String> {
         let chain = |error: Error| format!("cannot be rebuilt: {}", error.chain());
-        let medium = Rc::new(self.medium());
+        let medium = self.medium();
         let identity = Identity::of_superblocks(&medium).await.map_err(chain)?;
         let identity = identity.ok_or("cannot be rebuilt: no superblock is left")?;
         let wreck = Wreck::open(&medium, self.runtime.clone(), identity).await;

@@ -120,7 +120,7 @@ impl Slot {
     }
 
     /// Polls `future`. A wake that arrives from here on queues the slot again.
-    fn poll<T>(&self, future: Pin<&mut (impl Future<Output = T> + ?Sized)>) -> Poll<T> {
+    fn poll(&self, future: Pin<&mut dyn Future<Output = ()>>) -> Poll<()> {
         self.off_queue();
         future.poll(&mut Context::from_waker(&self.waker))
     }
@@ -210,7 +210,7 @@ impl Executor {
     }
 
     /// Polls the root future.
-    pub(super) fn poll_root<T>(&self, root: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
+    pub(super) fn poll_root(&self, root: Pin<&mut dyn Future<Output = ()>>) -> Poll<()> {
         self.root.poll(root)
     }
 

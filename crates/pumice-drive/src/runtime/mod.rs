@@ -23,7 +23,7 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::ops::Range;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -163,16 +163,25 @@ impl Runtime {
     /// If called from a task of this runtime; on virtual time, if `future` waits for an event that
     /// can never happen.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        let mut value = None;
+        {
+            let root = pin!(async { value = Some(future.await) });
+            self.run(root);
+        }
+        value.expect("the root future has completed")
+    }
+
+    /// Not generic: it is compiled once.
+    fn run(&self, mut root: Pin<&mut dyn Future<Output = ()>>) {
         let executor = &self.0.executor;
-        let mut future = pin!(future);
         let _running = executor.enter();
         let mut polls = 0;
         loop {
             while let Some(task) = executor.next() {
                 if task != ROOT {
                     executor.poll_task(task);
-                } else if let Poll::Ready(value) = executor.poll_root(future.as_mut()) {
-                    return value;
+                } else if executor.poll_root(root.as_mut()).is_ready() {
+                    return;
                 }
                 polls += 1;
                 if polls >= POLLS_PER_TURN {

@@ -375,7 +375,7 @@ fn recompressed_frames_of_independent_blocks_are_solid() {
 fn a_rebuilt_drive_of_independent_blocks_is_one_again() {
     let (world, drive, data) = written(8, 13);
     world.close(drive);
-    let identity = world.run(Identity::of_superblocks(&world.memory)).unwrap().unwrap();
+    let identity = world.run(Identity::of_superblocks(&world.medium())).unwrap().unwrap();
     let uuid = uuid::Uuid::from_u128(7);
     assert_eq!(identity.spec(uuid, None).frame_form, FrameForm::Blocks);
     // Without a codec there is nothing to divide.

@@ -229,7 +229,8 @@ fn nothing_is_read_by_a_bookmark() {
     );
     assert_eq!(kind(disk.world.run(closed)), Some(ErrorKind::InvalidInput));
     let mut ignore = |_| ();
-    let checking = check_snapshot(&disk.world.memory, "a", Depth::Full, &mut ignore);
+    let medium = disk.world.medium();
+    let checking = check_snapshot(&medium, "a", Depth::Full, &mut ignore);
     assert_eq!(disk.world.run(checking).unwrap().problems, []);
 }
 

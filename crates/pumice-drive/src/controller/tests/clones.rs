@@ -63,8 +63,7 @@ impl Clone {
     /// Opens what it reads from, beside the drive that may be open for writing.
     pub(super) fn origin(&self) -> Result<Rc<TestDrive>> {
         let (runtime, plan) = (self.world.runtime.clone(), self.world.plan.clone());
-        let count = Count::new(self.memory_of_origin.clone());
-        let medium = Rc::new(Fault::new(count, runtime.clone(), 0, plan));
+        let medium = TestMedium::layered(self.memory_of_origin.clone(), &runtime, 0, plan);
         let options = OpenOptions::default();
         let wanted = (self.world.spec.uuid, &self.wanted);
         self.world.run(Drive::open_origin(medium, runtime, wanted, options))

@@ -99,7 +99,7 @@ fn no_checkpoint_follows_the_mark_of_an_orderly_end() {
         assert_eq!(kind(world.run(drive.checkpoint())), Some(ErrorKind::Poisoned));
         let end = drive.core().log().chain_end();
         world.kill(drive);
-        let superblock = world.run(superblocks::load(&world.memory)).unwrap().stored.superblock;
+        let superblock = world.run(superblocks::load(&world.medium())).unwrap().stored.superblock;
         assert!(superblock.clean, "moment {moment}");
         assert_eq!((superblock.watermark, superblock.watermark_checksum), (end.seq, end.checksum));
     }
@@ -115,7 +115,7 @@ fn a_superblock_names_the_checksum_of_the_batch_that_it_calls_durable() {
         world.run(drive.write(0, &[round; 5000], true)).unwrap();
         world.run(drive.checkpoint()).unwrap();
         let end = drive.core().log().chain_end();
-        let superblock = world.run(superblocks::load(&world.memory)).unwrap().stored.superblock;
+        let superblock = world.run(superblocks::load(&world.medium())).unwrap().stored.superblock;
         assert_eq!((superblock.watermark, superblock.watermark_checksum), (end.seq, end.checksum));
     }
 }

@@ -480,9 +480,9 @@ fn one_superblock_is_enough_and_epochs_stay_unique() {
 fn the_newer_of_two_superblocks_counts() {
     for slot in 0..2 {
         let (world, _) = written();
-        let mut newest = world.run(superblocks::load(&world.memory)).unwrap().stored.superblock;
-        world.run(superblocks::store_next(&world.memory, slot, &mut newest)).unwrap();
-        assert_eq!(world.run(superblocks::load(&world.memory)).unwrap().stored.slot, slot);
+        let mut newest = world.run(superblocks::load(&world.medium())).unwrap().stored.superblock;
+        world.run(superblocks::store_next(&world.medium(), slot, &mut newest)).unwrap();
+        assert_eq!(world.run(superblocks::load(&world.medium())).unwrap().stored.slot, slot);
     }
 }
 

@@ -35,7 +35,7 @@ impl World {
         let memory = MemMedium::new(medium_bytes).with_cipher(cipher);
         let runtime = Runtime::simulated();
         let world = Self { runtime, spec, memory, plan: FaultPlan::default(), seed: 0 };
-        world.run(create(&world.memory, &world.spec)).unwrap();
+        world.run(create(&world.medium(), &world.spec)).unwrap();
         world
     }
 
@@ -184,7 +184,7 @@ fn without_its_key_nothing_is_opened_and_nothing_changed() {
     assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error:?}");
     let (_, other) = with_keys(world.spec.clone(), Randomness::seeded(2));
     refuse(other);
-    let locked = world.run(Locked::on(&world.memory)).unwrap().unwrap();
+    let locked = world.run(Locked::on(&world.medium())).unwrap().unwrap();
     let kinds: Vec<SlotKind> = locked.slots().iter().map(|slot| slot.kind).collect();
     assert_eq!(kinds, [SlotKind::Key, SlotKind::Recovery]);
     let error = locked.unlock(&secret(2), Randomness::seeded(1)).unwrap_err();
@@ -353,9 +353,9 @@ fn key_slots_change_at_once_or_not_at_all() {
     let drive = world.open();
     world.write(&drive, 0, &text(8, 1)).unwrap();
     world.close(drive);
-    let change = |change: &KeyChange| world.run(change_keys(&world.memory, change, 3));
+    let change = |change: &KeyChange| world.run(change_keys(&world.medium(), change, 3));
     let opens = |secret: &Secret| {
-        let locked = world.run(Locked::on(&world.memory)).unwrap().unwrap();
+        let locked = world.run(Locked::on(&world.medium())).unwrap().unwrap();
         let cipher = locked.unlock(secret, Randomness::seeded(4));
         cipher.is_ok_and(|cipher| {
             let world = world.with_cipher(cipher);

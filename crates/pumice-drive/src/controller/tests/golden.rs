@@ -341,8 +341,7 @@ fn open_clone(world: &World, template: &World) -> Rc<TestDrive> {
     let drive = world.open();
     let wanted = drive.origin().expect("it is a clone");
     let clock = world.runtime.clone();
-    let count = Count::new(template.memory.clone());
-    let medium = Rc::new(Fault::new(count, clock.clone(), 0, FaultPlan::default()));
+    let medium = template.medium();
     let of = (drive.uuid(), &wanted);
     let opening = Drive::open_origin(medium, clock, of, OpenOptions::default());
     drive.set_origin(world.run(opening).unwrap()).unwrap();
@@ -402,7 +401,7 @@ fn an_encrypted_image_is_read() {
     let expected = two_lives(&new_world(Codec::Lz4, FrameForm::Solid));
     let world = new_world(Codec::Lz4, FrameForm::Solid);
     restore(&world, image);
-    let locked = world.run(Locked::on(&world.memory)).unwrap().unwrap();
+    let locked = world.run(Locked::on(&world.medium())).unwrap().unwrap();
     let cipher = locked.unlock(&encryption::secret(1), Randomness::seeded(5)).unwrap();
     let world = world.with_cipher(cipher);
     assert_eq!(world.check().problems, []);

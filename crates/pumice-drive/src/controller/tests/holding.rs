@@ -133,7 +133,8 @@ impl Database {
             }
             self.world.close(view);
             let mut ignore = |_| ();
-            let checking = check_snapshot(&self.world.memory, name, Depth::Full, &mut ignore);
+            let medium = self.world.medium();
+            let checking = check_snapshot(&medium, name, Depth::Full, &mut ignore);
             assert_eq!(self.world.run(checking).unwrap().problems, [], "{name}");
         }
         for ((before, old), (name, new)) in kept.iter().zip(kept.iter().skip(1)) {

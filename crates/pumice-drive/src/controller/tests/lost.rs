@@ -192,7 +192,8 @@ fn a_leaf_that_cannot_be_read_for_long_becomes_lost() {
     let bad =
         Rc::new(super::reading::BadSector { inner: world.memory.clone(), bad: RefCell::new(None) });
     let options = OpenOptions::default();
-    let opening = Drive::open_without_tasks(Rc::clone(&bad), world.runtime.clone(), options);
+    let opening =
+        Drive::open_without_tasks(TestMedium::new(Rc::clone(&bad)), world.runtime.clone(), options);
     let drive = Rc::new(world.run(opening).unwrap());
     let (writer, syncer) = (drive.clone(), drive.clone());
     world.runtime.spawn(async move { writer.run_writer().await });

@@ -100,6 +100,7 @@ mod watching;
 mod zeroes;
 
 use std::cell::{Cell, RefCell};
+use std::ops::Deref;
 use std::rc::Rc;
 
 use super::core::{Attempt, BlockWrite, Core, GivesBack, Settings};
@@ -114,13 +115,53 @@ use crate::codec::{Codec, FrameForm, Workers};
 use crate::crypt::{Cipher, Randomness};
 use crate::format::{Stream, Superblock};
 use crate::media::Medium;
-use crate::media::layer::{Count, Fault, FaultPlan};
+use crate::media::layer::{AnyMedium, Count, Fault, FaultPlan, Layer};
 use crate::media::mem::MemMedium;
 use crate::runtime::Runtime;
 
-/// Shared, so that a test can take the power away while a drive opens.
-type TestMedium = Rc<Fault<Count<MemMedium>, Runtime>>;
-type TestDrive = Drive<TestMedium, Runtime>;
+/// The layers of most tests.
+type Layers = Fault<Count<MemMedium>, Runtime>;
+
+/// The medium of every drive in the tests, whatever it is, so that the drive is compiled once.
+/// Shared: a test can take the power away while a drive opens.
+#[derive(Clone)]
+pub(crate) struct TestMedium {
+    any: AnyMedium,
+    layers: Option<Rc<Layers>>,
+}
+
+pub(crate) type TestDrive = Drive<TestMedium, Runtime>;
+
+impl TestMedium {
+    pub(crate) fn new(medium: impl Medium + 'static) -> Self {
+        Self { any: AnyMedium::new(medium), layers: None }
+    }
+
+    fn layered(memory: MemMedium, runtime: &Runtime, seed: u64, plan: FaultPlan) -> Self {
+        let layers = Rc::new(Fault::new(Count::new(memory), runtime.clone(), seed, plan));
+        Self { any: AnyMedium::new(layers.clone()), layers: Some(layers) }
+    }
+
+    fn inner(&self) -> &Count<MemMedium> {
+        Layer::inner(&**self)
+    }
+}
+
+impl Layer for TestMedium {
+    type Inner = AnyMedium;
+
+    fn inner(&self) -> &AnyMedium {
+        &self.any
+    }
+}
+
+impl Deref for TestMedium {
+    type Target = Layers;
+
+    fn deref(&self) -> &Layers {
+        self.layers.as_ref().expect("a test that made its own medium holds it itself")
+    }
+}
 
 const SEGMENT_BYTES: u32 = 4 << 20;
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -161,7 +202,7 @@ impl World {
         let memory = memory.with_cipher(cipher);
         let runtime = Runtime::simulated();
         let world = Self { runtime, spec, memory, plan: FaultPlan::default(), seed: 0 };
-        world.run(create(&world.memory, &world.spec)).unwrap();
+        world.run(create(&world.medium(), &world.spec)).unwrap();
         world
     }
 
@@ -171,8 +212,7 @@ impl World {
 
     /// Fresh layers around the bytes.
     fn medium(&self) -> TestMedium {
-        let count = Count::new(self.memory.clone());
-        Rc::new(Fault::new(count, self.runtime.clone(), self.seed, self.plan.clone()))
+        TestMedium::layered(self.memory.clone(), &self.runtime, self.seed, self.plan.clone())
     }
 
     fn try_open(&self, options: OpenOptions) -> Result<Rc<TestDrive>> {

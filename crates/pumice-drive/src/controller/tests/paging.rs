@@ -156,7 +156,7 @@ fn requests_that_need_two_leaves_at_once_get_on() {
 
 /// What recovery makes of a drive's medium when it may keep this many bytes of changed leaves.
 fn recover_within(world: &World, changed_bytes: usize) -> Result<recovery::Recovered> {
-    let loaded = world.run(superblocks::load(&world.memory)).unwrap();
+    let loaded = world.run(superblocks::load(&world.medium())).unwrap();
     let limits = recovery::Limits { clean_bytes: CACHE_BYTES, changed_bytes };
     let settings = Settings {
         cipher: Cipher::default(),
@@ -168,7 +168,7 @@ fn recover_within(world: &World, changed_bytes: usize) -> Result<recovery::Recov
         gives_back: GivesBack::default(),
         warn_percent: None,
     };
-    world.run(recovery::recover(&world.memory, &loaded.stored.superblock, settings, limits))
+    world.run(recovery::recover(&world.medium(), &loaded.stored.superblock, settings, limits))
 }
 
 /// Guards against a log that fills the memory with leaves of which no checkpoint can be written

@@ -86,7 +86,7 @@ fn any_page_of_a_checkpoint_may_be_unreadable() {
         let copy = world.copy();
         let range = page * 4096..(page + 1) * 4096;
         let bad = RefCell::new(Some((SegmentId(segment), range)));
-        let medium = Rc::new(reading::BadSector { inner: copy.memory.clone(), bad });
+        let medium = TestMedium::new(reading::BadSector { inner: copy.memory.clone(), bad });
         let opening = Drive::open(medium, copy.runtime.clone(), OpenOptions::default());
         let opened = copy.run(opening);
         let drive = opened.unwrap_or_else(|error| panic!("page {page}: {}", error.chain()));

@@ -202,7 +202,9 @@ fn a_bad_sector_fails_its_own_blocks_and_not_their_neighbours() {
     world.close(drive);
     let medium = Rc::new(BadSector { inner: world.memory.clone(), bad: RefCell::default() });
     let options = OpenOptions { read_only: true, read_cache_bytes: 0, ..OpenOptions::default() };
-    let drive = world.run(Drive::open(medium.clone(), world.runtime.clone(), options)).unwrap();
+    let drive = world
+        .run(Drive::open(TestMedium::new(medium.clone()), world.runtime.clone(), options))
+        .unwrap();
     world.run(drive.load_range(Lba(0), 3)).unwrap();
     let place = |lba| match drive.core().map().peek(Lba(lba)).resident().0 {
         Mapping::Frame { place, .. } => place,

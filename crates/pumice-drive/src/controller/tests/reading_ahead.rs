@@ -267,7 +267,9 @@ fn an_error_is_met_by_the_read_that_wants_the_block() {
     let world = filled(FrameForm::Solid, &data);
     let medium = Rc::new(BadSector { inner: world.memory.clone(), bad: RefCell::default() });
     let options = OpenOptions { read_only: true, ..options(8 << 20) };
-    let drive = world.run(Drive::open(medium.clone(), world.runtime.clone(), options)).unwrap();
+    let drive = world
+        .run(Drive::open(TestMedium::new(medium.clone()), world.runtime.clone(), options))
+        .unwrap();
     world.run(drive.load_range(Lba(0), SIZE / BLOCK)).unwrap();
     let bad = Lba(1000);
     let Mapping::Frame { place, .. } = drive.core().map().peek(bad).resident().0 else {

@@ -116,7 +116,7 @@ fn zero_metadata(world: &World) -> usize {
 
 /// What the drive was, from its superblocks or its segments' headers.
 fn identity(world: &World) -> Identity {
-    if let Some(identity) = world.run(Identity::of_superblocks(&world.memory)).unwrap() {
+    if let Some(identity) = world.run(Identity::of_superblocks(&world.medium())).unwrap() {
         return identity;
     }
     let geometry = world.spec.geometry().unwrap();
@@ -190,7 +190,7 @@ fn compare(rebuilt: &Rebuilt, plain: &[u8], trimmed: &[bool]) {
 }
 
 /// Rebuilds a drive as the program does: what is left before the end says that it is incomplete.
-async fn rebuild_onto(medium: &TestMedium, clock: &Runtime, source: &MemMedium) -> Result<()> {
+async fn rebuild_onto(medium: &TestMedium, clock: &Runtime, source: &TestMedium) -> Result<()> {
     let identity = Identity::of_superblocks(source).await?.expect("a superblock");
     let spec = identity.spec(uuid::Uuid::from_u128(0x4e3), None);
     create_target(medium, &spec).await?;
@@ -217,6 +217,7 @@ fn power_loss_in_a_rebuild_leaves_no_target_that_looks_whole() {
             seed: round,
         };
         let (medium, clock) = (target.medium(), target.runtime.clone());
+        let source_medium = source.medium();
         let limit_ns = match round {
             0 => u64::MAX / 2,
             // About the time at which it ends.
@@ -224,7 +225,7 @@ fn power_loss_in_a_rebuild_leaves_no_target_that_looks_whole() {
             _ => random.random_range(0..took_ns),
         };
         target.run(async {
-            let rebuilding = rebuild_onto(&medium, &clock, &source.memory);
+            let rebuilding = rebuild_onto(&medium, &clock, &source_medium);
             if let Some(ended) = clock.timeout(limit_ns, rebuilding).await {
                 ended.unwrap();
                 took_ns = took_ns.max(clock.now_ns());
@@ -241,7 +242,7 @@ fn power_loss_in_a_rebuild_leaves_no_target_that_looks_whole() {
                 assert!(is_blank || what.contains("rebuild SOURCE TARGET --force"), "{what}");
                 let checked = target.run(check(&target.medium(), Depth::Full, &mut |_| ()));
                 assert_eq!(kind(checked), Some(error.kind()));
-                let identity = target.run(Identity::of_superblocks(&target.memory));
+                let identity = target.run(Identity::of_superblocks(&target.medium()));
                 assert!(is_blank || kind(identity) == Some(ErrorKind::Corrupt), "{what}");
                 refused += 1;
                 continue;

@@ -12,7 +12,7 @@ use crate::crypt::{RecoveryCode, Secret};
 use crate::format::BatchHeader;
 
 fn unlocked(world: &World, secret: &Secret) -> Result<World> {
-    let locked = world.run(Locked::on(&world.memory))?.expect("it is encrypted");
+    let locked = world.run(Locked::on(&world.medium()))?.expect("it is encrypted");
     Ok(world.with_cipher(locked.unlock(secret, Randomness::seeded(world.seed + 9))?))
 }
 
@@ -87,7 +87,7 @@ fn everything_moves_to_the_new_key() {
         scene.compare(&scene.disk.world, &drive);
         scene.disk.world.close(drive);
     }
-    let locked = scene.disk.world.run(Locked::on(&scene.disk.world.memory)).unwrap().unwrap();
+    let locked = scene.disk.world.run(Locked::on(&scene.disk.world.medium())).unwrap().unwrap();
     assert!(locked.unlock(&code().secret(), Randomness::seeded(1)).is_ok());
     let first_code = RecoveryCode::draw(&Randomness::seeded(7)).secret();
     assert!(locked.unlock(&first_code, Randomness::seeded(1)).is_err());

@@ -33,7 +33,7 @@ fn spread(seed: u64) -> (World, Vec<u8>) {
         plan: FaultPlan::default(),
         seed,
     };
-    world.run(create(&world.memory, &world.spec)).unwrap();
+    world.run(create(&world.medium(), &world.spec)).unwrap();
     let drive = world.open();
     let mut plain = vec![0; SIZE as usize];
     let mut random = random(seed);

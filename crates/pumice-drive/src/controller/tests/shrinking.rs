@@ -381,7 +381,8 @@ impl crate::media::layer::Layer for Narrow {
 fn giving_back_needs_little_room() {
     let world = World::new(small(128 << 20, 100));
     let medium = Rc::new(Narrow { inner: world.memory.clone(), most: Cell::new(u64::MAX) });
-    let opening = Drive::open(medium.clone(), world.runtime.clone(), OpenOptions::default());
+    let opening =
+        Drive::open(TestMedium::new(medium.clone()), world.runtime.clone(), OpenOptions::default());
     let drive = world.run(opening).unwrap();
     let (mut random, piece) = (random(1), 64 << 10);
     // Half of each segment stays.

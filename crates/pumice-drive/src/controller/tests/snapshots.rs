@@ -647,7 +647,7 @@ fn damage_in_a_snapshot_is_found_by_check_and_scrub() {
     disk.world.close(drive);
     let check_a = |depth| {
         let mut ignore = |_| ();
-        disk.world.run(check_snapshot(&disk.world.memory, "a", depth, &mut ignore)).unwrap()
+        disk.world.run(check_snapshot(&disk.world.medium(), "a", depth, &mut ignore)).unwrap()
     };
     assert_eq!(check_a(Depth::Full).problems, []);
     let report = disk.world.check();

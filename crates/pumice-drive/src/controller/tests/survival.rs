@@ -399,7 +399,8 @@ fn a_log_whose_end_cannot_be_read_does_not_end_there() {
     let bad = RefCell::new(Some((SegmentId(0), last.offset..last.offset + 512)));
     let medium = Rc::new(reading::BadSector { inner: world.memory.clone(), bad });
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-    let open = || world.run(Drive::open(medium.clone(), world.runtime.clone(), options));
+    let open =
+        || world.run(Drive::open(TestMedium::new(medium.clone()), world.runtime.clone(), options));
     assert_eq!(open().map(|_| ()).unwrap_err().kind(), ErrorKind::Medium);
     // What cannot be read beyond the end, where nothing was written, is no loss.
     let beyond = last.offset + last.batch_bytes() as u32 + (64 << 10);

@@ -15,7 +15,7 @@ const SIZE: usize = 8 << 20;
 const WORKERS: usize = 2;
 
 struct Real {
-    medium: MemMedium,
+    medium: TestMedium,
     runtime: Runtime,
 }
 
@@ -25,19 +25,19 @@ impl Real {
     }
 
     fn of(spec: Spec) -> Self {
-        let medium = MemMedium::new(1 << 30);
+        let medium = TestMedium::new(MemMedium::new(1 << 30));
         let runtime = Runtime::new(Backend::Auto).unwrap();
         runtime.block_on(create(&medium, &spec)).unwrap();
         Self { medium, runtime }
     }
 
-    fn open(&self) -> Rc<Drive<MemMedium, Runtime>> {
+    fn open(&self) -> Rc<TestDrive> {
         let opening =
             Drive::open(self.medium.clone(), self.runtime.clone(), OpenOptions::default());
         self.runtime.block_on(opening).unwrap()
     }
 
-    fn read(&self, drive: &Drive<MemMedium, Runtime>) -> Vec<u8> {
+    fn read(&self, drive: &TestDrive) -> Vec<u8> {
         let mut bytes = vec![0; SIZE];
         self.runtime.block_on(drive.read(0, &mut bytes)).unwrap();
         bytes

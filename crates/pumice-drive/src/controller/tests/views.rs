@@ -33,7 +33,7 @@ fn a_view_reads_what_was_there_while_the_drive_changes() {
     let mut disk = Disk::new(31);
     let larger = small(SIZE, 32).geometry().unwrap().medium_bytes();
     disk.world.memory = MemMedium::new(larger);
-    disk.world.run(create(&disk.world.memory, &disk.world.spec)).unwrap();
+    disk.world.run(create(&disk.world.medium(), &disk.world.spec)).unwrap();
     let drive = disk.world.open();
     disk.write_around(&drive);
     disk.write_some(&drive, 40);

@@ -440,7 +440,8 @@ fn scan(world: &World, tail: log::Tail) -> (Vec<BatchHeader>, u32) {
     let shape = drive.core().superblock().shape();
     world.kill(drive);
     let log::Tail { segment, generation, .. } = tail;
-    let mut scan = SegmentScan::new(&world.memory, uuid, &shape, segment, generation);
+    let medium = world.medium();
+    let mut scan = SegmentScan::new(&medium, uuid, &shape, segment, generation);
     let mut found = Vec::new();
     while let Some((header, _)) = world.run(scan.next()) {
         found.push(header);

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::base::seed::random;
+use crate::controller::tests::TestMedium;
 use crate::media::Geometry;
 use crate::media::layer::{Fault, FaultPlan, Trigger};
 use crate::media::mem::MemMedium;
@@ -10,7 +11,6 @@ use crate::runtime::Runtime;
 use crate::{Drive, OpenOptions, Spec, Uuid, create};
 use futures_util::future::{join, join_all};
 use rand_xoshiro::rand_core::Rng;
-use std::rc::Rc;
 
 const MILLISECOND: u64 = 1_000_000;
 
@@ -141,7 +141,7 @@ fn a_drive_is_as_fast_as_its_data_compresses() {
         let spec = Spec::new(Uuid::from_u128(1), 64 << 20);
         let inner = MemMedium::new(spec.geometry().unwrap().medium_bytes());
         let speed = Speed { append_bytes_per_s: 100_000_000, ..Speed::default() };
-        let medium = Rc::new(Throttle::new(inner, runtime.clone(), speed));
+        let medium = TestMedium::new(Throttle::new(inner, runtime.clone(), speed));
         runtime.block_on(async {
             create(&medium, &spec).await.unwrap();
             let options = OpenOptions::default();

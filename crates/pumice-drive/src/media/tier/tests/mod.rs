@@ -32,6 +32,7 @@ use super::local::geometry;
 use super::state::Evicted;
 use super::{BucketView, Durable, Options, Shape, Tier};
 use crate::base::{AlignedBuffer, Clock, ErrorKind, Result, SegmentId};
+use crate::controller::tests::{TestDrive, TestMedium};
 use crate::controller::{Drive, OpenOptions, Spec, create};
 use crate::media::Medium;
 use crate::media::layer::{Fault, FaultPlan, Trigger};
@@ -47,7 +48,6 @@ const SIZE: u64 = 32 << 20;
 
 type Local = Rc<Fault<MemMedium, Runtime>>;
 type TestTier = Rc<Tier<Local, Client, Runtime>>;
-type TestDrive = Drive<TestTier, Runtime>;
 
 struct World {
     runtime: Runtime,
@@ -108,14 +108,16 @@ impl World {
         let (local, clock) = (self.local(journal), self.runtime.clone());
         let options = self.options.clone();
         let tier = Tier::create(local, client, clock, self.shape(), self.nonce(), options).await?;
-        create(&tier, &spec()).await?;
+        let tier = Rc::new(tier);
+        create(&TestMedium::new(tier.clone()), &spec()).await?;
         tier.finish().await
     }
 
     async fn machine(&self, tier: Tier<Local, Client, Runtime>, gate: Gate) -> Result<Machine> {
         let tier = Rc::new(tier);
         let options = OpenOptions { checkpoint_bytes: 4 << 20, ..OpenOptions::default() };
-        let drive = Drive::open(tier.clone(), self.runtime.clone(), options).await?;
+        let drive =
+            Drive::open(TestMedium::new(tier.clone()), self.runtime.clone(), options).await?;
         Ok(Machine { tier, drive, gate })
     }
 
@@ -139,11 +141,11 @@ impl World {
     }
 
     /// Opens the drive in the bucket for reading.
-    async fn view(&self) -> Rc<Drive<BucketView<Client, Runtime>, Runtime>> {
+    async fn view(&self) -> Rc<TestDrive> {
         let (client, _) = self.sim.client();
         let view = BucketView::open(client, self.runtime.clone()).await.unwrap();
         let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-        Drive::open(view, self.runtime.clone(), options).await.unwrap()
+        Drive::open(TestMedium::new(view), self.runtime.clone(), options).await.unwrap()
     }
 
     fn run<T>(&self, future: impl Future<Output = T>) -> T {
@@ -172,7 +174,7 @@ async fn write(drive: &TestDrive, number: u64) -> Result<()> {
 }
 
 /// Returns how many writes a disk has, after verifying that it is what exactly these have left.
-async fn prefix<M: Medium + 'static>(drive: &Drive<M, Runtime>) -> u64 {
+async fn prefix(drive: &TestDrive) -> u64 {
     let mut disk = vec![0; BLOCKS as usize * BLOCK];
     drive.read(0, &mut disk).await.unwrap();
     let stamp = |block: &[u8]| u64::from_le_bytes(block[..8].try_into().unwrap());
