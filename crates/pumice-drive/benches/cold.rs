@@ -49,7 +49,7 @@ enum Layout {
     Scattered,
 }
 
-type MemDrive = Rc<Drive<MemMedium, Runtime>>;
+type MemDrive = Rc<Drive>;
 
 /// Returns at most `limit` bytes of files, in whole pieces.
 fn load(directories: &[String], limit: usize) -> Vec<u8> {
@@ -87,7 +87,7 @@ fn open(
     let geometry = spec.geometry().expect("a possible drive");
     let medium = MemMedium::new(geometry.medium_bytes());
     runtime.block_on(create(&medium, &spec)).expect("create");
-    let opening = Drive::open(medium, runtime.clone(), options);
+    let opening = Drive::open(Rc::new(medium), runtime.clock(), options);
     runtime.block_on(opening).expect("open")
 }
 

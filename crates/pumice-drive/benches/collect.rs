@@ -142,7 +142,7 @@ fn capacity(size_bytes: u64, percent: u32) -> u64 {
 }
 
 /// Returns a new drive in memory for a case, with its tasks running.
-fn open(case: &Case, size_bytes: u64, runtime: &Runtime) -> Rc<Drive<MemMedium, Runtime>> {
+fn open(case: &Case, size_bytes: u64, runtime: &Runtime) -> Rc<Drive> {
     let spec = Spec {
         codec: if case.saved_percent == 0 { Codec::None } else { Codec::Lz4 },
         segment_bytes: SEGMENT_BYTES,
@@ -152,7 +152,7 @@ fn open(case: &Case, size_bytes: u64, runtime: &Runtime) -> Rc<Drive<MemMedium, 
     let geometry = spec.geometry().expect("a possible drive");
     let medium = MemMedium::new(geometry.medium_bytes());
     runtime.block_on(create(&medium, &spec)).expect("create");
-    let opening = Drive::open(medium, runtime.clone(), OpenOptions::default());
+    let opening = Drive::open(Rc::new(medium), runtime.clock(), OpenOptions::default());
     runtime.block_on(opening).expect("open")
 }
 

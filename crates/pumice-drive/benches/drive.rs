@@ -14,6 +14,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -102,7 +103,7 @@ fn drive_rate(
     let uuid = uuid::Uuid::from_u128(run);
     let spec = Spec { codec, capacity_bytes: Some(CAPACITY), ..Spec::new(uuid, DISK_BYTES) };
     runtime.block_on(create(medium, &spec)).expect("create");
-    let opening = Drive::open(medium.clone(), runtime.clone(), OpenOptions::default());
+    let opening = Drive::open(Rc::new(medium.clone()), runtime.clock(), OpenOptions::default());
     let drive = runtime.block_on(opening).expect("open");
     let mut random = random(2);
     runtime.block_on(async {
@@ -142,7 +143,7 @@ fn read_rate(pool: &[u8], reads: usize, from_cache: bool) -> f64 {
     runtime.block_on(create(&medium, &spec)).expect("create");
     let read_cache_bytes = if from_cache { 2 * READ_DISK_BYTES as usize } else { 0 };
     let options = OpenOptions { read_cache_bytes, ..OpenOptions::default() };
-    let opening = Drive::open(medium, runtime.clone(), options);
+    let opening = Drive::open(Rc::new(medium), runtime.clock(), options);
     let drive = runtime.block_on(opening).expect("open");
     let blocks = READ_DISK_BYTES / BLOCK as u64;
     let mut target = vec![0; BLOCK];

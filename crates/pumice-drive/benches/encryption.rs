@@ -26,7 +26,7 @@ const BLOCKS: u64 = 32 << 10;
 const REQUESTS: u64 = 100_000;
 const ROUNDS: usize = 9;
 
-fn open(is_encrypted: bool, runtime: &Runtime) -> Rc<Drive<MemMedium, Runtime>> {
+fn open(is_encrypted: bool, runtime: &Runtime) -> Rc<Drive> {
     let mut spec = Spec::new(uuid::Uuid::from_u128(1), BLOCKS * BLOCK_BYTES as u64);
     let mut cipher = Cipher::default();
     if is_encrypted {
@@ -38,16 +38,11 @@ fn open(is_encrypted: bool, runtime: &Runtime) -> Rc<Drive<MemMedium, Runtime>> 
     let medium = MemMedium::new(geometry.medium_bytes()).with_cipher(cipher);
     runtime.block_on(create(&medium, &spec)).expect("create");
     let options = OpenOptions { read_cache_bytes: 0, ..OpenOptions::default() };
-    runtime.block_on(Drive::open(medium, runtime.clone(), options)).expect("open")
+    runtime.block_on(Drive::open(Rc::new(medium), runtime.clock(), options)).expect("open")
 }
 
 /// Returns the nanoseconds of a request.
-fn measure(
-    runtime: &Runtime,
-    drive: &Drive<MemMedium, Runtime>,
-    blocks: &[u8],
-    writes: bool,
-) -> f64 {
+fn measure(runtime: &Runtime, drive: &Drive, blocks: &[u8], writes: bool) -> f64 {
     let mut random = random(7);
     let mut target = vec![0; BLOCK_BYTES];
     let begun = Instant::now();

@@ -60,7 +60,7 @@ fn rate(case: &Case, pool: &Rc<Vec<u8>>, medium: &MemMedium, others: usize, run:
     let codec = case.codec;
     let spec = Spec { codec, capacity_bytes: Some(CAPACITY), ..Spec::new(uuid, DISK_BYTES) };
     runtime.block_on(create(medium, &spec)).expect("create");
-    let opening = Drive::open(medium.clone(), runtime.clone(), OpenOptions::default());
+    let opening = Drive::open(Rc::new(medium.clone()), runtime.clock(), OpenOptions::default());
     let drive = runtime.block_on(opening).expect("open");
     if others > 0 {
         drive.use_workers(Workers::start(others).expect("threads"));

@@ -73,8 +73,8 @@ fn main() -> Result<()> {
 }
 
 /// Opens the drive.
-async fn open(runtime: &Runtime, medium: Rc<SlowSync>) -> Result<Rc<Drive<Rc<SlowSync>, Runtime>>> {
-    Drive::open(medium, runtime.clone(), OpenOptions::default()).await
+async fn open(runtime: &Runtime, medium: Rc<SlowSync>) -> Result<Rc<Drive>> {
+    Drive::open(medium, runtime.clock(), OpenOptions::default()).await
 }
 
 #[test]

@@ -12,8 +12,6 @@ use pumice_drive::{
     create,
 };
 
-type FileDrive = Drive<FileMedium, Runtime>;
-
 /// Size of the disk. The file is sparse and grows with the data.
 const SIZE_BYTES: u64 = 256 << 20;
 
@@ -57,9 +55,9 @@ fn run(path: &Path) -> Result<()> {
 }
 
 /// Opens the drive at `path`.
-fn open(runtime: &Runtime, path: &Path) -> Result<Rc<FileDrive>> {
+fn open(runtime: &Runtime, path: &Path) -> Result<Rc<Drive>> {
     let medium = FileMedium::open(runtime.clone(), path, FileOptions::default().with_direct(true))?;
-    runtime.block_on(Drive::open(medium, runtime.clone(), OpenOptions::default()))
+    runtime.block_on(Drive::open(Rc::new(medium), runtime.clock(), OpenOptions::default()))
 }
 
 #[test]

@@ -7,6 +7,8 @@
 //! program.
 //!
 //! ```
+//! use std::rc::Rc;
+//!
 //! use pumice_drive::{Drive, MemMedium, OpenOptions, Result, Runtime, Spec, Uuid, create};
 //!
 //! # fn main() -> Result<()> {
@@ -19,12 +21,12 @@
 //!     create(&medium, &spec).await?;
 //!
 //!     let options = OpenOptions::default();
-//!     let drive = Drive::open(medium.clone(), runtime.clone(), options).await?;
+//!     let drive = Drive::open(Rc::new(medium.clone()), runtime.clock(), options).await?;
 //!     drive.write(4096, b"hello", false).await?;
 //!     drive.flush().await?; // durable from here on
 //!     drive.close().await?;
 //!
-//!     let drive = Drive::open(medium, runtime.clone(), options).await?;
+//!     let drive = Drive::open(Rc::new(medium), runtime.clock(), options).await?;
 //!     let mut bytes = [0; 5];
 //!     drive.read(4096, &mut bytes).await?;
 //!     assert_eq!(&bytes, b"hello");
@@ -116,7 +118,7 @@ pub use media::layer::Layer;
 #[doc(inline)]
 pub use media::mem::MemMedium;
 #[doc(inline)]
-pub use media::{Capabilities, Geometry, Medium};
+pub use media::{AnyMedium, Capabilities, Geometry, Medium};
 #[doc(inline)]
 pub use runtime::{Backend, Runtime};
 /// The type of a drive's identity, from the crate `uuid`.

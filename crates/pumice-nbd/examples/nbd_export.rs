@@ -14,8 +14,6 @@ use pumice_drive::{
 };
 use pumice_nbd::{Access, Export, Listen, Listener, Options, Server};
 
-type MemDrive = Drive<MemMedium, Runtime>;
-
 fn main() -> Result<()> {
     let mut arguments = std::env::args_os().skip(1);
     let socket = arguments.next().map_or_else(|| PathBuf::from("nbd.sock"), PathBuf::from);
@@ -44,8 +42,8 @@ async fn serve(runtime: &Runtime, socket: &Path, end: impl Future<Output = ()>) 
 }
 
 /// Opens the drive.
-async fn open(runtime: &Runtime, medium: MemMedium) -> Result<Rc<MemDrive>> {
-    Drive::open(medium, runtime.clone(), OpenOptions::default()).await
+async fn open(runtime: &Runtime, medium: MemMedium) -> Result<Rc<Drive>> {
+    Drive::open(Rc::new(medium), runtime.clock(), OpenOptions::default()).await
 }
 
 #[test]

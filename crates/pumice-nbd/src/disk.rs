@@ -1,9 +1,8 @@
 //! What a host protocol needs of a drive: the interface between a server and what it serves.
 
-use pumice_drive::base::{Clock, Error, ErrorKind, Result};
+use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::controller::Drive;
 pub use pumice_drive::controller::{Content, Extent};
-use pumice_drive::media::Medium;
 
 /// A run of bytes, compared with an earlier state of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +123,7 @@ pub trait Disk {
     }
 }
 
-impl<M: Medium, C: Clock> Disk for Drive<M, C> {
+impl Disk for Drive {
     fn ending(&self) {
         self.ending();
     }

@@ -36,13 +36,12 @@ use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Clock, Error, ErrorKind, Result};
 use pumice_drive::controller::{Depth, Drive, Info, OpenOptions, Spec, check, create};
-use pumice_drive::media::layer::{AnyMedium, Fault, FaultPlan};
+use pumice_drive::media::layer::{Fault, FaultPlan};
 use pumice_drive::media::mem::MemMedium;
 use pumice_drive::runtime::Runtime;
 use pumice_sim::formula::write_amplification;
 
-type AgeingDrive = Drive<AnyMedium, Runtime>;
-
+type Layers = Fault<MemMedium, Runtime>;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 const HOSTS: u64 = 4;
@@ -192,7 +191,7 @@ impl Used {
 
 /// The state that all hosts share.
 struct Shared {
-    drive: Rc<AgeingDrive>,
+    drive: Rc<Drive>,
     runtime: Runtime,
     plan: AgeingPlan,
     pool: Vec<u8>,
@@ -230,14 +229,13 @@ pub fn run_ageing(plan: &AgeingPlan) -> Result<AgeingReport> {
         ..Spec::new(uuid, 3 * plan.capacity_bytes)
     };
     let memory = MemMedium::new(spec.geometry()?.medium_bytes());
-    let medium = AnyMedium::new(memory.clone());
-    runtime.block_on(create(&medium, &spec))?;
+    runtime.block_on(create(&memory, &spec))?;
     let shared = begin(plan, &memory, &runtime)?;
     let result = age(&shared);
     runtime.drop_tasks();
     drop(shared);
     let report = result?;
-    let checked = runtime.block_on(check(&medium, Depth::Full, &mut |_| ()))?;
+    let checked = runtime.block_on(check(&memory, Depth::Full, &mut |_| ()))?;
     if checked.problem_count > 0 {
         return Err(corrupt(format!("the closed drive: {:?}", checked.problems)));
     }
@@ -246,9 +244,8 @@ pub fn run_ageing(plan: &AgeingPlan) -> Result<AgeingReport> {
 
 fn begin(plan: &AgeingPlan, memory: &MemMedium, runtime: &Runtime) -> Result<Rc<Shared>> {
     let faults = FaultPlan { latency_ns: plan.latency_ns.clone(), ..FaultPlan::default() };
-    let layers = Fault::new(memory.clone(), runtime.clone(), plan.seed, faults);
-    let drive =
-        runtime.block_on(Drive::open(AnyMedium::new(layers), runtime.clone(), plan.options))?;
+    let layers = Layers::new(memory.clone(), runtime.clone(), plan.seed, faults);
+    let drive = runtime.block_on(Drive::open(Rc::new(layers), runtime.clock(), plan.options))?;
     let mut pool = vec![0; POOL_BYTES];
     random(plan.seed).fill_bytes(&mut pool);
     Ok(Rc::new(Shared {

@@ -31,7 +31,7 @@ use super::host::{Habits, Host};
 use super::life::{Farewell, Life, Plan, Stage};
 use super::medium::{Layers, TracedMedium};
 use super::oracle::{Image, Mismatch};
-use super::scene::{Faults, Limits, Scene, TorturedDrive};
+use super::scene::{Faults, Limits, Scene};
 use super::world::{World, draw_crash, draw_options};
 use pumice_drive::base::clock::Task;
 use pumice_drive::base::seed::{Random, random};
@@ -40,7 +40,6 @@ use pumice_drive::codec::Codec;
 use pumice_drive::controller::{
     Drive, OpenOptions, Origin, RegisteredClone, SnapshotInfo, Spec, create,
 };
-use pumice_drive::media::layer::AnyMedium;
 use pumice_drive::media::layer::FaultPlan;
 use pumice_drive::media::mem::MemMedium;
 
@@ -248,7 +247,7 @@ impl TorturedClone {
         };
         let geometry = spec.geometry().expect("worlds are drawn within the limits");
         let memory = MemMedium::new(geometry.medium_bytes());
-        create(&AnyMedium::new(memory.clone()), &spec).await.expect("memory takes every drive");
+        create(&memory, &spec).await.expect("memory takes every drive");
         let options = draw_options(random);
         let limits = Limits {
             may_fill_up: false,
@@ -376,7 +375,7 @@ impl Scene {
     }
 
     /// Lets a drive read from its origin, if it is a clone.
-    pub(super) async fn set_origin(&self, drive: &TorturedDrive) -> Result<()> {
+    pub(super) async fn set_origin(&self, drive: &Drive) -> Result<()> {
         let (Some(wanted), Some(layers)) = (drive.origin(), self.origin.borrow().clone()) else {
             return Ok(());
         };
@@ -390,7 +389,7 @@ impl Scene {
         };
         let options = OpenOptions { read_cache_bytes: 0, ..OpenOptions::default() };
         let of = (drive.uuid(), &wanted);
-        drive.set_origin(Drive::open_origin(medium, self.clock(), of, options).await?)
+        drive.set_origin(Drive::open_origin(Rc::new(medium), self.clock(), of, options).await?)
     }
 
     /// Takes the clones as an opening found them.

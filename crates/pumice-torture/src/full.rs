@@ -22,12 +22,11 @@ use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Clock, Error, ErrorKind, Result};
 use pumice_drive::controller::{Depth, Drive, OpenOptions, Spec, check, create};
-use pumice_drive::media::layer::{AnyMedium, Fault, FaultPlan};
+use pumice_drive::media::layer::{Fault, FaultPlan};
 use pumice_drive::media::mem::MemMedium;
 use pumice_drive::runtime::Runtime;
 
-type FullDrive = Drive<AnyMedium, Runtime>;
-
+type Layers = Fault<MemMedium, Runtime>;
 /// Latencies of the medium in nanoseconds: from a small read of an SSD to a large write of a busy
 /// one.
 const LATENCY_NS: std::ops::RangeInclusive<u64> = 80_000..=2_000_000;
@@ -93,7 +92,7 @@ pub struct FullReport {
 
 /// The state that all hosts share.
 struct Shared {
-    drive: Rc<FullDrive>,
+    drive: Rc<Drive>,
     runtime: Runtime,
     plan: FullPlan,
     pool: Vec<u8>,
@@ -119,15 +118,14 @@ pub fn run_full(plan: FullPlan) -> Result<FullReport> {
     let capacity_bytes = plan.capacity_bytes;
     let spec = Spec { segment_bytes: 4 << 20, capacity_bytes, ..Spec::new(uuid, plan.size_bytes) };
     let memory = MemMedium::new(spec.geometry()?.medium_bytes());
-    let medium = AnyMedium::new(memory.clone());
-    runtime.block_on(create(&medium, &spec))?;
+    runtime.block_on(create(&memory, &spec))?;
     let shared = begin(&plan, &memory, &runtime)?;
     let result = overwrite(&shared);
     runtime.drop_tasks();
     let numbers = shared.numbers.take();
     drop(shared);
     let report = result?;
-    let report_of_check = runtime.block_on(check(&medium, Depth::Full, &mut |_| ()))?;
+    let report_of_check = runtime.block_on(check(&memory, Depth::Full, &mut |_| ()))?;
     if report_of_check.problem_count > 0 {
         return Err(corrupt(format!("the closed drive: {:?}", report_of_check.problems)));
     }
@@ -141,8 +139,8 @@ pub fn run_full(plan: FullPlan) -> Result<FullReport> {
 /// Creates and opens the drive.
 fn begin(plan: &FullPlan, memory: &MemMedium, runtime: &Runtime) -> Result<Rc<Shared>> {
     let faults = FaultPlan { latency_ns: LATENCY_NS, ..FaultPlan::default() };
-    let layers = Fault::new(memory.clone(), runtime.clone(), plan.seed, faults);
-    let opening = Drive::open(AnyMedium::new(layers), runtime.clone(), plan.options);
+    let layers = Layers::new(memory.clone(), runtime.clone(), plan.seed, faults);
+    let opening = Drive::open(Rc::new(layers), runtime.clock(), plan.options);
     let drive = runtime.block_on(opening)?;
     let mut pool = vec![0; POOL_BLOCKS as usize * BLOCK_BYTES];
     random(plan.seed).fill_bytes(&mut pool);

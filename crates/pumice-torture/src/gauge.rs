@@ -154,7 +154,6 @@ mod tests {
     use super::super::oracle::{Change, Content};
     use super::*;
     use pumice_drive::controller::{OpenOptions, Spec, create};
-    use pumice_drive::media::layer::AnyMedium;
     use pumice_drive::media::mem::MemMedium;
     use pumice_drive::runtime::Runtime;
     use rand::Rng;
@@ -163,10 +162,9 @@ mod tests {
         let runtime = Runtime::simulated();
         let spec = Spec { segment_bytes: 4 << 20, ..Spec::new(uuid::Uuid::nil(), 64 << 20) };
         let memory = MemMedium::new(spec.geometry().unwrap().medium_bytes());
-        let medium = AnyMedium::new(memory);
-        runtime.block_on(create(&medium, &spec)).unwrap();
+        runtime.block_on(create(&memory, &spec)).unwrap();
         let options = OpenOptions::default();
-        let opening = pumice_drive::Drive::open(medium, runtime.clone(), options);
+        let opening = pumice_drive::Drive::open(Rc::new(memory), runtime.clock(), options);
         let info = runtime.block_on(opening).unwrap().info();
         runtime.drop_tasks();
         info

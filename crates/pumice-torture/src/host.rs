@@ -16,11 +16,11 @@ use rand::{Rng, RngExt};
 use super::data::{self, Texture};
 use super::oracle::{Change, Content, Mismatch};
 use super::retention::WRITTEN_BLOCKS;
-use super::scene::{Scene, TorturedDrive, Verb};
+use super::scene::{Scene, Verb};
 use pumice_drive::base::seed::{Random, random};
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::{Clock, ErrorKind, Result};
-use pumice_drive::controller::{ATOMIC_WRITE_BYTES, Taken};
+use pumice_drive::controller::{ATOMIC_WRITE_BYTES, Drive, Taken};
 
 /// The behaviour of a world's hosts.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,7 +58,7 @@ const TRIES_AFTER_TRIM: u32 = 3;
 
 /// One host.
 pub(super) struct Host {
-    pub(super) drive: Rc<TorturedDrive>,
+    pub(super) drive: Rc<Drive>,
     pub(super) scene: Rc<Scene>,
     pub(super) habits: Habits,
     pub(super) random: Random,
@@ -81,12 +81,7 @@ type Steps = VecDeque<(Sign, Change)>;
 
 impl Host {
     /// Creates a host with its own random stream.
-    pub(super) fn new(
-        drive: Rc<TorturedDrive>,
-        scene: Rc<Scene>,
-        habits: Habits,
-        seed: u64,
-    ) -> Self {
+    pub(super) fn new(drive: Rc<Drive>, scene: Rc<Scene>, habits: Habits, seed: u64) -> Self {
         let mut random = random(seed);
         let sequential = (random.random_range(0..5) == 0 && !habits.is_small).then_some(0);
         Self { drive, scene, habits, random, sequential, next_read: None }

@@ -14,14 +14,14 @@ use super::host::{Habits, Host};
 use super::medium::{Layers, TracedMedium};
 use super::oracle::{Found, Mismatch};
 use super::retention::ROUNDS;
-use super::scene::{Faults, Scene, TorturedDrive};
+use super::scene::{Faults, Scene};
 use pumice_drive::base::seed::Random;
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::wait::WaitQueue;
-use pumice_drive::base::{Clock, Error, ErrorKind, Result};
+use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::controller::{Audit, Drive, OpenOptions};
+use pumice_drive::media::Geometry;
 use pumice_drive::media::layer::{FaultPlan, Trigger};
-use pumice_drive::media::{Geometry, Medium};
 
 /// Limit on the virtual time of a life, after which a request counts as waiting forever: an hour,
 /// while no request has a reason to take more than seconds.
@@ -105,7 +105,7 @@ pub(super) struct Life {
     /// From the previous life.
     pub(super) farewell: Cell<Option<Farewell>>,
     /// The drive, once it is open.
-    pub(super) drive: RefCell<Option<Rc<TorturedDrive>>>,
+    pub(super) drive: RefCell<Option<Rc<Drive>>>,
 }
 
 impl Life {
@@ -186,8 +186,8 @@ impl Life {
     }
 
     /// Opens the drive; its tasks wait for [`Scene::start_tasks`].
-    pub(super) async fn open(&self, options: OpenOptions) -> Result<Rc<TorturedDrive>> {
-        let drive = Drive::open(self.medium(), self.scene.clock(), options).await?;
+    pub(super) async fn open(&self, options: OpenOptions) -> Result<Rc<Drive>> {
+        let drive = Drive::open(Rc::new(self.medium()), self.scene.clock(), options).await?;
         if let Some(workers) = self.scene.workers.get() {
             drive.use_workers(workers.clone());
         }
@@ -196,7 +196,7 @@ impl Life {
     }
 
     /// Damages what the medium holds. From now on, reads may fail.
-    async fn damage(&self, drive: &TorturedDrive, random: &mut Random) {
+    async fn damage(&self, drive: &Drive, random: &mut Random) {
         let info = drive.info();
         let geometry = Geometry {
             segment_bytes: info.segment_bytes,
@@ -213,7 +213,7 @@ impl Life {
     }
 
     /// Takes the size of the disk; a change of it that was under way is there or is not.
-    fn take_size(&self, drive: &TorturedDrive) -> Result<(), Mismatch> {
+    fn take_size(&self, drive: &Drive) -> Result<(), Mismatch> {
         let mut oracle = self.scene.oracle.borrow_mut();
         let (size, floor) = (drive.size_bytes(), self.scene.size_floor.get());
         if size < floor || size as usize > oracle.bytes() || !oracle.shrink(size as usize) {
@@ -227,7 +227,7 @@ impl Life {
     }
 
     /// Compares the disk and the accounts of a drive that was just opened.
-    async fn compare(&self, drive: &TorturedDrive, plan: &Plan) -> Result<(), Mismatch> {
+    async fn compare(&self, drive: &Drive, plan: &Plan) -> Result<(), Mismatch> {
         self.take_size(drive)?;
         let audit = self.audit(drive).await?;
         if let Some(farewell) = self.farewell.take()
@@ -264,7 +264,7 @@ impl Life {
     /// Serves hosts, in one round or several, then audits the accounts.
     async fn serve(
         &self,
-        drive: &Rc<TorturedDrive>,
+        drive: &Rc<Drive>,
         plan: &Plan,
         random: &mut Random,
     ) -> Result<(), Mismatch> {
@@ -304,7 +304,7 @@ impl Life {
     /// Runs all hosts until no request is left.
     async fn run_hosts(
         &self,
-        drive: &Rc<TorturedDrive>,
+        drive: &Rc<Drive>,
         plan: &Plan,
         random: &mut Random,
     ) -> Result<(), Mismatch> {
@@ -333,7 +333,7 @@ impl Life {
     /// Lets a host prepare the disk for ageing, once in a world.
     async fn prepare(
         &self,
-        drive: &Rc<TorturedDrive>,
+        drive: &Rc<Drive>,
         plan: &Plan,
         random: &mut Random,
     ) -> Result<(), Mismatch> {
@@ -346,7 +346,7 @@ impl Life {
 
     /// Compares the drive's accounts with a recount from its map; returns nothing if damage
     /// prevents the recount.
-    async fn audit(&self, drive: &TorturedDrive) -> Result<Option<Audit>, Mismatch> {
+    async fn audit(&self, drive: &Drive) -> Result<Option<Audit>, Mismatch> {
         let wrong = |found: String| Mismatch {
             promised: "the accounts equal a recount, and no space is leaked".to_owned(),
             found,
@@ -376,9 +376,9 @@ fn has_location(error: &Error) -> bool {
 }
 
 /// Reads the whole disk; returns the blocks that cannot be read because of damage.
-pub(super) async fn read_all<M: Medium, C: Clock>(
+pub(super) async fn read_all(
     scene: &Scene,
-    drive: &Drive<M, C>,
+    drive: &Drive,
     disk: &mut [u8],
 ) -> Result<BTreeSet<usize>, Mismatch> {
     let may_be_of_damage = |error: &Error| {

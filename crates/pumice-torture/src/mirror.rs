@@ -16,11 +16,11 @@ use std::rc::Rc;
 use rand::{Rng, RngExt};
 
 use pumice_drive::base::seed::{Random, random};
-use pumice_drive::base::{AlignedBuffer, Clock, Error, SegmentId};
+use pumice_drive::base::{AlignedBuffer, Clock, SegmentId};
 use pumice_drive::controller::{Drive, OpenOptions, Spec, create};
 use pumice_drive::format::ArrayLayout;
 use pumice_drive::media::array::{Array, Assembly, MemberStatus, NewMember, Patience, read_header};
-use pumice_drive::media::layer::{AnyMedium, Fault, FaultPlan, Trigger};
+use pumice_drive::media::layer::{Fault, FaultPlan, Trigger};
 use pumice_drive::media::mem::MemMedium;
 use pumice_drive::media::{Geometry, Medium, SLOTS};
 use pumice_drive::runtime::Runtime;
@@ -40,13 +40,9 @@ const HANG_NS: u64 = 3_600_000_000_000;
 const LIVES: u64 = 6;
 
 type Member = Rc<Fault<MemMedium, Runtime>>;
-type MirrorDrive = Drive<AnyMedium, Runtime>;
 
-/// The drive, and what it is on.
-struct Opened {
-    drive: Rc<MirrorDrive>,
-    array: Rc<Array<Member>>,
-    layers: Vec<Member>,
+fn array(drive: &Drive) -> &Array<Member> {
+    drive.medium().downcast_ref().expect("a mirror")
 }
 
 /// What happens in a life.
@@ -140,9 +136,7 @@ impl World {
         world.runtime.block_on(async {
             let uuid = Uuid::from_u128(99);
             let array = Array::create(uuid, ArrayLayout::Mirror, members.into()).await;
-            create(&AnyMedium::new(array.expect("a mirror")), &spec)
-                .await
-                .expect("memory takes every drive");
+            create(&array.expect("a mirror"), &spec).await.expect("memory takes every drive");
         });
         world
     }
@@ -174,7 +168,7 @@ impl World {
         if let Event::Absence(member) = event {
             self.complete[member] = false;
         }
-        let Opened { drive, array, layers } = self.open(&present)?;
+        let (drive, layers) = self.open(&present)?;
         self.compare(&drive)?;
         if let Event::Rot(_) = event {
             let report = self.runtime.block_on(drive.scrub(0)).map_err(|error| error.chain())?;
@@ -191,7 +185,7 @@ impl World {
             layer.set_plan(plan);
         }
         self.was_replaced.set(true);
-        let replacing = event == Event::Replacement && self.replace(&drive, array.clone());
+        let replacing = event == Event::Replacement && self.replace(&drive);
         let requests = self.random.random_range(1..120);
         for request in 0..requests {
             if let Event::Failure(member) = event
@@ -210,8 +204,7 @@ impl World {
         if replacing && self.random.random() {
             self.until_replaced();
         }
-        self.note_states(&array, &present);
-        drop(array);
+        self.note_states(&drive, &present);
         self.runtime.drop_tasks();
         drop(drive);
         for layer in &layers {
@@ -221,11 +214,15 @@ impl World {
         self.look_from_each_side()
     }
 
-    fn open(&mut self, present: &[usize]) -> Result<Opened, String> {
+    fn open(&mut self, present: &[usize]) -> Result<(Rc<Drive>, Vec<Member>), String> {
         self.open_as(present, OpenOptions::default())
     }
 
-    fn open_as(&mut self, present: &[usize], drive_options: OpenOptions) -> Result<Opened, String> {
+    fn open_as(
+        &mut self,
+        present: &[usize],
+        drive_options: OpenOptions,
+    ) -> Result<(Rc<Drive>, Vec<Member>), String> {
         let mut layers = Vec::new();
         let is_member = |index: &&usize| {
             // A new one may have got nothing yet.
@@ -247,14 +244,12 @@ impl World {
         let opened = self.runtime.block_on(async {
             let array = Array::assemble(members, options).await?.with_patience(patience);
             let array = Rc::new(array);
-            let medium = AnyMedium::new(array.clone());
-            let drive = Drive::open(medium, self.runtime.clone(), drive_options).await?;
-            Ok(Opened { drive, array, layers })
+            Drive::open(array, self.runtime.clock(), drive_options).await
         });
-        opened.map_err(|error: Error| error.chain())
+        opened.map(|drive| (drive, layers)).map_err(|error| error.chain())
     }
 
-    fn request(&mut self, drive: &Rc<MirrorDrive>) -> Result<(), String> {
+    fn request(&mut self, drive: &Rc<Drive>) -> Result<(), String> {
         let block = self.random.random_range(0..BLOCKS);
         let count = self.random.random_range(1..=8.min(BLOCKS - block));
         let mut data = Vec::new();
@@ -282,7 +277,7 @@ impl World {
     }
 
     /// Checks that each block has a version that it may have; that is the version from then on.
-    fn compare(&mut self, drive: &Rc<MirrorDrive>) -> Result<(), String> {
+    fn compare(&mut self, drive: &Rc<Drive>) -> Result<(), String> {
         let mut data = vec![0; BLOCK_BYTES];
         for block in 0..BLOCKS {
             let read = self.runtime.block_on(drive.read((block * BLOCK_BYTES) as u64, &mut data));
@@ -301,11 +296,11 @@ impl World {
     /// each complete member alone: all show the same.
     fn look_from_each_side(&mut self) -> Result<(), String> {
         let to_read = OpenOptions { read_only: true, ..OpenOptions::default() };
-        let Opened { drive, .. } = self.open_as(&[0, 1], to_read)?;
+        let (drive, _layers) = self.open_as(&[0, 1], to_read)?;
         self.compare(&drive).map_err(|what| format!("read-only: {what}"))?;
         self.runtime.drop_tasks();
         drop(drive);
-        let Opened { drive, .. } = self.open(&[0, 1])?;
+        let (drive, _layers) = self.open(&[0, 1])?;
         self.compare(&drive)?;
         self.runtime.drop_tasks();
         drop(drive);
@@ -314,7 +309,7 @@ impl World {
         for member in (0..2).filter(|&member| complete[member]) {
             self.memory =
                 whole.each_ref().map(|memory| copy_of(&self.runtime, self.geometry, memory));
-            let looked = self.open(&[member]).and_then(|Opened { drive, .. }| {
+            let looked = self.open(&[member]).and_then(|(drive, _)| {
                 let looked = self.compare(&drive);
                 self.runtime.drop_tasks();
                 looked
@@ -353,8 +348,8 @@ impl World {
     }
 
     /// Begins to replace the member that is out. Returns whether it could.
-    fn replace(&mut self, drive: &Rc<MirrorDrive>, array: Rc<Array<Member>>) -> bool {
-        let out: Vec<_> = array.info().members;
+    fn replace(&mut self, drive: &Rc<Drive>) -> bool {
+        let out: Vec<_> = array(drive).info().members;
         let Some(at) = out.iter().position(|member| member.state != MemberStatus::Online) else {
             return false;
         };
@@ -369,6 +364,7 @@ impl World {
         let (drive, was_replaced) = (drive.clone(), self.was_replaced.clone());
         was_replaced.set(false);
         self.runtime.spawn(async move {
+            let array = array(&drive);
             let replaced = async {
                 array.remove_member(uuid).await?;
                 array.add_member(layer, new).await?;
@@ -394,9 +390,9 @@ impl World {
     }
 
     /// Notes which members have everything now.
-    fn note_states(&mut self, array: &Array<Member>, present: &[usize]) {
+    fn note_states(&mut self, drive: &Rc<Drive>, present: &[usize]) {
         self.complete = [false; 2];
-        for member in array.info().members {
+        for member in array(drive).info().members {
             let index = usize::from(member.path == "/1");
             let is_new = !self.was_replaced.get() && member.uuid == Uuid::from_u128(self.members);
             self.complete[index] = member.state == MemberStatus::Online && !is_new;

@@ -11,9 +11,9 @@ use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::controller::{
     Drive, Extract, Extracted, Identity, OpenOptions, Spec, Way, Wreck, copy_into, create,
 };
-use pumice_drive::media::layer::AnyMedium;
 use pumice_drive::media::mem::MemMedium;
 use pumice_drive::runtime::Runtime;
+use std::rc::Rc;
 
 /// A disk that was read from a drive as a whole.
 struct Given {
@@ -46,9 +46,8 @@ impl World {
     /// checked.
     pub(super) fn rebuild_wreck(&self) -> Result<(), Mismatch> {
         let runtime = self.scene.runtime.clone();
-        let medium = AnyMedium::new(self.memory.clone());
         self.scene.tally.borrow_mut().rescues += 1;
-        let rebuilt = runtime.block_on(rebuild(&medium, &runtime));
+        let rebuilt = runtime.block_on(rebuild(&self.memory, &runtime));
         rebuilt.map(drop).map_err(|error| Mismatch {
             promised: "a drive that does not open can be rebuilt".to_owned(),
             found: error.chain(),
@@ -58,17 +57,16 @@ impl World {
     /// Extracts the closed drive, rebuilds it, and compares both with the oracle.
     pub(super) fn rescue(&self) -> Result<(), Mismatch> {
         let runtime = self.scene.runtime.clone();
-        let medium = AnyMedium::new(self.memory.clone());
         let failed = |what: &str, error: &pumice_drive::base::Error| Mismatch {
             promised: format!("{what} comes to its end"),
             found: error.chain(),
         };
         if !self.scene.is_damaged.get() {
-            let extracted = runtime.block_on(extract(&medium, &runtime, self.options));
+            let extracted = runtime.block_on(extract(&self.memory, &runtime, self.options));
             let given = extracted.map_err(|error| failed("an extraction", &error))?;
             self.judge_given("extracted", &given, 0)?;
         }
-        let rebuilt = runtime.block_on(rebuild(&medium, &runtime));
+        let rebuilt = runtime.block_on(rebuild(&self.memory, &runtime));
         let (given, way, doubtful) = rebuilt.map_err(|error| failed("a rebuild", &error))?;
         // Where a header is damaged, records do not show what followed it.
         if way != Way::Records || !self.scene.is_damaged.get() {
@@ -104,9 +102,9 @@ impl World {
     }
 }
 
-async fn extract(medium: &AnyMedium, runtime: &Runtime, options: OpenOptions) -> Result<Given> {
+async fn extract(memory: &MemMedium, runtime: &Runtime, options: OpenOptions) -> Result<Given> {
     let options = OpenOptions { read_only: true, ..options };
-    let drive = Drive::open(medium.clone(), runtime.clone(), options).await?;
+    let drive = Drive::open(Rc::new(memory.clone()), runtime.clock(), options).await?;
     let mut given = Given::of(drive.size_bytes());
     let mut extract = Extract::new(&drive);
     while let Some(part) = extract.next().await {
@@ -117,17 +115,17 @@ async fn extract(medium: &AnyMedium, runtime: &Runtime, options: OpenOptions) ->
 }
 
 /// Rebuilds a drive into a new one, and reads that.
-async fn rebuild(medium: &AnyMedium, runtime: &Runtime) -> Result<(Given, Way, u64)> {
-    let identity = Identity::of_superblocks(medium).await?;
+async fn rebuild(memory: &MemMedium, runtime: &Runtime) -> Result<(Given, Way, u64)> {
+    let identity = Identity::of_superblocks(memory).await?;
     let identity = identity.expect("a world keeps a superblock");
     let size_bytes = identity.size_bytes();
     // All that is lost may be noise, and take more than it did.
     let spec = identity.spec(uuid::Uuid::from_u128(0x7e5c), None);
     let spec = Spec { capacity_bytes: None, ..spec };
-    let target = AnyMedium::new(MemMedium::new(spec.geometry()?.medium_bytes()));
+    let target = MemMedium::new(spec.geometry()?.medium_bytes());
     create(&target, &spec).await?;
-    let drive = Drive::open(target, runtime.clone(), OpenOptions::default()).await?;
-    let mut wreck = Wreck::open(medium, runtime.clone(), identity).await?;
+    let drive = Drive::open(Rc::new(target), runtime.clock(), OpenOptions::default()).await?;
+    let mut wreck = Wreck::open(Rc::new(memory.clone()), runtime.clock(), identity).await?;
     let mut lost = Given::of(0);
     let mut parts = wreck.parts();
     while let Some(part) = parts.next().await {

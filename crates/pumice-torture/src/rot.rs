@@ -17,11 +17,10 @@ use super::damage::Bit;
 use super::life::{COMPARED_AT_ONCE, Life};
 use super::medium::Layers;
 use super::oracle::Mismatch;
-use super::scene::TorturedDrive;
 use super::world::World;
 use pumice_drive::base::ErrorKind;
 use pumice_drive::base::units::BLOCK_BYTES;
-use pumice_drive::controller::{Depth, OpenOptions, check};
+use pumice_drive::controller::{Depth, Drive, OpenOptions, check};
 use pumice_drive::media::layer::FaultPlan;
 use pumice_drive::media::{Medium, SUPERBLOCK_BYTES};
 
@@ -87,7 +86,7 @@ impl World {
 
     /// Reads the whole disk, block by block where a longer read fails. Returns whether any read
     /// failed.
-    async fn read_rotten(&self, drive: &TorturedDrive) -> Result<bool, Mismatch> {
+    async fn read_rotten(&self, drive: &Drive) -> Result<bool, Mismatch> {
         let mut noticed = false;
         // A resize that was under way is there or is not.
         let (size, floor) = (drive.size_bytes(), self.scene.size_floor.get());
@@ -113,12 +112,7 @@ impl World {
     }
 
     /// Returns whether a read fails because of rot; a read that succeeds must be right.
-    async fn read_once(
-        &self,
-        drive: &TorturedDrive,
-        start: usize,
-        end: usize,
-    ) -> Result<bool, Mismatch> {
+    async fn read_once(&self, drive: &Drive, start: usize, end: usize) -> Result<bool, Mismatch> {
         let mut out = vec![0xa5; end - start];
         let result = drive.read(start as u64, &mut out).await;
         let mut oracle = self.scene.oracle.borrow_mut();

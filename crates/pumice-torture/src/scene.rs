@@ -9,21 +9,18 @@ use super::crash_point::CrashPoint;
 use super::damage::Damage;
 use super::gauge::{self, InFlight};
 use super::hazard::{Hazard, Hazards};
-use super::medium::{Layers, Misread, TracedMedium};
+use super::medium::{Layers, Misread};
 use super::oracle::{Image, Mismatch, Oracle};
 use super::snapshots::Frozens;
 use super::tally::Tally;
 use super::trace::Trace;
 use super::transfers::Outbox;
-use pumice_drive::base::clock::{Spawn, Task};
+use pumice_drive::base::clock::{self, Spawn, Task};
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::{Clock, ErrorKind, Result};
 use pumice_drive::codec::{Codec, Workers};
-use pumice_drive::controller::{Drive, Info};
+use pumice_drive::controller::Info;
 use pumice_drive::runtime::Runtime;
-
-/// The drive under torture.
-pub(super) type TorturedDrive = Drive<TracedMedium, TorturedClock>;
 
 /// The clock of a drive under torture. It holds the tasks that the drive starts until
 /// [`Scene::start_tasks`], so that the disk and the accounts can be judged as they were found.
@@ -211,8 +208,8 @@ impl Scene {
     }
 
     /// Returns a clock for a drive.
-    pub(super) fn clock(&self) -> TorturedClock {
-        TorturedClock { runtime: self.runtime.clone(), held: self.held.clone() }
+    pub(super) fn clock(&self) -> Rc<dyn clock::AnyClock> {
+        Rc::new(TorturedClock { runtime: self.runtime.clone(), held: self.held.clone() })
     }
 
     /// Starts the tasks of the drive that was opened last; the crash point ends them.

@@ -26,7 +26,7 @@ use super::life::{Life, is_of_a_read, read_all};
 use super::medium::Layers;
 use super::oracle::{Change, Content, Found, Image, Mismatch};
 use super::retention;
-use super::scene::{Scene, TorturedDrive};
+use super::scene::Scene;
 use super::world::World;
 use pumice_drive::base::seed::Random;
 use pumice_drive::base::units::BLOCK_BYTES;
@@ -423,7 +423,7 @@ impl Life {
     /// Rolls the disk back to a snapshot, in some lives, once no request is under way.
     pub(super) async fn roll_back(
         &self,
-        drive: &TorturedDrive,
+        drive: &Drive,
         random: &mut Random,
     ) -> Result<(), Mismatch> {
         let scene = &self.scene;
@@ -507,7 +507,7 @@ impl World {
         let Frozen { name, presence, is_bookmark, cut, .. } = frozen;
         let (clock, is_damaged) = (self.scene.runtime.clone(), self.scene.is_damaged.get());
         let wrong = |found| Err(Mismatch { promised: format!("{name} ({presence:?})"), found });
-        let opened = Drive::open_snapshot(layers.clone(), clock, name, self.options).await;
+        let opened = Drive::open_snapshot(layers.clone(), clock.clock(), name, self.options).await;
         let may_be_changed = *presence == Presence::Changing;
         let view = match (opened, cut) {
             (Ok(_), _) if *is_bookmark => return wrong("it is no bookmark".to_owned()),
@@ -556,7 +556,7 @@ impl World {
         let open = async |name: &str| {
             let clock = self.scene.runtime.clone();
             let options = OpenOptions { bookmark: true, ..self.options };
-            Drive::open_snapshot(layers.clone(), clock, name, options).await
+            Drive::open_snapshot(layers.clone(), clock.clock(), name, options).await
         };
         let earlier = open(&bookmark.name).await.map_err(failed)?;
         let later = {

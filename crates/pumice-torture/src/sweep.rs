@@ -8,6 +8,7 @@
 //! docs/format.md, "What recovery cannot distinguish".
 
 use std::cell::Cell;
+use std::rc::Rc;
 
 use rand::RngExt;
 use serde::Serialize;
@@ -19,7 +20,7 @@ use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::{AlignedBuffer, Error, Result, SegmentId};
 use pumice_drive::codec::Codec;
 use pumice_drive::controller::{Drive, Extracted, Identity, OpenOptions, Spec, Wreck, create};
-use pumice_drive::media::layer::{AnyMedium, BadRange, Fault, FaultPlan, Region};
+use pumice_drive::media::layer::{BadRange, Fault, FaultPlan, Region};
 use pumice_drive::media::mem::MemMedium;
 use pumice_drive::media::{Medium, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
 use pumice_drive::runtime::Runtime;
@@ -100,6 +101,8 @@ struct Base {
     was_killed: bool,
 }
 
+type Damaged = Fault<MemMedium, Runtime>;
+
 /// Damages `damages` sectors, one at a time; `progress` is called after each.
 ///
 /// # Panics
@@ -151,9 +154,7 @@ impl Base {
         };
         let geometry = spec.geometry().expect("a possible drive");
         let memory = MemMedium::new(geometry.medium_bytes());
-        runtime
-            .block_on(create(&AnyMedium::new(memory.clone()), &spec))
-            .expect("memory does not fail");
+        runtime.block_on(create(&memory, &spec)).expect("memory does not fail");
         let mut base = Self {
             memory: memory.clone(),
             unreadable: Cell::new(None),
@@ -167,8 +168,8 @@ impl Base {
         let mut random = random(seed);
         let rounds = if ending == Ending::NeverClosed { 12 } else { 120 };
         let clock = base.runtime.clone();
-        let opening = Drive::open(AnyMedium::new(memory), clock.clone(), options);
-        let drive = clock.block_on(opening).expect("opens");
+        let drive =
+            clock.block_on(Drive::open(Rc::new(memory), clock.clock(), options)).expect("opens");
         clock.block_on(async {
             for round in 0..rounds {
                 base.before.clone_from(&base.disk);
@@ -186,12 +187,7 @@ impl Base {
     }
 
     /// Writes to parts of the disk of which no two overlap.
-    async fn write(
-        &mut self,
-        drive: &Drive<AnyMedium, Runtime>,
-        random: &mut Random,
-        round: u64,
-    ) -> Result<()> {
+    async fn write(&mut self, drive: &Drive, random: &mut Random, round: u64) -> Result<()> {
         let parts = SIZE_BYTES / WRITE_BYTES;
         let first = random.random_range(0..parts);
         for index in 0..WRITES_PER_FLUSH {
@@ -230,7 +226,7 @@ impl Base {
     }
 
     /// Returns the medium, with the sector that cannot be read.
-    fn medium(&self) -> AnyMedium {
+    fn medium(&self) -> Damaged {
         let plan = FaultPlan::default();
         let medium = Fault::new(self.memory.clone(), self.runtime.clone(), 0, plan);
         if let Some(sector) = self.unreadable.get() {
@@ -240,7 +236,7 @@ impl Base {
             };
             medium.add_bad_range(BadRange::unreadable(region, at..at + SECTOR_BYTES as u32));
         }
-        AnyMedium::new(medium)
+        medium
     }
 
     /// Returns the page or slot around a sector.
@@ -292,24 +288,21 @@ impl Base {
     fn judge(&self, report: &mut SweepReport) -> Result<(), String> {
         let clock = self.runtime.clone();
         let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-        let judged = match clock.block_on(Drive::open(self.medium(), clock.clone(), options)) {
-            Ok(drive) => clock.block_on(self.judge_disk(&drive, report)),
-            Err(_) => {
-                report.refused += 1;
-                let rebuilt = clock.block_on(self.rebuild());
-                report.rebuilt += u64::from(rebuilt.is_ok());
-                rebuilt
-            }
-        };
+        let judged =
+            match clock.block_on(Drive::open(Rc::new(self.medium()), clock.clock(), options)) {
+                Ok(drive) => clock.block_on(self.judge_disk(&drive, report)),
+                Err(_) => {
+                    report.refused += 1;
+                    let rebuilt = clock.block_on(self.rebuild());
+                    report.rebuilt += u64::from(rebuilt.is_ok());
+                    rebuilt
+                }
+            };
         clock.drop_tasks();
         judged
     }
 
-    async fn judge_disk(
-        &self,
-        drive: &Drive<AnyMedium, Runtime>,
-        report: &mut SweepReport,
-    ) -> Result<(), String> {
+    async fn judge_disk(&self, drive: &Drive, report: &mut SweepReport) -> Result<(), String> {
         let (mut is_unreadable, mut is_cut) = (false, false);
         for start in (0..SIZE_BYTES).step_by(READ_BYTES) {
             let mut out = vec![0xa5; READ_BYTES];
@@ -355,10 +348,10 @@ impl Base {
     /// something may be missing.
     async fn rebuild(&self) -> Result<(), String> {
         let chain = |error: Error| format!("cannot be rebuilt: {}", error.chain());
-        let medium = self.medium();
-        let identity = Identity::of_superblocks(&medium).await.map_err(chain)?;
+        let medium = Rc::new(self.medium());
+        let identity = Identity::of_superblocks(&*medium).await.map_err(chain)?;
         let identity = identity.ok_or("cannot be rebuilt: no superblock is left")?;
-        let wreck = Wreck::open(&medium, self.runtime.clone(), identity).await;
+        let wreck = Wreck::open(medium, self.runtime.clock(), identity).await;
         let mut wreck = wreck.map_err(chain)?;
         let mut wrong = None;
         let mut parts = wreck.parts();

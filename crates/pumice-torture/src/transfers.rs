@@ -20,15 +20,13 @@ use super::medium::{Layers, TracedMedium};
 use super::oracle::{Found, Image, Mismatch};
 use super::world::World;
 use pumice_drive::base::seed::{Random, random};
-use pumice_drive::base::{Clock, Error, ErrorKind, Result};
+use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::codec::Codec;
 use pumice_drive::controller::{
     Depth, Drive, OpenOptions, Partial, Receive, Send, SnapshotInfo, Spec, TransferReader, View,
     check, create, transfer_batch_bytes,
 };
 use pumice_drive::format::TRANSFER_HEAD_BYTES;
-use pumice_drive::media::Medium;
-use pumice_drive::media::layer::AnyMedium;
 use pumice_drive::media::layer::FaultPlan;
 use pumice_drive::media::mem::MemMedium;
 use pumice_drive::runtime::Runtime;
@@ -94,9 +92,9 @@ enum Attempt {
 }
 
 /// Sends a snapshot; calls `pause` after each part.
-pub(super) async fn collect<M: Medium, C: Clock>(
-    view: View<'_, M, C>,
-    base: Option<View<'_, M, C>>,
+pub(super) async fn collect(
+    view: View<'_>,
+    base: Option<View<'_>>,
     start: u64,
     mut pause: impl AsyncFnMut(),
 ) -> Result<Vec<u8>> {
@@ -159,9 +157,7 @@ impl World {
         let geometry = spec.geometry().expect("worlds are drawn within the limits");
         let memory = MemMedium::new(geometry.medium_bytes());
         let runtime = self.scene.runtime.clone();
-        runtime
-            .block_on(create(&AnyMedium::new(memory.clone()), &spec))
-            .expect("memory takes every drive");
+        runtime.block_on(create(&memory, &spec)).expect("memory takes every drive");
         let layers = Layers::new(memory.clone(), runtime, random.random(), FaultPlan::default());
         Copy { memory, layers: Rc::new(layers), held: Vec::new() }
     }
@@ -203,14 +199,13 @@ impl World {
         let runtime = self.scene.runtime.clone();
         let layers = self.layers_as_left();
         layers.set_plan(FaultPlan::default());
-        let medium = AnyMedium::new(layers);
         let options = OpenOptions { read_only: true, ..self.options };
         let sending = async {
-            let drive = Drive::open(medium.clone(), runtime.clone(), options).await?;
+            let drive = Drive::open(layers.clone(), runtime.clock(), options).await?;
             let infos = drive.snapshots();
             let info = |name: &str| infos.iter().find(|info| info.name == name);
             let open = async |name: &str| {
-                Drive::open_snapshot(medium.clone(), runtime.clone(), name, options).await
+                Drive::open_snapshot(layers.clone(), runtime.clock(), name, options).await
             };
             let Some(of) = info(name) else { return Ok(None) };
             let disk = open(name).await?;
@@ -318,8 +313,7 @@ impl World {
         };
         let notes = self.receiving.random.random();
         let bytes = &transfer.bytes[..end];
-        let receiving =
-            receive(AnyMedium::new(medium), runtime.clone(), bytes, &transfer.name, notes);
+        let receiving = receive(medium, runtime.clone(), bytes, &transfer.name, notes);
         let ended = runtime.block_on(crash_point.until_crash(receiving));
         runtime.drop_tasks();
         match ended {
@@ -337,9 +331,10 @@ impl World {
     /// Opens and closes a copy.
     fn reopen(&self, copy: &Copy) -> Result<(), Mismatch> {
         let runtime = self.scene.runtime.clone();
-        let (medium, clock) = (AnyMedium::new(copy.layers.clone()), runtime.clone());
-        let reopening =
-            async { Drive::open(medium, clock, OpenOptions::default()).await?.close().await };
+        let (layers, clock) = (copy.layers.clone(), runtime.clone());
+        let reopening = async {
+            Drive::open(layers, clock.clock(), OpenOptions::default()).await?.close().await
+        };
         let reopened = runtime.block_on(reopening);
         runtime.drop_tasks();
         reopened.map_err(|error| broken("the copy opens and closes", &error))
@@ -349,7 +344,7 @@ impl World {
     fn state(&self, copy: &Copy) -> Result<(Option<Partial>, Vec<SnapshotInfo>), Mismatch> {
         let runtime = self.scene.runtime.clone();
         let options = OpenOptions { read_only: true, partial: true, ..OpenOptions::default() };
-        let opening = Drive::open(AnyMedium::new(copy.layers.clone()), runtime.clone(), options);
+        let opening = Drive::open(copy.layers.clone(), runtime.clock(), options);
         let state = runtime.block_on(opening).map(|drive| (drive.partial(), drive.snapshots()));
         runtime.drop_tasks();
         state.map_err(|error| broken("the copy opens", &error))
@@ -359,8 +354,7 @@ impl World {
     fn compare_copy(&self, copy: &Copy) -> Result<(), Mismatch> {
         let runtime = self.scene.runtime.clone();
         let mut ignore = |_| ();
-        let medium = AnyMedium::new(copy.layers.clone());
-        let checking = check(&medium, Depth::Full, &mut ignore);
+        let checking = check(&copy.layers, Depth::Full, &mut ignore);
         let report = runtime.block_on(checking).map_err(|error| broken("a check", &error))?;
         if report.problem_count > 0 {
             let promised = "the copy has no problem".to_owned();
@@ -372,10 +366,12 @@ impl World {
             let options = OpenOptions { read_only: true, ..OpenOptions::default() };
             let mut disk = vec![0xa5; image.len()];
             let reading = async {
-                let (medium, clock) = (medium.clone(), runtime.clone());
+                let (medium, clock) = (copy.layers.clone(), runtime.clone());
                 let drive = match name {
-                    Some(name) => Drive::open_snapshot(medium, clock, name, options).await?,
-                    None => Drive::open(medium, clock, options).await?,
+                    Some(name) => {
+                        Drive::open_snapshot(medium, clock.clock(), name, options).await?
+                    }
+                    None => Drive::open(medium, clock.clock(), options).await?,
                 };
                 drive.read(0, &mut disk).await
             };
@@ -409,14 +405,14 @@ fn draw_crash(random: &mut Random) -> CrashAt {
 
 /// Receives as much as there is; returns whether that is all of it.
 async fn receive(
-    medium: AnyMedium,
+    medium: TracedMedium,
     clock: Runtime,
     bytes: &[u8],
     name: &str,
     notes: bool,
 ) -> Result<bool> {
     let options = OpenOptions { partial: true, ..OpenOptions::default() };
-    let drive = Drive::open(medium, clock, options).await?;
+    let drive = Drive::open(Rc::new(medium), clock.clock(), options).await?;
     let Some(head) = bytes.first_chunk() else { return Ok(false) };
     let reader = TransferReader::new(head)?;
     drive.fit(reader.head(), name).await?;

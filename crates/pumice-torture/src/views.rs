@@ -12,11 +12,10 @@ use super::hazard::Hazard;
 use super::host::Host;
 use super::life::read_all;
 use super::oracle::{Found, Image, Mismatch};
-use super::scene::TorturedDrive;
 use super::transfers::{Transfer, collect};
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::{Error, ErrorKind};
-use pumice_drive::controller::{OpenOptions, SnapshotInfo, View};
+use pumice_drive::controller::{Drive, OpenOptions, SnapshotInfo, View};
 
 /// A host looks at a snapshot after one request in this many.
 const REQUESTS_PER_LOOK: u32 = 25;
@@ -28,7 +27,7 @@ const PAUSE_NS: u64 = 3_000_000;
 pub(super) struct Opened {
     info: SnapshotInfo,
     image: Rc<Image>,
-    view: Rc<TorturedDrive>,
+    view: Rc<Drive>,
 }
 
 impl Host {
@@ -98,7 +97,7 @@ impl Host {
     /// Reads a snapshot whole; returns nothing if damage prevents that.
     pub(super) async fn read_view(&self, now: &Opened) -> Result<Option<Vec<u8>>, Mismatch> {
         let mut disk = vec![0xa5; now.image.len()];
-        let unreadable = read_all(&self.scene, &*now.view, &mut disk).await?;
+        let unreadable = read_all(&self.scene, &now.view, &mut disk).await?;
         self.scene.tally.borrow_mut().views_read += 1;
         let wrong = now.image.first_wrong(&Found { bytes: &disk, unreadable: &unreadable });
         match wrong {

@@ -37,7 +37,7 @@ use pumice_drive::codec::{Codec, FrameForm, Workers};
 use pumice_drive::controller::{Depth, Locked, OpenOptions, Spec, check, create, new_keys};
 use pumice_drive::crypt::{KEY_SECRET_BYTES_MIN, Randomness, SEAL_BYTES, Secret};
 use pumice_drive::format::INDEPENDENT_BLOCKS_MAX;
-use pumice_drive::media::layer::{AnyMedium, FaultPlan, Trigger};
+use pumice_drive::media::layer::{FaultPlan, Trigger};
 use pumice_drive::media::mem::MemMedium;
 use pumice_drive::media::{Geometry, Medium, SUPERBLOCK_SLOTS};
 
@@ -225,10 +225,7 @@ impl World {
             let workers = Workers::start(0).expect("no thread is started");
             scene.workers.set(workers).ok().expect("a new scene has no workers");
         }
-        scene
-            .runtime
-            .block_on(create(&AnyMedium::new(memory.clone()), &spec))
-            .expect("memory takes every drive");
+        scene.runtime.block_on(create(&memory, &spec)).expect("memory takes every drive");
         let kind = Habits { is_small, is_heavy, texture, ages, reads_on, ..Habits::default() };
         let habits = draw_habits(&mut random, kind, spec.size_bytes / 4096);
         let retains = hazards.has(Hazard::Retention);
@@ -479,8 +476,7 @@ impl World {
 
     /// Checks the closed drive as `pumice check` does.
     fn check(&self) -> Result<(), Mismatch> {
-        let medium = AnyMedium::new(self.memory.clone());
-        let report = self.scene.runtime.block_on(check(&medium, Depth::Full, &mut |_| ()));
+        let report = self.scene.runtime.block_on(check(&self.memory, Depth::Full, &mut |_| ()));
         let found = match report {
             Ok(report) if report.problem_count == 0 => return self.check_snapshots(),
             _ if self.scene.is_damaged.get() => return Ok(()),

@@ -100,7 +100,7 @@ fn serve(is_drive: bool, vhost: &Path, nbd: &Path) -> Result<(), Box<dyn std::er
         let spec = Spec::new(Uuid::from_u128(1), DISK_BYTES);
         let medium = MemMedium::new(spec.geometry()?.medium_bytes());
         create(&medium, &spec).await?;
-        Drive::open(medium, runtime.clone(), OpenOptions::default()).await
+        Drive::open(Rc::new(medium), runtime.clock(), OpenOptions::default()).await
     })?;
     serve_disk(&runtime, drive, vhost, nbd)
 }

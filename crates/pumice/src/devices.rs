@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::cli::new_identity;
 use crate::storage::{self, PATIENCE_NS, Storage};
 use pumice_drive::Uuid;
-use pumice_drive::base::{Clock, Error, ErrorKind, Result};
+use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::controller::{Drive, Resize};
 use pumice_drive::format::ArrayLayout;
 use pumice_drive::media::Medium;
@@ -59,24 +59,12 @@ pub(crate) enum DeviceChange {
     },
 }
 
-/// A medium that may be an array of the program's.
-pub(crate) trait HasStorage {
-    /// Returns it.
-    fn storage(&self) -> &Storage;
-}
-
-impl HasStorage for Rc<Storage> {
-    fn storage(&self) -> &Storage {
-        self
-    }
-}
-
 /// Returns the array of a drive.
 ///
 /// # Errors
 /// `InvalidInput` if it is on one file or device.
-fn array_of<M: HasStorage, C>(drive: &Drive<M, C>) -> Result<&Array<FileMedium>> {
-    drive.medium().storage().as_array().ok_or_else(|| {
+fn array_of(drive: &Drive) -> Result<&Array<FileMedium>> {
+    Storage::of(drive).as_array().ok_or_else(|| {
         let what = "the drive is on one file or device: close it, and `pumice device add` makes a \
                     mirror of it";
         Error::new(ErrorKind::InvalidInput, what)
@@ -88,9 +76,9 @@ fn array_of<M: HasStorage, C>(drive: &Drive<M, C>) -> Result<&Array<FileMedium>>
 /// # Errors
 /// `InvalidInput`, `AlreadyExists`, `NotFound`, `Busy`: nothing has changed. `Medium` if the new
 /// member failed: it is out.
-pub(crate) async fn change<M: Medium + HasStorage>(
+pub(crate) async fn change(
     runtime: &Runtime,
-    drive: &Drive<M, Runtime>,
+    drive: &Drive,
     change: &DeviceChange,
 ) -> Result<ArrayInfo> {
     let array = array_of(drive)?;
@@ -126,9 +114,9 @@ pub(crate) async fn change<M: Medium + HasStorage>(
 
 /// Adds a member to a mirror, perhaps in the place of another one, and completes it. One that this
 /// was begun with, and interrupted, is completed anew.
-async fn add<M: Medium + HasStorage>(
+async fn add(
     runtime: &Runtime,
-    drive: &Drive<M, Runtime>,
+    drive: &Drive,
     array: &Array<FileMedium>,
     (path, force): (&str, bool),
     replaced: Option<Uuid>,
@@ -182,9 +170,9 @@ fn make(
 
 /// Adds the room of one more file or device to a concatenation: a file gets as much as the last
 /// member has.
-async fn extend<M: Medium + HasStorage>(
+async fn extend(
     runtime: &Runtime,
-    drive: &Drive<M, Runtime>,
+    drive: &Drive,
     array: &Array<FileMedium>,
     path: &str,
     force: bool,
@@ -211,11 +199,7 @@ async fn extend<M: Medium + HasStorage>(
 }
 
 /// Makes the capacity that of all members.
-async fn grow<M: Medium + HasStorage>(
-    drive: &Drive<M, Runtime>,
-    array: &Array<FileMedium>,
-    path: &str,
-) -> Result<()> {
+async fn grow(drive: &Drive, array: &Array<FileMedium>, path: &str) -> Result<()> {
     let segment_bytes = u64::from(drive.geometry().segment_bytes);
     let (first, count) = array.last_segments();
     let capacity_bytes = Some((u64::from(first) + u64::from(count)) * segment_bytes);
@@ -225,11 +209,7 @@ async fn grow<M: Medium + HasStorage>(
 }
 
 /// Moves what is on the last member of a concatenation to the others, and removes it.
-async fn cut<M: Medium + HasStorage>(
-    drive: &Drive<M, Runtime>,
-    array: &Array<FileMedium>,
-    path: &str,
-) -> Result<()> {
+async fn cut(drive: &Drive, array: &Array<FileMedium>, path: &str) -> Result<()> {
     let _turn = begin_copying(array)?;
     let uuid = array.member_at(path)?;
     array.check_last(uuid)?;
@@ -252,8 +232,8 @@ fn begin_copying(array: &Array<FileMedium>) -> Result<Copying<'_, FileMedium>> {
 }
 
 /// Completes the members that are being rebuilt. Those that they replace leave the array then.
-async fn rebuild<M: Medium + HasStorage, C: Clock>(
-    drive: &Drive<M, C>,
+async fn rebuild(
+    drive: &Drive,
     array: &Array<FileMedium>,
     _copying: &Copying<'_, FileMedium>,
 ) -> Result<()> {
@@ -268,9 +248,9 @@ async fn rebuild<M: Medium + HasStorage, C: Clock>(
 }
 
 /// Goes on with the rebuilding of members that was interrupted, in a task of its own.
-pub(crate) fn go_on(runtime: &Runtime, drive: &Rc<Drive<Rc<Storage>, Runtime>>) {
+pub(crate) fn go_on(runtime: &Runtime, drive: &Rc<Drive>) {
     let is_needed =
-        !drive.is_read_only() && drive.medium().as_array().is_some_and(Array::is_rebuilding);
+        !drive.is_read_only() && Storage::of(drive).as_array().is_some_and(Array::is_rebuilding);
     if !is_needed {
         return;
     }
@@ -280,7 +260,7 @@ pub(crate) fn go_on(runtime: &Runtime, drive: &Rc<Drive<Rc<Storage>, Runtime>>) 
         tracing::info!("a member of the array is being rebuilt: this begins anew");
         let completed = async {
             let array = array_of(&drive)?;
-            rebuild(&*drive, array, &begin_copying(array)?).await
+            rebuild(&drive, array, &begin_copying(array)?).await
         };
         if let Err(error) = completed.await {
             tracing::warn!(error = %error.chain(), "a member of the array was not rebuilt");

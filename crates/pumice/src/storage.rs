@@ -378,6 +378,13 @@ macro_rules! on_each {
     };
 }
 
+impl Storage {
+    /// Returns the medium of a drive.
+    pub(crate) fn of(drive: &pumice_drive::Drive) -> &Self {
+        drive.medium().downcast_ref().expect("the program opens drives on nothing else")
+    }
+}
+
 impl Medium for Storage {
     fn capabilities(&self) -> Capabilities {
         on_each!(self, capabilities())

@@ -1,6 +1,7 @@
 //! Time and tasks as the controller sees them. The controller has no other access to either, so a
 //! simulated drive runs in virtual time.
 
+use std::any::Any;
 use std::pin::Pin;
 
 use super::{ErrorKind, Result};
@@ -25,6 +26,36 @@ pub type Task = Pin<Box<dyn Future<Output = ()>>>;
 pub trait Spawn: Clock {
     /// Starts a task. It runs beside its caller, on the same thread, until it ends.
     fn spawn(&self, task: Task);
+}
+
+/// [`Spawn`] as an object. Every clock that tasks can be started on is one; its methods are those
+/// of [`Clock`] and [`Spawn`].
+#[expect(missing_docs, reason = "as in `Clock` and `Spawn`")]
+pub trait AnyClock: Any {
+    fn now_ns(&self) -> u64;
+    fn sleep_ns(&self, ns: u64) -> Pin<Box<dyn Future<Output = ()> + '_>>;
+    fn spawn(&self, task: Task);
+}
+
+impl dyn AnyClock {
+    /// Returns the clock, if it is of this type.
+    pub fn downcast_ref<C: Spawn + 'static>(&self) -> Option<&C> {
+        (self as &dyn Any).downcast_ref()
+    }
+}
+
+impl<C: Spawn + 'static> AnyClock for C {
+    fn now_ns(&self) -> u64 {
+        Clock::now_ns(self)
+    }
+
+    fn sleep_ns(&self, ns: u64) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+        Box::pin(Clock::sleep_ns(self, ns))
+    }
+
+    fn spawn(&self, task: Task) {
+        Spawn::spawn(self, task);
+    }
 }
 
 /// Number of attempts of [`while_busy`], and the pause between them: a second in all, far above the
@@ -54,8 +85,8 @@ pub async fn while_busy<T>(
 #[cfg(test)]
 mod tests {
     //! Goal: what is in use for a moment is waited for, and what stays in use is refused.
-    use super::super::Error;
-    use super::*;
+    use super::super::{Error, ErrorKind};
+    use super::{BUSY_ATTEMPTS, BUSY_PAUSE_NS, Clock, while_busy};
     use crate::runtime::Runtime;
 
     #[test]

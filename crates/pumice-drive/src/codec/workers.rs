@@ -42,7 +42,7 @@ use self::aside::Work;
 pub(crate) use self::aside::{Aside, PassedBytes};
 use super::compress::encode_or_store;
 use super::{Codec, Decompressor, Encoding, Engine, FrameForm};
-use crate::base::Clock;
+use crate::base::clock::AnyClock;
 use crate::base::wait::{Line, WaitQueue};
 
 /// Returns the bytes of frames in a batch, about: 30 to 100 us of the codec, a few times what it
@@ -420,7 +420,7 @@ impl Workers {
     /// If a codec panics.
     pub(crate) async fn compress(
         &self,
-        clock: &impl Clock,
+        clock: &dyn AnyClock,
         coding: Coding,
         frames: &[&[u8]],
     ) -> CompressedFrames {
@@ -495,7 +495,7 @@ impl Workers {
 
     /// Waits until the parts of a write are compressed. The write that has waited longest looks
     /// after the tray and the queue.
-    async fn wait_for(&self, clock: &impl Clock, parts: &[Part]) {
+    async fn wait_for(&self, clock: &dyn AnyClock, parts: &[Part]) {
         let ended = async {
             for part in parts {
                 part.ended().await;
@@ -506,7 +506,7 @@ impl Workers {
 
     /// Takes batches from the tray and the queue whenever no other task is ready, after all writes
     /// that came before have ended, and until this one has.
-    async fn help_until_ended(&self, clock: &impl Clock, parts: &[Part]) {
+    async fn help_until_ended(&self, clock: &dyn AnyClock, parts: &[Part]) {
         let _turn = self.own.waiting.turn().await;
         while parts.iter().any(|part| part.payloads().is_none()) {
             self.own.work.wait_for(|| self.has_work().then_some(())).await;

@@ -21,7 +21,7 @@ use crate::format::{
     SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_MAX, SIZE_BYTES_MAX, SOURCE_BYTES, Superblock,
     chain_start, leaf_bytes_max,
 };
-use crate::media::{Geometry, Medium, SUPERBLOCK_SLOTS};
+use crate::media::{AnyMedium, Geometry, SUPERBLOCK_SLOTS};
 
 /// Default bytes of a segment. Large enough that a discard or an erase block is small beside it,
 /// small enough that relocating one takes a fraction of a second.
@@ -233,12 +233,12 @@ const WARN_PERCENT_DEFAULT: [u8; WARN_THRESHOLDS_MAX] = [80, 90, 95, 0];
 /// # Errors
 /// `InvalidInput` for an impossible spec or a medium too small, `NoSpace` or `Unsupported` if space
 /// cannot be reserved, before anything is written; `Medium`.
-pub async fn create<M: Medium>(medium: &M, spec: &Spec) -> Result<()> {
+pub async fn create(medium: &dyn AnyMedium, spec: &Spec) -> Result<()> {
     create_as(medium, spec, false).await
 }
 
 /// Creates a drive, which says that it is incomplete if it is `incomplete`.
-pub(super) async fn create_as<M: Medium>(medium: &M, spec: &Spec, incomplete: bool) -> Result<()> {
+pub(super) async fn create_as(medium: &dyn AnyMedium, spec: &Spec, incomplete: bool) -> Result<()> {
     let is_array = medium.array().is_some();
     let mut superblock = Superblock { incomplete, is_array, ..spec.superblock()? };
     let cipher = medium.cipher();

@@ -11,7 +11,7 @@ use crate::format::{
     DriveShape, EARLIER_KEY_BYTES, KEY_SLOT_BYTES, KEY_SLOTS, KeyArea, KeySlot, SlotKind,
     Superblock,
 };
-use crate::media::{Medium, SUPERBLOCK_SLOTS};
+use crate::media::{AnyMedium, SUPERBLOCK_SLOTS};
 
 /// An encrypted drive whose keys are not known yet.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ impl Locked {
     ///
     /// # Errors
     /// `Medium`, `NotADrive`, `Unsupported`, `Corrupt`: there is no whole superblock.
-    pub async fn on<M: Medium>(medium: &M) -> Result<Option<Self>> {
+    pub async fn on(medium: &dyn AnyMedium) -> Result<Option<Self>> {
         let mut found: Vec<Superblock> = Vec::new();
         let mut failure = None;
         for slot in 0..SUPERBLOCK_SLOTS {
@@ -264,8 +264,8 @@ fn slots_of(area: &KeyArea) -> Vec<SlotInfo> {
 /// # Errors
 /// `InvalidInput` if the slot is empty, all are filled, the last would be emptied, there would be
 /// two recovery codes, or the drive is not encrypted: nothing has changed. `Corrupt`, `Medium`.
-pub async fn change_keys<M: Medium>(
-    medium: &M,
+pub async fn change_keys(
+    medium: &dyn AnyMedium,
     change: &KeyChange,
     created_seconds: u64,
 ) -> Result<Vec<SlotInfo>> {

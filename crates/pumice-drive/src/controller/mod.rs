@@ -36,7 +36,7 @@ mod rebuild;
 mod recovery;
 mod space;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 mod transfer;
 
 pub use self::core::{Condition, NewSnapshot, WARN_THRESHOLDS_MAX};

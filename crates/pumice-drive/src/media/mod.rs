@@ -15,12 +15,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+pub use any::AnyMedium;
 use array::ArrayInfo;
 use tier::Status;
 
 use crate::base::{AlignedBuffer, Error, ErrorKind, Result, SegmentId};
 use crate::crypt::{Cipher, PLAIN};
 
+mod any;
 pub mod array;
 pub mod file;
 pub mod layer;

@@ -32,7 +32,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::ReadWriteFlags;
 use rustix::net::Shutdown;
 
-use crate::base::clock::{Spawn, Task};
+use crate::base::clock::{self, Spawn, Task};
 use crate::base::{AlignedBuffer, Clock, OsContext, Result};
 
 mod busy_poll;
@@ -148,6 +148,11 @@ impl Runtime {
         if let Driver::Uring(uring) = &self.0.driver {
             uring.set_busy_poll(limit_ns);
         }
+    }
+
+    /// Returns this runtime as the clock of a drive.
+    pub fn clock(&self) -> Rc<dyn clock::AnyClock> {
+        Rc::new(self.clone())
     }
 
     /// Starts a task. It runs during [`Runtime::block_on`], for the first time after all tasks that

@@ -12,7 +12,6 @@ use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::{AlignedBuffer, ErrorKind, Result, SegmentId};
 use pumice_drive::controller::{CheckReport, Depth, Drive, OpenOptions, check};
 use pumice_drive::format::{SUPERBLOCK_BYTES, Superblock};
-use pumice_drive::media::layer::AnyMedium;
 use pumice_drive::media::mem::MemMedium;
 use pumice_drive::media::{Geometry, Medium};
 use pumice_drive::runtime::Runtime;
@@ -64,7 +63,7 @@ fn open_on(runtime: &Runtime, input: &[u8]) -> bool {
 }
 
 /// Returns a medium with the image on it; `None` if its superblock leaves no room for the segments.
-async fn medium(image: &Image) -> Option<AnyMedium> {
+async fn medium(image: &Image) -> Option<MemMedium> {
     let medium = MemMedium::new(MEDIUM_BYTES);
     // The newest readable superblock determines the layout of the segments; without one, no segment
     // will be read.
@@ -90,19 +89,17 @@ async fn medium(image: &Image) -> Option<AnyMedium> {
         buffer.copy_from_slice(bytes);
         medium.write_superblock(slot, buffer).await.ok()?;
     }
-    Some(AnyMedium::new(medium))
+    Some(medium)
 }
 
-type MemDrive = Drive<AnyMedium, Runtime>;
-
-fn open_drive(runtime: &Runtime, medium: &AnyMedium, read_only: bool) -> Result<Rc<MemDrive>> {
+fn open_drive(runtime: &Runtime, medium: &MemMedium, read_only: bool) -> Result<Rc<Drive>> {
     let options = OpenOptions { read_only, ..OpenOptions::default() };
-    runtime.block_on(Drive::open(medium.clone(), runtime.clone(), options))
+    runtime.block_on(Drive::open(Rc::new(medium.clone()), runtime.clock(), options))
 }
 
 /// Reads the beginning of the disk, block by block; unreadable blocks become zeroes, and a drive
 /// without a problem must have none. Reads the end of the disk, too.
-fn read(runtime: &Runtime, drive: &MemDrive, is_whole: bool) -> Vec<u8> {
+fn read(runtime: &Runtime, drive: &Drive, is_whole: bool) -> Vec<u8> {
     let size = drive.size_bytes();
     let mut beginning = vec![0; size.min(READ_BYTES_MAX) as usize];
     let mut last = [0; BLOCK_BYTES];
@@ -119,7 +116,7 @@ fn read(runtime: &Runtime, drive: &MemDrive, is_whole: bool) -> Vec<u8> {
 }
 
 /// Writes to a drive without a problem, loses power after a flush, and compares.
-fn write(runtime: &Runtime, medium: &AnyMedium, mut expected: Vec<u8>) {
+fn write(runtime: &Runtime, medium: &MemMedium, mut expected: Vec<u8>) {
     // Its counters may be exhausted: then the drive refuses to open for writing and stays
     // unchanged.
     let Ok(drive) = open_drive(runtime, medium, false) else { return };
@@ -143,7 +140,7 @@ fn write(runtime: &Runtime, medium: &AnyMedium, mut expected: Vec<u8>) {
 }
 
 /// Writes to a drive with a problem. Any operation may fail; none may panic or run forever.
-fn write_to_wreck(runtime: &Runtime, medium: &AnyMedium) {
+fn write_to_wreck(runtime: &Runtime, medium: &MemMedium) {
     let Ok(drive) = open_drive(runtime, medium, false) else { return };
     let size = drive.size_bytes();
     let wrecking = async {

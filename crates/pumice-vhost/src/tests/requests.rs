@@ -27,7 +27,7 @@ fn a_drive_returns_what_was_written() {
                 let spec = Spec::new(Uuid::from_u128(1), 64 << 20);
                 let medium = MemMedium::new(spec.geometry().unwrap().medium_bytes());
                 create(&medium, &spec).await.unwrap();
-                Drive::open(medium, runtime.clone(), OpenOptions::default()).await.unwrap()
+                Drive::open(Rc::new(medium), runtime.clock(), OpenOptions::default()).await.unwrap()
             })
         },
         |runtime, drive| runtime.block_on(drive.close()).unwrap(),

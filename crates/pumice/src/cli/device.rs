@@ -6,15 +6,13 @@ use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
 use pumice_report::{Align, Table};
 
-use super::open::FileDrive;
 use super::{Outcome, output, print, print_schema, progress, state};
 use crate::control::{self, Answer, Client, Progress, Request};
 use crate::devices::{self, DeviceChange, listed};
 use crate::storage::{self, Hints};
 use pumice_drive::base::Clock;
 use pumice_drive::base::units::format_size;
-use pumice_drive::controller::OpenOptions;
-use pumice_drive::media::Medium;
+use pumice_drive::controller::{Drive, OpenOptions};
 use pumice_drive::media::array::{ArrayInfo, MemberStatus};
 use pumice_drive::runtime::{Backend, Runtime};
 
@@ -42,7 +40,7 @@ pub(crate) struct Args {
 
 /// What every action has.
 #[derive(Debug, clap::Args)]
-struct Drive {
+struct OfDrive {
     /// File or block device of the drive
     path: PathBuf,
 
@@ -56,7 +54,7 @@ enum Action {
     /// Show the members, and what each of them has
     List {
         #[command(flatten)]
-        drive: Drive,
+        drive: OfDrive,
     },
     /// Add a copy of everything on another file or device, or the room of it
     ///
@@ -64,7 +62,7 @@ enum Action {
     /// served. A drive of `--concat` gets the room of a device, or of a file as large as the last.
     Add {
         #[command(flatten)]
-        drive: Drive,
+        drive: OfDrive,
 
         /// File, which is created, or block device
         new: PathBuf,
@@ -78,7 +76,7 @@ enum Action {
     /// Of a drive of `--concat`, the last one: what is on it is moved to the others.
     Remove {
         #[command(flatten)]
-        drive: Drive,
+        drive: OfDrive,
 
         /// The member, as it is listed
         member: PathBuf,
@@ -86,7 +84,7 @@ enum Action {
     /// Put another file or device in the place of a member, which is used until that is complete
     Replace {
         #[command(flatten)]
-        drive: Drive,
+        drive: OfDrive,
 
         /// The member, as it is listed, present or not
         member: PathBuf,
@@ -101,7 +99,7 @@ enum Action {
     /// Stop using a member that fails or is gone; it stays listed until it is replaced
     Fail {
         #[command(flatten)]
-        drive: Drive,
+        drive: OfDrive,
 
         /// The member, as it is listed
         member: PathBuf,
@@ -138,7 +136,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     show(drive, &array)
 }
 
-fn show(drive: &Drive, array: &ArrayInfo) -> Result<Outcome> {
+fn show(drive: &OfDrive, array: &ArrayInfo) -> Result<Outcome> {
     if drive.json {
         print_schema("device-1", array)?;
     } else {
@@ -229,7 +227,7 @@ fn change_closed(path: &Path, change: &DeviceChange) -> Result<ArrayInfo> {
 }
 
 /// Opens the drive, and makes an array of one file or device that gets a second one.
-fn open(runtime: &Runtime, path: &Path, change: &DeviceChange) -> Result<std::rc::Rc<FileDrive>> {
+fn open(runtime: &Runtime, path: &Path, change: &DeviceChange) -> Result<std::rc::Rc<Drive>> {
     let is_alone = storage::header_at(path).is_none();
     if !is_alone || !matches!(change, DeviceChange::Add { .. }) {
         return super::open::alone(runtime, path, OpenOptions::default());

@@ -107,7 +107,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     };
     let bar = progress::bytes(drive.info().mapped_bytes);
     let mut summary = Summary { size_bytes: drive.size_bytes(), ..Summary::default() };
-    let mut extract = Extract::new(&*drive);
+    let mut extract = Extract::new(&drive);
     let ended: Result<bool> = runtime.block_on(async {
         loop {
             if interrupt.came() {

@@ -27,9 +27,6 @@ use pumice_drive::controller::{
 use pumice_drive::media::file::{FileMedium, FileOptions};
 use pumice_drive::runtime::Runtime;
 
-/// A drive on a file or device, which views of its snapshots share.
-pub(crate) type FileDrive = Drive<Rc<Storage>, Runtime>;
-
 /// Flags of subcommands that open a drive for hosts.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 #[group(skip)]
@@ -258,7 +255,7 @@ fn open(runtime: &Runtime, path: &Path, options: FileOptions, absent: Absent) ->
 ///
 /// # Errors
 /// As [`drive`].
-pub(crate) fn as_mirror(runtime: &Runtime, path: &Path) -> Result<Rc<FileDrive>> {
+pub(crate) fn as_mirror(runtime: &Runtime, path: &Path) -> Result<Rc<Drive>> {
     let file = one(runtime, path, FileOptions::default().with_direct(true))?;
     let opening = async {
         // Nothing is changed without the key.
@@ -267,7 +264,7 @@ pub(crate) fn as_mirror(runtime: &Runtime, path: &Path) -> Result<Rc<FileDrive>>
             return Err(base::Error::new(ErrorKind::InvalidInput, what));
         };
         let medium = Rc::new(devices::to_mirror(file).await?);
-        Drive::open(medium, runtime.clone(), OpenOptions::default()).await
+        Drive::open(medium, runtime.clock(), OpenOptions::default()).await
     };
     runtime.block_on(opening).map_err(|error| super::remains::advise(path, error))
 }
@@ -301,7 +298,7 @@ pub(crate) fn blank(runtime: &Runtime, path: &Path) -> Result<FileMedium> {
 ///
 /// # Errors
 /// Those of [`FileMedium::open`] and [`Drive::open`], with the path.
-pub(crate) fn drive(runtime: &Runtime, path: &Path, options: OpenOptions) -> Result<Rc<FileDrive>> {
+pub(crate) fn drive(runtime: &Runtime, path: &Path, options: OpenOptions) -> Result<Rc<Drive>> {
     at(runtime, &Place::of(path)?, options)
 }
 
@@ -309,12 +306,12 @@ pub(crate) fn drive(runtime: &Runtime, path: &Path, options: OpenOptions) -> Res
 ///
 /// # Errors
 /// As [`drive`].
-pub(crate) fn alone(runtime: &Runtime, path: &Path, options: OpenOptions) -> Result<Rc<FileDrive>> {
+pub(crate) fn alone(runtime: &Runtime, path: &Path, options: OpenOptions) -> Result<Rc<Drive>> {
     let place = Place::of(path)?;
     check_read_only(&place, options)?;
     let medium = medium(runtime, path, options.read_only);
     let medium = medium.map_err(|error| served_snapshot::advise(&place, error))?;
-    let opened = Drive::open(Rc::new(medium), runtime.clone(), options);
+    let opened = Drive::open(Rc::new(medium), runtime.clock(), options);
     runtime.block_on(opened).map_err(|error| super::remains::advise(path, error))
 }
 
@@ -326,12 +323,12 @@ pub(crate) fn to_look_at(
     runtime: &Runtime,
     path: &Path,
     options: OpenOptions,
-) -> Result<Rc<FileDrive>> {
+) -> Result<Rc<Drive>> {
     assert!(options.read_only, "what may be old is only looked at");
     let place = Place::of(path)?;
     let medium = medium_to_look_at(runtime, path);
     let medium = medium.map_err(|error| served_snapshot::advise(&place, error))?;
-    let opened = Drive::open(Rc::new(medium), runtime.clone(), options);
+    let opened = Drive::open(Rc::new(medium), runtime.clock(), options);
     runtime.block_on(opened).map_err(|error| super::remains::advise(path, error))
 }
 
@@ -339,7 +336,7 @@ pub(crate) fn to_look_at(
 ///
 /// # Errors
 /// As [`drive`]; a snapshot is to be opened for writing.
-pub(crate) fn at(runtime: &Runtime, place: &Place, options: OpenOptions) -> Result<Rc<FileDrive>> {
+pub(crate) fn at(runtime: &Runtime, place: &Place, options: OpenOptions) -> Result<Rc<Drive>> {
     check_read_only(place, options)?;
     let medium = medium(runtime, &place.path, options.read_only);
     let medium = medium.map_err(|error| served_snapshot::advise(place, error))?;
@@ -364,7 +361,7 @@ pub(crate) fn on(
     place: &Place,
     medium: Storage,
     options: OpenOptions,
-) -> Result<Rc<FileDrive>> {
+) -> Result<Rc<Drive>> {
     let path = &place.path;
     let opened = runtime.block_on(on_medium(runtime, place.snapshot.as_deref(), medium, options));
     opened.map_err(|error| super::remains::advise(path, error))
@@ -381,15 +378,15 @@ pub(crate) async fn on_medium(
     snapshot: Option<&str>,
     medium: Storage,
     options: OpenOptions,
-) -> pumice_drive::base::Result<Rc<FileDrive>> {
+) -> pumice_drive::base::Result<Rc<Drive>> {
     let origin = match super::origin::of(runtime, &medium).await {
         Err(error) if !is_flat_on(&medium).await? => return Err(error),
         origin => origin,
     };
     let medium = Rc::new(medium);
     let drive = match snapshot {
-        None => Drive::open(medium, runtime.clone(), options).await,
-        Some(name) => Drive::open_snapshot(medium, runtime.clone(), name, options).await,
+        None => Drive::open(medium, runtime.clock(), options).await,
+        Some(name) => Drive::open_snapshot(medium, runtime.clock(), name, options).await,
     }?;
     let ready = match origin {
         Ok(Some(origin)) if drive.origin().is_some() => drive.set_origin(origin),

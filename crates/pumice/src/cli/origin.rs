@@ -9,7 +9,6 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use super::keys;
-use super::open::FileDrive;
 use crate::control;
 use crate::storage::{Absent, Storage};
 use pumice_drive::base::{Error, ErrorKind, Result};
@@ -31,7 +30,7 @@ const MAP_CACHE_BYTES: usize = 128 << 20;
 /// # Errors
 /// `NotFound` if the origin is not where it is looked for, with what to do; else those of opening
 /// it.
-pub(super) async fn of(runtime: &Runtime, medium: &Storage) -> Result<Option<Rc<FileDrive>>> {
+pub(super) async fn of(runtime: &Runtime, medium: &Storage) -> Result<Option<Rc<Drive>>> {
     // What is wrong with the drive itself, its opening says.
     let Ok((clone, Some(wanted))) = origin_on(medium).await else { return Ok(None) };
     open(runtime, medium.path(), (clone, wanted), 1).await.map(Some)
@@ -43,7 +42,7 @@ fn open<'a>(
     clone: &'a Path,
     (uuid, wanted): (Uuid, Origin),
     depth: u32,
-) -> Pin<Box<dyn Future<Output = Result<Rc<FileDrive>>> + 'a>> {
+) -> Pin<Box<dyn Future<Output = Result<Rc<Drive>>> + 'a>> {
     Box::pin(async move {
         if depth > CHAIN_MAX {
             let what = format!(
@@ -72,7 +71,7 @@ fn open<'a>(
     })
 }
 
-async fn open_at(runtime: &Runtime, path: &Path, wanted: (Uuid, &Origin)) -> Result<Rc<FileDrive>> {
+async fn open_at(runtime: &Runtime, path: &Path, wanted: (Uuid, &Origin)) -> Result<Rc<Drive>> {
     let medium = Rc::new(keys::unlock_origin(medium(runtime, path).await?).await?);
     let options = OpenOptions {
         read_only: true,
@@ -80,14 +79,14 @@ async fn open_at(runtime: &Runtime, path: &Path, wanted: (Uuid, &Origin)) -> Res
         map_cache_bytes: MAP_CACHE_BYTES,
         ..OpenOptions::default()
     };
-    Drive::open_origin(medium, runtime.clone(), wanted, options).await
+    Drive::open_origin(medium, runtime.clock(), wanted, options).await
 }
 
 /// Lets a clone look for its origin at another path.
 ///
 /// # Errors
 /// `InvalidInput` if the drive is no clone; those of opening its origin there: nothing has changed.
-pub(super) async fn move_to(runtime: &Runtime, clone: &FileDrive, path: &Path) -> Result<()> {
+pub(super) async fn move_to(runtime: &Runtime, clone: &Drive, path: &Path) -> Result<()> {
     let wrong = |what: String| Error::new(ErrorKind::InvalidInput, what);
     let wanted = clone.origin().ok_or_else(|| wrong("the drive is no clone".into()))?;
     drop(open_at(runtime, path, (clone.uuid(), &wanted)).await?);

@@ -12,7 +12,6 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::keys::{self, KeyArgs};
-use super::open::FileDrive;
 use super::output::counted;
 use super::outside;
 use super::signals::Interrupt;
@@ -235,7 +234,7 @@ fn spec(identity: &Identity, args: &Args) -> Spec {
     }
 }
 
-fn new_drive(runtime: &Runtime, spec: &Spec, cipher: Cipher, args: &Args) -> Result<Rc<FileDrive>> {
+fn new_drive(runtime: &Runtime, spec: &Spec, cipher: Cipher, args: &Args) -> Result<Rc<Drive>> {
     let at_target = || args.target.display().to_string();
     let geometry = spec.geometry().with_context(at_target)?;
     FileMedium::create(&args.target, geometry.medium_bytes(), args.force)?;
@@ -243,7 +242,7 @@ fn new_drive(runtime: &Runtime, spec: &Spec, cipher: Cipher, args: &Args) -> Res
     let medium = Rc::new(Storage::File(medium));
     let opening = async {
         create_target(&medium, spec).await?;
-        Drive::open_target(medium, runtime.clone()).await
+        Drive::open_target(medium, runtime.clock()).await
     };
     runtime.block_on(opening).with_context(at_target)
 }
@@ -252,11 +251,11 @@ async fn rebuild(
     runtime: &Runtime,
     source: &Rc<Storage>,
     identity: &Identity,
-    (target, path): (&FileDrive, &Path),
+    (target, path): (&Drive, &Path),
     bar: &ProgressBar,
 ) -> Result<Summary> {
     let begun_ns = runtime.now_ns();
-    let wreck = Wreck::open(source, runtime.clone(), identity.clone()).await;
+    let wreck = Wreck::open(source.clone(), runtime.clock(), identity.clone()).await;
     let mut wreck = wreck.with_context(|| source.path().display().to_string())?;
     let mut summary = Summary {
         source_uuid: identity.uuid(),

@@ -19,12 +19,13 @@ use pumice_drive::runtime::{Backend, Runtime};
 use serde::Serialize;
 
 use super::keys::KeyArgs;
-use super::open::{FileDrive, drive};
+use super::open::drive;
 use super::output::chain;
 use super::signals::{self, Interrupt};
 use super::token::Token;
 use super::{Outcome, create, lossy, outside, print, print_schema, progress, say_error, size};
 use crate::place::Place;
+use pumice_drive::controller::Drive;
 
 /// Batches that are read ahead of the drive, each of at most 4 MiB.
 const BATCHES_AHEAD: usize = 4;
@@ -234,7 +235,7 @@ fn check_fit(runtime: &Runtime, path: &Path, head: &TransferHead, name: &str) ->
 /// Applies batches until the end; `None` if a signal has come.
 async fn receive(
     runtime: &Runtime,
-    drive: &FileDrive,
+    drive: &Drive,
     reader: TransferReader,
     name: String,
     batches: &Receiver<Result<Vec<u8>>>,

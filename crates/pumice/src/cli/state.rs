@@ -10,11 +10,10 @@ use serde::Serialize;
 
 #[cfg(feature = "attach")]
 use super::attach::Attachment;
-use super::open::FileDrive;
 use crate::control::{self, Service};
 use pumice_drive::base::ErrorKind;
 use pumice_drive::base::units::format_size;
-use pumice_drive::controller::{Info, OpenOptions, SnapshotInfo};
+use pumice_drive::controller::{Drive, Info, OpenOptions, SnapshotInfo};
 use pumice_drive::runtime::{Backend, Runtime};
 
 /// How a drive is in use.
@@ -88,7 +87,7 @@ pub(super) fn read(path: &Path) -> Result<(Info, State)> {
     if let Some(found) = read_served(path)? {
         return Ok(found);
     }
-    Ok((read_closed(path, FileDrive::info)?, State::default()))
+    Ok((read_closed(path, Drive::info)?, State::default()))
 }
 
 /// As [`read`], with the snapshots and what each holds; `None` for a drive whose file is gone: its
@@ -120,7 +119,7 @@ fn read_served(path: &Path) -> Result<Option<(Info, State)>> {
 }
 
 /// Opens a drive read-only and reads something of it.
-fn read_closed<T>(path: &Path, read: impl FnOnce(&FileDrive) -> T) -> Result<T> {
+fn read_closed<T>(path: &Path, read: impl FnOnce(&Drive) -> T) -> Result<T> {
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { read_only: true, partial: true, ..OpenOptions::default() };
     let drive = super::open::to_look_at(&runtime, path, options)?;

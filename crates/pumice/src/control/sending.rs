@@ -22,8 +22,6 @@ use super::protocol::{Answer, Part, Progress, line};
 use super::session::{Link, PROGRESS_NS, Served};
 use pumice_drive::base::{Clock, Error, ErrorKind, Result};
 use pumice_drive::controller::{Drive, OpenOptions, Partial, Send, SnapshotInfo, View};
-use pumice_drive::media::Medium;
-use pumice_drive::runtime::Runtime;
 
 /// Snapshots of a drive that are sent at once. Arbitrary: a copy here and one elsewhere.
 const SENDS_MAX: u32 = 2;
@@ -111,11 +109,7 @@ impl Drop for Turn<'_> {
 }
 
 /// Sends a snapshot; returns `None` if the client is gone, or the drive is being closed.
-pub(super) async fn send<M: Medium + Clone>(
-    link: &Link,
-    served: &Served<M>,
-    wanted: &Wanted,
-) -> Option<Answer> {
+pub(super) async fn send(link: &Link, served: &Served, wanted: &Wanted) -> Option<Answer> {
     let Some(_turn) = Turn::of(&served.sends) else {
         let what = format!("{SENDS_MAX} snapshots of the drive are being sent: try again later");
         return Some(Answer::failed(&Error::new(ErrorKind::Busy, what)));
@@ -127,17 +121,13 @@ pub(super) async fn send<M: Medium + Clone>(
 }
 
 /// An open snapshot, and what it is.
-type Open<M> = (Rc<Drive<M, Runtime>>, SnapshotInfo);
+type Open = (Rc<Drive>, SnapshotInfo);
 
-fn view<M>((disk, info): &Open<M>) -> View<'_, M, Runtime> {
+fn view((disk, info): &Open) -> View<'_> {
     View { disk, info }
 }
 
-async fn send_all<M: Medium + Clone>(
-    link: &Link,
-    drive: &Rc<Drive<M, Runtime>>,
-    wanted: &Wanted,
-) -> Option<Answer> {
+async fn send_all(link: &Link, drive: &Rc<Drive>, wanted: &Wanted) -> Option<Answer> {
     let (start, disk, base) = match link.run(open(drive, wanted), Progress::default).await? {
         Ok(opened) => opened,
         Err(error) => return Some(Answer::failed(&error)),
@@ -169,10 +159,7 @@ async fn send_all<M: Medium + Clone>(
 }
 
 /// Opens what is wanted, and returns from where on it is sent.
-async fn open<M: Medium + Clone>(
-    drive: &Rc<Drive<M, Runtime>>,
-    wanted: &Wanted,
-) -> Result<(u64, Open<M>, Option<Open<M>>)> {
+async fn open(drive: &Rc<Drive>, wanted: &Wanted) -> Result<(u64, Open, Option<Open>)> {
     let Sending { snapshot, since, start } = wanted.find(&drive.snapshots())?;
     let disk = open_one(drive, snapshot, false).await?;
     let base = match since {
@@ -183,11 +170,7 @@ async fn open<M: Medium + Clone>(
 }
 
 /// Opens a snapshot, or a bookmark.
-async fn open_one<M: Medium + Clone>(
-    drive: &Rc<Drive<M, Runtime>>,
-    info: SnapshotInfo,
-    bookmark: bool,
-) -> Result<Open<M>> {
+async fn open_one(drive: &Rc<Drive>, info: SnapshotInfo, bookmark: bool) -> Result<Open> {
     let options = OpenOptions {
         map_cache_bytes: MAP_CACHE_BYTES,
         read_cache_bytes: 0,
@@ -205,10 +188,7 @@ async fn open_one<M: Medium + Clone>(
 
 /// Returns the next bytes of the transfer, and tells the client meanwhile that the server is there;
 /// `None` if the client is gone.
-async fn next<M: Medium>(
-    link: &Link,
-    send: &mut Send<'_, M, Runtime>,
-) -> Option<Result<Option<Vec<u8>>>> {
+async fn next(link: &Link, send: &mut Send<'_>) -> Option<Result<Option<Vec<u8>>>> {
     let mut work = pin!(send.next());
     loop {
         match select(work.as_mut(), pin!(link.runtime.sleep_ns(PROGRESS_NS))).await {

@@ -19,14 +19,12 @@ use futures_util::future::{Either, select};
 
 use super::protocol::{Answer, ListedClient, Progress, REQUEST_BYTES_MAX, Request, Service, line};
 use super::sending;
-use crate::devices::HasStorage;
 use crate::watch::Watch;
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Clock, Error, ErrorKind, Result};
 use pumice_drive::controller::{
     Drive, NewKeys, NewSnapshot, Resize, Resized, SettingsChange, SnapshotInfo,
 };
-use pumice_drive::media::Medium;
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::{Listed, Roster};
 
@@ -65,10 +63,10 @@ impl Drop for ClientCount {
 }
 
 /// What a socket is about.
-pub(super) struct Served<M> {
+pub(super) struct Served {
     /// The drive's path, as far as it is UTF-8.
     pub(super) path: String,
-    pub(super) drive: Rc<Drive<M, Runtime>>,
+    pub(super) drive: Rc<Drive>,
     /// The server, and the name of the drive there.
     pub(super) watch: (Rc<Watch>, String),
     pub(super) uris: Rc<RefCell<Vec<String>>>,
@@ -118,12 +116,7 @@ impl End {
 }
 
 /// Accepts clients until the end, and serves each in a task of its own.
-pub(super) async fn serve<M: Medium + HasStorage + Clone + 'static>(
-    runtime: Runtime,
-    socket: Arc<OwnedFd>,
-    end: Rc<End>,
-    served: Served<M>,
-) {
+pub(super) async fn serve(runtime: Runtime, socket: Arc<OwnedFd>, end: Rc<End>, served: Served) {
     let served = Rc::new(served);
     let clients = Rc::<Clients>::default();
     loop {
@@ -161,7 +154,7 @@ pub(super) struct Link {
     pub(super) end: Rc<End>,
 }
 
-async fn serve_client<M: Medium + HasStorage + Clone + 'static>(link: &Link, served: &Served<M>) {
+async fn serve_client(link: &Link, served: &Served) {
     let Served { drive, watch: (watch, name), .. } = served;
     let request = match link.runtime.timeout(CLIENT_NS, link.request()).await {
         Some(Ok(request)) => request,
@@ -232,11 +225,7 @@ async fn clients(link: &Link, roster: &Roster) -> Option<Answer> {
 }
 
 /// Scrubs the drive; returns `None` if the client is gone.
-async fn scrub<M: Medium>(
-    link: &Link,
-    drive: &Drive<M, Runtime>,
-    rate_bytes: u64,
-) -> Option<Answer> {
+async fn scrub(link: &Link, drive: &Drive, rate_bytes: u64) -> Option<Answer> {
     let progress = || {
         let scrub = drive.info().scrub;
         Progress {
@@ -258,11 +247,7 @@ async fn scrub<M: Medium>(
 }
 
 /// Compacts the drive; returns `None` if the client is gone.
-async fn compact<M: Medium>(
-    link: &Link,
-    drive: &Drive<M, Runtime>,
-    percent: u32,
-) -> Option<Answer> {
+async fn compact(link: &Link, drive: &Drive, percent: u32) -> Option<Answer> {
     let progress = || {
         let info = drive.info();
         Progress { done: 0, total: info.live_bytes, bytes: info.occupied_bytes }
@@ -274,11 +259,7 @@ async fn compact<M: Medium>(
 }
 
 /// Resizes the drive; returns `None` if the client is gone.
-async fn resize<M: Medium + 'static>(
-    link: &Link,
-    drive: &Rc<Drive<M, Runtime>>,
-    wanted: Resize,
-) -> Option<Answer> {
+async fn resize(link: &Link, drive: &Rc<Drive>, wanted: Resize) -> Option<Answer> {
     let worker = drive.clone();
     let resizing = async move {
         let resized = worker.resize(wanted).await;
@@ -299,11 +280,7 @@ async fn resize<M: Medium + 'static>(
 }
 
 /// Replaces the master key of the drive; returns `None` if the client is gone.
-async fn rekey<M: Medium + 'static>(
-    link: &Link,
-    drive: &Rc<Drive<M, Runtime>>,
-    keys: Option<NewKeys>,
-) -> Option<Answer> {
+async fn rekey(link: &Link, drive: &Rc<Drive>, keys: Option<NewKeys>) -> Option<Answer> {
     let worker = drive.clone();
     let rekeying = async move {
         let rekeyed = worker.rekey(keys.as_ref()).await;
@@ -323,11 +300,7 @@ async fn rekey<M: Medium + 'static>(
 }
 
 /// Changes settings of the drive; returns `None` if the client is gone.
-async fn set<M: Medium + 'static>(
-    link: &Link,
-    drive: &Rc<Drive<M, Runtime>>,
-    change: SettingsChange,
-) -> Option<Answer> {
+async fn set(link: &Link, drive: &Rc<Drive>, change: SettingsChange) -> Option<Answer> {
     let worker = drive.clone();
     let changing = async move {
         let changed = worker.change_settings(change).await;
@@ -344,11 +317,7 @@ async fn set<M: Medium + 'static>(
 }
 
 /// Takes a snapshot; returns `None` if the client is gone.
-async fn create_snapshot<M: Medium + 'static>(
-    link: &Link,
-    served: &Served<M>,
-    new: NewSnapshot,
-) -> Option<Answer> {
+async fn create_snapshot(link: &Link, served: &Served, new: NewSnapshot) -> Option<Answer> {
     let (worker, exports) = (served.drive.clone(), served.snapshots.clone());
     let creating = async move {
         let created = worker.create_snapshot(new).await;
@@ -365,11 +334,7 @@ async fn create_snapshot<M: Medium + 'static>(
 }
 
 /// Deletes snapshots; returns `None` if the client is gone.
-async fn delete_snapshots<M: Medium + 'static>(
-    link: &Link,
-    served: &Served<M>,
-    names: Vec<String>,
-) -> Option<Answer> {
+async fn delete_snapshots(link: &Link, served: &Served, names: Vec<String>) -> Option<Answer> {
     let (worker, exports) = (served.drive.clone(), served.snapshots.clone());
     let deleting = async move {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -398,11 +363,7 @@ async fn delete_snapshots<M: Medium + 'static>(
 }
 
 /// Makes a snapshot a bookmark; returns `None` if the client is gone.
-async fn bookmark_snapshot<M: Medium + 'static>(
-    link: &Link,
-    served: &Served<M>,
-    name: String,
-) -> Option<Answer> {
+async fn bookmark_snapshot(link: &Link, served: &Served, name: String) -> Option<Answer> {
     let (worker, exports) = (served.drive.clone(), served.snapshots.clone());
     let changing = async move {
         let withdrawn = match &exports {
@@ -433,7 +394,7 @@ async fn refresh(exports: Option<Rc<dyn SnapshotExports>>) {
 
 /// Holds back the host's changes until a snapshot is begun, a second at most; returns `None` if the
 /// client is gone.
-async fn hold_changes<M: Medium>(link: &Link, drive: &Drive<M, Runtime>) -> Option<Answer> {
+async fn hold_changes(link: &Link, drive: &Drive) -> Option<Answer> {
     let held = match drive.hold_changes().await {
         Ok(held) => held,
         Err(error) => return Some(Answer::failed(&error)),

@@ -11,12 +11,10 @@ use std::sync::{Arc, Once};
 
 use super::directory::{SOCKET_SUFFIX, private_directory, socket_path};
 use super::session::{self, SnapshotExports};
-use crate::devices::HasStorage;
 use crate::watch::Watch;
 use pumice_drive::base::clock::while_busy;
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::controller::Drive;
-use pumice_drive::media::Medium;
 use pumice_drive::runtime::Runtime;
 
 /// Whether this process has removed the sockets of servers that were killed.
@@ -76,10 +74,10 @@ impl ControlSocket {
 
     /// Serves requests about `drive`, which has that name in `watch` and is served at `uris`, with
     /// its snapshots, until this socket is dropped.
-    pub(crate) fn serve<M: Medium + HasStorage + Clone + 'static>(
+    pub(crate) fn serve(
         &self,
         runtime: Runtime,
-        drive: Rc<Drive<M, Runtime>>,
+        drive: Rc<Drive>,
         watch: (Rc<Watch>, String),
         uris: Rc<RefCell<Vec<String>>>,
         snapshots: Option<Rc<dyn SnapshotExports>>,

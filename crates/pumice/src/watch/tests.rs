@@ -1,5 +1,7 @@
 //! A snapshot for the tests of those who show one.
 
+use std::rc::Rc;
+
 use super::snapshot::HostStats;
 use super::*;
 use pumice_drive::controller::{Info, Overview};
@@ -45,7 +47,7 @@ fn info_json() -> serde_json::Value {
     runtime.block_on(async {
         create(&medium, &spec).await.expect("a drive");
         let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-        let drive = Drive::open(medium, runtime.clone(), options).await.expect("it opens");
+        let drive = Drive::open(Rc::new(medium), runtime.clock(), options).await.expect("it opens");
         serde_json::to_value(drive.info()).expect("info serializes")
     })
 }

@@ -13,7 +13,6 @@ use super::snapshot::{Connections, DriveSnapshot, Snapshot};
 use crate::objects::Prices;
 use pumice_drive::base::{Clock, Result};
 use pumice_drive::controller::{Drive, SegmentMap, SnapshotInfo};
-use pumice_drive::media::Medium;
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::{Disk, Roster};
 
@@ -46,16 +45,16 @@ pub(crate) trait Watched {
 }
 
 /// A drive, its name and the counters of its requests.
-struct WatchedDrive<M, D> {
+struct WatchedDrive<D> {
     name: String,
     /// Returns the drive as it is open now.
-    drive: Box<dyn Fn() -> Rc<Drive<M, Runtime>>>,
+    drive: Box<dyn Fn() -> Rc<Drive>>,
     measured: Rc<Measured<D>>,
     terms: Terms,
     media_bytes_at_start: u64,
 }
 
-impl<M: Medium + 'static, D: Disk> Watched for WatchedDrive<M, D> {
+impl<D: Disk> Watched for WatchedDrive<D> {
     fn name(&self) -> &str {
         &self.name
     }
@@ -135,10 +134,10 @@ impl Watch {
 
     /// Adds a drive, which `drive` returns as it is open at a moment. `terms` are those of what
     /// holds it.
-    pub(crate) fn add<M: Medium + 'static, D: Disk + 'static>(
+    pub(crate) fn add<D: Disk + 'static>(
         &self,
         name: String,
-        drive: impl Fn() -> Rc<Drive<M, Runtime>> + 'static,
+        drive: impl Fn() -> Rc<Drive> + 'static,
         measured: Rc<Measured<D>>,
         terms: Terms,
     ) {

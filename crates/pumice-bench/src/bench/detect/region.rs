@@ -16,11 +16,10 @@ use rustix::fs::{Advice, fadvise, syncfs};
 use super::Settings;
 use super::data::Maker;
 use crate::bench::shutdown::until_stopped;
-use crate::bench::target::{
-    Access, FileDrive, FileTarget, Location, NbdTarget, Target, open_drive,
-};
+use crate::bench::target::{Access, FileTarget, Location, NbdTarget, Target, open_drive};
 use crate::error::{Error, Result};
 use pumice_drive::base::{AlignedBuffer, Clock};
+use pumice_drive::controller::Drive;
 use pumice_drive::controller::Info;
 use pumice_drive::runtime::{Backend, Runtime};
 
@@ -35,7 +34,7 @@ pub(super) struct Region<'a> {
     stop: &'a AtomicBool,
     runtime: Runtime,
     /// The open drive, if the location is a drive; its file is never a target itself.
-    drive: Option<Rc<FileDrive>>,
+    drive: Option<Rc<Drive>>,
     /// The connection, if the location is an export.
     export: Option<Rc<NbdTarget>>,
     trims: bool,
@@ -46,7 +45,7 @@ pub(super) struct Region<'a> {
 /// An open target.
 enum Opened {
     File(FileTarget),
-    Drive(Rc<FileDrive>),
+    Drive(Rc<Drive>),
     Export(Rc<NbdTarget>),
 }
 

@@ -16,9 +16,6 @@ use pumice_drive::crypt::{Randomness, Secret};
 use pumice_drive::media::file::{FileMedium, FileOptions};
 use pumice_drive::runtime::Runtime;
 
-/// A drive on a file or device.
-pub(crate) type FileDrive = Drive<FileMedium, Runtime>;
-
 /// What opens encrypted drives.
 static SECRET: OnceLock<Secret> = OnceLock::new();
 
@@ -40,20 +37,20 @@ async fn unlocked(medium: FileMedium) -> Result<FileMedium> {
 ///
 /// # Errors
 /// The errors of [`FileMedium::open`] and [`Drive::open`].
-pub(crate) async fn open(runtime: &Runtime, path: &Path) -> Result<Rc<FileDrive>> {
+pub(crate) async fn open(runtime: &Runtime, path: &Path) -> Result<Rc<Drive>> {
     opened(runtime, path, false).await
 }
 
-async fn opened(runtime: &Runtime, path: &Path, read_only: bool) -> Result<Rc<FileDrive>> {
+async fn opened(runtime: &Runtime, path: &Path, read_only: bool) -> Result<Rc<Drive>> {
     let options = FileOptions::default().with_direct(true).with_read_only(read_only);
     let open = || FileMedium::open(runtime.clone(), path, options);
     let medium = unlocked(while_busy(runtime, open).await?).await?;
     let options = OpenOptions { read_only, ..OpenOptions::default() };
-    Ok(Drive::open(medium, runtime.clone(), options).await?)
+    Ok(Drive::open(Rc::new(medium), runtime.clock(), options).await?)
 }
 
 /// An open drive.
-pub struct DriveTarget(Rc<FileDrive>);
+pub struct DriveTarget(Rc<Drive>);
 
 impl DriveTarget {
     /// Opens the drive in a file or device and starts its background tasks on the runtime.

@@ -18,8 +18,8 @@ mod stdio;
 
 use std::sync::Arc;
 
+pub(crate) use drive::open as open_drive;
 pub use drive::{DriveTarget, unlock_drives};
-pub(crate) use drive::{FileDrive, open as open_drive};
 pub use file::FileTarget;
 pub(crate) use location::drive_info;
 pub use location::{Access, Contender, Location};

@@ -20,9 +20,8 @@ use super::super::map::Leaf;
 use super::super::place::FrameAddress;
 use super::Drive;
 use super::leaves::LOADS_DIVISOR;
-use crate::base::{Clock, SegmentId};
+use crate::base::SegmentId;
 use crate::format::MetaKind;
-use crate::media::Medium;
 
 /// Most leaves of one sweep.
 pub(in super::super) const SWEEP_LEAVES_MAX: usize = 4096;
@@ -64,7 +63,7 @@ struct Span {
     targets: Range<usize>,
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Loads the first of these leaves that are on the medium only, as many as do not evict each
     /// other. Numbers beyond the disk are passed over. Returns how many of `leaves` it looked at,
     /// at least one if there is one.

@@ -26,9 +26,9 @@ use super::super::map::{KeptLeaves, LEAF_BLOCKS, Leaf, Reap};
 use super::super::place::FrameAddress;
 use super::Drive;
 use crate::base::wait::WaitQueue;
-use crate::base::{Clock, Error, ErrorKind, Lba, Result};
+use crate::base::{Error, ErrorKind, Lba, Result};
 use crate::format::{MetaKind, leaf_bytes_max};
-use crate::media::{Medium, SUPERBLOCK_SLOTS};
+use crate::media::SUPERBLOCK_SLOTS;
 
 /// Attempts to read a leaf that is damaged before it is given up, and the pause between them: the
 /// fault may be in the reading.
@@ -86,9 +86,9 @@ impl Loads {
 }
 
 /// The turn of a change whose leaves stay in memory until this is dropped.
-pub(crate) struct Kept<'a, M, C>(&'a Drive<M, C>);
+pub(crate) struct Kept<'a>(&'a Drive);
 
-impl<M, C> Drop for Kept<'_, M, C> {
+impl Drop for Kept<'_> {
     fn drop(&mut self) {
         self.0.with_core(|core| core.keep_leaves(None));
         self.0.loads.is_keeping.set(false);
@@ -109,7 +109,7 @@ impl Drop for Load<'_> {
     }
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Loads the leaves that looking at `count` blocks from `lba` on needs, one after the other.
     /// The last is in memory when this returns; those before it may have been evicted since, so if
     /// there are several, or after a later await, the caller looks again.
@@ -243,7 +243,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 
     /// Waits for the turn in which the leaves at both ends of a range, once they are in memory,
     /// stay there: for a change that lost one of them while it waited. See the module's header.
-    pub(in super::super) async fn keep_leaves(&self, lba: Lba, count: u64) -> Kept<'_, M, C> {
+    pub(in super::super) async fn keep_leaves(&self, lba: Lba, count: u64) -> Kept<'_> {
         let is_free = || (!self.loads.is_keeping.get()).then_some(());
         self.loads.kept.wait_for(is_free).await;
         self.loads.is_keeping.set(true);
@@ -281,7 +281,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             Some(metadata) => metadata,
             None => {
                 let (buffers, decompressor) = (&self.buffers, &self.decompressor);
-                read_meta(&self.medium, buffers, decompressor, limits.segment_bytes, wanted).await
+                read_meta(&*self.medium, buffers, decompressor, limits.segment_bytes, wanted).await
             }
         };
         let is_restored = metadata.as_ref().is_ok_and(|metadata| metadata.is_restored);

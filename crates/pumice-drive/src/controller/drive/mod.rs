@@ -1,5 +1,5 @@
 //! The shell: an open drive as the host and the tasks use it. Async code over two seams,
-//! [`Medium`] and [`Clock`], around the core.
+//! [`AnyMedium`] and [`AnyClock`], around the core.
 //!
 //! ```text
 //!   request or task --> Drive::with_core(call) --> core
@@ -51,19 +51,20 @@ use super::log::buffers::Buffers;
 use super::log::walk::Cut;
 use super::operations::FULL_RETRY_NS;
 use super::options::OpenOptions;
+use crate::base::clock::AnyClock;
 use crate::base::wait::WaitQueue;
-use crate::base::{Clock, Error, ErrorKind, Result, SegmentId};
+use crate::base::{Error, ErrorKind, Result, SegmentId};
 use crate::codec::{Codec, Compressor, Decompressor, FrameForm, Workers};
 use crate::format::Superblock;
-use crate::media::{Geometry, Medium};
+use crate::media::{AnyMedium, Geometry};
 
 /// An open drive: a disk of [`Drive::size_bytes`] bytes for a host, on a medium of segments.
 ///
 /// [`Drive::open`] starts the tasks that run beside the host's requests; [`Drive::close`] ends
 /// them.
-pub struct Drive<M, C> {
-    pub(super) medium: M,
-    pub(super) clock: C,
+pub struct Drive {
+    pub(super) medium: Rc<dyn AnyMedium>,
+    pub(super) clock: Rc<dyn AnyClock>,
     pub(super) options: OpenOptions,
     core: RefCell<Core>,
     pub(super) queues: Queues,
@@ -89,9 +90,9 @@ pub struct Drive<M, C> {
     pub(super) gc_runs: Cell<bool>,
     pub(super) scrub: Cell<ScrubProgress>,
     /// Of a view: the drive that it is a view of.
-    lease: Option<Lease<M, C>>,
+    lease: Option<Lease>,
     /// Of a clone: what its holes read from, once that is open.
-    origin: OnceCell<Rc<Drive<M, C>>>,
+    origin: OnceCell<Rc<Drive>>,
 }
 
 /// Tasks that wait for the core; see [`Wakes`] for what wakes each queue.
@@ -166,7 +167,7 @@ pub(super) struct Opened {
     pub(super) cut: Cut,
 }
 
-impl<M, C> Drive<M, C> {
+impl Drive {
     /// Calls the core, then wakes the tasks that the call lets continue.
     #[inline]
     pub(super) fn with_core<T>(&self, call: impl FnOnce(&mut Core) -> T) -> T {
@@ -237,15 +238,12 @@ impl<M, C> Drive<M, C> {
     }
 
     /// Returns the medium.
-    pub fn medium(&self) -> &M {
-        &self.medium
+    pub fn medium(&self) -> &dyn AnyMedium {
+        &*self.medium
     }
 
     /// Waits until `ns` nanoseconds have passed, or until the drive is closing.
-    pub(super) async fn pause(&self, ns: u64)
-    where
-        C: Clock,
-    {
+    pub(super) async fn pause(&self, ns: u64) {
         let ending = || self.core().is_ending().then_some(());
         let ends = pin!(self.queues.ending.wait_for(ending));
         select(ends, pin!(self.clock.sleep_ns(ns))).await;
@@ -265,19 +263,19 @@ impl<M, C> Drive<M, C> {
 
     /// Keeps a segment from being freed until the pin is dropped.
     #[inline]
-    pub(super) fn pin(&self, segment: SegmentId) -> Pin<'_, M, C> {
+    pub(super) fn pin(&self, segment: SegmentId) -> Pin<'_> {
         self.with_core(|core| core.pin(segment));
         Pin { drive: self, segment }
     }
 }
 
 /// A read under way in a segment.
-pub(super) struct Pin<'a, M, C> {
-    drive: &'a Drive<M, C>,
+pub(super) struct Pin<'a> {
+    drive: &'a Drive,
     segment: SegmentId,
 }
 
-impl<M, C> Drop for Pin<'_, M, C> {
+impl Drop for Pin<'_> {
     #[inline]
     fn drop(&mut self) {
         self.drive.with_core(|core| core.unpin(self.segment));
@@ -285,21 +283,21 @@ impl<M, C> Drop for Pin<'_, M, C> {
 }
 
 /// The turn to change checkpoint and superblock; ends when dropped.
-pub(super) struct Turn<'a, M, C>(&'a Drive<M, C>);
+pub(super) struct Turn<'a>(&'a Drive);
 
-impl<M, C> Drop for Turn<'_, M, C> {
+impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.0.with_core(Core::return_turn);
     }
 }
 
 /// A superblock waits for space, if it `has_waited`; no more when this is dropped.
-struct WaitsForSpace<'a, M, C> {
-    drive: &'a Drive<M, C>,
+struct WaitsForSpace<'a> {
+    drive: &'a Drive,
     has_waited: bool,
 }
 
-impl<M, C> Drop for WaitsForSpace<'_, M, C> {
+impl Drop for WaitsForSpace<'_> {
     fn drop(&mut self) {
         if self.has_waited {
             self.drive.with_core(Core::superblock_has_space);
@@ -308,12 +306,12 @@ impl<M, C> Drop for WaitsForSpace<'_, M, C> {
 }
 
 /// Superblocks are being written; dropped before the end, that leaves it open which of them counts.
-struct Updating<'a, M, C> {
-    drive: &'a Drive<M, C>,
+struct Updating<'a> {
+    drive: &'a Drive,
     has_ended: bool,
 }
 
-impl<M, C> Drop for Updating<'_, M, C> {
+impl Drop for Updating<'_> {
     fn drop(&mut self) {
         if !self.has_ended {
             let what = "writing the superblocks was cancelled before its end";
@@ -322,9 +320,9 @@ impl<M, C> Drop for Updating<'_, M, C> {
     }
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Waits for the turn to change checkpoint and superblock.
-    pub(super) async fn turn(&self) -> Turn<'_, M, C> {
+    pub(super) async fn turn(&self) -> Turn<'_> {
         self.wait_for(&self.queues.turn, |core| core.take_turn().then_some(())).await;
         Turn(self)
     }
@@ -376,7 +374,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let mut waiting = WaitsForSpace { drive: self, has_waited: false };
         loop {
             self.core().log().check_poison()?;
-            match superblocks::store(&self.medium, slot, superblock).await {
+            match superblocks::store(&*self.medium, slot, superblock).await {
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
                     // The end of the drive does not wait for space.
                     if self.core().is_ending() {
@@ -396,7 +394,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// is under way.
     pub(super) async fn store_one_superblock(&self, mut superblock: Superblock) -> Result<()> {
         let slot = self.core().next_superblock_slot();
-        superblocks::store_next(&self.medium, slot, &mut superblock).await?;
+        superblocks::store_next(&*self.medium, slot, &mut superblock).await?;
         self.medium.sync().await?;
         self.with_core(|core| {
             core.superblock_slot_written(slot);

@@ -24,17 +24,17 @@ use super::read_cache::ReadCache;
 use super::streams::Streams;
 use super::superblocks::{self, StoredSuperblock};
 use super::{Drive, Opened, Queues};
-use crate::base::clock::{Spawn, Task};
-use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Result, SegmentId};
+use crate::base::clock::{AnyClock, Task};
+use crate::base::{AlignedBuffer, Error, ErrorKind, Result, SegmentId};
 use crate::codec::{Codec, Compressor, Decompressor, FrameForm};
 use crate::format::BATCH_ALIGNMENT;
 use crate::format::Superblock;
-use crate::media::Medium;
+use crate::media::AnyMedium;
 
 /// Attempts to read what was just written.
 const READS_MAX: usize = 3;
 
-impl<M: Medium + 'static, C: Spawn + 'static> Drive<M, C> {
+impl Drive {
     /// Opens the drive on a medium: reads the superblock, replays the log, begins a new epoch
     /// unless read-only, and starts the drive's tasks on `clock`, which also runs tasks: they write
     /// batches to the medium and sync it, collect garbage, write checkpoints. They end after
@@ -45,7 +45,11 @@ impl<M: Medium + 'static, C: Spawn + 'static> Drive<M, C> {
     /// if the disk holds a part of a snapshot, unless that is asked for (`partial`), or if the log
     /// changes more of the map than four times `map_cache_bytes`, or than 1 GiB if
     /// that is more.
-    pub async fn open(medium: M, clock: C, options: OpenOptions) -> Result<Rc<Self>> {
+    pub async fn open(
+        medium: Rc<dyn AnyMedium>,
+        clock: Rc<dyn AnyClock>,
+        options: OpenOptions,
+    ) -> Result<Rc<Self>> {
         let drive = Self::open_without_tasks(medium, clock, options).await?;
         Ok(Self::start(drive))
     }
@@ -56,10 +60,13 @@ impl<M: Medium + 'static, C: Spawn + 'static> Drive<M, C> {
     ///
     /// # Errors
     /// As [`Drive::open`].
-    pub async fn open_target(medium: M, clock: C) -> Result<Rc<Self>> {
+    pub async fn open_target(
+        medium: Rc<dyn AnyMedium>,
+        clock: Rc<dyn AnyClock>,
+    ) -> Result<Rc<Self>> {
         let options = OpenOptions::default();
         let limits = Limits::for_map_cache(options.map_cache_bytes);
-        let loaded = superblocks::load_any(&medium).await?;
+        let loaded = superblocks::load_any(&*medium).await?;
         Ok(Self::start(Self::open_as(medium, clock, options, limits, loaded.stored).await?))
     }
 
@@ -69,22 +76,22 @@ impl<M: Medium + 'static, C: Spawn + 'static> Drive<M, C> {
     /// # Errors
     /// `NotFound`, `InvalidInput` if it is a bookmark, or as [`Drive::open`].
     pub async fn open_snapshot(
-        medium: M,
-        clock: C,
+        medium: Rc<dyn AnyMedium>,
+        clock: Rc<dyn AnyClock>,
         name: &str,
         options: OpenOptions,
     ) -> Result<Rc<Self>> {
-        let StoredSuperblock { superblock, slot } = superblocks::load(&medium).await?.stored;
+        let StoredSuperblock { superblock, slot } = superblocks::load(&*medium).await?.stored;
         medium.set_geometry(superblocks::geometry(&superblock))?;
-        let (snapshot, forwards) = Reader::new(&medium, &superblock).find_snapshot(name).await?;
+        let (snapshot, forwards) = Reader::new(&*medium, &superblock).find_snapshot(name).await?;
         check_kind(&snapshot, &options)?;
         let superblock = recovery::superblock_of(&superblock, &snapshot);
         let options = OpenOptions { read_only: true, ..options };
         let limits = Limits::for_map_cache(options.map_cache_bytes);
         let stored = StoredSuperblock { superblock, slot };
-        let settings = settings(&medium, &stored.superblock, &options);
+        let settings = settings(&*medium, &stored.superblock, &options);
         let mut recovered =
-            recovery::restore(&medium, &stored.superblock, settings, limits, forwards).await?;
+            recovery::restore(&*medium, &stored.superblock, settings, limits, forwards).await?;
         if snapshot.is_bookmark {
             recovered.core.be_bookmark();
         }
@@ -120,14 +127,14 @@ impl<M: Medium + 'static, C: Spawn + 'static> Drive<M, C> {
     }
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Opens the drive on a medium without its tasks.
     pub(in super::super) async fn open_without_tasks(
-        medium: M,
-        clock: C,
+        medium: Rc<dyn AnyMedium>,
+        clock: Rc<dyn AnyClock>,
         options: OpenOptions,
     ) -> Result<Self> {
-        let loaded = superblocks::load(&medium).await?;
+        let loaded = superblocks::load(&*medium).await?;
         for problem in &loaded.problems {
             tracing::warn!(error = %problem.chain(), "a superblock slot is damaged");
         }
@@ -143,8 +150,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 
     /// Opens the drive that a superblock describes, without its tasks.
     pub(in super::super) async fn open_as(
-        medium: M,
-        clock: C,
+        medium: Rc<dyn AnyMedium>,
+        clock: Rc<dyn AnyClock>,
         options: OpenOptions,
         limits: Limits,
         stored: StoredSuperblock,
@@ -152,8 +159,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let superblock = &stored.superblock;
         medium.set_geometry(superblocks::geometry(superblock))?;
         let begun_ns = clock.now_ns();
-        let settings = settings(&medium, superblock, &options);
-        let recovered = recovery::recover(&medium, superblock, settings, limits).await?;
+        let settings = settings(&*medium, superblock, &options);
+        let recovered = recovery::recover(&*medium, superblock, settings, limits).await?;
         let recovery_ns = clock.now_ns() - begun_ns;
         tracing::debug!(batches = recovered.batches, us = recovery_ns / 1000, "replayed the log");
         Self::assemble(medium, clock, options, stored, recovered, recovery_ns).await
@@ -161,8 +168,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 
     /// Makes a drive of what recovery found; unless it is read-only, in a new epoch.
     pub(super) async fn assemble(
-        medium: M,
-        clock: C,
+        medium: Rc<dyn AnyMedium>,
+        clock: Rc<dyn AnyClock>,
         options: OpenOptions,
         stored: StoredSuperblock,
         recovered: Recovered,
@@ -174,9 +181,9 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let buffers = if options.read_only { 0 } else { BUFFER_COUNT };
         let mut core = recovered.core;
         if !options.read_only {
-            make_equal(&medium, superblock.segment_bytes, &unproven).await?;
+            make_equal(&*medium, superblock.segment_bytes, &unproven).await?;
             superblock.is_array = medium.array().is_some();
-            for segment in settle_tail(&medium, &end, &unreadable).await? {
+            for segment in settle_tail(&*medium, &end, &unreadable).await? {
                 core.note_bad_segment(segment, &mut superblock);
             }
             // If the newest superblock was lost, the log knows of a later epoch than the other.
@@ -190,7 +197,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             core.leave_bad_segments(&mut superblock);
             for _ in 0..2 {
                 slot = 1 - slot;
-                superblocks::store_next(&medium, slot, &mut superblock).await?;
+                superblocks::store_next(&*medium, slot, &mut superblock).await?;
                 medium.sync().await?;
             }
             core.set_superblock(superblock.clone());
@@ -226,7 +233,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 
     /// Learns that the drive is about to be closed, before its last requests have ended: none of
-    /// them waits for long for what is far away, such as a bucket. See [`Medium::ending`].
+    /// them waits for long for what is far away, such as a bucket. See [`AnyMedium::ending`].
     pub fn ending(&self) {
         // A view has the medium of a drive that goes on.
         if self.lease.is_none() {
@@ -240,7 +247,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     ///
     /// # Errors
     /// `Poisoned`, `Medium`, or `Busy` if requests were still under way: what was not flushed
-    /// before may be lost, the drive still opens. Those of [`Medium::finish`]: nothing is lost.
+    /// before may be lost, the drive still opens. Those of [`AnyMedium::finish`]: nothing is lost.
     pub async fn close(&self) -> Result<()> {
         self.close_with(Ending::Checkpoint).await
     }
@@ -294,16 +301,16 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 }
 
 /// A drive as one of its tasks holds it. [`Drive::close`] waits until all of these are dropped.
-struct Held<M, C>(Rc<Drive<M, C>>);
+struct Held(Rc<Drive>);
 
-impl<M, C> Held<M, C> {
-    fn new(drive: &Rc<Drive<M, C>>) -> Self {
+impl Held {
+    fn new(drive: &Rc<Drive>) -> Self {
         drive.tasks.set(drive.tasks.get() + 1);
         Self(drive.clone())
     }
 }
 
-impl<M, C> Drop for Held<M, C> {
+impl Drop for Held {
     fn drop(&mut self) {
         let others = self.0.tasks.get().checked_sub(1).expect("a task ended twice");
         self.0.tasks.set(others);
@@ -322,7 +329,7 @@ enum Ending {
 }
 
 /// Returns whether segments that are freed are discarded: not if their space was reserved.
-pub(in super::super) fn can_discard<M: Medium>(medium: &M, superblock: &Superblock) -> bool {
+pub(in super::super) fn can_discard(medium: &dyn AnyMedium, superblock: &Superblock) -> bool {
     medium.capabilities().discard && !superblock.is_preallocated
 }
 
@@ -337,8 +344,8 @@ fn gives_back(options: &OpenOptions, can_discard: bool) -> GivesBack {
 ///
 /// # Errors
 /// `Medium` if the sync fails.
-async fn settle_tail<M: Medium>(
-    medium: &M,
+async fn settle_tail(
+    medium: &dyn AnyMedium,
     end: &LogEnd,
     unreadable: &[(SegmentId, u32)],
 ) -> Result<BTreeSet<SegmentId>> {
@@ -350,8 +357,8 @@ async fn settle_tail<M: Medium>(
 
 /// Overwrites with zeroes what cannot be read where streams continue: a device then replaces the
 /// sectors. Returns the places, and whether that succeeded.
-async fn rewrite_unreadable<M: Medium>(
-    medium: &M,
+async fn rewrite_unreadable(
+    medium: &dyn AnyMedium,
     end: &LogEnd,
     unreadable: &[(SegmentId, u32)],
 ) -> Vec<(SegmentId, u32, bool)> {
@@ -371,8 +378,8 @@ async fn rewrite_unreadable<M: Medium>(
 }
 
 /// Returns the segments in which something could not be written, or cannot be read after that.
-async fn still_unreadable<M: Medium>(
-    medium: &M,
+async fn still_unreadable(
+    medium: &dyn AnyMedium,
     written: Vec<(SegmentId, u32, bool)>,
 ) -> BTreeSet<SegmentId> {
     let mut bad = BTreeSet::new();
@@ -386,7 +393,7 @@ async fn still_unreadable<M: Medium>(
 
 /// Returns whether one of several attempts to read a page succeeds: a segment is not given up for a
 /// fault that passes.
-async fn can_be_read<M: Medium>(medium: &M, segment: SegmentId, offset: u32) -> bool {
+async fn can_be_read(medium: &dyn AnyMedium, segment: SegmentId, offset: u32) -> bool {
     for _ in 0..READS_MAX {
         let buffer = AlignedBuffer::zeroed(BATCH_ALIGNMENT);
         if medium.read(segment, offset, buffer).await.1.is_ok() {
@@ -397,8 +404,8 @@ async fn can_be_read<M: Medium>(medium: &M, segment: SegmentId, offset: u32) -> 
 }
 
 /// Returns the settings of the core for this medium and these options.
-pub(super) fn settings<M: Medium>(
-    medium: &M,
+pub(super) fn settings(
+    medium: &dyn AnyMedium,
     superblock: &Superblock,
     options: &OpenOptions,
 ) -> Settings {

@@ -22,10 +22,11 @@ use super::super::recovery::{self, Limits, Reader};
 use super::Drive;
 use super::open::settings;
 use super::superblocks::{self, StoredSuperblock};
+use crate::base::clock::AnyClock;
 use crate::base::units::BLOCK_BYTES;
-use crate::base::{Clock, Error, ErrorKind, Lba, Result, SeqNo};
+use crate::base::{Error, ErrorKind, Lba, Result, SeqNo};
 use crate::format::{Origin, Superblock};
-use crate::media::Medium;
+use crate::media::AnyMedium;
 
 /// Attempts to open an origin, whose superblocks may be changing: it does that for the time of two
 /// writes and syncs.
@@ -38,7 +39,7 @@ const PAUSE_NS: u64 = 50_000_000;
 ///
 /// # Errors
 /// `NotADrive`, `Unsupported`, `Corrupt`, `Medium`.
-pub async fn origin_on<M: Medium>(medium: &M) -> Result<(Uuid, Option<Origin>)> {
+pub async fn origin_on(medium: &dyn AnyMedium) -> Result<(Uuid, Option<Origin>)> {
     let superblock = superblocks::load_any(medium).await?.stored.superblock;
     Ok((superblock.uuid, superblock.origin))
 }
@@ -47,12 +48,12 @@ pub async fn origin_on<M: Medium>(medium: &M) -> Result<(Uuid, Option<Origin>)> 
 ///
 /// # Errors
 /// As [`origin_on`].
-pub async fn is_flat_on<M: Medium>(medium: &M) -> Result<bool> {
+pub async fn is_flat_on(medium: &dyn AnyMedium) -> Result<bool> {
     let superblock = superblocks::load_any(medium).await?.stored.superblock;
     Ok(superblock.origin.is_none() || superblock.flat_since > SeqNo(0))
 }
 
-impl<M, C> Drive<M, C> {
+impl Drive {
     /// Returns whether holes of the disk read from an origin; not once it was flattened.
     pub fn reads_from_origin(&self) -> bool {
         self.core().inherited_blocks() > 0
@@ -117,7 +118,7 @@ impl<M, C> Drive<M, C> {
     }
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Fills `out` with what the origin has at byte `offset`. In a box of its own, because an
     /// origin may be a clone, too.
     pub(in super::super) fn read_inherited<'a>(
@@ -134,7 +135,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 }
 
-impl<M: Medium + Clone, C: Clock + Clone> Drive<M, C> {
+impl Drive {
     /// Opens the snapshot that `clone` was made from, read-only, on the medium of its drive, which
     /// may be open for writing elsewhere. It has no tasks: dropping it is all that ends it.
     ///
@@ -142,14 +143,16 @@ impl<M: Medium + Clone, C: Clock + Clone> Drive<M, C> {
     /// `InvalidInput` if the medium holds another drive, `NotFound` if the snapshot is not there,
     /// or does not list the clone; or as [`Drive::open`].
     pub async fn open_origin(
-        medium: M,
-        clock: C,
+        medium: Rc<dyn AnyMedium>,
+        clock: Rc<dyn AnyClock>,
         (clone, wanted): (Uuid, &Origin),
         options: OpenOptions,
     ) -> Result<Rc<Self>> {
         let may_pass = |error: &Error| matches!(error.kind(), ErrorKind::Corrupt);
         for _ in 1..ATTEMPTS {
-            let opened = Self::try_open_origin(&medium, &clock, (clone, wanted), options).await;
+            let opened =
+                Self::try_open_origin(medium.clone(), clock.clone(), (clone, wanted), options)
+                    .await;
             match opened {
                 Err(error) if may_pass(&error) => {
                     tracing::debug!(error = %error.chain(), "the origin may be changing");
@@ -158,23 +161,23 @@ impl<M: Medium + Clone, C: Clock + Clone> Drive<M, C> {
                 opened => return opened,
             }
         }
-        Self::try_open_origin(&medium, &clock, (clone, wanted), options).await
+        Self::try_open_origin(medium, clock, (clone, wanted), options).await
     }
 
     async fn try_open_origin(
-        medium: &M,
-        clock: &C,
+        medium: Rc<dyn AnyMedium>,
+        clock: Rc<dyn AnyClock>,
         (clone, wanted): (Uuid, &Origin),
         options: OpenOptions,
     ) -> Result<Rc<Self>> {
-        let superblock: Superblock = superblocks::load(medium).await?.stored.superblock;
+        let superblock: Superblock = superblocks::load(&*medium).await?.stored.superblock;
         if superblock.uuid != wanted.drive {
             let what = format!("it holds drive {}, not {}", superblock.uuid, wanted.drive);
             return Err(Error::new(ErrorKind::InvalidInput, what));
         }
         medium.set_geometry(superblocks::geometry(&superblock))?;
         let guid = wanted.snapshot.to_string();
-        let reader = Reader::new(medium, &superblock);
+        let reader = Reader::new(&*medium, &superblock);
         let found = reader.snapshot_like(&guid, |entry| {
             (entry.guid, entry.watermark) == (wanted.snapshot, wanted.watermark)
         });
@@ -186,12 +189,12 @@ impl<M: Medium + Clone, C: Clock + Clone> Drive<M, C> {
         }
         let superblock = recovery::superblock_of(&superblock, &snapshot);
         let options = OpenOptions { read_only: true, read_ahead_bytes: 0, ..options };
-        let settings = settings(medium, &superblock, &options);
+        let settings = settings(&*medium, &superblock, &options);
         let limits = Limits::for_map_cache(options.map_cache_bytes);
-        let recovered = recovery::restore(medium, &superblock, settings, limits, forwards).await?;
+        let recovered =
+            recovery::restore(&*medium, &superblock, settings, limits, forwards).await?;
         // Neither slot is ever written.
         let stored = StoredSuperblock { superblock, slot: 0 };
-        let (medium, clock) = (medium.clone(), clock.clone());
         Ok(Rc::new(Self::assemble(medium, clock, options, stored, recovered, 0).await?))
     }
 }

@@ -8,10 +8,9 @@ use super::super::log::parity::restore_record;
 use super::super::log::records::records;
 use super::Drive;
 use crate::base::wait::WaitQueue;
-use crate::base::{Clock, Error, ErrorKind, Result};
+use crate::base::{Error, ErrorKind, Result};
 use crate::crypt::Cipher;
 use crate::format::{BatchHeader, Record, RecordAddress, check_payload};
-use crate::media::Medium;
 
 /// A record that could not be restored is not tried again for this long: reading a batch with bad
 /// sectors can take seconds, and a host repeats what has failed.
@@ -73,7 +72,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Restores a record from another copy or the parity of its batch; `is_right` says whether its
     /// bytes are the wanted ones. Returns whether that was possible: what was not is not tried
     /// again for ten seconds.
@@ -106,7 +105,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             is_right
         };
         let restored =
-            restore_record(&self.medium, segment_bytes, place, record_bytes, &mut is_right).await;
+            restore_record(&*self.medium, segment_bytes, place, record_bytes, &mut is_right).await;
         if let (Ok(true), Some(record)) = (&restored, right) {
             self.repair_record(place, &record).await;
         }

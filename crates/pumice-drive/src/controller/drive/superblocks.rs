@@ -3,7 +3,7 @@
 use crate::base::{AlignedBuffer, Error, ErrorKind, Result};
 use crate::crypt::Cipher;
 use crate::format::{SUPERBLOCK_BYTES, Superblock};
-use crate::media::{CopyId, Geometry, Medium, SUPERBLOCK_SLOTS};
+use crate::media::{AnyMedium, CopyId, Geometry, SUPERBLOCK_SLOTS};
 
 /// A superblock and its slot.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub(crate) struct Loaded {
 /// # Errors
 /// As [`load_any`]; `Corrupt` for the target of a rebuild that has not ended; `InvalidInput` for a
 /// member of an array that is opened alone.
-pub(crate) async fn load<M: Medium>(medium: &M) -> Result<Loaded> {
+pub(crate) async fn load(medium: &dyn AnyMedium) -> Result<Loaded> {
     let loaded = load_any(medium).await?;
     if loaded.stored.superblock.incomplete {
         let what = "it is an incomplete rebuild, and parts of its disk are missing: run `pumice \
@@ -51,7 +51,7 @@ pub(crate) async fn load<M: Medium>(medium: &M) -> Result<Loaded> {
 /// `Unsupported` if either was written by a newer version; `PermissionDenied` if the medium lacks
 /// the keys of an encrypted drive, or has keys and the drive is not encrypted; `Corrupt` if neither
 /// is valid.
-pub(crate) async fn load_any<M: Medium>(medium: &M) -> Result<Loaded> {
+pub(crate) async fn load_any(medium: &dyn AnyMedium) -> Result<Loaded> {
     let mut newest: Option<StoredSuperblock> = None;
     let mut problems = Vec::new();
     let copies = medium.copies();
@@ -101,7 +101,7 @@ pub(crate) async fn load_any<M: Medium>(medium: &M) -> Result<Loaded> {
 }
 
 /// Returns where a copy of a medium is.
-pub(crate) fn copy_name<M: Medium>(medium: &M, copy: CopyId) -> String {
+pub(crate) fn copy_name(medium: &dyn AnyMedium, copy: CopyId) -> String {
     let members = medium.array().map(|array| array.members).unwrap_or_default();
     let found = members.into_iter().find(|member| member.copy == copy);
     found.map_or_else(|| "a member that was removed".to_owned(), |member| member.path)
@@ -140,8 +140,8 @@ fn no_superblock(problems: Vec<(u32, Error)>) -> Error {
 ///
 /// # Errors
 /// `Medium`.
-pub(crate) async fn store_next<M: Medium>(
-    medium: &M,
+pub(crate) async fn store_next(
+    medium: &dyn AnyMedium,
     slot: u32,
     superblock: &mut Superblock,
 ) -> Result<()> {
@@ -153,7 +153,11 @@ pub(crate) async fn store_next<M: Medium>(
 ///
 /// # Errors
 /// `Medium`.
-pub(crate) async fn store<M: Medium>(medium: &M, slot: u32, superblock: &Superblock) -> Result<()> {
+pub(crate) async fn store(
+    medium: &dyn AnyMedium,
+    slot: u32,
+    superblock: &Superblock,
+) -> Result<()> {
     superblock.check_invariants();
     let mut bytes = AlignedBuffer::zeroed(SUPERBLOCK_BYTES);
     bytes.copy_from_slice(&superblock.encode_with(medium.cipher()));

@@ -18,22 +18,21 @@ use super::super::recovery::{self, Limits};
 use super::Drive;
 use super::open::settings;
 use super::superblocks::StoredSuperblock;
-use crate::base::{Clock, Result, SeqNo};
-use crate::media::Medium;
+use crate::base::{Result, SeqNo};
 
 /// What keeps a snapshot from being deleted while it is read.
-pub(super) struct Lease<M, C> {
-    origin: Rc<Drive<M, C>>,
+pub(super) struct Lease {
+    origin: Rc<Drive>,
     watermark: SeqNo,
 }
 
-impl<M, C> Drop for Lease<M, C> {
+impl Drop for Lease {
     fn drop(&mut self) {
         self.origin.with_core(|core| core.end_view(self.watermark));
     }
 }
 
-impl<M: Medium + Clone, C: Clock + Clone> Drive<M, C> {
+impl Drive {
     /// Opens a snapshot of this open drive, read-only, or a bookmark, if `options` say so. As long
     /// as the result lives, the snapshot is not deleted, and this drive not released; dropping it
     /// is all that ends it. Memory: the directory and the segment table, about 4 MiB for each TiB,
@@ -57,10 +56,10 @@ impl<M: Medium + Clone, C: Clock + Clone> Drive<M, C> {
         // There is no task to read ahead.
         let options = OpenOptions { read_only: true, read_ahead_bytes: 0, ..options };
         let (medium, clock) = (self.medium.clone(), self.clock.clone());
-        let settings = settings(&medium, &superblock, &options);
+        let settings = settings(&*medium, &superblock, &options);
         let limits = Limits::for_map_cache(options.map_cache_bytes);
         let mut recovered =
-            recovery::restore(&medium, &superblock, settings, limits, forwards).await?;
+            recovery::restore(&*medium, &superblock, settings, limits, forwards).await?;
         if entry.is_bookmark {
             recovered.core.be_bookmark();
         }

@@ -7,9 +7,8 @@ use super::super::core::Core;
 use super::super::drive::Drive;
 use super::super::map::Mapping;
 use super::super::place::blocks_of_frame;
-use crate::base::{Clock, Error, ErrorKind, Result, SegmentId};
+use crate::base::{Error, ErrorKind, Result, SegmentId};
 use crate::format::Stream;
-use crate::media::Medium;
 
 /// Counts that garbage collection may spoil before the audit fails. It rests when nothing is
 /// written, so that one of the first succeeds.
@@ -39,7 +38,7 @@ pub struct Taken {
     pub frame_bytes: u64,
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Counts live bytes again from the map and the metadata, segment by segment, and compares the
     /// segment table with the count. Takes trimmed leaves down first, since they count as live
     /// until then, and loads every leaf. No request of a host may be under way; checkpoints wait.

@@ -26,10 +26,10 @@ use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorKind, Lba, Result, SegmentId, SeqNo};
 use crate::codec::Decompressor;
 use crate::format::{BatchHeader, FRAME_BLOCKS_MAX, Record, Snapshot, Superblock};
-use crate::media::{CopyId, Medium};
+use crate::media::{AnyMedium, CopyId};
 
 /// A check writes nothing, so what the core writes by does not matter.
-fn settings<M: Medium>(medium: &M) -> Settings {
+fn settings(medium: &dyn AnyMedium) -> Settings {
     Settings {
         cipher: medium.cipher().clone(),
         has_durable_appends: false,
@@ -94,8 +94,8 @@ pub enum Depth {
 /// If there is nothing to check: `NotADrive`, `Unsupported`, both superblocks `Corrupt`, the
 /// medium too small, `Medium` for a failed read; `InvalidInput` if the log changes more of the map
 /// than recovery may hold. Other damage is in the report.
-pub async fn check<M: Medium>(
-    medium: &M,
+pub async fn check(
+    medium: &dyn AnyMedium,
     depth: Depth,
     progress: &mut dyn FnMut(Checked),
 ) -> Result<CheckReport> {
@@ -106,8 +106,8 @@ pub async fn check<M: Medium>(
 }
 
 /// As [`check`], without a look at what was left out meanwhile.
-async fn check_all<M: Medium>(
-    medium: &M,
+async fn check_all(
+    medium: &dyn AnyMedium,
     depth: Depth,
     progress: &mut dyn FnMut(Checked),
 ) -> Result<CheckReport> {
@@ -155,8 +155,8 @@ async fn check_all<M: Medium>(
 ///
 /// # Errors
 /// `NotFound`, or as [`check`].
-pub async fn check_snapshot<M: Medium>(
-    medium: &M,
+pub async fn check_snapshot(
+    medium: &dyn AnyMedium,
     name: &str,
     depth: Depth,
     progress: &mut dyn FnMut(Checked),
@@ -171,7 +171,7 @@ pub async fn check_snapshot<M: Medium>(
 }
 
 /// Reads the superblock, and what is wrong with its slots.
-async fn load_superblock<M: Medium>(medium: &M) -> Result<(Superblock, Vec<Error>)> {
+async fn load_superblock(medium: &dyn AnyMedium) -> Result<(Superblock, Vec<Error>)> {
     let loaded = superblocks::load(medium).await?;
     let superblock = loaded.stored.superblock;
     medium.set_geometry(superblocks::geometry(&superblock))?;
@@ -179,8 +179,8 @@ async fn load_superblock<M: Medium>(medium: &M) -> Result<(Superblock, Vec<Error
 }
 
 /// Checks a snapshot, whose drive has `superblock`.
-async fn check_view<M: Medium>(
-    medium: &M,
+async fn check_view(
+    medium: &dyn AnyMedium,
     superblock: &Superblock,
     (entry, forwards): (&Snapshot, Forwards),
     depth: Depth,
@@ -193,8 +193,8 @@ async fn check_view<M: Medium>(
     check_recovered(medium, superblock, recovered, report, depth, progress).await
 }
 
-async fn check_recovered<M: Medium>(
-    medium: &M,
+async fn check_recovered(
+    medium: &dyn AnyMedium,
     superblock: &Superblock,
     recovered: Recovered,
     mut report: CheckReport,
@@ -243,7 +243,7 @@ impl CheckReport {
 
     /// Adds that copies which were there at the beginning were left out: members that do not
     /// answer.
-    fn add_left_out<M: Medium>(&mut self, medium: &M, before: &[CopyId]) {
+    fn add_left_out(&mut self, medium: &dyn AnyMedium, before: &[CopyId]) {
         let present = medium.copies();
         let members = medium.array().map(|array| array.members).unwrap_or_default();
         for member in members {
@@ -272,17 +272,17 @@ struct Counted {
     by_use: BTreeMap<SegmentUse, u64>,
 }
 
-struct Check<'a, M> {
-    medium: &'a M,
+struct Check<'a> {
+    medium: &'a dyn AnyMedium,
     superblock: &'a Superblock,
-    reader: Reader<'a, M>,
+    reader: Reader<'a>,
     core: Core,
     /// Up to here, every copy has every batch.
     watermark: SeqNo,
     report: CheckReport,
 }
 
-impl<M: Medium> Check<'_, M> {
+impl Check<'_> {
     /// Loads a leaf; reports what is wrong with it. Returns whether it is in memory.
     async fn load(&mut self, leaf: u64) -> Result<bool> {
         let Some(from) = self.core.leaf_to_load(leaf) else { return Ok(true) };

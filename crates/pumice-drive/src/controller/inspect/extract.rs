@@ -18,8 +18,7 @@ use super::super::map::{LEAF_BLOCKS, Mapping};
 use super::super::operations::{Content, Extent};
 use super::Problem;
 use crate::base::units::{BLOCK_BYTES, buffer_bytes};
-use crate::base::{Clock, Error, Lba};
-use crate::media::Medium;
+use crate::base::{Error, Lba};
 
 /// Bytes read at once: as many as one media read joins.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -49,8 +48,8 @@ pub enum Extracted<'a> {
 }
 
 /// A disk being read out of its drive.
-pub struct Extract<'a, M, C> {
-    drive: &'a Drive<M, C>,
+pub struct Extract<'a> {
+    drive: &'a Drive,
     next_leaf: u64,
     runs: VecDeque<(Lba, u64, Mapping)>,
     /// This many runs are read one by one, because reading them together failed.
@@ -67,16 +66,16 @@ enum Step {
     Lost(Problem),
 }
 
-impl<'a, M: Medium, C: Clock> Extract<'a, M, C> {
+impl<'a> Extract<'a> {
     /// Begins with the first block.
-    pub fn new(drive: &'a Drive<M, C>) -> Self {
+    pub fn new(drive: &'a Drive) -> Self {
         let buffer = vec![0; CHUNK_BYTES];
         let inherited_blocks = drive.core().inherited_blocks();
         Self { drive, next_leaf: 0, runs: VecDeque::new(), single: 0, inherited_blocks, buffer }
     }
 
     /// As [`Extract::new`], of a clone without what its origin has.
-    pub(in super::super) fn of_itself(drive: &'a Drive<M, C>) -> Self {
+    pub(in super::super) fn of_itself(drive: &'a Drive) -> Self {
         Self { inherited_blocks: 0, ..Self::new(drive) }
     }
 

@@ -5,11 +5,9 @@ use serde::{Deserialize, Serialize};
 use super::super::drive::superblocks::geometry;
 use super::super::drive::{Drive, ScrubProgress};
 use super::overview::Alert;
-use crate::base::Clock;
 use crate::base::units::BLOCK_BYTES;
 use crate::codec::Codec;
 use crate::format::{Origin, Receiving};
-use crate::media::Medium;
 use crate::media::array::ArrayInfo;
 use crate::media::tier::Status;
 
@@ -266,7 +264,7 @@ pub struct Memory {
     pub read_cache_bytes_max: u64,
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Returns the part of a snapshot that the disk holds, if it is not a whole disk.
     pub fn partial(&self) -> Option<Partial> {
         self.core().superblock().receiving.map(Partial::from)

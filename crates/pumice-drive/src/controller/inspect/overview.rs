@@ -8,9 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::super::core::Purpose;
 use super::super::drive::Drive;
 use super::super::space::{SegmentView, State};
-use crate::base::Clock;
 use crate::format::Stream;
-use crate::media::Medium;
 
 /// Use of the capacity, and health of the drive. Bytes add up to the capacity.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,7 +94,7 @@ pub enum CellState {
     Stuck,
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Returns the use of the capacity and the health of the drive. Takes time in proportion to the
     /// number of segments in the worst case: a few microseconds.
     pub fn overview(&self) -> Overview {

@@ -36,13 +36,12 @@ use super::super::recovery::Reader;
 use super::check_frame;
 use super::problem::{PROBLEMS_LISTED_MAX, Problem};
 use crate::base::units::{BLOCK_BYTES, buffer_bytes};
-use crate::base::{Clock, Error, ErrorKind, Lba, Result, SegmentId, SeqNo};
+use crate::base::{Error, ErrorKind, Lba, Result, SegmentId, SeqNo};
 use crate::codec::Decompressor;
 use crate::format::{
     DIRECTORY_PAGE_LEAVES, FRAME_BLOCKS_MAX, LEAF_BLOCKS, MetaKind, MetadataAddress, Record,
     RecordAddress, Stream, Superblock, decode_page,
 };
-use crate::media::Medium;
 
 /// Rounds at most: the first reads all segments, each later one the segments that data was moved to
 /// during the one before. Under any load that lets garbage collection rest the second finds next to
@@ -99,15 +98,15 @@ impl ScrubReport {
 }
 
 /// A scrub runs as long as this lives.
-struct Running<'a, M, C>(&'a Drive<M, C>);
+struct Running<'a>(&'a Drive);
 
-impl<M, C> Drop for Running<'_, M, C> {
+impl Drop for Running<'_> {
     fn drop(&mut self) {
         self.0.update_scrub(|progress| progress.scrub_running = false);
     }
 }
 
-impl<M, C> Drive<M, C> {
+impl Drive {
     fn update_scrub(&self, change: impl FnOnce(&mut ScrubProgress)) {
         let mut progress = self.scrub.get();
         change(&mut progress);
@@ -115,7 +114,7 @@ impl<M, C> Drive<M, C> {
     }
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Reads and checks everything that the map and the newest checkpoint name, at `rate_bytes` a
     /// second (0: without a limit). Ends early when the drive closes; to stop it, drop it.
     /// [`Drive::info`] has its progress.
@@ -160,8 +159,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 }
 
 /// A scrub under way.
-struct Scrub<'a, M: Medium, C: Clock> {
-    drive: &'a Drive<M, C>,
+struct Scrub<'a> {
+    drive: &'a Drive,
     report: ScrubReport,
     pace: Pace,
     decompressor: RefCell<Decompressor>,
@@ -184,13 +183,13 @@ struct Extent {
     end: Option<u32>,
 }
 
-impl<M: Medium, C: Clock> Scrub<'_, M, C> {
+impl Scrub<'_> {
     /// Checks superblocks, and root and lists of the newest checkpoint, in a turn that keeps them
     /// unchanged.
     async fn check_roots(&mut self) {
         let drive = self.drive;
         let _turn = drive.turn().await;
-        match superblocks::load(&drive.medium).await {
+        match superblocks::load(&*drive.medium).await {
             // The checkpoint at the end writes all copies of both.
             Ok(loaded) if loaded.copies > 1 && !drive.is_read_only() => {
                 self.report.repaired += loaded.problems.len() as u64;
@@ -200,7 +199,7 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
         }
         let superblock = drive.core().superblock().clone();
         let Some(place) = &superblock.checkpoint else { return };
-        let reader = Reader::new(&drive.medium, &superblock);
+        let reader = Reader::new(&*drive.medium, &superblock);
         let root = match reader.root(place).await {
             Ok(root) => root,
             Err(error) => return self.rewrite_roots(vec![error]),
@@ -318,7 +317,7 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
     /// known to be damaged.
     async fn check_snapshot_roots(&mut self, superblock: &Superblock) {
         let forwards = self.drive.core().forwards().of_metadata();
-        let reader = Reader::of_kept(&self.drive.medium, superblock, &forwards);
+        let reader = Reader::of_kept(&*self.drive.medium, superblock, &forwards);
         let kept = self.drive.core().snapshots().kept().to_vec();
         for Kept { entry, damage, .. } in kept {
             self.report.metadata += 1;
@@ -356,7 +355,7 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
             self.done.insert(used);
         }
         let (uuid, shape) = (drive.uuid(), drive.core().superblock().shape());
-        let mut scan = SegmentScan::new(&drive.medium, uuid, &shape, segment, generation);
+        let mut scan = SegmentScan::new(&*drive.medium, uuid, &shape, segment, generation);
         let (mut live_bytes, mut is_after_last) = (0, false);
         let is_meta = drive.core().space().stream(segment) == Stream::Meta;
         self.report.segments += 1;
@@ -370,7 +369,7 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
                 break;
             }
             if drive.medium.copies().len() > 1 && !drive.is_read_only() {
-                match copies::repair_batch(&drive.medium, &shape, &header).await {
+                match copies::repair_batch(&*drive.medium, &shape, &header).await {
                     Ok(Some(copies)) => self.report.repaired += u64::from(copies),
                     // What cannot be repaired and is live is reported below.
                     Ok(None) => _ = drive.repair_records(&header, body).await,
@@ -390,7 +389,7 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
             // What is live of metadata was written again above.
             let has_parity = !is_meta && header.parity_pages > 0;
             if has_parity && !self.is_beyond_parity && scan.is_damaged(header.offset).await {
-                let again = SegmentScan::new(&drive.medium, uuid, &shape, segment, generation);
+                let again = SegmentScan::new(&*drive.medium, uuid, &shape, segment, generation);
                 self.repair_batch(again.at(header.offset)).await;
             }
             self.report.batches += 1;
@@ -495,7 +494,7 @@ impl<M: Medium, C: Clock> Scrub<'_, M, C> {
 
     /// Moves what is live in the next batch of a scan elsewhere: a part of it is damaged on the
     /// medium, and parity restores no other part beside it. Reports what it has no room for.
-    async fn repair_batch(&mut self, mut scan: SegmentScan<'_, M>) {
+    async fn repair_batch(&mut self, mut scan: SegmentScan<'_>) {
         let drive = self.drive;
         let Some((header, body)) = scan.next().await else { return };
         let superblock = drive.core().superblock().clone();
@@ -661,7 +660,7 @@ struct Pace {
 
 impl Pace {
     /// Waits until `bytes` that were read are within the rate.
-    async fn spend<M: Medium, C: Clock>(&mut self, drive: &Drive<M, C>, bytes: u64) {
+    async fn spend(&mut self, drive: &Drive, bytes: u64) {
         let clock = &drive.clock;
         if self.rate_bytes == 0 {
             // Let other tasks run.

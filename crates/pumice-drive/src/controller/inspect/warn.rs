@@ -2,10 +2,8 @@
 //! `core::full` has the rule, and logs.
 
 use super::super::drive::Drive;
-use crate::base::Clock;
-use crate::media::Medium;
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Returns the share of the space for data that is in use, in per cent: 100 exactly while
     /// writes are refused.
     pub(crate) fn used_percent(&self) -> f64 {

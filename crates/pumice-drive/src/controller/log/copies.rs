@@ -13,15 +13,15 @@ use crate::base::units::len_u32;
 use crate::base::{Result, SegmentId};
 use crate::crypt::Cipher;
 use crate::format::{BATCH_HEADER_BYTES, BatchHeader, DriveShape, SegmentHeader};
-use crate::media::{CopyId, Medium};
+use crate::media::{AnyMedium, CopyId};
 
 /// Overwrites copies of a batch that differ from one that is right. Returns how many; `None` if no
 /// copy has all of it. The caller keeps the segment from being freed.
 ///
 /// # Errors
 /// `NoSpace`, `Medium`.
-pub(crate) async fn repair_batch<M: Medium>(
-    medium: &M,
+pub(crate) async fn repair_batch(
+    medium: &dyn AnyMedium,
     shape: &DriveShape,
     header: &BatchHeader,
 ) -> Result<Option<u32>> {
@@ -40,8 +40,8 @@ pub(crate) async fn repair_batch<M: Medium>(
 /// Returns the copies in which a batch is damaged or cannot be read: if one has all of it, those
 /// that differ; if none has, those in which one of these records is not whole. A copy that is gone
 /// meanwhile is none of them.
-pub(crate) async fn damaged_copies<M: Medium>(
-    medium: &M,
+pub(crate) async fn damaged_copies(
+    medium: &dyn AnyMedium,
     shape: &DriveShape,
     header: &BatchHeader,
     live: &[Found<'_>],
@@ -69,8 +69,8 @@ pub(crate) async fn damaged_copies<M: Medium>(
 }
 
 /// Returns a record that is damaged from a copy in which it is whole.
-pub(crate) async fn whole_record<M: Medium>(
-    medium: &M,
+pub(crate) async fn whole_record(
+    medium: &dyn AnyMedium,
     shape: &DriveShape,
     found: &Found<'_>,
 ) -> Option<Vec<u8>> {
@@ -96,8 +96,8 @@ fn place_of(header: &BatchHeader) -> (u32, u32) {
 }
 
 /// Reads the append of a batch from each copy; `None` for one that cannot be read, or is gone.
-async fn read_all<M: Medium>(
-    medium: &M,
+async fn read_all(
+    medium: &dyn AnyMedium,
     shape: &DriveShape,
     header: &BatchHeader,
 ) -> Vec<(CopyId, Option<Vec<u8>>)> {

@@ -18,7 +18,7 @@ use crate::format::{
     MetaKind, MetadataAddress, Record, RecordAddress, SEALED, check_payload, leaf_bytes_max,
     meta_payload,
 };
-use crate::media::Medium;
+use crate::media::AnyMedium;
 
 /// Bytes of a directory page, and of a piece of a list, before encoding.
 pub(crate) const LIST_BYTES: usize = 16 << 10;
@@ -69,8 +69,8 @@ pub(crate) struct Metadata {
 ///
 /// # Errors
 /// `Medium`; `Corrupt`, naming the place.
-pub(crate) async fn read_meta<M: Medium>(
-    medium: &M,
+pub(crate) async fn read_meta(
+    medium: &dyn AnyMedium,
     buffers: &Buffers,
     decompressor: &RefCell<Decompressor>,
     segment_bytes: u32,
@@ -105,8 +105,8 @@ pub(crate) async fn read_meta<M: Medium>(
 }
 
 /// Restores a metadata record from the parity of its batch, or reads it again.
-async fn restore_meta<M: Medium>(
-    medium: &M,
+async fn restore_meta(
+    medium: &dyn AnyMedium,
     decompressor: &RefCell<Decompressor>,
     segment_bytes: u32,
     wanted: Wanted,

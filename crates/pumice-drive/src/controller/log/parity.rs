@@ -27,7 +27,7 @@ use crate::format::{
     BATCH_ALIGNMENT, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BatchHeader, PARITY_PAGES_MAX,
     RecordAddress, Stream,
 };
-use crate::media::Medium;
+use crate::media::AnyMedium;
 
 const PAGE: usize = BATCH_ALIGNMENT;
 
@@ -129,8 +129,8 @@ impl Append {
     /// Reads the append whose batch begins at `batch` of a segment, in a generation of it or, if
     /// that is unknown, in any, and restores its header if it must. Returns `None` if there is no
     /// append, or none with parity.
-    pub(crate) async fn read<M: Medium>(
-        window: &mut Window<'_, M>,
+    pub(crate) async fn read(
+        window: &mut Window<'_>,
         segment: SegmentId,
         generation: Option<u64>,
         batch: u32,
@@ -277,8 +277,8 @@ fn restored_header(
 /// Returns where the batch begins that a record at `place` belongs to, or would if its header were
 /// whole: the end of the batch before it. Searches backwards, a little at a time: most batches are
 /// short, and reading beside a bad sector is slow. Also returns why it may have missed a header.
-pub(crate) async fn batch_of<M: Medium>(
-    window: &mut Window<'_, M>,
+pub(crate) async fn batch_of(
+    window: &mut Window<'_>,
     place: RecordAddress,
 ) -> (u32, Option<Error>) {
     let last = place.offset / UNIT * UNIT;
@@ -313,8 +313,8 @@ pub(crate) async fn batch_of<M: Medium>(
 ///
 /// # Errors
 /// `Medium` if it was not, and a part of the batch cannot be read.
-pub(crate) async fn restore_record<M: Medium>(
-    medium: &M,
+pub(crate) async fn restore_record(
+    medium: &dyn AnyMedium,
     segment_bytes: u32,
     place: RecordAddress,
     record_bytes: u32,
@@ -346,8 +346,8 @@ pub(crate) async fn restore_record<M: Medium>(
 
 /// Reads a range of a segment from each copy, if the medium has several, until `is_right` says that
 /// the bytes are the wanted ones. Returns whether it did.
-async fn read_copies<M: Medium>(
-    medium: &M,
+async fn read_copies(
+    medium: &dyn AnyMedium,
     segment: SegmentId,
     range: Range<u32>,
     is_right: &mut dyn FnMut(&[u8]) -> bool,

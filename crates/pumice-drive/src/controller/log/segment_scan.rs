@@ -14,11 +14,11 @@ use super::window::Window;
 use super::{FIRST_BATCH_OFFSET, SEQ_END, UNIT, batch_bytes};
 use crate::base::SegmentId;
 use crate::format::{BATCH_HEADER_BYTES, BatchHeader, DriveShape};
-use crate::media::Medium;
+use crate::media::AnyMedium;
 
 /// A scan of one segment.
-pub(crate) struct SegmentScan<'a, M> {
-    window: Window<'a, M>,
+pub(crate) struct SegmentScan<'a> {
+    window: Window<'a>,
     uuid: uuid::Uuid,
     segment: SegmentId,
     generation: u64,
@@ -31,10 +31,10 @@ pub(crate) struct SegmentScan<'a, M> {
     restored: Vec<u8>,
 }
 
-impl<'a, M: Medium> SegmentScan<'a, M> {
+impl<'a> SegmentScan<'a> {
     /// Begins a scan of `segment` in its use `generation`, at the front.
     pub(crate) fn new(
-        medium: &'a M,
+        medium: &'a dyn AnyMedium,
         uuid: uuid::Uuid,
         shape: &DriveShape,
         segment: SegmentId,

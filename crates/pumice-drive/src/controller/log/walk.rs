@@ -29,7 +29,7 @@ use crate::format::{
     BATCH_ALIGNMENT, BATCH_HEADER_BYTES, BatchHeader, Detour, Record, Root, SegmentHeader, Stream,
     Superblock, chain_start,
 };
-use crate::media::{CopyId, Medium};
+use crate::media::{AnyMedium, CopyId};
 
 /// Segments searched for a proof that a missing batch was durable, beside the segments of the
 /// streams. Three would do if no segment had been freed since; arbitrary beyond that.
@@ -147,11 +147,11 @@ fn later(found: Option<Next>, next: Next) -> Option<Next> {
 }
 
 /// A walk under way.
-pub(crate) struct Walk<'a, M> {
-    medium: &'a M,
+pub(crate) struct Walk<'a> {
+    medium: &'a dyn AnyMedium,
     superblock: &'a Superblock,
     positions: ByStream<Option<Position>>,
-    windows: ByStream<Window<'a, M>>,
+    windows: ByStream<Window<'a>>,
     seq: SeqNo,
     chain: u64,
     watermark: SeqNo,
@@ -169,9 +169,13 @@ pub(crate) struct Walk<'a, M> {
     restored: Vec<u8>,
 }
 
-impl<'a, M: Medium> Walk<'a, M> {
+impl<'a> Walk<'a> {
     /// Begins a walk after a checkpoint, or at the log's beginning.
-    pub(crate) fn new(medium: &'a M, superblock: &'a Superblock, root: Option<&Root>) -> Self {
+    pub(crate) fn new(
+        medium: &'a dyn AnyMedium,
+        superblock: &'a Superblock,
+        root: Option<&Root>,
+    ) -> Self {
         let first = Position { segment: SegmentId(0), generation: None, used: 0 };
         let mut windows =
             Stream::ALL.map(|_| Window::reading_ahead(medium, superblock.segment_bytes));
@@ -298,7 +302,7 @@ impl<'a, M: Medium> Walk<'a, M> {
     }
 
     /// Returns the copy that is read first: of a batch that is taken, one copy has all.
-    fn first_copy(medium: &M) -> Option<CopyId> {
+    fn first_copy(medium: &dyn AnyMedium) -> Option<CopyId> {
         Some(medium.copies()).filter(|copies| copies.len() > 1)?.first().copied()
     }
 

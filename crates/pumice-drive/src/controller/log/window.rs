@@ -21,7 +21,7 @@ use super::UNIT;
 use crate::base::units::len_u32;
 use crate::base::{AlignedBuffer, Error, Result, SegmentId};
 use crate::format::BATCH_ALIGNMENT;
-use crate::media::{CopyId, Medium};
+use crate::media::{AnyMedium, CopyId};
 
 /// Bytes read at once: a long batch and what follows it. Larger reads are no faster on any medium
 /// here, and every stream of a log has a window.
@@ -46,8 +46,8 @@ const CHUNKS_AHEAD: usize = 4;
 type Chunk<'a> = Pin<Box<dyn Future<Output = (AlignedBuffer, Result<()>)> + 'a>>;
 
 /// A window onto one segment at a time.
-pub(crate) struct Window<'a, M> {
-    medium: &'a M,
+pub(crate) struct Window<'a> {
+    medium: &'a dyn AnyMedium,
     segment_bytes: u32,
     /// The copy that is read; `None` for any.
     copy: Option<CopyId>,
@@ -68,9 +68,9 @@ pub(crate) struct Window<'a, M> {
     spare: Vec<AlignedBuffer>,
 }
 
-impl<'a, M: Medium> Window<'a, M> {
+impl<'a> Window<'a> {
     /// Creates a window that has read nothing yet.
-    pub(crate) fn new(medium: &'a M, segment_bytes: u32) -> Self {
+    pub(crate) fn new(medium: &'a dyn AnyMedium, segment_bytes: u32) -> Self {
         Self {
             medium,
             segment_bytes,
@@ -89,13 +89,13 @@ impl<'a, M: Medium> Window<'a, M> {
 
     /// Creates a window for a medium that is not written to while it reads: once the window moves
     /// from front to back, the next reads run while it is used.
-    pub(crate) fn reading_ahead(medium: &'a M, segment_bytes: u32) -> Self {
+    pub(crate) fn reading_ahead(medium: &'a dyn AnyMedium, segment_bytes: u32) -> Self {
         let chunks_ahead = if cfg!(fuzzing) { 0 } else { CHUNKS_AHEAD };
         Self { chunks_ahead, ..Self::new(medium, segment_bytes) }
     }
 
     /// Returns the medium.
-    pub(crate) fn medium(&self) -> &'a M {
+    pub(crate) fn medium(&self) -> &'a dyn AnyMedium {
         self.medium
     }
 
@@ -338,8 +338,8 @@ impl<'a, M: Medium> Window<'a, M> {
     }
 }
 
-async fn read_from<M: Medium>(
-    medium: &M,
+async fn read_from(
+    medium: &dyn AnyMedium,
     copy: Option<CopyId>,
     segment: SegmentId,
     offset: u32,

@@ -20,12 +20,11 @@ use super::super::core::{Begun, Core, MetaPosition, PendingPiece, Wish};
 use super::super::drive::{Drive, Turn};
 use super::super::log::metadata::{LIST_BYTES, PAGE_ENTRY_BYTES};
 use super::super::log::packing::MetaRecord;
-use crate::base::{Clock, Error, ErrorKind, Result, SeqNo};
+use crate::base::{Error, ErrorKind, Result, SeqNo};
 use crate::format::{
     CheckpointAddress, DroppedRange, Listed, MetaKind, MetadataAddress, RecordAddress, Root,
     Snapshot, TableEntry, leaf_bytes_max,
 };
-use crate::media::Medium;
 
 /// Metadata records written before the host has a turn: 8 leaves of 16 KiB take about 0.1 ms.
 const RECORDS_A_TURN: u32 = 8;
@@ -35,13 +34,13 @@ const RETRY_NS: u64 = 1_000_000_000;
 
 /// A checkpoint that is being written. Dropped before its end it is given up: the leaves and pages
 /// that it wrote are for the next one to name, its lists are dead.
-struct Attempt<'a, M, C> {
-    drive: &'a Drive<M, C>,
+struct Attempt<'a> {
+    drive: &'a Drive,
     /// Its lists and its root.
     lists: Vec<MetadataAddress>,
 }
 
-impl<M, C> Drop for Attempt<'_, M, C> {
+impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         self.drive.with_core(|core| core.abandon_checkpoint(&self.lists));
     }
@@ -54,7 +53,7 @@ struct ListKind {
     entry_bytes: usize,
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Writes a checkpoint of the drive as it is now. When this returns, all of it is durable.
     /// Dropped before its end it is given up; while it writes superblocks, the drive is poisoned
     /// then.
@@ -78,7 +77,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 
     /// The same in a turn that the caller has taken.
-    pub(super) async fn checkpoint_in(&self, turn: Turn<'_, M, C>, wish: Wish) -> Result<()> {
+    pub(super) async fn checkpoint_in(&self, turn: Turn<'_>, wish: Wish) -> Result<()> {
         self.core().log().check_poison()?;
         if self.core().log().is_closing() {
             return Err(Error::new(ErrorKind::Poisoned, "the drive is closed"));

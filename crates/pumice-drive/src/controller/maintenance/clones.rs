@@ -6,11 +6,10 @@ use uuid::Uuid;
 use super::super::core::Wish;
 use super::super::drive::Drive;
 use super::SnapshotInfo;
-use crate::base::{Clock, Error, ErrorKind, Result, SeqNo};
+use crate::base::{Error, ErrorKind, Result, SeqNo};
 use crate::format::{ORIGIN_PATH_MAX, RegisteredClone};
-use crate::media::Medium;
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Registers a clone of a snapshot. When this returns, that is durable: until the clone is
     /// forgotten, the snapshot is not deleted, and what it needs stays where it is. To be called
     /// before the clone is made. Must run to its end, as [`Drive::create_snapshot`].

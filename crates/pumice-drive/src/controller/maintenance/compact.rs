@@ -9,8 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::core::{Core, Occupied};
 use super::super::drive::Drive;
-use crate::base::{Clock, Result};
-use crate::media::Medium;
+use crate::base::Result;
 
 /// Pause for each byte of a segment that is emptied while nothing waits for it: at most 125 MB/s
 /// are read, and half of the time of a slower medium is left to the host's reads.
@@ -33,15 +32,15 @@ pub struct Compacted {
 }
 
 /// A compaction under way; ends when dropped.
-struct Compacting<'a, M, C>(&'a Drive<M, C>);
+struct Compacting<'a>(&'a Drive);
 
-impl<M, C> Drop for Compacting<'_, M, C> {
+impl Drop for Compacting<'_> {
     fn drop(&mut self) {
         self.0.with_core(Core::end_compaction);
     }
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Empties and discards segments until the drive occupies at most `percent` per cent more than
     /// its live bytes, while it is in use. Dropped before its end, it stops where it is.
     ///

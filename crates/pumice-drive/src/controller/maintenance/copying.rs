@@ -24,15 +24,14 @@ use super::super::log::segment_scan::SegmentScan;
 use super::super::log::{FIRST_BATCH_OFFSET, UNIT, batch_bytes};
 use super::super::place::SegmentUse;
 use crate::base::units::len_u32;
-use crate::base::{Clock, Result, SegmentId};
+use crate::base::{Result, SegmentId};
 use crate::crypt::Cipher;
 use crate::format::{BATCH_HEADER_BYTES, BatchHeader, Record, SegmentHeader, Stream};
-use crate::media::Medium;
 
 /// Segments that are copied at once: the end of one would leave the devices without work.
 const SEGMENTS_AT_ONCE: usize = 2;
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Calls `copy` for each segment in use, two at a time, with the range that may hold something
     /// and what is to be shown the bytes of it, in order, with their offsets; then writes the
     /// superblocks again.
@@ -88,12 +87,12 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let SegmentUse { segment, generation } = used;
         let shape = self.core().superblock().shape();
         let from = range.start.max(FIRST_BATCH_OFFSET);
-        let scan = SegmentScan::new(&self.medium, self.uuid(), &shape, segment, generation);
+        let scan = SegmentScan::new(&*self.medium, self.uuid(), &shape, segment, generation);
         let mut scan = scan.at(from);
         let mut lost = 0;
         while scan.offset() < range.end && !self.core().is_ending() {
             let Some((header, body)) = scan.next().await else { break };
-            if repair_batch(&self.medium, &shape, &header).await?.is_none() {
+            if repair_batch(&*self.medium, &shape, &header).await?.is_none() {
                 lost += self.repair_records(&header, body).await;
             }
         }

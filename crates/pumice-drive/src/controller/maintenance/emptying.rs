@@ -5,8 +5,7 @@
 
 use super::super::core::{Core, Evacuation};
 use super::super::drive::Drive;
-use crate::base::{Clock, Error, ErrorKind, Result};
-use crate::media::Medium;
+use crate::base::{Error, ErrorKind, Result};
 
 /// Poll interval for empty segments.
 const LOOK_NS: u64 = 5_000_000;
@@ -15,7 +14,7 @@ const LOOK_NS: u64 = 5_000_000;
 /// what moving the largest segment takes.
 const STALL_NS: u64 = 60_000_000_000;
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Waits until segments are empty. `step` is called before each look, and returns how far that
     /// is; `check_hindrance` says what keeps them from being emptied, if that takes too long.
     ///

@@ -27,9 +27,8 @@ use super::super::log::packing::ATOMIC_WRITE_BYTES;
 use super::super::map::{Lookup, Mapping};
 use super::super::operations::{Content, Extent};
 use crate::base::units::{BLOCK_BYTES, buffer_bytes};
-use crate::base::{Clock, Error, ErrorKind, Lba, Result, SeqNo};
+use crate::base::{Error, ErrorKind, Lba, Result, SeqNo};
 use crate::format::LEAF_BLOCKS;
-use crate::media::Medium;
 
 /// Blocks copied in one write.
 const COPIED_BLOCKS: u64 = (ATOMIC_WRITE_BYTES / BLOCK_BYTES) as u64;
@@ -51,7 +50,7 @@ pub struct Flattened {
     pub is_complete: bool,
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Copies what the disk of this clone reads from its origin, then forgets the origin, or, if
     /// the clone has snapshots, leaves it to these: the origin is forgotten when the last of them
     /// is deleted. `goes_on` is told how far it has come, and returns false to stop: the next call

@@ -23,9 +23,8 @@ use super::super::log::records::{check_possible, records};
 use super::super::log::segment_scan::SegmentScan;
 use super::joining::Scanned;
 use super::moving::Mover;
-use crate::base::{Clock, ErrorKind, Lba, Result, SegmentId, SeqNo};
+use crate::base::{ErrorKind, Lba, Result, SegmentId, SeqNo};
 use crate::format::{LEAF_BLOCKS, MetaKind, Record, Stream, Superblock};
-use crate::media::Medium;
 
 /// Bytes that are moved before other tasks have a turn: a fraction of a millisecond, so that a
 /// medium without pauses of its own leaves none. A frame that is compressed anew is a turn of its
@@ -55,9 +54,9 @@ const LAST_RESORT_NS: u64 = 5_000_000_000;
 const SCANS_AGAIN: u32 = 2;
 
 /// The task of garbage collection runs as long as this lives.
-struct Running<'a, M, C>(&'a Drive<M, C>);
+struct Running<'a>(&'a Drive);
 
-impl<M, C> Drop for Running<'_, M, C> {
+impl Drop for Running<'_> {
     fn drop(&mut self) {
         self.0.gc_runs.set(false);
         self.0.queues.collector_ended.wake_all();
@@ -72,7 +71,7 @@ enum Step {
     Nothing,
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Empties and frees segments until the drive closes.
     pub(crate) async fn run_gc(&self) {
         assert!(!self.gc_runs.replace(true), "garbage collection is one task");
@@ -189,7 +188,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             core.empty_segments()
         });
         self.flush_log().await?;
-        let is_discarded = can_discard(&self.medium, self.core().superblock());
+        let is_discarded = can_discard(&*self.medium, self.core().superblock());
         for &segment in &empty {
             self.cache.forget(segment);
             if is_discarded && self.core().stays_warm(segment) {
@@ -317,13 +316,14 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         &self,
         superblock: &Superblock,
         victim: &Victim,
-        mover: &mut Mover<'_, M, C>,
+        mover: &mut Mover<'_>,
         pass: Pass,
     ) -> Result<bool> {
         let (mut is_whole, mut last) = (true, SeqNo(0));
         let &Victim { segment, generation, .. } = victim;
         let shape = superblock.shape();
-        let mut scan = SegmentScan::new(&self.medium, superblock.uuid, &shape, segment, generation);
+        let mut scan =
+            SegmentScan::new(&*self.medium, superblock.uuid, &shape, segment, generation);
         let moved_total = || self.core().counters().moved_bytes.get();
         loop {
             let is_over = {
@@ -362,7 +362,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         &self,
         superblock: &Superblock,
         batch: Scanned<'_>,
-        mover: &mut Mover<'_, M, C>,
+        mover: &mut Mover<'_>,
         pass: Pass,
     ) -> Result<bool> {
         let turn_bytes = if self.options.recompress.is_some() { 1 } else { TURN_BYTES };

@@ -30,9 +30,8 @@ use super::super::place::{FramePlace, SegmentUse, blocks_of_frame};
 use super::super::recovery::KeptMap;
 use super::joining::Scanned;
 use super::moving::{Frame, Mover, mark_dead, sources_of};
-use crate::base::{Clock, Lba, Result, SegmentId, SeqNo};
+use crate::base::{Lba, Result, SegmentId, SeqNo};
 use crate::format::{RECORD_HEADER_BYTES, Record, SOURCE_BYTES, Stream};
-use crate::media::Medium;
 
 /// Maps of snapshots in memory: halving a day of hourly snapshots asks five.
 const MAPS_MAX: usize = 6;
@@ -41,8 +40,8 @@ const MAPS_MAX: usize = 6;
 const TURN_BYTES: u64 = 128 << 10;
 
 /// The maps of snapshots that were asked last, the newest last.
-struct Maps<'a, M, C> {
-    drive: &'a Drive<M, C>,
+struct Maps<'a> {
+    drive: &'a Drive,
     open: Vec<KeptMap>,
 }
 
@@ -102,7 +101,7 @@ impl Need {
     }
 }
 
-impl<M: Medium, C: Clock> Maps<'_, M, C> {
+impl Maps<'_> {
     /// Asks a snapshot which of some frames it names. If it cannot be read, it may name all.
     async fn ask(
         &mut self,
@@ -118,7 +117,7 @@ impl<M: Medium, C: Clock> Maps<'_, M, C> {
             }
             None => {
                 let (superblock, forwards) = self.drive.core().to_read_kept();
-                let medium = &self.drive.medium;
+                let medium = &*self.drive.medium;
                 match KeptMap::open(medium, &superblock, &kept.entry, &forwards).await {
                     Ok(map) => self.open.push(map),
                     Err(error) => {
@@ -136,13 +135,13 @@ impl<M: Medium, C: Clock> Maps<'_, M, C> {
             self.open.remove(0);
         }
         match self.open.last_mut() {
-            Some(map) => map.names(&self.drive.medium, of, frames).await,
+            Some(map) => map.names(&*self.drive.medium, of, frames).await,
             None => vec![true; frames.len()],
         }
     }
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Copies what the disk and snapshots need out of a retained segment.
     pub(crate) async fn empty_retained(&self, segment: SegmentId) -> Result<()> {
         if self.core().space().stream(segment) == Stream::Meta {
@@ -188,13 +187,13 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     async fn scan_retained(
         &self,
         holding: &Holding,
-        mover: &mut Mover<'_, M, C>,
+        mover: &mut Mover<'_>,
         last_seq: SeqNo,
     ) -> Result<bool> {
         let SegmentUse { segment, generation } = holding.of;
         let superblock = self.core().superblock().clone();
         let (uuid, shape) = (superblock.uuid, superblock.shape());
-        let mut scan = SegmentScan::new(&self.medium, uuid, &shape, segment, generation);
+        let mut scan = SegmentScan::new(&*self.medium, uuid, &shape, segment, generation);
         let mut maps = Maps { drive: self, open: Vec::new() };
         let moved_total = || self.core().counters().moved_bytes.get();
         let (mut is_whole, mut last) = (true, SeqNo(0));
@@ -224,8 +223,8 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         &self,
         holding: &Holding,
         batch: Scanned<'_>,
-        mover: &mut Mover<'_, M, C>,
-        maps: &mut Maps<'_, M, C>,
+        mover: &mut Mover<'_>,
+        maps: &mut Maps<'_>,
     ) -> Result<bool> {
         let superblock = self.core().superblock().clone();
         let (mut is_whole, mut found) = (true, Vec::new());
@@ -261,7 +260,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         holding: &Holding,
         seq: SeqNo,
         found: &'b [Found<'b>],
-        mover: &mut Mover<'_, M, C>,
+        mover: &mut Mover<'_>,
     ) -> Result<Vec<Candidate<'b>>> {
         let mut frames = Vec::new();
         for found in found {
@@ -323,7 +322,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
             if open.is_empty() || self.core().must_end() {
                 break;
             }
-            let opened = KeptMap::open(&self.medium, &superblock, &kept.entry, &forwards);
+            let opened = KeptMap::open(&*self.medium, &superblock, &kept.entry, &forwards);
             let map = match opened.await {
                 Ok(map) => map,
                 Err(error) => {
@@ -352,11 +351,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 }
 
 /// Asks the maps of snapshots until it is known which of them name which frames.
-async fn search<M: Medium, C: Clock>(
-    holding: &Holding,
-    frames: &mut [Candidate<'_>],
-    maps: &mut Maps<'_, M, C>,
-) {
+async fn search(holding: &Holding, frames: &mut [Candidate<'_>], maps: &mut Maps<'_>) {
     loop {
         let mut questions: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (at, frame) in frames.iter().enumerate() {
@@ -388,7 +383,7 @@ async fn search<M: Medium, C: Clock>(
     frames.iter_mut().for_each(|frame| frame.need.settle(&holding.users));
 }
 
-impl<M: Medium, C: Clock> Mover<'_, M, C> {
+impl Mover<'_> {
     /// Copies a frame whole, if it is live, or snapshots of `range` name it. One that is damaged
     /// stays where it is.
     async fn hold_record(

@@ -28,13 +28,12 @@ use super::super::place::FramePlace;
 use super::moving::{Mover, PassedBatch, cut_sources, frame_blocks, sources_of};
 use crate::base::checksum::crc64;
 use crate::base::units::{BLOCK_BYTES, len_u32};
-use crate::base::{Clock, Lba, Result, SegmentId, SeqNo};
+use crate::base::{Lba, Result, SegmentId, SeqNo};
 use crate::codec::Encoding;
 use crate::format::{
     BATCH_HEADER_BYTES, BatchHeader, FRAME_BLOCKS_MAX, RECORD_HEADER_BYTES, Record, RecordAddress,
     SEALED, SOURCE_BYTES, Source, check_payload,
 };
-use crate::media::Medium;
 
 /// A joined frame must be smaller than what its blocks take by this part to be worth it: every
 /// later read pays for decoding more of it.
@@ -142,7 +141,7 @@ fn runs_of(map: &L2p, victim: SegmentId, start: Lba, end: u64) -> Option<Vec<Run
     Some(runs)
 }
 
-impl<M: Medium, C: Clock> Mover<'_, M, C> {
+impl Mover<'_> {
     /// Notes the next batch of the victim.
     pub(crate) fn enter_batch(&mut self, header: &BatchHeader) {
         self.joins.enter(PassedBatch { offset: header.offset, seq: header.seq });

@@ -18,8 +18,7 @@ use super::super::drive::Drive;
 use super::super::log::metadata::Wanted;
 use super::super::place::SegmentUse;
 use super::super::recovery::{KeptMap, Reader};
-use crate::base::{Clock, Result, SegmentId, SeqNo};
-use crate::media::Medium;
+use crate::base::{Result, SegmentId, SeqNo};
 
 /// A record that snapshots name, and which do.
 struct Named {
@@ -29,18 +28,18 @@ struct Named {
 }
 
 /// Copies that nothing names yet. Dropped before that, they are dead.
-struct Copies<'a, M, C> {
-    drive: &'a Drive<M, C>,
+struct Copies<'a> {
+    drive: &'a Drive,
     all: Vec<MetadataCopy>,
 }
 
-impl<M, C> Drop for Copies<'_, M, C> {
+impl Drop for Copies<'_> {
     fn drop(&mut self) {
         self.drive.with_core(|core| core.forget_metadata(&self.all));
     }
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Copies what snapshots have in a retained segment of metadata, and lets the disk's own be
     /// written elsewhere.
     pub(super) async fn empty_kept_metadata(&self, segment: SegmentId) -> Result<()> {
@@ -65,7 +64,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     async fn copy_metadata(&self, of: SegmentUse) -> Result<bool> {
         let Some(named) = self.kept_metadata_in(of).await else { return Ok(false) };
         let superblock = self.core().superblock().clone();
-        let reader = Reader::new(&self.medium, &superblock);
+        let reader = Reader::new(&*self.medium, &superblock);
         let mut copies = Copies { drive: self, all: Vec::new() };
         for (offset, Named { wanted, since, until }) in named {
             let raw = match reader.metadata(wanted).await {
@@ -104,7 +103,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let (superblock, forwards) = self.core().to_read_kept();
         for kept in kept.iter().filter(|kept| kept.retained.contains(of.segment)) {
             let watermark = kept.entry.watermark;
-            let map = KeptMap::open(&self.medium, &superblock, &kept.entry, &forwards).await;
+            let map = KeptMap::open(&*self.medium, &superblock, &kept.entry, &forwards).await;
             let map = map.inspect_err(|error| {
                 let (snapshot, error) = (&kept.entry.name, error.chain());
                 tracing::warn!(snapshot, %error, "cannot read the map of a snapshot");

@@ -25,14 +25,13 @@ use super::super::map::LivePiece;
 use super::super::place::FramePlace;
 use crate::base::checksum::crc64;
 use crate::base::units::{BLOCK_BYTES, len_u32};
-use crate::base::{Clock, Lba, Result, SeqNo};
+use crate::base::{Lba, Result, SeqNo};
 use crate::codec::{BlockTable, Compressor, Encoding, cut_blocks};
 use crate::crypt::{Binding, Cipher, NONCE_BYTES, SEAL_BYTES};
 use crate::format::{
     FRAME_BLOCKS_MAX, MetaKind, MetadataAddress, RECORD_HEADER_BYTES, Record, SEALED, SOURCE_BYTES,
     Source, Stream, check_payload,
 };
-use crate::media::Medium;
 
 /// A frame compressed anew must be smaller by this part to be worth it: every later read pays for
 /// the slower decoding.
@@ -46,8 +45,8 @@ const FRAME_SEALS_BYTES: usize = FRAME_BLOCKS_MAX as usize * SEAL_BYTES;
 const READS_AGAIN: u32 = 4;
 
 /// Moves records, with its own buffers.
-pub(crate) struct Mover<'a, M, C> {
-    pub(super) drive: &'a Drive<M, C>,
+pub(crate) struct Mover<'a> {
+    pub(super) drive: &'a Drive,
     /// The last frame that was decoded.
     pub(super) frame: Vec<u8>,
     /// Payloads that were compressed anew.
@@ -177,9 +176,9 @@ enum Payload {
     Target { from: usize, len: usize },
 }
 
-impl<'a, M: Medium, C: Clock> Mover<'a, M, C> {
+impl<'a> Mover<'a> {
     /// Creates a mover for a drive.
-    pub(crate) fn new(drive: &'a Drive<M, C>) -> Self {
+    pub(crate) fn new(drive: &'a Drive) -> Self {
         let frame_bytes = usize::from(FRAME_BLOCKS_MAX) * BLOCK_BYTES;
         Self {
             drive,

@@ -24,10 +24,9 @@ use serde::{Deserialize, Serialize};
 use super::super::core::Core;
 use super::super::drive::Drive;
 use super::super::keys::NewKeys;
-use crate::base::{Clock, Error, ErrorKind, Result};
+use crate::base::{Error, ErrorKind, Result};
 use crate::crypt::Wrapped;
 use crate::format::KeyArea;
-use crate::media::Medium;
 
 /// What replacing a key came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,15 +38,15 @@ pub struct Rekeyed {
 }
 
 /// A key is being replaced as long as this lives.
-struct Rekeying<'a, M, C>(&'a Drive<M, C>);
+struct Rekeying<'a>(&'a Drive);
 
-impl<M, C> Drop for Rekeying<'_, M, C> {
+impl Drop for Rekeying<'_> {
     fn drop(&mut self) {
         self.0.with_core(Core::end_rekey);
     }
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Replaces the master key by a new one, and moves everything that the drive holds under it.
     /// When this returns, nothing on the medium that the drive uses opens with an earlier key, and
     /// the superblocks do not have it. Without `keys`, goes on with what an earlier call has begun.

@@ -31,9 +31,8 @@ use super::super::core::{
 use super::super::drive::Drive;
 use super::super::drive::superblocks::geometry;
 use crate::base::units::format_size;
-use crate::base::{Clock, Error, ErrorKind, Result};
+use crate::base::{Error, ErrorKind, Result};
 use crate::format::{SEGMENTS_MAX, Stream, Superblock, leaf_bytes_max};
-use crate::media::Medium;
 
 /// Properties to change; what is not given stays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,19 +56,19 @@ pub struct Resized {
 
 /// A drive is being resized as long as this lives. Until a shrink is complete, dropping it reverts
 /// what was changed in memory only.
-struct Resizing<'a, M, C> {
-    drive: &'a Drive<M, C>,
+struct Resizing<'a> {
+    drive: &'a Drive,
     /// The segments of the drive, by the superblock.
     segment_count: u32,
 }
 
-impl<M, C> Drop for Resizing<'_, M, C> {
+impl Drop for Resizing<'_> {
     fn drop(&mut self) {
         self.drive.with_core(|core| core.end_resize(self.segment_count));
     }
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Changes the size, the capacity or both. When this returns, the change is durable.
     ///
     /// Must run to its end while the drive is open: dropped while it writes superblocks, it leaves
@@ -148,7 +147,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         Err(Error::new(ErrorKind::NoSpace, what))
     }
 
-    async fn grow(&self, resizing: &mut Resizing<'_, M, C>, target: &Superblock) -> Result<()> {
+    async fn grow(&self, resizing: &mut Resizing<'_>, target: &Superblock) -> Result<()> {
         let _turn = self.turn().await;
         self.core().log().check_poison()?;
         self.with_core(|core| core.add_segments(target.segment_count))?;
@@ -168,7 +167,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         Ok(())
     }
 
-    async fn shrink(&self, resizing: &mut Resizing<'_, M, C>, segment_count: u32) -> Result<()> {
+    async fn shrink(&self, resizing: &mut Resizing<'_>, segment_count: u32) -> Result<()> {
         self.evacuate(segment_count).await?;
         assert_eq!(self.segments_to_empty(), 0, "segments are emptied before they are removed");
         self.with_core(|core| core.remove_segments(segment_count));

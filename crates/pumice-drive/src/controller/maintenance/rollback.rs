@@ -14,9 +14,8 @@ use super::super::options::OpenOptions;
 use super::super::place::FramePlace;
 use super::super::recovery::{self, Limits, Reader};
 use super::snapshot::{SnapshotInfo, check_kind};
-use crate::base::{Clock, Error, ErrorKind, Lba, Result};
+use crate::base::{Error, ErrorKind, Lba, Result};
 use crate::format::{DirectoryEntry, Superblock};
-use crate::media::Medium;
 
 /// Leaves that are read side by side.
 const READS_AT_ONCE: usize = 32;
@@ -30,7 +29,7 @@ struct Copied {
     to: FramePlace,
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Makes the disk what it was when a snapshot was taken; its size stays, and what lies beyond
     /// the snapshot's end becomes a hole. Snapshots taken after it are deleted in the same step,
     /// if `deletes_newer`. When this returns, all of that is durable. The caller ensures that no
@@ -67,7 +66,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         let superblock = self.superblock_to_roll_back_to(name, deletes_newer)?;
         let cache_bytes = self.options.map_cache_bytes;
         let forwards = self.core().forwards().clone().for_reading();
-        let kept = recovery::kept_disk(&self.medium, &superblock, cache_bytes, &forwards);
+        let kept = recovery::kept_disk(&*self.medium, &superblock, cache_bytes, &forwards);
         let mut disk = kept.await?;
         if forwards.is_used() {
             self.follow_copies(&superblock, &mut disk, &forwards).await?;
@@ -107,7 +106,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         disk: &mut KeptDisk,
         forwards: &Forwards,
     ) -> Result<()> {
-        let reader = Reader::of_kept(&self.medium, superblock, forwards);
+        let reader = Reader::of_kept(&*self.medium, superblock, forwards);
         reader.widen(disk.space.segment_count());
         let most = Limits::for_map_cache(self.options.map_cache_bytes).changed_bytes;
         let mut next = 0;

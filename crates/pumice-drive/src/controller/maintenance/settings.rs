@@ -9,10 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::super::core::WARN_THRESHOLDS_MAX;
 use super::super::drive::Drive;
-use crate::base::{Clock, Error, ErrorKind, Result};
+use crate::base::{Error, ErrorKind, Result};
 use crate::codec::{Codec, Compressor, FrameForm};
 use crate::format::Superblock;
-use crate::media::Medium;
 
 /// Settings to change; what is not given stays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,7 +54,7 @@ impl StoredSettings {
     }
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Returns the settings that the drive keeps.
     pub fn settings(&self) -> StoredSettings {
         StoredSettings::of(self.core().superblock())

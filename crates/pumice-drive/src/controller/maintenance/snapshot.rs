@@ -7,9 +7,8 @@
 use super::super::core::{Core, NewSnapshot, Wish};
 use super::super::drive::Drive;
 use super::super::options::OpenOptions;
-use crate::base::{Clock, Error, ErrorKind, Result, SeqNo};
+use crate::base::{Error, ErrorKind, Result, SeqNo};
 use crate::format::{RegisteredClone, Snapshot, check_snapshot_name};
-use crate::media::Medium;
 
 /// Attempts to begin before the host fills the room again.
 const ATTEMPTS: u32 = 3;
@@ -56,12 +55,12 @@ pub struct SnapshotInfo {
 }
 
 /// The host's changes wait. Its end lets them go on.
-pub struct HeldChanges<'a, M, C> {
-    drive: &'a Drive<M, C>,
+pub struct HeldChanges<'a> {
+    drive: &'a Drive,
     begun: u64,
 }
 
-impl<M: Medium, C: Clock> HeldChanges<'_, M, C> {
+impl HeldChanges<'_> {
     /// Waits until a snapshot has begun.
     pub async fn until_in_a_snapshot(&self) {
         let has_begun = |core: &mut Core| (core.snapshots().begun() > self.begun).then_some(());
@@ -74,22 +73,22 @@ impl<M: Medium, C: Clock> HeldChanges<'_, M, C> {
     }
 }
 
-impl<M, C> Drop for HeldChanges<'_, M, C> {
+impl Drop for HeldChanges<'_> {
     fn drop(&mut self) {
         self.drive.with_core(Core::let_changes_go);
     }
 }
 
 /// A snapshot is being made. Its end lets the capacity change again.
-struct Creating<'a, M, C>(&'a Drive<M, C>);
+struct Creating<'a>(&'a Drive);
 
-impl<M, C> Drop for Creating<'_, M, C> {
+impl Drop for Creating<'_> {
     fn drop(&mut self) {
         self.0.with_core(Core::end_snapshot);
     }
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Takes a snapshot of the disk as it is at some moment of this call. When this returns, it is
     /// durable, and so is every change before it. Writes go on meanwhile.
     ///
@@ -193,7 +192,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     ///
     /// # Errors
     /// `ReadOnly`, `Poisoned`.
-    pub async fn hold_changes(&self) -> Result<HeldChanges<'_, M, C>> {
+    pub async fn hold_changes(&self) -> Result<HeldChanges<'_>> {
         self.core().check_writable(0, 0)?;
         // The snapshot that is taken meanwhile cannot: see `create_snapshot`.
         let _ = self.reap_all().await;

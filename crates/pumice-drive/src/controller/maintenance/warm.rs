@@ -10,14 +10,13 @@ use std::sync::Arc;
 
 use super::super::core::{Core, FreeWork};
 use super::super::drive::Drive;
-use crate::base::{AlignedBuffer, Clock, Result, SegmentId};
+use crate::base::{AlignedBuffer, Result, SegmentId};
 use crate::format::BATCH_ALIGNMENT;
-use crate::media::Medium;
 
 /// Zeroes that are written at a time.
 const ZERO_BYTES: u32 = 1 << 20;
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Discards and zeroes free segments until the drive closes.
     pub(crate) async fn run_warmer(&self) {
         let next = |core: &mut Core| match core.begin_free_work() {

@@ -9,10 +9,9 @@
 use super::super::drive::Drive;
 use super::super::place::FramePlace;
 use crate::base::units::len_u32;
-use crate::base::{Clock, Lba, SeqNo};
+use crate::base::{Lba, SeqNo};
 use crate::format::{FRAME_BLOCKS_MAX, RECORD_HEADER_BYTES, Record, RecordAddress, SOURCE_BYTES};
 use crate::format::{Source, Stream};
-use crate::media::Medium;
 
 /// Most bytes of a record before its payload.
 const HEADERS_BYTES_MAX: usize = RECORD_HEADER_BYTES + FRAME_BLOCKS_MAX as usize * SOURCE_BYTES;
@@ -35,7 +34,7 @@ pub(super) struct FrameBlock {
 
 impl Ages {
     /// Returns what compares a disk with `earlier`, if that is a bookmark.
-    pub(super) fn since<M: Medium, C: Clock>(earlier: &Drive<M, C>) -> Option<Self> {
+    pub(super) fn since(earlier: &Drive) -> Option<Self> {
         let core = earlier.core();
         let watermark = core.log().durable_seq();
         core.is_bookmark().then_some(Self { watermark, last: None })
@@ -43,11 +42,7 @@ impl Ages {
 
     /// Returns whether a block of a frame is as old as the bookmark, for all that is known, and for
     /// how many blocks of the frame from it on that is so.
-    pub(super) async fn is_as_old<M: Medium, C: Clock>(
-        &mut self,
-        drive: &Drive<M, C>,
-        block: FrameBlock,
-    ) -> (bool, u64) {
+    pub(super) async fn is_as_old(&mut self, drive: &Drive, block: FrameBlock) -> (bool, u64) {
         let FrameBlock { place, generation, index, .. } = block;
         let address = RecordAddress { generation, segment: place.segment, offset: place.offset };
         if self.last.as_ref().is_none_or(|(of, _)| *of != address) {
@@ -67,7 +62,7 @@ impl Ages {
     }
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Returns the sources of a frame; none if the host wrote it, or if its record cannot be read.
     async fn sources_of(&self, block: FrameBlock, address: RecordAddress) -> Vec<Source> {
         let FrameBlock { lba, place, generation, index } = block;

@@ -20,9 +20,8 @@ use super::super::map::Mapping;
 use super::Content;
 use super::ages::{Ages, FrameBlock};
 use crate::base::units::BLOCK_BYTES;
-use crate::base::{Clock, Error, ErrorKind, Lba, Result};
+use crate::base::{Error, ErrorKind, Lba, Result};
 use crate::format::{DIRECTORY_PAGE_LEAVES, LEAF_BLOCKS};
-use crate::media::Medium;
 
 /// A range of bytes that was written between two snapshots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +90,7 @@ struct Sweep {
 /// Leaves that one sweep looks at: some milliseconds.
 const SWEEP_LOOKS: u64 = 1 << 18;
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Calls `visit` for each range of this disk that was written since `earlier`, a snapshot of
     /// the same drive or a bookmark, in order, until it returns false. Ranges of one content do not
     /// touch. Blocks that were written and are zeroes as before do not count, nor does what was
@@ -104,7 +103,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// a map cannot be read.
     pub async fn changes_since(
         &self,
-        earlier: &Drive<M, C>,
+        earlier: &Drive,
         mut visit: impl FnMut(Changed) -> bool,
     ) -> Result<()> {
         let (mut at, mut found, mut is_wanted) = (0, None::<Changed>, true);
@@ -139,7 +138,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// As [`Drive::changes_since`]; `InvalidInput` beyond the end of the disk.
     pub async fn compare(
         &self,
-        earlier: &Drive<M, C>,
+        earlier: &Drive,
         offset: u64,
         len: u64,
         mut visit: impl FnMut(Compared) -> bool,
@@ -253,7 +252,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     /// on that is so.
     async fn same(
         &self,
-        (earlier, ages): (&Drive<M, C>, &mut Option<Ages>),
+        (earlier, ages): (&Drive, &mut Option<Ages>),
         at: u64,
         old: &Piece,
         new: &Piece,
@@ -277,7 +276,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
 
     /// Returns the first block after `at` that may differ, if that is known without reading: in a
     /// leaf that both maps have at one place, or in leaves that neither has.
-    fn next_difference(&self, earlier: Option<&Drive<M, C>>, at: u64) -> Option<u64> {
+    fn next_difference(&self, earlier: Option<&Drive>, at: u64) -> Option<u64> {
         let leaf_blocks = u64::from(LEAF_BLOCKS);
         let leaf = at / leaf_blocks;
         let leaves = |core: &Core| (core.size_bytes() / BLOCK_BYTES as u64).div_ceil(leaf_blocks);
@@ -383,17 +382,17 @@ pub(crate) struct Difference {
 }
 
 /// What differs between a disk and an earlier one of the same drive, piece by piece, in order.
-pub(crate) struct Differences<'a, M, C> {
-    now: &'a Drive<M, C>,
-    earlier: Option<&'a Drive<M, C>>,
+pub(crate) struct Differences<'a> {
+    now: &'a Drive,
+    earlier: Option<&'a Drive>,
     ages: Option<Ages>,
     at: u64,
     sweep: Sweep,
 }
 
-impl<'a, M: Medium, C: Clock> Differences<'a, M, C> {
+impl<'a> Differences<'a> {
     /// Begins at block `at`. Without an earlier disk, everything but zeroes differs.
-    pub(crate) fn new(now: &'a Drive<M, C>, earlier: Option<&'a Drive<M, C>>, at: u64) -> Self {
+    pub(crate) fn new(now: &'a Drive, earlier: Option<&'a Drive>, at: u64) -> Self {
         let end = now.size_bytes().div_ceil(BLOCK_BYTES as u64 * u64::from(LEAF_BLOCKS));
         let sweep = Sweep { leaf: 0, end };
         Self { now, earlier, ages: earlier.and_then(Ages::since), at, sweep }

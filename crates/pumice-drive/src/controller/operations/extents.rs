@@ -9,8 +9,7 @@ use super::super::core::Located;
 use super::super::drive::Drive;
 use super::super::map::Mapping;
 use crate::base::units::BLOCK_BYTES;
-use crate::base::{Clock, Lba, Result};
-use crate::media::Medium;
+use crate::base::{Lba, Result};
 
 /// Frames that one [`Drive::prefetch`] decodes at most: half of the frame cache, so that it does
 /// not evict what other requests have just loaded.
@@ -43,7 +42,7 @@ pub struct Extent {
     pub stored_bytes: u64,
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Calls `visit` for each extent of the `len` bytes from `offset` on, in order, until it
     /// returns false. Extents do not reach beyond the range; adjacent extents may have one content.
     /// Leaves of the map are loaded as they are needed; a block that changes during the call is

@@ -21,8 +21,7 @@
 
 use super::super::core::Core;
 use super::super::drive::Drive;
-use crate::base::{Clock, Result, SeqNo};
-use crate::media::Medium;
+use crate::base::{Result, SeqNo};
 
 /// What a flush does while the medium is full.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,7 +32,7 @@ enum OnFull {
     Wait,
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Makes every write, trim and write-zeroes that returned before this call durable.
     ///
     /// # Errors

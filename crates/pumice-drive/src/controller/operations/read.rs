@@ -28,11 +28,10 @@ use super::super::map::Mapping;
 use super::super::place::{FramePlace, blocks_of_frame};
 use super::read_aside::begin_shares;
 use crate::base::units::{BLOCK_BYTES, len_usize};
-use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Lba, Result};
+use crate::base::{AlignedBuffer, Error, ErrorKind, Lba, Result};
 use crate::codec::Encoding;
 use crate::crypt::Cipher;
 use crate::format::{Record, RecordAddress, check_payload};
-use crate::media::Medium;
 
 /// Frames with no more than this between them are read together: reading 16 KiB too much costs
 /// less than another operation.
@@ -135,7 +134,7 @@ enum Next {
     Missing(u64),
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Fills `out` with the bytes at byte `offset`; no alignment needed.
     ///
     /// # Errors

@@ -22,9 +22,8 @@ use super::super::map::Mapping;
 use super::super::place::FramePlace;
 use super::read::{Piece, group_len};
 use crate::base::units::BLOCK_BYTES;
-use crate::base::{Clock, Lba, Result};
+use crate::base::{Lba, Result};
 use crate::format::FRAME_BLOCKS_MAX;
-use crate::media::Medium;
 
 /// Longest media read of a reading ahead: a host read that wants its first frame waits for all of
 /// it.
@@ -41,7 +40,7 @@ struct Frame {
     end: u64,
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Reads ahead of sequential readers until the drive closes.
     pub(crate) async fn run_read_ahead(&self) {
         let next = || match self.core().is_ending() {

@@ -13,11 +13,10 @@ use std::sync::Arc;
 
 use super::super::drive::Drive;
 use super::read::{Piece, check_frame};
-use crate::base::{AlignedBuffer, Clock};
+use crate::base::AlignedBuffer;
 use crate::codec::{Aside, Codec, Decompressor, Encoding, PassedBytes, Workers};
 use crate::crypt::Cipher;
 use crate::format::{Record, SEALED};
-use crate::media::Medium;
 
 /// Shortest read of which a part is passed on: half of it takes zstd longer than a thread takes to
 /// wake.
@@ -31,7 +30,7 @@ pub(super) struct Share<'p> {
     _bytes: PassedBytes,
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Returns the threads that should decode a part of these pieces, if any should. They lie in
     /// `bytes`, which begins at `start` of their segment.
     pub(super) fn workers_to_decode(

@@ -14,12 +14,11 @@
 use super::super::drive::Drive;
 use super::super::drive::read_cache::FrameKey;
 use super::read::Piece;
+use crate::base::Result;
 use crate::base::units::{BLOCK_BYTES, len_u32};
-use crate::base::{Clock, Result};
 use crate::codec::{BlockTable, Decompressor};
-use crate::media::Medium;
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Returns the table with which a piece is read without the rest of its frame: `None` if it is
     /// not known, or if the frame is of more use.
     pub(super) fn table_for(&self, piece: &Piece) -> Option<BlockTable> {

@@ -9,13 +9,12 @@ use super::super::drive::Drive;
 use super::super::log::packing::ATOMIC_WRITE_BYTES;
 use super::write::Content;
 use crate::base::units::{BLOCK_BYTES, len_usize};
-use crate::base::{Clock, Lba, Result};
+use crate::base::{Lba, Result};
 use crate::format::Record;
-use crate::media::Medium;
 
 static ZERO_BLOCK: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Drops the blocks that lie wholly within a range; they then read as zeroes. Blocks covered
     /// in part keep their content. Ordered and durable like a write.
     ///

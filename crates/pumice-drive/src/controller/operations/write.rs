@@ -17,9 +17,8 @@ use super::super::drive::Drive;
 use super::super::log::framing::{Span, spans};
 use super::super::log::packing::ATOMIC_WRITE_BYTES;
 use crate::base::units::{BLOCK_BYTES, len_usize};
-use crate::base::{Clock, Lba, Result};
+use crate::base::{Lba, Result};
 use crate::codec::{Coding, CompressedFrames, Encoding, Workers, fill_byte};
-use crate::media::Medium;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -40,7 +39,7 @@ pub(super) enum Content {
     Holes,
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Writes `data` at byte `offset`; no alignment needed. Visible to reads, and ordered among
     /// the writes, when this returns; durable after the next [`Drive::flush`], or at once with
     /// `fua`.
@@ -214,7 +213,7 @@ impl<M: Medium, C: Clock> Drive<M, C> {
         });
         let frames: Vec<_> = frames.collect();
         let coding = Coding { codec: self.codec.get(), form: self.form };
-        let compressed = workers.compress(&self.clock, coding, &frames).await;
+        let compressed = workers.compress(&*self.clock, coding, &frames).await;
         self.compressor.borrow_mut().note(compressed.iter().map(|(_, encoding, _)| encoding));
         Some(compressed)
     }

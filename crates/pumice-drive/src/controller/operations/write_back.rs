@@ -6,9 +6,8 @@
 
 use super::super::core::Core;
 use super::super::drive::Drive;
-use crate::base::{Clock, ErrorKind};
+use crate::base::ErrorKind;
 use crate::format::BATCH_ALIGNMENT;
-use crate::media::Medium;
 
 /// How long acknowledged data may stay in memory when no more comes, before it goes to the medium
 /// (without a sync): the order of what operating systems do, for the same reason.
@@ -20,7 +19,7 @@ const REAP_NS: u64 = 500_000_000;
 /// How often a write is repeated for which the medium has no space.
 pub(crate) const FULL_RETRY_NS: u64 = 1_000_000_000;
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Appends sealed batches to the medium until the drive closes.
     pub(crate) async fn run_writer(&self) {
         let next = |core: &mut Core| match core.next_to_write() {

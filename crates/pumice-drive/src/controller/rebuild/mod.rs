@@ -27,6 +27,7 @@ mod salvage;
 mod survey;
 mod versions;
 
+use std::rc::Rc;
 use uuid::Uuid;
 
 pub use find::Finder;
@@ -41,13 +42,14 @@ use super::drive::superblocks::{self, StoredSuperblock, geometry};
 use super::inspect::{Extract, Extracted, Problem};
 use super::options::OpenOptions;
 use super::recovery::Limits;
+use crate::base::clock::AnyClock;
 use crate::base::units::BLOCK_BYTES;
-use crate::base::{Clock, Error, ErrorKind, Result, SeqNo};
+use crate::base::{Error, ErrorKind, Result, SeqNo};
 use crate::codec::{Codec, FrameForm};
 use crate::format::{
     CheckpointAddress, DriveShape, INDEPENDENT_BLOCKS_MAX, KeySlot, Superblock, chain_start,
 };
-use crate::media::Medium;
+use crate::media::AnyMedium;
 
 /// Bytes of a fill written at once.
 const FILL_BYTES: usize = 1 << 20;
@@ -69,7 +71,7 @@ impl Identity {
     /// # Errors
     /// `Unsupported` if a newer version wrote one; `PermissionDenied` without the drive's key;
     /// `Corrupt` for an incomplete rebuild.
-    pub async fn of_superblocks<M: Medium>(medium: &M) -> Result<Option<Self>> {
+    pub async fn of_superblocks(medium: &dyn AnyMedium) -> Result<Option<Self>> {
         match superblocks::load_any(medium).await {
             // What such a drive lacks, its source has.
             Ok(loaded) if loaded.stored.superblock.incomplete => {
@@ -212,31 +214,35 @@ pub enum Way {
 }
 
 /// What is left of a drive, on a medium that is only read.
-pub struct Wreck<'a, M, C>(Inside<'a, M, C>, Way);
+pub struct Wreck(Inside, Way);
 
-enum Inside<'a, M, C> {
-    Drive(Box<Drive<M, C>>),
-    Records(Box<Salvage<'a, M>>),
+enum Inside {
+    Drive(Box<Drive>),
+    Records(Box<Salvage>),
 }
 
 /// The parts of a wreck's disk, in order.
-pub enum Parts<'s, 'a, M, C> {
+pub enum Parts<'s> {
     /// From a drive that could be opened.
-    Drive(Extract<'s, M, C>),
+    Drive(Extract<'s>),
     /// From records alone.
-    Records(PartsOfRecords<'s, 'a, M>),
+    Records(PartsOfRecords<'s>),
 }
 
 /// Parts from records alone.
-pub struct PartsOfRecords<'s, 'a, M>(&'s mut Salvage<'a, M>);
+pub struct PartsOfRecords<'s>(&'s mut Salvage);
 
-impl<'a, M: Medium + Clone, C: Clock + Clone> Wreck<'a, M, C> {
+impl Wreck {
     /// Finds the best source of what a medium holds. Reads all segments, unless the superblock is
     /// whole and the drive opens.
     ///
     /// # Errors
     /// `InvalidInput` if the medium is smaller than the drive.
-    pub async fn open(medium: &'a M, clock: C, identity: Identity) -> Result<Self> {
+    pub async fn open(
+        medium: Rc<dyn AnyMedium>,
+        clock: Rc<dyn AnyClock>,
+        identity: Identity,
+    ) -> Result<Self> {
         let mut durable = SeqNo(0);
         medium.set_geometry(geometry(&identity.superblock_for(None, durable)))?;
         let attempt = |stored| try_open(medium.clone(), clock.clone(), stored);
@@ -247,7 +253,7 @@ impl<'a, M: Medium + Clone, C: Clock + Clone> Wreck<'a, M, C> {
                 return Ok(Self(Inside::Drive(Box::new(drive)), Way::Superblock));
             }
         }
-        let survey = Survey::of(medium, &identity, durable).await;
+        let survey = Survey::of(&*medium, &identity, durable).await;
         for &(seq, root) in &survey.roots {
             // A root counts only if all before it is there: its leaves are.
             let watermark = survey.watermark.max(seq);
@@ -272,7 +278,7 @@ impl<'a, M: Medium + Clone, C: Clock + Clone> Wreck<'a, M, C> {
     }
 
     /// Returns the parts of the disk from its beginning.
-    pub fn parts(&mut self) -> Parts<'_, 'a, M, C> {
+    pub fn parts(&mut self) -> Parts<'_> {
         match &mut self.0 {
             // A clone is made of it, with the same origin.
             Inside::Drive(drive) => Parts::Drive(Extract::of_itself(drive)),
@@ -328,7 +334,7 @@ impl<'a, M: Medium + Clone, C: Clock + Clone> Wreck<'a, M, C> {
     }
 }
 
-impl<M: Medium, C: Clock> Parts<'_, '_, M, C> {
+impl Parts<'_> {
     /// Returns the next part of the disk; `None` at its end.
     pub async fn next(&mut self) -> Option<Extracted<'_>> {
         match self {
@@ -347,11 +353,11 @@ impl<M: Medium, C: Clock> Parts<'_, '_, M, C> {
 }
 
 /// Opens a drive as a superblock describes it, if that works and all of its map can be read.
-async fn try_open<M: Medium, C: Clock>(
-    medium: M,
-    clock: C,
+async fn try_open(
+    medium: Rc<dyn AnyMedium>,
+    clock: Rc<dyn AnyClock>,
     stored: StoredSuperblock,
-) -> Option<Drive<M, C>> {
+) -> Option<Drive> {
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let limits = Limits::for_rescue();
     let opened = Drive::open_as(medium, clock, options, limits, stored).await;
@@ -379,7 +385,7 @@ fn say_refused(error: &Error) {
 ///
 /// # Errors
 /// Those of [`create()`](super::create()).
-pub async fn create_target<M: Medium>(medium: &M, spec: &Spec) -> Result<()> {
+pub async fn create_target(medium: &dyn AnyMedium, spec: &Spec) -> Result<()> {
     create_as(medium, spec, true).await
 }
 
@@ -387,7 +393,7 @@ pub async fn create_target<M: Medium>(medium: &M, spec: &Spec) -> Result<()> {
 ///
 /// # Errors
 /// `NotADrive`, `Unsupported`, `Corrupt`, `Medium`.
-pub async fn complete_target<M: Medium>(medium: &M) -> Result<()> {
+pub async fn complete_target(medium: &dyn AnyMedium) -> Result<()> {
     let StoredSuperblock { mut superblock, mut slot } = superblocks::load_any(medium).await?.stored;
     (superblock.incomplete, superblock.clean) = (false, true);
     for _ in 0..2 {
@@ -402,10 +408,7 @@ pub async fn complete_target<M: Medium>(medium: &M) -> Result<()> {
 ///
 /// # Errors
 /// Those of [`Drive::write`].
-pub async fn copy_into<M: Medium, C: Clock>(
-    part: &Extracted<'_>,
-    target: &Drive<M, C>,
-) -> Result<()> {
+pub async fn copy_into(part: &Extracted<'_>, target: &Drive) -> Result<()> {
     match part {
         Extracted::Data { offset, bytes } => target.write(*offset, bytes, false).await,
         Extracted::Fill { offset, len, byte: 0 } => {

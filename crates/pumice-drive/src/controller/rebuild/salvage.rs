@@ -9,6 +9,7 @@
 //! returned in their place. Only reads.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use super::super::inspect::{Extracted, Problem, check_frame};
 use super::super::log::records::{Found, check_possible, records};
@@ -24,11 +25,11 @@ use crate::crypt::Cipher;
 use crate::format::{
     BatchHeader, FRAME_BLOCKS_MAX, LEAF_BLOCKS, Record, RecordAddress, Superblock,
 };
-use crate::media::Medium;
+use crate::media::AnyMedium;
 
 /// The disk of a drive whose checkpoints are gone.
-pub(super) struct Salvage<'a, M> {
-    medium: &'a M,
+pub(super) struct Salvage {
+    medium: Rc<dyn AnyMedium>,
     identity: Identity,
     superblock: Superblock,
     pub(super) survey: Survey,
@@ -42,9 +43,9 @@ pub(super) struct Salvage<'a, M> {
     pub(super) doubtful_blocks: u64,
 }
 
-impl<'a, M: Medium> Salvage<'a, M> {
+impl Salvage {
     /// Begins with the first block.
-    pub(super) fn new(medium: &'a M, identity: Identity, survey: Survey) -> Self {
+    pub(super) fn new(medium: Rc<dyn AnyMedium>, identity: Identity, survey: Survey) -> Self {
         Self {
             medium,
             superblock: identity.superblock_for(None, survey.watermark),
@@ -120,7 +121,7 @@ impl<'a, M: Medium> Salvage<'a, M> {
         let mut versions = Versions::new(first, end);
         let (uuid, shape) = (self.identity.uuid, &self.identity.shape);
         for &SegmentUse { segment, generation } in &self.survey.segments {
-            let mut scan = SegmentScan::new(self.medium, uuid, shape, segment, generation);
+            let mut scan = SegmentScan::new(&*self.medium, uuid, shape, segment, generation);
             while let Some((header, body)) = scan.next().await {
                 if !self.survey.counts(&header) {
                     continue;

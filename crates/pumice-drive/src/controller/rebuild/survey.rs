@@ -20,7 +20,7 @@ use crate::format::{
     BATCH_ALIGNMENT, BatchHeader, CheckpointAddress, MetaKind, Record, SEGMENT_HEADER_BYTES,
     SegmentHeader, epoch_of,
 };
-use crate::media::Medium;
+use crate::media::AnyMedium;
 
 #[expect(clippy::cast_possible_truncation, reason = "4096 in the width of offsets in segments")]
 const FIRST_BATCH_OFFSET: u32 = SEGMENT_HEADER_BYTES as u32;
@@ -56,7 +56,7 @@ pub(crate) struct Survey {
 
 impl Survey {
     /// Reads every segment. Everything up to `durable`, the superblock's watermark, is durable.
-    pub(crate) async fn of<M: Medium>(medium: &M, identity: &Identity, durable: SeqNo) -> Self {
+    pub(crate) async fn of(medium: &dyn AnyMedium, identity: &Identity, durable: SeqNo) -> Self {
         let mut survey = Self { watermark: durable, ..Self::default() };
         let mut roots = Vec::new();
         for number in 0..identity.shape.segment_count {
@@ -131,9 +131,9 @@ impl Survey {
     }
 
     /// Returns the generation of a segment in use.
-    async fn generation_of<M: Medium>(
+    async fn generation_of(
         &mut self,
-        medium: &M,
+        medium: &dyn AnyMedium,
         identity: &Identity,
         segment: SegmentId,
     ) -> Option<u64> {
@@ -162,9 +162,9 @@ impl Survey {
         newest
     }
 
-    async fn read_segment<M: Medium>(
+    async fn read_segment(
         &mut self,
-        medium: &M,
+        medium: &dyn AnyMedium,
         identity: &Identity,
         SegmentUse { segment, generation }: SegmentUse,
         roots: &mut Vec<(BatchHeader, CheckpointAddress)>,

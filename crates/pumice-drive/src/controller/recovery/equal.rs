@@ -21,14 +21,14 @@ use super::super::log::{FIRST_BATCH_OFFSET, UNIT, batch_bytes};
 use crate::base::units::len_u32;
 use crate::base::{Error, ErrorKind, Result};
 use crate::format::{BATCH_HEADER_BYTES, BatchHeader};
-use crate::media::{CopyId, Medium};
+use crate::media::{AnyMedium, CopyId};
 
 /// Writes batches that recovery took to all copies that differ. Not durable before a sync.
 ///
 /// # Errors
 /// `Medium`, `NoSpace`.
-pub(crate) async fn make_equal<M: Medium>(
-    medium: &M,
+pub(crate) async fn make_equal(
+    medium: &dyn AnyMedium,
     segment_bytes: u32,
     batches: &[Unproven],
 ) -> Result<()> {
@@ -46,8 +46,8 @@ pub(crate) async fn make_equal<M: Medium>(
 
 /// Returns a batch, and before it the header of the segment if it is the first one, from the first
 /// copy that has all of it.
-async fn read_whole<M: Medium>(
-    medium: &M,
+async fn read_whole(
+    medium: &dyn AnyMedium,
     segment_bytes: u32,
     batch: &Unproven,
 ) -> Option<Vec<u8>> {
@@ -62,7 +62,7 @@ async fn read_whole<M: Medium>(
 
 /// Notes which copies have the batches that recovery took, so that a reader, who cannot make copies
 /// equal, finds one past in all of them.
-pub(super) async fn note_holders<M: Medium>(medium: &M, segment_bytes: u32, batches: &[Unproven]) {
+pub(super) async fn note_holders(medium: &dyn AnyMedium, segment_bytes: u32, batches: &[Unproven]) {
     let mut window = Window::new(medium, segment_bytes);
     for batch in batches {
         let (mut holders, mut end) = (Vec::new(), 0);
@@ -80,11 +80,7 @@ pub(super) async fn note_holders<M: Medium>(medium: &M, segment_bytes: u32, batc
 }
 
 /// Returns a batch as [`read_whole`] does, from one copy, if that has all of it.
-async fn whole_in<M: Medium>(
-    window: &mut Window<'_, M>,
-    copy: CopyId,
-    batch: &Unproven,
-) -> Option<Vec<u8>> {
+async fn whole_in(window: &mut Window<'_>, copy: CopyId, batch: &Unproven) -> Option<Vec<u8>> {
     let &Unproven { segment, offset, checksum, is_first, .. } = batch;
     let medium = window.medium();
     window.read_copy(Some(copy));

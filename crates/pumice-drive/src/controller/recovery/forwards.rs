@@ -11,9 +11,8 @@ use super::READS_AT_ONCE;
 use super::reader::Reader;
 use crate::base::{Error, ErrorKind, Result};
 use crate::format::{ForwardPiece, MetaKind, Root};
-use crate::media::Medium;
 
-impl<M: Medium> Reader<'_, M> {
+impl Reader<'_> {
     /// Reads the forwarding tables that the newest root names. `space` is the segment table of its
     /// checkpoint.
     ///

@@ -15,7 +15,7 @@ use crate::base::{Error, ErrorKind, Lba, Result, SeqNo};
 use crate::format::{
     CheckpointAddress, DirectoryEntry, LEAF_BLOCKS, MetaKind, Root, Snapshot, Superblock,
 };
-use crate::media::Medium;
+use crate::media::AnyMedium;
 
 /// Bytes of leaves that are kept in memory of one map.
 const CACHE_BYTES: usize = 2 << 20;
@@ -37,8 +37,8 @@ impl KeptMap {
     ///
     /// # Errors
     /// `Medium`, `Corrupt`.
-    pub(crate) async fn open<M: Medium>(
-        medium: &M,
+    pub(crate) async fn open(
+        medium: &dyn AnyMedium,
         present: &Superblock,
         entry: &Snapshot,
         forwards: &Forwards,
@@ -78,9 +78,9 @@ impl KeptMap {
 
     /// Returns which of some frames of a use of a segment the snapshot names. Where a leaf cannot
     /// be read, it may name any.
-    pub(crate) async fn names<M: Medium>(
+    pub(crate) async fn names(
         &mut self,
-        medium: &M,
+        medium: &dyn AnyMedium,
         of: SegmentUse,
         frames: &[(Lba, FramePlace)],
     ) -> Vec<bool> {
@@ -112,7 +112,7 @@ impl KeptMap {
     }
 
     /// Loads leaves side by side, as far as they can be read.
-    async fn load<M: Medium>(&mut self, medium: &M, leaves: Vec<u64>) {
+    async fn load(&mut self, medium: &dyn AnyMedium, leaves: Vec<u64>) {
         let Self { superblock, map, space, moved, .. } = self;
         let reader = &Reader::of_kept(medium, superblock, moved);
         reader.widen(space.segment_count());

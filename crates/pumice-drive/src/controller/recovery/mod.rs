@@ -42,7 +42,7 @@ use super::space::Space;
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorKind, Result, SegmentId};
 use crate::format::{Root, Stream, Superblock};
-use crate::media::Medium;
+use crate::media::AnyMedium;
 
 pub(crate) use equal::make_equal;
 pub(crate) use kept_map::KeptMap;
@@ -102,8 +102,8 @@ pub(crate) struct Recovered {
 /// # Errors
 /// `Medium`; `Corrupt` when durable parts of the log or of the checkpoint are missing;
 /// `InvalidInput` when the log changes more leaves than the limits allow.
-pub(crate) async fn recover<M: Medium>(
-    medium: &M,
+pub(crate) async fn recover(
+    medium: &dyn AnyMedium,
     superblock: &Superblock,
     settings: Settings,
     limits: Limits,
@@ -153,8 +153,8 @@ struct Checkpointed {
     core: Core,
 }
 
-async fn checkpointed<M: Medium>(
-    reader: &Reader<'_, M>,
+async fn checkpointed(
+    reader: &Reader<'_>,
     settings: Settings,
     limits: Limits,
 ) -> Result<Checkpointed> {
@@ -200,8 +200,8 @@ fn tails_of(root: &Root) -> [Option<Tail>; Stream::COUNT] {
 ///
 /// # Errors
 /// `Medium`, `Corrupt`.
-pub(crate) async fn restore<M: Medium>(
-    medium: &M,
+pub(crate) async fn restore(
+    medium: &dyn AnyMedium,
     superblock: &Superblock,
     settings: Settings,
     limits: Limits,
@@ -231,8 +231,8 @@ pub(crate) async fn restore<M: Medium>(
 ///
 /// # Errors
 /// `Medium`, `Corrupt`.
-pub(crate) async fn kept_disk<M: Medium>(
-    medium: &M,
+pub(crate) async fn kept_disk(
+    medium: &dyn AnyMedium,
     superblock: &Superblock,
     map_cache_bytes: usize,
     forwards: &Forwards,

@@ -29,7 +29,7 @@ use crate::format::{
     MetadataAddress, OpenedSegment, RecordAddress, Root, SEGMENT_HEADER_BYTES,
     SNAPSHOTS_IN_A_PIECE, SNAPSHOTS_MAX, Stream, StreamTail, Superblock, TableEntry, decode_page,
 };
-use crate::media::Medium;
+use crate::media::AnyMedium;
 
 /// Most entries of the list of snapshots.
 const LISTED_MAX: usize = SNAPSHOTS_MAX + CLONES_MAX;
@@ -49,8 +49,8 @@ pub(super) struct Checkpoint {
 }
 
 /// Reads metadata of a drive that is not open yet.
-pub(crate) struct Reader<'a, M> {
-    medium: &'a M,
+pub(crate) struct Reader<'a> {
+    medium: &'a dyn AnyMedium,
     superblock: &'a Superblock,
     buffers: Buffers,
     decompressor: RefCell<Decompressor>,
@@ -62,9 +62,9 @@ pub(crate) struct Reader<'a, M> {
     segment_count: Cell<u32>,
 }
 
-impl<'a, M: Medium> Reader<'a, M> {
+impl<'a> Reader<'a> {
     /// Creates a reader for the drive of a superblock.
-    pub(crate) fn new(medium: &'a M, superblock: &'a Superblock) -> Self {
+    pub(crate) fn new(medium: &'a dyn AnyMedium, superblock: &'a Superblock) -> Self {
         Self {
             medium,
             superblock,
@@ -77,7 +77,11 @@ impl<'a, M: Medium> Reader<'a, M> {
     }
 
     /// Creates a reader for what the root of a snapshot names, which may have been moved.
-    pub(crate) fn of_kept(medium: &'a M, superblock: &'a Superblock, forwards: &Forwards) -> Self {
+    pub(crate) fn of_kept(
+        medium: &'a dyn AnyMedium,
+        superblock: &'a Superblock,
+        forwards: &Forwards,
+    ) -> Self {
         Self { moved: Some(forwards.of_metadata()), ..Self::new(medium, superblock) }
     }
 

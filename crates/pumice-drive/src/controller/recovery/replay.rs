@@ -15,19 +15,18 @@ use super::{READS_AT_ONCE, Reader};
 use crate::base::units::format_size;
 use crate::base::{Error, ErrorKind, Result, SegmentId};
 use crate::format::{Record, Stream};
-use crate::media::Medium;
 
 /// A replay under way.
-pub(super) struct Replay<'a, M> {
-    reader: Reader<'a, M>,
+pub(super) struct Replay<'a> {
+    reader: Reader<'a>,
     core: Core,
     /// Bytes of leaves that the log may change.
     changed_bytes_max: usize,
 }
 
-impl<'a, M: Medium> Replay<'a, M> {
+impl<'a> Replay<'a> {
     /// Begins with what the newest checkpoint says.
-    pub(super) fn new(reader: Reader<'a, M>, core: Core, changed_bytes_max: usize) -> Self {
+    pub(super) fn new(reader: Reader<'a>, core: Core, changed_bytes_max: usize) -> Self {
         Self { reader, core, changed_bytes_max }
     }
 

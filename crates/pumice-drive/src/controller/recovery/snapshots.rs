@@ -16,9 +16,8 @@ use crate::format::{
     CheckpointAddress, MetaKind, MetadataAddress, Root, Snapshot, Stream, Superblock,
     decode_snapshots,
 };
-use crate::media::Medium;
 
-impl<M: Medium> Reader<'_, M> {
+impl Reader<'_> {
     /// Reads the snapshots that the root at `newest` lists, and where what they name was moved.
     /// `space` is the segment table of its checkpoint.
     ///

@@ -116,7 +116,7 @@ fn moving_records_that_grow_leaves_trims_their_reserve() {
 }
 
 /// Fills a thin drive with blocks of noise in order until it refuses; returns how many it took.
-fn fill_in_order(world: &World, drive: &TestDrive) -> u64 {
+fn fill_in_order(world: &World, drive: &Drive) -> u64 {
     let mut random = random(9);
     for lba in 0..drive.size_bytes() / BLOCK {
         let data = payload::noise(&mut random, BLOCK_BYTES);
@@ -176,9 +176,9 @@ fn read_errors_that_pass_leave_nothing_behind() {
     };
     overwrite(1000);
     let read_errors = Trigger::Probability(0.02);
-    drive.medium().set_plan(FaultPlan { read_errors, ..FaultPlan::default() });
+    drive.layers().set_plan(FaultPlan { read_errors, ..FaultPlan::default() });
     overwrite(3000);
-    drive.medium().set_plan(FaultPlan::default());
+    drive.layers().set_plan(FaultPlan::default());
     overwrite(4000);
     let stuck = drive.core().space().views().filter(|view| view.is_stuck).count();
     assert_eq!(stuck, 0, "segments that cannot be emptied, though all of them can be read");
@@ -363,7 +363,7 @@ fn what_moving_costs_is_learned_once() {
         }
     }
     let mut random = random(1);
-    let mut overwrite = |drive: &TestDrive, bytes: u64| {
+    let mut overwrite = |drive: &Drive, bytes: u64| {
         let before = drive.info();
         for number in 0..bytes / BLOCK {
             let lba = random.random_range(0..hot / BLOCK);
@@ -405,9 +405,9 @@ fn a_medium_that_fails_for_a_while_does_not_fill_a_drive() {
     };
     assert_eq!(overwrite(2000), 0);
     let read_errors = Trigger::Probability(1.0);
-    drive.medium().set_plan(FaultPlan { read_errors, ..FaultPlan::default() });
+    drive.layers().set_plan(FaultPlan { read_errors, ..FaultPlan::default() });
     assert!(overwrite(1000) > 100, "too tame a test");
-    drive.medium().set_plan(FaultPlan::default());
+    drive.layers().set_plan(FaultPlan::default());
     world.run(world.runtime.sleep_ns(30_000_000_000));
     assert_eq!(overwrite(1000), 0, "the medium can be read again");
     world.kill(drive);
@@ -434,7 +434,7 @@ fn longest_write_beside_scattered_moves(seed: u64) -> u64 {
     for number in 0..30_000 {
         if number == 12_000 {
             let latency_ns = 1_000_000..=1_000_000;
-            drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+            drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
         }
         let place = if number < 12_000 { number } else { random.random_range(0..12_000) };
         let data = payload::noise(&mut random, BLOCK_BYTES);

@@ -17,7 +17,7 @@ fn blocks(size_bytes: u64, segments: u64) -> Spec {
     Spec { frame_form: FrameForm::Blocks, ..small(size_bytes, segments) }
 }
 
-fn frame_of(drive: &TestDrive, lba: u64) -> FramePlace {
+fn frame_of(drive: &Drive, lba: u64) -> FramePlace {
     match drive.core().map().peek(Lba(lba)).resident().0 {
         Mapping::Frame { place, .. } => place,
         other => panic!("LBA {lba} is {other:?}"),
@@ -25,7 +25,7 @@ fn frame_of(drive: &TestDrive, lba: u64) -> FramePlace {
 }
 
 /// Reads a block; checks it against `data` and returns how many bytes of the medium it took.
-fn read_block(world: &World, drive: &TestDrive, data: &[u8], block: usize) -> u64 {
+fn read_block(world: &World, drive: &Drive, data: &[u8], block: usize) -> u64 {
     let before = drive.info().operations.media_read_bytes;
     let at = block * BLOCK_BYTES;
     let read = world.read(drive, at as u64, BLOCK_BYTES).unwrap();
@@ -81,7 +81,7 @@ fn garbage_collection_keeps_the_blocks_that_can_still_be_read() {
         }
         let lost = 7;
         world.flip(place.segment.0, place.offset + place.record_bytes - 3);
-        let is_whole = |drive: &TestDrive| {
+        let is_whole = |drive: &Drive| {
             for block in (0..8).filter(|block| ![lost, 4].contains(block)) {
                 read_block(&world, drive, &data, block);
             }
@@ -184,12 +184,12 @@ fn a_reader_in_order_reads_each_frame_once() {
     world.write(&drive, 0, &data).unwrap();
     let drive = world.reopen(drive);
     world.run(drive.load_range(Lba(0), 256)).unwrap();
-    let before = drive.medium().inner().counts().reads;
+    let before = drive.layers().inner().counts().reads;
     for at in (0..data.len()).step_by(BLOCK_BYTES) {
         let read = world.read(&drive, at as u64, BLOCK_BYTES).unwrap();
         assert!(read == data[at..at + BLOCK_BYTES]);
     }
-    let reads = drive.medium().inner().counts().reads - before;
+    let reads = drive.layers().inner().counts().reads - before;
     // The first read is not known to have a successor.
     assert!(reads <= 256 / 8 + 1, "{reads} reads for 32 frames");
     world.kill(drive);
@@ -301,7 +301,7 @@ fn frames_of_independent_blocks_have_at_most_eight() {
 }
 
 /// Returns a drive of 1 MiB of text, and the text.
-fn written(segments: u64, seed: u64) -> (World, Rc<TestDrive>, Vec<u8>) {
+fn written(segments: u64, seed: u64) -> (World, Rc<Drive>, Vec<u8>) {
     let world = World::new(blocks(SIZE, segments));
     let drive = world.open();
     let data = payload::text(&mut random(seed), 1 << 20);
@@ -311,7 +311,7 @@ fn written(segments: u64, seed: u64) -> (World, Rc<TestDrive>, Vec<u8>) {
 }
 
 /// Checks that a block of each frame is read alone.
-fn assert_read_alone(world: &World, drive: &TestDrive, data: &[u8]) {
+fn assert_read_alone(world: &World, drive: &Drive, data: &[u8]) {
     world.run(drive.load_range(Lba(0), (data.len() / BLOCK_BYTES) as u64)).unwrap();
     let frames = data.len() / BLOCK_BYTES / 8;
     // No two reads follow each other.
@@ -375,7 +375,7 @@ fn recompressed_frames_of_independent_blocks_are_solid() {
 fn a_rebuilt_drive_of_independent_blocks_is_one_again() {
     let (world, drive, data) = written(8, 13);
     world.close(drive);
-    let identity = world.run(Identity::of_superblocks(&world.medium())).unwrap().unwrap();
+    let identity = world.run(Identity::of_superblocks(&world.memory)).unwrap().unwrap();
     let uuid = uuid::Uuid::from_u128(7);
     assert_eq!(identity.spec(uuid, None).frame_form, FrameForm::Blocks);
     // Without a codec there is nothing to divide.

@@ -12,16 +12,16 @@ fn options() -> OpenOptions {
     OpenOptions { bookmark: true, ..OpenOptions::default() }
 }
 
-fn open(world: &World, name: &str) -> Rc<TestDrive> {
-    let opening = Drive::open_snapshot(world.medium(), world.runtime.clone(), name, options());
+fn open(world: &World, name: &str) -> Rc<Drive> {
+    let opening = Drive::open_snapshot(world.medium(), world.runtime.clock(), name, options());
     world.run(opening).unwrap()
 }
 
-fn bookmark(disk: &Disk, drive: &TestDrive, name: &str) -> SnapshotInfo {
+fn bookmark(disk: &Disk, drive: &Drive, name: &str) -> SnapshotInfo {
     disk.world.run(drive.bookmark_snapshot(name)).unwrap()
 }
 
-fn change_some(disk: &mut Disk, drive: &TestDrive) {
+fn change_some(disk: &mut Disk, drive: &Drive) {
     disk.write_some(drive, 6);
     let at = disk.random.random_range(0..SIZE / BLOCK - 40) * BLOCK;
     disk.world.run(drive.trim(at, 30 * BLOCK, false)).unwrap();
@@ -29,7 +29,7 @@ fn change_some(disk: &mut Disk, drive: &TestDrive) {
 }
 
 /// Empties every full segment of frames, so that nothing in them is where it was.
-fn move_all(world: &World, drive: &TestDrive) {
+fn move_all(world: &World, drive: &Drive) {
     world.run(drive.flush()).unwrap();
     let full: Vec<SegmentId> = {
         let core = drive.core();
@@ -56,7 +56,7 @@ fn move_all(world: &World, drive: &TestDrive) {
 
 /// Returns how many blocks were reported as changed, and how many differ, having checked that all
 /// of these are among those.
-fn compare(disk: &Disk, from: (&TestDrive, &[u8]), to: (&TestDrive, &[u8])) -> [u64; 2] {
+fn compare(disk: &Disk, from: (&Drive, &[u8]), to: (&Drive, &[u8])) -> [u64; 2] {
     let changed = changed(&disk.world, from.0, to.0);
     let mut counts = [0, 0];
     let blocks = from.1.chunks(BLOCK_BYTES).zip(to.1.chunks(BLOCK_BYTES));
@@ -167,7 +167,7 @@ fn a_bookmark_holds_its_map_only_and_stays_as_it_is() {
     let info = bookmark(&disk, &drive, "a");
     assert!(info.is_bookmark && info.live_bytes == 0 && !info.yields, "{info:?}");
     assert!(info.alone_bytes < before, "{} of {before}", info.alone_bytes);
-    let retained = |drive: &TestDrive| {
+    let retained = |drive: &Drive| {
         let core = drive.core();
         let kept = core.snapshots().kept();
         kept.iter().map(|kept| (kept.named.clone(), kept.retained.clone())).collect::<Vec<_>>()
@@ -223,14 +223,13 @@ fn nothing_is_read_by_a_bookmark() {
     disk.world.close(drive);
     let closed = Drive::open_snapshot(
         disk.world.medium(),
-        disk.world.runtime.clone(),
+        disk.world.runtime.clock(),
         "a",
         Default::default(),
     );
     assert_eq!(kind(disk.world.run(closed)), Some(ErrorKind::InvalidInput));
     let mut ignore = |_| ();
-    let medium = disk.world.medium();
-    let checking = check_snapshot(&medium, "a", Depth::Full, &mut ignore);
+    let checking = check_snapshot(&disk.world.memory, "a", Depth::Full, &mut ignore);
     assert_eq!(disk.world.run(checking).unwrap().problems, []);
 }
 
@@ -250,10 +249,10 @@ fn power_loss_leaves_a_snapshot_or_a_bookmark() {
         let world = World { seed: step, ..disk.world.copy() };
         let plan = FaultPlan { latency_ns: 1_000_000..=1_000_000, ..FaultPlan::default() };
         let drive = world.open();
-        drive.medium().set_plan(plan);
+        drive.layers().set_plan(plan);
         let bookmark = async { drive.bookmark_snapshot("a").await.unwrap() };
         let ended = world.run(world.runtime.timeout(step * 500_000, bookmark)).is_some();
-        world.run(drive.medium().crash()).unwrap();
+        world.run(drive.layers().crash()).unwrap();
         world.kill(drive);
         let drive = world.open();
         let is_bookmark = drive.snapshots()[0].is_bookmark;

@@ -11,13 +11,13 @@ const SIZE: u64 = 4 << 20;
 /// How often the tests look.
 const LOOK_NS: u64 = 100_000;
 
-fn slow_down(drive: &TestDrive) {
+fn slow_down(drive: &Drive) {
     let latency_ns = 1_000_000..=1_000_000;
-    drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+    drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
 }
 
 /// Lets a checkpoint run as a task of its own and calls `look` until it has ended.
-fn checkpoint_watched(world: &World, drive: &Rc<TestDrive>, mut look: impl FnMut()) {
+fn checkpoint_watched(world: &World, drive: &Rc<Drive>, mut look: impl FnMut()) {
     let checkpointing = drive.clone();
     world.runtime.spawn(async move { checkpointing.checkpoint().await.unwrap() });
     world.run(async {
@@ -90,7 +90,7 @@ fn each_superblock_slot_is_durable_before_the_other_is_written() {
     let medium = world.medium();
     let mut opened = None;
     let order = superblock_order(&world, &medium, async {
-        let opening = Drive::open(medium.clone(), world.runtime.clone(), OpenOptions::default());
+        let opening = Drive::open(medium.clone(), world.runtime.clock(), OpenOptions::default());
         opened = Some(opening.await.unwrap());
     });
     assert_eq!(order, "swsws", "opening");
@@ -116,7 +116,7 @@ fn what_the_checkpoint_before_named_is_live_until_both_slots_have_moved() {
     drive.with_core(|core| core.map_mut().touch_leaf(0));
     let old: Vec<_> = drive.core().metadata();
     let before = drive.info();
-    let counts = drive.medium().inner().counts();
+    let counts = drive.layers().inner().counts();
     slow_down(&drive);
     let mut looks = 0;
     checkpoint_watched(&world, &drive, || {
@@ -128,7 +128,7 @@ fn what_the_checkpoint_before_named_is_live_until_both_slots_have_moved() {
         assert_eq!(info.free_segments, drive.core().space().free_count());
         looks += 1;
     });
-    let used = drive.medium().inner().counts() - counts;
+    let used = drive.layers().inner().counts() - counts;
     assert_eq!((used.superblock_writes, used.syncs), (2, 3));
     // Append, sync, and twice a superblock and a sync.
     assert!(looks >= 60, "too tame a test: {looks}");
@@ -143,7 +143,7 @@ fn what_the_checkpoint_before_named_is_live_until_both_slots_have_moved() {
 
 /// A drive on which a checkpoint has failed for lack of space after its first list; and the
 /// segments that were taken away.
-fn failed_for_space() -> (World, Rc<TestDrive>, Vec<SegmentId>) {
+fn failed_for_space() -> (World, Rc<Drive>, Vec<SegmentId>) {
     // A table of 16 KB: it no longer fits when leaf, page and page list do.
     let world = World::new(small(SIZE, 500));
     // Without garbage collection, which would make room.

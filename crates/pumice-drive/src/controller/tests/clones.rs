@@ -29,14 +29,14 @@ pub(super) fn registered(number: u32) -> RegisteredClone {
 
 impl Clone {
     /// Makes a clone of the disk of this moment, through a snapshot of this name.
-    pub(super) fn of(disk: &mut Disk, drive: &TestDrive, name: &str, number: u32) -> Self {
+    pub(super) fn of(disk: &mut Disk, drive: &Drive, name: &str, number: u32) -> Self {
         Self::with(disk, drive, (name, number), small(CLONE_SIZE, 24))
     }
 
     /// The same, with other properties.
     pub(super) fn with(
         disk: &mut Disk,
-        drive: &TestDrive,
+        drive: &Drive,
         (name, number): (&str, u32),
         spec: Spec,
     ) -> Self {
@@ -61,21 +61,22 @@ impl Clone {
     }
 
     /// Opens what it reads from, beside the drive that may be open for writing.
-    pub(super) fn origin(&self) -> Result<Rc<TestDrive>> {
+    pub(super) fn origin(&self) -> Result<Rc<Drive>> {
         let (runtime, plan) = (self.world.runtime.clone(), self.world.plan.clone());
-        let medium = TestMedium::layered(self.memory_of_origin.clone(), &runtime, 0, plan);
+        let count = Count::new(self.memory_of_origin.clone());
+        let medium = Rc::new(Fault::new(count, runtime.clone(), 0, plan));
         let options = OpenOptions::default();
         let wanted = (self.world.spec.uuid, &self.wanted);
-        self.world.run(Drive::open_origin(medium, runtime, wanted, options))
+        self.world.run(Drive::open_origin(medium, runtime.clock(), wanted, options))
     }
 
-    pub(super) fn open(&self) -> Rc<TestDrive> {
+    pub(super) fn open(&self) -> Rc<Drive> {
         let drive = self.world.open();
         drive.set_origin(self.origin().unwrap()).unwrap();
         drive
     }
 
-    pub(super) fn change(&mut self, drive: &TestDrive) {
+    pub(super) fn change(&mut self, drive: &Drive) {
         let len = self.random.random_range(1..300 << 10);
         let offset = self.random.random_range(0..=CLONE_SIZE - len as u64);
         let (from, end) = (offset as usize, offset as usize + len);
@@ -99,13 +100,13 @@ impl Clone {
         }
     }
 
-    pub(super) fn trim_all(&mut self, drive: &TestDrive) {
+    pub(super) fn trim_all(&mut self, drive: &Drive) {
         self.world.run(drive.trim(0, CLONE_SIZE, false)).unwrap();
         self.plain.fill(0);
     }
 
     /// Compares the disk, what is said about it, and the image that is taken out of it.
-    pub(super) fn compare(&self, drive: &TestDrive) {
+    pub(super) fn compare(&self, drive: &Drive) {
         let len = self.plain.len();
         assert!(self.world.read(drive, 0, len).unwrap() == self.plain, "the disk");
         let mut at = 0;
@@ -217,13 +218,13 @@ fn a_snapshot_with_clones_is_not_deleted() {
     for number in 1..=5 {
         disk.world.run(template.register_clone("golden", registered(number))).unwrap();
     }
-    let refused = |template: &TestDrive, error: Error| {
+    let refused = |template: &Drive, error: Error| {
         assert_eq!(error.kind(), ErrorKind::Busy);
         let what = error.to_string();
         assert!(what.contains("/vm/1.pumice, /vm/2.pumice, /vm/3.pumice and 2 more"), "{what}");
         assert_eq!(super::snapshots::names(template), ["a", "golden"]);
     };
-    let delete = |template: &TestDrive| disk.world.run(template.delete_snapshot("golden"));
+    let delete = |template: &Drive| disk.world.run(template.delete_snapshot("golden"));
     refused(&template, delete(&template).unwrap_err());
     refused(&template, disk.world.run(template.delete_snapshots(&["a", "golden"])).unwrap_err());
     refused(&template, disk.world.run(template.roll_back("a", true)).map(|_| ()).unwrap_err());
@@ -262,7 +263,7 @@ fn a_snapshot_with_clones_does_not_yield() {
     let yields = NewSnapshot { yields: true, ..new("golden", 7) };
     disk.world.run(template.create_snapshot(yields)).unwrap();
     disk.world.run(template.register_clone("golden", registered(1))).unwrap();
-    let fill = |template: &TestDrive, random: &mut Random| {
+    let fill = |template: &Drive, random: &mut Random| {
         (0..400).try_for_each(|step: u64| {
             let data = payload::noise(random, 1 << 20);
             disk.world.write(template, (step % 8) << 20, &data)
@@ -387,7 +388,7 @@ fn snapshots_of_a_clone_read_from_its_origin_too() {
     let name = "a";
     let opening = Drive::open_snapshot(
         clone.world.medium(),
-        clone.world.runtime.clone(),
+        clone.world.runtime.clock(),
         name,
         OpenOptions::default(),
     );

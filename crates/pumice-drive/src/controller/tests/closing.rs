@@ -15,7 +15,7 @@ fn close_under_a_write(seal: bool) {
     let drive = world.open();
     world.write(&drive, 0, &[1; 5000]).unwrap();
     let latency_ns = 1_000_000..=1_000_000;
-    drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+    drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
     let late = async {
         // The flush is an append of one millisecond; the checkpoint appends for another and syncs
         // for a third; then come the superblocks, with a write and a sync each. The last of them
@@ -36,11 +36,11 @@ fn close_under_a_write(seal: bool) {
             drive.with_core(|core| core.seal(Stream::Host));
         }
     };
-    let before = drive.medium().inner().counts().superblock_writes;
+    let before = drive.layers().inner().counts().superblock_writes;
     let (closed, ()) = world.run(join(drive.close(), late));
     assert_eq!(kind(closed), Some(ErrorKind::Busy), "seal: {seal}");
     // Those of the checkpoint, which does not say that the drive was closed in order.
-    assert_eq!(drive.medium().inner().counts().superblock_writes, before + 2);
+    assert_eq!(drive.layers().inner().counts().superblock_writes, before + 2);
     world.kill(drive);
     let drive = world.open();
     assert!(!drive.info().was_clean, "seal: {seal}");
@@ -64,7 +64,7 @@ fn no_task_holds_a_drive_that_was_closed() {
         world.write(&drive, 0, &[1; 5000]).unwrap();
         if sync_fails {
             let sync_errors = Trigger::Probability(1.0);
-            drive.medium().set_plan(FaultPlan { sync_errors, ..FaultPlan::default() });
+            drive.layers().set_plan(FaultPlan { sync_errors, ..FaultPlan::default() });
         }
         let begun_ns = world.runtime.now_ns();
         assert_eq!(world.run(drive.close()).is_err(), sync_fails);
@@ -99,7 +99,7 @@ fn no_checkpoint_follows_the_mark_of_an_orderly_end() {
         assert_eq!(kind(world.run(drive.checkpoint())), Some(ErrorKind::Poisoned));
         let end = drive.core().log().chain_end();
         world.kill(drive);
-        let superblock = world.run(superblocks::load(&world.medium())).unwrap().stored.superblock;
+        let superblock = world.run(superblocks::load(&world.memory)).unwrap().stored.superblock;
         assert!(superblock.clean, "moment {moment}");
         assert_eq!((superblock.watermark, superblock.watermark_checksum), (end.seq, end.checksum));
     }
@@ -115,7 +115,7 @@ fn a_superblock_names_the_checksum_of_the_batch_that_it_calls_durable() {
         world.run(drive.write(0, &[round; 5000], true)).unwrap();
         world.run(drive.checkpoint()).unwrap();
         let end = drive.core().log().chain_end();
-        let superblock = world.run(superblocks::load(&world.medium())).unwrap().stored.superblock;
+        let superblock = world.run(superblocks::load(&world.memory)).unwrap().stored.superblock;
         assert_eq!((superblock.watermark, superblock.watermark_checksum), (end.seq, end.checksum));
     }
 }

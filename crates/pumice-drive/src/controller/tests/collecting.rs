@@ -66,7 +66,7 @@ fn a_disturbed_reading_damages_nothing() {
         world.write(&drive, offset as u64, &data).unwrap();
         plain[offset..offset + data.len()].copy_from_slice(&data);
     }
-    drive.medium().set_plan(FaultPlan::default());
+    drive.layers().set_plan(FaultPlan::default());
     world.close(drive);
     world.plan = FaultPlan::default();
     let drive = world.open();
@@ -108,7 +108,7 @@ fn a_victim_is_emptied_of_what_is_still_on_its_way() {
         world.seed = seed;
         let drive = world.open();
         let latency_ns = 500_000_000..=500_000_000;
-        drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+        drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
         let plain = payload::noise(&mut random(seed), 5 << 20);
         for (number, data) in plain.chunks(64 << 10).enumerate() {
             world.write(&drive, (number * (64 << 10)) as u64, data).unwrap();

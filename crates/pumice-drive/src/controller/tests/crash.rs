@@ -42,7 +42,7 @@ struct Journal {
 type Shared = Rc<RefCell<Journal>>;
 
 struct Client {
-    drive: Rc<TestDrive>,
+    drive: Rc<Drive>,
     clock: Runtime,
     journal: Shared,
     random: Random,
@@ -221,7 +221,7 @@ fn live(world: &World, random: &mut Random, disk: &mut Vec<u8>, met: &mut Met) {
     let moment_ns = random.random_range(0..40_000_000);
     let crash = world.run(async {
         world.runtime.sleep_ns(moment_ns).await;
-        drive.medium().crash().await.unwrap()
+        drive.layers().crash().await.unwrap()
     });
     world.kill(drive);
     let drive = world.open();
@@ -282,7 +282,7 @@ fn power_loss_while_opening_or_closing_loses_nothing() {
         world.seed = seed;
         let (medium, moment_ns) = (world.medium(), random.random_range(0..40_000_000));
         let clock = world.runtime.clone();
-        let opening = Drive::open(medium.clone(), clock.clone(), OpenOptions::default());
+        let opening = Drive::open(medium.clone(), clock.clock(), OpenOptions::default());
         let life = async {
             let drive = opening.await.unwrap();
             drive.close().await.unwrap()
@@ -312,7 +312,7 @@ fn power_loss_while_opening_after_a_kill_leaves_a_drive_that_opens() {
         let medium = world.medium();
         let clock = world.runtime.clone();
         let options = OpenOptions::default();
-        let open = || Drive::open_without_tasks(medium.clone(), clock.clone(), options);
+        let open = || Drive::open_without_tasks(medium.clone(), clock.clock(), options);
         let data = unique(&mut random, 100_000);
         let drive = Rc::new(world.run(open()).unwrap());
         let writer = drive.clone();

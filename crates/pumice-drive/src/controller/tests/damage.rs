@@ -67,7 +67,7 @@ fn what_cannot_be_read_is_not_given_up_at_once() {
         }
         let from = place.offset + 8192;
         let range = BadRange::unreadable(Region::Segment(place.segment), from..from + 512);
-        drive.medium().add_bad_range(range);
+        drive.layers().add_bad_range(range);
         let live = || drive.core().space().live_bytes_of(place.segment);
         world.run(drive.empty_victim(place.segment)).unwrap();
         assert_eq!(live(), place.record_bytes, "the frame was given up, or more was left");
@@ -111,7 +111,7 @@ fn what_cannot_be_read_refuses_no_write() {
             if let Lookup::Run(Mapping::Frame { place, .. }, _) = core.map().peek(lba) {
                 let region = Region::Segment(place.segment);
                 let at = place.offset + 4096;
-                drive.medium().add_bad_range(BadRange::unreadable(region, at..at + 512));
+                drive.layers().add_bad_range(BadRange::unreadable(region, at..at + 512));
                 bad += 1;
             }
         }
@@ -480,9 +480,9 @@ fn one_superblock_is_enough_and_epochs_stay_unique() {
 fn the_newer_of_two_superblocks_counts() {
     for slot in 0..2 {
         let (world, _) = written();
-        let mut newest = world.run(superblocks::load(&world.medium())).unwrap().stored.superblock;
-        world.run(superblocks::store_next(&world.medium(), slot, &mut newest)).unwrap();
-        assert_eq!(world.run(superblocks::load(&world.medium())).unwrap().stored.slot, slot);
+        let mut newest = world.run(superblocks::load(&world.memory)).unwrap().stored.superblock;
+        world.run(superblocks::store_next(&world.memory, slot, &mut newest)).unwrap();
+        assert_eq!(world.run(superblocks::load(&world.memory)).unwrap().stored.slot, slot);
     }
 }
 
@@ -528,7 +528,7 @@ fn read_only_writes_nothing() {
     assert_eq!(kind(world.run(drive.write_zeroes(0, 1, false, false))), refused);
     world.run(drive.flush()).unwrap();
     world.run(drive.close()).unwrap();
-    let counts = drive.medium().inner().counts();
+    let counts = drive.layers().inner().counts();
     assert_eq!((counts.appends, counts.superblock_writes, counts.discards), (0, 0, 0));
     world.kill(drive);
     assert_eq!(world.medium_checksum(), before);
@@ -539,7 +539,7 @@ fn wrong_bytes_from_the_bus_are_noticed_and_the_next_read_is_right() {
     let (world, data) = written();
     let drive = world.open();
     let once = crate::media::layer::Trigger::Nth(1);
-    drive.medium().set_plan(FaultPlan { read_corruptions: once, ..FaultPlan::default() });
+    drive.layers().set_plan(FaultPlan { read_corruptions: once, ..FaultPlan::default() });
     // The bit may fall into what the read unit adds around the frame.
     match world.read(&drive, 0, 32 << 10) {
         Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt),

@@ -35,7 +35,7 @@ impl World {
         let memory = MemMedium::new(medium_bytes).with_cipher(cipher);
         let runtime = Runtime::simulated();
         let world = Self { runtime, spec, memory, plan: FaultPlan::default(), seed: 0 };
-        world.run(create(&world.medium(), &world.spec)).unwrap();
+        world.run(create(&world.memory, &world.spec)).unwrap();
         world
     }
 
@@ -184,7 +184,7 @@ fn without_its_key_nothing_is_opened_and_nothing_changed() {
     assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error:?}");
     let (_, other) = with_keys(world.spec.clone(), Randomness::seeded(2));
     refuse(other);
-    let locked = world.run(Locked::on(&world.medium())).unwrap().unwrap();
+    let locked = world.run(Locked::on(&world.memory)).unwrap().unwrap();
     let kinds: Vec<SlotKind> = locked.slots().iter().map(|slot| slot.kind).collect();
     assert_eq!(kinds, [SlotKind::Key, SlotKind::Recovery]);
     let error = locked.unlock(&secret(2), Randomness::seeded(1)).unwrap_err();
@@ -193,7 +193,7 @@ fn without_its_key_nothing_is_opened_and_nothing_changed() {
         let cipher = locked.unlock(&right, Randomness::seeded(1)).unwrap();
         let drive = world.with_cipher(cipher).open();
         assert!(world.read(&drive, 0, 16 * BLOCK_BYTES).is_ok());
-        drive.clock.drop_tasks();
+        runtime(&drive).drop_tasks();
     }
     // Keys for a drive that has none.
     let plain = World::new(small(4 << 20, 4));
@@ -353,9 +353,9 @@ fn key_slots_change_at_once_or_not_at_all() {
     let drive = world.open();
     world.write(&drive, 0, &text(8, 1)).unwrap();
     world.close(drive);
-    let change = |change: &KeyChange| world.run(change_keys(&world.medium(), change, 3));
+    let change = |change: &KeyChange| world.run(change_keys(&world.memory, change, 3));
     let opens = |secret: &Secret| {
-        let locked = world.run(Locked::on(&world.medium())).unwrap().unwrap();
+        let locked = world.run(Locked::on(&world.memory)).unwrap().unwrap();
         let cipher = locked.unlock(secret, Randomness::seeded(4));
         cipher.is_ok_and(|cipher| {
             let world = world.with_cipher(cipher);
@@ -419,9 +419,9 @@ fn a_snapshot_is_sent_in_the_clear_and_received_encrypted() {
     let info = world.run(drive.create_snapshot(new)).unwrap();
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     world.close(drive);
-    let view = world.run(Drive::open_snapshot(world.medium(), world.runtime.clone(), "a", options));
+    let view = world.run(Drive::open_snapshot(world.medium(), world.runtime.clock(), "a", options));
     let view = view.unwrap();
-    let mut send = Send::new(View { disk: &*view, info: &info }, None, 0).unwrap();
+    let mut send = Send::new(View { disk: &view, info: &info }, None, 0).unwrap();
     let mut sent = Vec::new();
     while let Some(bytes) = world.run(send.next()).unwrap() {
         sent.extend(bytes);

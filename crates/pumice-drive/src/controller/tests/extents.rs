@@ -3,7 +3,7 @@
 
 use super::*;
 
-fn extents(world: &World, drive: &TestDrive, offset: u64, len: u64) -> Vec<Extent> {
+fn extents(world: &World, drive: &Drive, offset: u64, len: u64) -> Vec<Extent> {
     let mut found = Vec::new();
     let told = drive.extents(offset, len, |extent| {
         found.push(extent);

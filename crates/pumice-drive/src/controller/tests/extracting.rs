@@ -14,7 +14,7 @@ struct Disk {
 }
 
 /// Extracts a drive and checks that parts come in order.
-fn extract(world: &World, drive: &TestDrive) -> Disk {
+fn extract(world: &World, drive: &Drive) -> Disk {
     let mut disk = Disk { bytes: vec![0; drive.size_bytes() as usize], lost: vec![], mapped: 0 };
     let mut extract = Extract::new(drive);
     let mut end = 0;
@@ -42,7 +42,7 @@ fn extract(world: &World, drive: &TestDrive) -> Disk {
     disk
 }
 
-fn read_only(world: &World) -> Rc<TestDrive> {
+fn read_only(world: &World) -> Rc<Drive> {
     world.try_open(OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap()
 }
 

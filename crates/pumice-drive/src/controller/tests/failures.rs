@@ -8,7 +8,7 @@ use crate::media::layer::Trigger;
 
 const SIZE: u64 = 4 << 20;
 
-fn assert_poisoned(world: &World, drive: &TestDrive) {
+fn assert_poisoned(world: &World, drive: &Drive) {
     let poisoned = Some(ErrorKind::Poisoned);
     assert_eq!(kind(world.run(drive.flush())), poisoned);
     assert_eq!(kind(world.write(drive, 0, &[1; 10])), poisoned);
@@ -26,7 +26,7 @@ fn fail(plan: FaultPlan, seed: u64, power_loss: bool) {
     let new = payload::noise(&mut random(seed + 1000), 4 * BLOCK_BYTES);
     world.run(drive.write(0, &old, true)).unwrap();
     let watermark = drive.info().watermark;
-    drive.medium().set_plan(plan);
+    drive.layers().set_plan(plan);
     // All in one poll, before any of them can fail.
     world.run(async {
         for block in 0..4 {
@@ -38,13 +38,13 @@ fn fail(plan: FaultPlan, seed: u64, power_loss: bool) {
     assert_eq!(kind(world.run(drive.flush())), Some(ErrorKind::Poisoned));
     assert!(world.read(&drive, 0, new.len()).unwrap() == new, "acknowledged data is gone");
     // The medium has recovered; the drive must not believe it.
-    drive.medium().set_plan(FaultPlan::default());
+    drive.layers().set_plan(FaultPlan::default());
     assert_poisoned(&world, &drive);
     assert_eq!(drive.info().watermark, watermark, "called durable after a failure");
     assert!(world.read(&drive, 0, new.len()).unwrap() == new);
     assert_eq!(kind(world.run(drive.close())), Some(ErrorKind::Poisoned));
     if power_loss {
-        world.run(drive.medium().crash()).unwrap();
+        world.run(drive.layers().crash()).unwrap();
     }
     world.kill(drive);
     let drive = world.open();
@@ -89,7 +89,7 @@ fn a_failed_durable_append_poisons_the_drive() {
                 let latency_ns = 0..=1_000_000;
                 let plan =
                     FaultPlan { append_errors, sync_errors, latency_ns, ..Default::default() };
-                drive.medium().set_plan(plan);
+                drive.layers().set_plan(plan);
                 let written = world.run(futures_util::future::join_all((1..4_u8).map(|block| {
                     let drive = &drive;
                     async move {
@@ -103,13 +103,13 @@ fn a_failed_durable_append_poisons_the_drive() {
                 assert!(failed.clone().all(|(_, flushed)| {
                     flushed.as_ref().unwrap_err().kind() == ErrorKind::Poisoned
                 }));
-                drive.medium().set_plan(FaultPlan::default());
+                drive.layers().set_plan(FaultPlan::default());
                 assert_poisoned(&world, &drive);
                 // The place is to blame for an append that failed, and for nothing else.
                 world.run(world.runtime.sleep_ns(3_000_000_000));
                 let bad = drive.core().superblock().bad_segments.len();
                 assert_eq!(bad, usize::from(!is_sync));
-                world.run(drive.medium().crash()).unwrap();
+                world.run(drive.layers().crash()).unwrap();
                 world.kill(drive);
                 let drive = world.open();
                 for (block, _) in written.iter().filter(|(_, flushed)| flushed.is_ok()) {
@@ -137,7 +137,7 @@ fn waiting_writes_fail_with_the_drive() {
     let drive = world.open();
     let always = Trigger::Probability(1.0);
     let latency_ns = 1_000_000..=1_000_000;
-    drive.medium().set_plan(FaultPlan { append_errors: always, latency_ns, ..Default::default() });
+    drive.layers().set_plan(FaultPlan { append_errors: always, latency_ns, ..Default::default() });
     let noise = payload::noise(&mut random(1), 1 << 20);
     let mut acknowledged = 0;
     let error = loop {
@@ -160,10 +160,10 @@ fn a_failed_read_fails_its_request_only() {
     // A batch without parity.
     let noise = payload::noise(&mut random(1), 48 << 10);
     world.run(drive.write(0, &noise, true)).unwrap();
-    drive.medium().set_plan(FaultPlan { read_errors: Trigger::Nth(1), ..Default::default() });
+    drive.layers().set_plan(FaultPlan { read_errors: Trigger::Nth(1), ..Default::default() });
     assert_eq!(kind(world.read(&drive, 0, 4096)), Some(ErrorKind::Medium));
     assert!(world.read(&drive, 0, 4096).unwrap() == noise[..4096]);
-    drive.medium().set_plan(FaultPlan { read_errors: Trigger::Nth(1), ..Default::default() });
+    drive.layers().set_plan(FaultPlan { read_errors: Trigger::Nth(1), ..Default::default() });
     // In a frame that no read above has decoded and kept.
     assert_eq!(kind(world.write(&drive, 40_970, &[1; 10])), Some(ErrorKind::Medium));
     let block = 40_960..45_056;
@@ -201,7 +201,7 @@ fn a_flush_beside_a_failing_sync_is_not_acknowledged() {
         (world.seed, world.plan.latency_ns) = (seed, 1..=2_000_000);
         let drive = world.open();
         let sync_errors = Trigger::Nth(1 + seed % 2);
-        drive.medium().set_plan(FaultPlan { sync_errors, ..world.plan.clone() });
+        drive.layers().set_plan(FaultPlan { sync_errors, ..world.plan.clone() });
         let beside = drive.clone();
         world.runtime.spawn(async move {
             let _turn = beside.turn().await;
@@ -210,7 +210,7 @@ fn a_flush_beside_a_failing_sync_is_not_acknowledged() {
         let data = payload::noise(&mut random(seed), BLOCK_BYTES);
         let is_acknowledged = world.run(drive.write(0, &data, true)).is_ok();
         world.run(world.runtime.sleep_ns(20_000_000));
-        world.run(drive.medium().crash()).unwrap();
+        world.run(drive.layers().crash()).unwrap();
         world.kill(drive);
         world.plan = FaultPlan::default();
         let drive = world.open();
@@ -238,8 +238,8 @@ fn a_sync_that_fails_for_an_abandoned_flush_is_remembered() {
         let drive = world.open();
         world.write(&drive, 0, &[1; 100]).unwrap();
         let sync_errors = Trigger::Nth(1);
-        drive.medium().set_plan(FaultPlan { sync_errors, ..world.plan.clone() });
-        let counts = || drive.medium().inner().counts();
+        drive.layers().set_plan(FaultPlan { sync_errors, ..world.plan.clone() });
+        let counts = || drive.layers().inner().counts();
         let before = counts();
         let cut = world.run(world.runtime.timeout(moment_ns, drive.flush()));
         let syncs = counts().syncs + counts().durable_appends;

@@ -11,7 +11,7 @@ const SIZE: u64 = 4 << 20;
 const PAGE: u32 = 4096;
 
 /// Writes fills in batches of their own until the host's segment holds `used` bytes.
-fn fill_to(world: &World, drive: &TestDrive, used: u32) {
+fn fill_to(world: &World, drive: &Drive, used: u32) {
     let end = || drive.core().log().tail(Stream::Host).map_or(0, |tail| tail.used);
     while end() < used {
         world.run(drive.write_zeroes(BLOCK, BLOCK, true, true)).unwrap();

@@ -10,13 +10,13 @@ use super::*;
 /// A clone, and its snapshots.
 struct Scene {
     disk: Disk,
-    template: Rc<TestDrive>,
+    template: Rc<Drive>,
     clone: Clone,
     taken: Vec<(String, Vec<u8>)>,
 }
 
 impl Scene {
-    fn new(seed: u64) -> (Self, Rc<TestDrive>) {
+    fn new(seed: u64) -> (Self, Rc<Drive>) {
         let mut disk = Disk::new(seed);
         let template = disk.world.open();
         disk.write_some(&template, 60);
@@ -25,23 +25,23 @@ impl Scene {
         (Self { disk, template, clone, taken: Vec::new() }, drive)
     }
 
-    fn change(&mut self, drive: &TestDrive) {
+    fn change(&mut self, drive: &Drive) {
         (0..10).for_each(|_| self.clone.change(drive));
     }
 
-    fn take(&mut self, drive: &TestDrive, name: &str) {
+    fn take(&mut self, drive: &Drive, name: &str) {
         let number = 50 + self.taken.len() as u32;
         self.clone.world.run(drive.create_snapshot(new(name, number))).unwrap();
         self.taken.push((name.to_owned(), self.clone.plain.clone()));
     }
 
     /// Compares the disk and each snapshot.
-    fn compare(&self, drive: &Rc<TestDrive>) {
+    fn compare(&self, drive: &Rc<Drive>) {
         self.clone.compare(drive);
         self.compare_snapshots(drive);
     }
 
-    fn compare_snapshots(&self, drive: &Rc<TestDrive>) {
+    fn compare_snapshots(&self, drive: &Rc<Drive>) {
         for info in drive.snapshots() {
             let (name, plain) = self.taken.iter().find(|taken| taken.0 == info.name).unwrap();
             let opening = drive.view(name, OpenOptions::default());
@@ -51,7 +51,7 @@ impl Scene {
     }
 
     /// Compares what is said to have changed since a snapshot with what has.
-    fn compare_changes(&self, drive: &Rc<TestDrive>, name: &str) {
+    fn compare_changes(&self, drive: &Rc<Drive>, name: &str) {
         let (_, plain) = self.taken.iter().find(|taken| taken.0 == name).unwrap();
         let run = &self.clone.world;
         let view = run.run(drive.view(name, OpenOptions::default())).unwrap();
@@ -65,16 +65,16 @@ impl Scene {
         assert!(expected == self.clone.plain, "the changes since {name}");
     }
 
-    fn flatten(&self, drive: &TestDrive) -> Flattened {
+    fn flatten(&self, drive: &Drive) -> Flattened {
         self.clone.world.run(drive.flatten(|_| true)).unwrap()
     }
 
-    fn delete(&self, drive: &TestDrive, name: &str) {
+    fn delete(&self, drive: &Drive, name: &str) {
         self.clone.world.run(drive.delete_snapshot(name)).unwrap();
     }
 
     /// Ends all; no origin is read any more.
-    fn end(self, drive: Rc<TestDrive>) {
+    fn end(self, drive: Rc<Drive>) {
         self.clone.world.close(drive);
         assert_eq!(self.clone.world.check().problems, []);
         self.disk.world.close(self.template);
@@ -240,7 +240,7 @@ fn power_loss_in_a_flattening_leaves_disk_and_snapshots() {
         let before = (scene.clone.world.copy(), scene.clone.plain.clone());
         let drive = scene.clone.open();
         let latency_ns = 1_000_000..=1_000_000;
-        drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+        drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
         let work = async {
             drive.flatten(|_| true).await.unwrap();
             drive.trim(0, BLOCK * 64, true).await.unwrap();
@@ -250,7 +250,7 @@ fn power_loss_in_a_flattening_leaves_disk_and_snapshots() {
         };
         let run = &scene.clone.world;
         let ended = run.run(run.runtime.timeout(step * 2_500_000, work)).is_some();
-        run.run(drive.medium().crash()).unwrap();
+        run.run(drive.layers().crash()).unwrap();
         run.kill(drive);
         let drive = run.open();
         let needs = drive.origin().is_some();

@@ -10,7 +10,7 @@ use crate::media::layer::{Counts, Trigger};
 const SIZE: u64 = 16 << 20;
 
 /// Opens a drive with all its writers, and without tasks that would seal batches of their own.
-fn open(world: &World) -> Rc<TestDrive> {
+fn open(world: &World) -> Rc<Drive> {
     let drive = world.open_without_collector();
     for _ in 1..log::WRITERS {
         let writer = drive.clone();
@@ -19,12 +19,12 @@ fn open(world: &World) -> Rc<TestDrive> {
     drive
 }
 
-fn counts(drive: &TestDrive) -> Counts {
-    drive.medium().inner().counts()
+fn counts(drive: &Drive) -> Counts {
+    drive.layers().inner().counts()
 }
 
 /// Writes a block, and seals it if asked to; the batch is on the medium when this returns.
-fn write(world: &World, drive: &TestDrive, block: u64, seals: bool) {
+fn write(world: &World, drive: &Drive, block: u64, seals: bool) {
     let data = payload::noise(&mut random(block), BLOCK_BYTES);
     world.write(drive, block * BLOCK, &data).unwrap();
     if seals {
@@ -33,14 +33,14 @@ fn write(world: &World, drive: &TestDrive, block: u64, seals: bool) {
     }
 }
 
-fn until_written(world: &World, drive: &TestDrive) {
+fn until_written(world: &World, drive: &Drive) {
     let is_written =
         |core: &mut Core| (core.log().written_seq() == core.log().sealed_seq()).then_some(());
     world.run(drive.wait_for(&drive.queues.progress, is_written));
 }
 
 /// Writes a block, and flushes it.
-fn write_flushed(world: &World, drive: &TestDrive, block: u64) {
+fn write_flushed(world: &World, drive: &Drive, block: u64) {
     write(world, drive, block, false);
     world.run(drive.flush()).unwrap();
 }
@@ -201,13 +201,13 @@ fn a_sync_beside_a_durable_append_that_failed_is_not_believed() {
                 let sync_errors = Trigger::Nth(1);
                 let latency_ns = 500_000..=500_000;
                 let plan = FaultPlan { sync_errors, latency_ns, ..FaultPlan::default() };
-                drive.medium().set_plan(plan);
+                drive.layers().set_plan(plan);
                 drive.write(BLOCK, &[7; BLOCK_BYTES], false).await.unwrap();
                 assert_eq!(kind(drive.flush().await), Some(ErrorKind::Poisoned));
             };
             let (flushed, ()) = futures_util::future::join(drive.flush(), later).await;
             drive.clock.sleep_ns(10_000_000).await;
-            drive.medium().crash().await.unwrap();
+            drive.layers().crash().await.unwrap();
             flushed.is_ok()
         });
         world.kill(drive);
@@ -259,7 +259,7 @@ fn what_arrives_during_a_sync_is_not_durable_by_it() {
                 drive.with_core(|core| core.seal(Stream::Host));
                 drive.clock.sleep_ns(3_000_000).await;
                 drive.flush().await.unwrap();
-                drive.medium().crash().await.unwrap();
+                drive.layers().crash().await.unwrap();
             };
             futures_util::future::join(first, second).await;
         });
@@ -299,7 +299,7 @@ fn a_flush_is_confirmed_although_another_stream_sealed_beside_it() {
     world.run(world.runtime.sleep_ns(3_000_000_000));
     assert_eq!(drive.core().log().durable_seq(), drive.core().log().sealed_seq());
     let segment = drive.core().log().tail(Stream::Host).unwrap().segment.0;
-    world.run(drive.medium().crash()).unwrap();
+    world.run(drive.layers().crash()).unwrap();
     world.kill(drive);
     let batches = damage::batches(&world, segment);
     let flushed = batches.iter().find(|header| header.seq == seq).unwrap();
@@ -317,7 +317,7 @@ fn a_batch_that_lacked_space_becomes_durable_by_a_sync() {
         write_flushed(&world, &drive, 0);
         let no_space_errors = Trigger::Nth(failing);
         let latency_ns = 0..=500_000;
-        drive.medium().set_plan(FaultPlan { no_space_errors, latency_ns, ..FaultPlan::default() });
+        drive.layers().set_plan(FaultPlan { no_space_errors, latency_ns, ..FaultPlan::default() });
         let writes = (0..4_u64).map(|block| {
             let drive = &drive;
             async move {
@@ -330,7 +330,7 @@ fn a_batch_that_lacked_space_becomes_durable_by_a_sync() {
         });
         world.run(futures_util::future::join_all(writes));
         assert!(counts(&drive).syncs > 2, "no sync after the opening's");
-        world.run(drive.medium().crash()).unwrap();
+        world.run(drive.layers().crash()).unwrap();
         world.kill(drive);
         world.seed += 1;
         let drive = world.open();
@@ -376,7 +376,7 @@ fn power_loss_beside_plain_batches_loses_nothing_that_was_flushed() {
         let moment_ns = rand::RngExt::random_range(&mut random(seed), 0..30_000_000);
         world.run(async {
             world.runtime.sleep_ns(moment_ns).await;
-            drive.medium().crash().await.unwrap();
+            drive.layers().crash().await.unwrap();
         });
         durable += drive.info().operations.durable_appends;
         world.kill(drive);

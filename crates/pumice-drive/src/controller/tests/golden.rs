@@ -37,7 +37,7 @@ const IMAGES: [(&str, Codec, FrameForm, History); 5] = [
 fn two_lives(world: &World) -> Vec<u8> {
     let mut disk = vec![0; SIZE_BYTES as usize];
     let mut random = random(1);
-    let mut write = |drive: &TestDrive, offset: u64, data: Vec<u8>| {
+    let mut write = |drive: &Drive, offset: u64, data: Vec<u8>| {
         world.write(drive, offset, &data).unwrap();
         disk[offset as usize..][..data.len()].copy_from_slice(&data);
     };
@@ -175,7 +175,7 @@ fn moved_snapshots(world: &World) -> [Vec<u8>; 3] {
     }
     world.run(drive.flush()).unwrap();
     // The frames are elsewhere only.
-    world.run(drive.medium().discard(SegmentId(0))).unwrap();
+    world.run(drive.layers().discard(SegmentId(0))).unwrap();
     assert!(drive.core().forwards().is_used(), "nothing was moved");
     world.kill(drive);
     [marked, kept, now]
@@ -246,7 +246,7 @@ fn assert_reads_snapshots(image: &[u8], disks: [Vec<u8>; 3], world: &World) {
     let open = |name| {
         let options = OpenOptions { bookmark: true, ..OpenOptions::default() };
         let (medium, clock) = (world.medium(), world.runtime.clone());
-        world.run(Drive::open_snapshot(medium, clock, name, options)).unwrap()
+        world.run(Drive::open_snapshot(medium, clock.clock(), name, options)).unwrap()
     };
     let (mark, view) = (open("mark"), open("kept"));
     let found = super::snapshots::changed(world, &mark, &view);
@@ -337,13 +337,14 @@ fn clone_world(origin: Origin) -> World {
 }
 
 /// Opens a clone and what it reads from.
-fn open_clone(world: &World, template: &World) -> Rc<TestDrive> {
+fn open_clone(world: &World, template: &World) -> Rc<Drive> {
     let drive = world.open();
     let wanted = drive.origin().expect("it is a clone");
     let clock = world.runtime.clone();
-    let medium = template.medium();
+    let count = Count::new(template.memory.clone());
+    let medium = Rc::new(Fault::new(count, clock.clone(), 0, FaultPlan::default()));
     let of = (drive.uuid(), &wanted);
-    let opening = Drive::open_origin(medium, clock, of, OpenOptions::default());
+    let opening = Drive::open_origin(medium, clock.clock(), of, OpenOptions::default());
     drive.set_origin(world.run(opening).unwrap()).unwrap();
     drive
 }
@@ -401,7 +402,7 @@ fn an_encrypted_image_is_read() {
     let expected = two_lives(&new_world(Codec::Lz4, FrameForm::Solid));
     let world = new_world(Codec::Lz4, FrameForm::Solid);
     restore(&world, image);
-    let locked = world.run(Locked::on(&world.medium())).unwrap().unwrap();
+    let locked = world.run(Locked::on(&world.memory)).unwrap().unwrap();
     let cipher = locked.unlock(&encryption::secret(1), Randomness::seeded(5)).unwrap();
     let world = world.with_cipher(cipher);
     assert_eq!(world.check().problems, []);

@@ -23,12 +23,12 @@ fn blank() -> MemMedium {
     medium
 }
 
-fn open(runtime: &Runtime, members: &[(usize, &MemMedium)], options: OpenOptions) -> Rc<TestDrive> {
+fn open(runtime: &Runtime, members: &[(usize, &MemMedium)], options: OpenOptions) -> Rc<Drive> {
     let members = members.iter().map(|(index, medium)| ((*medium).clone(), format!("/m{index}")));
     let assembly = Assembly::default().with_degraded(true).with_read_only(options.read_only);
     runtime.block_on(async {
         let array = Array::assemble(members.collect(), assembly).await.unwrap();
-        Drive::open(TestMedium::new(array), runtime.clone(), options).await.unwrap()
+        Drive::open(Rc::new(array), runtime.clock(), options).await.unwrap()
     })
 }
 
@@ -44,7 +44,7 @@ fn written() -> ([MemMedium; 2], [Vec<u8>; 2]) {
     runtime.block_on(async {
         let uuid = uuid::Uuid::from_u128(9);
         let array = Array::create(uuid, ArrayLayout::Mirror, named.into()).await.unwrap();
-        create(&TestMedium::new(array), &spec()).await.unwrap();
+        create(&array, &spec()).await.unwrap();
     });
     let drive = open(&runtime, &[(0, &members[0]), (1, &members[1])], OpenOptions::default());
     let mut disk = vec![0; DISK_BYTES];

@@ -56,7 +56,7 @@ fn content(page: u64, version: u32) -> Vec<u8> {
 }
 
 impl Database {
-    fn new(segments: u64, seed: u64) -> (Self, Rc<TestDrive>) {
+    fn new(segments: u64, seed: u64) -> (Self, Rc<Drive>) {
         let world = World::new(small(PAGES * PAGE, segments));
         let drive = world.open();
         for page in 0..PAGES {
@@ -68,7 +68,7 @@ impl Database {
     }
 
     /// As [`Database::new`], two hours later, on a drive that empties no segment by itself.
-    fn of_two_hours(segments: u64, seed: u64) -> (Self, Rc<TestDrive>) {
+    fn of_two_hours(segments: u64, seed: u64) -> (Self, Rc<Drive>) {
         let (database, drive) = Self::new(segments, seed);
         let world = &database.world;
         world.close(drive);
@@ -80,7 +80,7 @@ impl Database {
     }
 
     /// Writes as much as in an hour, and takes a snapshot.
-    async fn pass_an_hour(&self, drive: &TestDrive, hour: u32) {
+    async fn pass_an_hour(&self, drive: &Drive, hour: u32) {
         for _ in 0..WRITES {
             let (page, data) = self.state.borrow_mut().next();
             drive.write(page * PAGE, &data, false).await.unwrap();
@@ -89,7 +89,7 @@ impl Database {
     }
 
     /// Takes a snapshot.
-    async fn end_hour(&self, drive: &TestDrive, hour: u32) {
+    async fn end_hour(&self, drive: &Drive, hour: u32) {
         let name = format!("hour {hour}");
         self.state.borrow_mut().keep(name.clone());
         let guid = uuid::Uuid::from_u128(hour.into());
@@ -98,7 +98,7 @@ impl Database {
     }
 
     /// Deletes the snapshot at a position in the list.
-    async fn delete(&self, drive: &TestDrive, at: usize) {
+    async fn delete(&self, drive: &Drive, at: usize) {
         let (name, _) = self.state.borrow_mut().kept.remove(at).unwrap();
         drive.delete_snapshot(&name).await.unwrap();
     }
@@ -133,8 +133,7 @@ impl Database {
             }
             self.world.close(view);
             let mut ignore = |_| ();
-            let medium = self.world.medium();
-            let checking = check_snapshot(&medium, name, Depth::Full, &mut ignore);
+            let checking = check_snapshot(&self.world.memory, name, Depth::Full, &mut ignore);
             assert_eq!(self.world.run(checking).unwrap().problems, [], "{name}");
         }
         for ((before, old), (name, new)) in kept.iter().zip(kept.iter().skip(1)) {
@@ -145,7 +144,7 @@ impl Database {
     }
 
     /// Compares every snapshot of the open drive.
-    fn compare_open(&self, drive: &Rc<TestDrive>) {
+    fn compare_open(&self, drive: &Rc<Drive>) {
         let kept = self.state.borrow().kept.clone();
         for (name, versions) in &kept {
             let view = self.world.run(drive.view(name, OpenOptions::default())).unwrap();
@@ -158,7 +157,7 @@ impl Database {
     }
 
     /// Writes each of some pages once.
-    fn overwrite(&self, drive: &TestDrive, pages: std::ops::Range<u64>) {
+    fn overwrite(&self, drive: &Drive, pages: std::ops::Range<u64>) {
         for page in pages {
             let version = self.state.borrow_mut().renew(page);
             self.world.write(drive, page * PAGE, &content(page, version)).unwrap();
@@ -166,7 +165,7 @@ impl Database {
     }
 
     /// Empties a retained segment, and frees it.
-    fn empty(&self, drive: &TestDrive, segment: SegmentId) {
+    fn empty(&self, drive: &Drive, segment: SegmentId) {
         self.world.run(drive.flush()).unwrap();
         self.world.run(drive.empty_retained(segment)).unwrap();
         assert!(!drive.core().space().is_retained(segment), "segment {segment} is emptied");
@@ -174,7 +173,7 @@ impl Database {
             self.world.run(drive.checkpoint()).unwrap();
         }
         self.world.run(drive.flush()).unwrap();
-        self.world.run(drive.medium().discard(segment)).unwrap();
+        self.world.run(drive.layers().discard(segment)).unwrap();
         drive.with_core(|core| core.free_segment(segment));
     }
 
@@ -195,7 +194,7 @@ impl Database {
     }
 
     /// Takes pages and snapshots as a crash left them.
-    fn settle(&self, drive: &TestDrive) {
+    fn settle(&self, drive: &Drive) {
         let state = &mut *self.state.borrow_mut();
         for (page, version) in (0..).zip(&mut state.versions) {
             let read = self.world.read(drive, page * PAGE, PAGE as usize).unwrap();
@@ -216,9 +215,9 @@ impl State {
     }
 }
 
-fn view(world: &World, name: &str) -> Rc<TestDrive> {
+fn view(world: &World, name: &str) -> Rc<Drive> {
     let options = OpenOptions::default();
-    let opening = Drive::open_snapshot(world.medium(), world.runtime.clone(), name, options);
+    let opening = Drive::open_snapshot(world.medium(), world.runtime.clock(), name, options);
     world.run(opening).unwrap()
 }
 
@@ -445,7 +444,7 @@ fn a_snapshot_that_is_taken_while_a_segment_is_emptied_loses_nothing() {
         let world = &database.world;
         let victim = SegmentId(0);
         let latency_ns = 1_000_000..=1_000_000;
-        drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+        drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
         let wait_until = async |is_true: &dyn Fn() -> bool| {
             while !is_true() {
                 world.runtime.clone().sleep_ns(1000).await;
@@ -471,7 +470,7 @@ fn a_snapshot_that_is_taken_while_a_segment_is_emptied_loses_nothing() {
         };
         world.run(async { futures_util::future::join3(snapshot, overwrite, empty).await });
         assert!(drive.core().space().is_retained(victim), "it was emptied for older snapshots");
-        drive.medium().set_plan(FaultPlan::default());
+        drive.layers().set_plan(FaultPlan::default());
         database.empty(&drive, victim);
         database.compare_open(&drive);
         world.kill(drive);
@@ -486,7 +485,7 @@ fn what_was_copied_before_a_rollback_is_copied_for_snapshots_after_it() {
     let world = &database.world;
     let victim = SegmentId(0);
     let latency_ns = 1_000_000..=1_000_000;
-    drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+    drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
     // A view ends the emptying half-way.
     let view = async {
         while !drive.core().forwards().is_used() {
@@ -530,7 +529,7 @@ fn power_loss_while_segments_are_emptied_changes_no_snapshot() {
         let copy = Database { world, state: database.state.clone() };
         let drive = copy.world.open();
         let plan = FaultPlan { latency_ns: 1_000_000..=1_000_000, ..FaultPlan::default() };
-        drive.medium().set_plan(plan);
+        drive.layers().set_plan(plan);
         let hours = async {
             for hour in 100.. {
                 copy.pass_an_hour(&drive, hour).await;
@@ -541,7 +540,7 @@ fn power_loss_while_segments_are_emptied_changes_no_snapshot() {
         };
         copy.world.run(copy.world.runtime.timeout(step * 37_000_000, hours));
         victims += drive.info().operations.gc_victims;
-        copy.world.run(drive.medium().crash()).unwrap();
+        copy.world.run(drive.layers().crash()).unwrap();
         copy.world.kill(drive);
         let drive = copy.world.open();
         copy.settle(&drive);

@@ -21,7 +21,7 @@ fn options() -> OpenOptions {
     OpenOptions { recompress, cold_frame_blocks: 16, ..OpenOptions::default() }
 }
 
-fn open(world: &World) -> Rc<TestDrive> {
+fn open(world: &World) -> Rc<Drive> {
     world.try_open(options()).unwrap()
 }
 
@@ -37,7 +37,7 @@ fn words(number: u64) -> Vec<u8> {
     block
 }
 
-fn frame_of(drive: &TestDrive, lba: u64) -> FramePlace {
+fn frame_of(drive: &Drive, lba: u64) -> FramePlace {
     match drive.core().map().peek(Lba(lba)).resident().0 {
         Mapping::Frame { place, .. } => place,
         mapping => panic!("LBA {lba} is {mapping:?}"),
@@ -45,7 +45,7 @@ fn frame_of(drive: &TestDrive, lba: u64) -> FramePlace {
 }
 
 /// What moved records say: first block, sources.
-fn moved(world: &World, drive: &TestDrive) -> Vec<(u64, Vec<crate::format::Source>)> {
+fn moved(world: &World, drive: &Drive) -> Vec<(u64, Vec<crate::format::Source>)> {
     drive.with_core(|core| core.seal(Stream::Moved));
     world.run(drive.flush_log()).unwrap();
     let segment = drive.core().log().tail(Stream::Moved).unwrap().segment;
@@ -66,7 +66,7 @@ fn moved(world: &World, drive: &TestDrive) -> Vec<(u64, Vec<crate::format::Sourc
 }
 
 /// Kills the drive and opens it again; the map must be the same.
-fn survive(world: &World, drive: Rc<TestDrive>) -> Rc<TestDrive> {
+fn survive(world: &World, drive: Rc<Drive>) -> Rc<Drive> {
     for stream in Stream::ALL {
         drive.with_core(|core| core.seal(stream));
     }
@@ -156,7 +156,7 @@ fn what_saves_nothing_is_not_joined() {
 
 /// Writes LBA 0, enough that a window ends after it, and LBA 1 after that: a run of two whose
 /// first frame must be read again.
-fn two_far_apart(world: &World) -> (Rc<TestDrive>, SegmentId) {
+fn two_far_apart(world: &World) -> (Rc<Drive>, SegmentId) {
     let drive = open(world);
     world.run(drive.write(0, &words(0), true)).unwrap();
     let victim = frame_of(&drive, 0).segment;
@@ -169,7 +169,7 @@ fn two_far_apart(world: &World) -> (Rc<TestDrive>, SegmentId) {
     world.run(drive.trim(SIZE / 2, 2 << 20, true)).unwrap();
     world.run(drive.reap_all()).unwrap();
     let latency_ns = 1_000_000..=1_000_000;
-    drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+    drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
     (drive, victim)
 }
 

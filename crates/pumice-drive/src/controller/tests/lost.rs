@@ -44,13 +44,13 @@ fn without_first_leaf() -> (World, Vec<u8>) {
     (world, plain)
 }
 
-fn assert_lost(world: &World, drive: &TestDrive, block: u64) {
+fn assert_lost(world: &World, drive: &Drive, block: u64) {
     let found = kind(world.read(drive, block * BLOCK, BLOCK_BYTES));
     assert_eq!(found, Some(ErrorKind::Corrupt), "block {block}");
 }
 
 /// Overwrites all other leaves several times.
-fn churn(world: &World, drive: &TestDrive) {
+fn churn(world: &World, drive: &Drive) {
     let mut random = random(2);
     for _ in 0..200 {
         let at = random.random_range((LEAF_BYTES / BLOCK)..(SIZE / BLOCK - 128)) * BLOCK;
@@ -64,14 +64,14 @@ fn writing_blocks_of_a_lost_leaf_heals_them_and_no_others() {
     let (world, _) = without_first_leaf();
     let drive = world.open();
     assert_lost(&world, &drive, 8);
-    let says_lost = |drive: &TestDrive| {
+    let says_lost = |drive: &Drive| {
         drive.info().alerts.iter().any(|alert| alert.what.contains("leaves of the map were lost"))
     };
     let data = payload::noise(&mut random(3), 2 * BLOCK_BYTES);
     world.write(&drive, 8 * BLOCK, &data).unwrap();
     assert!(says_lost(&drive));
     world.run(drive.trim(16 * BLOCK, 3 * BLOCK, false)).unwrap();
-    let assert_healed = |drive: &TestDrive| {
+    let assert_healed = |drive: &Drive| {
         assert!(world.read(drive, 8 * BLOCK, data.len()).unwrap() == data);
         assert!(world.read(drive, 16 * BLOCK, 3 * BLOCK_BYTES).unwrap() == [0; 3 * BLOCK_BYTES]);
         for block in [0, 7, 10, 15, 19, 1023] {
@@ -172,12 +172,12 @@ fn a_passing_fault_makes_no_leaf_lost() {
         read_corruptions: Trigger::Probability(0.3),
         ..FaultPlan::default()
     };
-    drive.medium().set_plan(plan);
+    drive.layers().set_plan(plan);
     for _ in 0..50 {
         // It may fail, as long as nothing is lost by it.
         drop(world.write(&drive, LEAF_BYTES - BLOCK, &plain[plain.len() - BLOCK_BYTES..]));
     }
-    drive.medium().set_plan(FaultPlan::default());
+    drive.layers().set_plan(FaultPlan::default());
     assert_eq!(drive.core().lost_leaves(), 0);
     let mut read = vec![0; plain.len()];
     world.run(drive.read(0, &mut read)).unwrap();
@@ -192,8 +192,7 @@ fn a_leaf_that_cannot_be_read_for_long_becomes_lost() {
     let bad =
         Rc::new(super::reading::BadSector { inner: world.memory.clone(), bad: RefCell::new(None) });
     let options = OpenOptions::default();
-    let opening =
-        Drive::open_without_tasks(TestMedium::new(Rc::clone(&bad)), world.runtime.clone(), options);
+    let opening = Drive::open_without_tasks(bad.clone(), world.runtime.clock(), options);
     let drive = Rc::new(world.run(opening).unwrap());
     let (writer, syncer) = (drive.clone(), drive.clone());
     world.runtime.spawn(async move { writer.run_writer().await });
@@ -223,7 +222,7 @@ fn many_writes_to_a_lost_leaf_end() {
     let (world, _) = without_first_leaf();
     let drive = world.open_without_collector();
     let latency_ns = 2_000_000..=2_000_000;
-    drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+    drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
     let data = [7; BLOCK_BYTES];
     let writes = (0..32).map(|block| drive.write(block * BLOCK, &data, false));
     let all = futures_util::future::try_join_all(writes);

@@ -26,8 +26,7 @@ struct Pair {
 
 /// An opening of the drive.
 struct Opened {
-    drive: Rc<TestDrive>,
-    mirror: Mirror,
+    drive: Rc<Drive>,
     members: Vec<Member>,
 }
 
@@ -55,8 +54,7 @@ impl Pair {
         pair.runtime.block_on(async {
             let uuid = uuid::Uuid::from_u128(9);
             let array = Array::create(uuid, ArrayLayout::Mirror, members.into()).await.unwrap();
-            let medium = TestMedium::new(array.with_cipher(pair.cipher.clone()));
-            create(&medium, &spec).await.unwrap();
+            create(&array.with_cipher(pair.cipher.clone()), &spec).await.unwrap();
         });
         pair
     }
@@ -98,9 +96,8 @@ impl Pair {
 
     fn try_open(&self, members: &[usize], seed: u64, plan: &FaultPlan) -> Result<Opened> {
         let (mirror, members) = self.assemble(members, seed, plan);
-        let medium = TestMedium::new(mirror.clone());
-        let opening = Drive::open(medium, self.runtime.clone(), OpenOptions::default());
-        Ok(Opened { drive: self.runtime.block_on(opening)?, mirror, members })
+        let opening = Drive::open(mirror, self.runtime.clock(), OpenOptions::default());
+        Ok(Opened { drive: self.runtime.block_on(opening)?, members })
     }
 
     fn open(&self, members: &[usize]) -> Opened {
@@ -435,8 +432,8 @@ fn a_member_is_not_opened_alone() {
     pair.close(opened);
     assert_eq!(pair.equal_segments(), vec![true; pair.segment_count as usize]);
     for memory in &pair.memory {
-        let (medium, clock) = (TestMedium::new(memory.clone()), pair.runtime.clone());
-        let opening = Drive::open(medium, clock, OpenOptions::default());
+        let opening =
+            Drive::open(Rc::new(memory.clone()), pair.runtime.clock(), OpenOptions::default());
         let error = pair.runtime.block_on(opening).map(|_| ()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert!(error.to_string().contains("a member of an array"), "{error}");
@@ -485,15 +482,14 @@ fn a_reader_after_an_unclean_end_sees_one_past_on_either_member() {
         assert!(batches > 1, "what was lost is one batch");
         let (mirror, _members) = pair.assemble_to_read(&[0, 1]);
         let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-        let medium = TestMedium::new(mirror);
-        let opening = Drive::open(medium.clone(), pair.runtime.clone(), options);
+        let opening = Drive::open(mirror.clone(), pair.runtime.clock(), options);
         let drive = pair.runtime.block_on(opening).unwrap();
         for (block, &version) in expected.iter().enumerate() {
             let mut data = vec![0; BLOCK_BYTES];
             pair.runtime.block_on(drive.read(block as u64 * BLOCK, &mut data)).unwrap();
             assert_eq!(version_of(block, &data), version, "block {block}: {member} is lost");
         }
-        let report = pair.runtime.block_on(check(&medium, Depth::Full, &mut |_| ())).unwrap();
+        let report = pair.runtime.block_on(check(&*mirror, Depth::Full, &mut |_| ())).unwrap();
         assert_eq!(report.problems, []);
         pair.runtime.drop_tasks();
         drop(drive);
@@ -506,7 +502,7 @@ fn a_reader_after_an_unclean_end_sees_one_past_on_either_member() {
 /// Replaces member 1 by another one, which is member 1 then.
 fn replace(pair: &mut Pair) {
     let opened = pair.open(&[0, 1]);
-    let array = opened.mirror.clone();
+    let array = opened.drive.medium().downcast_ref::<Array<Member>>().expect("a mirror");
     let memory = MemMedium::new(pair.memory[1].bytes());
     let layer = Fault::new(memory.clone(), pair.runtime.clone(), 77, FaultPlan::default());
     let new =
@@ -520,7 +516,6 @@ fn replace(pair: &mut Pair) {
         opened.drive.copy_in_use(|_| (), copy).await.unwrap();
         array.finish_rebuild().await.unwrap();
     });
-    drop(array);
     pair.close(opened);
     pair.memory[1] = memory;
 }
@@ -584,8 +579,7 @@ fn a_check_reads_every_copy_and_names_the_damaged_one() {
         pair.close(opened);
         let checked = |pair: &Pair| {
             let (mirror, _members) = pair.assemble_to_read(&[0, 1]);
-            let medium = TestMedium::new(mirror);
-            pair.runtime.block_on(check(&medium, Depth::Full, &mut |_| ())).unwrap()
+            pair.runtime.block_on(check(&*mirror, Depth::Full, &mut |_| ())).unwrap()
         };
         let report = checked(&pair);
         assert_eq!((report.problem_count, report.frames > 0), (0, true), "{report:?}");
@@ -707,8 +701,7 @@ fn a_check_names_the_member_that_was_left_out_meanwhile() {
         let hour_ns = 3_600_000_000_000;
         let hangs = FaultPlan { latency_ns: hour_ns..=hour_ns, ..FaultPlan::default() };
         let mut hang = |_| members[hanging].set_plan(hangs.clone());
-        let medium = TestMedium::new(mirror.clone());
-        let report = pair.runtime.block_on(check(&medium, Depth::Full, &mut hang)).unwrap();
+        let report = pair.runtime.block_on(check(&*mirror, Depth::Full, &mut hang)).unwrap();
         let states = mirror.info().members;
         assert_eq!(states[hanging].state, MemberStatus::Out);
         let what: Vec<_> = report.problems.iter().map(|problem| &*problem.what).collect();

@@ -9,6 +9,7 @@ use futures_util::stream::{StreamExt, iter};
 use super::*;
 use crate::base::seed::random;
 use crate::format::ArrayLayout;
+use crate::media::AnyMedium;
 use crate::media::array::{Array, Assembly, NewMember};
 use crate::media::layer::{Speed, Throttle};
 use rand::{Rng, RngExt};
@@ -64,16 +65,16 @@ fn mirror(runtime: &Runtime, devices: &[Device]) -> Rc<Array<Device>> {
     runtime.block_on(async {
         let members = devices.iter().cloned().zip(names).collect();
         let array = Array::create(uuid::Uuid::from_u128(9), ArrayLayout::Mirror, members).await;
-        create(&TestMedium::new(array.unwrap()), &spec()).await.unwrap();
+        create(&array.unwrap(), &spec()).await.unwrap();
         let paths = (0..).map(|index: u128| format!("/m{index}"));
         let members = devices.iter().cloned().zip(paths).collect();
         Rc::new(Array::assemble(members, Assembly::default()).await.unwrap())
     })
 }
 
-fn open(runtime: &Runtime, medium: TestMedium) -> Rc<TestDrive> {
+fn open(runtime: &Runtime, medium: Rc<dyn AnyMedium>) -> Rc<Drive> {
     let options = OpenOptions { read_cache_bytes: 0, ..OpenOptions::default() };
-    runtime.block_on(Drive::open(medium, runtime.clone(), options)).unwrap()
+    runtime.block_on(Drive::open(medium, runtime.clock(), options)).unwrap()
 }
 
 /// Returns the offsets of the requests of a load.
@@ -89,7 +90,7 @@ fn offsets(load: Load) -> Vec<u64> {
 }
 
 /// Writes and flushes, or reads, and returns the bytes in a microsecond.
-fn measure(runtime: &Runtime, drive: &TestDrive, load: Load, noise: &[u8], is_write: bool) -> f64 {
+fn measure(runtime: &Runtime, drive: &Drive, load: Load, noise: &[u8], is_write: bool) -> f64 {
     let begun_ns = runtime.now_ns();
     let requests = offsets(load).into_iter().map(|offset| async move {
         let range = offset as usize..(offset + load.request_bytes) as usize;
@@ -108,7 +109,7 @@ fn measure(runtime: &Runtime, drive: &TestDrive, load: Load, noise: &[u8], is_wr
     BYTES as f64 * 1000.0 / (runtime.now_ns() - begun_ns) as f64
 }
 
-fn speeds(runtime: &Runtime, medium: TestMedium, noise: &[u8]) -> Vec<[f64; 2]> {
+fn speeds(runtime: &Runtime, medium: Rc<dyn AnyMedium>, noise: &[u8]) -> Vec<[f64; 2]> {
     let drive = open(runtime, medium);
     let speeds = LOADS
         .map(|load| [true, false].map(|is_write| measure(runtime, &drive, load, noise, is_write)));
@@ -126,12 +127,12 @@ fn noise() -> Vec<u8> {
 fn a_mirror_writes_like_one_device_and_reads_faster() {
     let noise = noise();
     let runtime = Runtime::simulated();
-    let one = TestMedium::new(device(&runtime, &memory(), 100 * MIB));
+    let one = device(&runtime, &memory(), 100 * MIB);
     runtime.block_on(create(&one, &spec())).unwrap();
     let one = speeds(&runtime, one, &noise);
     let runtime = Runtime::simulated();
     let devices = [0, 1].map(|_| device(&runtime, &memory(), 100 * MIB));
-    let both = speeds(&runtime, TestMedium::new(mirror(&runtime, &devices)), &noise);
+    let both = speeds(&runtime, mirror(&runtime, &devices), &noise);
     for (load, (one, both)) in LOADS.iter().zip(one.iter().zip(&both)) {
         let Load { request_bytes, at_once, is_random } = load;
         let what = format!("{request_bytes} bytes, {at_once} at once, random: {is_random}");
@@ -147,7 +148,7 @@ fn a_member_is_rebuilt_at_the_speed_of_the_slower_device() {
     for (old, new) in [(100, 100), (100, 50), (50, 100)] {
         let runtime = Runtime::simulated();
         let array = mirror(&runtime, &[device(&runtime, &memory(), old * MIB)]);
-        let drive = open(&runtime, TestMedium::new(array.clone()));
+        let drive = open(&runtime, array.clone());
         measure(&runtime, &drive, LOADS[1], &noise, true);
         let member = device(&runtime, &memory(), new * MIB);
         let named =

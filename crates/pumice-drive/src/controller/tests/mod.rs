@@ -100,7 +100,6 @@ mod watching;
 mod zeroes;
 
 use std::cell::{Cell, RefCell};
-use std::ops::Deref;
 use std::rc::Rc;
 
 use super::core::{Attempt, BlockWrite, Core, GivesBack, Settings};
@@ -115,52 +114,21 @@ use crate::codec::{Codec, FrameForm, Workers};
 use crate::crypt::{Cipher, Randomness};
 use crate::format::{Stream, Superblock};
 use crate::media::Medium;
-use crate::media::layer::{AnyMedium, Count, Fault, FaultPlan, Layer};
+use crate::media::layer::{Count, Fault, FaultPlan};
 use crate::media::mem::MemMedium;
 use crate::runtime::Runtime;
 
-/// The layers of most tests.
-type Layers = Fault<Count<MemMedium>, Runtime>;
-
-/// The medium of every drive in the tests, whatever it is, so that the drive is compiled once.
-/// Shared: a test can take the power away while a drive opens.
-#[derive(Clone)]
-pub(crate) struct TestMedium {
-    any: AnyMedium,
-    layers: Option<Rc<Layers>>,
-}
-
-pub(crate) type TestDrive = Drive<TestMedium, Runtime>;
-
-impl TestMedium {
-    pub(crate) fn new(medium: impl Medium + 'static) -> Self {
-        Self { any: AnyMedium::new(medium), layers: None }
-    }
-
-    fn layered(memory: MemMedium, runtime: &Runtime, seed: u64, plan: FaultPlan) -> Self {
-        let layers = Rc::new(Fault::new(Count::new(memory), runtime.clone(), seed, plan));
-        Self { any: AnyMedium::new(layers.clone()), layers: Some(layers) }
-    }
-
-    fn inner(&self) -> &Count<MemMedium> {
-        Layer::inner(&**self)
+type TestMedium = Fault<Count<MemMedium>, Runtime>;
+impl Drive {
+    /// The layers of a [`World`]'s drive.
+    fn layers(&self) -> &TestMedium {
+        self.medium().downcast_ref().expect("a drive of a world")
     }
 }
 
-impl Layer for TestMedium {
-    type Inner = AnyMedium;
-
-    fn inner(&self) -> &AnyMedium {
-        &self.any
-    }
-}
-
-impl Deref for TestMedium {
-    type Target = Layers;
-
-    fn deref(&self) -> &Layers {
-        self.layers.as_ref().expect("a test that made its own medium holds it itself")
-    }
+/// The runtime that a drive was opened on.
+fn runtime(drive: &Drive) -> &Runtime {
+    drive.clock.downcast_ref().expect("tests have no other clock")
 }
 
 const SEGMENT_BYTES: u32 = 4 << 20;
@@ -202,7 +170,7 @@ impl World {
         let memory = memory.with_cipher(cipher);
         let runtime = Runtime::simulated();
         let world = Self { runtime, spec, memory, plan: FaultPlan::default(), seed: 0 };
-        world.run(create(&world.medium(), &world.spec)).unwrap();
+        world.run(create(&world.memory, &world.spec)).unwrap();
         world
     }
 
@@ -211,19 +179,20 @@ impl World {
     }
 
     /// Fresh layers around the bytes.
-    fn medium(&self) -> TestMedium {
-        TestMedium::layered(self.memory.clone(), &self.runtime, self.seed, self.plan.clone())
+    fn medium(&self) -> Rc<TestMedium> {
+        let count = Count::new(self.memory.clone());
+        Rc::new(Fault::new(count, self.runtime.clone(), self.seed, self.plan.clone()))
     }
 
-    fn try_open(&self, options: OpenOptions) -> Result<Rc<TestDrive>> {
-        self.run(Drive::open(self.medium(), self.runtime.clone(), options))
+    fn try_open(&self, options: OpenOptions) -> Result<Rc<Drive>> {
+        self.run(Drive::open(self.medium(), self.runtime.clock(), options))
     }
 
     /// Opens the drive without garbage collection, checkpoints and upkeep: only writers and syncer
     /// run.
-    fn open_without_collector(&self) -> Rc<TestDrive> {
+    fn open_without_collector(&self) -> Rc<Drive> {
         let options = OpenOptions::default();
-        let opening = Drive::open_without_tasks(self.medium(), self.runtime.clone(), options);
+        let opening = Drive::open_without_tasks(self.medium(), self.runtime.clock(), options);
         let drive = Rc::new(self.run(opening).unwrap());
         let (writer, syncer) = (drive.clone(), drive.clone());
         self.runtime.spawn(async move { writer.run_writer().await });
@@ -231,7 +200,7 @@ impl World {
         drive
     }
 
-    fn open(&self) -> Rc<TestDrive> {
+    fn open(&self) -> Rc<Drive> {
         self.try_open(OpenOptions::default()).unwrap()
     }
 
@@ -239,24 +208,24 @@ impl World {
         self.try_open(OpenOptions::default()).map(|_| ()).unwrap_err()
     }
 
-    fn close(&self, drive: Rc<TestDrive>) {
+    fn close(&self, drive: Rc<Drive>) {
         self.run(drive.close()).unwrap();
         self.kill(drive);
     }
 
     /// Closes in order, and leaves it to the next opening to read the log.
-    fn close_without_checkpoint(&self, drive: Rc<TestDrive>) {
+    fn close_without_checkpoint(&self, drive: Rc<Drive>) {
         self.run(drive.close_without_checkpoint()).unwrap();
         self.kill(drive);
     }
 
     /// Ends the process: nothing that is in memory only gets out.
-    fn kill(&self, drive: Rc<TestDrive>) {
+    fn kill(&self, drive: Rc<Drive>) {
         self.runtime.drop_tasks();
         assert_eq!(Rc::strong_count(&drive), 1, "the drive is still held");
     }
 
-    fn reopen(&self, drive: Rc<TestDrive>) -> Rc<TestDrive> {
+    fn reopen(&self, drive: Rc<Drive>) -> Rc<Drive> {
         self.close(drive);
         self.open()
     }
@@ -265,12 +234,12 @@ impl World {
         self.run(check(&self.medium(), Depth::Full, &mut |_| ())).unwrap()
     }
 
-    fn read(&self, drive: &TestDrive, offset: u64, len: usize) -> Result<Vec<u8>> {
+    fn read(&self, drive: &Drive, offset: u64, len: usize) -> Result<Vec<u8>> {
         let mut out = vec![0xa5; len];
         self.run(drive.read(offset, &mut out)).map(|()| out)
     }
 
-    fn write(&self, drive: &TestDrive, offset: u64, data: &[u8]) -> Result<()> {
+    fn write(&self, drive: &Drive, offset: u64, data: &[u8]) -> Result<()> {
         self.run(drive.write(offset, data, false))
     }
 
@@ -347,8 +316,8 @@ fn append_start(batch: &crate::format::BatchHeader) -> u32 {
 }
 
 /// Takes every trimmed leaf down, so that live bytes are exact, and brings every other one in.
-fn reap_all(drive: &TestDrive) {
-    drive.clock.block_on(async {
+fn reap_all(drive: &Drive) {
+    runtime(drive).block_on(async {
         drive.reap_all().await.unwrap();
         let next = |leaf| drive.core().map().next_mapped_leaf(leaf);
         let mut leaf = next(0);
@@ -360,7 +329,7 @@ fn reap_all(drive: &TestDrive) {
 }
 
 /// Live bytes of each segment, counted again from the map.
-fn recount(drive: &TestDrive) -> Vec<(SegmentId, u32)> {
+fn recount(drive: &Drive) -> Vec<(SegmentId, u32)> {
     let mut live: Vec<_> = drive.core().space().used().map(|used| (used.segment, 0)).collect();
     let mut add = |number: SegmentId, bytes: u32| {
         let entry = live.iter_mut().find(|(segment, _)| *segment == number);
@@ -377,7 +346,7 @@ fn recount(drive: &TestDrive) -> Vec<(SegmentId, u32)> {
 }
 
 /// Checks the live bytes against the map, and that what recovery finds is what was there.
-fn assert_accounting(drive: &TestDrive) {
+fn assert_accounting(drive: &Drive) {
     reap_all(drive);
     let live: Vec<_> =
         drive.core().space().used().map(|used| (used.segment, used.live_bytes)).collect();
@@ -387,14 +356,14 @@ fn assert_accounting(drive: &TestDrive) {
 }
 
 /// Checks that a reopened drive has the map and the live bytes of the one before.
-fn assert_same_state(before: (Runs, u64), after: &TestDrive) {
+fn assert_same_state(before: (Runs, u64), after: &Drive) {
     assert_accounting(after);
     assert!(before == state(after), "recovery found another map");
 }
 
 type Runs = Vec<(Lba, u64, Mapping)>;
 
-fn state(drive: &TestDrive) -> (Runs, u64) {
+fn state(drive: &Drive) -> (Runs, u64) {
     reap_all(drive);
     let metadata: u64 = drive.core().metadata().iter().map(|place| u64::from(place.bytes)).sum();
     (drive.core().map().runs().collect(), drive.core().space().live_bytes() - metadata)

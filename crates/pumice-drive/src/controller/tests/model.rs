@@ -12,7 +12,7 @@ const STEPS: u32 = 220;
 
 struct Pair {
     world: World,
-    drive: Rc<TestDrive>,
+    drive: Rc<Drive>,
     plain: Vec<u8>,
     random: Random,
     options: OpenOptions,

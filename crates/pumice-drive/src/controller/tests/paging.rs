@@ -17,7 +17,7 @@ fn options() -> OpenOptions {
 }
 
 /// Writes blocks of the byte 1, 2, ... far apart; returns the offsets in order.
-fn scatter(world: &World, drive: &TestDrive, count: usize) -> Vec<u64> {
+fn scatter(world: &World, drive: &Drive, count: usize) -> Vec<u64> {
     let mut random = random(1);
     let place = |_| random.random_range(0..SIZE / BLOCK) * BLOCK;
     let places: Vec<u64> = (0..count).map(place).collect();
@@ -156,7 +156,7 @@ fn requests_that_need_two_leaves_at_once_get_on() {
 
 /// What recovery makes of a drive's medium when it may keep this many bytes of changed leaves.
 fn recover_within(world: &World, changed_bytes: usize) -> Result<recovery::Recovered> {
-    let loaded = world.run(superblocks::load(&world.medium())).unwrap();
+    let loaded = world.run(superblocks::load(&world.memory)).unwrap();
     let limits = recovery::Limits { clean_bytes: CACHE_BYTES, changed_bytes };
     let settings = Settings {
         cipher: Cipher::default(),
@@ -168,7 +168,7 @@ fn recover_within(world: &World, changed_bytes: usize) -> Result<recovery::Recov
         gives_back: GivesBack::default(),
         warn_percent: None,
     };
-    world.run(recovery::recover(&world.medium(), &loaded.stored.superblock, settings, limits))
+    world.run(recovery::recover(&world.memory, &loaded.stored.superblock, settings, limits))
 }
 
 /// Guards against a log that fills the memory with leaves of which no checkpoint can be written
@@ -338,7 +338,7 @@ fn what_differs_all_over_a_large_disk_is_found_in_few_reads() {
     for (map_cache_bytes, most_reads) in [(8 << 20, 400), (CACHE_BYTES, 4000)] {
         let options = OpenOptions { map_cache_bytes, ..OpenOptions::default() };
         let [old, new] = ["old", "new"].map(|name| world.run(drive.view(name, options)).unwrap());
-        let before = drive.medium().inner().counts();
+        let before = drive.layers().inner().counts();
         let mut changed = Vec::new();
         let visit = |range: Changed| {
             changed.extend((range.offset..range.offset + range.bytes).step_by(BLOCK_BYTES));
@@ -346,7 +346,7 @@ fn what_differs_all_over_a_large_disk_is_found_in_few_reads() {
         };
         world.run(new.changes_since(&old, visit)).unwrap();
         assert!(changed == written, "{} of {} are found", changed.len(), written.len());
-        let reads = (drive.medium().inner().counts() - before).reads;
+        let reads = (drive.layers().inner().counts() - before).reads;
         let misses = [&old, &new].map(|view| view.info().operations.map_misses);
         let misses = misses.iter().sum::<u64>();
         assert!(reads < most_reads && misses < 12_000, "{reads} reads, {misses} leaves");

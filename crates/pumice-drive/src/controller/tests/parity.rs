@@ -53,7 +53,7 @@ fn metadata(world: &World) -> (u32, u32) {
     (tail.segment.0, tail.used)
 }
 
-fn assert_whole(world: &World, drive: &TestDrive, written: &[(u64, Vec<u8>)], when: &str) {
+fn assert_whole(world: &World, drive: &Drive, written: &[(u64, Vec<u8>)], when: &str) {
     for (at, data) in written {
         let read = world.read(drive, *at, data.len());
         assert!(read.as_ref().is_ok_and(|read| read == data), "{when}: {at}: {:?}", read.err());
@@ -86,8 +86,8 @@ fn any_page_of_a_checkpoint_may_be_unreadable() {
         let copy = world.copy();
         let range = page * 4096..(page + 1) * 4096;
         let bad = RefCell::new(Some((SegmentId(segment), range)));
-        let medium = TestMedium::new(reading::BadSector { inner: copy.memory.clone(), bad });
-        let opening = Drive::open(medium, copy.runtime.clone(), OpenOptions::default());
+        let medium = Rc::new(reading::BadSector { inner: copy.memory.clone(), bad });
+        let opening = Drive::open(medium, copy.runtime.clock(), OpenOptions::default());
         let opened = copy.run(opening);
         let drive = opened.unwrap_or_else(|error| panic!("page {page}: {}", error.chain()));
         for (at, data) in &written {

@@ -40,7 +40,7 @@ fn end(world: &World) -> u32 {
     last.offset + last.batch_bytes() as u32
 }
 
-fn assert_whole(drive: &TestDrive, world: &World, plain: &[u8], when: &str) {
+fn assert_whole(drive: &Drive, world: &World, plain: &[u8], when: &str) {
     for (at, expected) in (0..).step_by(65536).zip(plain.chunks(65536)) {
         let read = world.read(drive, at, expected.len());
         assert!(read.as_ref().is_ok_and(|read| read == expected), "{when}: {at}: {:?}", read.err());
@@ -70,8 +70,8 @@ fn any_page_of_a_long_batch_may_be_unreadable() {
         let copy = world.copy();
         let range = page * 4096..(page + 1) * 4096;
         let bad = RefCell::new(Some((SegmentId(0), range)));
-        let medium = TestMedium::new(reading::BadSector { inner: copy.memory.clone(), bad });
-        let opening = Drive::open(medium, copy.runtime.clone(), OpenOptions::default());
+        let medium = Rc::new(reading::BadSector { inner: copy.memory.clone(), bad });
+        let opening = Drive::open(medium, copy.runtime.clock(), OpenOptions::default());
         let opened = copy.run(opening);
         let drive = opened.unwrap_or_else(|error| panic!("page {page}: {}", error.chain()));
         let mut read = vec![0; plain.len()];
@@ -90,9 +90,9 @@ fn what_cannot_be_restored_is_not_tried_again_at_once() {
     world.flip(0, 10 * 4096 + 1000);
     let blocks = plain.len() as u64 / BLOCK;
     let attempt = |block| {
-        let before = drive.medium().inner().counts().read_bytes;
+        let before = drive.layers().inner().counts().read_bytes;
         let read = world.read(&drive, block * BLOCK, BLOCK_BYTES);
-        (read.is_err(), drive.medium().inner().counts().read_bytes - before)
+        (read.is_err(), drive.layers().inner().counts().read_bytes - before)
     };
     let lost = (0..blocks).find(|&block| attempt(block).0).expect("a block is lost");
     let (is_lost, read_bytes) = attempt(lost);

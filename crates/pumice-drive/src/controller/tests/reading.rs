@@ -19,13 +19,13 @@ fn a_stored_frame_that_is_read_in_parts_is_read_from_the_medium_once() {
         // Nothing of it is left in a batch buffer.
         let drive = world.reopen(drive);
         world.run(drive.load_range(Lba(0), 8)).unwrap();
-        let before = drive.medium().inner().counts();
+        let before = drive.layers().inner().counts();
         for block in 0..8 {
             let at = block * BLOCK_BYTES;
             let read = world.read(&drive, at as u64, BLOCK_BYTES).unwrap();
             assert!(read == noise[at..at + BLOCK_BYTES]);
         }
-        let used = drive.medium().inner().counts() - before;
+        let used = drive.layers().inner().counts() - before;
         assert_eq!((used.reads, drive.info().operations.frame_cache_hits), (1, 7), "{codec}");
     }
 }
@@ -39,7 +39,7 @@ fn a_block_of_a_short_read_is_read_from_the_medium_once() {
     world.write(&drive, 0, &noise).unwrap();
     let drive = world.reopen(drive);
     world.run(drive.load_range(Lba(0), 64)).unwrap();
-    let reads = || drive.medium().inner().counts().reads;
+    let reads = || drive.layers().inner().counts().reads;
     let check = |offset: usize, len: usize| {
         let before = reads();
         let read = world.read(&drive, offset as u64, len).unwrap();
@@ -78,7 +78,7 @@ fn a_block_is_never_that_of_an_earlier_use_of_its_segment() {
 }
 
 /// A drive of independent blocks with `data`, opened again; nothing is cached but the map.
-fn reopened_blocks(world: &World, data: &[u8]) -> Rc<TestDrive> {
+fn reopened_blocks(world: &World, data: &[u8]) -> Rc<Drive> {
     let drive = world.open();
     world.write(&drive, 0, data).unwrap();
     let drive = world.reopen(drive);
@@ -116,14 +116,14 @@ fn a_sequential_reader_does_not_read_a_frame_once_a_block() {
     let drive = world.try_open(options).unwrap();
     assert!(world.read(&drive, 0, data.len()).unwrap() == data);
     let at = 8 * BLOCK;
-    let before = drive.medium().inner().counts().reads;
+    let before = drive.layers().inner().counts().reads;
     let mut out = [0; 1536];
     for part in 0..8 * BLOCK_BYTES / out.len() {
         let at = at as usize + part * out.len();
         world.run(drive.read(at as u64, &mut out)).unwrap();
         assert!(out[..] == data[at..at + out.len()]);
     }
-    let reads = drive.medium().inner().counts().reads - before;
+    let reads = drive.layers().inner().counts().reads - before;
     assert!(reads <= 2, "{reads} reads of a frame");
     world.kill(drive);
 }
@@ -202,9 +202,7 @@ fn a_bad_sector_fails_its_own_blocks_and_not_their_neighbours() {
     world.close(drive);
     let medium = Rc::new(BadSector { inner: world.memory.clone(), bad: RefCell::default() });
     let options = OpenOptions { read_only: true, read_cache_bytes: 0, ..OpenOptions::default() };
-    let drive = world
-        .run(Drive::open(TestMedium::new(medium.clone()), world.runtime.clone(), options))
-        .unwrap();
+    let drive = world.run(Drive::open(medium.clone(), world.runtime.clock(), options)).unwrap();
     world.run(drive.load_range(Lba(0), 3)).unwrap();
     let place = |lba| match drive.core().map().peek(Lba(lba)).resident().0 {
         Mapping::Frame { place, .. } => place,

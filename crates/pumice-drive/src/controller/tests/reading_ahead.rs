@@ -53,14 +53,14 @@ fn cost(
 ) -> Cost {
     let drive = world.try_open(options).unwrap();
     world.run(drive.load_range(Lba(0), SIZE / BLOCK)).unwrap();
-    let before = drive.medium().inner().counts();
+    let before = drive.layers().inner().counts();
     let begun_ns = world.runtime.now_ns();
     for offset in offsets {
         let read = world.read(&drive, offset, len).unwrap();
         assert!(read == data[offset as usize..offset as usize + len], "{len} bytes at {offset}");
         assert!(drive.ahead.memory_bytes() <= options.read_ahead_bytes);
     }
-    let used = drive.medium().inner().counts() - before;
+    let used = drive.layers().inner().counts() - before;
     let info = drive.info();
     let ns = world.runtime.now_ns() - begun_ns;
     let ahead_bytes = info.operations.read_ahead_bytes;
@@ -150,7 +150,7 @@ fn only_hosts_are_read_ahead_of() {
 
 /// A drive whose blocks hold their versions, beside readers in order.
 struct Versions {
-    drive: Rc<TestDrive>,
+    drive: Rc<Drive>,
     clock: Runtime,
     /// The version of each block that was written last, and the one that is being written.
     known: RefCell<Vec<(u64, u64)>>,
@@ -267,9 +267,7 @@ fn an_error_is_met_by_the_read_that_wants_the_block() {
     let world = filled(FrameForm::Solid, &data);
     let medium = Rc::new(BadSector { inner: world.memory.clone(), bad: RefCell::default() });
     let options = OpenOptions { read_only: true, ..options(8 << 20) };
-    let drive = world
-        .run(Drive::open(TestMedium::new(medium.clone()), world.runtime.clone(), options))
-        .unwrap();
+    let drive = world.run(Drive::open(medium.clone(), world.runtime.clock(), options)).unwrap();
     world.run(drive.load_range(Lba(0), SIZE / BLOCK)).unwrap();
     let bad = Lba(1000);
     let Mapping::Frame { place, .. } = drive.core().map().peek(bad).resident().0 else {
@@ -303,7 +301,7 @@ fn what_was_read_wrong_ahead_is_read_again() {
     for nth in 1..=40 {
         let drive = world.try_open(options(8 << 20)).unwrap();
         let read_corruptions = Trigger::Nth(nth);
-        drive.medium().set_plan(FaultPlan { read_corruptions, ..FaultPlan::default() });
+        drive.layers().set_plan(FaultPlan { read_corruptions, ..FaultPlan::default() });
         let mut wrong = 0;
         for offset in (0..SIZE).step_by(64 * KIB) {
             let read = world.read(&drive, offset, 64 * KIB).unwrap();

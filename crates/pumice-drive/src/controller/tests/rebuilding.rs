@@ -27,7 +27,7 @@ pub(super) struct Rebuilt {
 /// A drive, an array of its bytes, and which blocks were trimmed last.
 struct History {
     world: World,
-    drive: Rc<TestDrive>,
+    drive: Rc<Drive>,
     plain: Vec<u8>,
     trimmed: Vec<bool>,
     random: Random,
@@ -116,7 +116,7 @@ fn zero_metadata(world: &World) -> usize {
 
 /// What the drive was, from its superblocks or its segments' headers.
 fn identity(world: &World) -> Identity {
-    if let Some(identity) = world.run(Identity::of_superblocks(&world.medium())).unwrap() {
+    if let Some(identity) = world.run(Identity::of_superblocks(&world.memory)).unwrap() {
         return identity;
     }
     let geometry = world.spec.geometry().unwrap();
@@ -144,7 +144,8 @@ pub(super) fn rebuild(world: &World) -> Rebuilt {
     let spec = identity.spec(uuid::Uuid::from_u128(0x4e3), None);
     let target = World::new(Spec { codec: Codec::Lz4, ..spec });
     let drive = target.open();
-    let mut wreck = world.run(Wreck::open(&medium, world.runtime.clone(), identity)).unwrap();
+    let mut wreck =
+        world.run(Wreck::open(medium.clone(), world.runtime.clock(), identity)).unwrap();
     let mut lost = Vec::new();
     let mut parts = wreck.parts();
     while let Some(part) = world.run(parts.next()) {
@@ -190,12 +191,12 @@ fn compare(rebuilt: &Rebuilt, plain: &[u8], trimmed: &[bool]) {
 }
 
 /// Rebuilds a drive as the program does: what is left before the end says that it is incomplete.
-async fn rebuild_onto(medium: &TestMedium, clock: &Runtime, source: &TestMedium) -> Result<()> {
+async fn rebuild_onto(medium: &Rc<TestMedium>, clock: &Runtime, source: &MemMedium) -> Result<()> {
     let identity = Identity::of_superblocks(source).await?.expect("a superblock");
     let spec = identity.spec(uuid::Uuid::from_u128(0x4e3), None);
-    create_target(medium, &spec).await?;
-    let drive = Drive::open_target(medium.clone(), clock.clone()).await?;
-    let mut wreck = Wreck::open(source, clock.clone(), identity).await?;
+    create_target(&**medium, &spec).await?;
+    let drive = Drive::open_target(medium.clone(), clock.clock()).await?;
+    let mut wreck = Wreck::open(Rc::new(source.clone()), clock.clock(), identity).await?;
     let mut parts = wreck.parts();
     while let Some(part) = parts.next().await {
         copy_into(&part, &drive).await?;
@@ -217,7 +218,6 @@ fn power_loss_in_a_rebuild_leaves_no_target_that_looks_whole() {
             seed: round,
         };
         let (medium, clock) = (target.medium(), target.runtime.clone());
-        let source_medium = source.medium();
         let limit_ns = match round {
             0 => u64::MAX / 2,
             // About the time at which it ends.
@@ -225,7 +225,7 @@ fn power_loss_in_a_rebuild_leaves_no_target_that_looks_whole() {
             _ => random.random_range(0..took_ns),
         };
         target.run(async {
-            let rebuilding = rebuild_onto(&medium, &clock, &source_medium);
+            let rebuilding = rebuild_onto(&medium, &clock, &source.memory);
             if let Some(ended) = clock.timeout(limit_ns, rebuilding).await {
                 ended.unwrap();
                 took_ns = took_ns.max(clock.now_ns());
@@ -242,7 +242,7 @@ fn power_loss_in_a_rebuild_leaves_no_target_that_looks_whole() {
                 assert!(is_blank || what.contains("rebuild SOURCE TARGET --force"), "{what}");
                 let checked = target.run(check(&target.medium(), Depth::Full, &mut |_| ()));
                 assert_eq!(kind(checked), Some(error.kind()));
-                let identity = target.run(Identity::of_superblocks(&target.medium()));
+                let identity = target.run(Identity::of_superblocks(&target.memory));
                 assert!(is_blank || kind(identity) == Some(ErrorKind::Corrupt), "{what}");
                 refused += 1;
                 continue;
@@ -421,7 +421,7 @@ fn batches_that_are_gone_are_named() {
 
 /// Ends a life after two batches of the host that were not flushed; returns the batches in segment
 /// 0.
-fn lose_two_batches(world: &World, drive: Rc<TestDrive>) -> Vec<BatchHeader> {
+fn lose_two_batches(world: &World, drive: Rc<Drive>) -> Vec<BatchHeader> {
     for (offset, byte) in [(0, 1), (8192, 2)] {
         world.write(&drive, offset, &[byte; 4096]).unwrap();
         drive.with_core(|core| core.seal(Stream::Host));
@@ -483,7 +483,7 @@ fn a_segment_that_only_a_lost_life_used_is_not_taken() {
     let world = World::new(Spec { codec: Codec::None, ..small(24 << 20, 8) });
     let noise = |seed, len: usize| payload::noise(&mut random(seed), len);
     let drive = world.open();
-    let tail = |drive: &TestDrive| drive.core().log().tail(Stream::Host).unwrap().segment;
+    let tail = |drive: &Drive| drive.core().log().tail(Stream::Host).unwrap().segment;
     world.write(&drive, 0, &noise(1, 6 << 20)).unwrap();
     world.run(drive.checkpoint()).unwrap();
     let kept = tail(&drive);
@@ -543,7 +543,7 @@ fn a_block_that_came_back_to_life_in_a_copy_is_not_older_than_it_is() {
     let world = World::new(small(24 << 20, 8));
     let drive = world.open_without_collector();
     let mut fillers = random(5);
-    let mut fill = |drive: &TestDrive| {
+    let mut fill = |drive: &Drive| {
         let tail = || drive.core().log().tail(Stream::Host).unwrap().segment;
         let before = tail();
         while tail() == before {
@@ -600,7 +600,7 @@ fn a_segment_without_its_header_is_read_all_the_same() {
     // Another segment says what the drive was.
     let spec = identity_of_another(&world);
     let medium = world.medium();
-    let mut wreck = world.run(Wreck::open(&medium, world.runtime.clone(), spec)).unwrap();
+    let mut wreck = world.run(Wreck::open(medium.clone(), world.runtime.clock(), spec)).unwrap();
     let mut parts = wreck.parts();
     let mut bytes = 0;
     while let Some(part) = world.run(parts.next()) {

@@ -12,7 +12,7 @@ use crate::crypt::{RecoveryCode, Secret};
 use crate::format::BatchHeader;
 
 fn unlocked(world: &World, secret: &Secret) -> Result<World> {
-    let locked = world.run(Locked::on(&world.medium()))?.expect("it is encrypted");
+    let locked = world.run(Locked::on(&world.memory))?.expect("it is encrypted");
     Ok(world.with_cipher(locked.unlock(secret, Randomness::seeded(world.seed + 9))?))
 }
 
@@ -36,7 +36,7 @@ fn new_keys_for(world: &World, seed: u64) -> NewKeys {
 }
 
 /// Batches of the present uses of segments whose header a cipher takes for authentic.
-fn batches_under(world: &World, drive: &TestDrive, cipher: &Cipher) -> usize {
+fn batches_under(world: &World, drive: &Drive, cipher: &Cipher) -> usize {
     let used: Vec<_> = drive.core().space().used().collect();
     let in_segment = |(segment, generation): (SegmentId, u64)| {
         let bytes = world.peek(segment.0, 0, SEGMENT_BYTES as usize);
@@ -87,7 +87,7 @@ fn everything_moves_to_the_new_key() {
         scene.compare(&scene.disk.world, &drive);
         scene.disk.world.close(drive);
     }
-    let locked = scene.disk.world.run(Locked::on(&scene.disk.world.medium())).unwrap().unwrap();
+    let locked = scene.disk.world.run(Locked::on(&scene.disk.world.memory)).unwrap().unwrap();
     assert!(locked.unlock(&code().secret(), Randomness::seeded(1)).is_ok());
     let first_code = RecoveryCode::draw(&Randomness::seeded(7)).secret();
     assert!(locked.unlock(&first_code, Randomness::seeded(1)).is_err());
@@ -101,7 +101,7 @@ fn hosts_go_on_while_the_key_is_replaced() {
     scene.disk.world = world;
     let drive = scene.disk.world.open();
     let latency_ns = 200_000..=1_500_000;
-    drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+    drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
     let has_ended = Rc::new(Cell::new(false));
     {
         let (drive, has_ended) = (drive.clone(), has_ended.clone());
@@ -151,12 +151,12 @@ fn power_loss_while_a_key_is_replaced_loses_nothing() {
         let world = copy(&World { seed: step, ..scene.disk.world.copy() }, &secret(1));
         let drive = world.open();
         let latency_ns = 1_000_000..=1_000_000;
-        drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+        drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
         let keys = new_keys_for(&world, step);
         let wait_ns = if step < 8 { step * 900_000 } else { (step - 7) * 17_300_000 };
         let rekeying = drive.rekey(Some(&keys));
         let ended = world.run(world.runtime.timeout(wait_ns, rekeying)).is_some();
-        world.run(drive.medium().crash()).unwrap();
+        world.run(drive.layers().crash()).unwrap();
         world.kill(drive);
         let world = unlocked(&world, &secret(1)).unwrap();
         let drive = world.open();
@@ -169,12 +169,12 @@ fn power_loss_while_a_key_is_replaced_loses_nothing() {
         world.run(drive.audit()).unwrap();
         // A second crash, while it goes on.
         drive
-            .medium()
+            .layers()
             .set_plan(FaultPlan { latency_ns: 1_000_000..=1_000_000, ..FaultPlan::default() });
         let going_on = drive.rekey(None);
         let outcome = world.run(world.runtime.timeout(step * 7_000_000, going_on));
         assert_eq!(outcome.is_some_and(|outcome| outcome.is_err()), end != 1);
-        world.run(drive.medium().crash()).unwrap();
+        world.run(drive.layers().crash()).unwrap();
         world.kill(drive);
         let world = unlocked(&world, &secret(1)).unwrap();
         let drive = world.open();
@@ -204,7 +204,7 @@ fn a_replacement_that_was_given_up_goes_on() {
     scene.disk.world = world;
     let drive = scene.disk.world.open();
     let latency_ns = 1_000_000..=1_000_000;
-    drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+    drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
     let keys = new_keys_for(&scene.disk.world, 1);
     let runtime = scene.disk.world.runtime.clone();
     let first = runtime.block_on(runtime.timeout(40_000_000, drive.rekey(Some(&keys))));

@@ -33,7 +33,7 @@ fn spread(seed: u64) -> (World, Vec<u8>) {
         plan: FaultPlan::default(),
         seed,
     };
-    world.run(create(&world.medium(), &world.spec)).unwrap();
+    world.run(create(&world.memory, &world.spec)).unwrap();
     let drive = world.open();
     let mut plain = vec![0; SIZE as usize];
     let mut random = random(seed);
@@ -54,11 +54,11 @@ fn spread(seed: u64) -> (World, Vec<u8>) {
     (world, plain)
 }
 
-fn shape(drive: &TestDrive) -> (u64, u32) {
+fn shape(drive: &Drive) -> (u64, u32) {
     (drive.size_bytes(), drive.core().space().segment_count())
 }
 
-fn resize(world: &World, drive: &TestDrive, size: Option<u64>, segments: u32) -> Result<Resized> {
+fn resize(world: &World, drive: &Drive, size: Option<u64>, segments: u32) -> Result<Resized> {
     let wanted = Resize { size_bytes: size, capacity_bytes: capacity(segments) };
     world.run(drive.resize(wanted))
 }
@@ -137,7 +137,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
 
 /// Writes one of the client's blocks after the other with FUA, each time with the next stamp; notes
 /// the last stamp that was acknowledged.
-async fn stamp(drive: Rc<TestDrive>, acknowledged: Rc<Cell<u64>>) {
+async fn stamp(drive: Rc<Drive>, acknowledged: Rc<Cell<u64>>) {
     for stamp in 1u64.. {
         let block: Vec<u8> = stamp.to_le_bytes().repeat(BLOCK_BYTES / 8);
         if drive.write(stamp % CLIENT_BLOCKS * BLOCK, &block, true).await.is_err() {
@@ -185,7 +185,7 @@ fn crash_in_resize(target: (u64, u32), seeds: u64) -> (u32, u32) {
                 let clock = &world.runtime;
                 let resized = clock.timeout(moment_ns, drive.resize(wanted)).await;
                 assert!(life > 0 || resized.is_some_and(|resized| resized.is_ok()));
-                drive.medium().crash().await.unwrap();
+                drive.layers().crash().await.unwrap();
             });
             moment_ns = random.random_range(0..(world.runtime.now_ns() - begun_ns) * 14 / 10);
             world.kill(drive);
@@ -242,7 +242,7 @@ fn a_shrink_that_fails_hands_out_no_bad_segment() {
     world.run(drive.write(0, &[1; 4096], true)).unwrap();
     assert!(drive.core().space().is_bad(bad));
     let no_space_errors = Trigger::Probability(1.0);
-    drive.medium().set_plan(FaultPlan { no_space_errors, ..FaultPlan::default() });
+    drive.layers().set_plan(FaultPlan { no_space_errors, ..FaultPlan::default() });
     let capacity_bytes = capacity(bad.0 - 2);
     let shrinking = drive.resize(Resize { size_bytes: None, capacity_bytes });
     let ended = world.run(world.runtime.timeout(10_000_000_000, shrinking));

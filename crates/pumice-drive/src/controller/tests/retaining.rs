@@ -42,7 +42,7 @@ fn with_two_snapshots(seed: u64) -> (Disk, [Vec<u8>; 2], SegmentId) {
 }
 
 /// Moves everything that is needed out of a segment, to the checkpoint after which it is free.
-async fn empty(drive: &TestDrive, victim: SegmentId) {
+async fn empty(drive: &Drive, victim: SegmentId) {
     drive.empty_retained(victim).await.unwrap();
     drive.checkpoint().await.unwrap();
     drive.checkpoint().await.unwrap();
@@ -61,10 +61,10 @@ fn power_loss_at_each_step_of_emptying_a_segment_changes_no_snapshot() {
         let world = World { seed: step, ..disk.world.copy() };
         let drive = world.open_without_collector();
         let plan = FaultPlan { latency_ns: 1_000_000..=1_000_000, ..FaultPlan::default() };
-        drive.medium().set_plan(plan);
+        drive.layers().set_plan(plan);
         let emptying = empty(&drive, victim);
         let ended = world.run(world.runtime.timeout(step * 500_000, emptying)).is_some();
-        world.run(drive.medium().crash()).unwrap();
+        world.run(drive.layers().crash()).unwrap();
         world.kill(drive);
         let drive = world.open();
         world.run(drive.audit()).unwrap();
@@ -105,7 +105,7 @@ fn a_damaged_table_of_what_was_moved_costs_snapshots_only() {
     }
     let opening = Drive::open_snapshot(
         disk.world.medium(),
-        disk.world.runtime.clone(),
+        disk.world.runtime.clock(),
         "b",
         OpenOptions::default(),
     );
@@ -201,7 +201,8 @@ fn changes_are_exact_while_segments_are_emptied_again_and_again() {
         disk.world.close(drive);
         let options = OpenOptions { read_only: true, ..OpenOptions::default() };
         let (medium, clock) = (disk.world.medium(), disk.world.runtime.clone());
-        let view = disk.world.run(Drive::open_snapshot(medium, clock, "a", options)).unwrap();
+        let view =
+            disk.world.run(Drive::open_snapshot(medium, clock.clock(), "a", options)).unwrap();
         let now = disk.world.try_open(options).unwrap();
         let found = changed(&disk.world, &view, &now);
         let missed = (0..found.len()).find(|&at| differs(at) && !found[at]);

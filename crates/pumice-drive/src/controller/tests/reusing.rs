@@ -10,12 +10,12 @@ use crate::base::seed::random;
 
 const MIB: u64 = 1 << 20;
 
-fn set_latency_ns(drive: &TestDrive, ns: u64) {
-    drive.medium().set_plan(FaultPlan { latency_ns: ns..=ns, ..FaultPlan::default() });
+fn set_latency_ns(drive: &Drive, ns: u64) {
+    drive.layers().set_plan(FaultPlan { latency_ns: ns..=ns, ..FaultPlan::default() });
 }
 
 /// Makes garbage collection free what it can.
-async fn give_back(drive: &TestDrive, clock: &Runtime) {
+async fn give_back(drive: &Drive, clock: &Runtime) {
     drive.with_core(|core| core.set_compacting(true));
     drive.with_core(Core::wake_collector);
     clock.sleep_ns(1_000_000_000).await;
@@ -65,7 +65,7 @@ fn a_segment_is_not_given_back_under_a_read_of_many_frames() {
     read_under_garbage_collection(256 << 10);
 }
 
-fn place_of(drive: &TestDrive, lba: u64) -> FramePlace {
+fn place_of(drive: &Drive, lba: u64) -> FramePlace {
     match drive.core().map().peek(Lba(lba)).resident().0 {
         Mapping::Frame { place, .. } => place,
         other => panic!("LBA {lba} is {other:?}"),
@@ -74,7 +74,7 @@ fn place_of(drive: &TestDrive, lba: u64) -> FramePlace {
 
 /// Fills the host's segment so far that a block needs another one, with few flushes: many would let
 /// the host move on to another segment.
-async fn fill_segment(drive: &TestDrive, data: &[u8]) {
+async fn fill_segment(drive: &Drive, data: &[u8]) {
     while drive.core().log().fit(Stream::Host, BLOCK_BYTES + 28, u32::MAX) != log::Fit::NewSegment {
         let fits = |bytes: usize| {
             let room =

@@ -9,13 +9,13 @@ use super::snapshots::{Disk, SIZE, names, new, rest, whole};
 use super::*;
 
 /// Checks the accounts while no checkpoint is being written.
-fn settle(drive: &TestDrive) {
-    drive.clock.block_on(drive.checkpoint()).unwrap();
+fn settle(drive: &Drive) {
+    runtime(drive).block_on(drive.checkpoint()).unwrap();
     assert_accounting(drive);
 }
 
 /// An open drive with a disk, and its content when snapshot "a" was taken of it.
-fn with_snapshot(seed: u64, writes: u32) -> (Disk, Rc<TestDrive>, Vec<u8>) {
+fn with_snapshot(seed: u64, writes: u32) -> (Disk, Rc<Drive>, Vec<u8>) {
     let mut disk = Disk::new(seed);
     let drive = disk.world.open();
     disk.write_some(&drive, writes);
@@ -107,10 +107,10 @@ fn power_loss_in_a_rollback_leaves_one_disk_or_the_other() {
         let world = World { seed: step, ..disk.world.copy() };
         let latency_ns = 1_000_000..=1_000_000;
         let drive = world.open();
-        drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+        drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
         let rolling = drive.roll_back("a", true);
         let ended = world.run(world.runtime.timeout(step * 500_000, rolling)).is_some();
-        world.run(drive.medium().crash()).unwrap();
+        world.run(drive.layers().crash()).unwrap();
         world.kill(drive);
         let mut drive = world.open();
         let found = names(&drive);
@@ -155,13 +155,13 @@ fn a_rollback_given_up_takes_no_writes() {
         let world = disk.world.copy();
         let drive = world.open();
         let latency_ns = 1_000_000..=1_000_000;
-        drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+        drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
         let rolling = drive.roll_back("a", false);
         if world.run(world.runtime.timeout(step * 500_000, rolling)).is_some() {
             world.kill(drive);
             break;
         }
-        drive.medium().set_plan(FaultPlan::default());
+        drive.layers().set_plan(FaultPlan::default());
         match kind(world.run(drive.write(0, &[1; 4096], false))) {
             None => {
                 let found = world.read(&drive, 4096, a.len() - 4096).unwrap();
@@ -198,7 +198,7 @@ fn a_disk_that_a_host_has_begun_to_use_is_not_rolled_back() {
         })
     };
     let latency_ns = 1_000_000..=1_000_000;
-    drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+    drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
     let host = async {
         disk.world.runtime.clone().sleep_ns(1_500_000).await;
         is_used.set(true);
@@ -209,7 +209,7 @@ fn a_disk_that_a_host_has_begun_to_use_is_not_rolled_back() {
     let rolling = drive.roll_back_if("a", false, condition());
     let (rolled, ()) = disk.world.run(futures_util::future::join(rolling, host));
     assert_eq!(kind(rolled), Some(ErrorKind::Busy));
-    drive.medium().set_plan(FaultPlan::default());
+    drive.layers().set_plan(FaultPlan::default());
     disk.compare(&drive);
     disk.write_some(&drive, 20);
     settle(&drive);

@@ -9,7 +9,7 @@ use crate::base::seed::random;
 use crate::format::{RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES};
 use rand::RngExt;
 
-fn scrub(world: &World, drive: &TestDrive) -> ScrubReport {
+fn scrub(world: &World, drive: &Drive) -> ScrubReport {
     world.run(drive.scrub(0)).unwrap()
 }
 
@@ -80,7 +80,7 @@ fn damage_in_the_map_the_lists_and_a_superblock_is_found() {
     world.run(drive.checkpoint()).unwrap();
     assert_eq!(scrub(&world, &drive).problems, []);
     let whole = scrub(&world, &drive);
-    let named = |drive: &TestDrive| drive.core().map().metadata_addresses().collect::<Vec<_>>();
+    let named = |drive: &Drive| drive.core().map().metadata_addresses().collect::<Vec<_>>();
     let count = named(&drive).len();
     assert!(whole.metadata as usize > count);
     // The scrub has each of them written again elsewhere.

@@ -17,8 +17,8 @@ type Wanted<'a> = (&'a str, Option<&'a str>, u64);
 
 async fn send(
     info: impl Fn(&str) -> SnapshotInfo,
-    disk: Result<Rc<TestDrive>>,
-    base: Option<Result<Rc<TestDrive>>>,
+    disk: Result<Rc<Drive>>,
+    base: Option<Result<Rc<Drive>>>,
     (name, since, start): Wanted<'_>,
 ) -> Result<(Vec<u8>, Sent)> {
     let (disk, base) = (disk?, base.transpose()?);
@@ -35,7 +35,7 @@ async fn send(
 
 impl Clone {
     /// Sends a snapshot of a drive that is open.
-    fn send_open(&self, drive: &Rc<TestDrive>, wanted: Wanted<'_>) -> Result<(Vec<u8>, Sent)> {
+    fn send_open(&self, drive: &Rc<Drive>, wanted: Wanted<'_>) -> Result<(Vec<u8>, Sent)> {
         let infos = drive.snapshots();
         let info = |name: &str| infos.iter().find(|info| info.name == name).unwrap().clone();
         let open = |name| self.world.run(drive.view(name, OpenOptions::default()));
@@ -49,7 +49,8 @@ impl Clone {
         let info = |name: &str| infos.iter().find(|info| info.name == name).unwrap().clone();
         let open = |name| {
             let (medium, runtime) = (self.world.medium(), self.world.runtime.clone());
-            let view = self.world.run(Drive::open_snapshot(medium, runtime, name, options))?;
+            let view =
+                self.world.run(Drive::open_snapshot(medium, runtime.clock(), name, options))?;
             view.set_origin(self.origin()?)?;
             Ok(view)
         };
@@ -58,7 +59,7 @@ impl Clone {
         sent
     }
 
-    fn take(&self, drive: &TestDrive, name: &str, number: u32) -> Vec<u8> {
+    fn take(&self, drive: &Drive, name: &str, number: u32) -> Vec<u8> {
         self.world.run(drive.create_snapshot(new(name, number))).unwrap();
         self.plain.clone()
     }
@@ -159,7 +160,7 @@ fn no_more_is_sent_of_a_clone_than_it_needs() {
     // Without its origin nothing is sent that could be taken for it.
     let view = Drive::open_snapshot(
         clone.world.medium(),
-        clone.world.runtime.clone(),
+        clone.world.runtime.clock(),
         "a",
         OpenOptions::default(),
     );

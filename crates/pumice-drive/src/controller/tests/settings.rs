@@ -29,7 +29,7 @@ fn text(seed: u64) -> Vec<u8> {
 }
 
 /// Frame bytes that a write of a mebibyte takes.
-fn stored(world: &World, drive: &TestDrive, offset: usize, data: &[u8]) -> u64 {
+fn stored(world: &World, drive: &Drive, offset: usize, data: &[u8]) -> u64 {
     let before = drive.info().frame_bytes;
     world.write(drive, offset as u64, data).unwrap();
     world.run(drive.flush()).unwrap();
@@ -95,7 +95,7 @@ fn what_is_impossible_is_refused_and_what_is_the_same_is_not_written() {
     // The medium fails: which superblock counts is not known.
     let drive = world.open();
     let sync_errors = Trigger::Nth(1);
-    drive.medium().set_plan(FaultPlan { sync_errors, ..FaultPlan::default() });
+    drive.layers().set_plan(FaultPlan { sync_errors, ..FaultPlan::default() });
     assert!(world.run(drive.change_settings(codec(ZSTD))).is_err());
     assert_eq!(kind(world.write(&drive, 0, &[1; 4096])), Some(ErrorKind::Poisoned));
     assert_eq!(drive.settings().codec, Codec::Lz4);
@@ -121,7 +121,7 @@ fn power_loss_leaves_the_old_settings_or_the_new_ones() {
                 let change = drive.change_settings(codec(ZSTD));
                 let changed = world.runtime.timeout(moment_ns, change).await;
                 assert!(life > 0 || changed.is_some_and(|changed| changed.is_ok()));
-                drive.medium().crash().await.unwrap();
+                drive.layers().crash().await.unwrap();
             });
             let is_whole = world.runtime.now_ns() - begun_ns;
             moment_ns = random.random_range(0..is_whole * 14 / 10);

@@ -16,7 +16,7 @@ const OPEN_BYTES: u64 = 3 * SEGMENT;
 
 /// A disk of 64 MiB on 60 segments, of which `region` bytes are overwritten `times` times with data
 /// that compresses to about a half.
-fn overwritten(world: &World, drive: &TestDrive, region: u64, times: u64) -> Vec<u8> {
+fn overwritten(world: &World, drive: &Drive, region: u64, times: u64) -> Vec<u8> {
     let mut random = random(7);
     let piece = 64 << 10;
     let mut plain = vec![0; region as usize];
@@ -241,10 +241,10 @@ fn a_preallocated_drive_is_never_discarded() {
     wait(&world, 60);
     world.run(drive.compact(0)).unwrap();
     assert!(drive.info().preallocated);
-    assert_eq!(drive.medium().inner().counts().discards, 0);
+    assert_eq!(drive.layers().inner().counts().discards, 0);
     let drive = world.reopen(drive);
     overwritten(&world, &drive, 64 << 20, 8);
-    assert_eq!(drive.medium().inner().counts().discards, 0);
+    assert_eq!(drive.layers().inner().counts().discards, 0);
     world.close(drive);
 }
 
@@ -259,7 +259,7 @@ fn power_loss_while_space_is_given_back_loses_nothing() {
         let moment_ns = 3 * SECOND_NS + random(seed).random_range(0..3 * SECOND_NS);
         world.run(world.runtime.sleep_ns(moment_ns));
         moved_bytes += drive.info().moved_bytes;
-        world.run(drive.medium().crash()).unwrap();
+        world.run(drive.layers().crash()).unwrap();
         world.kill(drive);
         world.plan = FaultPlan::default();
         let drive = world.open();
@@ -381,8 +381,7 @@ impl crate::media::layer::Layer for Narrow {
 fn giving_back_needs_little_room() {
     let world = World::new(small(128 << 20, 100));
     let medium = Rc::new(Narrow { inner: world.memory.clone(), most: Cell::new(u64::MAX) });
-    let opening =
-        Drive::open(TestMedium::new(medium.clone()), world.runtime.clone(), OpenOptions::default());
+    let opening = Drive::open(medium.clone(), world.runtime.clock(), OpenOptions::default());
     let drive = world.run(opening).unwrap();
     let (mut random, piece) = (random(1), 64 << 10);
     // Half of each segment stays.

@@ -77,12 +77,12 @@ impl Scene {
         scene
     }
 
-    pub(super) fn take(&mut self, drive: &TestDrive, name: &str) {
+    pub(super) fn take(&mut self, drive: &Drive, name: &str) {
         self.disk.take(drive, name);
         self.taken.push((name.to_owned(), self.disk.plain.clone()));
     }
 
-    pub(super) fn compare(&self, world: &World, drive: &Rc<TestDrive>) {
+    pub(super) fn compare(&self, world: &World, drive: &Rc<Drive>) {
         assert!(world.read(drive, 0, self.disk.plain.len()).unwrap() == self.disk.plain);
         for (name, plain) in &self.taken {
             if name == "b" {
@@ -96,7 +96,7 @@ impl Scene {
         }
     }
 
-    fn compare_changes(&self, world: &World, drive: &Rc<TestDrive>, name: &str, plain: &[u8]) {
+    fn compare_changes(&self, world: &World, drive: &Rc<Drive>, name: &str, plain: &[u8]) {
         let options = OpenOptions { bookmark: true, ..OpenOptions::default() };
         let view = world.run(drive.view(name, options)).unwrap();
         let mut expected = plain.to_vec();
@@ -110,7 +110,7 @@ impl Scene {
     }
 }
 
-fn segments(drive: &TestDrive) -> u32 {
+fn segments(drive: &Drive) -> u32 {
     drive.core().space().segment_count()
 }
 
@@ -180,10 +180,10 @@ fn power_loss_in_a_shrink(scene: &Scene) {
         let world = World { seed: step, ..scene.disk.world.copy() };
         let drive = world.open();
         let latency_ns = 1_000_000..=1_000_000;
-        drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+        drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
         let shrinking = drive.resize(capacity(scene.fewer));
         let ended = world.run(world.runtime.timeout(step * 9_700_000, shrinking)).is_some();
-        world.run(drive.medium().crash()).unwrap();
+        world.run(drive.layers().crash()).unwrap();
         world.kill(drive);
         let drive = world.open();
         let is_shrunk = segments(&drive) == scene.fewer;

@@ -46,7 +46,7 @@ type Event = (u64, u64, u64, u64);
 
 /// A task that has a share of the disk for itself, and an array to compare it with.
 struct Worker {
-    drive: Rc<TestDrive>,
+    drive: Rc<Drive>,
     clock: Runtime,
     number: u64,
     plain: Vec<u8>,
@@ -55,12 +55,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(
-        world: &World,
-        drive: &Rc<TestDrive>,
-        number: u64,
-        log: &Rc<RefCell<Vec<Event>>>,
-    ) -> Self {
+    fn new(world: &World, drive: &Rc<Drive>, number: u64, log: &Rc<RefCell<Vec<Event>>>) -> Self {
         Self {
             drive: drive.clone(),
             clock: world.runtime.clone(),
@@ -221,7 +216,7 @@ fn a_lost_race_near_the_end_of_a_segment_leaves_no_batch_in_the_way() {
         world.run(drive.write(0, &noise[..200 << 10], true)).unwrap();
     }
     let latency = |ns| FaultPlan { latency_ns: ns..=ns, ..FaultPlan::default() };
-    let (clock, medium) = (world.runtime.clone(), drive.medium());
+    let (clock, medium) = (world.runtime.clone(), drive.layers());
     world.run(async {
         medium.set_plan(latency(4_000_000));
         let edge = drive.write(100, &[7; 100], false);
@@ -259,13 +254,13 @@ fn waiting_flushes_share_syncs_and_an_abandoned_one_harms_nobody() {
     world.write(&drive, 0, &[1; 100]).unwrap();
     let cut = world.run(world.runtime.timeout(1_500_000, drive.flush()));
     assert!(cut.is_none(), "the flush ended before its sync");
-    let syncs = drive.medium().inner().counts().syncs;
+    let syncs = drive.layers().inner().counts().syncs;
     let flushers = (0..50u8).map(|number| {
         let drive = drive.clone();
         async move { drive.write(u64::from(number) * 100, &[number; 100], true).await.unwrap() }
     });
     run_all(&world, flushers);
-    let syncs = drive.medium().inner().counts().syncs - syncs;
+    let syncs = drive.layers().inner().counts().syncs - syncs;
     assert!((1..=25).contains(&syncs), "{syncs} syncs for 50 flushes");
     assert_eq!(drive.info().watermark, drive.info().sequence);
 }

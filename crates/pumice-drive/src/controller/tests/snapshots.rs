@@ -27,7 +27,7 @@ impl Disk {
         Self { world, plain: vec![0; SIZE as usize], random: random(seed), taken: 0 }
     }
 
-    pub(super) fn write_some(&mut self, drive: &TestDrive, writes: u32) {
+    pub(super) fn write_some(&mut self, drive: &Drive, writes: u32) {
         for _ in 0..writes {
             let len = self.random.random_range(1..200 << 10);
             let offset = self.random.random_range(0..=SIZE - len as u64);
@@ -37,12 +37,12 @@ impl Disk {
         }
     }
 
-    pub(super) fn trim_all(&mut self, drive: &TestDrive) {
+    pub(super) fn trim_all(&mut self, drive: &Drive) {
         self.world.run(drive.trim(0, SIZE, false)).unwrap();
         self.plain.fill(0);
     }
 
-    fn write_in_second_leaf(&mut self, drive: &TestDrive) {
+    fn write_in_second_leaf(&mut self, drive: &Drive) {
         let block = self.random.random_range(SIZE / 2 / BLOCK..SIZE / BLOCK);
         let data = payload::noise(&mut self.random, BLOCK as usize);
         self.world.write(drive, block * BLOCK, &data).unwrap();
@@ -50,7 +50,7 @@ impl Disk {
     }
 
     /// Writes as much as fills the drive's capacity, so that garbage collection works.
-    pub(super) fn write_around(&mut self, drive: &TestDrive) {
+    pub(super) fn write_around(&mut self, drive: &Drive) {
         for _ in 0..40 {
             let offset = self.random.random_range(0..=SIZE - (1 << 20)) / BLOCK * BLOCK;
             let data = payload::noise(&mut self.random, 1 << 20);
@@ -59,12 +59,12 @@ impl Disk {
         }
     }
 
-    pub(super) fn take(&mut self, drive: &TestDrive, name: &str) -> SnapshotInfo {
+    pub(super) fn take(&mut self, drive: &Drive, name: &str) -> SnapshotInfo {
         self.taken += 1;
         self.world.run(drive.create_snapshot(new(name, self.taken))).unwrap()
     }
 
-    pub(super) fn compare(&self, drive: &TestDrive) {
+    pub(super) fn compare(&self, drive: &Drive) {
         let read = self.world.read(drive, 0, self.plain.len()).unwrap();
         assert!(read == self.plain, "the disk");
     }
@@ -75,14 +75,14 @@ pub(super) fn new(name: &str, number: u32) -> NewSnapshot {
     NewSnapshot { name: name.to_owned(), guid, created_seconds: 1_790_000_000, yields: false }
 }
 
-pub(super) fn names(drive: &TestDrive) -> Vec<String> {
+pub(super) fn names(drive: &Drive) -> Vec<String> {
     drive.snapshots().into_iter().map(|info| info.name).collect()
 }
 
 /// Reads a whole snapshot of a drive that is not open.
 pub(super) fn whole(world: &World, name: &str) -> Vec<u8> {
     let options = OpenOptions::default();
-    let opening = Drive::open_snapshot(world.medium(), world.runtime.clone(), name, options);
+    let opening = Drive::open_snapshot(world.medium(), world.runtime.clock(), name, options);
     let view = world.run(opening).unwrap();
     assert!(view.is_read_only());
     let bytes = world.read(&view, 0, view.size_bytes() as usize).unwrap();
@@ -90,7 +90,7 @@ pub(super) fn whole(world: &World, name: &str) -> Vec<u8> {
     bytes
 }
 
-fn free(drive: &TestDrive) -> u32 {
+fn free(drive: &Drive) -> u32 {
     drive.core().space().free_count()
 }
 
@@ -199,13 +199,13 @@ fn power_loss_in_a_creation_or_deletion_leaves_it_or_not() {
         let world = World { seed: step, ..disk.world.copy() };
         let plan = FaultPlan { latency_ns: 1_000_000..=1_000_000, ..FaultPlan::default() };
         let drive = world.open();
-        drive.medium().set_plan(plan);
+        drive.layers().set_plan(plan);
         let both = async {
             drive.create_snapshot(new("new", 7)).await.unwrap();
             drive.delete_snapshot("old").await.unwrap();
         };
         let ended = world.run(world.runtime.timeout(step * 500_000, both)).is_some();
-        world.run(drive.medium().crash()).unwrap();
+        world.run(drive.layers().crash()).unwrap();
         world.kill(drive);
         let drive = world.open();
         let found = names(&drive);
@@ -241,7 +241,7 @@ fn power_loss_in_a_creation_or_deletion_leaves_it_or_not() {
 }
 
 /// Returns a full segment with frames that are live.
-fn full_segment(drive: &TestDrive) -> SegmentId {
+fn full_segment(drive: &Drive) -> SegmentId {
     let core = drive.core();
     let mut used: Vec<_> = core.space().used().collect();
     used.retain(|used| {
@@ -405,9 +405,9 @@ fn an_idle_drive_with_snapshots_comes_to_rest() {
     disk.write_around(&drive);
     rest(&disk.world);
     rest(&disk.world);
-    let before = drive.medium().inner().counts();
+    let before = drive.layers().inner().counts();
     disk.world.run(disk.world.runtime.clone().sleep_ns(3_600_000_000_000));
-    let used = drive.medium().inner().counts() - before;
+    let used = drive.layers().inner().counts() - before;
     assert_eq!((used.appends, used.superblock_writes), (0, 0), "{used:?}");
     disk.world.close(drive);
 }
@@ -419,7 +419,7 @@ fn a_snapshot_given_up_retains_nothing() {
     let drive = disk.world.open();
     disk.write_some(&drive, 30);
     let plan = FaultPlan { latency_ns: 1_000_000..=1_000_000, ..FaultPlan::default() };
-    drive.medium().set_plan(plan);
+    drive.layers().set_plan(plan);
     let creating = drive.create_snapshot(new("a", 1));
     assert!(disk.world.run(disk.world.runtime.timeout(1_500_000, creating)).is_none());
     assert!(!drive.core().space().has_retained());
@@ -438,17 +438,17 @@ fn a_deletion_given_up_changes_nothing() {
     disk.write_some(&drive, 30);
     disk.take(&drive, "a");
     let a = disk.plain.clone();
-    let retained = |drive: &TestDrive| {
+    let retained = |drive: &Drive| {
         let core = drive.core();
         let used: Vec<_> = core.space().used().map(|used| used.segment).collect();
         used.into_iter().filter(|&segment| core.space().is_retained(segment)).collect::<Vec<_>>()
     };
     let before = retained(&drive);
     let latency_ns = 1_000_000..=1_000_000;
-    drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+    drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
     let deleting = drive.delete_snapshot("a");
     assert!(disk.world.run(disk.world.runtime.timeout(1_500_000, deleting)).is_none());
-    drive.medium().set_plan(FaultPlan::default());
+    drive.layers().set_plan(FaultPlan::default());
     assert_eq!(names(&drive), ["a"]);
     assert_eq!(retained(&drive), before);
     disk.trim_all(&drive);
@@ -459,8 +459,8 @@ fn a_deletion_given_up_changes_nothing() {
 
 /// Writes to the second leaf, and checkpoints, until metadata goes to another segment than that
 /// with the first leaf. Returns that segment.
-fn leave_a_leaf(disk: &mut Disk, drive: &TestDrive) -> SegmentId {
-    let tail = |drive: &TestDrive| drive.core().log().tail(Stream::Meta).unwrap().segment;
+fn leave_a_leaf(disk: &mut Disk, drive: &Drive) -> SegmentId {
+    let tail = |drive: &Drive| drive.core().log().tail(Stream::Meta).unwrap().segment;
     for at in [0, SIZE / 2] {
         let data = payload::noise(&mut disk.random, 64 << 10);
         disk.world.write(drive, at, &data).unwrap();
@@ -483,7 +483,7 @@ fn what_a_crash_left_in_a_retained_segment_is_no_problem() {
     let drive = disk.world.open();
     disk.write_some(&drive, 5);
     disk.world.run(drive.flush()).unwrap();
-    let tail = |drive: &TestDrive| drive.core().log().tail(Stream::Host).unwrap();
+    let tail = |drive: &Drive| drive.core().log().tail(Stream::Host).unwrap();
     let end = tail(&drive);
     for _ in 0..2 {
         let data = payload::noise(&mut disk.random, 20 << 10);
@@ -535,7 +535,7 @@ fn a_snapshot_needs_leaves_that_are_trimmed_while_it_is_taken() {
     let segment = leave_a_leaf(&mut disk, &drive);
     let a = disk.plain.clone();
     let latency_ns = 1_000_000..=1_000_000;
-    drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+    drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
     let trim = async {
         while drive.snapshots_begun() == 0 {
             disk.world.runtime.clone().sleep_ns(10_000).await;
@@ -546,7 +546,7 @@ fn a_snapshot_needs_leaves_that_are_trimmed_while_it_is_taken() {
     };
     let both = futures_util::future::join(drive.create_snapshot(new("a", 1)), trim);
     disk.world.run(both).0.unwrap();
-    drive.medium().set_plan(FaultPlan::default());
+    drive.layers().set_plan(FaultPlan::default());
     assert!(drive.core().space().is_retained(segment));
     disk.plain[..SIZE as usize / 2].fill(0);
     let drive = disk.world.reopen(drive);
@@ -580,7 +580,7 @@ fn frames_stay_from_the_moment_at_which_a_snapshot_is_taken() {
         };
         let victim = full_segment(&drive);
         let latency_ns = 100_000..=100_000;
-        drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+        drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
         let at_first = places();
         let mut at_cut = Vec::new();
         let create = async {
@@ -622,7 +622,7 @@ fn a_snapshot_that_waits_for_room_ends_with_the_drive() {
         assert!(runtime.timeout(1_000_000, other).await.is_none(), "it waits");
         assert!(drive.core().snapshots().wanted_segments() > 0, "the first still waits");
         let append_errors = Trigger::Nth(1);
-        drive.medium().set_plan(FaultPlan { append_errors, ..FaultPlan::default() });
+        drive.layers().set_plan(FaultPlan { append_errors, ..FaultPlan::default() });
         drive.write(0, &[1; 5000], true).await.unwrap_err();
     };
     let first = runtime.timeout(60_000_000_000, drive.create_snapshot(new("a", 1)));
@@ -647,7 +647,7 @@ fn damage_in_a_snapshot_is_found_by_check_and_scrub() {
     disk.world.close(drive);
     let check_a = |depth| {
         let mut ignore = |_| ();
-        disk.world.run(check_snapshot(&disk.world.medium(), "a", depth, &mut ignore)).unwrap()
+        disk.world.run(check_snapshot(&disk.world.memory, "a", depth, &mut ignore)).unwrap()
     };
     assert_eq!(check_a(Depth::Full).problems, []);
     let report = disk.world.check();
@@ -672,13 +672,13 @@ fn damage_in_a_snapshot_is_found_by_check_and_scrub() {
 }
 
 /// Opens a snapshot of a drive that is not open.
-fn view(world: &World, name: &str) -> Rc<TestDrive> {
+fn view(world: &World, name: &str) -> Rc<Drive> {
     let options = OpenOptions::default();
-    world.run(Drive::open_snapshot(world.medium(), world.runtime.clone(), name, options)).unwrap()
+    world.run(Drive::open_snapshot(world.medium(), world.runtime.clock(), name, options)).unwrap()
 }
 
 /// The blocks that were written from one disk to another.
-pub(super) fn changed(world: &World, from: &TestDrive, to: &TestDrive) -> Vec<bool> {
+pub(super) fn changed(world: &World, from: &Drive, to: &Drive) -> Vec<bool> {
     let mut changed = vec![false; (to.size_bytes() / BLOCK) as usize];
     let mut last = 0;
     let visit = |range: Changed| {

@@ -12,7 +12,7 @@ use crate::controller::map::LEAF_BLOCKS;
 const SIZE: u64 = 4 << 20;
 
 /// Writes noise of `len` bytes at random places until the drive refuses; keeps the disk.
-fn fill(world: &World, drive: &TestDrive, len: usize, plain: &mut [u8], seed: u64) {
+fn fill(world: &World, drive: &Drive, len: usize, plain: &mut [u8], seed: u64) {
     let mut random = random(seed);
     for _ in 0..100_000 {
         let data = payload::noise(&mut random, len);
@@ -160,10 +160,10 @@ fn trimming_four_tebibytes_is_one_record() {
     let drive = world.open();
     let far = size / 2 + 12_345;
     world.run(drive.write(far, &[7; 10_000], true)).unwrap();
-    let before = drive.medium().inner().counts();
+    let before = drive.layers().inner().counts();
     let record_bytes = drive.info().frame_bytes;
     world.run(drive.trim(0, size, true)).unwrap();
-    let used = drive.medium().inner().counts() - before;
+    let used = drive.layers().inner().counts() - before;
     assert_eq!((used.appends, used.append_bytes), (1, 4096));
     assert_eq!(drive.info().operations.media_read_bytes, 0);
     assert_eq!(drive.info().frame_bytes - record_bytes, RECORD_BYTES);

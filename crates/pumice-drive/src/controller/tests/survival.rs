@@ -87,7 +87,7 @@ impl Disk {
 }
 
 /// Writes, trims and flushes until a request fails.
-async fn write(drive: Rc<TestDrive>, disk: Shared, mut random: Random) {
+async fn write(drive: Rc<Drive>, disk: Shared, mut random: Random) {
     loop {
         let count = random.random_range(1..=24);
         let lba = random.random_range(0..=BLOCKS - count);
@@ -110,7 +110,7 @@ async fn write(drive: Rc<TestDrive>, disk: Shared, mut random: Random) {
 }
 
 /// Reads blocks, each of which must be what was acknowledged last if no task is changing it.
-async fn read(drive: Rc<TestDrive>, disk: Shared, mut random: Random, failed: Rc<Cell<u32>>) {
+async fn read(drive: Rc<Drive>, disk: Shared, mut random: Random, failed: Rc<Cell<u32>>) {
     let mut block = vec![0; BLOCK_BYTES];
     loop {
         drive.clock.sleep_ns(random.random_range(1000..400_000)).await;
@@ -147,7 +147,7 @@ fn live(world: &World, options: OpenOptions, random_of: &mut Random, disk: &Shar
         }
     });
     if random_of.random() {
-        world.run(drive.medium().crash()).unwrap();
+        world.run(drive.layers().crash()).unwrap();
     }
     assert_eq!(failed.get(), 0, "{when}: reads failed");
     let operations = drive.info().operations;
@@ -229,7 +229,7 @@ fn deaths_under_garbage_collection_that_joins_frames_lose_nothing() {
 }
 
 /// Takes free segments away, so that `left` stay; returns them.
-pub(super) fn take_free_segments(drive: &TestDrive, left: u32) -> Vec<SegmentId> {
+pub(super) fn take_free_segments(drive: &Drive, left: u32) -> Vec<SegmentId> {
     drive.with_core(|core| {
         let space = core.space_mut();
         let mut taken = Vec::new();
@@ -271,7 +271,7 @@ fn a_damaged_frame_that_was_moved_does_not_end_the_log() {
     let drive = world.open_without_collector();
     let noise = payload::noise(&mut random(1), 8 * BLOCK_BYTES);
     world.run(drive.write(0, &noise, true)).unwrap();
-    let place = |drive: &TestDrive| match drive.core().map().peek(Lba(0)).resident().0 {
+    let place = |drive: &Drive| match drive.core().map().peek(Lba(0)).resident().0 {
         Mapping::Frame { place, .. } => place,
         other => panic!("LBA 0 is {other:?}"),
     };
@@ -322,13 +322,13 @@ fn the_live_pieces_of_a_moved_frame_keep_their_own_shares() {
     assert_accounting(&drive);
 }
 
-fn scan(drive: &TestDrive, segment: SegmentId) -> SegmentScan<'_, TestMedium> {
+fn scan(drive: &Drive, segment: SegmentId) -> SegmentScan<'_> {
     let shape = drive.core().superblock().shape();
     let generation = drive.core().space().generation(segment);
     SegmentScan::new(drive.medium(), drive.uuid(), &shape, segment, generation)
 }
 
-pub(super) async fn move_all(drive: &TestDrive, segment: SegmentId) {
+pub(super) async fn move_all(drive: &Drive, segment: SegmentId) {
     let mut mover = Mover::new(drive);
     let mut scan = scan(drive, segment);
     while let Some((header, body)) = scan.next().await {
@@ -339,7 +339,7 @@ pub(super) async fn move_all(drive: &TestDrive, segment: SegmentId) {
 }
 
 /// The origins of the sources of all frames in a segment.
-async fn origins_in(drive: &TestDrive, segment: SegmentId) -> Vec<SeqNo> {
+async fn origins_in(drive: &Drive, segment: SegmentId) -> Vec<SeqNo> {
     let mut origins = Vec::new();
     let mut scan = scan(drive, segment);
     while let Some((header, body)) = scan.next().await {
@@ -399,8 +399,7 @@ fn a_log_whose_end_cannot_be_read_does_not_end_there() {
     let bad = RefCell::new(Some((SegmentId(0), last.offset..last.offset + 512)));
     let medium = Rc::new(reading::BadSector { inner: world.memory.clone(), bad });
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-    let open =
-        || world.run(Drive::open(TestMedium::new(medium.clone()), world.runtime.clone(), options));
+    let open = || world.run(Drive::open(medium.clone(), world.runtime.clock(), options));
     assert_eq!(open().map(|_| ()).unwrap_err().kind(), ErrorKind::Medium);
     // What cannot be read beyond the end, where nothing was written, is no loss.
     let beyond = last.offset + last.batch_bytes() as u32 + (64 << 10);
@@ -421,8 +420,8 @@ fn power_loss_between_superblocks_leaves_one() {
         let data = payload::noise(&mut random(seed), 64 << 10);
         world.run(drive.write(0, &data, true)).unwrap();
         let latency_ns = 1_000_000..=1_000_000;
-        drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
-        let writes = || drive.medium().inner().counts().superblock_writes;
+        drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+        let writes = || drive.layers().inner().counts().superblock_writes;
         let (before, more) = (writes(), 1 + seed % 2);
         let checkpointing = drive.clone();
         world.runtime.spawn(async move { drop(checkpointing.checkpoint().await) });
@@ -430,7 +429,7 @@ fn power_loss_between_superblocks_leaves_one() {
             while writes() < before + more {
                 world.runtime.sleep_ns(100_000).await;
             }
-            drive.medium().crash().await.unwrap();
+            drive.layers().crash().await.unwrap();
         });
         world.kill(drive);
         let drive = world.open();

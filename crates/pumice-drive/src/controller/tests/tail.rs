@@ -20,12 +20,12 @@ fn open_with(
     world: &World,
     bad: &[BadRange],
     options: OpenOptions,
-) -> (TestMedium, Result<Rc<TestDrive>>) {
+) -> (Rc<TestMedium>, Result<Rc<Drive>>) {
     let medium = world.medium();
     for range in bad {
         medium.add_bad_range(range.clone());
     }
-    let opened = world.run(Drive::open(medium.clone(), world.runtime.clone(), options));
+    let opened = world.run(Drive::open(medium.clone(), world.runtime.clock(), options));
     (medium, opened)
 }
 
@@ -69,7 +69,7 @@ fn a_bit_that_is_read_wrong_once_hides_nothing() {
             let Ok(drive) = world.try_open(read_only()) else { continue };
             opened += 1;
             assert_eq!(drive.info().operations.cut_batches, 0);
-            drive.medium().set_plan(FaultPlan::default());
+            drive.layers().set_plan(FaultPlan::default());
             let read = world.read(&drive, 0, new.len()).unwrap();
             assert!(read == new, "read {nth}, seed {seed}: what was flushed is gone");
             world.kill(drive);
@@ -99,7 +99,7 @@ fn an_idle_drive_writes_one_batch_and_no_more() {
     let world = World::new(small(SIZE, 4));
     let drive = world.open();
     let sleep = |seconds: u64| world.run(world.runtime.sleep_ns(seconds * 1_000_000_000));
-    let counts = || drive.medium().inner().counts();
+    let counts = || drive.layers().inner().counts();
     sleep(3);
     assert_eq!(counts().appends, 0, "nothing to vouch for");
     for round in 1..=3 {
@@ -240,10 +240,10 @@ fn the_smallest_drive_can_do_without_a_segment() {
     world.run(drive.write(0, &noise, true)).unwrap();
     let tail = drive.core().log().tail(Stream::Host).unwrap();
     let region = Region::Segment(tail.segment);
-    drive.medium().add_bad_range(BadRange::dead(region, tail.used..tail.used + 4096));
+    drive.layers().add_bad_range(BadRange::dead(region, tail.used..tail.used + 4096));
     assert!(world.run(drive.write(0, &noise, true)).is_err());
     world.run(world.runtime.sleep_ns(3_000_000_000));
-    let bad = drive.medium().bad_ranges();
+    let bad = drive.layers().bad_ranges();
     world.kill(drive);
     let (_, opened) = open_with(&world, &bad, OpenOptions::default());
     let drive = opened.unwrap();
@@ -264,7 +264,7 @@ fn a_full_host_is_waited_for() {
     world.run(drive.write(0, &old, true)).unwrap();
     world.run(world.runtime.sleep_ns(3_000_000_000));
     let no_space_errors = Trigger::Probability(1.0);
-    drive.medium().set_plan(FaultPlan { no_space_errors, ..Default::default() });
+    drive.layers().set_plan(FaultPlan { no_space_errors, ..Default::default() });
     world.write(&drive, 0, &new).unwrap();
     assert_eq!(kind(world.run(drive.flush())), Some(ErrorKind::NoSpace));
     for _ in 0..3 {
@@ -274,12 +274,12 @@ fn a_full_host_is_waited_for() {
         assert!(world.read(&drive, 0, new.len()).unwrap() == new);
         assert!(drive.info().medium_full);
     }
-    drive.medium().set_plan(FaultPlan::default());
+    drive.layers().set_plan(FaultPlan::default());
     world.run(world.runtime.sleep_ns(2_500_000_000));
     assert!(!drive.info().medium_full);
     world.write(&drive, 1 << 20, &more).unwrap();
     world.run(drive.flush()).unwrap();
-    world.run(drive.medium().crash()).unwrap();
+    world.run(drive.layers().crash()).unwrap();
     world.kill(drive);
     let drive = world.open();
     assert!(world.read(&drive, 0, new.len()).unwrap() == new);
@@ -298,7 +298,7 @@ fn a_drive_is_closed_while_its_host_is_full() {
         let [old, new] = [1, 2].map(|seed| payload::noise(&mut random(seed), 1 << 20));
         world.run(drive.write(0, &old, true)).unwrap();
         let no_space_errors = Trigger::Probability(1.0);
-        drive.medium().set_plan(FaultPlan { no_space_errors, ..Default::default() });
+        drive.layers().set_plan(FaultPlan { no_space_errors, ..Default::default() });
         let mut acknowledged = 0;
         while world.write(&drive, (acknowledged % 24) << 20, &new).is_ok() {
             acknowledged += 1;
@@ -331,7 +331,7 @@ fn a_host_that_is_full_for_a_superblock_is_waited_for() {
         world.run(drive.checkpoint()).unwrap();
         world.run(drive.write(0, &new, true)).unwrap();
         let superblock_no_space_errors = Trigger::Probability(1.0);
-        drive.medium().set_plan(FaultPlan { superblock_no_space_errors, ..Default::default() });
+        drive.layers().set_plan(FaultPlan { superblock_no_space_errors, ..Default::default() });
         let ended = Rc::new(Cell::new(None));
         let (held, end) = (drive.clone(), ended.clone());
         world.runtime.spawn(async move { end.set(Some(kind(held.checkpoint().await))) });
@@ -353,7 +353,7 @@ fn a_host_that_is_full_for_a_superblock_is_waited_for() {
             assert_eq!(ended.get(), Some(Some(ErrorKind::NoSpace)));
             world.kill(drive);
         } else {
-            drive.medium().set_plan(FaultPlan::default());
+            drive.layers().set_plan(FaultPlan::default());
             world.run(world.runtime.sleep_ns(2_500_000_000));
             assert_eq!((ended.get(), drive.info().medium_full), (Some(None), false));
             world.run(drive.write(1 << 20, &old, true)).unwrap();
@@ -380,7 +380,7 @@ fn a_drive_that_gives_space_back_is_closed_while_its_host_is_full() {
     world.run(drive.flush()).unwrap();
     let no_space_errors = Trigger::Probability(1.0);
     let plan = FaultPlan { no_space_errors, ..world.plan.clone() };
-    drive.medium().set_plan(plan);
+    drive.layers().set_plan(plan);
     for number in 1..=6_u64 {
         let held = drive.clone();
         let data = payload::noise(&mut random(number), 1 << 20);

@@ -15,7 +15,7 @@ const SIZE: usize = 8 << 20;
 const WORKERS: usize = 2;
 
 struct Real {
-    medium: TestMedium,
+    medium: MemMedium,
     runtime: Runtime,
 }
 
@@ -25,19 +25,19 @@ impl Real {
     }
 
     fn of(spec: Spec) -> Self {
-        let medium = TestMedium::new(MemMedium::new(1 << 30));
+        let medium = MemMedium::new(1 << 30);
         let runtime = Runtime::new(Backend::Auto).unwrap();
         runtime.block_on(create(&medium, &spec)).unwrap();
         Self { medium, runtime }
     }
 
-    fn open(&self) -> Rc<TestDrive> {
+    fn open(&self) -> Rc<Drive> {
         let opening =
-            Drive::open(self.medium.clone(), self.runtime.clone(), OpenOptions::default());
+            Drive::open(Rc::new(self.medium.clone()), self.runtime.clock(), OpenOptions::default());
         self.runtime.block_on(opening).unwrap()
     }
 
-    fn read(&self, drive: &TestDrive) -> Vec<u8> {
+    fn read(&self, drive: &Drive) -> Vec<u8> {
         let mut bytes = vec![0; SIZE];
         self.runtime.block_on(drive.read(0, &mut bytes)).unwrap();
         bytes
@@ -162,7 +162,7 @@ fn damage_in_what_others_decode_is_found_here() {
         panic!("a block was not written")
     };
     let drive = world.reopen(drive);
-    let read = |drive: &TestDrive, workers: &Workers| {
+    let read = |drive: &Drive, workers: &Workers| {
         drive.use_workers(workers.clone());
         let before = workers.worked_aside();
         let result = world.read(drive, 0, plain.len());

@@ -81,7 +81,7 @@ impl Source {
         let drive = self.world.try_open(options)?;
         let infos = drive.snapshots();
         let info = |name: &str| infos.iter().find(|info| info.name == name).unwrap();
-        let open = |name| Drive::open_snapshot(self.world.medium(), runtime.clone(), name, options);
+        let open = |name| Drive::open_snapshot(self.world.medium(), runtime.clock(), name, options);
         let disk = self.world.run(open(name))?;
         let base = since.map(|name| self.world.run(open(name)).unwrap());
         let base =
@@ -118,12 +118,7 @@ pub(super) fn partial() -> OpenOptions {
 }
 
 /// Applies a transfer, up to `end` batches of it, and takes the snapshot if it ends.
-async fn apply(
-    drive: &TestDrive,
-    transfer: &[u8],
-    end: usize,
-    notes: bool,
-) -> Result<SnapshotInfo> {
+async fn apply(drive: &Drive, transfer: &[u8], end: usize, notes: bool) -> Result<SnapshotInfo> {
     let head = transfer.first_chunk().ok_or_else(|| Error::new(ErrorKind::Corrupt, "no head"))?;
     let reader = TransferReader::new(head)?;
     let name = reader.head().name.clone();
@@ -164,7 +159,7 @@ pub(super) fn compare(target: &World, name: &str, wanted: &[u8]) {
     assert!(target.read(&drive, 0, wanted.len()).unwrap() == wanted, "the disk, {name}");
     target.close(drive);
     let options = OpenOptions::default();
-    let opening = Drive::open_snapshot(target.medium(), target.runtime.clone(), name, options);
+    let opening = Drive::open_snapshot(target.medium(), target.runtime.clock(), name, options);
     let view = target.run(opening).unwrap();
     assert!(target.read(&view, 0, wanted.len()).unwrap() == wanted, "the snapshot {name}");
     target.close(view);
@@ -323,10 +318,10 @@ fn power_loss_leaves_a_part_or_the_snapshot() {
         let target = World { seed: step, ..base.copy() };
         let drive = target.try_open(partial()).unwrap();
         let latency_ns = 1_000_000..=1_000_000;
-        drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+        drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
         let receiving = apply(&drive, &transfer, usize::MAX, true);
         let ended = target.run(target.runtime.timeout(step * 900_000, receiving)).is_some();
-        target.run(drive.medium().crash()).unwrap();
+        target.run(drive.layers().crash()).unwrap();
         target.kill(drive);
         let drive = target.try_open(OpenOptions { read_only: true, ..partial() }).unwrap();
         let (part, snapshots) = (drive.partial(), drive.snapshots().len());
@@ -507,9 +502,9 @@ fn noise() -> (World, SnapshotInfo) {
 }
 
 /// Opens it, and a medium that can be made slow.
-fn open_noise(world: &World) -> (TestMedium, Rc<TestDrive>) {
+fn open_noise(world: &World) -> (Rc<TestMedium>, Rc<Drive>) {
     let (medium, options) = (world.medium(), OpenOptions::default());
-    let opening = Drive::open_snapshot(medium.clone(), world.runtime.clone(), "a", options);
+    let opening = Drive::open_snapshot(medium.clone(), world.runtime.clock(), "a", options);
     (medium, world.run(opening).unwrap())
 }
 

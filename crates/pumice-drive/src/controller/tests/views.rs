@@ -9,12 +9,12 @@ use super::snapshots::{Disk, SIZE, changed, names};
 use super::*;
 
 impl Disk {
-    fn view(&self, drive: &Rc<TestDrive>, name: &str) -> Rc<TestDrive> {
+    fn view(&self, drive: &Rc<Drive>, name: &str) -> Rc<Drive> {
         self.world.run(drive.view(name, OpenOptions::default())).unwrap()
     }
 
     /// Compares a view, and what it says about its blocks, with a disk.
-    fn compare_view(&self, view: &TestDrive, plain: &[u8]) {
+    fn compare_view(&self, view: &Drive, plain: &[u8]) {
         assert_eq!(view.size_bytes() as usize, plain.len());
         assert!(self.world.read(view, 0, plain.len()).unwrap() == plain, "the snapshot");
         let mut at = 0;
@@ -33,7 +33,7 @@ fn a_view_reads_what_was_there_while_the_drive_changes() {
     let mut disk = Disk::new(31);
     let larger = small(SIZE, 32).geometry().unwrap().medium_bytes();
     disk.world.memory = MemMedium::new(larger);
-    disk.world.run(create(&disk.world.medium(), &disk.world.spec)).unwrap();
+    disk.world.run(create(&disk.world.memory, &disk.world.spec)).unwrap();
     let drive = disk.world.open();
     disk.write_around(&drive);
     disk.write_some(&drive, 40);
@@ -74,7 +74,7 @@ fn views_are_read_beside_writes_that_are_under_way() {
     disk.take(&drive, "a");
     let a = disk.plain.clone();
     let latency_ns = 10_000..=500_000;
-    drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+    drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
     let view = disk.view(&drive, "a");
     let mut data = vec![0; 100 << 10];
     let write = async {
@@ -138,7 +138,7 @@ fn views_and_deletions_exclude_each_other() {
         let a = disk.plain.clone();
         disk.write_some(&drive, 5);
         let latency_ns = 50_000..=50_000;
-        drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+        drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
         let open = async {
             disk.world.runtime.clone().sleep_ns(step * 20_000).await;
             drive.view("a", OpenOptions::default()).await
@@ -149,7 +149,7 @@ fn views_and_deletions_exclude_each_other() {
         };
         let both = async { futures_util::future::join(delete, open).await };
         let (deleted, view) = disk.world.run(both);
-        drive.medium().set_plan(FaultPlan::default());
+        drive.layers().set_plan(FaultPlan::default());
         match (&deleted, &view) {
             (Ok(_), Err(error)) => {
                 assert!(matches!(error.kind(), ErrorKind::Busy | ErrorKind::NotFound), "{error}");
@@ -180,7 +180,7 @@ fn views_are_opened_while_checkpoints_are_written() {
     for step in 0..20_u64 {
         disk.write_some(&drive, 3);
         let latency_ns = 50_000..=50_000;
-        drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+        drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
         let open = async {
             disk.world.runtime.clone().sleep_ns(step * 25_000).await;
             drive.view("a", OpenOptions::default()).await.unwrap()
@@ -188,7 +188,7 @@ fn views_are_opened_while_checkpoints_are_written() {
         let both = async { futures_util::future::join(drive.checkpoint(), open).await };
         let (written, view) = disk.world.run(both);
         written.unwrap();
-        drive.medium().set_plan(FaultPlan::default());
+        drive.layers().set_plan(FaultPlan::default());
         disk.compare_view(&view, &a);
     }
     disk.world.close(drive);

@@ -19,7 +19,7 @@ const PIECE: usize = 16 << 10;
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// Overwrites random pieces of the disk, `plain`, 500 in a second, and flushes if asked to.
-fn overwrite(world: &World, drive: &TestDrive, plain: &mut [u8], pieces: u64, flushes: bool) {
+fn overwrite(world: &World, drive: &Drive, plain: &mut [u8], pieces: u64, flushes: bool) {
     for _ in 0..pieces {
         let mut random = random(world.seed << 32 | drive.info().operations.writes);
         let at = random.random_range(0..plain.len() / PIECE) * PIECE;
@@ -37,7 +37,7 @@ fn overwrite(world: &World, drive: &TestDrive, plain: &mut [u8], pieces: u64, fl
 /// Overwrites and flushes until a segment is warm and `is_wanted`.
 fn overwrite_until(
     world: &World,
-    drive: &TestDrive,
+    drive: &Drive,
     plain: &mut [u8],
     is_wanted: impl Fn(&Core) -> bool,
 ) {
@@ -55,19 +55,19 @@ fn wait(world: &World, seconds: u64) {
     world.run(world.runtime.sleep_ns(seconds * SECOND_NS));
 }
 
-fn counts(drive: &TestDrive) -> Counts {
-    drive.medium().inner().counts()
+fn counts(drive: &Drive) -> Counts {
+    drive.layers().inner().counts()
 }
 
 /// The segments whose memory the medium has, and those that hold something or are kept for it.
-fn segments(world: &World, drive: &TestDrive) -> (u64, u64) {
+fn segments(world: &World, drive: &Drive) -> (u64, u64) {
     let core = drive.core();
     let used = core.space().segment_count() - core.space().free_count();
     (world.memory.resident_bytes() / u64::from(SEGMENT_BYTES), used.into())
 }
 
 /// Whether a segment is being discarded or zeroed.
-fn is_held(drive: &TestDrive) -> bool {
+fn is_held(drive: &Drive) -> bool {
     let core = drive.core();
     core.space().kept_count() > core.space().warm().len()
 }
@@ -262,7 +262,7 @@ fn a_full_medium_gets_warm_segments_back() {
     let mut plain = vec![0; SIZE as usize];
     overwrite_until(&world, &drive, &mut plain, |_| true);
     let no_space_errors = Trigger::Probability(1.0);
-    drive.medium().set_plan(FaultPlan { no_space_errors, ..FaultPlan::default() });
+    drive.layers().set_plan(FaultPlan { no_space_errors, ..FaultPlan::default() });
     let data = vec![7; PIECE];
     world.write(&drive, 0, &data).unwrap();
     plain[..PIECE].copy_from_slice(&data);
@@ -271,7 +271,7 @@ fn a_full_medium_gets_warm_segments_back() {
     assert_eq!(drive.info().warm_bytes, 0);
     let (resident, used) = segments(&world, &drive);
     assert!(resident <= used, "{resident} segments for {used} in use");
-    drive.medium().set_plan(FaultPlan::default());
+    drive.layers().set_plan(FaultPlan::default());
     wait(&world, 2);
     world.run(drive.flush()).unwrap();
     assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
@@ -368,9 +368,9 @@ fn a_close_that_fails_ends_beside_zeroing() {
         world.run(world.runtime.sleep_ns(moment % 10 * 200_000));
         world.write(&drive, 0, &[1; 5000]).unwrap();
         let no_space_errors = Trigger::Probability(1.0);
-        drive.medium().set_plan(FaultPlan { no_space_errors, ..world.plan.clone() });
+        drive.layers().set_plan(FaultPlan { no_space_errors, ..world.plan.clone() });
         assert_eq!(kind(world.run(drive.flush())), Some(ErrorKind::NoSpace));
-        drive.medium().set_plan(world.plan.clone());
+        drive.layers().set_plan(world.plan.clone());
         world.run(world.runtime.sleep_ns(moment / 10 * 700_000));
         has_zeroed += u32::from(is_held(&drive));
         let closed = world.run(world.runtime.timeout(60 * SECOND_NS, drive.close()));
@@ -425,7 +425,7 @@ fn what_was_flushed_is_vouched_for_beside_zeroing() {
     }
     // Zeroes of 1 MiB take half a second, and as long a pause.
     let latency_ns = 500_000_000..=500_000_000;
-    drive.medium().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+    drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
     let sealed = drive.core().log().sealed_seq();
     world.run(world.runtime.sleep_ns(2_100_000_000));
     assert!(is_held(&drive), "too tame a test");
@@ -440,8 +440,7 @@ fn scan(world: &World, tail: log::Tail) -> (Vec<BatchHeader>, u32) {
     let shape = drive.core().superblock().shape();
     world.kill(drive);
     let log::Tail { segment, generation, .. } = tail;
-    let medium = world.medium();
-    let mut scan = SegmentScan::new(&medium, uuid, &shape, segment, generation);
+    let mut scan = SegmentScan::new(&world.memory, uuid, &shape, segment, generation);
     let mut found = Vec::new();
     while let Some((header, _)) = world.run(scan.next()) {
         found.push(header);
@@ -492,12 +491,12 @@ fn power_loss_beside_warm_segments_loses_nothing_that_was_flushed() {
             // Torn, in a segment that may be warm.
             let mut lost = random(seed);
             let data = payload::noise(&mut lost, 300 << 10);
-            drive.medium().set_plan(FaultPlan { latency_ns: 1..=2_000_000, ..Default::default() });
+            drive.layers().set_plan(FaultPlan { latency_ns: 1..=2_000_000, ..Default::default() });
             world.run(async {
                 drive.write(0, &data, false).await.unwrap();
                 drive.with_core(Core::seal_all);
                 world.runtime.sleep_ns(lost.random_range(0..2_000_000)).await;
-                drive.medium().crash().await.unwrap();
+                drive.layers().crash().await.unwrap();
             });
             world.kill(drive);
             let drive = world.open();
@@ -566,7 +565,7 @@ fn the_next_segment_is_zeroed_for_a_host_that_flushes_often() {
     let zeroed = drive.info().operations.zeroed_bytes;
     assert_eq!(zeroed, 3 * segment);
     assert_eq!(drive.info().media_bytes, {
-        let used = drive.medium().inner().counts();
+        let used = drive.layers().inner().counts();
         used.append_bytes - zeroed
     });
     world.run(world.runtime.sleep_ns(100_000_000_000));
@@ -590,7 +589,7 @@ fn zeroes_that_cannot_be_written_are_no_failure() {
         (0..60).for_each(|_| flush());
         let next = drive.core().space().next_for(Stream::Host).unwrap();
         let dead = BadRange::dead(Region::Segment(next), 0..u32::from(failing) << 20);
-        drive.medium().add_bad_range(dead);
+        drive.layers().add_bad_range(dead);
         (0..300).for_each(|_| flush());
         assert_eq!(drive.info().warm_bytes, 0);
         assert!(drive.core().log().check_poison().is_ok());

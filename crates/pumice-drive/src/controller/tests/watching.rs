@@ -8,7 +8,7 @@ use super::*;
 use crate::base::seed::random;
 use crate::media::layer::Trigger;
 
-fn assert_adds_up(drive: &TestDrive) -> Overview {
+fn assert_adds_up(drive: &Drive) -> Overview {
     let (overview, info) = (drive.overview(), drive.info());
     let Overview { live_bytes, dead_bytes, free_bytes, reserve_bytes, .. } = overview;
     assert_eq!(live_bytes + dead_bytes + free_bytes + reserve_bytes, info.capacity_bytes);
@@ -16,7 +16,7 @@ fn assert_adds_up(drive: &TestDrive) -> Overview {
     overview
 }
 
-fn kinds(drive: &TestDrive) -> Vec<(AlertKind, bool)> {
+fn kinds(drive: &Drive) -> Vec<(AlertKind, bool)> {
     let alerts = drive.overview().alerts.into_iter();
     alerts.map(|alert| (alert.kind, alert.refuses_writes)).collect()
 }
@@ -56,7 +56,7 @@ fn a_poisoned_drive_is_in_trouble() {
     let world = World::new(small(16 << 20, 8));
     let drive = world.open();
     let sync_errors = Trigger::Nth(1);
-    drive.medium().set_plan(FaultPlan { sync_errors, ..FaultPlan::default() });
+    drive.layers().set_plan(FaultPlan { sync_errors, ..FaultPlan::default() });
     world.write(&drive, 0, &[1; 4096]).unwrap();
     assert!(world.run(drive.flush()).is_err());
     assert_eq!(kinds(&drive), [(AlertKind::Poisoned, true)]);

@@ -19,10 +19,9 @@ use super::super::maintenance::{Resize, SnapshotInfo};
 use super::super::operations::Differences;
 use super::reader::TransferReader;
 use crate::base::units::{BLOCK_BYTES, buffer_bytes};
-use crate::base::{Clock, Error, ErrorKind, Result};
+use crate::base::{Error, ErrorKind, Result};
 use crate::codec::{Codec, Decompressor, Encoding, FrameForm};
 use crate::format::{FRAME_BLOCKS_MAX, Receiving, Record, TransferHead};
-use crate::media::Medium;
 
 /// Bytes of a transfer after which the superblocks say how far it is: what is sent again after a
 /// crash, at most. Four writes and two syncs are little beside it.
@@ -41,8 +40,8 @@ pub enum Received {
 }
 
 /// A snapshot being received.
-pub struct Receive<'a, M, C> {
-    drive: &'a Drive<M, C>,
+pub struct Receive<'a> {
+    drive: &'a Drive,
     reader: TransferReader,
     name: String,
     decompressor: Decompressor,
@@ -53,7 +52,7 @@ pub struct Receive<'a, M, C> {
     noted_bytes: u64,
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Returns what this drive is to a transfer whose snapshot is to have a name here. Changes
     /// nothing.
     ///
@@ -132,18 +131,14 @@ impl<M: Medium, C: Clock> Drive<M, C> {
     }
 }
 
-impl<'a, M: Medium, C: Clock> Receive<'a, M, C> {
+impl<'a> Receive<'a> {
     /// Begins to receive onto a drive that [`Drive::fit`] has found fit: marks the disk as a part
     /// of the snapshot, durably, and enlarges it if the snapshot's is larger. The snapshot will be
     /// named `name`.
     ///
     /// # Errors
     /// `NoSpace`, `Poisoned`, `Medium`.
-    pub async fn begin(
-        drive: &'a Drive<M, C>,
-        reader: TransferReader,
-        name: String,
-    ) -> Result<Self> {
+    pub async fn begin(drive: &'a Drive, reader: TransferReader, name: String) -> Result<Self> {
         let head = reader.head();
         if drive.partial().is_none() {
             drive.note_receiving(head, head.start).await?;
@@ -233,7 +228,7 @@ impl<'a, M: Medium, C: Clock> Receive<'a, M, C> {
     }
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Marks the disk, durably, as a part of a snapshot, which it is up to `offset`.
     async fn note_receiving(&self, head: &TransferHead, offset: u64) -> Result<()> {
         let base = head.base.as_ref().map(|base| base.snapshot);

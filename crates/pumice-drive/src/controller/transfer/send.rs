@@ -21,10 +21,9 @@ use super::window::{Part, Spare, Window, Windows, windows};
 use super::writer::Writer;
 use crate::base::checksum::crc64;
 use crate::base::units::{BLOCK_BYTES, buffer_bytes, len_u32};
-use crate::base::{Clock, Error, ErrorKind, Lba, Result, ensure};
+use crate::base::{Error, ErrorKind, Lba, Result, ensure};
 use crate::codec::{Compressor, Encoding};
 use crate::format::{FRAME_BLOCKS_MAX, Record, TransferBase, TransferHead};
-use crate::media::Medium;
 
 /// What was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,16 +39,16 @@ pub struct Sent {
 }
 
 /// An open snapshot.
-pub struct View<'a, M, C> {
+pub struct View<'a> {
     /// Its disk, as [`Drive::open_snapshot`] opens it.
-    pub disk: &'a Drive<M, C>,
+    pub disk: &'a Drive,
     /// What it is.
     pub info: &'a SnapshotInfo,
 }
 
 /// A snapshot being sent.
-pub struct Send<'a, M, C> {
-    drive: &'a Drive<M, C>,
+pub struct Send<'a> {
+    drive: &'a Drive,
     windows: Windows<'a>,
     window: Window,
     /// Buffers for windows.
@@ -64,7 +63,7 @@ pub struct Send<'a, M, C> {
     has_failed: bool,
 }
 
-impl<'a, M: Medium, C: Clock> Send<'a, M, C> {
+impl<'a> Send<'a> {
     /// Begins to send a snapshot, without what `base`, an earlier snapshot of the same drive, has
     /// already, from byte `start` of the disk on. The base may be a bookmark: then the receiver has
     /// the snapshot. What a clone reads from its origin, which must be open, is sent as well: what
@@ -74,11 +73,11 @@ impl<'a, M: Medium, C: Clock> Send<'a, M, C> {
     /// `InvalidInput`: the base is not an earlier snapshot of the drive, or the start is not a
     /// multiple of 4096 on the disk.
     pub fn new(
-        View { disk: drive, info }: View<'a, M, C>,
-        base: Option<View<'a, M, C>>,
+        View { disk: drive, info }: View<'a>,
+        base: Option<View<'a>>,
         start: u64,
     ) -> Result<Self> {
-        let is_earlier = |base: &View<'_, M, C>| {
+        let is_earlier = |base: &View<'_>| {
             base.info.sequence < info.sequence && base.disk.uuid() == drive.uuid()
         };
         if !base.as_ref().is_none_or(is_earlier) {

@@ -28,11 +28,10 @@ use super::super::operations::{Difference, Differences, READS_AT_ONCE, group_len
 use super::super::place::FramePlace;
 use crate::base::checksum::crc64;
 use crate::base::units::len_u32;
-use crate::base::{Clock, Error, ErrorKind, Lba, Result};
+use crate::base::{Error, ErrorKind, Lba, Result};
 use crate::codec::Encoding;
 use crate::crypt::Cipher;
 use crate::format::{Record, RecordAddress, SEALED, check_payload};
-use crate::media::Medium;
 
 /// Bytes of records that are read together: a few of the longest media reads, so that frames that
 /// were written together are read together.
@@ -103,9 +102,9 @@ impl Part {
 }
 
 /// Reads all windows of what differs, in order; what was read from buffers comes back in `spare`.
-pub(super) fn windows<'a, M: Medium, C: Clock>(
-    drive: &'a Drive<M, C>,
-    differences: Differences<'a, M, C>,
+pub(super) fn windows<'a>(
+    drive: &'a Drive,
+    differences: Differences<'a>,
     spare: Spare,
 ) -> Windows<'a> {
     let collected = unfold(Some(differences), async |left| {
@@ -132,7 +131,7 @@ pub(super) fn windows<'a, M: Medium, C: Clock>(
 
 impl Window {
     /// Collects parts.
-    async fn collect<M: Medium, C: Clock>(differences: &mut Differences<'_, M, C>) -> Result<Self> {
+    async fn collect(differences: &mut Differences<'_>) -> Result<Self> {
         let mut parts = VecDeque::<Part>::new();
         let mut stored_bytes = 0;
         while stored_bytes < WINDOW_BYTES && parts.len() < PARTS_MAX {
@@ -148,7 +147,7 @@ impl Window {
     }
 
     /// Reads the records of the parts, and checks them.
-    async fn read<M: Medium, C: Clock>(&mut self, drive: &Drive<M, C>) {
+    async fn read(&mut self, drive: &Drive) {
         let Self { parts, bytes } = self;
         let mut order: Vec<(FramePlace, &mut Part)> = parts
             .iter_mut()
@@ -188,7 +187,7 @@ impl Window {
     }
 }
 
-impl<M: Medium, C: Clock> Drive<M, C> {
+impl Drive {
     /// Returns the record of a part, of which `stored` are the bytes; damaged ones are restored
     /// there from the parity of the batch.
     ///

@@ -3,7 +3,7 @@
 //! * `count`: counts the operations and bytes that the medium is asked for.
 //! * `fault`: adds latency, errors, wrong bytes and power loss, reproducible by seed.
 //! * `throttle`: limits the medium to the speed of a slower device.
-//! * `by_ref`: lends a medium by reference. `any`: a medium of any type, as one type.
+//! * `by_ref`: lends a medium by reference.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,13 +14,11 @@ use super::{Capabilities, CopyId, Geometry, Medium};
 use crate::base::{AlignedBuffer, Result, SegmentId};
 use crate::crypt::Cipher;
 
-mod any;
 mod by_ref;
 pub mod count;
 pub mod fault;
 pub mod throttle;
 
-pub use any::AnyMedium;
 pub use count::{Count, Counts};
 pub use fault::{BadRange, Crash, Fault, FaultPlan, Region, Trigger};
 pub use throttle::{Kept, Pipe, Speed, Throttle};

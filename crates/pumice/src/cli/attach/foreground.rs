@@ -11,13 +11,15 @@ use anyhow::{Result, anyhow};
 use super::set_up::Wanted;
 use super::worker::Worker;
 use super::{Args, Attachment, background, protect, take_down};
-use crate::cli::open::{self, FileDrive};
+use crate::cli::open;
 use crate::cli::serve::name_of;
 use crate::cli::{Outcome, chain, notify, print, print_schema, say_error, signals, whereabouts};
 use crate::control::ControlSocket;
 use crate::place::Place;
+use crate::storage::Storage;
 use crate::watch::{Connections, Measured, Terms, Watch};
 use pumice_drive::codec::Workers;
+use pumice_drive::controller::Drive;
 use pumice_drive::runtime::{Backend, Runtime};
 use pumice_fuse::{FuseMount, file_name};
 
@@ -75,7 +77,7 @@ fn serve_opened(
     args: &Args,
     wanted: &Wanted,
     runtime: &Runtime,
-    drive: &Rc<FileDrive>,
+    drive: &Rc<Drive>,
     steps: Steps,
 ) -> Result<Attachment> {
     // The drive is locked, so an earlier process that attached it was killed and is gone within a
@@ -113,7 +115,7 @@ fn serve_opened(
         let (uris, drive) = (Rc::default(), drive.clone());
         runtime.spawn(control.serve(runtime.clone(), drive, watch, uris, None));
     }
-    drive.medium().whereabouts().into_iter().for_each(whereabouts::watch);
+    Storage::of(drive).whereabouts().into_iter().for_each(whereabouts::watch);
     crate::devices::go_on(runtime, drive);
     // Fails only if the thread has ended, which its result reports.
     let _ = steps.file.send(file);

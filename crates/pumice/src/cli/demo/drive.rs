@@ -24,7 +24,7 @@ use async_channel::{Receiver, Sender, bounded};
 
 use super::load::Client;
 use super::{DISK_BYTES, Defect};
-use crate::cli::open::{self, FileDrive};
+use crate::cli::open;
 use crate::cli::signals;
 use pumice_drive::base::{self, Clock};
 use pumice_drive::controller::{Drive, Extent, Info, OpenOptions};
@@ -145,7 +145,7 @@ fn serve(
     let runtime = Runtime::new(Backend::Auto)?;
     let medium = open::medium(&runtime, path, false)?;
     let medium = Rc::new(medium.slowed(&runtime, FLASH));
-    let opening = Drive::open(medium.clone(), runtime.clone(), OpenOptions::default());
+    let opening = Drive::open(medium.clone(), runtime.clock(), OpenOptions::default());
     let drive = runtime.block_on(opening)?;
     let listener = Listener::bind(&Listen::Unix(socket), Access::default())?;
     let linked = Linked { drive: drive.clone(), pipe: Pipe::default(), clock: runtime.clone() };
@@ -168,7 +168,7 @@ fn serve(
 
 /// A drive at the end of a link, which passes one transfer after another.
 struct Linked {
-    drive: Rc<FileDrive>,
+    drive: Rc<Drive>,
     pipe: Pipe,
     clock: Runtime,
 }

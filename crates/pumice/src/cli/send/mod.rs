@@ -9,11 +9,11 @@ use std::rc::Rc;
 
 use anyhow::{Context, Result, bail};
 use pumice_drive::base::units::format_size;
-use pumice_drive::controller::{OpenOptions, Send, Sent, SnapshotInfo, View};
+use pumice_drive::controller::{Drive, OpenOptions, Send, Sent, SnapshotInfo, View};
 use pumice_drive::runtime::{Backend, Runtime};
 use serde::Serialize;
 
-use super::open::{FileDrive, drive};
+use super::open::drive;
 use super::progress;
 use super::signals::Interrupt;
 use super::token::Token;
@@ -162,7 +162,7 @@ impl Job<'_> {
         let base = sending.since.as_ref().map(|info| self.view(info, true)).transpose()?;
         let base = base.as_deref().zip(sending.since.as_ref());
         let base = base.map(|(disk, info)| View { disk, info });
-        let of = View { disk: &*disk, info: &sending.snapshot };
+        let of = View { disk: &disk, info: &sending.snapshot };
         let mut send = Send::new(of, base, sending.start)?;
         let mut output = Output::open(self.args)?;
         let bar = progress::bytes(disk.size_bytes());
@@ -186,7 +186,7 @@ impl Job<'_> {
     }
 
     /// Opens a snapshot, or a bookmark.
-    fn view(&self, info: &SnapshotInfo, bookmark: bool) -> Result<Rc<FileDrive>> {
+    fn view(&self, info: &SnapshotInfo, bookmark: bool) -> Result<Rc<Drive>> {
         let place = Place { path: self.path.to_owned(), snapshot: Some(info.name.clone()) };
         let medium = super::open::medium(self.runtime, self.path, true)?;
         let options = OpenOptions { read_only: true, bookmark, ..OpenOptions::default() };

@@ -15,10 +15,9 @@ use std::ops::Deref;
 use std::rc::{Rc, Weak};
 
 use super::follow::{self, Follower, Pinned};
-use crate::cli::open::FileDrive;
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Clock, Error, ErrorKind, Result};
-use pumice_drive::controller::{Compared, OpenOptions};
+use pumice_drive::controller::{Compared, Drive, OpenOptions};
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::Disk;
 use pumice_nbd::disk::{Change, Extent};
@@ -36,7 +35,7 @@ const LOOK_NS: u64 = 10_000_000_000;
 /// A disk of an export.
 pub(crate) enum ServedDisk {
     /// The disk of a drive, and the snapshots with which it may be compared.
-    Drive(Rc<FileDrive>, Rc<Views>),
+    Drive(Rc<Drive>, Rc<Views>),
     /// A snapshot.
     Snapshot(Rc<View>),
     /// A drive that another machine writes.
@@ -47,7 +46,7 @@ pub(crate) enum ServedDisk {
 
 /// The snapshots of one open drive that are served.
 pub(crate) struct Views {
-    drive: Rc<FileDrive>,
+    drive: Rc<Drive>,
     runtime: Runtime,
     all: RefCell<Vec<Rc<View>>>,
 }
@@ -57,7 +56,7 @@ pub(crate) struct View {
     views: Weak<Views>,
     name: String,
     size_bytes: u64,
-    open: RefCell<Option<Rc<FileDrive>>>,
+    open: RefCell<Option<Rc<Drive>>>,
     is_opening: Cell<bool>,
     opened: WaitQueue,
     /// Requests under way.
@@ -70,7 +69,7 @@ pub(crate) struct View {
 /// An open snapshot, for one request.
 struct Lent {
     view: Rc<View>,
-    drive: Rc<FileDrive>,
+    drive: Rc<Drive>,
 }
 
 impl Drop for Lent {
@@ -92,7 +91,7 @@ impl Drop for Opening<'_> {
 
 impl Views {
     /// Returns those of a drive, of which none are served yet.
-    pub(crate) fn of(drive: Rc<FileDrive>, runtime: Runtime) -> Rc<Self> {
+    pub(crate) fn of(drive: Rc<Drive>, runtime: Runtime) -> Rc<Self> {
         Rc::new(Self { drive, runtime, all: RefCell::default() })
     }
 
@@ -227,16 +226,16 @@ async fn close_later(runtime: Runtime, view: Weak<View>) {
 
 /// What carries out a request.
 enum Target<'a> {
-    Drive(&'a FileDrive),
+    Drive(&'a Drive),
     View(Lent),
     Pinned(Pinned),
 }
 
 impl Deref for Target<'_> {
-    type Target = FileDrive;
+    type Target = Drive;
 
     #[inline]
-    fn deref(&self) -> &FileDrive {
+    fn deref(&self) -> &Drive {
         match self {
             Self::Drive(drive) => drive,
             Self::View(lent) => &lent.drive,
@@ -258,7 +257,7 @@ impl ServedDisk {
 
     /// Returns the drive, to be changed.
     #[inline]
-    fn writable(&self) -> Result<&FileDrive> {
+    fn writable(&self) -> Result<&Drive> {
         match self {
             Self::Drive(drive, _) => Ok(drive),
             Self::Snapshot(view) => {

@@ -14,7 +14,7 @@ use super::follow::{Follower, Following};
 use super::snapshots::{Front, Snapshots};
 use super::tables::Exports;
 use crate::cli::chain;
-use crate::cli::open::{self, FileDrive};
+use crate::cli::open;
 use crate::cli::remains;
 use crate::cli::state::saved_text;
 use crate::cli::watch::MeasuredDrive;
@@ -24,11 +24,12 @@ use crate::devices;
 use crate::objects::BucketPlace;
 use crate::place::Place;
 use crate::storage;
+use crate::storage::Storage;
 use crate::watch::{Measured, Terms, Watch};
 use pumice_drive::Uuid;
 use pumice_drive::base::units::format_size;
 use pumice_drive::codec::Workers;
-use pumice_drive::controller::{Info, OpenOptions, SnapshotInfo};
+use pumice_drive::controller::{Drive, Info, OpenOptions, SnapshotInfo};
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::{Export, Lineage, Server};
 
@@ -63,14 +64,14 @@ pub(super) struct Planned {
 #[derive(Clone)]
 pub(super) enum Source {
     /// One for all requests.
-    Drive(Rc<FileDrive>),
+    Drive(Rc<Drive>),
     /// Another one, whenever there is a newer commit.
     Followed(Rc<Follower>),
 }
 
 impl Source {
     /// Returns the drive as it is open now.
-    pub(super) fn get(&self) -> Rc<FileDrive> {
+    pub(super) fn get(&self) -> Rc<Drive> {
         match self {
             Self::Drive(drive) => drive.clone(),
             Self::Followed(follower) => follower.drive(),
@@ -320,7 +321,7 @@ impl Served {
     fn of(
         runtime: &Runtime,
         planned: &Planned,
-        drive: Rc<FileDrive>,
+        drive: Rc<Drive>,
         workers: Option<&Workers>,
     ) -> Self {
         workers.into_iter().for_each(|workers| drive.use_workers(workers.clone()));
@@ -362,7 +363,7 @@ pub(super) fn show(runtime: &Runtime, served: &mut Served, terms: Terms, watch: 
     let source = served.drive.clone();
     watch.add(name.clone(), move || source.get(), measured, terms);
     let Source::Drive(drive) = &served.drive else { return };
-    drive.medium().whereabouts().into_iter().for_each(whereabouts::watch);
+    Storage::of(drive).whereabouts().into_iter().for_each(whereabouts::watch);
     devices::go_on(runtime, drive);
     // What is asked of a drive at its path is not for a snapshot to answer, nor for a drive that is
     // followed, which the bucket knows better.
@@ -448,7 +449,7 @@ pub(super) fn check_text(option: &str, text: &str) -> Result<()> {
 
 /// Returns where a drive stands among its states: each opening to write has the next epoch. One
 /// that was not closed in order may lack what clients were told, and follows nothing.
-fn lineage(drive: &FileDrive, is_snapshot: bool) -> Lineage {
+fn lineage(drive: &Drive, is_snapshot: bool) -> Lineage {
     let Info { uuid, epoch, was_clean, sequence, .. } = drive.info();
     if is_snapshot {
         return lineage_of(uuid, sequence);
@@ -463,7 +464,7 @@ fn lineage(drive: &FileDrive, is_snapshot: bool) -> Lineage {
 }
 
 /// Returns where a snapshot of an open drive stands among the states of the drive.
-pub(super) fn lineage_of_snapshot(drive: &FileDrive, info: &SnapshotInfo) -> Lineage {
+pub(super) fn lineage_of_snapshot(drive: &Drive, info: &SnapshotInfo) -> Lineage {
     lineage_of(drive.uuid(), info.sequence)
 }
 
@@ -479,7 +480,7 @@ pub(crate) fn name_of(path: &Path) -> String {
     name.strip_suffix(SUFFIX).unwrap_or(&name).to_owned()
 }
 
-fn describe(drive: &FileDrive) -> String {
+fn describe(drive: &Drive) -> String {
     format!("a Pumice drive of {}", format_size(drive.size_bytes()))
 }
 

@@ -19,11 +19,12 @@ use std::rc::{Rc, Weak};
 use futures_util::future::select;
 
 use crate::cli::keys;
-use crate::cli::open::{self, FileDrive};
+use crate::cli::open;
+use crate::storage::Storage;
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Clock, Error, ErrorKind, Result};
 use pumice_drive::codec::Workers;
-use pumice_drive::controller::{Extent, OpenOptions};
+use pumice_drive::controller::{Drive, Extent, OpenOptions};
 use pumice_drive::runtime::Runtime;
 
 /// Images that are opened in vain, because the writer has deleted what they name, before the next
@@ -63,7 +64,7 @@ pub(crate) struct Follower {
 }
 
 struct Image {
-    drive: Rc<FileDrive>,
+    drive: Rc<Drive>,
     /// Requests under way.
     users: Cell<u32>,
     left: WaitQueue,
@@ -79,7 +80,7 @@ impl Pinned {
     }
 
     /// Returns the drive in this image.
-    pub(crate) fn drive(&self) -> &FileDrive {
+    pub(crate) fn drive(&self) -> &Drive {
         &self.0.drive
     }
 }
@@ -94,7 +95,7 @@ impl Drop for Pinned {
 
 impl Follower {
     /// Follows a drive that was opened read-only in the newest commit.
-    pub(super) fn start(runtime: &Runtime, drive: Rc<FileDrive>, following: Following) -> Rc<Self> {
+    pub(super) fn start(runtime: &Runtime, drive: Rc<Drive>, following: Following) -> Rc<Self> {
         let current = RefCell::new(Self::image(drive));
         let follower = Rc::new(Self {
             runtime: runtime.clone(),
@@ -109,12 +110,12 @@ impl Follower {
         follower
     }
 
-    fn image(drive: Rc<FileDrive>) -> Rc<Image> {
+    fn image(drive: Rc<Drive>) -> Rc<Image> {
         Rc::new(Image { drive, users: Cell::default(), left: WaitQueue::default() })
     }
 
     /// Returns the drive in the newest image.
-    pub(super) fn drive(&self) -> Rc<FileDrive> {
+    pub(super) fn drive(&self) -> Rc<Drive> {
         self.current.borrow().drive.clone()
     }
 
@@ -137,7 +138,7 @@ impl Follower {
         if is_another() {
             return true;
         }
-        if !pinned.drive().medium().is_stale() {
+        if !Storage::of(pinned.drive()).is_stale() {
             return false;
         }
         self.is_wanted.set(true);
@@ -189,7 +190,7 @@ impl Follower {
     /// `Busy` if there is none in time; those of [`Follower::look`].
     pub(super) async fn settle(&self) -> Result<()> {
         let end_ns = self.runtime.now_ns() + PATIENCE_NS;
-        while self.drive().medium().is_stale() {
+        while Storage::of(&self.drive()).is_stale() {
             if self.runtime.now_ns() >= end_ns {
                 let what = "the writer deletes objects faster than the drive is opened here: let \
                             it commit less often (--lag) or checkpoint more often (--checkpoint)";
@@ -206,11 +207,11 @@ impl Follower {
         let mut failed = None;
         for _ in 0..ATTEMPTS {
             let current = self.drive();
-            let Some(storage) = current.medium().newer().await? else { break };
+            let Some(storage) = Storage::of(&current).newer().await? else { break };
             match self.open(storage).await {
                 // Another look may have moved on meanwhile, and further.
                 Ok(drive)
-                    if drive.medium().is_stale()
+                    if Storage::of(&drive).is_stale()
                         || self.is_over.get()
                         || !Rc::ptr_eq(&current, &self.drive()) =>
                 {
@@ -226,7 +227,7 @@ impl Follower {
         failed.map_or(Ok(false), Err)
     }
 
-    async fn open(&self, storage: crate::storage::Storage) -> Result<Rc<FileDrive>> {
+    async fn open(&self, storage: crate::storage::Storage) -> Result<Rc<Drive>> {
         let storage = keys::unlock(storage).await?;
         let options = self.following.options;
         let drive = open::on_medium(&self.runtime, None, storage, options).await?;
@@ -234,7 +235,7 @@ impl Follower {
         Ok(drive)
     }
 
-    fn move_on(&self, drive: Rc<FileDrive>) {
+    fn move_on(&self, drive: Rc<Drive>) {
         let before = self.current.replace(Self::image(drive));
         self.runtime.spawn(async move {
             before.left.wait_for(|| (before.users.get() == 0).then_some(())).await;
@@ -250,7 +251,7 @@ async fn look_often(runtime: Runtime, follower: Weak<Follower>) {
     let mut trouble = false;
     loop {
         let Some(follower) = follower.upgrade() else { return };
-        let is_stale = follower.drive().medium().is_stale();
+        let is_stale = Storage::of(&follower.drive()).is_stale();
         let every_ns = follower.following.every_ns;
         let pause_ns = if is_stale { every_ns.min(STALE_PAUSE_NS) } else { every_ns };
         // A request that waits hurries the first look, not those after it.

@@ -10,6 +10,7 @@ use super::exports::{self, Planned, Served};
 use super::snapshots::Front;
 use super::threads::Described;
 use crate::cli::watch::{self, Answerer, MeasuredDrive};
+use crate::storage::Storage;
 use crate::watch::{Terms, Watch};
 use pumice_drive::codec::{Pool, Workers};
 use pumice_drive::runtime::Runtime;
@@ -99,7 +100,7 @@ impl Home {
         Described {
             path: drive.path.clone(),
             name: drive.export.name.clone(),
-            is_direct: drive.drive.get().medium().is_direct(),
+            is_direct: Storage::of(&drive.drive.get()).is_direct(),
             io: self.runtime.backend_name(),
         }
     }

@@ -12,12 +12,12 @@ use async_channel::{Receiver, Sender, bounded};
 
 use super::disk::{ServedDisk, Views};
 use super::exports::lineage_of_snapshot;
-use crate::cli::open::FileDrive;
 use crate::cli::watch::MeasuredDrive;
 use crate::control::SnapshotExports;
 use crate::watch::Measured;
 use pumice_drive::base::units::format_size;
 use pumice_drive::base::{Error, ErrorKind, Result};
+use pumice_drive::controller::Drive;
 use pumice_drive::controller::SnapshotInfo;
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::{Announcement, Earlier, Export, Server};
@@ -37,7 +37,7 @@ pub(super) type Front = Sender<Notice>;
 /// The exports of the snapshots of one drive.
 pub(super) struct Snapshots {
     runtime: Runtime,
-    drive: Rc<FileDrive>,
+    drive: Rc<Drive>,
     views: Rc<Views>,
     /// That of the drive.
     origin: Rc<Export<MeasuredDrive>>,
@@ -52,7 +52,7 @@ impl Snapshots {
     /// Returns those of a drive, of which none are offered yet.
     pub(super) fn of(
         runtime: Runtime,
-        (drive, views): (Rc<FileDrive>, Rc<Views>),
+        (drive, views): (Rc<Drive>, Rc<Views>),
         origin: Rc<Export<MeasuredDrive>>,
         server: Rc<Server<MeasuredDrive>>,
     ) -> Rc<Self> {

@@ -15,7 +15,6 @@ use anyhow::{Context, Result, bail};
 use pumice_report::{Align, Table};
 use serde::Serialize;
 
-use super::open::FileDrive;
 use super::output::{self, counted};
 use super::outside;
 use super::{Outcome, lossy, print, print_schema};
@@ -24,7 +23,7 @@ use crate::control::{self, Answer, Client, Request};
 use crate::place::Place;
 use pumice_drive::base::units::format_size;
 use pumice_drive::base::{Error, ErrorKind};
-use pumice_drive::controller::{NewSnapshot, OpenOptions, SnapshotInfo};
+use pumice_drive::controller::{Drive, NewSnapshot, OpenOptions, SnapshotInfo};
 use pumice_drive::runtime::{Backend, Runtime};
 
 /// Names of snapshots that rotate begin so, unless `--prefix` says otherwise.
@@ -499,7 +498,7 @@ fn list_of(client: Client, path: &Path, request: &Request) -> Result<Vec<Snapsho
 /// Opens a drive that is not served, changes it and closes it.
 fn change(
     path: &Path,
-    work: impl AsyncFnOnce(&FileDrive) -> pumice_drive::base::Result<Vec<SnapshotInfo>>,
+    work: impl AsyncFnOnce(&Drive) -> pumice_drive::base::Result<Vec<SnapshotInfo>>,
 ) -> Result<Vec<SnapshotInfo>> {
     with(path, OpenOptions::default(), work)
 }
@@ -507,7 +506,7 @@ fn change(
 fn with(
     path: &Path,
     options: OpenOptions,
-    work: impl AsyncFnOnce(&FileDrive) -> pumice_drive::base::Result<Vec<SnapshotInfo>>,
+    work: impl AsyncFnOnce(&Drive) -> pumice_drive::base::Result<Vec<SnapshotInfo>>,
 ) -> Result<Vec<SnapshotInfo>> {
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { compact_percent: None, ..options };

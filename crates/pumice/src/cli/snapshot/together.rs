@@ -18,9 +18,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 
 use super::{change, list_of, new, request};
-use crate::cli::open::FileDrive;
 use crate::control::{self, Answer, Request};
-use pumice_drive::controller::{NewSnapshot, OpenOptions, SnapshotInfo};
+use pumice_drive::controller::{Drive, NewSnapshot, OpenOptions, SnapshotInfo};
 use pumice_drive::runtime::{Backend, Runtime};
 
 /// How long a server may take until it holds its host's changes: trims are taken down first.
@@ -78,7 +77,7 @@ struct Member<'a> {
     path: &'a Path,
     new: NewSnapshot,
     /// Open in this process, if it is not served.
-    closed: Option<Rc<FileDrive>>,
+    closed: Option<Rc<Drive>>,
 }
 
 impl Member<'_> {

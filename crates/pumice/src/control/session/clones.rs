@@ -8,14 +8,12 @@ use super::super::protocol::{Answer, Progress};
 use super::Link;
 use pumice_drive::base::Result;
 use pumice_drive::controller::{Drive, Flattened, SnapshotInfo};
-use pumice_drive::media::Medium;
-use pumice_drive::runtime::Runtime;
 
 /// Changes which clones are listed; returns `None` if the client is gone.
-pub(super) async fn change<M: Medium + 'static>(
+pub(super) async fn change(
     link: &Link,
-    drive: &Rc<Drive<M, Runtime>>,
-    change: impl AsyncFnOnce(Rc<Drive<M, Runtime>>) -> Result<Vec<SnapshotInfo>> + 'static,
+    drive: &Rc<Drive>,
+    change: impl AsyncFnOnce(Rc<Drive>) -> Result<Vec<SnapshotInfo>> + 'static,
 ) -> Option<Answer> {
     let worker = drive.clone();
     let changing = async move { change(worker).await };
@@ -26,10 +24,7 @@ pub(super) async fn change<M: Medium + 'static>(
 }
 
 /// Flattens the drive; returns `None` if the client is gone.
-pub(super) async fn flatten<M: Medium + 'static>(
-    link: &Link,
-    drive: &Rc<Drive<M, Runtime>>,
-) -> Option<Answer> {
+pub(super) async fn flatten(link: &Link, drive: &Rc<Drive>) -> Option<Answer> {
     let so_far = Rc::new(Cell::new(Flattened::default()));
     let (worker, shown) = (drive.clone(), so_far.clone());
     let flattening = async move {

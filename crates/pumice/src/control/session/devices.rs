@@ -4,17 +4,11 @@ use std::rc::Rc;
 
 use super::super::protocol::{Answer, Progress};
 use super::Link;
-use crate::devices::{self, DeviceChange, HasStorage};
+use crate::devices::{self, DeviceChange};
 use pumice_drive::controller::Drive;
-use pumice_drive::media::Medium;
-use pumice_drive::runtime::Runtime;
 
 /// Changes the members; returns `None` if the client is gone.
-pub(super) async fn change<M: Medium + HasStorage + 'static>(
-    link: &Link,
-    drive: &Rc<Drive<M, Runtime>>,
-    change: DeviceChange,
-) -> Option<Answer> {
+pub(super) async fn change(link: &Link, drive: &Rc<Drive>, change: DeviceChange) -> Option<Answer> {
     let (worker, runtime) = (drive.clone(), link.runtime.clone());
     let changing = async move {
         let changed = devices::change(&runtime, &worker, &change).await;

@@ -10,13 +10,12 @@ use super::super::protocol::{Answer, Progress};
 use super::{LISTED_MAX, Link, Served};
 use pumice_drive::base::{Error, ErrorKind};
 use pumice_drive::controller::SnapshotInfo;
-use pumice_drive::media::Medium;
 
 /// Rolls the drive back; returns `None` if the client is gone. The snapshots that were deleted are
 /// sent before the answer.
-pub(super) async fn roll_back<M: Medium + 'static>(
+pub(super) async fn roll_back(
     link: &Link,
-    served: &Served<M>,
+    served: &Served,
     name: String,
     deletes_newer: bool,
 ) -> Option<Answer> {

@@ -3,7 +3,6 @@
 
 use super::*;
 use crate::base::seed::random;
-use crate::controller::tests::TestMedium;
 use crate::media::Geometry;
 use crate::media::layer::{Fault, FaultPlan, Trigger};
 use crate::media::mem::MemMedium;
@@ -11,6 +10,7 @@ use crate::runtime::Runtime;
 use crate::{Drive, OpenOptions, Spec, Uuid, create};
 use futures_util::future::{join, join_all};
 use rand_xoshiro::rand_core::Rng;
+use std::rc::Rc;
 
 const MILLISECOND: u64 = 1_000_000;
 
@@ -141,11 +141,11 @@ fn a_drive_is_as_fast_as_its_data_compresses() {
         let spec = Spec::new(Uuid::from_u128(1), 64 << 20);
         let inner = MemMedium::new(spec.geometry().unwrap().medium_bytes());
         let speed = Speed { append_bytes_per_s: 100_000_000, ..Speed::default() };
-        let medium = TestMedium::new(Throttle::new(inner, runtime.clone(), speed));
+        let medium = Rc::new(Throttle::new(inner, runtime.clone(), speed));
         runtime.block_on(async {
             create(&medium, &spec).await.unwrap();
             let options = OpenOptions::default();
-            let drive = Drive::open(medium.clone(), runtime.clone(), options).await.unwrap();
+            let drive = Drive::open(medium.clone(), runtime.clock(), options).await.unwrap();
             let begun_ns = runtime.now_ns();
             for (index, chunk) in data.chunks(1 << 20).enumerate() {
                 drive.write((index << 20) as u64, chunk, false).await.unwrap();

@@ -13,17 +13,15 @@ type View = BucketView<Client, Runtime>;
 
 impl World {
     /// Opens the drive in the bucket for reading, with what asks for the next image.
-    async fn follow(&self) -> (Rc<View>, Rc<TestDrive>) {
+    async fn follow(&self) -> (Rc<View>, Rc<Drive>) {
         let (client, _) = self.sim.client();
         self.show(BucketView::open(client, self.runtime.clone()).await.unwrap()).await
     }
 
-    async fn show(&self, view: View) -> (Rc<View>, Rc<TestDrive>) {
+    async fn show(&self, view: View) -> (Rc<View>, Rc<Drive>) {
         let view = Rc::new(view);
         let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-        let drive = Drive::open(TestMedium::new(view.clone()), self.runtime.clone(), options)
-            .await
-            .unwrap();
+        let drive = Drive::open(view.clone(), self.runtime.clock(), options).await.unwrap();
         (view, drive)
     }
 

@@ -32,7 +32,6 @@ use super::local::geometry;
 use super::state::Evicted;
 use super::{BucketView, Durable, Options, Shape, Tier};
 use crate::base::{AlignedBuffer, Clock, ErrorKind, Result, SegmentId};
-use crate::controller::tests::{TestDrive, TestMedium};
 use crate::controller::{Drive, OpenOptions, Spec, create};
 use crate::media::Medium;
 use crate::media::layer::{Fault, FaultPlan, Trigger};
@@ -48,7 +47,6 @@ const SIZE: u64 = 32 << 20;
 
 type Local = Rc<Fault<MemMedium, Runtime>>;
 type TestTier = Rc<Tier<Local, Client, Runtime>>;
-
 struct World {
     runtime: Runtime,
     sim: Rc<Sim>,
@@ -60,7 +58,7 @@ struct World {
 /// A machine with an open drive.
 struct Machine {
     tier: TestTier,
-    drive: Rc<TestDrive>,
+    drive: Rc<Drive>,
     gate: Gate,
 }
 
@@ -108,16 +106,14 @@ impl World {
         let (local, clock) = (self.local(journal), self.runtime.clone());
         let options = self.options.clone();
         let tier = Tier::create(local, client, clock, self.shape(), self.nonce(), options).await?;
-        let tier = Rc::new(tier);
-        create(&TestMedium::new(tier.clone()), &spec()).await?;
+        create(&tier, &spec()).await?;
         tier.finish().await
     }
 
     async fn machine(&self, tier: Tier<Local, Client, Runtime>, gate: Gate) -> Result<Machine> {
         let tier = Rc::new(tier);
         let options = OpenOptions { checkpoint_bytes: 4 << 20, ..OpenOptions::default() };
-        let drive =
-            Drive::open(TestMedium::new(tier.clone()), self.runtime.clone(), options).await?;
+        let drive = Drive::open(tier.clone(), self.runtime.clock(), options).await?;
         Ok(Machine { tier, drive, gate })
     }
 
@@ -141,11 +137,11 @@ impl World {
     }
 
     /// Opens the drive in the bucket for reading.
-    async fn view(&self) -> Rc<TestDrive> {
+    async fn view(&self) -> Rc<Drive> {
         let (client, _) = self.sim.client();
         let view = BucketView::open(client, self.runtime.clone()).await.unwrap();
         let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-        Drive::open(TestMedium::new(view), self.runtime.clone(), options).await.unwrap()
+        Drive::open(Rc::new(view), self.runtime.clock(), options).await.unwrap()
     }
 
     fn run<T>(&self, future: impl Future<Output = T>) -> T {
@@ -169,12 +165,12 @@ fn block_of(number: u64) -> u64 {
     crate::base::seed::mix(number) % BLOCKS
 }
 
-async fn write(drive: &TestDrive, number: u64) -> Result<()> {
+async fn write(drive: &Drive, number: u64) -> Result<()> {
     drive.write(block_of(number) * BLOCK as u64, &content(number), false).await
 }
 
 /// Returns how many writes a disk has, after verifying that it is what exactly these have left.
-async fn prefix(drive: &TestDrive) -> u64 {
+async fn prefix(drive: &Drive) -> u64 {
     let mut disk = vec![0; BLOCKS as usize * BLOCK];
     drive.read(0, &mut disk).await.unwrap();
     let stamp = |block: &[u8]| u64::from_le_bytes(block[..8].try_into().unwrap());

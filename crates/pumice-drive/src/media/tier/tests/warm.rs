@@ -71,7 +71,7 @@ fn flushes_go_to_bytes_that_were_written_before() {
         let (clock, nonce) = (world.runtime.clone(), world.nonce());
         let tier = Tier::open(local.clone(), client, clock.clone(), nonce, "first").await.unwrap();
         let options = OpenOptions::default();
-        let drive = Drive::open(TestMedium::new(tier), clock, options).await.unwrap();
+        let drive = Drive::open(Rc::new(tier), clock.clock(), options).await.unwrap();
         for number in 1..=6000 {
             let block = block_of(number) * BLOCK as u64;
             drive.write(block, &content(number), false).await.unwrap();

@@ -1,32 +1,21 @@
-//! A medium of any type, as one type.
+//! Media as a drive has them: of any type.
 
+use std::any::Any;
 use std::ops::Range;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use futures_util::future::{FutureExt, LocalBoxFuture};
 
+use super::array::ArrayInfo;
+use super::tier::Status;
+use super::{Capabilities, CopyId, Geometry, Medium};
 use crate::base::{AlignedBuffer, Result, SegmentId};
 use crate::crypt::Cipher;
-use crate::media::array::ArrayInfo;
-use crate::media::tier::Status;
-use crate::media::{Capabilities, CopyId, Geometry, Medium};
 
-/// A medium of any type, shared. The code of a drive is compiled for each type of its medium, which
-/// takes tens of seconds: tests that have several kinds open their drives on this one. Each
-/// operation allocates its future.
-#[derive(Clone)]
-pub struct AnyMedium(Rc<dyn Erased>);
-
-impl AnyMedium {
-    /// Takes a medium. To reach it later, pass an [`Rc`] and keep another one.
-    pub fn new(medium: impl Medium + 'static) -> Self {
-        Self(Rc::new(medium))
-    }
-}
-
-/// [`Medium`], with boxed futures.
-trait Erased {
+/// [`Medium`] as an object, with boxed futures: the code of a drive is compiled once and not for
+/// each type of its medium. Every medium is one; its methods are those of [`Medium`].
+#[expect(missing_docs, reason = "as in `Medium`")]
+pub trait AnyMedium: Any {
     fn capabilities(&self) -> Capabilities;
     fn cipher(&self) -> &Cipher;
     fn set_geometry(&self, geometry: Geometry) -> Result<()>;
@@ -82,7 +71,14 @@ trait Erased {
     fn array(&self) -> Option<ArrayInfo>;
 }
 
-impl<M: Medium> Erased for M {
+impl dyn AnyMedium {
+    /// Returns the medium, if it is of this type.
+    pub fn downcast_ref<M: Medium + 'static>(&self) -> Option<&M> {
+        (self as &dyn Any).downcast_ref()
+    }
+}
+
+impl<M: Medium + 'static> AnyMedium for M {
     fn capabilities(&self) -> Capabilities {
         Medium::capabilities(self)
     }
@@ -203,128 +199,5 @@ impl<M: Medium> Erased for M {
 
     fn array(&self) -> Option<ArrayInfo> {
         Medium::array(self)
-    }
-}
-
-impl Medium for AnyMedium {
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-
-    fn cipher(&self) -> &Cipher {
-        self.0.cipher()
-    }
-
-    fn set_geometry(&self, geometry: Geometry) -> Result<()> {
-        self.0.set_geometry(geometry)
-    }
-
-    fn reserve(&self) -> Result<()> {
-        self.0.reserve()
-    }
-
-    fn misplaced(&self) -> Option<String> {
-        self.0.misplaced()
-    }
-
-    fn append(
-        &self,
-        segment: SegmentId,
-        offset: u32,
-        buffer: Arc<AlignedBuffer>,
-    ) -> impl Future<Output = Result<()>> {
-        self.0.append(segment, offset, buffer)
-    }
-
-    fn append_durably(
-        &self,
-        segment: SegmentId,
-        offset: u32,
-        buffer: Arc<AlignedBuffer>,
-    ) -> impl Future<Output = Result<()>> {
-        self.0.append_durably(segment, offset, buffer)
-    }
-
-    fn spare_buffer(&self) -> Option<AlignedBuffer> {
-        self.0.spare_buffer()
-    }
-
-    fn read(
-        &self,
-        segment: SegmentId,
-        offset: u32,
-        buffer: AlignedBuffer,
-    ) -> impl Future<Output = (AlignedBuffer, Result<()>)> {
-        self.0.read(segment, offset, buffer)
-    }
-
-    fn sync(&self) -> impl Future<Output = Result<()>> {
-        self.0.sync()
-    }
-
-    fn prepare(&self, segment: SegmentId) -> impl Future<Output = Result<bool>> {
-        self.0.prepare(segment)
-    }
-
-    fn discard(&self, segment: SegmentId) -> impl Future<Output = Result<()>> {
-        self.0.discard(segment)
-    }
-
-    fn read_superblock(&self, slot: u32) -> impl Future<Output = Result<AlignedBuffer>> {
-        self.0.read_superblock(slot)
-    }
-
-    fn write_superblock(
-        &self,
-        slot: u32,
-        bytes: AlignedBuffer,
-    ) -> impl Future<Output = Result<()>> {
-        self.0.write_superblock(slot, bytes)
-    }
-
-    fn copies(&self) -> Vec<CopyId> {
-        self.0.copies()
-    }
-
-    fn read_copy(
-        &self,
-        copy: CopyId,
-        segment: SegmentId,
-        offset: u32,
-        buffer: AlignedBuffer,
-    ) -> impl Future<Output = (AlignedBuffer, Result<()>)> {
-        self.0.read_copy(copy, segment, offset, buffer)
-    }
-
-    fn read_superblock_copy(
-        &self,
-        copy: CopyId,
-        slot: u32,
-    ) -> impl Future<Output = Result<AlignedBuffer>> {
-        self.0.read_superblock_copy(copy, slot)
-    }
-
-    async fn repair(&self, segment: SegmentId, offset: u32, bytes: &[u8]) -> Result<u32> {
-        self.0.repair(segment, offset, bytes).await
-    }
-
-    fn note_holders(&self, copies: &[CopyId], segment: SegmentId, range: Range<u32>) {
-        self.0.note_holders(copies, segment, range);
-    }
-
-    fn bucket(&self) -> Option<Status> {
-        self.0.bucket()
-    }
-
-    fn ending(&self) {
-        self.0.ending();
-    }
-
-    fn finish(&self) -> impl Future<Output = Result<()>> {
-        self.0.finish()
-    }
-
-    fn array(&self) -> Option<ArrayInfo> {
-        self.0.array()
     }
 }
