@@ -6,8 +6,7 @@
 //! larger than the machine.
 //!
 //! ```text
-//! segment:  whole  |.....................|   one buffer, for what was copied; absent before that
-//!           kept      |batch||batch|         parts of the segment, disjoint; they hide the rest
+//! segment:  |.....|batch||batch|.....|   what was appended, disjoint; the rest reads as zeroes
 //! ```
 //!
 //! This medium loses nothing and never fails. [`super::layer::fault`] adds failures to any medium.
@@ -75,10 +74,9 @@ struct State {
     spare: Vec<AlignedBuffer>,
 }
 
-/// The content of a segment.
+/// The content of a segment. A copy shares the buffers.
 #[derive(Clone, Debug, Default)]
 struct Segment {
-    whole: Option<AlignedBuffer>,
     kept: BTreeMap<u32, Kept>,
 }
 
@@ -132,10 +130,7 @@ impl Segment {
 
     fn read(&self, offset: u32, target: &mut [u8]) {
         let start = offset as usize;
-        match &self.whole {
-            Some(whole) => target.copy_from_slice(&whole[start..][..target.len()]),
-            None => target.fill(0),
-        }
+        target.fill(0);
         let end = start + target.len();
         for (at, kept) in self.kept_in(offset, offset + len_u32(target.len())) {
             let (first, last) = (start.max(at as usize), end.min((at + kept.len) as usize));
@@ -145,7 +140,7 @@ impl Segment {
     }
 
     fn is_empty(&self) -> bool {
-        self.whole.is_none() && self.kept.is_empty()
+        self.kept.is_empty()
     }
 }
 
@@ -206,25 +201,13 @@ impl MemMedium {
 }
 
 impl State {
-    /// Checks a range of a segment against the geometry. Returns the segment's index and size.
-    fn locate(
-        &self,
-        segment: SegmentId,
-        offset: u32,
-        len: usize,
-        unit: u32,
-    ) -> Result<(usize, usize)> {
+    /// Checks a range of a segment against the geometry. Returns the segment's index.
+    fn locate(&self, segment: SegmentId, offset: u32, len: usize, unit: u32) -> Result<usize> {
         self.check(segment, offset, len, unit)
             .map_err(|error| error.in_segment(segment).at_offset(u64::from(offset)))
     }
 
-    fn check(
-        &self,
-        segment: SegmentId,
-        offset: u32,
-        len: usize,
-        unit: u32,
-    ) -> Result<(usize, usize)> {
+    fn check(&self, segment: SegmentId, offset: u32, len: usize, unit: u32) -> Result<usize> {
         const INVALID: ErrorKind = ErrorKind::InvalidInput;
         let geometry = self.geometry.or_error(INVALID, "the medium has no geometry yet")?;
         let is_known = segment.0 < geometry.segment_count;
@@ -235,7 +218,7 @@ impl State {
         let is_aligned = offset.is_multiple_of(unit) && len.is_multiple_of(unit as usize);
         ensure(is_aligned, INVALID, "a transfer is not aligned to the unit of the medium")?;
         assert_eq!(self.segments.len(), geometry.segment_count as usize, "segments of the medium");
-        Ok((segment.0 as usize, geometry.segment_bytes as usize))
+        Ok(segment.0 as usize)
     }
 
     fn append(
@@ -244,7 +227,7 @@ impl State {
         offset: u32,
         buffer: Arc<AlignedBuffer>,
     ) -> Result<()> {
-        let (index, segment_bytes) = self.locate(segment, offset, buffer.len(), WRITE_UNIT)?;
+        let index = self.locate(segment, offset, buffer.len(), WRITE_UNIT)?;
         let len = len_u32(buffer.len());
         let content = &mut self.segments[index];
         let room = SPARE_MAX.saturating_sub(self.spare.len());
@@ -254,18 +237,19 @@ impl State {
             }
         });
         let (part, of) = KEPT_USE;
-        if buffer.len() >= buffer.capacity() / of * part {
-            content.kept.insert(offset, Kept { buffer, from: 0, len });
-            return Ok(());
-        }
-        let whole = content.whole.get_or_insert_with(|| AlignedBuffer::zeroed(segment_bytes));
-        assert_eq!(whole.len(), segment_bytes, "memory of a segment");
-        whole[offset as usize..][..buffer.len()].copy_from_slice(&buffer);
+        let buffer = if buffer.len() < buffer.capacity() / of * part {
+            let mut copy = AlignedBuffer::zeroed(buffer.len());
+            copy.copy_from_slice(&buffer);
+            Arc::new(copy)
+        } else {
+            buffer
+        };
+        content.kept.insert(offset, Kept { buffer, from: 0, len });
         Ok(())
     }
 
     fn read(&self, segment: SegmentId, offset: u32, target: &mut [u8]) -> Result<()> {
-        let (index, _) = self.locate(segment, offset, target.len(), READ_UNIT)?;
+        let index = self.locate(segment, offset, target.len(), READ_UNIT)?;
         self.segments[index].read(offset, target);
         Ok(())
     }
@@ -359,7 +343,7 @@ impl Medium for MemMedium {
     /// Frees the segment's memory. The segment then reads as zeroes.
     async fn discard(&self, segment: SegmentId) -> Result<()> {
         let mut state = self.state.borrow_mut();
-        let (index, _) = state.locate(segment, 0, 0, WRITE_UNIT)?;
+        let index = state.locate(segment, 0, 0, WRITE_UNIT)?;
         state.segments[index] = Segment::default();
         Ok(())
     }
