@@ -385,6 +385,7 @@ impl Scene {
             trace: self.trace.clone(),
             misread: Rc::default(),
             in_flight: Rc::default(),
+            audits: Rc::default(),
             clock: self.runtime.clone(),
         };
         let options = OpenOptions { read_cache_bytes: 0, ..OpenOptions::default() };
@@ -479,6 +480,7 @@ impl Host {
             Err(error) => return Err(broken("a clone is registered or refused", &error)),
         }
         scene.clones.borrow_mut().set(clone, Presence::Sure);
+        scene.audit_snapshots(&self.drive)?;
         let (of, origin, habits) = ((clone, info, &**image), self.drive.uuid(), self.habits);
         let made = TorturedClone::create(&scene, of, origin, habits, &mut self.random).await;
         scene.clones.borrow_mut().held = Some(made);
@@ -498,7 +500,7 @@ impl Host {
         match self.drive.forget_clone(clone).await {
             Ok(was_there) if was_there || before != Presence::Sure => {
                 scene.clones.borrow_mut().registered.retain(|it| it.clone != clone);
-                Ok(())
+                scene.audit_snapshots(&self.drive)
             }
             Ok(_) => {
                 let promised = format!("the clone {clone} is listed until it is forgotten");

@@ -98,6 +98,9 @@ impl Host {
             if judged.is_ok() {
                 judged = self.chore().await;
             }
+            if judged.is_ok() {
+                judged = self.scene.audit_if_due(&self.drive);
+            }
             if let Err(mismatch) = judged {
                 return self.scene.accuse(mismatch);
             }

@@ -12,6 +12,7 @@
 //! * `rescue`: a drive is extracted and rebuilt. `snapshots`: some are taken, deleted and compared.
 //!   `views`: they are read and sent while hosts write. `transfers`: another drive receives them.
 //!   `retention`: many are kept while segments that they need are emptied again and again.
+//!   `audits`: the drive is asked whether it still has all of them.
 //! * `gauge`: bounds of memory, time and space.
 //! * `oracle`: what a disk must hold. `scene`: what all parts of a world share. `trace`: the
 //!   fingerprint of a run.
@@ -23,10 +24,12 @@
 //! * `fuzz`: the entry points of the fuzzers.
 //!
 //! A seed and the rules determine a run completely. The crate reaches the drive only as a
-//! host does, except for `Drive::audit`, `Drive::taken` and `Drive::snapshots_begun`, and never
-//! reads the wall clock. It is not published: only the tests and fuzzers of this repository use it.
+//! host does, except for `Drive::audit`, `Drive::audit_snapshots`, `Drive::taken` and
+//! `Drive::snapshots_begun`, and never reads the wall clock. It is not published: only the tests
+//! and fuzzers of this repository use it.
 
 mod ageing;
+mod audits;
 mod chores;
 mod clones;
 mod crash_point;

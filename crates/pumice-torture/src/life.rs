@@ -117,6 +117,7 @@ impl Life {
             trace: self.scene.trace.clone(),
             misread: self.scene.misread.clone(),
             in_flight: self.scene.in_flight.clone(),
+            audits: self.scene.audits.clone(),
             clock: self.scene.runtime.clone(),
         }
     }
@@ -284,6 +285,7 @@ impl Life {
                 let (scene, seed) = (self.scene.clone(), random.next_u64());
                 let host = Host::new(drive.clone(), scene, plan.habits, seed);
                 host.empty_in_part().await?;
+                self.scene.audit_snapshots(drive)?;
             }
             if plan.is_sound() && plan.serving.no_space_errors == Trigger::Never {
                 self.roll_back(drive, random).await?;
@@ -345,8 +347,9 @@ impl Life {
     }
 
     /// Compares the drive's accounts with a recount from its map; returns nothing if damage
-    /// prevents the recount.
+    /// prevents the recount. Audits the snapshots, too.
     async fn audit(&self, drive: &Drive) -> Result<Option<Audit>, Mismatch> {
+        self.scene.audit_snapshots(drive)?;
         let wrong = |found: String| Mismatch {
             promised: "the accounts equal a recount, and no space is leaked".to_owned(),
             found,

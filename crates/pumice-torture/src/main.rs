@@ -302,14 +302,15 @@ fn hazard_rows(tally: &Tally) -> [(&'static str, String); 7] {
     let keys = format!("{} keys replaced, {} after a crash", tally.rekeys, tally.rekeys_gone_on);
     let snapshots = format!(
         "{} taken, {} refused, {} deleted, {} compared whole after lives, {} rolled back to, {} \
-         made bookmarks, {} of these compared",
+         made bookmarks, {} of these compared, {} audits",
         tally.snapshots,
         tally.snapshots_refused,
         tally.snapshots_deleted,
         tally.snapshots_compared,
         tally.rollbacks,
         tally.bookmarks,
-        tally.bookmarks_compared
+        tally.bookmarks_compared,
+        tally.audits
     );
     let transfers = format!(
         "{} views read, {} diffs, {} sent while hosts wrote, {} received, {} interruptions",

@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::audits::Audits;
 use super::crash_point::{CrashPoint, Effect};
 use super::gauge::InFlight;
 use super::trace::Trace;
@@ -80,6 +81,8 @@ pub(super) struct TracedMedium {
     pub(super) in_flight: Rc<InFlight>,
     /// Returns a wrong bit.
     pub(super) misread: Rc<Misread>,
+    /// Read below the faults, and learn which segments are freed.
+    pub(super) audits: Rc<Audits>,
     /// The clock for the time of an operation.
     pub(super) clock: Runtime,
 }
@@ -158,6 +161,9 @@ impl Layer for TracedMedium {
         offset: u32,
         buffer: AlignedBuffer,
     ) -> (AlignedBuffer, Result<()>) {
+        if self.audits.is_running() {
+            return Layers::inner(&self.layers).read(segment, offset, buffer).await;
+        }
         let _held = self.in_flight.hold(buffer.len());
         let read = self.layers.read(segment, offset, buffer);
         let (mut buffer, result) = self.crash_point.operation(Effect::None, read).await;
@@ -171,6 +177,7 @@ impl Layer for TracedMedium {
     }
 
     async fn on_discard(&self, segment: SegmentId) -> Result<()> {
+        self.audits.segment_freed();
         let discard = self.layers.discard(segment);
         self.traced(Kind::Discard, segment.0, Effect::Discard, discard).await
     }

@@ -84,7 +84,12 @@ impl Host {
         if !is_wanted {
             return Ok(());
         }
-        if self.random.random() { self.compact().await } else { self.glance().await }
+        if self.random.random() {
+            self.compact().await?
+        } else {
+            self.glance().await?
+        }
+        self.scene.audit_snapshots(&self.drive)
     }
 
     /// Has segments emptied, to the end or for a while.

@@ -4,6 +4,7 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
+use super::audits::Audits;
 use super::clones::{Clones, Nest};
 use super::crash_point::CrashPoint;
 use super::damage::Damage;
@@ -142,6 +143,8 @@ pub(super) struct Scene {
     pub(super) misread: Rc<Misread>,
     /// Buffers that operations of the medium hold.
     pub(super) in_flight: Rc<InFlight>,
+    /// Audits of snapshots.
+    pub(super) audits: Rc<Audits>,
     limits: Limits,
     held: Rc<RefCell<Vec<Task>>>,
     verdict: RefCell<Option<Mismatch>>,
@@ -177,6 +180,7 @@ impl Scene {
             size_floor: Cell::new(disk_bytes),
             misread: Rc::default(),
             in_flight: Rc::default(),
+            audits: Rc::default(),
             limits,
             held: Rc::default(),
             verdict: RefCell::default(),

@@ -236,6 +236,11 @@ impl Host {
         if self.random.random_range(0..REQUESTS_PER_SNAPSHOT) > 0 {
             return Ok(());
         }
+        self.change_snapshots().await?;
+        self.scene.audit_snapshots(&self.drive)
+    }
+
+    async fn change_snapshots(&mut self) -> Result<(), Mismatch> {
         let wanted = match self.habits.retains {
             true => retention::SNAPSHOTS_WANTED,
             false => SNAPSHOTS_WANTED,
@@ -471,7 +476,7 @@ impl Life {
         oracle.promise(taken);
         newer.iter().for_each(|name| scene.snapshots.borrow_mut().forget(name));
         scene.tally.borrow_mut().rollbacks += 1;
-        Ok(())
+        scene.audit_snapshots(drive)
     }
 }
 

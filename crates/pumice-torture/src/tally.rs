@@ -114,6 +114,8 @@ pub struct Tally {
     pub clone_polls: u64,
     /// Clones made independent of their origin.
     pub flattenings: u64,
+    /// Audits of snapshots.
+    pub audits: u64,
     /// Compactions that hosts asked for, done or broken off.
     pub compactions: u64,
     /// Drives extracted or rebuilt.
@@ -247,6 +249,7 @@ impl Tally {
         self.clone_requests += other.clone_requests;
         self.clone_polls += other.clone_polls;
         self.flattenings += other.flattenings;
+        self.audits += other.audits;
         self.compactions += other.compactions;
         self.rescues += other.rescues;
         self.took_at_most(other.request_ns_max);

@@ -321,6 +321,6 @@ fn segments_that_many_snapshots_need_are_emptied_for_generations() {
     let tally = run_with(Weights::only(Hazard::Retention), 1..=60);
     let Tally { compactions, views_read, snapshots_compared, rollbacks, .. } = tally;
     let tame = compactions < 2000 || views_read < 400 || snapshots_compared < 600;
-    let tame = tame || rollbacks < 200 || tally.gc_victims < 500;
+    let tame = tame || rollbacks < 200 || tally.gc_victims < 500 || tally.audits < 2000;
     assert!(!tame, "too tame a test: {tally:?}");
 }

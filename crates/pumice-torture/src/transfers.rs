@@ -309,6 +309,7 @@ impl World {
             trace: self.scene.trace.clone(),
             misread: Rc::default(),
             in_flight: Rc::default(),
+            audits: Rc::default(),
             clock: runtime.clone(),
         };
         let notes = self.receiving.random.random();

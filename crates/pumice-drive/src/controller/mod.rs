@@ -49,8 +49,8 @@ pub use create::{
 pub use drive::{Drive, ScrubProgress, is_flat_on, origin_on};
 pub use inspect::{
     Alert, AlertKind, Audit, CellState, CheckReport, Checked, Depth, Extract, Extracted, Info,
-    MapCell, Memory, Operations, OriginInfo, Overview, Partial, Problem, ScrubReport, SegmentMap,
-    Taken, check, check_snapshot,
+    KeptAudit, MapCell, Memory, Operations, OriginInfo, Overview, Partial, Problem, ScrubReport,
+    SegmentMap, Taken, check, check_snapshot,
 };
 pub use keys::{KeyChange, Locked, NewKeys, SlotInfo, change_keys, new_keys};
 pub use log::framing::{Span, spans};

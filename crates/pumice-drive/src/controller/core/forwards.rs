@@ -59,6 +59,12 @@ impl Copied {
         self.since <= watermark && watermark <= self.until
     }
 
+    /// Returns whether a snapshot is read by the entry. A bookmark, which only compares places, is
+    /// by every entry: what it named may be where younger snapshots still need it.
+    fn is_read_by(&self, entry: &Snapshot) -> bool {
+        entry.is_bookmark || self.is_named_by(entry.watermark)
+    }
+
     /// Returns whether a snapshot, or a bookmark, may need the copy.
     pub(crate) fn is_needed_by(&self, entry: &Snapshot) -> bool {
         self.is_named_by(entry.watermark) && (self.is_meta || !entry.is_bookmark)
@@ -189,16 +195,10 @@ impl Forwards {
         Ok(forwards)
     }
 
-    /// Returns the tables for a drive that does not write them, and whose accounts they are not in.
-    pub(crate) fn for_reading(mut self) -> Self {
-        self.tables.values_mut().for_each(|table| table.pieces.clear());
-        self.superseded.clear();
-        self
-    }
-
-    /// Returns what a view of a snapshot needs of the tables, for reading.
-    pub(crate) fn of_snapshot(&self, watermark: SeqNo) -> Self {
-        self.those(|copied| copied.is_named_by(watermark))
+    /// Returns what a snapshot is read by, wherever that is done. These tables are not written, and
+    /// in no accounts.
+    pub(crate) fn of(&self, entry: &Snapshot) -> Self {
+        self.those(|copied| copied.is_read_by(entry))
     }
 
     /// Returns where metadata is that was moved, for reading.
@@ -223,9 +223,28 @@ impl Forwards {
     /// Returns where a frame is that a map names in `generation` of its segment, and the generation
     /// there: what it names itself, if the frame was not moved.
     pub(crate) fn resolve(&self, place: FramePlace, generation: u64) -> (FramePlace, u64) {
-        let of = SegmentUse { segment: place.segment, generation };
         // What is copied again takes along what leads to it: no entry leads to another one.
-        match self.tables.get(&of).and_then(|table| table.entries.get(&place.offset)) {
+        Self::follow(self.leading_from(place, generation), place, generation)
+    }
+
+    /// As [`Forwards::resolve`] in what a snapshot is read by; see [`Forwards::of`].
+    pub(crate) fn resolve_for(
+        &self,
+        entry: &Snapshot,
+        place: FramePlace,
+        generation: u64,
+    ) -> (FramePlace, u64) {
+        let copied = self.leading_from(place, generation);
+        Self::follow(copied.filter(|copied| copied.is_read_by(entry)), place, generation)
+    }
+
+    fn leading_from(&self, place: FramePlace, generation: u64) -> Option<&Copied> {
+        let of = SegmentUse { segment: place.segment, generation };
+        self.tables.get(&of)?.entries.get(&place.offset)
+    }
+
+    fn follow(copied: Option<&Copied>, place: FramePlace, generation: u64) -> (FramePlace, u64) {
+        match copied {
             None => (place, generation),
             Some(&Copied { to, offset, record_bytes, .. }) => {
                 let segment = to.segment;

@@ -73,7 +73,7 @@ impl Core {
     /// Puts the tables in place that a snapshot is read by: from now on [`Core::locate`] returns
     /// where frames are, and not where the map names them.
     pub(crate) fn read_through(&mut self, forwards: Forwards) {
-        self.forwards = forwards.for_reading();
+        self.forwards = forwards;
         self.is_view = true;
     }
 

@@ -144,13 +144,18 @@ impl Snapshots {
         self.kept.iter_mut().chain(new)
     }
 
-    /// Returns the last batch of the newest snapshot, one that is being made included; 0 without.
-    pub(super) fn newest_watermark(&self) -> SeqNo {
+    /// Returns the snapshots, and the one that is being made, oldest first.
+    pub(crate) fn all(&self) -> impl DoubleEndedIterator<Item = &Kept> {
         let new = match &self.change {
             Some(Change::Create(new)) => Some(&**new),
-            _ => self.kept.last(),
+            _ => None,
         };
-        new.map_or(SeqNo(0), |kept| kept.entry.watermark)
+        self.kept.iter().chain(new)
+    }
+
+    /// Returns the last batch of the newest snapshot, one that is being made included; 0 without.
+    pub(super) fn newest_watermark(&self) -> SeqNo {
+        self.all().next_back().map_or(SeqNo(0), |kept| kept.entry.watermark)
     }
 
     /// Returns whether a view of one is open.
@@ -382,11 +387,7 @@ impl Core {
         kept.readers = kept.readers.checked_add(1).expect("views take memory");
         let entry = kept.entry.clone();
         self.fix_retained();
-        let forwards = match entry.is_bookmark {
-            // What it named may be where younger snapshots still need it.
-            true => self.forwards.clone().for_reading(),
-            false => self.forwards.of_snapshot(entry.watermark),
-        };
+        let forwards = self.forwards.of(&entry);
         Ok(Some((entry, forwards)))
     }
 

@@ -47,6 +47,7 @@ use streams::Streams;
 use view::Lease;
 
 use super::core::{Core, Wakes};
+use super::inspect::Audited;
 use super::log::buffers::Buffers;
 use super::log::walk::Cut;
 use super::operations::FULL_RETRY_NS;
@@ -93,6 +94,8 @@ pub struct Drive {
     lease: Option<Lease>,
     /// Of a clone: what its holes read from, once that is open.
     origin: OnceCell<Rc<Drive>>,
+    /// What tests know of snapshots from earlier audits.
+    pub(super) audited: RefCell<Audited>,
 }
 
 /// Tasks that wait for the core; see [`Wakes`] for what wakes each queue.

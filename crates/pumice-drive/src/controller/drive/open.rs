@@ -227,6 +227,7 @@ impl Drive {
             restoring: super::Restoring::default(),
             lease: None,
             origin: OnceCell::new(),
+            audited: RefCell::default(),
             medium,
             clock,
         })

@@ -19,6 +19,7 @@ use super::Drive;
 use super::open::settings;
 use super::superblocks::StoredSuperblock;
 use crate::base::{Result, SeqNo};
+use crate::format::Snapshot;
 
 /// What keeps a snapshot from being deleted while it is read.
 pub(super) struct Lease {
@@ -52,7 +53,20 @@ impl Drive {
         if !entry.is_bookmark {
             self.write_out_copies(&forwards).await?;
         }
-        let superblock = recovery::superblock_of(self.core().superblock(), &entry);
+        let mut view = self.open_kept(&entry, forwards, options).await?;
+        view.lease = Some(lease);
+        Ok(Rc::new(view))
+    }
+
+    /// Builds the drive that a snapshot of this one is read by. Nothing keeps what it reads where
+    /// it is.
+    pub(in super::super) async fn open_kept(
+        &self,
+        entry: &Snapshot,
+        forwards: Forwards,
+        options: OpenOptions,
+    ) -> Result<Self> {
+        let superblock = recovery::superblock_of(self.core().superblock(), entry);
         // There is no task to read ahead.
         let options = OpenOptions { read_only: true, read_ahead_bytes: 0, ..options };
         let (medium, clock) = (self.medium.clone(), self.clock.clone());
@@ -65,10 +79,9 @@ impl Drive {
         }
         // Neither slot is ever written.
         let stored = StoredSuperblock { superblock, slot: 0 };
-        let mut view = Self::assemble(medium, clock, options, stored, recovered, 0).await?;
-        view.lease = Some(lease);
+        let view = Self::assemble(medium, clock, options, stored, recovered, 0).await?;
         self.share_origin(&view);
-        Ok(Rc::new(view))
+        Ok(view)
     }
 
     /// Makes sure that the copies to which tables lead are on the medium. From now on nothing is

@@ -166,9 +166,9 @@ fn compare(core: &Core, mut counted: Vec<u64>) -> Result<Audit> {
 }
 
 /// Compares how many snapshots need each segment with what each snapshot needs.
-fn compare_retained(core: &Core) -> Result<()> {
+pub(super) fn compare_retained(core: &Core) -> Result<()> {
     let mut counted = vec![0u16; core.space().segment_count() as usize];
-    for segment in core.snapshots().kept().iter().flat_map(|kept| kept.retained.iter()) {
+    for segment in core.snapshots().all().flat_map(|kept| kept.retained.iter()) {
         if let Some(count) = counted.get_mut(segment.0 as usize) {
             *count += 1;
         }

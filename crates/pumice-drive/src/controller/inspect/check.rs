@@ -135,7 +135,7 @@ async fn check_all(
         let found = match damage {
             Some(damage) => Err(Error::new(ErrorKind::Corrupt, damage)),
             None => {
-                let view = (&entry, forwards.clone());
+                let view = (&entry, forwards.of(&entry));
                 check_view(medium, superblock, view, Depth::Quick, &mut |_| ()).await
             }
         };

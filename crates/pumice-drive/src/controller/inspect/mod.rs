@@ -3,6 +3,7 @@
 //! * `info`, `overview`: what an open drive says about itself. `warn`: warnings about space.
 //! * `scrub`: reads all that an open drive holds. `extract`: takes the whole disk out.
 //! * `check`: checks a drive that is not open. `audit`: recounts the accounts of an open one.
+//!   `audit_kept`: asks each of its snapshots for each of its blocks.
 
 #![warn(
     clippy::cast_possible_truncation,
@@ -12,6 +13,7 @@
 )]
 
 mod audit;
+mod audit_kept;
 mod check;
 mod extract;
 mod frames;
@@ -22,6 +24,8 @@ mod scrub;
 mod warn;
 
 pub use audit::{Audit, Taken};
+pub(super) use audit_kept::Audited;
+pub use audit_kept::KeptAudit;
 pub use check::{CheckReport, Checked, Depth, check, check_snapshot};
 pub use extract::{Extract, Extracted};
 pub(crate) use frames::check_frame;

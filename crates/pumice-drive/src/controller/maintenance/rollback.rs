@@ -15,7 +15,7 @@ use super::super::place::FramePlace;
 use super::super::recovery::{self, Limits, Reader};
 use super::snapshot::{SnapshotInfo, check_kind};
 use crate::base::{Error, ErrorKind, Lba, Result};
-use crate::format::{DirectoryEntry, Superblock};
+use crate::format::{DirectoryEntry, Snapshot, Superblock};
 
 /// Leaves that are read side by side.
 const READS_AT_ONCE: usize = 32;
@@ -63,13 +63,14 @@ impl Drive {
         // Nothing is freed meanwhile, so what is copied from now on is still where it was, too.
         let turn = self.turn().await;
         let info = self.snapshot_info(name)?;
-        let superblock = self.superblock_to_roll_back_to(name, deletes_newer)?;
+        let (superblock, entry) = self.to_roll_back_to(name, deletes_newer)?;
         let cache_bytes = self.options.map_cache_bytes;
-        let forwards = self.core().forwards().clone().for_reading();
+        let forwards = self.core().forwards().of(&entry);
         let kept = recovery::kept_disk(&*self.medium, &superblock, cache_bytes, &forwards);
         let mut disk = kept.await?;
-        if forwards.is_used() {
-            self.follow_copies(&superblock, &mut disk, &forwards).await?;
+        let was_moved = self.core().forwards().is_used();
+        if was_moved {
+            self.follow_copies(&superblock, &entry, &mut disk, &forwards).await?;
             let KeptDisk { map, space, .. } = &mut disk;
             map.relocate(|place| {
                 let moved = forwards.metadata_at(place, space.generation(place.segment));
@@ -80,7 +81,8 @@ impl Drive {
         Ok(info)
     }
 
-    fn superblock_to_roll_back_to(&self, name: &str, deletes_newer: bool) -> Result<Superblock> {
+    /// Returns the superblock of the disk to be, and the snapshot.
+    fn to_roll_back_to(&self, name: &str, deletes_newer: bool) -> Result<(Superblock, Snapshot)> {
         let core = self.core();
         core.check_writable(0, 0)?;
         let mut kept = core.snapshots().kept().iter().map(|kept| &kept.entry);
@@ -95,14 +97,15 @@ impl Drive {
             );
             return Err(Error::new(ErrorKind::InvalidInput, what));
         }
-        let size_bytes = core.size_bytes();
-        Ok(Superblock { size_bytes, ..recovery::superblock_of(core.superblock(), target) })
+        let superblock = recovery::superblock_of(core.superblock(), target);
+        Ok((Superblock { size_bytes: core.size_bytes(), ..superblock }, target.clone()))
     }
 
     /// Lets the map name frames that were copied where they are now.
     async fn follow_copies(
         &self,
         superblock: &Superblock,
+        entry: &Snapshot,
         disk: &mut KeptDisk,
         forwards: &Forwards,
     ) -> Result<()> {
@@ -133,7 +136,7 @@ impl Drive {
             let read: Vec<_> = iter(reads).buffered(READS_AT_ONCE).try_collect().await?;
             for (leaf, place, content) in read {
                 disk.map.install(leaf, place, content);
-                for copied in self.copied_in(leaf, disk)? {
+                for copied in self.copied_in(leaf, entry, disk)? {
                     follow(disk, &copied);
                 }
             }
@@ -147,7 +150,7 @@ impl Drive {
 
     /// Returns the runs of a leaf whose frames were copied, and are no longer needed, or no longer
     /// there, where the snapshot's map names them.
-    fn copied_in(&self, leaf: u64, disk: &KeptDisk) -> Result<Vec<Copied>> {
+    fn copied_in(&self, leaf: u64, entry: &Snapshot, disk: &KeptDisk) -> Result<Vec<Copied>> {
         let core = self.core();
         let (forwards, space) = (core.forwards(), core.space());
         let mut found = Vec::new();
@@ -160,7 +163,7 @@ impl Drive {
             if is_there {
                 continue;
             }
-            let (to, generation) = forwards.resolve(from, generation);
+            let (to, generation) = forwards.resolve_for(entry, from, generation);
             if space.is_free(to.segment) || space.generation(to.segment) != generation {
                 let what = "a snapshot names a frame that is nowhere";
                 return Err(Error::new(ErrorKind::Corrupt, what).in_segment(from.segment));

@@ -135,7 +135,7 @@ impl Reader<'_> {
         self.snapshot_like(name, |entry| entry.name == name).await
     }
 
-    /// Returns the entry of a snapshot, with where its root is, and where what it names was moved.
+    /// Returns the entry of a snapshot, with where its root is, and the tables that it is read by.
     /// `name` is what it is called if there is none.
     ///
     /// # Errors
@@ -161,6 +161,7 @@ impl Reader<'_> {
             // What others need leads to what is there; the rest may lead anywhere.
             forwards.prune(entries.iter().chain([&found]), |_, _| true);
         }
+        let forwards = forwards.of(&found);
         Ok((found, forwards))
     }
 }

@@ -92,7 +92,7 @@ fn a_bookmark_tells_every_change_after_its_data_is_gone() {
     change_some(&mut disk, &drive);
     disks.push(disk.plain.clone());
     move_all(&disk.world, &drive);
-    disk.world.run(drive.audit()).unwrap();
+    disk.world.audit(&drive);
     assert!(drive.core().forwards().is_used(), "too tame a test: no table");
     let is_bookmark: Vec<bool> = drive.snapshots().iter().map(|info| info.is_bookmark).collect();
     assert_eq!(is_bookmark, [true, true, false, true, false, false]);
@@ -184,10 +184,10 @@ fn a_bookmark_holds_its_map_only_and_stays_as_it_is() {
     disk.world.kill(drive);
     drive = disk.world.open();
     assert_eq!(retained(&drive)[0], before, "recovery finds what was retained");
-    disk.world.run(drive.audit()).unwrap();
+    disk.world.audit(&drive);
     assert_eq!(disk.world.run(drive.delete_snapshot("a")).unwrap().name, "a");
     assert_eq!(names(&drive), ["b"]);
-    disk.world.run(drive.audit()).unwrap();
+    disk.world.audit(&drive);
     disk.world.close(drive);
     assert!(whole(&disk.world, "b") == b);
     assert_eq!(disk.world.check().problems, []);
@@ -258,7 +258,7 @@ fn power_loss_leaves_a_snapshot_or_a_bookmark() {
         let is_bookmark = drive.snapshots()[0].is_bookmark;
         assert!(is_bookmark || !ended, "step {step}");
         ends[usize::from(is_bookmark)] += 1;
-        world.run(drive.audit()).unwrap();
+        world.audit(&drive);
         for _ in 0..30 {
             let data = payload::noise(&mut disk.random, 1 << 20);
             world.write(&drive, disk.random.random_range(0..7) << 20, &data).unwrap();

@@ -145,6 +145,7 @@ impl Database {
 
     /// Compares every snapshot of the open drive.
     fn compare_open(&self, drive: &Rc<Drive>) {
+        self.world.run(drive.audit_snapshots()).unwrap();
         let kept = self.state.borrow().kept.clone();
         for (name, versions) in &kept {
             let view = self.world.run(drive.view(name, OpenOptions::default())).unwrap();
@@ -175,6 +176,7 @@ impl Database {
         self.world.run(drive.flush()).unwrap();
         self.world.run(drive.layers().discard(segment)).unwrap();
         drive.with_core(|core| core.free_segment(segment));
+        self.world.run(drive.audit_snapshots()).unwrap();
     }
 
     /// Returns which pages differ between two snapshots.
@@ -274,7 +276,7 @@ fn thirty_snapshots_at_once_are_kept_and_deleted_under_garbage_collection() {
     for hour in 80..90 {
         database.world.run(database.pass_an_hour(&drive, hour));
     }
-    database.world.run(drive.audit()).unwrap();
+    database.world.audit(&drive);
     database.world.close(drive);
     database.compare();
 }
@@ -292,11 +294,11 @@ fn snapshots_deleted_in_any_order_leave_the_others_as_they_were() {
                 world.run(database.delete(&drive, at));
             }
             if random.random_range(0..8) == 0 {
-                world.run(drive.audit()).unwrap();
+                world.audit(&drive);
                 world.run(drive.flush()).unwrap();
                 world.kill(drive);
                 drive = world.open();
-                world.run(drive.audit()).unwrap();
+                world.audit(&drive);
             }
         }
         assert!(drive.core().forwards().is_used(), "too tame a test");
@@ -311,7 +313,7 @@ fn snapshots_deleted_in_any_order_leave_the_others_as_they_were() {
         assert!(!drive.core().space().has_retained(), "nothing is needed any more");
         assert!(!drive.core().forwards().is_used(), "no table is needed any more");
         database.world.run(drive.checkpoint()).unwrap();
-        database.world.run(drive.audit()).unwrap();
+        database.world.audit(&drive);
         database.world.close(drive);
         database.compare();
     }
@@ -378,6 +380,7 @@ fn a_copy_that_is_copied_again_is_found_after_its_first_segment_is_free() {
             }
             world.run(drive.flush()).unwrap();
             drive.with_core(|core| core.free_segment(victim));
+            world.run(drive.audit_snapshots()).unwrap();
         }
     }
     assert!(of_copies > 100, "too tame a test: {of_copies}");
@@ -388,9 +391,42 @@ fn a_copy_that_is_copied_again_is_found_after_its_first_segment_is_free() {
     world.run(drive.flush()).unwrap();
     world.kill(drive);
     let drive = world.open();
-    world.run(drive.audit()).unwrap();
+    world.audit(&drive);
     world.close(drive);
     database.compare();
+}
+
+/// Guards the guard: a snapshot that lost something is named, with what and where.
+#[test]
+fn an_audit_names_what_a_snapshot_has_lost() {
+    let (database, drive) = Database::of_two_hours(20, 7);
+    let (world, victim) = (&database.world, SegmentId(0));
+    let first = world.run(drive.audit_snapshots()).unwrap();
+    assert!(first.snapshots == 2 && first.reads > PAGES && first.runs > first.reads, "{first:?}");
+    let again = world.run(drive.audit_snapshots()).unwrap();
+    assert_eq!(again, KeptAudit { reads: 0, ..first });
+    let audit = |drive: &Drive| {
+        let error = world.run(drive.audit_snapshots()).unwrap_err();
+        assert_eq!((error.kind(), error.segment()), (ErrorKind::Corrupt, None), "{error}");
+        error.to_string()
+    };
+    // Nothing live is left in it, and what it holds was copied for no one.
+    database.overwrite(&drive, 0..700);
+    reap_all(&drive);
+    let holding = drive.core().begin_holding(victim);
+    assert!(drive.with_core(|core| core.end_holding(holding.of)), "too tame a test");
+    let found = audit(&drive);
+    let is_named = found.starts_with("snapshot hour 0: block ") && found.contains("segment 0 at");
+    assert!(is_named && found.ends_with("the segment is not retained for the snapshot"), "{found}");
+    world.kill(drive);
+    let drive = world.open_without_collector();
+    world.run(drive.audit_snapshots()).unwrap();
+    world.kill(drive);
+    world.flip_for_good(0, 2 << 20);
+    let drive = world.open_without_collector();
+    let found = audit(&drive);
+    assert!(found.starts_with("snapshot hour ") && found.contains(" of segment 0 at "), "{found}");
+    world.kill(drive);
 }
 
 /// Copies wait in a buffer for more, and a view reads the medium.
@@ -544,7 +580,7 @@ fn power_loss_while_segments_are_emptied_changes_no_snapshot() {
         copy.world.kill(drive);
         let drive = copy.world.open();
         copy.settle(&drive);
-        copy.world.run(drive.audit()).unwrap();
+        copy.world.audit(&drive);
         copy.world.close_without_checkpoint(drive);
         copy.compare();
         let drive = copy.world.open();
@@ -552,7 +588,7 @@ fn power_loss_while_segments_are_emptied_changes_no_snapshot() {
             copy.world.run(copy.pass_an_hour(&drive, hour));
             copy.world.run(copy.delete(&drive, 0));
         }
-        copy.world.run(drive.audit()).unwrap();
+        copy.world.audit(&drive);
         copy.world.close(drive);
         copy.compare();
     }

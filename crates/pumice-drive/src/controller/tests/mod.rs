@@ -230,6 +230,12 @@ impl World {
         self.open()
     }
 
+    /// Recounts the accounts of an open drive, and asks its snapshots for all of their blocks.
+    fn audit(&self, drive: &Drive) {
+        self.run(drive.audit()).unwrap();
+        self.run(drive.audit_snapshots()).unwrap();
+    }
+
     fn check(&self) -> CheckReport {
         self.run(check(&self.medium(), Depth::Full, &mut |_| ())).unwrap()
     }

@@ -122,7 +122,7 @@ fn a_drive_with_snapshots_shrinks() {
         let resized = world.run(drive.resize(capacity(scene.fewer))).unwrap();
         assert_eq!(resized.segment_count, scene.fewer);
         scene.compare(&world, &drive);
-        world.run(drive.audit()).unwrap();
+        world.audit(&drive);
         world.kill(drive);
         assert_eq!(world.check().problems, []);
         for at in [0, 2] {
@@ -191,7 +191,7 @@ fn power_loss_in_a_shrink(scene: &Scene) {
         ends[usize::from(is_shrunk)] += 1;
         assert_eq!(names(&drive), ["a", "b", "c"]);
         scene.compare(&world, &drive);
-        world.run(drive.audit()).unwrap();
+        world.audit(&drive);
         let drive = world.reopen(drive);
         scene.compare(&world, &drive);
         world.close(drive);

@@ -1,0 +1,319 @@
+//! What a test may ask about snapshots: whether each of them still has each of its blocks. Nothing
+//! is concluded from one snapshot about another, as garbage collection does.
+//!
+//! ```text
+//! map of a snapshot -> places that it names -> by its tables, where the frames are now
+//!     readable, with their checksums; in a segment that is there and retained for it
+//!     named by no snapshots but neighbors in the list
+//! tables   -> every entry leads to a use of a segment that is not over, and to no other entry
+//! segments -> counts of the snapshots that need them: those of the snapshots' own sets
+//! ```
+//!
+//! Snapshots are opened and read as views are. Unlike a view, an audit keeps nothing where it is,
+//! so that it does not end the emptying of a segment, which it is to judge. Nothing is written, and
+//! no turn is taken.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::super::core::{Core, Kept};
+use super::super::drive::Drive;
+use super::super::map::Mapping;
+use super::super::options::OpenOptions;
+use super::super::place::{FrameAddress, FramePlace, SegmentUse};
+use super::audit::compare_retained;
+use crate::base::units::{BLOCK_BYTES, len_usize};
+use crate::base::{Error, ErrorKind, Lba, Result, SeqNo};
+use crate::crypt::Cipher;
+use crate::format::{Record, RecordAddress, Snapshot, check_payload};
+
+/// Rounds that changes of the drive may spoil before the audit fails.
+const ROUNDS_MAX: u32 = 100;
+
+/// What a drive holds for its snapshots, found to be right.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeptAudit {
+    /// Snapshots that were asked: those with data and without known damage.
+    pub snapshots: u32,
+    /// Runs of blocks that their maps name in frames.
+    pub runs: u64,
+    /// Of these, runs that were read; all others were read by earlier audits of this opening.
+    pub reads: u64,
+}
+
+/// What earlier audits found. The map of a snapshot does not change, nor does a frame in the
+/// present use of a segment.
+#[derive(Default)]
+pub(crate) struct Audited {
+    named: BTreeMap<SeqNo, Vec<Named>>,
+    /// Whether those of `named` that name a place are neighbors: fewer snapshots stay that.
+    are_neighbors: bool,
+    readable: HashSet<Found>,
+}
+
+/// A run of blocks that the map of a snapshot names in a frame.
+#[derive(Clone, Copy)]
+struct Named {
+    lba: Lba,
+    blocks: u64,
+    place: FramePlace,
+    generation: u64,
+}
+
+/// Where a run is now.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Found {
+    of: SegmentUse,
+    offset: u32,
+    lba: Lba,
+}
+
+/// Runs of a snapshot that are to be read, and where they are now.
+type Unread = (Snapshot, Vec<(Named, Found)>);
+
+impl Drive {
+    /// Checks that the promise of snapshots holds, by brute force: each of their blocks is there,
+    /// where their tables say, and stays there. Snapshots with known damage are left out. What is
+    /// in buffers of the drive is checked there; all else is read once in an opening.
+    ///
+    /// # Errors
+    /// `Corrupt` without a location, naming the snapshot, the block and its place in the text: a
+    /// bug of the drive, or damage. `Poisoned`. `Busy` if the drive changes too fast.
+    pub async fn audit_snapshots(&self) -> Result<KeptAudit> {
+        let mut found = String::new();
+        for _ in 0..ROUNDS_MAX {
+            self.core().log().check_poison()?;
+            match self.audit_kept().await {
+                Ok(audit) => return Ok(audit),
+                Err(error) if error.chain() == found => return Err(error),
+                // What a round relies on may have changed meanwhile; then the next one differs.
+                Err(error) => found = error.chain(),
+            }
+        }
+        Err(Error::new(ErrorKind::Busy, format!("what snapshots hold changes too fast: {found}")))
+    }
+
+    async fn audit_kept(&self) -> Result<KeptAudit> {
+        let entries: Vec<Snapshot> = {
+            let core = self.core();
+            readable(&core).map(|kept| kept.entry.clone()).collect()
+        };
+        let is_kept = |watermark| entries.iter().any(|entry| entry.watermark == watermark);
+        self.audited.borrow_mut().named.retain(|&watermark, _| is_kept(watermark));
+        for entry in &entries {
+            let is_known = self.audited.borrow().named.contains_key(&entry.watermark);
+            if !is_known {
+                let named = self.kept_view(entry).await?.named_in_frames().await;
+                let named = named.map_err(|error| broken(entry, "its map", &error.chain()))?;
+                let audited = &mut *self.audited.borrow_mut();
+                audited.named.insert(entry.watermark, named);
+                audited.are_neighbors = false;
+            }
+        }
+        let are_neighbors = self.audited.borrow().are_neighbors;
+        if !are_neighbors {
+            check_neighbors(&self.core(), &self.audited.borrow())?;
+            self.audited.borrow_mut().are_neighbors = true;
+        }
+        let (mut audit, unread) = judge(&self.core(), &self.audited.borrow())?;
+        for (entry, runs) in unread {
+            let view = self.kept_view(&entry).await?;
+            for (run, found) in runs {
+                audit.reads += u64::from(self.read_run(&entry, &view, run, found).await?);
+            }
+        }
+        Ok(audit)
+    }
+
+    /// Opens a snapshot as a view of it is, but keeps nothing where it is.
+    async fn kept_view(&self, entry: &Snapshot) -> Result<Self> {
+        let forwards = self.core().forwards().of(entry);
+        let options = OpenOptions { read_cache_bytes: 0, ..OpenOptions::default() };
+        let opened = self.open_kept(entry, forwards, options).await;
+        opened.map_err(|error| broken(entry, "its root", &error.chain()))
+    }
+
+    /// Returns what the map of this view names in frames.
+    async fn named_in_frames(&self) -> Result<Vec<Named>> {
+        let (mut found, mut next) = (Vec::new(), 0);
+        loop {
+            let Some(leaf) = self.core().map().next_mapped_leaf(next) else { return Ok(found) };
+            if self.add_named(leaf, &mut found) {
+                next = leaf + 1;
+            } else {
+                self.load_leaf(leaf).await?;
+            }
+        }
+    }
+
+    /// Adds what a leaf names in frames; returns whether it was in memory.
+    fn add_named(&self, leaf: u64, found: &mut Vec<Named>) -> bool {
+        let core = self.core();
+        let Some(runs) = core.map().leaf_runs(leaf) else { return false };
+        for (lba, blocks, mapping) in runs {
+            // A block of a lost leaf has the place of metadata.
+            if let Mapping::Frame { place, .. } = mapping
+                && !core.holds_metadata(place.segment)
+            {
+                let generation = core.space().generation(place.segment);
+                found.push(Named { lba, blocks, place, generation });
+            }
+        }
+        true
+    }
+
+    /// Reads a run, or checks its frame in a buffer. Returns whether it was read.
+    async fn read_run(
+        &self,
+        entry: &Snapshot,
+        view: &Self,
+        run: Named,
+        found: Found,
+    ) -> Result<bool> {
+        let address = RecordAddress {
+            segment: found.of.segment,
+            generation: found.of.generation,
+            offset: found.offset,
+        };
+        let wrong = |error: Error| lost(entry, &run, &found, &error.chain());
+        let in_memory = {
+            let core = self.core();
+            let bytes = core.in_memory(FrameAddress::from(address));
+            bytes.map(|bytes| check_record(bytes, address, self.medium.cipher()))
+        };
+        if let Some(checked) = in_memory {
+            return checked.map(|()| false).map_err(wrong);
+        }
+        let mut out = vec![0; len_usize(run.blocks) * BLOCK_BYTES];
+        view.read_blocks(run.lba, &mut out).await.map_err(wrong)?;
+        self.audited.borrow_mut().readable.insert(found);
+        Ok(true)
+    }
+}
+
+/// Returns the snapshots with data and without known damage, oldest first.
+fn readable(core: &Core) -> impl Iterator<Item = &Kept> {
+    let kept = core.snapshots().kept().iter();
+    kept.filter(|kept| !kept.entry.is_bookmark && kept.damage.is_none())
+}
+
+/// Checks, at one moment, where everything is that snapshots name. Returns what is to be read, by
+/// snapshot.
+fn judge(core: &Core, audited: &Audited) -> Result<(KeptAudit, Vec<Unread>)> {
+    compare_retained(core)?;
+    check_entries(core)?;
+    let (mut audit, mut unread) = (KeptAudit::default(), Vec::new());
+    let mut seen = HashSet::new();
+    for kept in readable(core) {
+        // One that was taken just now is for the next audit.
+        let Some(named) = audited.named.get(&kept.entry.watermark) else { continue };
+        audit.snapshots += 1;
+        check_set(core, kept)?;
+        let mut runs = Vec::new();
+        for run in named.iter() {
+            audit.runs += 1;
+            let Named { place, generation, .. } = *run;
+            let (to, generation) = core.forwards().resolve_for(&kept.entry, place, generation);
+            let of = SegmentUse { segment: to.segment, generation };
+            let found = Found { of, offset: to.offset, lba: run.lba };
+            let wrong = if !kept.named.contains(place.segment) {
+                Some("the snapshot's bitmap does not have the segment that its map names")
+            } else if is_over(core, of) {
+                Some("that use of the segment is over")
+            } else if !kept.retained.contains(to.segment) {
+                Some("the segment is not retained for the snapshot")
+            } else {
+                None
+            };
+            if let Some(why) = wrong {
+                return Err(lost(&kept.entry, run, &found, why));
+            }
+            if !audited.readable.contains(&found) && seen.insert(found) {
+                runs.push((*run, found));
+            }
+        }
+        if !runs.is_empty() {
+            unread.push((kept.entry.clone(), runs));
+        }
+    }
+    Ok((audit, unread))
+}
+
+fn is_over(core: &Core, of: SegmentUse) -> bool {
+    core.space().is_free(of.segment) || core.space().generation(of.segment) != of.generation
+}
+
+/// Checks that a snapshot retains every segment that its bitmap has, and that was not emptied, and
+/// every one that an entry leads to.
+fn check_set(core: &Core, kept: &Kept) -> Result<()> {
+    let (forwards, watermark) = (core.forwards(), kept.entry.watermark);
+    let named = kept.named.iter().filter(|&segment| !forwards.is_emptied(segment, watermark));
+    let copies = forwards.needed_by(&kept.entry).map(|to| to.segment);
+    match named.chain(copies).find(|&segment| !kept.retained.contains(segment)) {
+        None => Ok(()),
+        Some(segment) => {
+            Err(broken(&kept.entry, "what it retains", &format!("segment {segment} is missing")))
+        }
+    }
+}
+
+/// Checks that every entry that a snapshot needs leads to a frame, and not to another entry.
+fn check_entries(core: &Core) -> Result<()> {
+    for copied in core.forwards().copies() {
+        let Some(kept) = readable(core).find(|kept| copied.is_needed_by(&kept.entry)) else {
+            continue;
+        };
+        let why = if is_over(core, copied.to) {
+            "is over"
+        } else if core.forwards().copied(copied.to, copied.offset).is_some() {
+            "has an entry there"
+        } else {
+            continue;
+        };
+        let SegmentUse { segment, generation } = copied.to;
+        let what = format!("use {generation} of segment {segment} at {} {why}", copied.offset);
+        return Err(broken(&kept.entry, "where an entry leads", &what));
+    }
+    Ok(())
+}
+
+/// Checks that those that name a place are neighbors.
+fn check_neighbors(core: &Core, audited: &Audited) -> Result<()> {
+    let mut last_named: HashMap<(SegmentUse, u32), usize> = HashMap::new();
+    for (number, kept) in readable(core).enumerate() {
+        let Some(named) = audited.named.get(&kept.entry.watermark) else { continue };
+        for run in named.iter() {
+            let of = SegmentUse { segment: run.place.segment, generation: run.generation };
+            let before = last_named.insert((of, run.place.offset), number);
+            if before.is_some_and(|before| before + 1 < number) {
+                let found = Found { of, offset: run.place.offset, lba: run.lba };
+                return Err(lost(&kept.entry, run, &found, "the snapshot before does not name it"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks header and payload of a frame that is in a buffer.
+fn check_record(bytes: &[u8], address: RecordAddress, cipher: &Cipher) -> Result<()> {
+    let record = Record::decode_with(bytes, address, cipher)?;
+    let Record::Data { payload_checksum, .. } = record else {
+        return Err(Error::new(ErrorKind::Corrupt, "a record is no frame"));
+    };
+    let payload = bytes.get(record.header_bytes() as usize..record.record_bytes() as usize);
+    check_payload(payload.unwrap_or_default(), payload_checksum, address)
+}
+
+fn broken(entry: &Snapshot, what: &str, why: &str) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("snapshot {}: {what}: {why}", entry.name))
+}
+
+fn lost(entry: &Snapshot, run: &Named, found: &Found, why: &str) -> Error {
+    let Named { lba, place, generation, .. } = run;
+    let (segment, now) = (found.of.segment, found.of.generation);
+    let what = format!(
+        "block {lba}, named in use {generation} of segment {} at {}, now in use {now} of segment \
+         {segment} at {}",
+        place.segment, place.offset, found.offset
+    );
+    broken(entry, &what, why)
+}

@@ -1,0 +1,62 @@
+//! Audits of snapshots: whenever one may have lost something, the drive is asked for each block of
+//! each. A read finds a loss only where it reads, and none once the snapshot is deleted or a table
+//! leads elsewhere.
+//!
+//! An audit runs in one poll of the task that asks for it, and reads below the faults. So nothing
+//! happens meanwhile, no time passes, and a seed is the same run with it as without.
+
+use std::cell::Cell;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use super::hazard::Hazard;
+use super::oracle::Mismatch;
+use super::scene::Scene;
+use pumice_drive::base::ErrorKind;
+use pumice_drive::controller::Drive;
+
+/// Whether an audit runs, and whether one should.
+#[derive(Debug, Default)]
+pub(super) struct Audits {
+    is_running: Cell<bool>,
+    is_due: Cell<bool>,
+}
+
+impl Audits {
+    /// Returns whether an audit reads.
+    pub(super) fn is_running(&self) -> bool {
+        self.is_running.get()
+    }
+
+    /// Notes that a segment was freed.
+    pub(super) fn segment_freed(&self) {
+        self.is_due.set(true);
+    }
+}
+
+impl Scene {
+    /// Audits the snapshots of the drive, if a segment was freed since the last audit.
+    pub(super) fn audit_if_due(&self, drive: &Drive) -> Result<(), Mismatch> {
+        if self.audits.is_due.get() { self.audit_snapshots(drive) } else { Ok(()) }
+    }
+
+    /// Audits the snapshots of the drive, unless damage explains what is missing.
+    pub(super) fn audit_snapshots(&self, drive: &Drive) -> Result<(), Mismatch> {
+        self.audits.is_due.set(false);
+        if !self.hazards.has(Hazard::Snapshots) || self.is_damaged.get() {
+            return Ok(());
+        }
+        self.audits.is_running.set(true);
+        let polled = pin!(drive.audit_snapshots()).poll(&mut Context::from_waker(Waker::noop()));
+        self.audits.is_running.set(false);
+        self.tally.borrow_mut().audits += 1;
+        let found = match polled {
+            Poll::Ready(Ok(_)) => return Ok(()),
+            // What is in memory is not what the next opening finds.
+            Poll::Ready(Err(error)) if error.kind() == ErrorKind::Poisoned => return Ok(()),
+            Poll::Ready(Err(error)) => error.chain(),
+            Poll::Pending => "the audit waits for something".to_owned(),
+        };
+        Err(Mismatch { promised: "every snapshot has each of its blocks".to_owned(), found })
+    }
+}
