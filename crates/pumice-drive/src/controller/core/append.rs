@@ -40,6 +40,15 @@ impl Attempt {
     }
 }
 
+/// A frame that was moved.
+pub(super) struct Moved {
+    /// Where it is.
+    pub(super) to: FramePlace,
+    /// Where it was in a retained segment, if it was moved whole and blocks of it were live, and
+    /// the batch in which the oldest of them was written first.
+    pub(super) from: Option<(FramePlace, SeqNo)>,
+}
+
 /// What a block maps to, and in which use of its segment. While this stays the same, so does the
 /// content. A pin would do as well, but a write waits for room with this in hand, and must not keep
 /// a segment from being freed that makes the room.
@@ -237,7 +246,7 @@ impl Core {
     /// Returns whether frames of a segment stay where a snapshot names them, so that what differs
     /// from it is found by comparing places.
     pub(crate) fn stays_for_snapshot(&self, segment: SegmentId, repairs: bool) -> bool {
-        !repairs && self.space.is_retained(segment)
+        self.space.is_retained(segment) && (!repairs || self.is_rolling_back)
     }
 
     /// Appends live blocks of several frames as one frame and maps them there, if `is_current` says
@@ -321,7 +330,13 @@ impl Core {
     }
 
     /// Puts a moved frame into the open batch of its stream, which has the room, and maps it.
-    pub(super) fn push_moved(&mut self, moved: &MovedFrame<'_>) -> FramePlace {
+    fn push_moved(&mut self, moved: &MovedFrame<'_>) {
+        let copy = self.push_copy(moved);
+        self.note_moved(copy);
+    }
+
+    /// As [`Core::push_moved`]; what snapshots named is for the caller to note.
+    pub(super) fn push_copy(&mut self, moved: &MovedFrame<'_>) -> Moved {
         let place = self.log.open_batch(Stream::Moved).push_moved(moved);
         assert_eq!(
             place.record_bytes as usize,
@@ -333,8 +348,7 @@ impl Core {
         assert_eq!(blocks, u32::from(moved.blocks), "each block of a moved frame has a source");
         self.carries_dead |= moved.sources.iter().any(|source| source.origin == SeqNo(0));
         let table = table_of(moved.blocks, moved.encoding, moved.payload);
-        self.map_moved(moved.lba, place, moved.sources.iter().copied(), table);
-        place
+        self.map_copy(moved.lba, place, moved.sources.iter().copied(), table)
     }
 }
 
@@ -409,20 +423,31 @@ impl Core {
         sources: impl Iterator<Item = Source>,
         table: Option<BlockTable>,
     ) {
+        let moved = self.map_copy(lba, place, sources, table);
+        self.note_moved(moved);
+    }
+
+    fn map_copy(
+        &mut self,
+        lba: Lba,
+        place: FramePlace,
+        sources: impl Iterator<Item = Source>,
+        table: Option<BlockTable>,
+    ) -> Moved {
         self.check_place(&place);
         let Self { map, space, .. } = self;
         let (mut index, mut live_bytes) = (0, 0);
-        let mut copied: Option<(FramePlace, SeqNo)> = None;
+        let mut from: Option<(FramePlace, SeqNo)> = None;
         for source in sources {
             space.moved_in(place.segment, source.origin);
             let is_named = space.is_retained(source.segment);
             let at = Lba(lba.0 + u64::from(index));
-            let from = FrameAddress::from(source);
-            map.move_blocks(at, source.blocks.into(), from, place, index, |dead, index| {
+            let source_at = FrameAddress::from(source);
+            map.move_blocks(at, source.blocks.into(), source_at, place, index, |dead, index| {
                 let is_whole = (dead.place.blocks, dead.index) == (place.blocks, index);
                 if is_named && is_whole {
-                    let since = copied.map_or(source.origin, |(_, at)| at.min(source.origin));
-                    copied = Some((dead.place, since));
+                    let since = from.map_or(source.origin, |(_, at)| at.min(source.origin));
+                    from = Some((dead.place, since));
                 }
                 let share = place.share(index, dead.count);
                 live_bytes += share;
@@ -438,8 +463,6 @@ impl Core {
             space.add_burden(place.segment, carried);
         }
         self.note_table(lba, place, table);
-        if let Some((from, since)) = copied {
-            self.note_live_copy(from, place, since);
-        }
+        Moved { to: place, from }
     }
 }

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::super::map::{Lookup, Mapping};
 use super::snapshots::Change;
-use super::{Attempt, Core, SegmentSet, Wish};
+use super::{Attempt, Core, Kept, SegmentSet, Wish};
 use crate::base::units::len_u32;
 use crate::base::{Error, ErrorKind, Lba, Result, SeqNo};
 use crate::format::{CLONES_MAX, Record, RegisteredClone, Snapshot, check_clone_path};
@@ -143,7 +143,7 @@ impl Core {
             Wish::Register(watermark, clone) => {
                 let mut clones = of(watermark);
                 clones.push(clone);
-                self.fix_segments_of(|of| of == watermark);
+                self.fix_segments_of(|kept| kept.entry.watermark == watermark);
                 Some(Change::Clones(watermark, clones))
             }
             Wish::Forget(watermark, drive) => {
@@ -159,20 +159,20 @@ impl Core {
     pub(super) fn end_clones(&mut self, of: SeqNo, clones: Vec<RegisteredClone>) {
         let kept = self.snapshots.all_mut().find(|kept| kept.entry.watermark == of);
         kept.expect("a snapshot stays while its clones change").entry.clones = clones;
-        self.fix_cloned();
+        self.fix_read();
     }
 
-    /// Keeps garbage collection from the segments that snapshots with clones need, and from no
-    /// others.
-    pub(super) fn fix_cloned(&mut self) {
+    /// Keeps garbage collection from the segments that snapshots need which views or clones read,
+    /// and from no others.
+    pub(super) fn fix_read(&mut self) {
         self.fix_segments_of(|_| false);
     }
 
-    /// As [`Core::fix_cloned`], and from those of one that is being cloned.
-    fn fix_segments_of(&mut self, is_cloned: impl Fn(SeqNo) -> bool) {
+    /// As [`Core::fix_read`], and from those of one that is being cloned.
+    fn fix_segments_of(&mut self, is_cloned: impl Fn(&Kept) -> bool) {
         let mut fixed = SegmentSet::default();
         for kept in self.snapshots.kept() {
-            if !kept.entry.clones.is_empty() || is_cloned(kept.entry.watermark) {
+            if kept.is_read() || is_cloned(kept) {
                 kept.retained.iter().for_each(|segment| {
                     fixed.insert(segment);
                 });

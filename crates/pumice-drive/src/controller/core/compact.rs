@@ -254,7 +254,7 @@ impl Core {
     }
 
     /// Returns whether the host is back, and nothing else asks for the emptying of a segment.
-    pub(super) fn errand_is_over(&self) -> bool {
+    pub(crate) fn errand_is_over(&self) -> bool {
         let is_over = || self.errand().is_none() && !self.must_collect();
         self.compaction.is_emptying && is_over()
     }

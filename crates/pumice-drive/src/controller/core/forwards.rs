@@ -18,6 +18,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::take;
+use std::ops::RangeInclusive;
 
 use super::super::place::{FrameAddress, FramePlace, SegmentUse};
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
@@ -272,11 +273,9 @@ impl Forwards {
         !self.tables.is_empty()
     }
 
-    /// Returns the first and the last batch of those that may name a frame that was copied out of a
-    /// use of a segment; `None` if it was not.
-    pub(crate) fn copied(&self, of: SegmentUse, offset: u32) -> Option<(SeqNo, SeqNo)> {
-        let copied = self.tables.get(&of)?.entries.get(&offset)?;
-        Some((copied.since, copied.until))
+    /// Returns whether a place has an entry: then every snapshot that names it is served.
+    pub(crate) fn has(&self, of: SegmentUse, offset: u32) -> bool {
+        self.tables.get(&of).is_some_and(|table| table.entries.contains_key(&offset))
     }
 
     /// Returns whether what a snapshot names in a segment was moved out of the use that it names.
@@ -295,39 +294,20 @@ impl Forwards {
         self.copies().filter(|copied| copied.is_needed_by(entry)).map(|copied| copied.to)
     }
 
-    /// Returns the copies in a use of a segment, by their offsets, and which snapshots need them.
-    pub(crate) fn copies_in(&self, to: SegmentUse) -> BTreeMap<u32, (SeqNo, SeqNo)> {
-        let mut found: BTreeMap<u32, (SeqNo, SeqNo)> = BTreeMap::new();
-        for copied in self.leading((to, 0), (to, u32::MAX)).filter_map(|lead| self.entry(lead)) {
-            let range = found.entry(copied.offset).or_insert((copied.since, copied.until));
-            *range = (range.0.min(copied.since), range.1.max(copied.until));
-        }
-        found
-    }
-
-    /// Returns the first and the last batch of those that entries say which lead to a copy.
-    pub(crate) fn range_of(&self, to: SegmentUse, offset: u32) -> Option<(SeqNo, SeqNo)> {
-        let at = (to, offset);
-        let ranges = self.leading(at, at).filter_map(|lead| self.entry(lead));
-        let ranges = ranges.map(|copied| (copied.since, copied.until));
-        ranges.reduce(|all, one| (all.0.min(one.0), all.1.max(one.1)))
-    }
-
-    /// Returns the entries that lead to copies from `first` to `last`.
-    fn leading(
+    /// Returns the places whose entries lead to offsets of a use of a segment, and the entries.
+    pub(crate) fn leading_to(
         &self,
-        first: (SegmentUse, u32),
-        last: (SegmentUse, u32),
-    ) -> impl Iterator<Item = Lead> {
+        to: SegmentUse,
+        offsets: RangeInclusive<u32>,
+    ) -> impl Iterator<Item = ((SegmentUse, u32), Copied)> {
         let of = |segment, generation| SegmentUse { segment: SegmentId(segment), generation };
-        let from = Lead { to: first, from: (of(0, 0), 0) };
-        let to = Lead { to: last, from: (of(u32::MAX, u64::MAX), u32::MAX) };
-        self.leads.range(from..=to).copied()
-    }
-
-    fn entry(&self, lead: Lead) -> Option<&Copied> {
-        let (of, offset) = lead.from;
-        self.tables.get(&of)?.entries.get(&offset)
+        let first = Lead { to: (to, *offsets.start()), from: (of(0, 0), 0) };
+        let last = Lead { to: (to, *offsets.end()), from: (of(u32::MAX, u64::MAX), u32::MAX) };
+        self.leads.range(first..=last).map(|&Lead { from, .. }| {
+            let table = self.tables.get(&from.0);
+            let entry = table.and_then(|table| table.entries.get(&from.1));
+            (from, *entry.expect("what leads somewhere is an entry"))
+        })
     }
 
     /// Returns all copies.
@@ -335,21 +315,9 @@ impl Forwards {
         self.tables.values().flat_map(|table| table.entries.values())
     }
 
-    /// Notes that a frame was copied out of a use of a segment. What was known of it is replaced,
-    /// and what led there leads to the copy.
-    pub(crate) fn note(&mut self, of: SegmentUse, offset: u32, copied: Copied) {
-        let moved: Vec<Lead> = self.leading((of, offset), (of, offset)).collect();
-        for lead in moved {
-            let (of, offset) = lead.from;
-            if let Some(&Copied { since, until, .. }) = self.entry(lead) {
-                self.put(of, offset, Copied { since, until, ..copied });
-            }
-        }
-        self.put(of, offset, copied);
-    }
-
-    fn put(&mut self, of: SegmentUse, offset: u32, copied: Copied) {
-        let from = (of, offset);
+    /// Makes the entry of a place, or replaces it.
+    pub(crate) fn put(&mut self, from: (SegmentUse, u32), copied: Copied) {
+        let (of, offset) = from;
         let table = self.tables.entry(of).or_default();
         table.is_dirty = true;
         match table.entries.insert(offset, copied) {

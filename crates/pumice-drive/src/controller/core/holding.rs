@@ -1,25 +1,27 @@
 //! Moving what snapshots need: the copy, the table that says where it is, and who retains it.
 //!
 //! ```text
-//! frame of a retained segment: live           -> copied whole, mapped; the table has it, too
-//!                              dead and named -> copied whole; only the table has it
-//!                              neither        -> dropped
+//! frame of a retained segment: the disk, an entry or a snapshot needs it -> copied whole
+//!                              neither                                   -> dropped
 //! all copied -> the table says so -> a checkpoint has the table -> the segment is free
 //! ```
 //!
+//! The whole rule is in ARCHITECTURE.md, "The life of a snapshot".
+//!
 //! A frame that is copied whole has the same blocks at the same indexes, so a snapshot reads it
-//! where the table says. Replay notes the copies of live frames again, by the same door; a copy of
-//! a dead frame is in vain then, since its segment is still there.
+//! where the table says. Replay notes the copies of live frames again; a copy of a dead frame is in
+//! vain then, since its segment is still there.
 
 use std::collections::BTreeMap;
 
 use super::super::log::packing::MovedFrame;
 use super::super::map::LivePiece;
 use super::super::place::{FramePlace, SegmentUse};
+use super::append::Moved;
 use super::forwards::{Copied, Forwards};
 use super::{Attempt, Core, Kept, Purpose};
-use crate::base::{Result, SegmentId, SeqNo};
-use crate::format::{MetadataAddress, Superblock};
+use crate::base::{Lba, Result, SegmentId, SeqNo};
+use crate::format::{MetadataAddress, Snapshot, Superblock};
 
 /// Tables of fewer bytes than this are kept in memory whatever the map's cache: about a million
 /// frames.
@@ -29,33 +31,29 @@ const FORWARD_BYTES_MIN: usize = 64 << 20;
 /// segments alone until a checkpoint has written them.
 const DIRTY_DIVISOR: u32 = 4;
 
-/// What is known when a retained segment begins to be emptied.
+/// The emptying of a retained segment.
 #[derive(Clone, Debug)]
-pub(crate) struct Holding {
+pub(crate) struct Emptying {
     /// The segment, in this use.
     pub(crate) of: SegmentUse,
-    /// The copies in it that tables lead to, and which snapshots need them.
-    pub(crate) copies: BTreeMap<u32, (SeqNo, SeqNo)>,
-    /// Snapshots whose maps name something in it.
-    pub(crate) users: Vec<Kept>,
-    /// Snapshots begun before; `None` if one was being made, which may name something in it, too.
-    begun: Option<u64>,
+    /// Snapshots whose maps name something in it, oldest first.
+    pub(crate) users: Vec<Snapshot>,
+    /// [`Core::needs`] when that was found.
+    needs: u64,
 }
 
 /// A frame of a retained segment, to be copied whole.
 pub(crate) struct HeldMove<'a> {
     /// Where it is.
     pub(crate) from: FramePlace,
-    /// In which use of the segment.
-    pub(crate) generation: u64,
     /// Its live blocks when it was encoded.
     pub(crate) pieces: &'a [LivePiece],
     /// The copy.
     pub(crate) frame: MovedFrame<'a>,
     /// Bytes that must fit in the open batch.
     pub(crate) room_bytes: usize,
-    /// The first and the last snapshot that name it, if it is dead.
-    pub(crate) range: Option<(SeqNo, SeqNo)>,
+    /// The first and the last snapshot that name it.
+    pub(crate) named: Option<(SeqNo, SeqNo)>,
 }
 
 impl Core {
@@ -100,20 +98,33 @@ impl Core {
         self.forwards.resolve(place, generation)
     }
 
-    /// Begins to empty a retained segment.
-    pub(crate) fn begin_holding(&self, segment: SegmentId) -> Holding {
-        let of = SegmentUse { segment, generation: self.space.generation(segment) };
+    /// Notes that it has changed who needs what: an emptying under way ends.
+    pub(super) fn needs_changed(&mut self) {
+        self.needs += 1;
+    }
+
+    /// Begins to empty a retained segment; `None` if it is not retained, or stays for now.
+    pub(crate) fn begin_emptying(&self, segment: SegmentId) -> Option<Emptying> {
+        if !self.space.is_retained(segment) || self.space.stays_retained(segment) {
+            return None;
+        }
+        let of = self.use_of(segment);
         let kept = self.snapshots.kept().iter();
         let is_user = |kept: &&Kept| {
             let is_named = kept.named.contains(segment);
             is_named && !self.forwards.is_emptied(segment, kept.entry.watermark)
         };
-        Holding {
-            of,
-            copies: self.forwards.copies_in(of),
-            users: kept.filter(is_user).cloned().collect(),
-            begun: (!self.snapshots.is_changing()).then(|| self.snapshots.begun()),
-        }
+        let users = kept.filter(is_user).map(|kept| kept.entry.clone()).collect();
+        Some(Emptying { of, users, needs: self.needs })
+    }
+
+    /// Returns whether what was found when an emptying began is no longer so.
+    pub(crate) fn is_void(&self, emptying: &Emptying) -> bool {
+        self.needs != emptying.needs
+    }
+
+    fn use_of(&self, segment: SegmentId) -> SegmentUse {
+        SegmentUse { segment, generation: self.space.generation(segment) }
     }
 
     /// Makes the next checkpoint write the tables again that have a piece in a segment.
@@ -121,33 +132,30 @@ impl Core {
         self.forwards.touch(|piece| piece.segment == segment);
     }
 
-    /// Returns whether a retained segment is left as it is for now.
-    pub(crate) fn must_stop_holding(&self, of: SegmentUse) -> bool {
-        let is_it = self.space.generation(of.segment) == of.generation;
-        let must_stay = !self.space.is_retained(of.segment) || self.is_read_in(of.segment);
-        !is_it || must_stay || self.errand_is_over()
+    /// Returns whether a frame of the segment is to be copied, if its leaf is in memory: whether
+    /// the disk, an entry or a snapshot needs it where it is.
+    pub(crate) fn needs_copy(
+        &self,
+        it: &Emptying,
+        lba: Lba,
+        place: FramePlace,
+        named: Option<(SeqNo, SeqNo)>,
+    ) -> bool {
+        let at = place.offset;
+        let is_needed = || {
+            named.is_some()
+                || self.map.live_pieces(lba, place).next().is_some()
+                || self.forwards.leading_to(it.of, at..=at).next().is_some()
+        };
+        !self.is_void(it) && !self.forwards.has(it.of, at) && is_needed()
     }
 
-    /// Returns whether what is known of a retained segment is no longer true, or it is left as it
-    /// is for now: a snapshot taken meanwhile may name what has died since, and is not asked.
-    pub(crate) fn holding_is_over(&self, holding: &Holding) -> bool {
-        let is_known = holding.begun == Some(self.snapshots.begun());
-        !is_known || self.must_stop_holding(holding.of)
-    }
-
-    /// Returns whether what snapshots need in a segment stays there, because a view or a clone
-    /// reads it.
-    fn is_read_in(&self, segment: SegmentId) -> bool {
-        self.snapshots.are_read() || self.space.is_fixed(segment)
-    }
-
-    /// Copies a frame that the disk or a snapshot needs.
+    /// Copies a frame that [`Core::needs_copy`] says is to be.
     ///
     /// # Errors
     /// `NoSpace`, `Poisoned`; nothing is appended then.
-    pub(crate) fn move_held(&mut self, held: &HeldMove<'_>) -> Result<Attempt> {
-        let HeldMove { from, generation, pieces, frame, room_bytes, range } = held;
-        assert!(!pieces.is_empty() || range.is_some(), "what is copied is needed");
+    pub(crate) fn move_held(&mut self, it: &Emptying, held: &HeldMove<'_>) -> Result<Attempt> {
+        let HeldMove { from, pieces, frame, room_bytes, named } = held;
         assert!(frame.record_bytes() <= *room_bytes, "a copy fits the room that it asks for");
         assert_eq!(frame.blocks, from.blocks, "a frame that a snapshot may name is copied whole");
         if !self.make_room(*room_bytes, Purpose::Moved)? {
@@ -155,51 +163,67 @@ impl Core {
         }
         let is_missing = self.map.missing(frame.lba, u64::from(from.blocks)).is_some();
         if is_missing
-            || self.space.generation(from.segment) != *generation
+            || !self.needs_copy(it, frame.lba, *from, *named)
             || !self.has_right_key(frame)
             || !self.map.live_pieces(frame.lba, *from).eq(pieces.iter().copied())
         {
             return Ok(Attempt::Changed);
         }
-        let place = self.push_moved(frame);
-        if let (true, &Some((since, until))) = (pieces.is_empty(), range) {
-            let was_live = false;
-            self.note_copy(*from, place, Range { since, until, was_live });
-        }
+        let Moved { to, .. } = self.push_copy(frame);
+        self.note_frame(*from, to, *named, !pieces.is_empty());
         Ok(Attempt::Done)
     }
 
-    /// Notes that a frame, blocks of which are live, was moved whole, if snapshots may name it
-    /// where it was: its data is as old as `since`.
-    pub(super) fn note_live_copy(&mut self, from: FramePlace, to: FramePlace, since: SeqNo) {
-        let until = self.snapshots.newest_watermark();
-        self.note_copy(from, to, Range { since, until, was_live: true });
+    /// Notes what a frame that was moved means for snapshots: any since its data was written may
+    /// name it where it was.
+    pub(super) fn note_moved(&mut self, moved: Moved) {
+        if let Some((from, since)) = moved.from {
+            let named = (since, self.snapshots.newest_watermark());
+            self.note_frame(from, moved.to, Some(named), true);
+        }
     }
 
-    fn note_copy(&mut self, from: FramePlace, to: FramePlace, range: Range) {
-        let used = |segment| SegmentUse { segment, generation: self.space.generation(segment) };
-        let Range { mut since, mut until, was_live } = range;
-        let of = used(from.segment);
-        // A snapshot that needs what leads there needs the copy; and so does one that needs an
-        // earlier copy, which this one replaces.
-        let leads_there = self.forwards.range_of(of, from.offset);
-        let before = self.forwards.copied(of, from.offset);
-        for before in leads_there.into_iter().chain(before) {
-            (since, until) = (since.min(before.0), until.max(before.1));
-        }
+    fn note_frame(
+        &mut self,
+        from: FramePlace,
+        to: FramePlace,
+        named: Option<(SeqNo, SeqNo)>,
+        was_live: bool,
+    ) {
         let copied = Copied {
-            to: used(to.segment),
+            to: self.use_of(to.segment),
             offset: to.offset,
             record_bytes: to.record_bytes,
             was_live,
             is_meta: false,
-            since,
-            until,
+            since: SeqNo(0),
+            until: SeqNo(0),
         };
-        if self.retain_copy(&copied) {
+        if self.note_copy((self.use_of(from.segment), from.offset), copied, named) {
             self.space.hold_copy(to.segment, to.charged_bytes(), was_live);
-            self.forwards.note(of, from.offset, copied);
         }
+    }
+
+    /// Notes that what is at a place was copied: what leads there leads to the copy, and snapshots
+    /// from the first to the last of `named` find it by an entry. Returns whether one needs it.
+    fn note_copy(
+        &mut self,
+        place: (SegmentUse, u32),
+        copied: Copied,
+        named: Option<(SeqNo, SeqNo)>,
+    ) -> bool {
+        let led: Vec<_> = self.forwards.leading_to(place.0, place.1..=place.1).collect();
+        let led = led.into_iter().map(|(from, Copied { since, until, .. })| (from, since, until));
+        let named = named.map(|(since, until)| (place, since, until));
+        let mut is_needed = false;
+        for (from, since, until) in led.chain(named) {
+            let copied = Copied { since, until, ..copied };
+            if self.retain_copy(&copied) {
+                self.forwards.put(from, copied);
+                is_needed = true;
+            }
+        }
+        is_needed
     }
 
     /// Lets the snapshots that may need a copy retain its segment. Returns whether one does.
@@ -211,7 +235,7 @@ impl Core {
             if kept.retained.insert(to) {
                 assert!(space.retain(to), "a copy is in a segment in use");
             }
-            if !kept.entry.clones.is_empty() {
+            if kept.is_read() {
                 space.fix(to);
             }
         }
@@ -221,16 +245,17 @@ impl Core {
     /// Notes that records of maps and lists of snapshots were copied out of a use of a segment, and
     /// are on the medium. From now on they do not count as live.
     pub(crate) fn note_metadata(&mut self, of: SegmentUse, copies: &[MetadataCopy]) {
-        for &MetadataCopy { offset, place, since, until } in copies {
-            let segment = place.segment;
-            let to = SegmentUse { segment, generation: self.space.generation(segment) };
-            let (was_live, is_meta) = (false, true);
-            let (offset_there, record_bytes) = (place.offset, place.bytes);
-            let copied =
-                Copied { to, offset: offset_there, record_bytes, was_live, is_meta, since, until };
-            if self.retain_copy(&copied) {
-                self.forwards.note(of, offset, copied);
-            }
+        for &MetadataCopy { offset, place, named } in copies {
+            let copied = Copied {
+                to: self.use_of(place.segment),
+                offset: place.offset,
+                record_bytes: place.bytes,
+                was_live: false,
+                is_meta: true,
+                since: SeqNo(0),
+                until: SeqNo(0),
+            };
+            self.note_copy((of, offset), copied, named);
         }
         self.forget_metadata(copies);
     }
@@ -244,11 +269,11 @@ impl Core {
 
     /// Ends the emptying of a retained segment of which everything needed was copied. Returns
     /// whether nothing in it is needed any more.
-    pub(crate) fn end_holding(&mut self, of: SegmentUse) -> bool {
+    pub(crate) fn end_emptying(&mut self, it: &Emptying) -> bool {
+        let of = it.of;
         let segment = of.segment;
-        let is_it = self.space.generation(segment) == of.generation;
-        let is_needed = self.space.live_bytes_of(segment) > 0 || self.is_read_in(segment);
-        if !is_it || is_needed || !self.space.is_retained(segment) {
+        let is_led_to = self.forwards.leading_to(of, 0..=u32::MAX).next().is_some();
+        if self.is_void(it) || is_led_to || self.space.live_bytes_of(segment) > 0 {
             return false;
         }
         let sealed = self.log.sealed_seq();
@@ -265,15 +290,16 @@ impl Core {
     }
 
     /// Lets garbage collection empty retained segments, unless the tables would get too long, a
-    /// snapshot is damaged or read, or one is being made.
+    /// snapshot is damaged, a bookmark is read, or a snapshot is being made or rolled back to.
     pub(crate) fn fix_retained(&mut self) {
         let most = self.settings.map_cache_bytes.max(FORWARD_BYTES_MIN);
         let frames = self.superblock.segment_bytes as usize / size_of::<[u64; 4]>();
         let is_full = self.forwards.bytes() >= most || !self.forwards.has_room(frames / 1024 + 1);
         let is_fixed = is_full
             || self.has_long_tables()
+            || self.is_rolling_back
             || self.snapshots.is_changing()
-            || self.snapshots.are_read()
+            || self.snapshots.bookmarks_are_read()
             || self.snapshots.kept().iter().any(|kept| kept.damage.is_some());
         self.space.set_retained_fixed(is_fixed);
     }
@@ -320,19 +346,10 @@ impl Core {
 /// A record of the map or the lists of snapshots that was copied.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MetadataCopy {
-    /// Its offset where maps or tables named it.
+    /// Its offset where it was.
     pub(crate) offset: u32,
     /// The copy, which counts as live.
     pub(crate) place: MetadataAddress,
-    /// The first snapshot that names it.
-    pub(crate) since: SeqNo,
-    /// The last one.
-    pub(crate) until: SeqNo,
-}
-
-/// Which snapshots may name a frame, and whether blocks of it are live.
-struct Range {
-    since: SeqNo,
-    until: SeqNo,
-    was_live: bool,
+    /// The first and the last snapshot that name it there.
+    pub(crate) named: Option<(SeqNo, SeqNo)>,
 }

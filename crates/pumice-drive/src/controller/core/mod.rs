@@ -92,7 +92,7 @@ pub(crate) use compact::{Compaction, GivesBack, Occupied};
 pub(crate) use counters::Counters;
 pub(crate) use forwards::{Forwards, PendingPiece};
 pub(crate) use full::Fullness;
-pub(crate) use holding::{HeldMove, Holding, MetadataCopy};
+pub(crate) use holding::{Emptying, HeldMove, MetadataCopy};
 pub(crate) use pieces::LeafPiece;
 pub(crate) use reserves::{
     RESERVED_SEGMENTS, SEGMENTS_MIN, dirty_bytes_max, meta_segments, usable_segment_bytes,
@@ -238,6 +238,11 @@ pub(crate) struct Core {
     warming: Warming,
     snapshots: Snapshots,
     forwards: Forwards,
+    /// How often it has changed who needs what, for which reason whatsoever.
+    needs: u64,
+    /// Whether the disk is about to become that of a snapshot: what snapshots need stays where it
+    /// is.
+    is_rolling_back: bool,
     /// Whether this is a snapshot, whose map names frames that may have been moved.
     is_view: bool,
     /// Whether this is a bookmark, whose frames may be gone.
@@ -287,6 +292,8 @@ impl Core {
             warming: Warming::default(),
             snapshots: Snapshots::default(),
             forwards: Forwards::default(),
+            needs: 0,
+            is_rolling_back: false,
             is_view: false,
             is_bookmark: false,
             wakes: Wakes::default(),

@@ -27,10 +27,19 @@ pub(crate) struct KeptDisk {
 }
 
 impl Core {
+    /// Lets what snapshots need stay where it is while the disk of one is read, which then becomes
+    /// the disk, or lets it be moved again.
+    pub(crate) fn set_rolling_back(&mut self, is_rolling_back: bool) {
+        self.is_rolling_back = is_rolling_back;
+        self.needs_changed();
+        self.fix_retained();
+    }
+
     /// Makes the disk what a snapshot has, in memory: the map is the snapshot's, and the frames
     /// that were live then are live again. What else the newest checkpoint names stays until this
     /// one is complete.
     pub(super) fn roll_back_to(&mut self, disk: KeptDisk) {
+        self.needs_changed();
         self.snapshots.begin_rollback(disk.watermark);
         let KeptDisk { watermark, mut map, space, lost_leaves, copies } = disk;
         let mut before: HashSet<u64> =

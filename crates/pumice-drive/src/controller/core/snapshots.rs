@@ -81,6 +81,13 @@ pub(crate) struct Kept {
     pub(crate) readers: u32,
 }
 
+impl Kept {
+    /// Returns whether a view or a clone reads it: then what it needs stays where it is.
+    pub(super) fn is_read(&self) -> bool {
+        self.readers > 0 || !self.entry.clones.is_empty()
+    }
+}
+
 /// What the running checkpoint changes.
 pub(super) enum Change {
     Create(Box<Kept>),
@@ -158,9 +165,10 @@ impl Snapshots {
         self.all().next_back().map_or(SeqNo(0), |kept| kept.entry.watermark)
     }
 
-    /// Returns whether a view of one is open.
-    pub(super) fn are_read(&self) -> bool {
-        self.kept.iter().any(|kept| kept.readers > 0)
+    /// Returns whether a bookmark is compared with: what it names is not retained, and has to be
+    /// where it was when that began.
+    pub(super) fn bookmarks_are_read(&self) -> bool {
+        self.kept.iter().any(|kept| kept.entry.is_bookmark && kept.readers > 0)
     }
 
     /// Returns whether the running checkpoint changes the list.
@@ -286,7 +294,7 @@ impl Core {
                 }
             }
         }
-        self.fix_cloned();
+        self.fix_read();
         self.fix_retained();
         Ok(())
     }
@@ -368,7 +376,7 @@ impl Core {
     }
 
     /// Begins to read a snapshot or a bookmark: until [`Core::end_view`] it is not deleted, and
-    /// nothing that snapshots need is moved. Returns its entry, and where frames are that were
+    /// nothing that it needs is moved. Returns its entry, and where frames are that were
     /// moved before; `None` if there is no such snapshot.
     ///
     /// # Errors
@@ -386,6 +394,8 @@ impl Core {
         }
         kept.readers = kept.readers.checked_add(1).expect("views take memory");
         let entry = kept.entry.clone();
+        self.needs_changed();
+        self.fix_read();
         self.fix_retained();
         let forwards = self.forwards.of(&entry);
         Ok(Some((entry, forwards)))
@@ -397,6 +407,7 @@ impl Core {
         let kept = all.find(|kept| kept.entry.watermark == watermark);
         let kept = kept.expect("a snapshot that is read is there");
         kept.readers = kept.readers.checked_sub(1).expect("a view ends once");
+        self.fix_read();
         self.fix_retained();
     }
 
@@ -475,6 +486,9 @@ impl Core {
             }
         };
         self.snapshots.change = change;
+        if self.snapshots.is_changing() {
+            self.needs_changed();
+        }
         self.fix_retained();
     }
 
@@ -598,7 +612,7 @@ impl Core {
                 let what = "the disk was rolled back in memory only: open the drive again";
                 self.poison(&Error::new(ErrorKind::Medium, what));
             }
-            Some(Change::Clones(..)) => self.fix_cloned(),
+            Some(Change::Clones(..)) => self.fix_read(),
             Some(Change::Delete(_) | Change::Bookmark(_)) | None => {}
         }
         self.fix_retained();

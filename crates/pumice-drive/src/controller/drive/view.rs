@@ -3,7 +3,7 @@
 //! A view is a drive of its own, read-only, on another handle of the medium: its map and its
 //! segment table are those of the snapshot's checkpoint, and the log after that is not read. The
 //! places that it names do not change as long as the snapshot is read: garbage collection leaves
-//! what snapshots need where it is meanwhile, and tables say where it had moved frames before. So
+//! what it needs where it is meanwhile, and tables say where it had moved frames before. So
 //! the two drives need to know nothing of each other but that. Where the checkpoint lies is asked
 //! of the open drive, not of the medium, where superblocks may just be written. What was copied
 //! last may still be in buffers of the open drive, which a view does not see: it is written out
@@ -85,7 +85,7 @@ impl Drive {
     }
 
     /// Makes sure that the copies to which tables lead are on the medium. From now on nothing is
-    /// copied that a snapshot needs, since one is read.
+    /// copied that the snapshot needs, since it is read.
     ///
     /// # Errors
     /// As [`Drive::flush`], if one of them is not.

@@ -5,7 +5,8 @@
 //! map of a snapshot -> places that it names -> by its tables, where the frames are now
 //!     readable, with their checksums; in a segment that is there and retained for it
 //!     named by no snapshots but neighbors in the list
-//! tables   -> every entry leads to a use of a segment that is not over, and to no other entry
+//! tables   -> every entry leads to a use of a segment that is not over, and to no other entry; the
+//!             disk names no place that has one
 //! segments -> counts of the snapshots that need them: those of the snapshots' own sets
 //! ```
 //!
@@ -201,6 +202,7 @@ fn readable(core: &Core) -> impl Iterator<Item = &Kept> {
 fn judge(core: &Core, audited: &Audited) -> Result<(KeptAudit, Vec<Unread>)> {
     compare_retained(core)?;
     check_entries(core)?;
+    check_disk(core)?;
     let (mut audit, mut unread) = (KeptAudit::default(), Vec::new());
     let mut seen = HashSet::new();
     for kept in readable(core) {
@@ -212,11 +214,14 @@ fn judge(core: &Core, audited: &Audited) -> Result<(KeptAudit, Vec<Unread>)> {
         for run in named.iter() {
             audit.runs += 1;
             let Named { place, generation, .. } = *run;
+            let named = SegmentUse { segment: place.segment, generation };
             let (to, generation) = core.forwards().resolve_for(&kept.entry, place, generation);
             let of = SegmentUse { segment: to.segment, generation };
             let found = Found { of, offset: to.offset, lba: run.lba };
             let wrong = if !kept.named.contains(place.segment) {
                 Some("the snapshot's bitmap does not have the segment that its map names")
+            } else if to == place && core.forwards().has(named, place.offset) {
+                Some("the place has an entry, and not for the snapshot")
             } else if is_over(core, of) {
                 Some("that use of the segment is over")
             } else if !kept.retained.contains(to.segment) {
@@ -264,7 +269,7 @@ fn check_entries(core: &Core) -> Result<()> {
         };
         let why = if is_over(core, copied.to) {
             "is over"
-        } else if core.forwards().copied(copied.to, copied.offset).is_some() {
+        } else if core.forwards().has(copied.to, copied.offset) {
             "has an entry there"
         } else {
             continue;
@@ -272,6 +277,29 @@ fn check_entries(core: &Core) -> Result<()> {
         let SegmentUse { segment, generation } = copied.to;
         let what = format!("use {generation} of segment {segment} at {} {why}", copied.offset);
         return Err(broken(&kept.entry, "where an entry leads", &what));
+    }
+    Ok(())
+}
+
+/// Checks that the disk names no place that has an entry, as far as its map is in memory.
+fn check_disk(core: &Core) -> Result<()> {
+    let mut next = 0;
+    while core.forwards().is_used()
+        && let Some(leaf) = core.map().next_mapped_leaf(next)
+    {
+        for (lba, _, mapping) in core.map().leaf_runs(leaf).into_iter().flatten() {
+            let Mapping::Frame { place, .. } = mapping else { continue };
+            let (segment, offset) = (place.segment, place.offset);
+            let of = SegmentUse { segment, generation: core.space().generation(segment) };
+            if core.forwards().has(of, offset) {
+                let what = format!(
+                    "the disk names block {lba} in segment {segment} at {offset}, which has an \
+                     entry"
+                );
+                return Err(Error::new(ErrorKind::Corrupt, what));
+            }
+        }
+        next = leaf + 1;
     }
     Ok(())
 }

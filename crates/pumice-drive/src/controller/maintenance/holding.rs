@@ -1,26 +1,21 @@
 //! Emptying a segment that snapshots need: what they name in it, and what is live, is copied whole;
-//! a table says where to, and the rest is dead.
+//! a table says where to, and the rest is dead. The rule is in ARCHITECTURE.md, "The life of a
+//! snapshot".
 //!
 //! ```text
-//! record of the victim --live, or a table leads to it?----------------------> copied
-//!                      --dead, and a snapshot was taken after it was written?
-//!                           the oldest such snapshot names it? --no--> dropped
-//!                               yes: the last one that does, by halving --> copied
+//! frame of the victim: live -> every snapshot since its batch names it
+//!                      dead -> the first such snapshot names it? --no--> none does
+//!                                yes: the last one that does, by halving
+//! named, live, or led to -> copied; otherwise dropped
 //! ```
 //!
-//! Frames only die, so the oldest snapshot that may name one decides, and those that name it are
-//! neighbors. Their maps stay as they are on the medium, and are asked batch by batch.
-//!
-//! A copy is needed by two kinds of snapshots: tables lead older ones to it, and those taken while
-//! it was live name it where it is. A frame that was copied before is copied again only for
-//! snapshots taken after that: the disk names it where it was once it was rolled back.
-//!
-//! Who is asked is settled when the emptying begins. A snapshot that is taken meanwhile names what
-//! was live then, and that may be dead when its turn comes: so a snapshot ends the emptying.
+//! The maps of snapshots stay as they are on the medium, and are asked batch by batch. Nothing is
+//! remembered from one batch to the next, and whatever changes who needs what ends the emptying:
+//! what was copied until then is not copied again.
 
 use std::collections::BTreeMap;
 
-use super::super::core::{Attempt, Core, HeldMove, Holding, Kept};
+use super::super::core::{Attempt, Core, Emptying, HeldMove, Kept};
 use super::super::drive::Drive;
 use super::super::log::packing::MovedFrame;
 use super::super::log::records::{Found, check_possible, records};
@@ -31,7 +26,7 @@ use super::super::recovery::KeptMap;
 use super::joining::Scanned;
 use super::moving::{Frame, Mover, mark_dead, sources_of};
 use crate::base::{Lba, Result, SegmentId, SeqNo};
-use crate::format::{RECORD_HEADER_BYTES, Record, SOURCE_BYTES, Stream};
+use crate::format::{RECORD_HEADER_BYTES, Record, SOURCE_BYTES, Snapshot, Stream};
 
 /// Maps of snapshots in memory: halving a day of hourly snapshots asks five.
 const MAPS_MAX: usize = 6;
@@ -45,59 +40,32 @@ struct Maps<'a> {
     open: Vec<KeptMap>,
 }
 
-/// A frame of a batch.
+/// A frame of a batch, and how many of the snapshots that can name it do, the first of them first.
 struct Candidate<'b> {
     found: &'b Found<'b>,
     lba: Lba,
     place: FramePlace,
-    need: Need,
+    /// The fewest that it can be.
+    named: usize,
+    /// The most.
+    unnamed: usize,
 }
 
-/// What is known about who needs a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Need {
-    /// No one.
-    None,
-    /// The disk, perhaps.
-    Live,
-    /// Snapshots from the first to the last of these batches.
-    Range(SeqNo, SeqNo),
-    /// Of the users of the segment, those from `first` on may name it. `named` does; `unnamed` does
-    /// not, nor do those after it. Those of `led` need it in any case.
-    Search { first: usize, named: Option<usize>, unnamed: usize, led: Option<(SeqNo, SeqNo)> },
-}
-
-impl Need {
-    /// Returns the user to ask next.
+impl Candidate<'_> {
+    /// Returns the snapshot to ask next.
     fn question(&self) -> Option<usize> {
-        let &Need::Search { first, named, unnamed, .. } = self else { return None };
-        match named {
-            None if first < unnamed => Some(first),
-            Some(named) if named + 1 < unnamed => Some(named.midpoint(unnamed)),
-            _ => None,
+        match self.named {
+            named if named == self.unnamed => None,
+            0 => Some(0),
+            named => Some(named.midpoint(self.unnamed)),
         }
     }
 
     fn answer(&mut self, asked: usize, is_named: bool) {
-        if let Need::Search { named, unnamed, .. } = self {
-            if is_named {
-                *named = Some(asked);
-            } else {
-                *unnamed = asked;
-            }
+        match is_named {
+            true => self.named = asked + 1,
+            false => self.unnamed = asked,
         }
-    }
-
-    /// Ends the search among `users`.
-    fn settle(&mut self, users: &[Kept]) {
-        let &mut Need::Search { first, named, led, .. } = self else { return };
-        let watermark = |at: usize| users.get(at).map(|kept| kept.entry.watermark);
-        let named = named.and_then(|named| Some((watermark(first)?, watermark(named)?)));
-        let both = led.into_iter().chain(named);
-        *self = match both.reduce(|all, one| (all.0.min(one.0), all.1.max(one.1))) {
-            Some((since, until)) => Need::Range(since, until),
-            None => Need::None,
-        };
     }
 }
 
@@ -105,11 +73,11 @@ impl Maps<'_> {
     /// Asks a snapshot which of some frames it names. If it cannot be read, it may name all.
     async fn ask(
         &mut self,
-        kept: &Kept,
+        snapshot: &Snapshot,
         of: SegmentUse,
         frames: &[(Lba, FramePlace)],
     ) -> Vec<bool> {
-        let watermark = kept.entry.watermark;
+        let watermark = snapshot.watermark;
         match self.open.iter().position(|map| map.watermark() == watermark) {
             Some(at) => {
                 let map = self.open.remove(at);
@@ -118,11 +86,11 @@ impl Maps<'_> {
             None => {
                 let (superblock, forwards) = self.drive.core().to_read_kept();
                 let medium = &*self.drive.medium;
-                match KeptMap::open(medium, &superblock, &kept.entry, &forwards).await {
+                match KeptMap::open(medium, &superblock, snapshot, &forwards).await {
                     Ok(map) => self.open.push(map),
                     Err(error) => {
                         tracing::warn!(
-                            snapshot = kept.entry.name,
+                            snapshot = snapshot.name,
                             error = %error.chain(),
                             "cannot read the map of a snapshot: what it may name is kept"
                         );
@@ -139,6 +107,32 @@ impl Maps<'_> {
             None => vec![true; frames.len()],
         }
     }
+
+    /// Asks until it is known how many of some snapshots name which frames.
+    async fn search(&mut self, of: SegmentUse, users: &[Snapshot], frames: &mut [Candidate<'_>]) {
+        loop {
+            let mut questions: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+            for (at, frame) in frames.iter().enumerate() {
+                if let Some(user) = frame.question() {
+                    questions.entry(user).or_default().push(at);
+                }
+            }
+            if questions.is_empty() {
+                return;
+            }
+            for (user, asked) in questions {
+                let snapshot = users.get(user).expect("only users are asked");
+                let places = asked.iter().filter_map(|&at| frames.get(at));
+                let places: Vec<_> = places.map(|frame| (frame.lba, frame.place)).collect();
+                let named = self.ask(snapshot, of, &places).await;
+                for (at, is_named) in asked.into_iter().zip(named) {
+                    if let Some(frame) = frames.get_mut(at) {
+                        frame.answer(user, is_named);
+                    }
+                }
+            }
+        }
+    }
 }
 
 impl Drive {
@@ -153,26 +147,20 @@ impl Drive {
             (core.log().written_seq() >= last_seq || core.must_end()).then_some(())
         };
         self.wait_for(&self.queues.progress, is_written).await;
-        let holding = {
-            let core = self.core();
-            core.begin_holding(segment)
-        };
+        let Some(emptying) = self.core().begin_emptying(segment) else { return Ok(()) };
         self.with_core(|core| core.begin_victim(segment));
-        let is_stopped = || self.core().must_end() || self.core().holding_is_over(&holding);
         let mut mover = Mover::new(self);
-        let is_whole = self.scan_retained(&holding, &mut mover, last_seq).await?;
-        if is_stopped() {
-            return Ok(());
-        }
+        let copied = self.copy_needed(&emptying, &mut mover, last_seq).await?;
+        let Some(is_whole) = copied else { return Ok(()) };
         if self.reap_for(super::gc::REAP_NS).await? {
             // What is left may be dead.
             return Ok(());
         }
-        let is_all = is_whole && !mover.has_left && !mover.has_unreadable;
-        let end = |core: &mut Core| !core.holding_is_over(&holding) && core.end_holding(holding.of);
-        let is_emptied = is_all && self.with_core(end);
+        let is_whole = is_whole && !mover.has_left;
+        let is_emptied = is_whole && self.with_core(|core| core.end_emptying(&emptying));
         self.with_core(|core| core.victim_scanned(segment));
-        if !is_emptied && !is_stopped() {
+        let is_over = self.core().must_end() || self.core().is_void(&emptying);
+        if !is_emptied && !is_over {
             tracing::warn!(
                 %segment,
                 "a segment that snapshots need cannot be emptied for now, because something in it \
@@ -183,14 +171,15 @@ impl Drive {
         Ok(())
     }
 
-    /// Copies what is needed, batch by batch. Returns whether every batch and record was found.
-    async fn scan_retained(
+    /// Copies what is needed, batch by batch. Returns whether every batch and record was found;
+    /// `None` if the emptying is over before the end.
+    async fn copy_needed(
         &self,
-        holding: &Holding,
+        emptying: &Emptying,
         mover: &mut Mover<'_>,
         last_seq: SeqNo,
-    ) -> Result<bool> {
-        let SegmentUse { segment, generation } = holding.of;
+    ) -> Result<Option<bool>> {
+        let SegmentUse { segment, generation } = emptying.of;
         let superblock = self.core().superblock().clone();
         let (uuid, shape) = (superblock.uuid, superblock.shape());
         let mut scan = SegmentScan::new(&*self.medium, uuid, &shape, segment, generation);
@@ -199,14 +188,18 @@ impl Drive {
         let (mut is_whole, mut last) = (true, SeqNo(0));
         loop {
             let before = scan.offset();
-            if self.core().must_end() || self.core().holding_is_over(holding) {
-                return Ok(false);
+            let is_over = {
+                let core = self.core();
+                core.must_end() || core.is_void(emptying) || core.errand_is_over()
+            };
+            if is_over {
+                return Ok(None);
             }
             let Some((header, body)) = scan.next().await else { break };
             let moved_before = moved_total();
             last = last.max(header.seq);
             let batch = Scanned { header: &header, body };
-            is_whole &= self.hold_batch(holding, batch, mover, &mut maps).await?;
+            is_whole &= self.copy_needed_of(emptying, batch, mover, &mut maps).await?;
             let moved_bytes = moved_total().saturating_sub(moved_before);
             let passed = scan.offset().saturating_sub(before);
             self.with_core(|core| core.earn(passed, moved_bytes));
@@ -214,14 +207,13 @@ impl Drive {
         }
         let rest = superblock.segment_bytes.saturating_sub(scan.offset());
         self.with_core(|core| core.earn(rest, 0));
-        // A use that was emptied of something before may say that it has a later batch.
-        Ok(is_whole && last >= last_seq && scan.skipped_bytes == 0)
+        Ok(Some(is_whole && last >= last_seq && scan.skipped_bytes == 0))
     }
 
     /// Copies what is needed of a batch. Returns whether every record was found.
-    async fn hold_batch(
+    async fn copy_needed_of(
         &self,
-        holding: &Holding,
+        emptying: &Emptying,
         batch: Scanned<'_>,
         mover: &mut Mover<'_>,
         maps: &mut Maps<'_>,
@@ -235,17 +227,17 @@ impl Drive {
             }
         }
         let seq = batch.header.seq;
-        let mut frames = self.candidates(holding, seq, &found, mover).await?;
-        search(holding, &mut frames, maps).await;
+        let before = emptying.users.partition_point(|user| user.watermark < seq);
+        let (_, users) = emptying.users.split_at(before);
+        let mut frames = self.candidates(users.len(), &found, mover).await;
+        maps.search(emptying.of, users, &mut frames).await;
         let mut turn_ends = self.core().counters().moved_bytes.get() + TURN_BYTES;
         for frame in &frames {
             self.wait_for_clean_leaves().await;
-            let range = match frame.need {
-                Need::None | Need::Search { .. } => continue,
-                Need::Live => None,
-                Need::Range(since, until) => Some((since, until)),
-            };
-            mover.hold_record(holding, seq, frame.found, range).await?;
+            let watermark = |at: usize| users.get(at).map(|user| user.watermark);
+            let named =
+                frame.named.checked_sub(1).and_then(|last| Some((watermark(0)?, watermark(last)?)));
+            mover.hold_record(emptying, seq, frame, named).await?;
             if self.core().counters().moved_bytes.get() >= turn_ends {
                 self.clock.sleep_ns(0).await;
                 turn_ends = self.core().counters().moved_bytes.get() + TURN_BYTES;
@@ -254,14 +246,14 @@ impl Drive {
         Ok(is_whole)
     }
 
-    /// Returns the frames of a batch, with what is known without asking maps of snapshots.
+    /// Returns the frames of a batch, with what is known of each without asking any of the `users`
+    /// snapshots that can name it.
     async fn candidates<'b>(
         &self,
-        holding: &Holding,
-        seq: SeqNo,
+        users: usize,
         found: &'b [Found<'b>],
         mover: &mut Mover<'_>,
-    ) -> Result<Vec<Candidate<'b>>> {
+    ) -> Vec<Candidate<'b>> {
         let mut frames = Vec::new();
         for found in found {
             let Record::Data { lba, lba_count, .. } = found.record else { continue };
@@ -275,28 +267,12 @@ impl Drive {
                 mover.has_left = true;
                 continue;
             }
-            let core = self.core();
-            let is_live = core.map().live_pieces(lba, place).next().is_some();
-            let copied = core.forwards().copied(holding.of, place.offset);
-            let need = if is_live {
-                Need::Live
-            } else {
-                // If it was copied before, later snapshots name it where it was only if the disk
-                // was rolled back meanwhile.
-                let is_before = |kept: &Kept| match copied {
-                    Some((_, until)) => kept.entry.watermark <= until,
-                    None => kept.entry.watermark < seq,
-                };
-                let first = holding.users.partition_point(is_before);
-                let unnamed = holding.users.len();
-                // Snapshots that were taken when a copy was live name it themselves.
-                let led = holding.copies.get(&place.offset).copied();
-                let led = led.filter(|_| copied.is_none());
-                Need::Search { first, named: None, unnamed, led }
-            };
-            frames.push(Candidate { found, lba, place, need });
+            // What is live, and dies before its turn, was live when each of them was taken.
+            let is_live = self.core().map().live_pieces(lba, place).next().is_some();
+            let named = if is_live { users } else { 0 };
+            frames.push(Candidate { found, lba, place, named, unnamed: users });
         }
-        Ok(frames)
+        frames
     }
 
     /// Measures what snapshots hold of each segment, by their tables: after an opening, and after
@@ -350,82 +326,42 @@ impl Drive {
     }
 }
 
-/// Asks the maps of snapshots until it is known which of them name which frames.
-async fn search(holding: &Holding, frames: &mut [Candidate<'_>], maps: &mut Maps<'_>) {
-    loop {
-        let mut questions: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for (at, frame) in frames.iter().enumerate() {
-            if let Some(user) = frame.need.question() {
-                questions.entry(user).or_default().push(at);
-            }
-        }
-        if questions.is_empty() {
-            break;
-        }
-        for (user, asked) in questions {
-            let Some(kept) = holding.users.get(user) else { continue };
-            let places = asked.iter().filter_map(|&at| frames.get(at));
-            let places: Vec<_> = places.map(|frame| (frame.lba, frame.place)).collect();
-            let named = maps.ask(kept, holding.of, &places).await;
-            for (at, is_named) in asked.into_iter().zip(named) {
-                if let Some(frame) = frames.get_mut(at) {
-                    // A search that its first question did not end goes on from there.
-                    frame.need.answer(user, is_named);
-                }
-            }
-        }
-        for frame in frames.iter_mut() {
-            if frame.need.question().is_none() {
-                frame.need.settle(&holding.users);
-            }
-        }
-    }
-    frames.iter_mut().for_each(|frame| frame.need.settle(&holding.users));
-}
-
 impl Mover<'_> {
-    /// Copies a frame whole, if it is live, or snapshots of `range` name it. One that is damaged
+    /// Copies a frame whole, if it is needed; snapshots of `named` name it. One that is damaged
     /// stays where it is.
     async fn hold_record(
         &mut self,
-        holding: &Holding,
+        emptying: &Emptying,
         seq: SeqNo,
-        found: &Found<'_>,
-        range: Option<(SeqNo, SeqNo)>,
+        candidate: &Candidate<'_>,
+        named: Option<(SeqNo, SeqNo)>,
     ) -> Result<()> {
-        let Record::Data { lba, encoding, payload_checksum, lba_count, .. } = found.record else {
+        let &Candidate { found, lba, place, .. } = candidate;
+        let drive = self.drive;
+        let Record::Data { encoding, payload_checksum, .. } = found.record else { return Ok(()) };
+        if drive.load_to_change(lba, u64::from(place.blocks)).await.is_ok()
+            && !drive.core().needs_copy(emptying, lba, place, named)
+        {
             return Ok(());
-        };
-        let place = FramePlace {
-            segment: found.place.segment,
-            offset: found.place.offset,
-            record_bytes: found.record.record_bytes(),
-            blocks: blocks_of_frame(lba_count.into()),
-        };
-        let again = match self.payload_again(found).await {
-            Ok(again) => again,
-            Err(()) => {
-                self.has_left = true;
-                return Ok(());
-            }
+        }
+        let Ok(again) = self.payload_again(found).await else {
+            self.has_left = true;
+            return Ok(());
         };
         let payload = again.as_deref().unwrap_or(found.payload());
         let generation = found.place.generation;
         let is_whole = true;
         let frame = Frame { lba, generation, encoding, payload, payload_checksum, place, is_whole };
         let all = sources_of(seq, found, self.drive.medium.cipher());
-        let drive = self.drive;
         loop {
             if drive.load_to_change(lba, u64::from(place.blocks)).await.is_err() {
                 self.has_left = true;
                 return Ok(());
             }
-            let pieces: Vec<LivePiece> = drive.core().map().live_pieces(lba, place).collect();
-            if pieces.is_empty() && range.is_none() {
-                // It died meanwhile: who names it is not known, and the next pass asks.
-                self.has_left = true;
+            if !drive.core().needs_copy(emptying, lba, place, named) {
                 return Ok(());
             }
+            let pieces: Vec<LivePiece> = drive.core().map().live_pieces(lba, place).collect();
             let live: usize = pieces.iter().map(|piece| usize::from(piece.count)).sum();
             let is_live = live == usize::from(place.blocks);
             let sources = if is_live { all.clone() } else { mark_dead(&all, &pieces) };
@@ -434,20 +370,14 @@ impl Mover<'_> {
             let frame: MovedFrame<'_> = self.moved_frame(&encoded, frame.payload);
             let held = HeldMove {
                 from: place,
-                generation: holding.of.generation,
                 pieces: &pieces,
                 frame,
                 room_bytes: RECORD_HEADER_BYTES
                     + usize::from(place.blocks) * SOURCE_BYTES
                     + payload.len(),
-                range,
+                named,
             };
-            let attempt = |core: &mut Core| {
-                if core.holding_is_over(holding) {
-                    return Ok(Some(Attempt::Done));
-                }
-                Ok(core.move_held(&held)?.unless_waiting())
-            };
+            let attempt = |core: &mut Core| Ok(core.move_held(emptying, &held)?.unless_waiting());
             if drive.with_room(attempt).await? == Attempt::Done {
                 return Ok(());
             }
@@ -459,22 +389,26 @@ impl Mover<'_> {
 mod tests {
     //! Goal: halving finds the last snapshot that names a frame, and asks few.
     use super::*;
+    use crate::format::RecordAddress;
 
     #[test]
     fn the_last_that_names_a_frame_is_found_by_halving() {
+        let (lba, segment) = (Lba(0), SegmentId(0));
+        let record = Record::Fill { lba, lba_count: 1, byte: 0 };
+        let place = RecordAddress { generation: 0, segment, offset: 0 };
+        let found = Found { record, place, bytes: &[] };
+        let place = FramePlace { segment, offset: 0, record_bytes: 0, blocks: 1 };
         for users in 0..40 {
-            for first in 0..=users {
-                for end in first..=users {
-                    let mut need = Need::Search { first, named: None, unnamed: users, led: None };
-                    let mut asked = 0;
-                    while let Some(user) = need.question() {
-                        need.answer(user, (first..end).contains(&user));
-                        asked += 1;
-                    }
-                    let Need::Search { named, .. } = need else { panic!("a search goes on") };
-                    assert_eq!(named, (first..end).last(), "{users} {first} {end}");
-                    assert!(asked <= 7, "{asked} questions");
+            for end in 0..=users {
+                let (named, unnamed) = (0, users);
+                let mut frame = Candidate { found: &found, lba, place, named, unnamed };
+                let mut asked = 0;
+                while let Some(user) = frame.question() {
+                    frame.answer(user, user < end);
+                    asked += 1;
                 }
+                assert_eq!(frame.named, end, "of {users}");
+                assert!(asked <= 7, "{asked} questions");
             }
         }
     }

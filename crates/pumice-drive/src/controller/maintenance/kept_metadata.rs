@@ -13,18 +13,17 @@
 
 use std::collections::BTreeMap;
 
-use super::super::core::{Core, MetaPosition, MetadataCopy};
+use super::super::core::{Core, Emptying, MetaPosition, MetadataCopy};
 use super::super::drive::Drive;
 use super::super::log::metadata::Wanted;
 use super::super::place::SegmentUse;
 use super::super::recovery::{KeptMap, Reader};
 use crate::base::{Result, SegmentId, SeqNo};
 
-/// A record that snapshots name, and which do.
-struct Named {
+/// A record that snapshots need, and the first and the last that name it where it is.
+struct Needed {
     wanted: Wanted,
-    since: SeqNo,
-    until: SeqNo,
+    named: Option<(SeqNo, SeqNo)>,
 }
 
 /// Copies that nothing names yet. Dropped before that, they are dead.
@@ -46,14 +45,13 @@ impl Drive {
         self.with_core(|core| core.begin_victim(segment));
         self.rewrite_metadata_in(segment).await;
         self.checkpoint().await?;
-        let of = SegmentUse { segment, generation: self.core().space().generation(segment) };
-        let is_stopped = || self.core().must_end() || self.core().must_stop_holding(of);
-        let is_emptied = {
-            let _turn = self.turn().await;
-            !is_stopped() && self.copy_metadata(of).await?
-        };
+        let turn = self.turn().await;
+        let Some(emptying) = self.core().begin_emptying(segment) else { return Ok(()) };
+        let is_emptied = self.copy_metadata(&emptying).await?;
+        drop(turn);
         self.with_core(|core| core.victim_scanned(segment));
-        if !is_emptied && !is_stopped() {
+        let is_over = self.core().must_end() || self.core().is_void(&emptying);
+        if !is_emptied && !is_over {
             tracing::warn!(%segment, "a segment with maps of snapshots cannot be emptied for now");
             self.with_core(|core| core.set_stuck(segment));
         }
@@ -61,12 +59,13 @@ impl Drive {
     }
 
     /// Copies what snapshots have there; returns whether nothing in the segment is needed any more.
-    async fn copy_metadata(&self, of: SegmentUse) -> Result<bool> {
-        let Some(named) = self.kept_metadata_in(of).await else { return Ok(false) };
+    async fn copy_metadata(&self, emptying: &Emptying) -> Result<bool> {
+        let of = emptying.of;
+        let Some(needed) = self.kept_metadata_in(of).await else { return Ok(false) };
         let superblock = self.core().superblock().clone();
         let reader = Reader::new(&*self.medium, &superblock);
         let mut copies = Copies { drive: self, all: Vec::new() };
-        for (offset, Named { wanted, since, until }) in named {
+        for (offset, Needed { wanted, named }) in needed {
             let raw = match reader.metadata(wanted).await {
                 Ok(raw) => raw,
                 Err(error) => {
@@ -81,24 +80,24 @@ impl Drive {
                     core.append_meta(position, &raw, &mut self.meta_compressor.borrow_mut())
                 })
                 .await?;
-            copies.all.push(MetadataCopy { offset, place: appended.place, since, until });
+            copies.all.push(MetadataCopy { offset, place: appended.place, named });
         }
         // They are read from the medium.
         self.with_core(Core::seal_all);
         self.flush_log().await?;
         Ok(self.with_core(|core| {
-            let is_possible = !core.must_stop_holding(of);
-            if is_possible {
-                core.note_metadata(of, &std::mem::take(&mut copies.all));
+            if core.is_void(emptying) {
+                return false;
             }
-            is_possible && core.end_holding(of)
+            core.note_metadata(of, &std::mem::take(&mut copies.all));
+            core.end_emptying(emptying)
         }))
     }
 
     /// Returns what roots and maps of snapshots name there, by offset; `None` if one cannot be
     /// read.
-    async fn kept_metadata_in(&self, of: SegmentUse) -> Option<BTreeMap<u32, Named>> {
-        let mut found: BTreeMap<u32, Named> = BTreeMap::new();
+    async fn kept_metadata_in(&self, of: SegmentUse) -> Option<BTreeMap<u32, Needed>> {
+        let mut found: BTreeMap<u32, Needed> = BTreeMap::new();
         let kept = self.core().snapshots().kept().to_vec();
         let (superblock, forwards) = self.core().to_read_kept();
         for kept in kept.iter().filter(|kept| kept.retained.contains(of.segment)) {
@@ -110,16 +109,20 @@ impl Drive {
             });
             for named in map.ok()?.metadata() {
                 let moved = forwards.metadata_at(named.address(), named.place.generation);
+                let is_moved = moved.is_some();
                 let (place, generation) =
                     moved.unwrap_or((named.address(), named.place.generation));
                 if (place.segment, generation) != (of.segment, of.generation) {
                     continue;
                 }
                 let wanted = Wanted::at(place, generation, named.kind, named.number);
-                let (since, until) = (watermark, watermark);
-                let known = found.entry(place.offset).or_insert(Named { wanted, since, until });
-                known.since = known.since.min(watermark);
-                known.until = known.until.max(watermark);
+                let needed = found.entry(place.offset);
+                let needed = needed.or_insert(Needed { wanted, named: None });
+                if !is_moved {
+                    // Oldest first.
+                    let (since, _) = needed.named.unwrap_or((watermark, watermark));
+                    needed.named = Some((since, watermark));
+                }
             }
         }
         Some(found)

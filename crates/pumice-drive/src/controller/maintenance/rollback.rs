@@ -9,16 +9,35 @@ use futures_util::stream::{StreamExt, TryStreamExt, iter};
 
 use super::super::core::{Condition, Forwards, KeptDisk, LeafPlace, Wish};
 use super::super::drive::Drive;
-use super::super::map::Mapping;
+use super::super::map::{Mapping, Reap, Released};
 use super::super::options::OpenOptions;
 use super::super::place::FramePlace;
 use super::super::recovery::{self, Limits, Reader};
 use super::snapshot::{SnapshotInfo, check_kind};
-use crate::base::{Error, ErrorKind, Lba, Result};
+use crate::base::{Error, ErrorKind, Lba, Result, ensure};
 use crate::format::{DirectoryEntry, Snapshot, Superblock};
 
 /// Leaves that are read side by side.
 const READS_AT_ONCE: usize = 32;
+
+/// Leaves that are taken down before it is looked how much has changed.
+const REAP_STEPS: u32 = 256;
+
+/// What snapshots need stays where it is, until this is dropped.
+struct Staying<'a>(&'a Drive);
+
+impl<'a> Staying<'a> {
+    fn begin(drive: &'a Drive) -> Self {
+        drive.with_core(|core| core.set_rolling_back(true));
+        Self(drive)
+    }
+}
+
+impl Drop for Staying<'_> {
+    fn drop(&mut self) {
+        self.0.with_core(|core| core.set_rolling_back(false));
+    }
+}
 
 /// A run of blocks whose frame was copied.
 struct Copied {
@@ -65,12 +84,15 @@ impl Drive {
         let info = self.snapshot_info(name)?;
         let (superblock, entry) = self.to_roll_back_to(name, deletes_newer)?;
         let cache_bytes = self.options.map_cache_bytes;
+        let _stays = Staying::begin(self);
         let forwards = self.core().forwards().of(&entry);
         let kept = recovery::kept_disk(&*self.medium, &superblock, cache_bytes, &forwards);
         let mut disk = kept.await?;
-        let was_moved = self.core().forwards().is_used();
-        if was_moved {
-            self.follow_copies(&superblock, &entry, &mut disk, &forwards).await?;
+        let reader = Reader::of_kept(&*self.medium, &superblock, &forwards);
+        reader.widen(disk.space.segment_count());
+        self.take_down(&reader, &mut disk).await?;
+        if forwards.is_used() {
+            self.follow_copies(&reader, &mut disk, &forwards).await?;
             let KeptDisk { map, space, .. } = &mut disk;
             map.relocate(|place| {
                 let moved = forwards.metadata_at(place, space.generation(place.segment));
@@ -101,17 +123,31 @@ impl Drive {
         Ok((Superblock { size_bytes: core.size_bytes(), ..superblock }, target.clone()))
     }
 
+    /// Takes down what was trimmed when the snapshot was taken, and still counted as live in its
+    /// segment table: the segments may be in other use by now.
+    async fn take_down(&self, reader: &Reader<'_>, disk: &mut KeptDisk) -> Result<()> {
+        loop {
+            let KeptDisk { map, space, .. } = disk;
+            let release = |dead: Released| space.release_blocks(dead.place, dead.index, dead.count);
+            match map.reap(REAP_STEPS, release) {
+                Reap::Done => return Ok(()),
+                Reap::More => {}
+                Reap::Missing(_) => {
+                    let leaves = map.missing_to_reap(READS_AT_ONCE);
+                    load(reader, disk, leaves).await?;
+                }
+            }
+            self.check_changed(disk)?;
+        }
+    }
+
     /// Lets the map name frames that were copied where they are now.
     async fn follow_copies(
         &self,
-        superblock: &Superblock,
-        entry: &Snapshot,
+        reader: &Reader<'_>,
         disk: &mut KeptDisk,
         forwards: &Forwards,
     ) -> Result<()> {
-        let reader = Reader::of_kept(&*self.medium, superblock, forwards);
-        reader.widen(disk.space.segment_count());
-        let most = Limits::for_map_cache(self.options.map_cache_bytes).changed_bytes;
         let mut next = 0;
         loop {
             let mut leaves = Vec::new();
@@ -124,46 +160,33 @@ impl Drive {
             if leaves.is_empty() {
                 return Ok(());
             }
-            let places = leaves.iter().filter_map(|&leaf| {
-                let DirectoryEntry::Leaf(place) = disk.map.entry(leaf) else { return None };
-                let generation = disk.space.generation(place.segment);
-                Some((leaf, LeafPlace { place, generation }))
-            });
-            let places: Vec<_> = places.collect();
-            let reads = places.into_iter().map(async |(leaf, from)| {
-                Ok::<_, Error>((leaf, from.place, reader.leaf(leaf, from).await?))
-            });
-            let read: Vec<_> = iter(reads).buffered(READS_AT_ONCE).try_collect().await?;
-            for (leaf, place, content) in read {
-                disk.map.install(leaf, place, content);
-                for copied in self.copied_in(leaf, entry, disk)? {
+            load(reader, disk, leaves.clone()).await?;
+            for leaf in leaves {
+                for copied in self.copied_in(leaf, disk, forwards)? {
                     follow(disk, &copied);
                 }
             }
-            if disk.map.dirty_bytes() > most {
-                let what = "too much of the map changes at once: use a larger --map-cache, or \
-                            extract the snapshot";
-                return Err(Error::new(ErrorKind::InvalidInput, what));
-            }
+            self.check_changed(disk)?;
         }
     }
 
-    /// Returns the runs of a leaf whose frames were copied, and are no longer needed, or no longer
-    /// there, where the snapshot's map names them.
-    fn copied_in(&self, leaf: u64, entry: &Snapshot, disk: &KeptDisk) -> Result<Vec<Copied>> {
+    /// Returns an error if more of a map was changed than a checkpoint writes at once.
+    fn check_changed(&self, disk: &KeptDisk) -> Result<()> {
+        let most = Limits::for_map_cache(self.options.map_cache_bytes).changed_bytes;
+        let what = "too much of the map changes at once: use a larger --map-cache, or extract the \
+                    snapshot";
+        ensure(disk.map.dirty_bytes() <= most, ErrorKind::InvalidInput, what)
+    }
+
+    /// Returns the runs of a leaf whose frames were copied.
+    fn copied_in(&self, leaf: u64, disk: &KeptDisk, forwards: &Forwards) -> Result<Vec<Copied>> {
         let core = self.core();
-        let (forwards, space) = (core.forwards(), core.space());
+        let space = core.space();
         let mut found = Vec::new();
         for (lba, blocks, mapping) in disk.map.leaf_runs(leaf).into_iter().flatten() {
             let Mapping::Frame { place: from, index } = mapping else { continue };
             let generation = disk.space.generation(from.segment);
-            let is_there = space.generation(from.segment) == generation
-                && !space.is_free(from.segment)
-                && !forwards.is_emptied(from.segment, disk.watermark);
-            if is_there {
-                continue;
-            }
-            let (to, generation) = forwards.resolve_for(entry, from, generation);
+            let (to, generation) = forwards.resolve(from, generation);
             if space.is_free(to.segment) || space.generation(to.segment) != generation {
                 let what = "a snapshot names a frame that is nowhere";
                 return Err(Error::new(ErrorKind::Corrupt, what).in_segment(from.segment));
@@ -174,6 +197,24 @@ impl Drive {
         }
         Ok(found)
     }
+}
+
+/// Reads leaves of a map.
+async fn load(reader: &Reader<'_>, disk: &mut KeptDisk, leaves: Vec<u64>) -> Result<()> {
+    let places = leaves.into_iter().filter_map(|leaf| {
+        let DirectoryEntry::Leaf(place) = disk.map.entry(leaf) else { return None };
+        let generation = disk.space.generation(place.segment);
+        Some((leaf, LeafPlace { place, generation }))
+    });
+    let places: Vec<_> = places.collect();
+    let reads = places.into_iter().map(async |(leaf, from)| {
+        Ok::<_, Error>((leaf, from.place, reader.leaf(leaf, from).await?))
+    });
+    let read: Vec<_> = iter(reads).buffered(READS_AT_ONCE).try_collect().await?;
+    for (leaf, place, content) in read {
+        disk.map.install(leaf, place, content);
+    }
+    Ok(())
 }
 
 fn follow(disk: &mut KeptDisk, copied: &Copied) {

@@ -276,10 +276,10 @@ impl L2p {
         unpacked(&self.superseded)
     }
 
-    /// Notes what the newest checkpoint names and this map does not, packed: the map of a disk that
-    /// is rolled back.
+    /// Notes what the newest checkpoint names and this map does not, packed, and nothing else: the
+    /// map of a disk that is rolled back.
     pub(crate) fn supersede(&mut self, places: Vec<u64>) {
-        assert!(self.running.is_none() && self.superseded.is_empty(), "this map was just restored");
+        assert!(self.running.is_none(), "this map was just restored");
         self.superseded = places;
     }
 

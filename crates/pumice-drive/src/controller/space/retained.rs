@@ -31,7 +31,7 @@ pub(super) struct Retention {
     held_bytes: u32,
     /// How much of what was live when it was appended is held, too.
     covered_bytes: u32,
-    /// Whether a clone reads from it: then it is not emptied.
+    /// Whether a view or a clone reads from it: then it is not emptied.
     pub(super) is_fixed: bool,
 }
 
@@ -220,7 +220,12 @@ impl Space {
         self.is_retained_fixed = is_fixed;
     }
 
-    /// Keeps garbage collection from a retained segment, which a clone reads.
+    /// Returns whether a retained segment is not emptied for now.
+    pub(crate) fn stays_retained(&self, segment: SegmentId) -> bool {
+        self.is_retained_fixed || self.is_fixed(segment)
+    }
+
+    /// Keeps garbage collection from a retained segment, which a view or a clone reads.
     pub(crate) fn fix(&mut self, segment: SegmentId) {
         self.amend(segment, |entry| entry.retained.is_fixed = true);
     }
@@ -233,7 +238,7 @@ impl Space {
         self.changes += 1;
     }
 
-    /// Returns whether a clone reads from a segment, which is not emptied.
+    /// Returns whether a view or a clone reads from a segment, which is not emptied.
     pub(crate) fn is_fixed(&self, segment: SegmentId) -> bool {
         self.segments.get(segment.0 as usize).is_some_and(|entry| entry.retained.is_fixed)
     }

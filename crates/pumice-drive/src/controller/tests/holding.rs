@@ -165,11 +165,27 @@ impl Database {
         }
     }
 
+    /// Damages the frame of the first page from `page` on that lies in a segment, so that parity
+    /// restores it.
+    fn damage(&self, drive: &Drive, segment: SegmentId, page: u64) {
+        let frame = |page| match drive.core().map().peek(Lba(page * PAGE / BLOCK)) {
+            Lookup::Run(Mapping::Frame { place, .. }, _) => Some(place),
+            _ => None,
+        };
+        let place = (page..PAGES).filter_map(frame).find(|place| place.segment == segment);
+        self.world.flip(segment.0, place.expect("a page lies there").offset + 4000);
+    }
+
     /// Empties a retained segment, and frees it.
     fn empty(&self, drive: &Drive, segment: SegmentId) {
         self.world.run(drive.flush()).unwrap();
         self.world.run(drive.empty_retained(segment)).unwrap();
         assert!(!drive.core().space().is_retained(segment), "segment {segment} is emptied");
+        self.free(drive, segment);
+    }
+
+    /// Frees a segment that was emptied.
+    fn free(&self, drive: &Drive, segment: SegmentId) {
         while !drive.core().empty_segments().contains(&segment) {
             self.world.run(drive.checkpoint()).unwrap();
         }
@@ -215,6 +231,13 @@ impl State {
         let versions = self.versions.clone();
         self.kept.push_back((name, versions));
     }
+}
+
+/// Returns the number of entries that lead into a segment.
+fn leading_into(drive: &Drive, segment: SegmentId) -> usize {
+    let core = drive.core();
+    let of = SegmentUse { segment, generation: core.space().generation(segment) };
+    core.forwards().leading_to(of, 0..=u32::MAX).count()
 }
 
 fn view(world: &World, name: &str) -> Rc<Drive> {
@@ -373,7 +396,7 @@ fn a_copy_that_is_copied_again_is_found_after_its_first_segment_is_free() {
             if !is_victim {
                 continue;
             }
-            of_copies += drive.core().begin_holding(victim).copies.len();
+            of_copies += leading_into(&drive, victim);
             world.run(drive.empty_retained(victim)).unwrap();
             while !drive.core().empty_segments().contains(&victim) {
                 world.run(drive.checkpoint()).unwrap();
@@ -413,8 +436,8 @@ fn an_audit_names_what_a_snapshot_has_lost() {
     // Nothing live is left in it, and what it holds was copied for no one.
     database.overwrite(&drive, 0..700);
     reap_all(&drive);
-    let holding = drive.core().begin_holding(victim);
-    assert!(drive.with_core(|core| core.end_holding(holding.of)), "too tame a test");
+    let emptying = drive.core().begin_emptying(victim).expect("nothing keeps it");
+    assert!(drive.with_core(|core| core.end_emptying(&emptying)), "too tame a test");
     let found = audit(&drive);
     let is_named = found.starts_with("snapshot hour 0: block ") && found.contains("segment 0 at");
     assert!(is_named && found.ends_with("the segment is not retained for the snapshot"), "{found}");
@@ -463,7 +486,7 @@ fn a_copy_that_snapshots_name_and_tables_lead_to_is_copied_for_all_of_them() {
     database.empty(&drive, SegmentId(1));
     database.empty(&drive, SegmentId(2));
     for segment in copies.into_iter().take(1) {
-        assert!(!drive.core().begin_holding(segment).copies.is_empty(), "too tame a test");
+        assert!(leading_into(&drive, segment) > 0, "too tame a test");
         database.empty(&drive, segment);
     }
     database.compare_open(&drive);
@@ -593,4 +616,164 @@ fn power_loss_while_segments_are_emptied_changes_no_snapshot() {
         copy.compare();
     }
     assert!(victims > 20, "too tame a test: {victims}");
+}
+
+/// A copy of what is live, made after the newest snapshot, is named where it is by none of them.
+#[test]
+fn a_copy_that_no_snapshot_names_gets_no_entry() {
+    let (database, drive) = Database::of_two_hours(40, 8);
+    database.empty(&drive, SegmentId(0));
+    let first = drive.core().forwards().copies().next().map(|copied| copied.to);
+    let of = first.expect("something is named there");
+    // The stream leaves that segment.
+    database.empty(&drive, SegmentId(1));
+    database.empty(&drive, SegmentId(2));
+    let copies: Vec<u32> = {
+        let core = drive.core();
+        core.forwards().leading_to(of, 0..=u32::MAX).map(|(_, copied)| copied.offset).collect()
+    };
+    assert!(copies.len() > 100, "too tame a test: {} copies", copies.len());
+    database.empty(&drive, of.segment);
+    let entries = copies.iter().filter(|&&offset| drive.core().forwards().has(of, offset)).count();
+    assert_eq!(entries, 0, "of {} copies that only entries lead to", copies.len());
+    database.compare_open(&drive);
+    database.world.kill(drive);
+    database.compare();
+}
+
+/// A host that overwrites what is being emptied is no damage.
+#[test]
+fn what_dies_while_a_segment_is_emptied_does_not_keep_it() {
+    let (database, drive) = Database::of_two_hours(40, 14);
+    let world = &database.world;
+    let victim = SegmentId(0);
+    database.damage(&drive, victim, 20);
+    let latency_ns = 1_000_000..=1_000_000;
+    drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+    let overwrite = async {
+        // It reads that page again.
+        while !drive.core().forwards().is_used() {
+            world.runtime.clone().sleep_ns(1000).await;
+        }
+        for page in 40..100 {
+            let version = database.state.borrow_mut().renew(page);
+            drive.write(page * PAGE, &content(page, version), false).await.unwrap();
+        }
+    };
+    let both = async { futures_util::future::join(drive.empty_retained(victim), overwrite).await };
+    world.run(both).0.unwrap();
+    drive.layers().set_plan(FaultPlan::default());
+    assert!(!drive.core().space().is_retained(victim), "it was not emptied");
+    database.free(&drive, victim);
+    database.compare_open(&drive);
+    world.kill(drive);
+    database.compare();
+}
+
+/// However soon it is over: a view that is closed again, too.
+#[test]
+fn whatever_changes_who_needs_what_makes_an_emptying_void() {
+    let (database, drive) = Database::of_two_hours(40, 12);
+    let world = &database.world;
+    let victim = SegmentId(0);
+    let begin = || drive.core().begin_emptying(victim).expect("nothing keeps it");
+    let ends = [
+        ("nothing", false),
+        ("a checkpoint", false),
+        ("a view", true),
+        ("a snapshot", true),
+        ("a deletion", true),
+        ("a rollback", true),
+    ];
+    for (what, is_end) in ends {
+        let emptying = begin();
+        match what {
+            "nothing" => {}
+            "a checkpoint" => world.run(drive.checkpoint()).unwrap(),
+            "a view" => drop(world.run(drive.view("hour 0", OpenOptions::default())).unwrap()),
+            "a snapshot" => world.run(database.end_hour(&drive, 2)),
+            "a deletion" => world.run(database.delete(&drive, 2)),
+            _ => drop(world.run(drive.roll_back("hour 1", false)).unwrap()),
+        }
+        assert_eq!(drive.core().is_void(&emptying), is_end, "{what}");
+        let has_ended = is_end && drive.with_core(|core| core.end_emptying(&emptying));
+        assert!(!has_ended && drive.core().space().is_retained(victim), "{what}");
+    }
+    let versions = database.state.borrow().kept[1].1.clone();
+    database.state.borrow_mut().versions = versions;
+    database.empty(&drive, victim);
+    database.compare_open(&drive);
+    world.kill(drive);
+    database.compare();
+}
+
+/// Whatever garbage collection does in a rollback.
+#[test]
+fn a_segment_that_is_emptied_during_a_rollback_can_be_emptied_after_it() {
+    let (database, drive) = Database::of_two_hours(40, 15);
+    let victim = SegmentId(0);
+    database.empty(&drive, SegmentId(1));
+    database.world.close(drive);
+    for step in 0..16 {
+        let copy = Database { world: database.world.copy(), state: database.state.clone() };
+        let world = &copy.world;
+        let drive = world.open_without_collector();
+        let latency_ns = 1_000_000..=1_000_000;
+        drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+        let empty = async {
+            world.runtime.clone().sleep_ns(step * 1_000_000).await;
+            drive.empty_retained(victim).await.unwrap();
+        };
+        let both =
+            async { futures_util::future::join(drive.roll_back("hour 0", true), empty).await };
+        world.run(both).0.unwrap();
+        drive.layers().set_plan(FaultPlan::default());
+        {
+            let state = &mut *copy.state.borrow_mut();
+            state.kept.truncate(1);
+            state.versions = state.kept[0].1.clone();
+        }
+        world.run(drive.audit()).unwrap();
+        world.run(copy.pass_an_hour(&drive, 2));
+        copy.overwrite(&drive, 0..250);
+        if drive.core().space().is_retained(victim) {
+            copy.empty(&drive, victim);
+        }
+        copy.compare_open(&drive);
+        world.kill(drive);
+        copy.compare();
+    }
+}
+
+/// A backup of one snapshot, which may take hours, does not keep what others need.
+#[test]
+fn a_view_keeps_what_its_snapshot_needs_and_no_more() {
+    let (database, drive) = Database::new(40, 16);
+    let world = &database.world;
+    world.close(drive);
+    let drive = world.open_without_collector();
+    world.run(database.end_hour(&drive, 0));
+    database.overwrite(&drive, 0..640);
+    world.run(database.end_hour(&drive, 1));
+    let [of_first, of_both] = [SegmentId(0), SegmentId(3)];
+    {
+        let core = drive.core();
+        let [first, second] = core.snapshots().kept() else { panic!("two snapshots") };
+        assert!(first.named.contains(of_first) && !second.named.contains(of_first));
+        assert!(first.named.contains(of_both) && second.named.contains(of_both));
+    }
+    let view = world.run(drive.view("hour 1", OpenOptions::default())).unwrap();
+    database.empty(&drive, of_first);
+    world.run(drive.empty_retained(of_both)).unwrap();
+    assert!(drive.core().space().is_retained(of_both), "a view reads it");
+    let versions = database.state.borrow().kept[1].1.clone();
+    for (page, version) in (0..).zip(versions) {
+        let read = world.read(&view, page * PAGE, PAGE as usize).unwrap();
+        assert!(read == content(page, version), "page {page}");
+    }
+    drop(view);
+    database.empty(&drive, of_both);
+    database.compare_open(&drive);
+    world.kill(drive);
+    database.compare();
 }

@@ -106,7 +106,7 @@ use super::core::{Attempt, BlockWrite, Core, GivesBack, Settings};
 use super::drive::{frame_cache, superblocks};
 use super::log::packing;
 use super::map::{Lookup, Mapping};
-use super::place::{FrameAddress, FramePlace};
+use super::place::{FrameAddress, FramePlace, SegmentUse};
 use super::*;
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Lba, Result, SegmentId};

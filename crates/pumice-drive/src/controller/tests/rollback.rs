@@ -309,3 +309,62 @@ fn snapshots_that_yield_are_given_up_oldest_first_before_a_write_is_refused() {
     assert_eq!(disk.world.check().problems, []);
     assert!(whole(&disk.world, "1") == disk.plain);
 }
+
+/// What was trimmed and not taken down when a snapshot was taken counts in its segment table, for
+/// segments that are in other use when the disk is rolled back.
+#[test]
+fn a_disk_is_rolled_back_to_trims_that_were_not_taken_down() {
+    let mut disk = Disk::new(45);
+    let drive = disk.world.open_without_collector();
+    disk.write_around(&drive);
+    disk.world.run(drive.flush()).unwrap();
+    disk.world.close(drive);
+    // No leaf is in memory: a trim is not taken down by itself.
+    let drive = disk.world.open_without_collector();
+    let taking = async {
+        let turn = drive.turn().await;
+        let trim = async {
+            disk.world.runtime.clone().sleep_ns(1).await;
+            drive.trim(0, SIZE, false).await.unwrap();
+            assert!(!drive.core().map().missing_to_reap(1).is_empty(), "too tame a test");
+            drop(turn);
+        };
+        let (taken, ()) =
+            futures_util::future::join(drive.create_snapshot(new("t", 1)), trim).await;
+        taken.unwrap();
+    };
+    disk.world.run(taking);
+    disk.plain.fill(0);
+    reap_all(&drive);
+    disk.world.run(drive.checkpoint()).unwrap();
+    let retained: Vec<SegmentId> = {
+        let core = drive.core();
+        let space = core.space();
+        let is_old = |segment: &SegmentId| {
+            let is_open = space.is_open(*segment, Stream::Host, space.generation(*segment));
+            space.is_retained(*segment) && space.stream(*segment) == Stream::Host && !is_open
+        };
+        space.used().map(|used| used.segment).filter(is_old).collect()
+    };
+    for segment in retained {
+        disk.world.run(drive.empty_retained(segment)).unwrap();
+        while !drive.core().empty_segments().contains(&segment) {
+            disk.world.run(drive.checkpoint()).unwrap();
+        }
+        disk.world.run(drive.flush()).unwrap();
+        drive.with_core(|core| core.free_segment(segment));
+    }
+    let plain = disk.plain.clone();
+    disk.write_around(&drive);
+    disk.world.run(drive.roll_back("t", false)).unwrap();
+    disk.plain = plain;
+    disk.write_some(&drive, 4);
+    disk.compare(&drive);
+    settle(&drive);
+    let drive = disk.world.reopen(drive);
+    disk.write_some(&drive, 4);
+    disk.compare(&drive);
+    settle(&drive);
+    disk.world.close(drive);
+    assert_eq!(disk.world.check().problems, []);
+}
