@@ -160,16 +160,17 @@ fn a_killed_receive_goes_on() {
     let mut args = vec!["receive", &copy, "--create"];
     for (wanted, transfer) in [(a, whole), (b, rest)] {
         let mut sent = transfer;
-        for part in [3, 2] {
+        for is_killed in [true, false] {
             // Ends in the middle of a batch; the first time by a signal that nothing catches.
+            let end = if is_killed { sent.len() / 3 } else { sent.len() - 8192 };
             let mut command = Command::new(PUMICE);
             command.env("PUMICE_RUNTIME_DIR", drive.beside("pumice")).args(&args);
             command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
             let mut child = command.spawn().unwrap();
             let mut input = child.stdin.take().unwrap();
             // A receiver that has found an error reads no more.
-            let _ = input.write_all(&sent[..sent.len() / part]);
-            if part == 3 {
+            let _ = input.write_all(&sent[..end]);
+            if is_killed {
                 // What is in the pipe was read, but for the last batch.
                 child.kill().unwrap();
             }
@@ -179,7 +180,7 @@ fn a_killed_receive_goes_on() {
             assert!(!child.wait().unwrap().success());
             args = vec!["receive", &copy];
             let is_part = drive.pumice(&["receive", &copy, "--resume-token"]);
-            if part == 2 {
+            if !is_killed {
                 assert!(said.contains("cut off") && said.contains("--resume"), "{said}");
                 assert_eq!(is_part.code, Some(0), "{is_part:?}");
                 drive.refused(&["extract", &copy, "-"], "holds a part of a snapshot");
@@ -205,6 +206,57 @@ fn a_killed_receive_goes_on() {
         sender.compare(&copy, wanted);
     }
     drive.ok(&["check", &copy]);
+}
+
+#[test]
+fn a_receive_without_room_is_given_some_and_goes_on() {
+    let Some(sender) = Sender::new() else { return };
+    let Sender { drive, a, b } = &sender;
+    let (copy, from) = (beside(drive, "copy.pumice"), text(drive.path()));
+    let whole = text(&sender.transfer("a", None));
+    let full = ["receive", &copy, "--create", "--capacity", "48M", "--input", &whole];
+    drive.refused(&full, &format!("give the drive room with `pumice resize {copy} --capacity"));
+    drive.ok(&["resize", &copy, "--capacity", "256M"]);
+    let rest = beside(drive, "rest");
+    let receive_rest = || {
+        let token = drive.ok(&["receive", &copy, "--resume-token"]);
+        let args = ["send", &from, "--resume", token.trim(), "--output", &rest, "--force"];
+        drive.ok(&args);
+        assert!(fs::metadata(&rest).unwrap().len() < fs::metadata(&whole).unwrap().len());
+        drive.ok(&["receive", &copy, "--input", &rest]);
+    };
+    receive_rest();
+    sender.compare(&copy, a);
+    // What a part needs stays.
+    let transfer = fs::read(sender.transfer("b", Some("a"))).unwrap();
+    fs::write(&rest, &transfer[..transfer.len() - 8192]).unwrap();
+    drive.refused(&["receive", &copy, "--input", &rest], "the transfer is cut off");
+    drive.refused(&["resize", &copy, "--size", "128M"], "only the capacity can change");
+    let delete = ["snapshot", "delete", &format!("{copy}@a")];
+    drive.refused(&delete, "a part of a snapshot that was sent since a");
+    drive.refused(&["snapshot", "bookmark", &format!("{copy}@a")], "holds a part");
+    receive_rest();
+    sender.compare(&copy, b);
+    sender.compare(&format!("{copy}@a"), a);
+    drive.ok(&delete);
+    drive.ok(&["check", &copy]);
+}
+
+#[test]
+fn a_transfer_that_is_damaged_from_the_start_changes_nothing() {
+    let Some(sender) = Sender::new() else { return };
+    let whole = sender.transfer("a", None);
+    let copy = Drive::create("32M", &["--segment", "4M", "--capacity", "256M"]);
+    let path = text(copy.path());
+    let mut damaged = fs::read(&whole).unwrap();
+    damaged[3 * 4096] ^= 1;
+    fs::write(copy.beside("damaged"), damaged).unwrap();
+    let args = ["receive", &path, "--input", &beside(&copy, "damaged")];
+    copy.refused(&args, "nothing was received");
+    assert_eq!(copy.info()["size_bytes"], 32 << 20);
+    copy.refused(&["receive", &path, "--resume-token"], "its disk is whole");
+    copy.ok(&["receive", &path, "--input", &text(&whole)]);
+    sender.compare(&path, &sender.a);
 }
 
 impl Sender {

@@ -313,8 +313,15 @@ fn hazard_rows(tally: &Tally) -> [(&'static str, String); 7] {
         tally.audits
     );
     let transfers = format!(
-        "{} views read, {} diffs, {} sent while hosts wrote, {} received, {} interruptions",
-        tally.views_read, tally.diffs, tally.sends, tally.received, tally.receives_interrupted
+        "{} views read, {} diffs, {} sent while hosts wrote, {} received, {} interruptions, {} by \
+         a fault, {} for want of room",
+        tally.views_read,
+        tally.diffs,
+        tally.sends,
+        tally.received,
+        tally.receives_interrupted,
+        tally.receives_failed,
+        tally.receives_full
     );
     let clones = format!(
         "{} made, {} lives with {} requests, {} ended by a crash of the origin, {} flattened",

@@ -100,8 +100,12 @@ pub struct Tally {
     pub sends: u64,
     /// Snapshots received on another drive.
     pub received: u64,
-    /// Attempts to receive one that were cut off or crashed.
+    /// Attempts to receive one that were cut off, crashed or failed.
     pub receives_interrupted: u64,
+    /// Of them, those that a fault of the other medium ended.
+    pub receives_failed: u64,
+    /// Those that ended because the other drive was full.
+    pub receives_full: u64,
     /// Clones made of snapshots.
     pub clones: u64,
     /// Lives of clones.
@@ -243,6 +247,8 @@ impl Tally {
         self.sends += other.sends;
         self.received += other.received;
         self.receives_interrupted += other.receives_interrupted;
+        self.receives_failed += other.receives_failed;
+        self.receives_full += other.receives_full;
         self.clones += other.clones;
         self.clone_lives += other.clone_lives;
         self.clones_crashed += other.clones_crashed;

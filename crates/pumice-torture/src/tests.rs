@@ -173,10 +173,11 @@ fn snapshots_outlive_crashes() {
 #[test]
 fn snapshots_travel_while_hosts_write() {
     let weights = Weights::only(Hazard::Snapshots).and(Hazard::Transfers);
-    let tally = run_with(weights, 1..=16);
+    let tally = run_with(weights, 1..=24);
     let Tally { views_read, diffs, sends, received, receives_interrupted, .. } = tally;
     let tame = views_read < 4 || diffs == 0 || sends < 5;
     let tame = tame || received < 8 || receives_interrupted < 10;
+    let tame = tame || tally.receives_failed < 6 || tally.receives_full < 4;
     assert!(!tame, "too tame a test: {tally:?}");
 }
 

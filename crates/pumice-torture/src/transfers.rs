@@ -6,7 +6,8 @@
 //!   -> and again, from the beginning or from where the copy is, until it is there
 //! ```
 //!
-//! After each attempt the copy has all of the snapshot, or no snapshot of that name. In the end
+//! After each attempt the copy has all of the snapshot, or no snapshot of that name and a disk that
+//! is the new one below the offset that it names. A copy that is full is given room. In the end
 //! its disk and its snapshots are read whole and compared. The draws have a stream of their own:
 //! worlds without this hazard are the same as before.
 
@@ -23,13 +24,12 @@ use pumice_drive::base::seed::{Random, random};
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::codec::Codec;
 use pumice_drive::controller::{
-    Depth, Drive, OpenOptions, Partial, Receive, Send, SnapshotInfo, Spec, TransferReader, View,
-    check, create, transfer_batch_bytes,
+    Depth, Drive, OpenOptions, Partial, Receive, Resize, Send, SnapshotInfo, Spec, TransferReader,
+    View, check, create, transfer_batch_bytes,
 };
 use pumice_drive::format::TRANSFER_HEAD_BYTES;
-use pumice_drive::media::layer::FaultPlan;
+use pumice_drive::media::layer::{FaultPlan, Trigger};
 use pumice_drive::media::mem::MemMedium;
-use pumice_drive::runtime::Runtime;
 
 /// Attempts that may fail before the one that does not.
 const ATTEMPTS_MAX: u32 = 3;
@@ -89,6 +89,16 @@ enum Attempt {
     Crashed,
     /// The copy has no room.
     Full,
+    /// A fault of the copy's medium ended it.
+    Failed,
+}
+
+/// What ends an attempt to receive.
+struct End {
+    /// Bytes of the transfer that arrive.
+    at: usize,
+    crash: CrashAt,
+    faults: Option<FaultPlan>,
 }
 
 /// Sends a snapshot; calls `pause` after each part.
@@ -132,7 +142,7 @@ impl World {
                 return Ok(());
             }
         };
-        self.receiving.copy = self.receive_all(copy, transfer)?;
+        self.receiving.copy = Some(self.receive_all(copy, transfer)?);
         let copy = self.receiving.copy.as_ref();
         let newest = copy.and_then(|copy| copy.held.last()).map(|held| held.0.clone());
         self.scene.outbox.borrow_mut().newest = newest;
@@ -150,12 +160,16 @@ impl World {
             ..Spec::new(uuid::Uuid::from_u128(random.random()), size_bytes)
         };
         let geometry = full.geometry().expect("worlds are drawn within the limits");
-        let capacity_bytes = Some(geometry.capacity_bytes() * 3);
+        // Half of them have room for one snapshot, or none.
+        let capacity_bytes = Some(match random.random() {
+            true => random.random_range(11..=14) * u64::from(full.segment_bytes),
+            false => geometry.capacity_bytes() * 3,
+        });
         // The disk grows to that of the snapshot.
         let size_bytes = size_bytes - random.random_range(0..size_bytes / 8192) * 4096;
         let spec = Spec { capacity_bytes, size_bytes, ..full };
         let geometry = spec.geometry().expect("worlds are drawn within the limits");
-        let memory = MemMedium::new(geometry.medium_bytes());
+        let memory = MemMedium::new(geometry.medium_bytes() * 8);
         let runtime = self.scene.runtime.clone();
         runtime.block_on(create(&memory, &spec)).expect("memory takes every drive");
         let layers = Layers::new(memory.clone(), runtime, random.random(), FaultPlan::default());
@@ -227,35 +241,29 @@ impl World {
         })
     }
 
-    /// Receives a transfer, however often that is interrupted. Returns the copy, unless it is full.
-    fn receive_all(
-        &mut self,
-        mut copy: Copy,
-        mut transfer: Transfer,
-    ) -> Result<Option<Copy>, Mismatch> {
+    /// Receives a transfer, however often that is interrupted.
+    fn receive_all(&mut self, mut copy: Copy, mut transfer: Transfer) -> Result<Copy, Mismatch> {
         let wrong = |promised: &str, found| Mismatch { promised: promised.to_owned(), found };
         for attempt in 0.. {
-            let is_last = attempt == ATTEMPTS_MAX;
-            let (len, random) = (transfer.bytes.len(), &mut self.receiving.random);
-            let is_cut = !is_last && random.random_range(0..3) == 0;
-            let end = if is_cut { random.random_range(0..len) } else { len };
-            let crash = if is_last || is_cut { CrashAt::Never } else { draw_crash(random) };
-            let ended = self.attempt(&copy, &transfer, end, crash)?;
-            if ended == Attempt::Full {
-                return Ok(None);
-            }
+            let len = transfer.bytes.len();
+            let end = match attempt >= ATTEMPTS_MAX {
+                true => End { at: len, crash: CrashAt::Never, faults: None },
+                false => draw_end(&mut self.receiving.random, len),
+            };
+            let ended = self.attempt(&copy, &transfer, &end)?;
             if self.receiving.random.random() {
                 self.lose_power(&mut copy)?;
             }
-            let (part, infos) = self.state(&copy)?;
+            let (part, infos) = self.state(&copy, &transfer.image)?;
             let names: Vec<&str> = infos.iter().map(|info| info.name.as_str()).collect();
             let mut wanted: Vec<&str> = copy.held.iter().map(|held| held.0.as_str()).collect();
             let is_there = names.last() == Some(&transfer.name.as_str());
             wanted.extend(is_there.then_some(transfer.name.as_str()));
             let is_right = names == wanted
-                && !(is_there && (end < len || part.is_some()))
+                && !(is_there && (end.at < len || part.is_some()))
                 && (is_there || ended != Attempt::Whole);
             if !is_right {
+                let end = end.at;
                 let what = format!("{end} of {len} bytes, {ended:?}: {names:?}, {part:?}");
                 return Err(wrong("a snapshot is received at the end or not at all", what));
             }
@@ -266,13 +274,38 @@ impl World {
                 }
                 break;
             }
-            self.scene.tally.borrow_mut().receives_interrupted += 1;
+            {
+                let mut tally = self.scene.tally.borrow_mut();
+                tally.receives_interrupted += 1;
+                tally.receives_failed += u64::from(ended == Attempt::Failed);
+                tally.receives_full += u64::from(ended == Attempt::Full);
+            }
+            if ended == Attempt::Full {
+                self.give_room(&copy)?;
+            }
             self.go_on(&mut transfer, part)?;
         }
         self.scene.tally.borrow_mut().received += 1;
         copy.held.push((transfer.name, transfer.image));
         self.compare_copy(&copy)?;
-        Ok(Some(copy))
+        Ok(copy)
+    }
+
+    /// Makes a copy larger, which may hold a part only.
+    fn give_room(&mut self, copy: &Copy) -> Result<(), Mismatch> {
+        let segments = self.receiving.random.random_range(1..=8);
+        let runtime = self.scene.runtime.clone();
+        let resizing = async {
+            let drive = Drive::open(copy.layers.clone(), runtime.clock(), even_a_part()).await?;
+            let info = drive.info();
+            let more = segments * u64::from(info.segment_bytes);
+            let capacity_bytes = Some(info.capacity_bytes + more);
+            drive.resize(Resize { capacity_bytes, ..Resize::default() }).await?;
+            drive.close().await
+        };
+        let resized: Result<()> = runtime.block_on(resizing);
+        runtime.drop_tasks();
+        resized.map_err(|error| broken("the copy is given room", &error))
     }
 
     /// Sends the rest of what a copy has a part of, if the snapshots are still there; otherwise the
@@ -297,12 +330,11 @@ impl World {
         &mut self,
         copy: &Copy,
         transfer: &Transfer,
-        end: usize,
-        crash: CrashAt,
+        end: &End,
     ) -> Result<Attempt, Mismatch> {
         let runtime = self.scene.runtime.clone();
         let crash_point = Rc::new(CrashPoint::default());
-        crash_point.set(crash);
+        crash_point.set(end.crash);
         let medium = TracedMedium {
             layers: copy.layers.clone(),
             crash_point: crash_point.clone(),
@@ -313,14 +345,25 @@ impl World {
             clock: runtime.clone(),
         };
         let notes = self.receiving.random.random();
-        let bytes = &transfer.bytes[..end];
-        let receiving = receive(medium, runtime.clone(), bytes, &transfer.name, notes);
+        let (bytes, clock) = (&transfer.bytes[..end.at], runtime.clock());
+        let options = OpenOptions { partial: true, ..self.options };
+        let receiving = async {
+            let drive = Drive::open(Rc::new(medium), clock, options).await?;
+            copy.layers.set_plan(end.faults.clone().unwrap_or_default());
+            receive(&drive, bytes, &transfer.name, notes).await
+        };
         let ended = runtime.block_on(crash_point.until_crash(receiving));
         runtime.drop_tasks();
+        copy.layers.set_plan(FaultPlan::default());
+        let explains =
+            |kind| matches!(kind, ErrorKind::NoSpace | ErrorKind::Medium | ErrorKind::Poisoned);
         match ended {
             None => Ok(Attempt::Crashed),
             Some(Ok(true)) => Ok(Attempt::Whole),
             Some(Ok(false)) => Ok(Attempt::CutOff),
+            Some(Err(error)) if end.faults.is_some() && explains(error.kind()) => {
+                Ok(Attempt::Failed)
+            }
             Some(Err(error)) if error.kind() == ErrorKind::NoSpace => Ok(Attempt::Full),
             Some(Err(error)) => Err(Mismatch {
                 promised: format!("{} is received", transfer.name),
@@ -341,14 +384,33 @@ impl World {
         reopened.map_err(|error| broken("the copy opens and closes", &error))
     }
 
-    /// Returns what the copy is after an attempt.
-    fn state(&self, copy: &Copy) -> Result<(Option<Partial>, Vec<SnapshotInfo>), Mismatch> {
+    /// Returns what the copy is after an attempt. What it has a part of is compared.
+    fn state(
+        &self,
+        copy: &Copy,
+        image: &Image,
+    ) -> Result<(Option<Partial>, Vec<SnapshotInfo>), Mismatch> {
         let runtime = self.scene.runtime.clone();
-        let options = OpenOptions { read_only: true, partial: true, ..OpenOptions::default() };
-        let opening = Drive::open(copy.layers.clone(), runtime.clock(), options);
-        let state = runtime.block_on(opening).map(|drive| (drive.partial(), drive.snapshots()));
+        let options = OpenOptions { read_only: true, ..even_a_part() };
+        let mut disk = image.bytes().to_vec();
+        let looking = async {
+            let drive = Drive::open(copy.layers.clone(), runtime.clock(), options).await?;
+            let part = drive.partial();
+            let offset = part.map_or(0, |part| part.offset as usize);
+            drive.read(0, &mut disk[..offset]).await?;
+            Ok((part, drive.snapshots()))
+        };
+        let state: Result<_> = runtime.block_on(looking);
         runtime.drop_tasks();
-        state.map_err(|error| broken("the copy opens", &error))
+        let (part, infos) = state.map_err(|error| broken("the copy opens", &error))?;
+        let found = Found { bytes: &disk, unreadable: &Default::default() };
+        match image.first_wrong(&found) {
+            None => Ok((part, infos)),
+            Some(found) => {
+                let promised = format!("what was received of a snapshot is there: {part:?}");
+                Err(Mismatch { promised, found })
+            }
+        }
     }
 
     /// Reads the disk and the snapshots of a copy.
@@ -393,6 +455,27 @@ fn broken(promised: &str, error: &Error) -> Mismatch {
     Mismatch { promised: promised.to_owned(), found: error.chain() }
 }
 
+fn even_a_part() -> OpenOptions {
+    OpenOptions { partial: true, ..OpenOptions::default() }
+}
+
+/// Draws how an attempt ends, if that is not the end of the transfer, of `len` bytes.
+fn draw_end(random: &mut Random, len: usize) -> End {
+    let (often, always) = (Trigger::Probability(0.7), Trigger::Probability(1.0));
+    let none = FaultPlan::default();
+    let faults = match random.random_range(0..6) {
+        0 => Some(FaultPlan { no_space_errors: often, ..none }),
+        // A leaf of the map is read where there was data before.
+        1 | 2 => Some(FaultPlan { read_errors: always, ..none }),
+        3 => Some(FaultPlan { append_errors: Trigger::Nth(random.random_range(1..=4)), ..none }),
+        _ => None,
+    };
+    match random.random_range(0..3) {
+        0 => End { at: random.random_range(0..len), crash: CrashAt::Never, faults },
+        _ => End { at: len, crash: draw_crash(random), faults },
+    }
+}
+
 /// Draws the moment at which the copy crashes: often near the marks in its superblocks.
 fn draw_crash(random: &mut Random) -> CrashAt {
     match random.random_range(0..6) {
@@ -404,31 +487,27 @@ fn draw_crash(random: &mut Random) -> CrashAt {
     }
 }
 
-/// Receives as much as there is; returns whether that is all of it.
-async fn receive(
-    medium: TracedMedium,
-    clock: Runtime,
-    bytes: &[u8],
-    name: &str,
-    notes: bool,
-) -> Result<bool> {
-    let options = OpenOptions { partial: true, ..OpenOptions::default() };
-    let drive = Drive::open(Rc::new(medium), clock.clock(), options).await?;
+/// Receives as much as there is; returns whether that is all of it. As the program does, it notes
+/// how far it is when it ends early.
+async fn receive(drive: &Drive, bytes: &[u8], name: &str, notes: bool) -> Result<bool> {
     let Some(head) = bytes.first_chunk() else { return Ok(false) };
     let reader = TransferReader::new(head)?;
     drive.fit(reader.head(), name).await?;
-    let mut receive = Receive::begin(&drive, reader, name.to_owned()).await?;
+    let mut receive = Receive::new(drive, reader, name.to_owned());
     let mut rest = &bytes[TRANSFER_HEAD_BYTES..];
     while let Some(header) = rest.first_chunk() {
         let Some((batch, later)) = rest.split_at_checked(transfer_batch_bytes(header)?) else {
             break;
         };
-        if receive.apply(batch).await? {
+        let applied = receive.apply(batch).await;
+        if matches!(applied, Ok(true)) {
             receive.end().await?;
             return Ok(true);
         }
-        if notes {
-            receive.note().await?;
+        if notes || applied.is_err() {
+            let noted = receive.note().await;
+            applied?;
+            noted?;
         }
         rest = later;
     }

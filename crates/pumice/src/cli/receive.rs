@@ -8,6 +8,7 @@ use std::thread;
 use anyhow::{Context, Result, anyhow, bail};
 use async_channel::{Receiver, Sender, bounded};
 use pumice_drive::base::units::format_size;
+use pumice_drive::base::{Error, ErrorKind};
 use pumice_drive::codec::{Codec, FrameForm};
 use pumice_drive::controller::{
     OpenOptions, Receive, Received, SnapshotInfo, Spec, TransferReader, transfer_batch_bytes,
@@ -131,18 +132,20 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     }
     let batches = input.start()?;
     let received = runtime.block_on(receive(&runtime, &drive, reader, name, &batches, &interrupt));
-    let part = drive.partial();
+    let (part, is_medium_full) = (drive.partial(), drive.info().medium_full);
     let closed = runtime.block_on(drive.close());
     runtime.drop_tasks();
     let received = received.and_then(|received| closed.map(|()| received).map_err(Into::into));
     let (snapshot, transfer_bytes) = match received {
         Ok(Some(received)) => received,
         Ok(None) => {
-            say_error(&format!("interrupted: {}", advice(&shown, part.map(Token))));
+            say_error(&format!("interrupted: {}", advice(&shown, part.map(Token), false)));
             return Ok(Outcome::Code(2));
         }
         Err(error) => {
-            let (what, next) = (chain(&error), advice(&shown, part.map(Token)));
+            let kind = error.downcast_ref::<Error>().map(Error::kind);
+            let lacks_room = kind == Some(ErrorKind::NoSpace) && !is_medium_full;
+            let (what, next) = (chain(&error), advice(&shown, part.map(Token), lacks_room));
             bail!("{shown}: {what}: {next}");
         }
     };
@@ -157,14 +160,19 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 }
 
 /// Returns what to do after a receive that did not end.
-fn advice(path: &str, token: Option<Token>) -> String {
-    match token {
-        None => "nothing was received".to_owned(),
-        Some(token) => format!(
-            "the disk holds a part of the snapshot: `pumice send PATH --resume {token}` sends the \
-             rest, for `pumice receive {path}`"
+fn advice(path: &str, token: Option<Token>, lacks_room: bool) -> String {
+    let Some(token) = token else { return "nothing was received".to_owned() };
+    let room = match lacks_room {
+        false => String::new(),
+        true => format!(
+            "give the drive room with `pumice resize {path} --capacity SIZE` or `pumice snapshot \
+             delete`; then "
         ),
-    }
+    };
+    format!(
+        "the disk holds a part of the snapshot: {room}`pumice send PATH --resume {token}` sends \
+         the rest, for `pumice receive {path}`"
+    )
 }
 
 fn options(read_only: bool) -> OpenOptions {
@@ -242,7 +250,7 @@ async fn receive(
     interrupt: &Interrupt,
 ) -> Result<Option<(SnapshotInfo, u64)>> {
     let bar = progress::bytes(reader.head().size_bytes);
-    let mut receive = Receive::begin(drive, reader, name).await?;
+    let mut receive = Receive::new(drive, reader, name);
     let result: Result<bool> = async {
         loop {
             if interrupt.came() {

@@ -110,7 +110,9 @@ fn ask(client: Client, path: &Path, wanted: Resize) -> Result<Resized> {
 /// Resizes a drive that is not served.
 fn resize(path: &Path, wanted: Resize) -> Result<Resized> {
     let runtime = Runtime::new(Backend::Auto)?;
-    let drive = super::open::alone(&runtime, path, OpenOptions::default())?;
+    // A receive that had no room is given some.
+    let options = OpenOptions { partial: true, ..OpenOptions::default() };
+    let drive = super::open::alone(&runtime, path, options)?;
     let (watched, clock) = (drive.clone(), runtime.clone());
     runtime.spawn(async move {
         let mut shown = Descent::new();

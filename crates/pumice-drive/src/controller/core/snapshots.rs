@@ -231,14 +231,6 @@ impl Snapshots {
         self.holds > 0 && self.begun < self.held_until
     }
 
-    /// Returns the oldest snapshot that is given up before the host is refused: none that is read,
-    /// or that has clones.
-    fn oldest_that_yields(&self) -> Option<&Snapshot> {
-        let unread = self.kept.iter().filter(|kept| kept.readers == 0);
-        let unread = unread.filter(|kept| kept.entry.clones.is_empty());
-        unread.map(|kept| &kept.entry).find(|entry| entry.yields)
-    }
-
     /// Returns the list as it is when the running checkpoint is complete.
     fn next_list(&self) -> Vec<Snapshot> {
         let stays = |entry: &&Snapshot| !self.change.as_ref().is_some_and(|it| it.deletes(entry));
@@ -428,10 +420,12 @@ impl Core {
             }
             Wish::Delete(gone) => {
                 self.check_kept(gone)?;
+                self.check_no_base(gone)?;
                 self.check_unread(|watermark| gone.contains(&watermark))
             }
             Wish::Bookmark(of) => {
                 self.check_kept(&[*of])?;
+                self.check_no_base(&[*of])?;
                 self.check_unread(|watermark| watermark == *of)
             }
             Wish::RollBack(disk, is_possible) => {
@@ -454,6 +448,28 @@ impl Core {
             return Ok(());
         }
         Err(Error::new(ErrorKind::NotFound, "the snapshot was deleted meanwhile"))
+    }
+
+    /// Returns an error if a part is received onto a snapshot whose data is to go: rolling back to
+    /// it gives the part up.
+    fn check_no_base(&self, gone: &[SeqNo]) -> Result<()> {
+        let mut gone = self
+            .snapshots
+            .kept
+            .iter()
+            .map(|kept| &kept.entry)
+            .filter(|entry| gone.contains(&entry.watermark));
+        let Some(base) = gone.find(|entry| self.is_base_of_part(entry)) else { return Ok(()) };
+        let what = format!(
+            "the disk holds a part of a snapshot that was sent since {}: receive the rest, or give \
+             it up with `pumice snapshot rollback`",
+            base.name
+        );
+        Err(Error::new(ErrorKind::Busy, what))
+    }
+
+    fn is_base_of_part(&self, entry: &Snapshot) -> bool {
+        self.superblock.receiving.is_some_and(|part| part.base == Some(entry.guid))
     }
 
     /// Returns an error if a snapshot is read, or has clones, that is to go.
@@ -632,9 +648,17 @@ impl Core {
         self.wake(Wakes::PROGRESS);
     }
 
+    /// Returns the oldest snapshot that is given up before the host is refused: none that is read,
+    /// that has clones, or that a part is received onto.
+    fn oldest_that_yields(&self) -> Option<&Snapshot> {
+        let unread = self.snapshots.kept.iter().filter(|kept| kept.readers == 0);
+        let mut unread = unread.map(|kept| &kept.entry).filter(|it| it.clones.is_empty());
+        unread.find(|entry| entry.yields && !self.is_base_of_part(entry))
+    }
+
     /// Asks for the space of the oldest snapshot that yields; returns whether there is one.
     pub(super) fn ask_to_yield(&mut self) -> bool {
-        let yields = self.snapshots.oldest_that_yields().is_some();
+        let yields = self.oldest_that_yields().is_some();
         if yields && !self.checkpoints.lacks_space() {
             self.snapshots.must_yield = true;
             self.wake(Wakes::CHECKPOINTER);
@@ -646,7 +670,7 @@ impl Core {
     /// Returns the snapshot that is to be given up now.
     pub(crate) fn next_to_yield(&mut self) -> Option<Snapshot> {
         let is_wanted = std::mem::take(&mut self.snapshots.must_yield);
-        self.snapshots.oldest_that_yields().filter(|_| is_wanted).cloned()
+        self.oldest_that_yields().filter(|_| is_wanted).cloned()
     }
 
     /// Notes that a snapshot that yields was given up.

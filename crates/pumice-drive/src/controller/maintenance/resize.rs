@@ -31,7 +31,7 @@ use super::super::core::{
 use super::super::drive::Drive;
 use super::super::drive::superblocks::geometry;
 use crate::base::units::format_size;
-use crate::base::{Error, ErrorKind, Result};
+use crate::base::{Error, ErrorKind, Result, ensure};
 use crate::format::{SEGMENTS_MAX, Stream, Superblock, leaf_bytes_max};
 
 /// Properties to change; what is not given stays.
@@ -79,6 +79,15 @@ impl Drive {
     /// `Corrupt` if a segment cannot be emptied, `Busy`, `ReadOnly`, `Poisoned`, `Medium`. The
     /// drive is then unchanged and in use; after `Medium` or `Poisoned` it takes no writes.
     pub async fn resize(&self, wanted: Resize) -> Result<Resized> {
+        let grows = wanted.size_bytes.is_some_and(|bytes| bytes > self.size_bytes());
+        let what = "the disk holds a part of a snapshot, and has its size: until the rest is \
+                    received, only the capacity can change";
+        ensure(!grows || self.partial().is_none(), ErrorKind::InvalidInput, what)?;
+        self.resize_even_a_part(wanted).await
+    }
+
+    /// As [`Drive::resize`], also the disk of a part, to the size of its snapshot.
+    pub(in super::super) async fn resize_even_a_part(&self, wanted: Resize) -> Result<Resized> {
         let before = self.with_core(|core| {
             core.check_writable(0, 0)?;
             core.begin_resize()?;

@@ -128,9 +128,9 @@ impl Drive {
     /// back by garbage collection. Must run to its end, as [`Drive::create_snapshot`].
     ///
     /// # Errors
-    /// `NotFound`, `Busy` while it is read (see [`Drive::view`]), `ReadOnly`, `NoSpace`: nothing is
-    /// changed. After `Medium` or `Poisoned` the snapshot exists or does not, and the drive takes
-    /// no writes.
+    /// `NotFound`, `Busy` while it is read (see [`Drive::view`]) or the disk holds a part of what
+    /// was sent since, `ReadOnly`, `NoSpace`: nothing is changed. After `Medium` or `Poisoned` the
+    /// snapshot exists or does not, and the drive takes no writes.
     pub async fn delete_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
         let mut deleted = self.delete_snapshots(&[name]).await?;
         Ok(deleted.pop().expect("one name, one snapshot"))
@@ -157,9 +157,9 @@ impl Drive {
     /// its end, as [`Drive::create_snapshot`].
     ///
     /// # Errors
-    /// `NotFound`, `AlreadyExists` if it is one, `Corrupt` if it is damaged, `Busy` while it is
-    /// read, `ReadOnly`, `NoSpace`: nothing is changed. After `Medium` or `Poisoned` it is a
-    /// bookmark or not, and the drive takes no writes.
+    /// `NotFound`, `AlreadyExists` if it is one, `Corrupt` if it is damaged, `Busy` as for
+    /// [`Drive::delete_snapshot`], `ReadOnly`, `NoSpace`: nothing is changed. After `Medium` or
+    /// `Poisoned` it is a bookmark or not, and the drive takes no writes.
     pub async fn bookmark_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
         let info = self.snapshot_info(name)?;
         if info.is_bookmark {

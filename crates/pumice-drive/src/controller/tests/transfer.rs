@@ -1,5 +1,6 @@
 //! Goal: what is received is what was sent, whatever the target's codec and frames, wherever it
-//! was interrupted; a transfer that is not whole, or for another drive, makes no snapshot.
+//! was interrupted; a transfer that is not whole, or for another drive, makes no snapshot. A part
+//! is never less than it says.
 //! Method: a source that is overwritten, trimmed and collected between its snapshots, and targets
 //! of several kinds; disks and snapshots are compared byte by byte.
 
@@ -12,6 +13,9 @@ use crate::format::{
 };
 
 const SIZE: u64 = 12 << 20;
+
+/// Size of a disk that small drives have no room for.
+const NOISE: u64 = 32 << 20;
 
 /// A drive with snapshots, and their disks.
 struct Source {
@@ -30,6 +34,19 @@ impl Source {
         for number in 0..snapshots {
             source.go_on(&number.to_string());
         }
+        source
+    }
+
+    /// A drive with a snapshot "0" of an empty disk, and "1" of one full of noise.
+    fn of_noise(seed: u64) -> Self {
+        let mut source = Self::new(seed, small(NOISE, 24), 0);
+        let drive = source.world.open();
+        source.world.run(drive.create_snapshot(snapshots::new("0", 0xa0))).unwrap();
+        let noise = payload::noise(&mut source.random, NOISE as usize);
+        source.world.write(&drive, 0, &noise).unwrap();
+        source.world.run(drive.create_snapshot(snapshots::new("1", 0xa1))).unwrap();
+        source.world.close(drive);
+        source.disks.push(("1".into(), noise));
         source
     }
 
@@ -123,7 +140,7 @@ async fn apply(drive: &Drive, transfer: &[u8], end: usize, notes: bool) -> Resul
     let reader = TransferReader::new(head)?;
     let name = reader.head().name.clone();
     drive.fit(reader.head(), &name).await?;
-    let mut receive = Receive::begin(drive, reader, name).await?;
+    let mut receive = Receive::new(drive, reader, name);
     for batch in batches(transfer).into_iter().take(end) {
         if receive.apply(batch).await? {
             return receive.end().await;
@@ -287,7 +304,7 @@ fn a_transfer_goes_on_where_it_was_interrupted() {
             loop {
                 attempts += 1;
                 let count = batches(&transfer).len();
-                let end = random.random_range(0..=count);
+                let end = random.random_range(1..=count);
                 let result = receive(&target, &transfer, end, random.random_bool(0.5));
                 if result.is_ok() {
                     break;
@@ -305,6 +322,140 @@ fn a_transfer_goes_on_where_it_was_interrupted() {
             compare(&target, name, source.disk(name));
         }
     }
+}
+
+/// A drive on a medium that has room for a larger capacity.
+fn on_large_medium(segments: u64) -> World {
+    let world = World {
+        runtime: Runtime::simulated(),
+        memory: MemMedium::new(small(NOISE, 24).geometry().unwrap().medium_bytes()),
+        spec: small(NOISE, segments),
+        plan: FaultPlan::default(),
+        seed: 0,
+    };
+    world.run(create(&world.memory, &world.spec)).unwrap();
+    world
+}
+
+fn resize(target: &World, size_bytes: Option<u64>, segments: u64) -> Result<Resized> {
+    let capacity_bytes = small(SIZE, segments).capacity_bytes;
+    let drive = target.try_open(partial())?;
+    let resized = target.run(drive.resize(Resize { size_bytes, capacity_bytes }));
+    target.close(drive);
+    resized
+}
+
+/// What is noted is what was applied, and not what was given to be applied: the rest of the batch
+/// that failed is sent again.
+#[test]
+fn a_part_holds_all_before_its_offset_even_after_an_error() {
+    let source = Source::of_noise(16);
+    let transfer = source.send("1", None, 0);
+    let mut inside = 0;
+    for segments in 4..=6 {
+        let target = on_large_medium(segments);
+        let drive = target.try_open(partial()).unwrap();
+        let reader = TransferReader::new(transfer.first_chunk().unwrap()).unwrap();
+        let mut receive = Receive::new(&drive, reader, "1".into());
+        let mut rest = batches(&transfer).into_iter();
+        let mut before = 0;
+        let error = rest.find_map(|batch| {
+            before = receive.offset();
+            target.run(receive.apply(batch)).err()
+        });
+        assert_eq!(error.map(|error| error.kind()), Some(ErrorKind::NoSpace), "{segments}");
+        inside += u32::from(receive.offset() > before);
+        let refused = target.run(receive.apply(rest.next().unwrap()));
+        assert_eq!(kind(refused), Some(ErrorKind::InvalidInput), "a batch after a hole");
+        target.run(receive.note()).unwrap();
+        let offset = drive.partial().unwrap().offset;
+        assert!(offset > 0, "{segments}");
+        let part = target.read(&drive, 0, offset as usize).unwrap();
+        assert!(part == source.disk("1")[..part.len()], "{segments}: the disk below {offset}");
+        target.close(drive);
+        resize(&target, None, 24).unwrap();
+        receive_all(&target, &source.send("1", None, offset)).unwrap();
+        compare(&target, "1", source.disk("1"));
+    }
+    assert!(inside > 0, "too tame a test");
+}
+
+/// The batch is right but for its sums, which are looked at last.
+#[test]
+fn a_batch_that_is_refused_changes_nothing() {
+    let source = Source::new(17, small(SIZE, 24), 1);
+    let transfer = source.send("0", None, 0);
+    for at in 0..3 {
+        let target = World::new(small(SIZE / 2, 24));
+        let drive = target.try_open(partial()).unwrap();
+        let reader = TransferReader::new(transfer.first_chunk().unwrap()).unwrap();
+        let mut receive = Receive::new(&drive, reader, "0".into());
+        for (number, batch) in batches(&transfer).into_iter().enumerate() {
+            if number == at {
+                let before = (receive.offset(), receive.bytes());
+                let (header, mut wrong) = (BatchHeader::decode(batch).unwrap().0, batch.to_vec());
+                let host_bytes = header.host_bytes + 1;
+                BatchHeader { host_bytes, ..header }.encode_into(&mut wrong);
+                assert_eq!(kind(target.run(receive.apply(&wrong))), Some(ErrorKind::Corrupt));
+                target.run(receive.note()).unwrap();
+                assert_eq!((receive.offset(), receive.bytes()), before);
+                let found = (drive.partial().map(|part| part.offset), drive.size_bytes());
+                let wanted = if at == 0 { (None, SIZE / 2) } else { (Some(before.0), SIZE) };
+                assert_eq!(found, wanted, "batch {at}");
+            }
+            target.run(receive.apply(batch)).unwrap();
+        }
+        target.run(receive.end()).unwrap();
+        target.close(drive);
+        compare(&target, "0", source.disk("0"));
+    }
+}
+
+#[test]
+fn a_part_is_given_room_and_keeps_its_base() {
+    let source = Source::new(18, small(SIZE, 24), 3);
+    let target = World::new(small(SIZE, 24));
+    receive_all(&target, &source.send("0", None, 0)).unwrap();
+    receive_all(&target, &source.send("1", Some("0"), 0)).unwrap();
+    receive(&target, &source.send("2", Some("1"), 0), 2, true).unwrap_err();
+    let drive = target.try_open(partial()).unwrap();
+    let part = drive.partial();
+    assert_eq!(kind(target.run(drive.delete_snapshots(&["0", "1"]))), Some(ErrorKind::Busy));
+    assert_eq!(kind(target.run(drive.bookmark_snapshot("1"))), Some(ErrorKind::Busy));
+    target.run(drive.delete_snapshot("0")).unwrap();
+    target.close(drive);
+    let refused = resize(&target, Some(2 * SIZE), 24);
+    assert_eq!(kind(refused), Some(ErrorKind::InvalidInput), "the disk of a part");
+    for segments in [16, 20] {
+        resize(&target, Some(SIZE), segments).unwrap();
+    }
+    let drive = target.try_open(partial()).unwrap();
+    assert_eq!(drive.partial(), part);
+    target.close(drive);
+    receive_all(&target, &source.send("2", Some("1"), part.unwrap().offset)).unwrap();
+    compare(&target, "2", source.disk("2"));
+    assert_eq!(names(&target), ["1", "2"]);
+}
+
+/// To roll back to it gives the part up.
+#[test]
+fn the_base_of_a_part_does_not_yield() {
+    let source = Source::of_noise(19);
+    let target = World::new(small(NOISE, 8));
+    let drive = target.open();
+    let mut base = payload::noise(&mut random(20), 4 << 20);
+    target.write(&drive, 0, &base).unwrap();
+    let new = NewSnapshot { yields: true, ..snapshots::new("0", 0xa0) };
+    target.run(drive.create_snapshot(new)).unwrap();
+    target.close(drive);
+    base.resize(NOISE as usize, 0);
+    let error = receive_all(&target, &source.send("1", Some("0"), 0)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    assert_eq!(names(&target), ["0"]);
+    let drive = target.try_open(partial()).unwrap();
+    target.run(drive.roll_back("0", false)).unwrap();
+    target.close(drive);
+    compare(&target, "0", &base);
 }
 
 #[test]

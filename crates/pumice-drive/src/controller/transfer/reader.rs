@@ -3,7 +3,7 @@
 use super::super::log::records::{Body, Found, body_state, records};
 use super::{OFFSET, SEGMENT};
 use crate::base::units::BLOCK_BYTES;
-use crate::base::{Error, ErrorKind, Result, ensure};
+use crate::base::{Error, ErrorKind, Lba, Result, ensure};
 use crate::crypt::PLAIN;
 use crate::format::{
     BATCH_ALIGNMENT, BATCH_HEADER_BYTES, BatchHeader, Record, TRANSFER_HEAD_BYTES, TransferHead,
@@ -71,11 +71,6 @@ impl TransferReader {
         &self.head
     }
 
-    /// Returns the byte of the disk up to which it has come.
-    pub fn offset(&self) -> u64 {
-        self.next_block * BLOCK_BYTES as u64
-    }
-
     /// Returns the bytes of the transfer so far.
     pub fn bytes(&self) -> u64 {
         self.media_bytes
@@ -89,7 +84,7 @@ impl TransferReader {
     /// Checks the next batch, all of it, without a use for it.
     ///
     /// # Errors
-    /// `Corrupt`: the transfer is damaged there.
+    /// `Corrupt`: the transfer is damaged there. The next batch is still the same one.
     pub fn check(&mut self, batch: &[u8]) -> Result<()> {
         self.take(batch).map(|_| ())
     }
@@ -98,7 +93,7 @@ impl TransferReader {
     /// disk, and on it.
     ///
     /// # Errors
-    /// `Corrupt`: the transfer is damaged there.
+    /// As [`TransferReader::check`].
     pub(super) fn take<'a>(&mut self, batch: &'a [u8]) -> Result<Batch<'a>> {
         let at = self.media_bytes;
         self.take_at(batch).map_err(|error| error.at_offset(at))
@@ -121,22 +116,27 @@ impl TransferReader {
             && body.len() - (header.record_bytes as usize) < BATCH_ALIGNMENT
             && matches!(body_state(&PLAIN, &header, body), Body::Whole);
         ensure(is_possible, ErrorKind::Corrupt, DAMAGED)?;
+        let (mut next_block, mut host_bytes) = (self.next_block, self.host_bytes);
         for found in records(&PLAIN, &header, body) {
-            self.note(&found?.record)?;
+            let (lba, count) = self.blocks_of(&found?.record, next_block)?;
+            next_block = lba.0 + count;
+            host_bytes += count * BLOCK_BYTES as u64;
         }
-        self.frame_bytes += u64::from(header.record_bytes);
-        self.media_bytes += batch.len() as u64;
+        let frame_bytes = self.frame_bytes + u64::from(header.record_bytes);
+        let media_bytes = self.media_bytes + batch.len() as u64;
         let totals = (header.host_bytes, header.frame_bytes, header.media_bytes);
-        let is_sum = totals == (self.host_bytes, self.frame_bytes, self.media_bytes);
+        let is_sum = totals == (host_bytes, frame_bytes, media_bytes);
         ensure(is_sum, ErrorKind::Corrupt, "the sums of the transfer are wrong")?;
+        (self.next_block, self.host_bytes) = (next_block, host_bytes);
+        (self.frame_bytes, self.media_bytes) = (frame_bytes, media_bytes);
         self.has_ended = header.record_count == 0;
         self.seq += 1;
         self.previous_checksum = checksum;
         Ok(Batch { header, body })
     }
 
-    /// Notes the blocks of a record.
-    fn note(&mut self, record: &Record) -> Result<()> {
+    /// Returns the blocks of a record, which are on the disk and not before `next_block`.
+    fn blocks_of(&self, record: &Record, next_block: u64) -> Result<(Lba, u64)> {
         let is_possible = match *record {
             Record::Data { source_count, .. } => source_count == 0,
             Record::Fill { .. } | Record::Trim { .. } => true,
@@ -145,13 +145,11 @@ impl TransferReader {
         let (lba, count) = record.lba_range();
         let blocks = self.head.size_bytes / BLOCK_BYTES as u64;
         let is_on_disk = lba.0 <= blocks && count <= blocks - lba.0;
-        if !is_possible || !is_on_disk || lba.0 < self.next_block {
+        if !is_possible || !is_on_disk || lba.0 < next_block {
             let what = "a record of the transfer is impossible";
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
-        self.next_block = lba.0 + count;
-        self.host_bytes += count * BLOCK_BYTES as u64;
-        Ok(())
+        Ok((lba, count))
     }
 }
 

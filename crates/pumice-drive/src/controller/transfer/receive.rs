@@ -1,16 +1,17 @@
 //! Makes a snapshot of another drive out of a transfer.
 //!
 //! ```text
-//! begin: superblocks say that the disk is a part of the snapshot
 //! apply: each batch is checked, its records written as a host would write them
-//!        now and then: flush -> superblocks say how far it is
+//!        before the first record: superblocks say that the disk is a part of the snapshot
+//!        now and then, and after an error: flush -> superblocks say how far it is
 //! end:   flush -> checkpoint that is the snapshot; its superblocks say that the disk is whole
 //! ```
 //!
 //! **Power loss** leaves the disk as it was before, or marked as a part; and the snapshot with a
 //! whole disk or none. A disk that is a part is opened by who asks for it only
 //! ([`OpenOptions::partial`](crate::controller::OpenOptions)). To apply a record again changes
-//! nothing, so a transfer may begin anywhere up to the offset that the superblocks name.
+//! nothing, so a transfer may begin anywhere up to the offset that the superblocks name. That is
+//! the end of the last record that was applied: whatever ends a receive, all before it is there.
 
 use super::super::core::NewSnapshot;
 use super::super::drive::Drive;
@@ -19,7 +20,7 @@ use super::super::maintenance::{Resize, SnapshotInfo};
 use super::super::operations::Differences;
 use super::reader::TransferReader;
 use crate::base::units::{BLOCK_BYTES, buffer_bytes};
-use crate::base::{Error, ErrorKind, Result};
+use crate::base::{Error, ErrorKind, Result, ensure};
 use crate::codec::{Codec, Decompressor, Encoding, FrameForm};
 use crate::format::{FRAME_BLOCKS_MAX, Receiving, Record, TransferHead};
 
@@ -48,6 +49,10 @@ pub struct Receive<'a> {
     frame: Vec<u8>,
     /// Whether frames of the sender's codec are kept as they are.
     keeps_frames: bool,
+    /// The byte of the disk up to which records were applied.
+    offset: u64,
+    /// Whether a batch was not applied as a whole: what follows it would leave a hole.
+    has_failed: bool,
     /// Bytes of the transfer that the superblocks know of.
     noted_bytes: u64,
 }
@@ -132,53 +137,48 @@ impl Drive {
 }
 
 impl<'a> Receive<'a> {
-    /// Begins to receive onto a drive that [`Drive::fit`] has found fit: marks the disk as a part
-    /// of the snapshot, durably, and enlarges it if the snapshot's is larger. The snapshot will be
-    /// named `name`.
-    ///
-    /// # Errors
-    /// `NoSpace`, `Poisoned`, `Medium`.
-    pub async fn begin(drive: &'a Drive, reader: TransferReader, name: String) -> Result<Self> {
+    /// Receives onto a drive that [`Drive::fit`] has found fit. The snapshot will be named `name`.
+    /// Nothing is changed yet.
+    pub fn new(drive: &'a Drive, reader: TransferReader, name: String) -> Self {
         let head = reader.head();
-        if drive.partial().is_none() {
-            drive.note_receiving(head, head.start).await?;
-        }
-        if head.size_bytes > drive.size_bytes() {
-            let size_bytes = Some(head.size_bytes);
-            drive.resize(Resize { size_bytes, capacity_bytes: None }).await?;
-        }
         let codec = Codec::from_format(head.codec, head.codec_level);
         let has_block_frames = drive.core().superblock().has_block_frames;
         let keeps_frames = drive.codec.get() == codec && has_block_frames == head.has_block_frames;
         let frame = vec![0; usize::from(FRAME_BLOCKS_MAX) * BLOCK_BYTES];
         let decompressor = Decompressor::new();
-        let noted_bytes = reader.bytes();
-        Ok(Self { drive, reader, name, decompressor, frame, keeps_frames, noted_bytes })
+        let (offset, noted_bytes) = (head.start, reader.bytes());
+        Self {
+            drive,
+            reader,
+            name,
+            decompressor,
+            frame,
+            keeps_frames,
+            offset,
+            has_failed: false,
+            noted_bytes,
+        }
     }
 
-    /// Applies the next batch. Returns whether it was the end.
+    /// Applies the next batch. Returns whether it was the end. When the first one is found right,
+    /// the disk is marked as a part of the snapshot, durably, and enlarged to its size.
     ///
     /// # Errors
     /// `Corrupt` if the transfer is damaged: nothing of the batch was applied, or, if a frame does
-    /// not decode, what precedes it was. As [`Drive::write`] otherwise.
+    /// not decode, what precedes it was. As [`Drive::write`] otherwise. `InvalidInput` after a
+    /// batch that was not applied as a whole.
     pub async fn apply(&mut self, batch: &[u8]) -> Result<bool> {
+        let what = "the transfer has failed: what follows would leave a hole";
+        ensure(!self.has_failed, ErrorKind::InvalidInput, what)?;
         let batch = self.reader.take(batch)?;
+        self.has_failed = true;
+        self.mark().await?;
         for found in batch.records() {
-            let frame = &mut self.frame;
-            match found.record {
-                Record::Data { .. } => {
-                    let (encoding, raw) = decode(&mut self.decompressor, &found, frame)?;
-                    let (lba, _) = found.record.lba_range();
-                    let form = self.drive.form;
-                    if self.keeps_frames && is_of(encoding, self.drive.codec.get(), form) {
-                        self.drive.write_encoded(lba, raw, encoding, found.payload()).await?;
-                    } else {
-                        self.drive.write(lba.0 * BLOCK_BYTES as u64, raw, false).await?;
-                    }
-                }
-                record => self.drive.append_uniform(&record).await?,
-            }
+            self.apply_record(&found).await?;
+            let (lba, count) = found.record.lba_range();
+            self.offset = (lba.0 + count) * BLOCK_BYTES as u64;
         }
+        self.has_failed = false;
         // What long trims have left to do.
         self.drive.with_core(|core| core.reap());
         if self.reader.bytes() - self.noted_bytes >= NOTE_BYTES {
@@ -187,26 +187,52 @@ impl<'a> Receive<'a> {
         Ok(self.reader.has_ended())
     }
 
-    /// Returns the byte of the disk up to which the transfer was applied.
-    pub fn offset(&self) -> u64 {
-        self.reader.offset()
+    /// Marks the disk as a part of the snapshot and enlarges it, unless that was done.
+    async fn mark(&self) -> Result<()> {
+        let (drive, head) = (self.drive, self.reader.head());
+        if drive.partial().is_none() {
+            drive.note_receiving(head, head.start).await?;
+        }
+        if head.size_bytes > drive.size_bytes() {
+            let size_bytes = Some(head.size_bytes);
+            drive.resize_even_a_part(Resize { size_bytes, capacity_bytes: None }).await?;
+        }
+        Ok(())
     }
 
-    /// Returns the bytes of the transfer that were applied.
+    async fn apply_record(&mut self, found: &Found<'_>) -> Result<()> {
+        let Record::Data { .. } = found.record else {
+            return self.drive.append_uniform(&found.record).await;
+        };
+        let (encoding, raw) = decode(&mut self.decompressor, found, &mut self.frame)?;
+        let (lba, _) = found.record.lba_range();
+        if self.keeps_frames && is_of(encoding, self.drive.codec.get(), self.drive.form) {
+            self.drive.write_encoded(lba, raw, encoding, found.payload()).await
+        } else {
+            self.drive.write(lba.0 * BLOCK_BYTES as u64, raw, false).await
+        }
+    }
+
+    /// Returns the byte of the disk up to which the transfer was applied.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Returns the bytes of the batches so far.
     pub fn bytes(&self) -> u64 {
         self.reader.bytes()
     }
 
-    /// Makes what was applied durable and notes how far it is.
+    /// Makes what was applied durable and notes how far it is, also after an error. Before the
+    /// first batch there is nothing to note.
     ///
     /// # Errors
     /// `Poisoned`, `Medium`, `NoSpace`.
     pub async fn note(&mut self) -> Result<()> {
         self.drive.flush().await?;
-        let offset = self.reader.offset();
         // A transfer that is sent again may have begun before what is there.
-        if self.drive.partial().is_none_or(|part| part.offset < offset) {
-            self.drive.note_receiving(self.reader.head(), offset).await?;
+        if self.drive.partial().is_some_and(|part| part.offset < self.offset) {
+            self.drive.note_receiving(self.reader.head(), self.offset).await?;
         }
         self.noted_bytes = self.reader.bytes();
         Ok(())
@@ -218,10 +244,8 @@ impl<'a> Receive<'a> {
     /// # Errors
     /// `InvalidInput` before the end; as [`Drive::create_snapshot`].
     pub async fn end(self) -> Result<SnapshotInfo> {
-        if !self.reader.has_ended() {
-            let what = "the transfer has not ended";
-            return Err(Error::new(ErrorKind::InvalidInput, what));
-        }
+        let is_whole = self.reader.has_ended() && !self.has_failed;
+        ensure(is_whole, ErrorKind::InvalidInput, "the transfer has not ended")?;
         let TransferHead { snapshot: guid, created_seconds, .. } = *self.reader.head();
         let new = NewSnapshot { name: self.name, guid, created_seconds, yields: false };
         self.drive.create_snapshot(new).await

@@ -5,10 +5,10 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use uuid::Uuid;
 
-use super::{change, list, request};
+use super::{change, change_even_a_part, list, request};
 use crate::cli::origin;
 use crate::control::{self, Request};
-use pumice_drive::controller::{Origin, RegisteredClone, SnapshotInfo};
+use pumice_drive::controller::{Drive, Origin, RegisteredClone, SnapshotInfo};
 use pumice_drive::runtime::{Backend, Runtime};
 
 /// Returns a snapshot of a drive by its name.
@@ -44,7 +44,8 @@ pub(crate) fn forget(path: &Path, clone: Uuid) -> Result<()> {
     if control::connect(path)?.is_some() {
         request(path, &Request::ForgetClone { drive: clone })?;
     } else {
-        change(path, async |drive| drive.forget_clone(clone).await.map(|_| Vec::new()))?;
+        let forgetting = async |drive: &Drive| drive.forget_clone(clone).await.map(|_| Vec::new());
+        change_even_a_part(path, forgetting)?;
     }
     Ok(())
 }

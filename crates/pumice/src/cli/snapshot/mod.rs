@@ -352,8 +352,7 @@ fn roll_back_served(
 fn roll_back_closed(path: &Path, name: &str, deletes_newer: bool) -> Result<RolledBack> {
     let mut deleted = Vec::new();
     // What was received of another snapshot is given up with it.
-    let options = OpenOptions { partial: true, ..OpenOptions::default() };
-    let rolled = with(path, options, async |drive| {
+    let rolled = change_even_a_part(path, async |drive| {
         let all = drive.snapshots();
         let info = drive.roll_back(name, deletes_newer).await.map_err(advise_newer)?;
         deleted = all.into_iter().filter(|it| it.sequence > info.sequence).collect();
@@ -393,7 +392,7 @@ fn delete(path: &Path, names: &[String]) -> Result<Vec<SnapshotInfo>> {
 fn delete_only(path: &Path, names: &[String]) -> Result<Vec<SnapshotInfo>> {
     if control::connect(path)?.is_none() {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        return change(path, async |drive| drive.delete_snapshots(&names).await);
+        return change_even_a_part(path, async |drive| drive.delete_snapshots(&names).await);
     }
     let (mut deleted, mut part, mut bytes) = (Vec::new(), Vec::new(), 0);
     for name in names {
@@ -501,6 +500,14 @@ fn change(
     work: impl AsyncFnOnce(&Drive) -> pumice_drive::base::Result<Vec<SnapshotInfo>>,
 ) -> Result<Vec<SnapshotInfo>> {
     with(path, OpenOptions::default(), work)
+}
+
+/// As [`change`], also if the disk holds a part of a snapshot: the drive still has the others.
+fn change_even_a_part(
+    path: &Path,
+    work: impl AsyncFnOnce(&Drive) -> pumice_drive::base::Result<Vec<SnapshotInfo>>,
+) -> Result<Vec<SnapshotInfo>> {
+    with(path, OpenOptions { partial: true, ..OpenOptions::default() }, work)
 }
 
 fn with(
