@@ -266,7 +266,8 @@ Root = structure("Root", """
     magic 8s, epoch I, segment_count I, watermark Q, watermark_checksum Q, host_bytes Q,
     frame_bytes Q, media_bytes Q, size_bytes Q, mapped_blocks Q, tails 48s, page_count I,
     dropped_count I, opened_count H, forward_lists H, page_lists I, tables I, dropped_lists I,
-    moved_bytes Q, lost_leaves I, snapshot_lists H, retained_lists H""")
+    moved_bytes Q, lost_leaves I, snapshot_lists H, retained_lists H, lost_until Q,
+    lost_pieces H, reserved 6s, rolled_back Q""")
 Tail = structure("Tail", "generation Q, segment I, used I")
 TableEntry = structure("TableEntry", """
     generation Q, last_seq Q, age Q, live_bytes I, stream B, state B, reserved H""")
@@ -291,7 +292,7 @@ RootPlace = namedtuple("RootPlace", "segment offset record_bytes generation chec
 Position = namedtuple("Position", "generation segment offset started")
 
 assert (Superblock.bytes, SegmentHeader.bytes, BatchHeader.bytes) == (4096, 4096, HEADER)
-assert (RecordHeader.bytes, Root.bytes, TableEntry.bytes) == (RECORD, 160, 32)
+assert (RecordHeader.bytes, Root.bytes, TableEntry.bytes) == (RECORD, 184, 32)
 assert (Snapshot.bytes, Forwards.bytes, Forward.bytes) == (384, 32, 32)
 
 

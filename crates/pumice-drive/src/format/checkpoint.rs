@@ -55,7 +55,7 @@ const _: () = assert!(
 );
 
 layout! {
-    struct RootLayout: 160 {
+    struct RootLayout: 184 {
         magic: [u8; 8],
         epoch: U32,
         segment_count: U32,
@@ -78,6 +78,10 @@ layout! {
         lost_leaves: U32,
         snapshot_lists: U16,
         retained_lists: U16,
+        lost_until: U64,
+        lost_pieces: U16,
+        reserved: [u8; 6],
+        rolled_back: U64,
     }
 }
 
@@ -206,6 +210,14 @@ pub struct Root {
     /// Pieces of the forwarding tables, which are written only when they change. Only those of the
     /// newest root count: a snapshot needs none of those that its own root names.
     pub forward_lists: Vec<MetadataAddress>,
+    /// The first of those pieces that could not be read, which stay named: what they say is needed
+    /// by snapshots up to [`Root::lost_until`].
+    pub lost_pieces: u16,
+    /// The last batch of the newest snapshot when one of them could not be read first; 0 without.
+    pub lost_until: SeqNo,
+    /// The last batch before the disk last became that of a snapshot; 0 if it never did. A replay
+    /// from an older checkpoint goes on as if it had not.
+    pub rolled_back: SeqNo,
 }
 
 impl Root {
@@ -297,6 +309,9 @@ impl Root {
         layout.dropped_lists = count(self.dropped_lists.len());
         layout.snapshot_lists = short(self.snapshot_lists.len());
         layout.retained_lists = short(self.retained_lists.len());
+        layout.lost_pieces = self.lost_pieces.into();
+        layout.lost_until = self.lost_until.0.into();
+        layout.rolled_back = self.rolled_back.0.into();
         let mut bytes = layout.as_bytes().to_vec();
         for &OpenedSegment { segment, generation, stream } in &self.opened_segments {
             bytes.extend(encode_tail(generation, segment.0, stream as u32).as_bytes());
@@ -334,6 +349,8 @@ impl Root {
                 .map(|count| usize::from(count.get()));
         let lists = [pages, tables, dropped, snapshots, retained, forwards];
         let is_right = layout.magic == MAGIC
+            && layout.reserved == [0; 6]
+            && usize::from(layout.lost_pieces.get()) <= forwards
             && layout.watermark.get() < SEQ_END
             && addresses.len() as u64 == lists.iter().map(|&list| list as u64 * 8).sum::<u64>();
         if !is_right {
@@ -377,6 +394,9 @@ impl Root {
             snapshot_lists,
             retained_lists,
             forward_lists,
+            lost_pieces: layout.lost_pieces.get(),
+            lost_until: SeqNo(layout.lost_until.get()),
+            rolled_back: SeqNo(layout.rolled_back.get()),
         })
     }
 }
@@ -535,6 +555,9 @@ mod tests {
             snapshot_lists: vec![address(7)],
             retained_lists: vec![address(8), address(9)],
             forward_lists: vec![address(10)],
+            lost_pieces: 1,
+            lost_until: SeqNo(7),
+            rolled_back: SeqNo(5),
         }
     }
 

@@ -256,6 +256,9 @@ impl Core {
             snapshot_lists: Vec::new(),
             retained_lists: Vec::new(),
             forward_lists: Vec::new(),
+            lost_pieces: 0,
+            lost_until: SeqNo(0),
+            rolled_back: self.snapshots().rolled_back(),
         };
         let (table, dropped) = (self.space.table(), dropped.collect());
         assert_eq!(table.len(), root.segment_count as usize, "a checkpoint has all segments");

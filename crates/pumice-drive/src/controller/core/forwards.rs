@@ -149,6 +149,10 @@ pub(crate) struct Forwards {
     /// The entries by where they lead to.
     leads: BTreeSet<Lead>,
     entry_count: usize,
+    /// Pieces that cannot be read. It is not known which tables they are of, nor where they lead.
+    lost: Vec<MetadataAddress>,
+    /// The last batch of the newest snapshot that may need one of them.
+    lost_until: SeqNo,
     /// Pieces that the newest checkpoint names and the next one will not.
     superseded: Vec<MetadataAddress>,
     running: Option<Running>,
@@ -194,6 +198,23 @@ impl Forwards {
             }
         }
         Ok(forwards)
+    }
+
+    /// Notes pieces that cannot be read, which snapshots up to batch `until` may need.
+    pub(crate) fn set_lost(&mut self, pieces: Vec<MetadataAddress>, until: SeqNo) {
+        (self.lost, self.lost_until) = (pieces, until);
+    }
+
+    /// Returns the number of pieces that cannot be read, and the last batch of the newest snapshot
+    /// that may need one of them.
+    pub(crate) fn lost(&self) -> (u16, SeqNo) {
+        let count = u16::try_from(self.lost.len()).expect("a root names them");
+        (count, self.lost_until)
+    }
+
+    /// Returns whether a snapshot may need what cannot be read.
+    pub(crate) fn may_lack(&self, entry: &Snapshot) -> bool {
+        !self.lost.is_empty() && !entry.is_bookmark && entry.watermark <= self.lost_until
     }
 
     /// Returns what a snapshot is read by, wherever that is done. These tables are not written, and
@@ -386,6 +407,10 @@ impl Forwards {
             stays
         });
         self.entry_count = self.tables.values().map(|table| table.entries.len()).sum();
+        if watermarks.first().is_none_or(|&oldest| oldest > self.lost_until) {
+            self.superseded.append(&mut self.lost);
+            self.lost_until = SeqNo(0);
+        }
     }
 
     /// Returns the bytes that the tables take in memory, about.
@@ -412,7 +437,7 @@ impl Forwards {
     /// Returns every piece that is live while no checkpoint is being written.
     pub(crate) fn metadata(&self) -> impl Iterator<Item = MetadataAddress> {
         let pieces = self.tables.values().flat_map(|table| table.pieces.iter().copied());
-        pieces.chain(self.superseded_addresses())
+        pieces.chain(self.lost.iter().copied()).chain(self.superseded_addresses())
     }
 
     /// Returns the pieces that the newest checkpoint names and the next one will not.
@@ -464,7 +489,7 @@ impl Forwards {
         let all = running.flat_map(|running| {
             running.clean.iter().chain(running.written.values().flatten()).copied()
         });
-        all.collect()
+        self.lost.iter().copied().chain(all).collect()
     }
 
     /// Ends the running checkpoint; returns the pieces that only the one before named.

@@ -35,12 +35,17 @@ impl Core {
         self.fix_retained();
     }
 
+    /// Sets the last batch before the disk last became that of a snapshot, from a checkpoint.
+    pub(crate) fn set_rolled_back(&mut self, last: SeqNo) {
+        self.snapshots.set_rolled_back(last);
+    }
+
     /// Makes the disk what a snapshot has, in memory: the map is the snapshot's, and the frames
     /// that were live then are live again. What else the newest checkpoint names stays until this
     /// one is complete.
     pub(super) fn roll_back_to(&mut self, disk: KeptDisk) {
         self.needs_changed();
-        self.snapshots.begin_rollback(disk.watermark);
+        self.snapshots.begin_rollback(disk.watermark, self.log.sealed_seq());
         let KeptDisk { watermark, mut map, space, lost_leaves, copies } = disk;
         let mut before: HashSet<u64> =
             self.map.superseded_addresses().map(|place| place.pack()).collect();

@@ -132,8 +132,8 @@ pub(crate) struct Snapshots {
     given_up: u64,
     /// Whether it is known, as far as it can be, what they hold of each segment.
     is_measured: bool,
-    /// How often the disk became that of one since the opening.
-    rolled_back: u64,
+    /// The last batch before the disk last became that of one; 0 if it never did.
+    rolled_back: SeqNo,
 }
 
 impl Snapshots {
@@ -197,10 +197,10 @@ impl Snapshots {
         self.begun
     }
 
-    /// Notes that the disk is that of a snapshot from now on.
-    pub(super) fn begin_rollback(&mut self, watermark: SeqNo) {
+    /// Notes that the disk is that of a snapshot from now on, after batch `last`.
+    pub(super) fn begin_rollback(&mut self, watermark: SeqNo, last: SeqNo) {
         assert!(self.change.is_none(), "one checkpoint at a time changes snapshots");
-        self.rolled_back += 1;
+        self.rolled_back = last;
         self.change = Some(Change::RollBack(watermark));
     }
 
@@ -209,8 +209,13 @@ impl Snapshots {
         self.creating > 0
     }
 
-    /// Returns how often the disk became that of a snapshot since the opening.
-    pub(crate) fn rolled_back(&self) -> u64 {
+    /// Sets the last batch before the disk last became that of a snapshot.
+    pub(super) fn set_rolled_back(&mut self, last: SeqNo) {
+        self.rolled_back = last;
+    }
+
+    /// Returns the last batch before the disk last became that of a snapshot; 0 if it never did.
+    pub(crate) fn rolled_back(&self) -> SeqNo {
         self.rolled_back
     }
 

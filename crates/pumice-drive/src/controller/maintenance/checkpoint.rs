@@ -178,6 +178,7 @@ impl Drive {
     async fn write_lists(&self, begun: Begun, lists: &mut Vec<MetadataAddress>) -> Result<Root> {
         let Begun { mut root, table, dropped, snapshots, forwards } = begun;
         root.forward_lists = self.write_forwards(&forwards).await?;
+        (root.lost_pieces, root.lost_until) = self.core().forwards().lost();
         let pages: Vec<_> = self.core().map().page_addresses().collect();
         root.page_count = count(&pages);
         root.dropped_count = count(&dropped);

@@ -41,7 +41,7 @@ use super::drive::Drive;
 use super::drive::superblocks::{self, StoredSuperblock, geometry};
 use super::inspect::{Extract, Extracted, Problem};
 use super::options::OpenOptions;
-use super::recovery::Limits;
+use super::recovery::{Limits, Reader};
 use crate::base::clock::AnyClock;
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorKind, Result, SeqNo};
@@ -205,9 +205,11 @@ impl Identity {
 pub enum Way {
     /// The drive opens as it is.
     Superblock,
-    /// A checkpoint and the log after it: the disk is as it was.
+    /// A checkpoint and the log after it: the disk is as it was, if there are no
+    /// [`Wreck::problems`].
     Checkpoint,
-    /// The whole log from its first batch: the disk is as it was.
+    /// The whole log from its first batch: the disk is as it was, if there are no
+    /// [`Wreck::problems`].
     Log,
     /// The records of all segments: see [`Wreck::problems`] for what they do not show.
     Records,
@@ -217,7 +219,8 @@ pub enum Way {
 pub struct Wreck(Inside, Way);
 
 enum Inside {
-    Drive(Box<Drive>),
+    /// With what the log does not show.
+    Drive(Box<Drive>, Vec<Problem>),
     Records(Box<Salvage>),
 }
 
@@ -250,23 +253,30 @@ impl Wreck {
         if let Some(stored) = identity.superblock.clone() {
             durable = stored.superblock.watermark;
             if let Some(drive) = attempt(stored).await {
-                return Ok(Self(Inside::Drive(Box::new(drive)), Way::Superblock));
+                return Ok(Self(Inside::Drive(Box::new(drive), Vec::new()), Way::Superblock));
             }
         }
-        let survey = Survey::of(&*medium, &identity, durable).await;
+        let mut survey = Survey::of(&*medium, &identity, durable).await;
+        let rolled_back = last_rollback(&*medium, &identity, &survey).await;
+        let from = |seq| (seq <= rolled_back && rolled_back > SeqNo(0)).then(over_a_rollback);
         for &(seq, root) in &survey.roots {
             // A root counts only if all before it is there: its leaves are.
             let watermark = survey.watermark.max(seq);
             let superblock = identity.superblock_for(Some(root), watermark);
             if let Some(drive) = attempt(guess(superblock)).await {
-                return Ok(Self(Inside::Drive(Box::new(drive)), Way::Checkpoint));
+                let problems = from(seq).into_iter().collect();
+                return Ok(Self(Inside::Drive(Box::new(drive), problems), Way::Checkpoint));
             }
         }
         if survey.has_first_batch() {
             let superblock = identity.superblock_for(None, survey.watermark);
             if let Some(drive) = attempt(guess(superblock)).await {
-                return Ok(Self(Inside::Drive(Box::new(drive)), Way::Log));
+                let problems = from(SeqNo(0)).into_iter().collect();
+                return Ok(Self(Inside::Drive(Box::new(drive), problems), Way::Log));
             }
+        }
+        if let Some(Problem { what, .. }) = from(SeqNo(0)) {
+            survey.add_problem(None, what);
         }
         let salvage = Salvage::new(medium, identity, survey);
         Ok(Self(Inside::Records(Box::new(salvage)), Way::Records))
@@ -281,16 +291,17 @@ impl Wreck {
     pub fn parts(&mut self) -> Parts<'_> {
         match &mut self.0 {
             // A clone is made of it, with the same origin.
-            Inside::Drive(drive) => Parts::Drive(Extract::of_itself(drive)),
+            Inside::Drive(drive, _) => Parts::Drive(Extract::of_itself(drive)),
             Inside::Records(salvage) => Parts::Records(PartsOfRecords(salvage)),
         }
     }
 
-    /// Returns damage that may have cost more than the blocks reported as lost, and the number of
-    /// all problems. Known when all parts have been returned.
+    /// Returns damage that may have cost more than the blocks reported as lost, and what the log
+    /// does not show, such as a rollback; and the number of all problems. Known when all parts have
+    /// been returned.
     pub fn problems(&self) -> (&[Problem], u64) {
         match &self.0 {
-            Inside::Drive(_) => (&[], 0),
+            Inside::Drive(_, problems) => (problems, problems.len() as u64),
             Inside::Records(salvage) => (&salvage.survey.problems, salvage.survey.problem_count),
         }
     }
@@ -300,7 +311,7 @@ impl Wreck {
     /// parts have been returned.
     pub fn doubtful_blocks(&self) -> u64 {
         match &self.0 {
-            Inside::Drive(_) => 0,
+            Inside::Drive(..) => 0,
             Inside::Records(salvage) => salvage.doubtful_blocks,
         }
     }
@@ -310,7 +321,7 @@ impl Wreck {
     /// that they held.
     pub fn missing_batches(&self) -> Vec<(u64, u64)> {
         match &self.0 {
-            Inside::Drive(_) => Vec::new(),
+            Inside::Drive(..) => Vec::new(),
             Inside::Records(salvage) => salvage.survey.missing(),
         }
     }
@@ -319,7 +330,7 @@ impl Wreck {
     /// filled with one byte.
     pub fn has_missing_batches(&self) -> bool {
         match &self.0 {
-            Inside::Drive(_) => false,
+            Inside::Drive(..) => false,
             Inside::Records(salvage) => salvage.survey.last_missing() > SeqNo(0),
         }
     }
@@ -328,7 +339,7 @@ impl Wreck {
     /// flushed.
     pub fn has_cut_batches(&self) -> bool {
         match &self.0 {
-            Inside::Drive(_) => false,
+            Inside::Drive(..) => false,
             Inside::Records(salvage) => salvage.survey.has_batches_after_the_end(),
         }
     }
@@ -373,6 +384,24 @@ async fn try_open(
         next = drive.core().map().next_mapped_leaf(leaf + 1);
     }
     Some(drive)
+}
+
+/// Returns the last batch before the disk last became that of a snapshot, as the newest checkpoint
+/// that can be read says; 0 if it never did.
+async fn last_rollback(medium: &dyn AnyMedium, identity: &Identity, survey: &Survey) -> SeqNo {
+    for &(seq, place) in &survey.roots {
+        let superblock = identity.superblock_for(Some(place), seq);
+        if let Ok(root) = Reader::new(medium, &superblock).any_root(&place).await {
+            return root.rolled_back;
+        }
+    }
+    SeqNo(0)
+}
+
+fn over_a_rollback() -> Problem {
+    let what = "the disk was rolled back to a snapshot, and what is left does not show that: \
+                blocks may hold what was written before";
+    Problem { what: what.to_owned(), segment: None, lba: None, lba_count: None }
 }
 
 fn say_refused(error: &Error) {

@@ -157,7 +157,7 @@ impl Survey {
             }
         }
         if newest.is_some() {
-            self.add_problem(segment, "the segment's header is damaged".into());
+            self.add_problem(Some(segment), "the segment's header is damaged".into());
         }
         newest
     }
@@ -186,7 +186,7 @@ impl Survey {
                          after it held is unknown, and what is recovered of them may be older",
                         header.seq
                     );
-                    self.add_problem(segment, what);
+                    self.add_problem(Some(segment), what);
                     break;
                 };
                 if let Record::Meta { kind: MetaKind::Root, payload_checksum, .. } = found.record {
@@ -203,14 +203,15 @@ impl Survey {
                  is recovered of them may be older",
                 scan.skipped_bytes
             );
-            self.add_problem(segment, what);
+            self.add_problem(Some(segment), what);
         }
     }
 
-    fn add_problem(&mut self, segment: SegmentId, what: String) {
+    /// Adds what was found, in a segment or in all of them.
+    pub(super) fn add_problem(&mut self, segment: Option<SegmentId>, what: String) {
         self.problem_count += 1;
         if self.problems.len() < PROBLEMS_LISTED_MAX {
-            let segment = Some(segment.0);
+            let segment = segment.map(|segment| segment.0);
             self.problems.push(Problem { what, segment, lba: None, lba_count: None });
         }
     }

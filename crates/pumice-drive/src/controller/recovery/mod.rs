@@ -182,6 +182,7 @@ async fn checkpointed(
     let tails = tails_of(&root);
     let mut core = Core::new(superblock, settings, Restored { map, space, newest, tails });
     core.set_lost_leaves(root.lost_leaves);
+    core.set_rolled_back(root.rolled_back);
     Ok(Checkpointed { root: Some(root), core })
 }
 

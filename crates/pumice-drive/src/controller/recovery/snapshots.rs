@@ -34,37 +34,27 @@ impl Reader<'_> {
             let what = "the drive has more snapshots than fit in memory";
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
-        // A damaged table is one of some snapshots, and it is not known of which.
-        let forwards = match self.forwards(root, space).await {
-            Err(error) if error.kind() == ErrorKind::Corrupt => Err(error),
-            forwards => Ok(forwards?),
-        };
-        let moved = forwards.as_ref();
-        let nothing = Forwards::default();
-        let of_kept = &self.for_kept(moved.unwrap_or(&nothing));
+        let newest_taken = entries.last().map_or(SeqNo(0), |entry| entry.watermark);
+        let forwards = self.forwards(root, space, newest_taken).await?;
+        let moved = &forwards;
+        let of_kept = &self.for_kept(moved);
         let read = entries.into_iter().map(async |mut entry| {
             let place = *entry.root.get_or_insert(*newest);
             let (watermark, retained) = (entry.watermark, SegmentSet::default());
-            let named = match moved {
-                Ok(moved) => of_kept.named(&entry, &place, space).await.and_then(|named| {
-                    let is_lost = |segment: SegmentId| {
-                        space.is_free(segment) && !moved.is_emptied(segment, watermark)
-                    };
-                    let lost = named.iter().find(|&segment| is_lost(segment));
-                    match lost {
-                        None => Ok(named),
-                        Some(segment) => {
-                            let what = "a snapshot needs a segment that is free";
-                            Err(Error::new(ErrorKind::Corrupt, what).in_segment(segment))
-                        }
-                    }
-                }),
-                Err(error) => {
-                    let what = "a table of what was moved is damaged";
-                    let error = error.chain().to_string();
-                    Err(Error::new(ErrorKind::Corrupt, format!("{what}: {error}")))
+            let named = of_kept.named(&entry, &place, space).await.and_then(|named| {
+                let corrupt = |what| Error::new(ErrorKind::Corrupt, what);
+                if moved.may_lack(&entry) {
+                    return Err(corrupt("a table of what was moved is damaged"));
                 }
-            };
+                let is_lost = |segment: SegmentId| {
+                    space.is_free(segment) && !moved.is_emptied(segment, watermark)
+                };
+                if let Some(segment) = named.iter().find(|&segment| is_lost(segment)) {
+                    let what = "a snapshot needs a segment that is free";
+                    return Err(corrupt(what).in_segment(segment));
+                }
+                Ok(named)
+            });
             match named {
                 Ok(named) => Kept { entry, named, retained, damage: None, readers: 0 },
                 Err(error) => {
@@ -84,7 +74,7 @@ impl Reader<'_> {
         });
         let kept = iter(read).buffered(READS_AT_ONCE).collect().await;
         self.take_up(of_kept);
-        Ok((kept, forwards.unwrap_or_default()))
+        Ok((kept, forwards))
     }
 
     async fn snapshot_list(&self, root: &Root, space: &Space) -> Result<Vec<Snapshot>> {
@@ -156,7 +146,8 @@ impl Reader<'_> {
         };
         let mut found = entries.remove(at);
         found.root.get_or_insert(*newest);
-        let mut forwards = self.forwards(&root, &checkpoint.space).await?;
+        let newest_taken = entries.last().map_or(found.watermark, |entry| entry.watermark);
+        let mut forwards = self.forwards(&root, &checkpoint.space, newest_taken).await?;
         if found.is_bookmark {
             // What others need leads to what is there; the rest may lead anywhere.
             forwards.prune(entries.iter().chain([&found]), |_, _| true);

@@ -14,15 +14,15 @@ use crate::base::seed::{Random, random};
 
 /// A page of the database, which does not compress.
 const PAGE: u64 = 2 * BLOCK;
-const PAGES: u64 = 2048;
+pub(super) const PAGES: u64 = 2048;
 /// Pages that are written between two snapshots: 5 % of them, four of five in a fifth.
 const WRITES: u64 = PAGES / 20;
 /// Snapshots that are kept of a week.
 const DAY: usize = 24;
 
 /// A database, and which version of each page each snapshot has.
-struct Database {
-    world: World,
+pub(super) struct Database {
+    pub(super) world: World,
     state: RefCell<State>,
 }
 
@@ -68,7 +68,7 @@ impl Database {
     }
 
     /// As [`Database::new`], two hours later, on a drive that empties no segment by itself.
-    fn of_two_hours(segments: u64, seed: u64) -> (Self, Rc<Drive>) {
+    pub(super) fn of_two_hours(segments: u64, seed: u64) -> (Self, Rc<Drive>) {
         let (database, drive) = Self::new(segments, seed);
         let world = &database.world;
         world.close(drive);
@@ -80,7 +80,7 @@ impl Database {
     }
 
     /// Writes as much as in an hour, and takes a snapshot.
-    async fn pass_an_hour(&self, drive: &Drive, hour: u32) {
+    pub(super) async fn pass_an_hour(&self, drive: &Drive, hour: u32) {
         for _ in 0..WRITES {
             let (page, data) = self.state.borrow_mut().next();
             drive.write(page * PAGE, &data, false).await.unwrap();
@@ -98,7 +98,7 @@ impl Database {
     }
 
     /// Deletes the snapshot at a position in the list.
-    async fn delete(&self, drive: &Drive, at: usize) {
+    pub(super) async fn delete(&self, drive: &Drive, at: usize) {
         let (name, _) = self.state.borrow_mut().kept.remove(at).unwrap();
         drive.delete_snapshot(&name).await.unwrap();
     }
@@ -123,7 +123,7 @@ impl Database {
 
     /// Compares every snapshot of the closed drive, and what changed between neighbors, with what
     /// they must be.
-    fn compare(&self) {
+    pub(super) fn compare(&self) {
         let kept = self.state.borrow().kept.clone();
         for (name, versions) in &kept {
             let view = view(&self.world, name);
@@ -157,6 +157,25 @@ impl Database {
         }
     }
 
+    /// Returns the pages that can be read of each snapshot of a closed drive, and are right.
+    pub(super) fn readable_pages(&self) -> Vec<(String, u64)> {
+        let state = self.state.borrow();
+        let of = |(name, versions): &(String, Vec<u32>)| {
+            let view = view(&self.world, name);
+            let read = |&(page, &version): &(u64, &u32)| {
+                let read = self.world.read(&view, page * PAGE, PAGE as usize);
+                read.is_ok_and(|read| {
+                    assert!(read == content(page, version), "page {page} of {name}");
+                    true
+                })
+            };
+            let found = (0..).zip(versions).filter(read).count() as u64;
+            self.world.close(view);
+            (name.clone(), found)
+        };
+        state.kept.iter().map(of).collect()
+    }
+
     /// Writes each of some pages once.
     fn overwrite(&self, drive: &Drive, pages: std::ops::Range<u64>) {
         for page in pages {
@@ -177,7 +196,7 @@ impl Database {
     }
 
     /// Empties a retained segment, and frees it.
-    fn empty(&self, drive: &Drive, segment: SegmentId) {
+    pub(super) fn empty(&self, drive: &Drive, segment: SegmentId) {
         self.world.run(drive.flush()).unwrap();
         self.world.run(drive.empty_retained(segment)).unwrap();
         assert!(!drive.core().space().is_retained(segment), "segment {segment} is emptied");

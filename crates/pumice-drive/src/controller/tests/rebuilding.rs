@@ -290,6 +290,39 @@ fn without_the_newest_checkpoint_an_older_one_gives_all_back() {
     assert!(rebuilt.disk == plain);
 }
 
+/// Of the checkpoints after the rollback one root is damaged, and a leaf that the other one names;
+/// what was there before knows nothing of it.
+#[test]
+fn what_is_rebuilt_over_a_rollback_is_said_to_be() {
+    let mut history = History::new(12 << 20, 24, 12);
+    history.steps(100);
+    history.world.run(history.drive.create_snapshot(super::snapshots::new("a", 1))).unwrap();
+    history.steps(100);
+    history.world.run(history.drive.roll_back("a", false)).unwrap();
+    let root = history.drive.core().superblock().checkpoint.unwrap().address;
+    let metadata = |drive: &Drive| drive.core().map().metadata_addresses().collect::<Vec<_>>();
+    let before = metadata(&history.drive);
+    history.steps(30);
+    history.world.run(history.drive.checkpoint()).unwrap();
+    let History { world, drive, .. } = history;
+    let leaf = metadata(&drive).into_iter().find(|place| !before.contains(place));
+    let disk = world.read(&drive, 0, world.spec.size_bytes as usize).unwrap();
+    world.kill(drive);
+    zero_superblocks(&world);
+    let rebuilt = rebuild(&world);
+    assert_eq!((rebuilt.way, rebuilt.problems), (Way::Checkpoint, 0));
+    assert!(rebuilt.disk == disk);
+    let leaf = leaf.expect("a leaf was changed");
+    super::parity::ruin(&world, leaf.segment, leaf.offset);
+    let rebuilt = rebuild(&world);
+    assert_eq!((rebuilt.way, rebuilt.problems), (Way::Checkpoint, 0));
+    assert!(rebuilt.disk == disk, "from the checkpoint of the rollback");
+    super::parity::ruin(&world, root.segment, root.offset);
+    let rebuilt = rebuild(&world);
+    assert_eq!((rebuilt.way, rebuilt.problems), (Way::Checkpoint, 1));
+    assert!(rebuilt.disk != disk, "too tame a test");
+}
+
 #[test]
 fn without_any_metadata_the_records_give_all_back() {
     let mut history = History::new(12 << 20, 24, 3);

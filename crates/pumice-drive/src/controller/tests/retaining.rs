@@ -4,6 +4,7 @@
 //! Method: power loss at each operation of the medium in turn, and wrong bytes at a known place;
 //! each disk is compared with what was there when its snapshot was taken.
 
+use super::holding::{Database, PAGES};
 use super::snapshots::{Disk, changed, names, whole};
 use super::*;
 use crate::base::seed::random;
@@ -109,7 +110,12 @@ fn a_damaged_table_of_what_was_moved_costs_snapshots_only() {
         "b",
         OpenOptions::default(),
     );
-    assert_eq!(kind(disk.world.run(opening)), Some(ErrorKind::Corrupt));
+    let damaged = disk.world.run(opening).unwrap();
+    match disk.world.read(&damaged, 0, b.len()) {
+        Ok(read) => assert!(read == b, "other data"),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt),
+    }
+    disk.world.kill(damaged);
     let drive = disk.world.open();
     assert!(drive.snapshots().iter().all(|info| info.damage.is_some()), "{:?}", drive.snapshots());
     disk.compare(&drive);
@@ -122,6 +128,7 @@ fn a_damaged_table_of_what_was_moved_costs_snapshots_only() {
     disk.world.close(drive);
     let drive = disk.world.open();
     disk.compare(&drive);
+    assert!(drive.snapshots().iter().all(|info| info.damage.is_some()), "{:?}", drive.snapshots());
     disk.world.run(drive.delete_snapshots(&["a", "b"])).unwrap();
     assert_eq!(names(&drive), Vec::<String>::new());
     disk.write_around(&drive);
@@ -129,6 +136,46 @@ fn a_damaged_table_of_what_was_moved_costs_snapshots_only() {
     disk.world.close(drive);
     assert_eq!(disk.world.check().problems, []);
     assert!(whole(&disk.world, "c") == disk.plain && b != disk.plain);
+}
+
+/// The other tables are used, snapshots that are taken later need none of it, and it is known for
+/// as long as a snapshot may lack something.
+#[test]
+fn a_damaged_piece_of_a_table_costs_what_it_says() {
+    let (database, drive) = Database::of_two_hours(40, 13);
+    let world = &database.world;
+    database.empty(&drive, SegmentId(0));
+    database.empty(&drive, SegmentId(1));
+    let piece = drive.core().forwards().metadata().next().expect("tables");
+    assert!(drive.core().forwards().metadata().count() > 1, "too tame a test");
+    world.close(drive);
+    world.flip_for_good(piece.segment.0, piece.offset + piece.bytes / 2);
+    let damaged = |drive: &Drive| {
+        let is_damaged = |info: SnapshotInfo| (info.name, info.damage.is_some());
+        drive.snapshots().into_iter().map(is_damaged).collect::<Vec<_>>()
+    };
+    let wanted = [("hour 0", true), ("hour 1", true), ("hour 2", false)];
+    let wanted = wanted.map(|(name, is_damaged)| (name.to_owned(), is_damaged));
+    let drive = world.open();
+    assert_eq!(damaged(&drive), wanted[..2]);
+    world.run(database.pass_an_hour(&drive, 2));
+    world.close(drive);
+    let mut drive = world.open();
+    assert_eq!(damaged(&drive), wanted, "after a checkpoint");
+    drive = world.reopen(drive);
+    assert_eq!(damaged(&drive), wanted, "and after another one");
+    world.close(drive);
+    for (name, found) in database.readable_pages() {
+        assert_eq!(found == PAGES, name == "hour 2", "{found} pages of {name}");
+        // A piece has 511 entries.
+        assert!(found >= PAGES - 511, "{found} pages of {name}");
+    }
+    let drive = world.open();
+    world.run(database.delete(&drive, 0));
+    world.run(database.delete(&drive, 0));
+    assert_eq!(drive.core().forwards().lost().0, 0, "no one may need it any more");
+    world.close(drive);
+    database.compare();
 }
 
 /// Guards against a log that is cut: the only proof that a damaged batch was durable lies in a

@@ -345,6 +345,9 @@ impl Writer {
             snapshot_lists: Vec::new(),
             retained_lists: Vec::new(),
             forward_lists: Vec::new(),
+            lost_pieces: 0,
+            lost_until: SeqNo(0),
+            rolled_back: SeqNo(0),
         }
     }
 
