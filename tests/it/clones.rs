@@ -159,6 +159,25 @@ fn a_clone_without_its_origin_is_not_opened() {
 }
 
 #[test]
+fn a_clone_is_rebuilt_beside_its_origin() {
+    let Some((drive, golden)) = template(62) else { return };
+    let made = clone(&drive, "broken");
+    write(&drive, &made, &golden);
+    let rebuilt = drive.beside("rebuilt").display().to_string();
+    let away = drive.beside("away");
+    fs::rename(drive.path(), &away).unwrap();
+    drive.refused(&["rebuild", &made, &rebuilt], "move the origin back");
+    assert!(!Path::new(&rebuilt).exists());
+    fs::rename(&away, drive.path()).unwrap();
+    drive.ok(&["rebuild", &made, &rebuilt]);
+    assert_holds(&drive, &rebuilt, &golden);
+    assert_eq!(clones(&drive), [made.clone(), rebuilt.clone()]);
+    // What could not be made is not listed.
+    drive.refused(&["rebuild", &made, &rebuilt], "--force");
+    assert_eq!(clones(&drive), [made, rebuilt]);
+}
+
+#[test]
 fn impossible_clones_are_refused_and_leave_nothing() {
     let Some((drive, _)) = template(54) else { return };
     let target = drive.beside("new").display().to_string();

@@ -168,6 +168,34 @@ fn make(
     Ok(registered)
 }
 
+/// Lets the origin of a clone list the new drive that the clone at `source` is rebuilt on; returns
+/// where the origin is. `None` if it is no clone.
+///
+/// # Errors
+/// The origin is not there, or has no such snapshot: nothing has changed.
+pub(super) fn list_rebuilt(source: &Path, target: &Path, spec: &Spec) -> Result<Option<PathBuf>> {
+    let Some(wanted) = &spec.origin else { return Ok(None) };
+    let path = origin::path_of(source, wanted);
+    let listing = || {
+        let found = snapshot::list(&path)?.into_iter().find(|info| info.guid == wanted.snapshot);
+        let found = found.context("it does not have the snapshot any more")?;
+        let (drive, created_seconds) = (spec.uuid, spec.created_seconds);
+        let clone = RegisteredClone { drive, path: absolute(target)?, created_seconds };
+        check_clone_path(&clone.path)?;
+        snapshot::register(&path, &found.name, clone)
+    };
+    let what = || {
+        format!(
+            "{} is a clone, and so is what is rebuilt, which its origin {} must list: move the \
+             origin back there or beside the clone",
+            source.display(),
+            path.display()
+        )
+    };
+    listing().with_context(what)?;
+    Ok(Some(path))
+}
+
 /// Returns where something is that may not be there yet, without links in its folder.
 fn absolute(path: &Path) -> Result<String> {
     let whole = std::path::absolute(path).with_context(|| path.display().to_string())?;

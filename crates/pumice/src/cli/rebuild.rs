@@ -11,6 +11,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 use uuid::Uuid;
 
+use super::clone;
 use super::keys::{self, KeyArgs};
 use super::output::counted;
 use super::outside;
@@ -134,9 +135,30 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     if args.force && !args.overwrite_drive {
         super::remains::refuse_drive(&args.target)?;
     }
-    let target = new_drive(&runtime, &spec, cipher, args)?;
+    let origin = clone::list_rebuilt(&args.source, &args.target, &spec)?;
+    let summary = onto_new_drive(&runtime, (&source, &identity), (&spec, cipher), args, &interrupt);
+    if !matches!(summary, Ok(Some(_)))
+        && let Some(origin) = origin
+    {
+        super::snapshot::forget_or_warn(&origin, spec.uuid);
+    }
+    match summary? {
+        None => Ok(interrupted(args)),
+        Some(summary) => report(&summary, args),
+    }
+}
+
+/// Creates the new drive and copies the disk to it. Returns `None` if interrupted.
+fn onto_new_drive(
+    runtime: &Runtime,
+    (source, identity): (&Rc<Storage>, &Identity),
+    (spec, cipher): (&Spec, Cipher),
+    args: &Args,
+    interrupt: &Interrupt,
+) -> Result<Option<Summary>> {
+    let target = new_drive(runtime, spec, cipher, args)?;
     let bar = super::progress::bytes(identity.size_bytes());
-    let work = rebuild(&runtime, &source, &identity, (&target, &args.target), &bar);
+    let work = rebuild(runtime, source, identity, (&target, &args.target), &bar);
     let watch = async {
         while !interrupt.came() {
             runtime.sleep_ns(INTERRUPT_NS).await;
@@ -149,21 +171,18 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         }
     });
     bar.finish_and_clear();
-    let summary = match ended {
-        None => {
-            runtime.drop_tasks();
-            return Ok(interrupted(args));
-        }
-        Some(summary) => summary.and_then(|summary| {
-            runtime.block_on(target.close()).with_context(|| args.target.display().to_string())?;
-            Ok(summary)
-        }),
-    };
+    let summary = ended.map(|summary| {
+        let summary = summary?;
+        runtime.block_on(target.close()).with_context(|| args.target.display().to_string())?;
+        Ok::<_, anyhow::Error>(summary)
+    });
     runtime.drop_tasks();
-    let summary = summary?;
+    let summary = summary.transpose()?;
     drop(target);
-    complete(&runtime, args)?;
-    report(&summary, args)
+    if summary.is_some() {
+        complete(runtime, args)?;
+    }
+    Ok(summary)
 }
 
 /// Marks the new drive as complete, which was closed.
