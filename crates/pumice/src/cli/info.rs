@@ -268,6 +268,11 @@ fn snapshots(info: &Info, list: &[SnapshotInfo]) -> Vec<(&'static str, String)> 
         let most = list.iter().rev().max_by_key(|info| info.alone_bytes);
         rows.extend(most.map(|info| of("holds most", info)));
     }
+    let damaged = list.iter().filter_map(|info| {
+        let damage = info.damage.as_ref()?;
+        Some(("damaged", format!("{}: {damage}: see `pumice snapshot delete`", info.name)))
+    });
+    rows.extend(damaged);
     rows
 }
 
@@ -479,5 +484,9 @@ mod tests {
         assert_eq!(names, ["snapshots", "oldest", "holds most"]);
         assert!(rows[0].1.ends_with(": see `pumice snapshot list`"), "{rows:?}");
         assert!(rows[1].1.starts_with("a, ") && rows[2].1.starts_with("c, "), "{rows:?}");
+        let mut damaged = kept("f", 1);
+        damaged.damage = Some("no bitmap".to_owned());
+        let rows = snapshots(&info, &[damaged]);
+        assert_eq!(rows[2], ("damaged", "f: no bitmap: see `pumice snapshot delete`".to_owned()));
     }
 }

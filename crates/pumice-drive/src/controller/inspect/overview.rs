@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::super::core::Purpose;
+use super::super::core::{Core, Purpose};
 use super::super::drive::Drive;
 use super::super::space::{SegmentView, State};
 use crate::format::Stream;
@@ -195,6 +195,9 @@ impl Drive {
             );
             say(AlertKind::Damage, false, what);
         }
+        if let Some(what) = damaged_snapshots(&core) {
+            say(AlertKind::Damage, false, what);
+        }
         if let Some(threshold) = self.warnings().last() {
             let used_percent = self.used_percent();
             let what = format!(
@@ -205,6 +208,17 @@ impl Drive {
         }
         alerts
     }
+}
+
+fn damaged_snapshots(core: &Core) -> Option<String> {
+    let damaged = core.snapshots().kept().iter().filter(|kept| kept.damage.is_some());
+    let first = damaged.clone().next()?;
+    Some(format!(
+        "{} snapshots are damaged, the first is {}: they hold on to everything, and reads of what \
+         they lack fail, until they are deleted with `pumice snapshot delete`",
+        damaged.count(),
+        first.entry.name
+    ))
 }
 
 fn cell(segments: &[SegmentView], segment_bytes: u32) -> MapCell {

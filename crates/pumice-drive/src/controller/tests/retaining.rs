@@ -122,6 +122,8 @@ fn a_damaged_table_of_what_was_moved_costs_snapshots_only() {
     let problems = disk.world.run(drive.scrub(0)).unwrap().problems;
     let is_named = |name| problems.iter().any(|found| found.what.contains(name));
     assert!(is_named("snapshot a is damaged") && is_named("snapshot b is damaged"), "{problems:?}");
+    let alerts = drive.overview().alerts;
+    assert!(alerts.iter().any(|alert| alert.what.starts_with("2 snapshots are damaged")));
     // Nothing that they may need is given up, and the drive goes on.
     disk.write_some(&drive, 30);
     disk.world.run(drive.checkpoint()).unwrap();
