@@ -265,7 +265,7 @@ impl Core {
         if let Some(wish) = wish {
             self.begin_change(wish, &root, &table);
         }
-        let snapshots = self.next_snapshots();
+        let snapshots = self.snapshots.next_list();
         let forwards = self.forwards.begin_checkpoint();
         Ok(Begun { root, table, dropped, snapshots, forwards })
     }

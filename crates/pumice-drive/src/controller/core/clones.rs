@@ -8,8 +8,7 @@
 use uuid::Uuid;
 
 use super::super::map::{Lookup, Mapping};
-use super::snapshots::Change;
-use super::{Attempt, Core, Kept, SegmentSet, Wish};
+use super::{Attempt, Core, SegmentSet};
 use crate::base::units::len_u32;
 use crate::base::{Error, ErrorKind, Lba, Result, SeqNo};
 use crate::format::{CLONES_MAX, Record, RegisteredClone, Snapshot, check_clone_path};
@@ -44,7 +43,7 @@ impl Core {
     pub(crate) fn will_be_independent(&self) -> bool {
         let flat_since = self.superblock.flat_since;
         let reads = |entry: &Snapshot| entry.watermark < flat_since;
-        flat_since > SeqNo(0) && !self.next_snapshots().iter().any(reads)
+        flat_since > SeqNo(0) && !self.snapshots.next_list().iter().any(reads)
     }
 
     /// Notes that the disk is that of a snapshot from now on, which may read from the origin where
@@ -131,52 +130,14 @@ impl Core {
         Ok(())
     }
 
-    /// Returns what the checkpoint that begins changes about the clones of a snapshot. What a new
-    /// one needs stays from now on.
-    pub(super) fn begin_clones(&mut self, wish: Wish) -> Option<Change> {
-        let of = |watermark| {
-            let mut kept = self.snapshots.kept().iter();
-            let kept = kept.find(|kept| kept.entry.watermark == watermark);
-            kept.expect("the wish was checked").entry.clones.clone()
-        };
-        match wish {
-            Wish::Register(watermark, clone) => {
-                let mut clones = of(watermark);
-                clones.push(clone);
-                self.fix_segments_of(|kept| kept.entry.watermark == watermark);
-                Some(Change::Clones(watermark, clones))
-            }
-            Wish::Forget(watermark, drive) => {
-                let mut clones = of(watermark);
-                clones.retain(|clone| clone.drive != drive);
-                Some(Change::Clones(watermark, clones))
-            }
-            _ => None,
-        }
-    }
-
-    /// Makes what a checkpoint changed about the clones of a snapshot so.
-    pub(super) fn end_clones(&mut self, of: SeqNo, clones: Vec<RegisteredClone>) {
-        let kept = self.snapshots.all_mut().find(|kept| kept.entry.watermark == of);
-        kept.expect("a snapshot stays while its clones change").entry.clones = clones;
-        self.fix_read();
-    }
-
     /// Keeps garbage collection from the segments that snapshots need which views or clones read,
     /// and from no others.
     pub(super) fn fix_read(&mut self) {
-        self.fix_segments_of(|_| false);
-    }
-
-    /// As [`Core::fix_read`], and from those of one that is being cloned.
-    fn fix_segments_of(&mut self, is_cloned: impl Fn(&Kept) -> bool) {
         let mut fixed = SegmentSet::default();
-        for kept in self.snapshots.kept() {
-            if kept.is_read() || is_cloned(kept) {
-                kept.retained.iter().for_each(|segment| {
-                    fixed.insert(segment);
-                });
-            }
+        for kept in self.snapshots.kept().iter().filter(|kept| self.snapshots.is_read(kept)) {
+            kept.retained.iter().for_each(|segment| {
+                fixed.insert(segment);
+            });
         }
         self.space.fix_only(|segment| fixed.contains(segment));
     }

@@ -21,6 +21,7 @@ use std::collections::BTreeSet;
 
 use uuid::Uuid;
 
+use super::super::space::Space;
 use super::{Condition, Core, Forwards, KeptDisk, SegmentSet, Wakes};
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
@@ -39,16 +40,22 @@ pub(crate) enum Wish {
     None,
     /// Become a snapshot.
     Create(NewSnapshot),
-    /// Be the first without the snapshots of these batches.
-    Delete(Vec<SeqNo>),
-    /// Be the first that keeps only the map of this snapshot.
-    Bookmark(SeqNo),
+    /// Be the first with a list that was changed.
+    Edit(Edit),
     /// Be of a disk as a snapshot has it, and the first without those taken after it, if that is
     /// possible in the step in which the disk becomes another.
     RollBack(Box<KeptDisk>, Condition),
-    /// Be the first that lists a clone of the snapshot of this batch.
+}
+
+/// A change of the list of snapshots, each named by its last batch.
+pub(crate) enum Edit {
+    /// These go.
+    Delete(Vec<SeqNo>),
+    /// Only the map of this one is kept.
+    Bookmark(SeqNo),
+    /// This one has a clone more.
     Register(SeqNo, RegisteredClone),
-    /// Be the first without a clone of this identity of that snapshot.
+    /// This one does not have the clone of this identity.
     Forget(SeqNo, Uuid),
 }
 
@@ -86,27 +93,39 @@ impl Kept {
     pub(super) fn is_read(&self) -> bool {
         self.readers > 0 || !self.entry.clones.is_empty()
     }
+
+    /// Keeps the map only; returns the segments that it needs no more.
+    fn give_up_data(&mut self, space: &Space) -> Vec<SegmentId> {
+        let is_of_map = |segment: &SegmentId| space.stream(*segment) == Stream::Meta;
+        let (map, gone): (Vec<_>, Vec<_>) = self.retained.iter().partition(is_of_map);
+        self.retained = SegmentSet::default();
+        map.into_iter().for_each(|segment| {
+            self.retained.insert(segment);
+        });
+        self.named = self.retained.clone();
+        gone
+    }
 }
 
 /// What the running checkpoint changes.
-pub(super) enum Change {
-    Create(Box<Kept>),
-    Delete(Vec<SeqNo>),
-    Bookmark(SeqNo),
-    /// The disk is that of this batch from now on; snapshots after it go.
-    RollBack(SeqNo),
-    /// The snapshot of this batch has these clones.
-    Clones(SeqNo, Vec<RegisteredClone>),
+struct Change {
+    /// The list when it is complete, oldest first.
+    list: Vec<Snapshot>,
+    /// The last of them, if it is being made.
+    new: Option<Box<Kept>>,
+    /// Whether the disk is that of a snapshot from now on.
+    rolls_back: bool,
 }
 
 impl Change {
-    /// Returns whether a snapshot goes.
-    fn deletes(&self, entry: &Snapshot) -> bool {
-        match self {
-            Self::Create(_) | Self::Bookmark(_) | Self::Clones(..) => false,
-            Self::Delete(gone) => gone.contains(&entry.watermark),
-            Self::RollBack(to) => entry.watermark > *to,
-        }
+    fn entry(&self, of: &Snapshot) -> Option<&Snapshot> {
+        let at = self.list.binary_search_by_key(&of.watermark, |entry| entry.watermark);
+        at.ok().and_then(|at| self.list.get(at))
+    }
+
+    /// Returns whether the data of a snapshot goes.
+    fn takes_data_of(&self, of: &Snapshot) -> bool {
+        self.entry(of).is_none_or(|entry| entry.is_bookmark != of.is_bookmark)
     }
 }
 
@@ -144,19 +163,13 @@ impl Snapshots {
 
     /// Returns the snapshots, and the one that is being made, to change what they retain.
     pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Kept> {
-        let new = match &mut self.change {
-            Some(Change::Create(new)) => Some(&mut **new),
-            _ => None,
-        };
+        let new = self.change.as_mut().and_then(|change| change.new.as_deref_mut());
         self.kept.iter_mut().chain(new)
     }
 
     /// Returns the snapshots, and the one that is being made, oldest first.
     pub(crate) fn all(&self) -> impl DoubleEndedIterator<Item = &Kept> {
-        let new = match &self.change {
-            Some(Change::Create(new)) => Some(&**new),
-            _ => None,
-        };
+        let new = self.change.as_ref().and_then(|change| change.new.as_deref());
         self.kept.iter().chain(new)
     }
 
@@ -201,7 +214,9 @@ impl Snapshots {
     pub(super) fn begin_rollback(&mut self, watermark: SeqNo, last: SeqNo) {
         assert!(self.change.is_none(), "one checkpoint at a time changes snapshots");
         self.rolled_back = last;
-        self.change = Some(Change::RollBack(watermark));
+        let mut list = self.list();
+        list.retain(|entry| entry.watermark <= watermark);
+        self.change = Some(Change { list, new: None, rolls_back: true });
     }
 
     /// Returns whether one is being taken, from the first check of whether that is possible.
@@ -236,27 +251,20 @@ impl Snapshots {
         self.holds > 0 && self.begun < self.held_until
     }
 
+    /// Returns whether a view or a clone reads a snapshot, or a clone is about to.
+    pub(super) fn is_read(&self, kept: &Kept) -> bool {
+        let next = self.change.as_ref().and_then(|change| change.entry(&kept.entry));
+        kept.is_read() || next.is_some_and(|entry| !entry.clones.is_empty())
+    }
+
+    /// Returns the list.
+    fn list(&self) -> Vec<Snapshot> {
+        self.kept.iter().map(|kept| kept.entry.clone()).collect()
+    }
+
     /// Returns the list as it is when the running checkpoint is complete.
-    fn next_list(&self) -> Vec<Snapshot> {
-        let stays = |entry: &&Snapshot| !self.change.as_ref().is_some_and(|it| it.deletes(entry));
-        let new = match &self.change {
-            Some(Change::Create(new)) => Some(&new.entry),
-            _ => None,
-        };
-        let all = self.kept.iter().map(|kept| &kept.entry).filter(stays).chain(new);
-        let mut list: Vec<Snapshot> = all.cloned().collect();
-        for entry in &mut list {
-            match &self.change {
-                Some(Change::Bookmark(of)) if *of == entry.watermark => {
-                    *entry = entry.as_bookmark();
-                }
-                Some(Change::Clones(of, clones)) if *of == entry.watermark => {
-                    entry.clones.clone_from(clones);
-                }
-                _ => {}
-            }
-        }
-        list
+    pub(super) fn next_list(&self) -> Vec<Snapshot> {
+        self.change.as_ref().map_or_else(|| self.list(), |change| change.list.clone())
     }
 }
 
@@ -383,9 +391,7 @@ impl Core {
         let Some(kept) = kept.iter_mut().find(|kept| kept.entry.name == name) else {
             return Ok(None);
         };
-        let is_bookmarked =
-            matches!(change, Some(Change::Bookmark(of)) if *of == kept.entry.watermark);
-        if is_bookmarked || change.as_ref().is_some_and(|change| change.deletes(&kept.entry)) {
+        if change.as_ref().is_some_and(|change| change.takes_data_of(&kept.entry)) {
             let what = format!("the snapshot {name} is being deleted");
             return Err(Error::new(ErrorKind::Busy, what));
         }
@@ -423,36 +429,46 @@ impl Core {
                 }
                 Ok(())
             }
-            Wish::Delete(gone) => {
-                self.check_kept(gone)?;
-                self.check_no_base(gone)?;
-                self.check_unread(|watermark| gone.contains(&watermark))
-            }
-            Wish::Bookmark(of) => {
-                self.check_kept(&[*of])?;
-                self.check_no_base(&[*of])?;
-                self.check_unread(|watermark| watermark == *of)
-            }
+            Wish::Edit(edit) => self.edited(edit).map(drop),
             Wish::RollBack(disk, is_possible) => {
                 is_possible()?;
-                self.check_kept(&[disk.watermark])?;
+                entry_in(&mut self.snapshots.list(), disk.watermark)?;
                 self.check_unread(|watermark| watermark > disk.watermark)
             }
-            Wish::Register(watermark, clone) => {
-                self.check_kept(&[*watermark])?;
-                self.check_new_clone(*watermark, clone)
-            }
-            Wish::Forget(watermark, _) => self.check_kept(&[*watermark]),
         }
     }
 
-    fn check_kept(&self, wanted: &[SeqNo]) -> Result<()> {
-        let kept: BTreeSet<_> =
-            self.snapshots.kept.iter().map(|kept| kept.entry.watermark).collect();
-        if wanted.iter().all(|watermark| kept.contains(watermark)) {
-            return Ok(());
+    /// Returns the list of snapshots as a change makes it.
+    ///
+    /// # Errors
+    /// As [`Core::check_wish`].
+    fn edited(&self, edit: &Edit) -> Result<Vec<Snapshot>> {
+        let mut list = self.snapshots.list();
+        match edit {
+            Edit::Delete(gone) => {
+                for &watermark in gone {
+                    entry_in(&mut list, watermark)?;
+                }
+                self.check_no_base(gone)?;
+                self.check_unread(|watermark| gone.contains(&watermark))?;
+                list.retain(|entry| !gone.contains(&entry.watermark));
+            }
+            Edit::Bookmark(of) => {
+                let entry = entry_in(&mut list, *of)?;
+                self.check_no_base(&[*of])?;
+                self.check_unread(|watermark| watermark == *of)?;
+                *entry = entry.as_bookmark();
+            }
+            Edit::Register(of, clone) => {
+                let entry = entry_in(&mut list, *of)?;
+                self.check_new_clone(*of, clone)?;
+                entry.clones.push(clone.clone());
+            }
+            Edit::Forget(of, clone) => {
+                entry_in(&mut list, *of)?.clones.retain(|found| found.drive != *clone);
+            }
         }
-        Err(Error::new(ErrorKind::NotFound, "the snapshot was deleted meanwhile"))
+        Ok(list)
     }
 
     /// Returns an error if a part is received onto a snapshot whose data is to go: rolling back to
@@ -493,29 +509,24 @@ impl Core {
     /// Notes what the checkpoint that begins changes.
     pub(super) fn begin_change(&mut self, wish: Wish, root: &Root, table: &[TableEntry]) {
         assert!(self.snapshots.change.is_none(), "one checkpoint at a time changes snapshots");
-        let change = match wish {
-            Wish::None => None,
-            Wish::Delete(gone) => Some(Change::Delete(gone)),
-            Wish::Bookmark(of) => Some(Change::Bookmark(of)),
+        let (list, new) = match wish {
+            Wish::None => return self.fix_retained(),
             Wish::RollBack(..) => unreachable!("the disk is another before its root is made"),
-            Wish::Register(..) | Wish::Forget(..) => self.begin_clones(wish),
+            Wish::Edit(edit) => (self.edited(&edit).expect("the wish was checked"), None),
             Wish::Create(new) => {
                 self.snapshots.begun += 1;
                 // The host's changes are no longer held back.
                 self.wake(Wakes::PROGRESS);
-                Some(Change::Create(Box::new(self.retain_frames(new, root, table))))
+                let new = Box::new(self.retain_frames(new, root, table));
+                let mut list = self.snapshots.list();
+                list.push(new.entry.clone());
+                (list, Some(new))
             }
         };
-        self.snapshots.change = change;
-        if self.snapshots.is_changing() {
-            self.needs_changed();
-        }
+        self.snapshots.change = Some(Change { list, new, rolls_back: false });
+        self.needs_changed();
+        self.fix_read();
         self.fix_retained();
-    }
-
-    /// Returns the list of snapshots as it is when the running checkpoint is complete.
-    pub(super) fn next_snapshots(&self) -> Vec<Snapshot> {
-        self.snapshots.next_list()
     }
 
     /// Retains every segment in which the map names a frame, which counts as live there.
@@ -554,8 +565,7 @@ impl Core {
     pub(crate) fn retained_bitmap(&mut self, lists: &[MetadataAddress]) -> Option<Vec<u8>> {
         let more = self.metadata_segments(lists);
         let segment_count = self.space.segment_count();
-        let Some(Change::Create(new)) = &self.snapshots.change else { return None };
-        let mut all = new.named.clone();
+        let mut all = self.snapshots.change.as_ref()?.new.as_ref()?.named.clone();
         more.into_iter().for_each(|segment| {
             all.insert(segment);
         });
@@ -571,71 +581,62 @@ impl Core {
     /// Makes what the checkpoint changed so: both superblocks name it as `named`. To be called
     /// before what only the checkpoint before named is released.
     pub(super) fn end_change(&mut self, named: CheckpointAddress, lists: &[MetadataAddress]) {
-        match self.snapshots.change.take() {
-            None => {}
-            Some(Change::Create(mut new)) => {
-                for segment in self.metadata_segments(lists) {
-                    new.named.insert(segment);
-                    if new.retained.insert(segment) {
-                        assert!(self.space.retain(segment), "a checkpoint lies in segments in use");
-                    }
-                }
-                new.entry.root = Some(named);
-                self.snapshots.kept.push(*new);
+        let Some(mut change) = self.snapshots.change.take() else { return self.fix_retained() };
+        let new = change.new.take();
+        let (mut gone, mut is_less) = (Vec::new(), change.rolls_back);
+        let Self { snapshots, space, .. } = self;
+        snapshots.kept.retain_mut(|kept| {
+            let next = change.entry(&kept.entry);
+            if change.takes_data_of(&kept.entry) {
+                is_less = true;
+                gone.extend(match next {
+                    Some(_) => kept.give_up_data(space),
+                    None => kept.retained.iter().collect(),
+                });
             }
-            Some(Change::Clones(watermark, clones)) => self.end_clones(watermark, clones),
-            Some(change) => {
-                let mut gone = self.give_up_data(&change);
-                let is_gone = |kept: &mut Kept| change.deletes(&kept.entry);
-                let deleted = self.snapshots.kept.extract_if(.., is_gone);
-                gone.extend(deleted.flat_map(|kept| kept.retained.iter().collect::<Vec<_>>()));
-                for segment in gone {
-                    self.space.let_go(segment);
-                    if self.space.is_retained(segment) {
-                        self.space.forget_held(segment);
-                    }
+            next.is_some_and(|next| {
+                kept.entry = next.clone();
+                true
+            })
+        });
+        if let Some(mut new) = new {
+            for segment in self.metadata_segments(lists) {
+                new.named.insert(segment);
+                if new.retained.insert(segment) {
+                    assert!(self.space.retain(segment), "a checkpoint lies in segments in use");
                 }
-                self.prune_forwards();
-                self.snapshots.is_measured = false;
-                self.give_back_once();
-                self.wake(Wakes::COLLECTOR);
+            }
+            new.entry.root = Some(named);
+            self.snapshots.kept.push(*new);
+        }
+        for segment in gone {
+            self.space.let_go(segment);
+            if self.space.is_retained(segment) {
+                self.space.forget_held(segment);
             }
         }
+        if is_less {
+            self.prune_forwards();
+            self.snapshots.is_measured = false;
+            self.give_back_once();
+            self.wake(Wakes::COLLECTOR);
+        }
+        self.fix_read();
         self.fix_retained();
-    }
-
-    /// Makes a snapshot a bookmark, if that is the change; returns the segments that it needs no
-    /// more.
-    fn give_up_data(&mut self, change: &Change) -> Vec<SegmentId> {
-        let &Change::Bookmark(of) = change else { return Vec::new() };
-        let Self { snapshots, space, .. } = self;
-        let kept = snapshots.kept.iter_mut().find(|kept| kept.entry.watermark == of);
-        let kept = kept.expect("a snapshot that is given up was there when that began");
-        let is_of_map = |segment: &SegmentId| space.stream(*segment) == Stream::Meta;
-        let (map, gone): (Vec<_>, Vec<_>) = kept.retained.iter().partition(is_of_map);
-        let mut retained = SegmentSet::default();
-        map.into_iter().for_each(|segment| {
-            retained.insert(segment);
-        });
-        kept.entry = kept.entry.as_bookmark();
-        (kept.named, kept.retained) = (retained.clone(), retained);
-        gone
     }
 
     /// Forgets what a checkpoint that was abandoned would have changed.
     pub(super) fn abandon_change(&mut self) {
-        match self.snapshots.change.take() {
-            Some(Change::Create(new)) => {
-                new.retained.iter().for_each(|segment| self.space.let_go(segment));
-                self.prune_forwards();
-            }
-            Some(Change::RollBack(_)) => {
-                let what = "the disk was rolled back in memory only: open the drive again";
-                self.poison(&Error::new(ErrorKind::Medium, what));
-            }
-            Some(Change::Clones(..)) => self.fix_read(),
-            Some(Change::Delete(_) | Change::Bookmark(_)) | None => {}
+        let change = self.snapshots.change.take();
+        if change.as_ref().is_some_and(|change| change.rolls_back) {
+            let what = "the disk was rolled back in memory only: open the drive again";
+            self.poison(&Error::new(ErrorKind::Medium, what));
         }
+        if let Some(new) = change.and_then(|change| change.new) {
+            new.retained.iter().for_each(|segment| self.space.let_go(segment));
+            self.prune_forwards();
+        }
+        self.fix_read();
         self.fix_retained();
     }
 
@@ -712,4 +713,10 @@ impl Core {
     pub(crate) fn mapped_bytes(entry: &Snapshot) -> u64 {
         entry.mapped_blocks.saturating_mul(BLOCK_BYTES as u64)
     }
+}
+
+/// Returns the entry of a snapshot in a list.
+fn entry_in(list: &mut [Snapshot], of: SeqNo) -> Result<&mut Snapshot> {
+    let entry = list.iter_mut().find(|entry| entry.watermark == of);
+    entry.ok_or_else(|| Error::new(ErrorKind::NotFound, "the snapshot was deleted meanwhile"))
 }

@@ -81,22 +81,12 @@ impl Drive {
         name: &str,
         options: OpenOptions,
     ) -> Result<Rc<Self>> {
-        let StoredSuperblock { superblock, slot } = superblocks::load(&*medium).await?.stored;
-        medium.set_geometry(superblocks::geometry(&superblock))?;
-        let (snapshot, forwards) = Reader::new(&*medium, &superblock).find_snapshot(name).await?;
+        let present = superblocks::load(&*medium).await?.stored.superblock;
+        medium.set_geometry(superblocks::geometry(&present))?;
+        let (snapshot, forwards) = Reader::new(&*medium, &present).find_snapshot(name).await?;
         check_kind(&snapshot, &options)?;
-        let superblock = recovery::superblock_of(&superblock, &snapshot);
-        let options = OpenOptions { read_only: true, ..options };
-        let limits = Limits::for_map_cache(options.map_cache_bytes);
-        let stored = StoredSuperblock { superblock, slot };
-        let settings = settings(&*medium, &stored.superblock, &options);
-        let mut recovered =
-            recovery::restore(&*medium, &stored.superblock, settings, limits, forwards).await?;
-        if snapshot.is_bookmark {
-            recovered.core.be_bookmark();
-        }
-        let drive = Self::assemble(medium, clock, options, stored, recovered, 0).await?;
-        Ok(Self::start(drive))
+        let kept = (&snapshot, forwards);
+        Ok(Self::start(Self::of_kept(medium, clock, &present, kept, options).await?))
     }
 
     fn start(drive: Self) -> Rc<Self> {

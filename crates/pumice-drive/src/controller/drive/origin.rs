@@ -18,10 +18,9 @@ use std::rc::Rc;
 use uuid::Uuid;
 
 use super::super::options::OpenOptions;
-use super::super::recovery::{self, Limits, Reader};
+use super::super::recovery::Reader;
 use super::Drive;
-use super::open::settings;
-use super::superblocks::{self, StoredSuperblock};
+use super::superblocks;
 use crate::base::clock::AnyClock;
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorKind, Lba, Result, SeqNo};
@@ -187,14 +186,8 @@ impl Drive {
             let what = format!("its snapshot {} does not list the clone any more", snapshot.name);
             return Err(Error::new(ErrorKind::NotFound, what));
         }
-        let superblock = recovery::superblock_of(&superblock, &snapshot);
-        let options = OpenOptions { read_only: true, read_ahead_bytes: 0, ..options };
-        let settings = settings(&*medium, &superblock, &options);
-        let limits = Limits::for_map_cache(options.map_cache_bytes);
-        let recovered =
-            recovery::restore(&*medium, &superblock, settings, limits, forwards).await?;
-        // Neither slot is ever written.
-        let stored = StoredSuperblock { superblock, slot: 0 };
-        Ok(Rc::new(Self::assemble(medium, clock, options, stored, recovered, 0).await?))
+        let options = OpenOptions { read_ahead_bytes: 0, ..options };
+        let kept = (&snapshot, forwards);
+        Ok(Rc::new(Self::of_kept(medium, clock, &superblock, kept, options).await?))
     }
 }

@@ -18,8 +18,10 @@ use super::super::recovery::{self, Limits};
 use super::Drive;
 use super::open::settings;
 use super::superblocks::StoredSuperblock;
+use crate::base::clock::AnyClock;
 use crate::base::{Result, SeqNo};
-use crate::format::Snapshot;
+use crate::format::{Snapshot, Superblock};
+use crate::media::AnyMedium;
 
 /// What keeps a snapshot from being deleted while it is read.
 pub(super) struct Lease {
@@ -66,10 +68,29 @@ impl Drive {
         forwards: Forwards,
         options: OpenOptions,
     ) -> Result<Self> {
-        let superblock = recovery::superblock_of(self.core().superblock(), entry);
-        // There is no task to read ahead.
-        let options = OpenOptions { read_only: true, read_ahead_bytes: 0, ..options };
         let (medium, clock) = (self.medium.clone(), self.clock.clone());
+        // There is no task to read ahead.
+        let options = OpenOptions { read_ahead_bytes: 0, ..options };
+        let present = self.core().superblock().clone();
+        let view = Self::of_kept(medium, clock, &present, (entry, forwards), options).await?;
+        self.share_origin(&view);
+        Ok(view)
+    }
+
+    /// Builds the drive that a snapshot or a bookmark is read by: `present` is the superblock of
+    /// its drive, and the tables are those by which it is read. It writes nothing.
+    ///
+    /// # Errors
+    /// `Corrupt` or `Medium` if its checkpoint cannot be read.
+    pub(super) async fn of_kept(
+        medium: Rc<dyn AnyMedium>,
+        clock: Rc<dyn AnyClock>,
+        present: &Superblock,
+        (entry, forwards): (&Snapshot, Forwards),
+        options: OpenOptions,
+    ) -> Result<Self> {
+        let superblock = recovery::superblock_of(present, entry);
+        let options = OpenOptions { read_only: true, ..options };
         let settings = settings(&*medium, &superblock, &options);
         let limits = Limits::for_map_cache(options.map_cache_bytes);
         let mut recovered =
@@ -79,9 +100,7 @@ impl Drive {
         }
         // Neither slot is ever written.
         let stored = StoredSuperblock { superblock, slot: 0 };
-        let view = Self::assemble(medium, clock, options, stored, recovered, 0).await?;
-        self.share_origin(&view);
-        Ok(view)
+        Self::assemble(medium, clock, options, stored, recovered, 0).await
     }
 
     /// Makes sure that the copies to which tables lead are on the medium. From now on nothing is

@@ -123,11 +123,7 @@ impl Drive {
         let (created, is_given_up) = match &wish {
             Wish::Create(new) => (Some(new.guid), false),
             Wish::RollBack(..) => (None, true),
-            Wish::None
-            | Wish::Delete(_)
-            | Wish::Bookmark(_)
-            | Wish::Register(..)
-            | Wish::Forget(..) => (None, false),
+            Wish::None | Wish::Edit(_) => (None, false),
         };
         let completes = |snapshot| is_given_up || created == Some(snapshot);
         let mut wish = Some(wish);

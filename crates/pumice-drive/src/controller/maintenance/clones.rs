@@ -3,7 +3,7 @@
 
 use uuid::Uuid;
 
-use super::super::core::Wish;
+use super::super::core::Edit;
 use super::super::drive::Drive;
 use super::SnapshotInfo;
 use crate::base::{Error, ErrorKind, Result, SeqNo};
@@ -22,7 +22,7 @@ impl Drive {
     pub async fn register_clone(&self, name: &str, clone: RegisteredClone) -> Result<SnapshotInfo> {
         self.core().check_writable(0, 0)?;
         let watermark = SeqNo(self.snapshot_info(name)?.sequence);
-        self.wish_for(Wish::Register(watermark, clone)).await?;
+        self.edit(Edit::Register(watermark, clone)).await?;
         self.snapshot_info(name)
     }
 
@@ -35,7 +35,7 @@ impl Drive {
         self.core().check_writable(0, 0)?;
         let watermark = self.core().origin_of(clone);
         let Some(watermark) = watermark else { return Ok(false) };
-        self.wish_for(Wish::Forget(watermark, clone)).await?;
+        self.edit(Edit::Forget(watermark, clone)).await?;
         Ok(true)
     }
 
@@ -58,10 +58,5 @@ impl Drive {
             }
         })
         .await
-    }
-
-    async fn wish_for(&self, wish: Wish) -> Result<()> {
-        self.core().check_wish(&wish)?;
-        self.checkpoint_with(wish).await
     }
 }

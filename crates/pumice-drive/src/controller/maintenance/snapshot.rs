@@ -4,7 +4,7 @@
 //! is a checkpoint with two more lists: the host waits for nothing that it would not wait for in
 //! any checkpoint.
 
-use super::super::core::{Core, NewSnapshot, Wish};
+use super::super::core::{Core, Edit, NewSnapshot, Wish};
 use super::super::drive::Drive;
 use super::super::options::OpenOptions;
 use crate::base::{Error, ErrorKind, Result, SeqNo};
@@ -145,11 +145,16 @@ impl Drive {
         let gone = gone.collect::<Result<Vec<_>>>()?;
         if !gone.is_empty() {
             let watermarks = gone.iter().map(|info| SeqNo(info.sequence)).collect();
-            let wish = Wish::Delete(watermarks);
-            self.core().check_wish(&wish)?;
-            self.checkpoint_with(wish).await?;
+            self.edit(Edit::Delete(watermarks)).await?;
         }
         Ok(gone)
+    }
+
+    /// Changes the list of snapshots. When this returns, that is durable.
+    pub(super) async fn edit(&self, edit: Edit) -> Result<()> {
+        let wish = Wish::Edit(edit);
+        self.core().check_wish(&wish)?;
+        self.checkpoint_with(wish).await
     }
 
     /// Makes a snapshot a bookmark: its data is given up, as when it is deleted, and its map is
@@ -170,9 +175,7 @@ impl Drive {
                 format!("the snapshot {name} is damaged, and no use as a bookmark: {damage}");
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
-        let wish = Wish::Bookmark(SeqNo(info.sequence));
-        self.core().check_wish(&wish)?;
-        self.checkpoint_with(wish).await?;
+        self.edit(Edit::Bookmark(SeqNo(info.sequence))).await?;
         self.snapshot_info(name)
     }
 
@@ -180,7 +183,7 @@ impl Drive {
     pub(super) async fn give_up(&self, snapshot: Snapshot) -> Result<()> {
         let drive = self.uuid();
         tracing::warn!(%drive, snapshot = snapshot.name, "full: a snapshot that yields is deleted");
-        self.checkpoint_with(Wish::Delete(vec![snapshot.watermark])).await?;
+        self.edit(Edit::Delete(vec![snapshot.watermark])).await?;
         self.with_core(Core::note_given_up);
         self.queues.given_up.wake_all();
         Ok(())
