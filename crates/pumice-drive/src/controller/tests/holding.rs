@@ -13,7 +13,7 @@ use super::*;
 use crate::base::seed::{Random, random};
 
 /// A page of the database, which does not compress.
-const PAGE: u64 = 2 * BLOCK;
+pub(super) const PAGE: u64 = 2 * BLOCK;
 pub(super) const PAGES: u64 = 2048;
 /// Pages that are written between two snapshots: 5 % of them, four of five in a fifth.
 const WRITES: u64 = PAGES / 20;
@@ -23,14 +23,14 @@ const DAY: usize = 24;
 /// A database, and which version of each page each snapshot has.
 pub(super) struct Database {
     pub(super) world: World,
-    state: RefCell<State>,
+    pub(super) state: RefCell<State>,
 }
 
 #[derive(Clone)]
-struct State {
+pub(super) struct State {
     random: Random,
-    versions: Vec<u32>,
-    kept: VecDeque<(String, Vec<u32>)>,
+    pub(super) versions: Vec<u32>,
+    pub(super) kept: VecDeque<(String, Vec<u32>)>,
 }
 
 impl State {
@@ -44,19 +44,19 @@ impl State {
     }
 
     /// Returns a version of a page that no other disk had.
-    fn renew(&mut self, page: u64) -> u32 {
+    pub(super) fn renew(&mut self, page: u64) -> u32 {
         let version = &mut self.versions[page as usize];
         *version += 1000;
         *version
     }
 }
 
-fn content(page: u64, version: u32) -> Vec<u8> {
+pub(super) fn content(page: u64, version: u32) -> Vec<u8> {
     payload::noise(&mut random(page << 32 | u64::from(version)), PAGE as usize)
 }
 
 impl Database {
-    fn new(segments: u64, seed: u64) -> (Self, Rc<Drive>) {
+    pub(super) fn new(segments: u64, seed: u64) -> (Self, Rc<Drive>) {
         let world = World::new(small(PAGES * PAGE, segments));
         let drive = world.open();
         for page in 0..PAGES {
@@ -89,7 +89,7 @@ impl Database {
     }
 
     /// Takes a snapshot.
-    async fn end_hour(&self, drive: &Drive, hour: u32) {
+    pub(super) async fn end_hour(&self, drive: &Drive, hour: u32) {
         let name = format!("hour {hour}");
         self.state.borrow_mut().keep(name.clone());
         let guid = uuid::Uuid::from_u128(hour.into());
@@ -144,7 +144,7 @@ impl Database {
     }
 
     /// Compares every snapshot of the open drive.
-    fn compare_open(&self, drive: &Rc<Drive>) {
+    pub(super) fn compare_open(&self, drive: &Rc<Drive>) {
         self.world.run(drive.audit_snapshots()).unwrap();
         let kept = self.state.borrow().kept.clone();
         for (name, versions) in &kept {
@@ -177,7 +177,7 @@ impl Database {
     }
 
     /// Writes each of some pages once.
-    fn overwrite(&self, drive: &Drive, pages: std::ops::Range<u64>) {
+    pub(super) fn overwrite(&self, drive: &Drive, pages: std::ops::Range<u64>) {
         for page in pages {
             let version = self.state.borrow_mut().renew(page);
             self.world.write(drive, page * PAGE, &content(page, version)).unwrap();
@@ -186,7 +186,7 @@ impl Database {
 
     /// Damages the frame of the first page from `page` on that lies in a segment, so that parity
     /// restores it.
-    fn damage(&self, drive: &Drive, segment: SegmentId, page: u64) {
+    pub(super) fn damage(&self, drive: &Drive, segment: SegmentId, page: u64) {
         let frame = |page| match drive.core().map().peek(Lba(page * PAGE / BLOCK)) {
             Lookup::Run(Mapping::Frame { place, .. }, _) => Some(place),
             _ => None,
@@ -204,7 +204,7 @@ impl Database {
     }
 
     /// Frees a segment that was emptied.
-    fn free(&self, drive: &Drive, segment: SegmentId) {
+    pub(super) fn free(&self, drive: &Drive, segment: SegmentId) {
         while !drive.core().empty_segments().contains(&segment) {
             self.world.run(drive.checkpoint()).unwrap();
         }
@@ -231,7 +231,7 @@ impl Database {
     }
 
     /// Takes pages and snapshots as a crash left them.
-    fn settle(&self, drive: &Drive) {
+    pub(super) fn settle(&self, drive: &Drive) {
         let state = &mut *self.state.borrow_mut();
         for (page, version) in (0..).zip(&mut state.versions) {
             let read = self.world.read(drive, page * PAGE, PAGE as usize).unwrap();
@@ -513,83 +513,6 @@ fn a_copy_that_snapshots_name_and_tables_lead_to_is_copied_for_all_of_them() {
     database.compare();
 }
 
-/// What dies while a segment is emptied may be named by a snapshot that was taken since that began,
-/// or was being taken.
-#[test]
-fn a_snapshot_that_is_taken_while_a_segment_is_emptied_loses_nothing() {
-    for begins_first in [true, false] {
-        let (database, drive) = Database::of_two_hours(40, 10);
-        let world = &database.world;
-        let victim = SegmentId(0);
-        let latency_ns = 1_000_000..=1_000_000;
-        drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
-        let wait_until = async |is_true: &dyn Fn() -> bool| {
-            while !is_true() {
-                world.runtime.clone().sleep_ns(1000).await;
-            }
-        };
-        let (begun, is_overwritten) = (drive.snapshots_begun(), Cell::new(false));
-        let snapshot = async {
-            wait_until(&|| begins_first || drive.core().forwards().is_used()).await;
-            database.end_hour(&drive, 2).await;
-        };
-        let overwrite = async {
-            wait_until(&|| drive.snapshots_begun() > begun).await;
-            // Pages in batches that are gone through after that.
-            for page in 300..360 {
-                let version = database.state.borrow_mut().renew(page);
-                drive.write(page * PAGE, &content(page, version), false).await.unwrap();
-            }
-            is_overwritten.set(true);
-        };
-        let empty = async {
-            wait_until(&|| !begins_first || is_overwritten.get()).await;
-            drive.empty_retained(victim).await.unwrap();
-        };
-        world.run(async { futures_util::future::join3(snapshot, overwrite, empty).await });
-        assert!(drive.core().space().is_retained(victim), "it was emptied for older snapshots");
-        drive.layers().set_plan(FaultPlan::default());
-        database.empty(&drive, victim);
-        database.compare_open(&drive);
-        world.kill(drive);
-        database.compare();
-    }
-}
-
-/// The disk then names what was copied where it was, as does the next snapshot.
-#[test]
-fn what_was_copied_before_a_rollback_is_copied_for_snapshots_after_it() {
-    let (database, drive) = Database::of_two_hours(40, 9);
-    let world = &database.world;
-    let victim = SegmentId(0);
-    let latency_ns = 1_000_000..=1_000_000;
-    drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
-    // A view ends the emptying half-way.
-    let view = async {
-        while !drive.core().forwards().is_used() {
-            world.runtime.clone().sleep_ns(1000).await;
-        }
-        drive.view("hour 0", OpenOptions::default()).await.unwrap()
-    };
-    let both = async { futures_util::future::join(drive.empty_retained(victim), view).await };
-    let (emptied, view) = world.run(both);
-    emptied.unwrap();
-    drop(view);
-    assert!(drive.core().space().is_retained(victim), "too tame a test: it was emptied");
-    world.run(drive.roll_back("hour 0", true)).unwrap();
-    {
-        let state = &mut *database.state.borrow_mut();
-        state.kept.truncate(1);
-        state.versions = state.kept[0].1.clone();
-    }
-    world.run(database.pass_an_hour(&drive, 2));
-    database.overwrite(&drive, 0..250);
-    database.empty(&drive, victim);
-    database.compare_open(&drive);
-    world.kill(drive);
-    database.compare();
-}
-
 /// At moments spread over several hours in which segments are emptied.
 #[test]
 fn power_loss_while_segments_are_emptied_changes_no_snapshot() {
@@ -635,164 +558,4 @@ fn power_loss_while_segments_are_emptied_changes_no_snapshot() {
         copy.compare();
     }
     assert!(victims > 20, "too tame a test: {victims}");
-}
-
-/// A copy of what is live, made after the newest snapshot, is named where it is by none of them.
-#[test]
-fn a_copy_that_no_snapshot_names_gets_no_entry() {
-    let (database, drive) = Database::of_two_hours(40, 8);
-    database.empty(&drive, SegmentId(0));
-    let first = drive.core().forwards().copies().next().map(|copied| copied.to);
-    let of = first.expect("something is named there");
-    // The stream leaves that segment.
-    database.empty(&drive, SegmentId(1));
-    database.empty(&drive, SegmentId(2));
-    let copies: Vec<u32> = {
-        let core = drive.core();
-        core.forwards().leading_to(of, 0..=u32::MAX).map(|(_, copied)| copied.offset).collect()
-    };
-    assert!(copies.len() > 100, "too tame a test: {} copies", copies.len());
-    database.empty(&drive, of.segment);
-    let entries = copies.iter().filter(|&&offset| drive.core().forwards().has(of, offset)).count();
-    assert_eq!(entries, 0, "of {} copies that only entries lead to", copies.len());
-    database.compare_open(&drive);
-    database.world.kill(drive);
-    database.compare();
-}
-
-/// A host that overwrites what is being emptied is no damage.
-#[test]
-fn what_dies_while_a_segment_is_emptied_does_not_keep_it() {
-    let (database, drive) = Database::of_two_hours(40, 14);
-    let world = &database.world;
-    let victim = SegmentId(0);
-    database.damage(&drive, victim, 20);
-    let latency_ns = 1_000_000..=1_000_000;
-    drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
-    let overwrite = async {
-        // It reads that page again.
-        while !drive.core().forwards().is_used() {
-            world.runtime.clone().sleep_ns(1000).await;
-        }
-        for page in 40..100 {
-            let version = database.state.borrow_mut().renew(page);
-            drive.write(page * PAGE, &content(page, version), false).await.unwrap();
-        }
-    };
-    let both = async { futures_util::future::join(drive.empty_retained(victim), overwrite).await };
-    world.run(both).0.unwrap();
-    drive.layers().set_plan(FaultPlan::default());
-    assert!(!drive.core().space().is_retained(victim), "it was not emptied");
-    database.free(&drive, victim);
-    database.compare_open(&drive);
-    world.kill(drive);
-    database.compare();
-}
-
-/// However soon it is over: a view that is closed again, too.
-#[test]
-fn whatever_changes_who_needs_what_makes_an_emptying_void() {
-    let (database, drive) = Database::of_two_hours(40, 12);
-    let world = &database.world;
-    let victim = SegmentId(0);
-    let begin = || drive.core().begin_emptying(victim).expect("nothing keeps it");
-    let ends = [
-        ("nothing", false),
-        ("a checkpoint", false),
-        ("a view", true),
-        ("a snapshot", true),
-        ("a deletion", true),
-        ("a rollback", true),
-    ];
-    for (what, is_end) in ends {
-        let emptying = begin();
-        match what {
-            "nothing" => {}
-            "a checkpoint" => world.run(drive.checkpoint()).unwrap(),
-            "a view" => drop(world.run(drive.view("hour 0", OpenOptions::default())).unwrap()),
-            "a snapshot" => world.run(database.end_hour(&drive, 2)),
-            "a deletion" => world.run(database.delete(&drive, 2)),
-            _ => drop(world.run(drive.roll_back("hour 1", false)).unwrap()),
-        }
-        assert_eq!(drive.core().is_void(&emptying), is_end, "{what}");
-        let has_ended = is_end && drive.with_core(|core| core.end_emptying(&emptying));
-        assert!(!has_ended && drive.core().space().is_retained(victim), "{what}");
-    }
-    let versions = database.state.borrow().kept[1].1.clone();
-    database.state.borrow_mut().versions = versions;
-    database.empty(&drive, victim);
-    database.compare_open(&drive);
-    world.kill(drive);
-    database.compare();
-}
-
-/// Whatever garbage collection does in a rollback.
-#[test]
-fn a_segment_that_is_emptied_during_a_rollback_can_be_emptied_after_it() {
-    let (database, drive) = Database::of_two_hours(40, 15);
-    let victim = SegmentId(0);
-    database.empty(&drive, SegmentId(1));
-    database.world.close(drive);
-    for step in 0..16 {
-        let copy = Database { world: database.world.copy(), state: database.state.clone() };
-        let world = &copy.world;
-        let drive = world.open_without_collector();
-        let latency_ns = 1_000_000..=1_000_000;
-        drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
-        let empty = async {
-            world.runtime.clone().sleep_ns(step * 1_000_000).await;
-            drive.empty_retained(victim).await.unwrap();
-        };
-        let both =
-            async { futures_util::future::join(drive.roll_back("hour 0", true), empty).await };
-        world.run(both).0.unwrap();
-        drive.layers().set_plan(FaultPlan::default());
-        {
-            let state = &mut *copy.state.borrow_mut();
-            state.kept.truncate(1);
-            state.versions = state.kept[0].1.clone();
-        }
-        world.run(drive.audit()).unwrap();
-        world.run(copy.pass_an_hour(&drive, 2));
-        copy.overwrite(&drive, 0..250);
-        if drive.core().space().is_retained(victim) {
-            copy.empty(&drive, victim);
-        }
-        copy.compare_open(&drive);
-        world.kill(drive);
-        copy.compare();
-    }
-}
-
-/// A backup of one snapshot, which may take hours, does not keep what others need.
-#[test]
-fn a_view_keeps_what_its_snapshot_needs_and_no_more() {
-    let (database, drive) = Database::new(40, 16);
-    let world = &database.world;
-    world.close(drive);
-    let drive = world.open_without_collector();
-    world.run(database.end_hour(&drive, 0));
-    database.overwrite(&drive, 0..640);
-    world.run(database.end_hour(&drive, 1));
-    let [of_first, of_both] = [SegmentId(0), SegmentId(3)];
-    {
-        let core = drive.core();
-        let [first, second] = core.snapshots().kept() else { panic!("two snapshots") };
-        assert!(first.named.contains(of_first) && !second.named.contains(of_first));
-        assert!(first.named.contains(of_both) && second.named.contains(of_both));
-    }
-    let view = world.run(drive.view("hour 1", OpenOptions::default())).unwrap();
-    database.empty(&drive, of_first);
-    world.run(drive.empty_retained(of_both)).unwrap();
-    assert!(drive.core().space().is_retained(of_both), "a view reads it");
-    let versions = database.state.borrow().kept[1].1.clone();
-    for (page, version) in (0..).zip(versions) {
-        let read = world.read(&view, page * PAGE, PAGE as usize).unwrap();
-        assert!(read == content(page, version), "page {page}");
-    }
-    drop(view);
-    database.empty(&drive, of_both);
-    database.compare_open(&drive);
-    world.kill(drive);
-    database.compare();
 }

@@ -52,6 +52,7 @@ mod collecting;
 mod crafted;
 mod crash;
 mod damage;
+mod emptying;
 mod encryption;
 mod extents;
 mod extracting;
