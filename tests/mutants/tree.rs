@@ -138,6 +138,8 @@ impl Tree {
             .current_dir(&self.root)
             // A test whose client is missing is skipped elsewhere; here that would prove nothing.
             .env("CI", "true")
+            // Futures of what is built without optimisation are large.
+            .env("RUST_MIN_STACK", "16777216")
             .stdin(Stdio::null())
             .stdout(output.try_clone().map_err(failed)?)
             .stderr(output)
