@@ -13,17 +13,18 @@ SECONDS ?= 60
 # What `make mutants-diff` compares with.
 BASE := main~1
 
-# Rounds of each load of `make crash-rounds`, three to five seconds a round.
+# Rounds of each load of `make crash-rounds`, three to five seconds a round, and of
+# `make snapshot-rounds`, ten to twenty.
 ROUNDS := 50
 
 # Days of `make backups`, two seconds a day.
 DAYS := 365
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build install uninstall picture deb package-files test check hooks torture torture-night sweep crash-rounds backups bucket-servers test-mutants mutants-diff lint audit advisories bench fuzz docs clean
+.PHONY: help demo build install uninstall picture deb package-files test check hooks torture torture-night sweep crash-rounds snapshot-rounds backups bucket-servers test-mutants mutants-diff lint audit advisories bench fuzz docs clean
 
 help: ## Show this list.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## Build the release binary and let it show what it does.
 	$(CARGO) build --locked --release --package pumice
@@ -111,6 +112,10 @@ hooks: ## Let git run `make check` before each push.
 crash-rounds: build ## Kill the server under fio, ext4, XFS and PostgreSQL 2 x ROUNDS times each (root).
 	tests/crash_rounds.sh --rounds $(ROUNDS) --pumice $(PUMICE)
 	tests/crash_rounds.sh --rounds $(ROUNDS) --pumice $(PUMICE) --attach
+
+# Debian's Python has its libnbd.
+snapshot-rounds: build ## Overwrite a nearly full drive while snapshots come and go, ROUNDS times.
+	/usr/bin/python3 tests/snapshot_rounds.py --rounds $(ROUNDS) --pumice $(PUMICE)
 
 backups: build ## Back a PostgreSQL up for DAYS (365) days, with kills between, and restore it (root).
 	tests/backups.sh --days $(DAYS) --pumice $(PUMICE)
