@@ -145,8 +145,8 @@ class World:
             writer.durable = max(writer.durable, count)
 
     def moment(self, first, last=None):
-        """Returns the disk with so many requests of each writer for certain, and up to so many, or
-        all that were sent."""
+        """Returns the disk with the `first` requests of each writer for certain, and up to `last`,
+        or all that were sent."""
         versions, tails = array.array("Q", self.versions), []
         for index, writer in enumerate(self.writers):
             for request in writer.requests[:first[index]]:
@@ -189,7 +189,7 @@ class World:
         self.write(1000)
 
     def write(self, steps):
-        """Lets the writers make so many steps."""
+        """Lets the writers make this many steps."""
         with self.progress:
             target = self.steps + steps
             self.progress.wait_for(lambda: self.steps >= target or self.is_dying or not any(

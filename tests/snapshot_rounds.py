@@ -77,7 +77,7 @@ class Rounds(World):
             elif action == "rotate" and name.startswith("auto-"):
                 new = Snapshot(name)
             else:
-                raise Failure(f"nobody took the snapshot {name}")
+                raise Failure(f"the snapshot {name} was not asked for")
             new.moment = self.durable()
             self.snapshots.append(new)
         newer = self.snapshots[self.snapshots.index(about) + 1:] if action == "rollback" else []

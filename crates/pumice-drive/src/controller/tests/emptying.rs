@@ -1,5 +1,6 @@
-//! Goal: a segment that snapshots need is emptied of what is dead, and nothing of a snapshot is lost
-//! by that, whatever happens meanwhile: snapshots, deletions, rollbacks, views, a busy host, a crash.
+//! Goal: a segment that snapshots need is emptied of what is dead, and nothing of a snapshot is
+//! lost by that, whatever happens meanwhile: snapshots, deletions, rollbacks, views, a busy host, a
+//! crash.
 //! Method: single segments of the database of [`super::holding`] are emptied, so slowly that each
 //! event comes in the middle; every page of every snapshot is compared.
 
