@@ -197,13 +197,17 @@ impl Drive {
             }
             let Some((header, body)) = scan.next().await else { break };
             let moved_before = moved_total();
-            last = last.max(header.seq);
+            last = header.seq;
             let batch = Scanned { header: &header, body };
             is_whole &= self.copy_needed_of(emptying, batch, mover, &mut maps).await?;
             let moved_bytes = moved_total().saturating_sub(moved_before);
             let passed = scan.offset().saturating_sub(before);
             self.with_core(|core| core.earn(passed, moved_bytes));
             self.pause_gently(passed).await;
+            if last >= last_seq {
+                // What a crash left beyond that is no part of the log.
+                break;
+            }
         }
         let rest = superblock.segment_bytes.saturating_sub(scan.offset());
         self.with_core(|core| core.earn(rest, 0));
