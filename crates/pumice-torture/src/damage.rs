@@ -64,6 +64,11 @@ impl Bit {
         None
     }
 
+    /// Returns the lowest bit of a byte.
+    pub(super) fn lowest(segment: SegmentId, offset: u32) -> Self {
+        Self { segment, offset, bit: 0 }
+    }
+
     fn page_offset(self) -> u32 {
         self.offset / BLOCK_BYTES as u32 * BLOCK_BYTES as u32
     }

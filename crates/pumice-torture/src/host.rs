@@ -109,7 +109,7 @@ impl Host {
         }
     }
 
-    async fn request(&mut self, number: u64) -> Result<(), Mismatch> {
+    pub(super) async fn request(&mut self, number: u64) -> Result<(), Mismatch> {
         let fua = self.random.random_range(0..100) < self.habits.flush_percent;
         let drawn = self.random.random_range(0..100);
         match drawn {
@@ -219,9 +219,7 @@ impl Host {
         let mut found = String::new();
         for _ in 0..TRIES_AFTER_TRIM {
             let len = self.disk_bytes();
-            let trim = drive.trim(0, len, false);
-            let result = self.change(trim_steps(0, len, number), false, trim).await?;
-            self.scene.ended(Verb::Trim, 0, len, &result)?;
+            self.trim(0, len, number, false).await?;
             let (offset, len) = (0, (64 << 10).min(len as usize));
             let bytes = data::any(&mut self.random, offset, len, number);
             let write = drive.write(offset, &bytes, false);
@@ -241,18 +239,28 @@ impl Host {
     /// Trims or writes zeroes, from a few bytes to the whole disk.
     async fn zero(&mut self, number: u64, fua: bool) -> Result<(), Mismatch> {
         let (offset, len) = self.zero_range();
-        let drive = self.drive.clone();
         let kind = self.random.random_range(0..3);
         if kind == 0 {
-            let trim = drive.trim(offset, len, fua);
-            let result = self.change(trim_steps(offset, len, number), fua, trim).await?;
-            return self.scene.ended(Verb::Trim, offset, len, &result);
+            return self.trim(offset, len, number, fua).await;
         }
+        let drive = self.drive.clone();
         let zeroes = drive.write_zeroes(offset, len, kind == 1, fua);
         let result = self.change(zero_steps(offset, len, number), fua, zeroes).await?;
         let has_edges = !offset.is_multiple_of(BLOCK) || !len.is_multiple_of(BLOCK);
         let verb = if has_edges { Verb::Write } else { Verb::WriteZeroes };
         self.scene.ended(verb, offset, len, &result)
+    }
+
+    pub(super) async fn trim(
+        &self,
+        offset: u64,
+        len: u64,
+        number: u64,
+        fua: bool,
+    ) -> Result<(), Mismatch> {
+        let trim = self.drive.trim(offset, len, fua);
+        let result = self.change(trim_steps(offset, len, number), fua, trim).await?;
+        self.scene.ended(Verb::Trim, offset, len, &result)
     }
 
     /// Executes a request and reports each of its steps in the poll that accepts it. An

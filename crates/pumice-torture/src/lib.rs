@@ -12,7 +12,8 @@
 //! * `rescue`: a drive is extracted and rebuilt. `snapshots`: some are taken, deleted and compared.
 //!   `views`: they are read and sent while hosts write. `transfers`: another drive receives them.
 //!   `retention`: many are kept while segments that they need are emptied again and again.
-//!   `audits`: the drive is asked whether it still has all of them.
+//!   `audits`: the drive is asked whether it still has all of them. `tables`: one of those that say
+//!   where their frames are is damaged in the end.
 //! * `gauge`: bounds of memory, time and space.
 //! * `oracle`: what a disk must hold. `scene`: what all parts of a world share. `trace`: the
 //!   fingerprint of a run.
@@ -24,9 +25,9 @@
 //! * `fuzz`: the entry points of the fuzzers.
 //!
 //! A seed and the rules determine a run completely. The crate reaches the drive only as a
-//! host does, except for `Drive::audit`, `Drive::audit_snapshots`, `Drive::taken` and
-//! `Drive::snapshots_begun`, and never reads the wall clock. It is not published: only the tests
-//! and fuzzers of this repository use it.
+//! host does, except for `Drive::audit`, `Drive::audit_snapshots`, `Drive::forward_pieces`,
+//! `Drive::taken` and `Drive::snapshots_begun`, and never reads the wall clock. It is not
+//! published: only the tests and fuzzers of this repository use it.
 
 mod ageing;
 mod audits;
@@ -52,6 +53,7 @@ mod rot;
 mod scene;
 mod snapshots;
 mod sweep;
+mod tables;
 mod tally;
 #[cfg(test)]
 mod tests;

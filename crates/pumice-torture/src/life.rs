@@ -7,6 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use futures_util::future::join;
 use rand::{Rng, RngExt};
 
 use super::crash_point::CrashAt;
@@ -281,14 +282,32 @@ impl Life {
         self.prepare(drive, plan, random).await?;
         for _ in 0..rounds {
             self.run_hosts(drive, plan, random).await?;
+            // Segments are emptied before the disk is rolled back, or meanwhile.
+            let mut emptier = None;
             if plan.habits.retains {
-                let (scene, seed) = (self.scene.clone(), random.next_u64());
-                let host = Host::new(drive.clone(), scene, plan.habits, seed);
-                host.empty_in_part().await?;
-                self.scene.audit_snapshots(drive)?;
+                let seed = random.next_u64();
+                let host = Host::new(drive.clone(), self.scene.clone(), plan.habits, seed);
+                match seed % 2 {
+                    0 => host.empty_in_part().await?,
+                    _ => emptier = Some(host),
+                }
             }
-            if plan.is_sound() && plan.serving.no_space_errors == Trigger::Never {
-                self.roll_back(drive, random).await?;
+            let rolling_back = async {
+                match plan.is_sound() && plan.serving.no_space_errors == Trigger::Never {
+                    true => self.roll_back(drive, random).await,
+                    false => Ok(()),
+                }
+            };
+            let emptying = async {
+                match emptier {
+                    Some(host) => host.empty_in_part().await,
+                    None => Ok(()),
+                }
+            };
+            let (rolled_back, emptied) = join(rolling_back, emptying).await;
+            rolled_back.and(emptied)?;
+            if plan.habits.retains {
+                self.scene.audit_snapshots(drive)?;
             }
             self.scene.allow_requests(share);
         }

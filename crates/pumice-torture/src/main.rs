@@ -302,7 +302,8 @@ fn hazard_rows(tally: &Tally) -> [(&'static str, String); 7] {
     let keys = format!("{} keys replaced, {} after a crash", tally.rekeys, tally.rekeys_gone_on);
     let snapshots = format!(
         "{} taken, {} refused, {} deleted, {} compared whole after lives, {} rolled back to, {} \
-         made bookmarks, {} of these compared, {} audits",
+         made bookmarks, {} of these compared, {} audits, {} listed as damaged for {} damaged \
+         tables",
         tally.snapshots,
         tally.snapshots_refused,
         tally.snapshots_deleted,
@@ -310,7 +311,9 @@ fn hazard_rows(tally: &Tally) -> [(&'static str, String); 7] {
         tally.rollbacks,
         tally.bookmarks,
         tally.bookmarks_compared,
-        tally.audits
+        tally.audits,
+        tally.tables_damaged[1],
+        tally.tables_damaged[0]
     );
     let transfers = format!(
         "{} views read, {} diffs, {} sent while hosts wrote, {} received, {} interruptions, {} by \

@@ -8,10 +8,12 @@
 //!
 //! Garbage collection empties such a segment only where much of it is dead and space is short,
 //! which a life of ordinary length sees once, if at all. So the disk is small, lives are long, and
-//! hosts have segments emptied beside what the drive begins itself. That stops at any point: a view
-//! opens, or the host has waited long enough.
+//! hosts have segments emptied beside what the drive begins itself. That stops at any point: the
+//! host has waited long enough, or something changes who needs what: a view opens, a snapshot is
+//! taken or deleted, the disk is rolled back.
 
-use rand::RngExt;
+use futures_util::future::join;
+use rand::{Rng, RngExt};
 
 use super::data::Texture;
 use super::hazard::Hazard;
@@ -45,6 +47,9 @@ const REQUESTS_PER_CHORE: u32 = 20;
 /// What a drive may occupy beyond what is needed, when a host has segments emptied.
 const EXCESS_PERCENT_MAX: u32 = 10;
 
+/// Requests while segments are emptied, at most.
+const REQUESTS_MEANWHILE: u32 = 20;
+
 /// How long a host waits for that in one of two cases, at most, as a multiple of the longest time
 /// of an operation of the medium: about what emptying a segment takes.
 const PATIENCE: u64 = 24;
@@ -77,17 +82,18 @@ pub(super) fn habits(habits: Habits) -> Habits {
 }
 
 impl Host {
-    /// Has segments emptied, or looks at a snapshot, now and then.
+    /// Has segments emptied, alone or while something else happens, or looks at a snapshot, now and
+    /// then.
     pub(super) async fn retain(&mut self) -> Result<(), Mismatch> {
         let is_wanted = self.scene.hazards.has(Hazard::Retention)
             && self.random.random_range(0..REQUESTS_PER_CHORE) == 0;
         if !is_wanted {
             return Ok(());
         }
-        if self.random.random() {
-            self.compact().await?
-        } else {
-            self.glance().await?
+        match self.random.random_range(0..4) {
+            0 => self.compact().await?,
+            1 => self.glance().await?,
+            _ => self.meddle().await?,
         }
         self.scene.audit_snapshots(&self.drive)
     }
@@ -97,6 +103,55 @@ impl Host {
         let is_patient = self.random.random();
         let patience_ns = if is_patient { u64::MAX } else { self.patience_ns() };
         self.compact_for(patience_ns).await
+    }
+
+    /// Has segments emptied, and at any moment of that something happens which changes what is
+    /// needed of them, or by whom.
+    async fn meddle(&mut self) -> Result<(), Mismatch> {
+        let mut other = self.another();
+        let meddling = async move {
+            let patience_ns = other.patience_ns();
+            other.scene.sleep(patience_ns).await;
+            match other.random.random_range(0..4) {
+                0 => other.change_snapshots().await,
+                1 => other.glance().await,
+                2 => other.trim_and_take_snapshot().await,
+                _ => other.request_some().await,
+            }
+        };
+        let (emptied, meddled) = join(self.compact_for(u64::MAX), meddling).await;
+        emptied.and(meddled)
+    }
+
+    fn another(&mut self) -> Self {
+        let seed = self.random.next_u64();
+        Self::new(self.drive.clone(), self.scene.clone(), self.habits, seed)
+    }
+
+    /// Takes a snapshot and trims the whole disk at any moment of that, so that the snapshot may
+    /// have trims that were not taken down.
+    async fn trim_and_take_snapshot(&mut self) -> Result<(), Mismatch> {
+        if !self.scene.snapshots.borrow().are_allowed() {
+            return Ok(());
+        }
+        let mut other = self.another();
+        let trimming = async move {
+            let patience_ns = other.patience_ns() / 8;
+            other.scene.sleep(patience_ns).await;
+            let Some(number) = other.scene.next_request() else { return Ok(()) };
+            other.trim(0, other.disk_bytes(), number, false).await
+        };
+        let (taken, trimmed) = join(self.take_snapshot(), trimming).await;
+        taken.and(trimmed)
+    }
+
+    /// Issues some requests.
+    async fn request_some(&mut self) -> Result<(), Mismatch> {
+        for _ in 0..self.random.random_range(1..=REQUESTS_MEANWHILE) {
+            let Some(number) = self.scene.next_request() else { break };
+            self.request(number).await?;
+        }
+        Ok(())
     }
 
     /// Begins to empty segments and breaks that off, so that the tables lead to a part of what a
@@ -126,7 +181,8 @@ impl Host {
         }
     }
 
-    /// Opens a snapshot, while segments are being emptied perhaps, and reads it once, or not.
+    /// Opens a snapshot, while segments are being emptied perhaps, and reads it after a while, or
+    /// not.
     async fn glance(&mut self) -> Result<(), Mismatch> {
         if self.scene.faults.get().of_reads {
             return Ok(());
@@ -139,6 +195,8 @@ impl Host {
         let which = self.random.random_range(0..readable.len());
         let Some(now) = self.open_view(&readable[which]).await? else { return Ok(()) };
         if self.random.random() {
+            let patience_ns = self.patience_ns();
+            self.scene.sleep(patience_ns).await;
             self.read_view(&now).await?;
         }
         Ok(())

@@ -240,7 +240,7 @@ impl Host {
         self.scene.audit_snapshots(&self.drive)
     }
 
-    async fn change_snapshots(&mut self) -> Result<(), Mismatch> {
+    pub(super) async fn change_snapshots(&mut self) -> Result<(), Mismatch> {
         let wanted = match self.habits.retains {
             true => retention::SNAPSHOTS_WANTED,
             false => SNAPSHOTS_WANTED,
@@ -304,7 +304,7 @@ impl Host {
         }
     }
 
-    async fn take_snapshot(&mut self) -> Result<(), Mismatch> {
+    pub(super) async fn take_snapshot(&mut self) -> Result<(), Mismatch> {
         let scene = self.scene.clone();
         let (name, number) = scene.snapshots.borrow_mut().begin();
         let _call = Call::of(&scene.snapshots.borrow());

@@ -122,6 +122,8 @@ pub struct Tally {
     pub audits: u64,
     /// Compactions that hosts asked for, done or broken off.
     pub compactions: u64,
+    /// Forwarding tables damaged in the end, and how many snapshots were listed as damaged then.
+    pub tables_damaged: [u64; 2],
     /// Drives extracted or rebuilt.
     pub rescues: u64,
     /// Longest time of a request, in nanoseconds of virtual time.
@@ -200,7 +202,6 @@ impl Tally {
 
     /// Adds another world's counters.
     pub fn add(&mut self, other: &Tally) {
-        let Tally { fingerprint, .. } = *other;
         self.worlds += other.worlds;
         self.lives += other.lives;
         self.power_losses += other.power_losses;
@@ -257,6 +258,7 @@ impl Tally {
         self.flattenings += other.flattenings;
         self.audits += other.audits;
         self.compactions += other.compactions;
+        self.tables_damaged = [0, 1].map(|at| self.tables_damaged[at] + other.tables_damaged[at]);
         self.rescues += other.rescues;
         self.took_at_most(other.request_ns_max);
         self.held_at_most(other.in_flight_bytes_max);
@@ -267,6 +269,6 @@ impl Tally {
         self.checkpoints += other.checkpoints;
         self.map_misses += other.map_misses;
         self.recovered_batches += other.recovered_batches;
-        self.fingerprint = self.fingerprint.rotate_left(1) ^ fingerprint;
+        self.fingerprint = self.fingerprint.rotate_left(1) ^ other.fingerprint;
     }
 }

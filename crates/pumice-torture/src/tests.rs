@@ -316,12 +316,16 @@ fn a_few_mirrors_keep_every_promise() {
 }
 
 /// Segments that snapshots need are emptied, in part and again, between snapshots, views and
-/// rollbacks. The rarest of the planted bugs that this must find shows in one of 55 worlds.
+/// rollbacks, and at the same time. The rarest of the planted bugs that this must find shows in one
+/// of 16 worlds.
 #[test]
 fn segments_that_many_snapshots_need_are_emptied_for_generations() {
-    let tally = run_with(Weights::only(Hazard::Retention), 1..=60);
+    let tally = run_with(Weights::only(Hazard::Retention), 1..=24);
     let Tally { compactions, views_read, snapshots_compared, rollbacks, .. } = tally;
-    let tame = compactions < 2000 || views_read < 400 || snapshots_compared < 600;
-    let tame = tame || rollbacks < 200 || tally.gc_victims < 500 || tally.audits < 2000;
-    assert!(!tame, "too tame a test: {tally:?}");
+    let [tables, listed] = tally.tables_damaged;
+    let tame = compactions < 1000 || views_read < 90 || snapshots_compared < 300;
+    let tame = tame || rollbacks < 100 || tally.gc_victims < 180 || tally.audits < 2400;
+    assert!(!tame && tables >= 8 && listed >= 12, "too tame a test: {tally:?}");
+    let clones = run_with(Weights::only(Hazard::Retention).and(Hazard::Clones), 1..=3);
+    assert!(clones.clone_lives >= 10, "too tame a test: {clones:?}");
 }

@@ -287,7 +287,7 @@ impl World {
             self.rescue()?;
         }
         self.trace_medium();
-        Ok(())
+        self.damage_a_table()
     }
 
     /// Runs a life and determines the state of the medium after it. If the drive refuses to open

@@ -25,7 +25,7 @@ use super::audit::compare_retained;
 use crate::base::units::{BLOCK_BYTES, len_usize};
 use crate::base::{Error, ErrorKind, Lba, Result, SeqNo};
 use crate::crypt::Cipher;
-use crate::format::{Record, RecordAddress, Snapshot, check_payload};
+use crate::format::{MetadataAddress, Record, RecordAddress, Snapshot, check_payload};
 
 /// Rounds that changes of the drive may spoil before the audit fails.
 const ROUNDS_MAX: u32 = 100;
@@ -39,6 +39,8 @@ pub struct KeptAudit {
     pub runs: u64,
     /// Of these, runs that were read; all others were read by earlier audits of this opening.
     pub reads: u64,
+    /// Segments that are not emptied for now, because something in them cannot be read.
+    pub stuck: u32,
 }
 
 /// What earlier audits found. The map of a snapshot does not change, nor does a frame in the
@@ -91,6 +93,11 @@ impl Drive {
             }
         }
         Err(Error::new(ErrorKind::Busy, format!("what snapshots hold changes too fast: {found}")))
+    }
+
+    /// Returns where the newest checkpoint has the forwarding tables, for tests that damage them.
+    pub fn forward_pieces(&self) -> Vec<MetadataAddress> {
+        self.core().forwards().metadata().collect()
     }
 
     async fn audit_kept(&self) -> Result<KeptAudit> {
@@ -203,7 +210,8 @@ fn judge(core: &Core, audited: &Audited) -> Result<(KeptAudit, Vec<Unread>)> {
     compare_retained(core)?;
     check_entries(core)?;
     check_disk(core)?;
-    let (mut audit, mut unread) = (KeptAudit::default(), Vec::new());
+    let stuck = core.space().views().filter(|view| view.is_stuck).map(|_| 1).sum();
+    let (mut audit, mut unread) = (KeptAudit { stuck, ..KeptAudit::default() }, Vec::new());
     let mut seen = HashSet::new();
     for kept in readable(core) {
         // One that was taken just now is for the next audit.
