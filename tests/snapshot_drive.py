@@ -17,8 +17,6 @@ from snapshot_model import BLOCK, MIB, Down, Failure, Moment, Snapshot, Writer, 
 
 # Longest that a step may take.
 STEP_SECONDS = 120
-# How long a snapshot or compaction may wait for room that the writers take before they pause.
-PATIENCE_SECONDS = 5
 
 
 class World:
@@ -209,20 +207,6 @@ class World:
             finally:
                 self.gate.set()
 
-    @contextlib.contextmanager
-    def patience(self):
-        """Lets the writers pause where a command does not end beside them."""
-        def pause():
-            self.gate.clear()
-            self.counts["starved"] += 1
-        timer = threading.Timer(PATIENCE_SECONDS, pause)
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-            self.gate.set()
-
     # -- What goes on beside the writers
 
     def readable(self):
@@ -275,7 +259,7 @@ class World:
     def create(self, draw):
         snapshot = Snapshot(f"s{next(self.serials)}", draw.random() < 0.2)
         options = ("--yield",) if snapshot.yields else ()
-        with self.held() if draw.random() < 0.5 else self.patience():
+        with self.held() if draw.random() < 0.5 else contextlib.nullcontext():
             counts = self.acked()
             self.doubt = ("create", snapshot)
             place = f"{self.drive}@{snapshot.name}"
@@ -292,9 +276,8 @@ class World:
     def rotate(self, draw):
         counts = self.acked()
         self.doubt = ("rotate", None)
-        with self.patience():
-            finished = self.cli("snapshot", "rotate", self.drive, "--keep", "hourly:1", "--json",
-                                fails=("already", "free segments"))
+        finished = self.cli("snapshot", "rotate", self.drive, "--keep", "hourly:1", "--json",
+                            fails=("already", "free segments"))
         sent = [len(writer.requests) for writer in self.writers]
         self.doubt = ()
         if finished.returncode != 0:
@@ -357,8 +340,7 @@ class World:
 
     def compact_whole(self, draw):
         self.compact(draw)
-        with self.patience():
-            self.background[-1].wait()
+        self.background[-1].wait()
 
     def empty_again(self, draw):
         """Takes snapshots while segments are emptied and of copies that die later, and deletes the
@@ -368,8 +350,7 @@ class World:
         self.compact(draw)
         self.write(draw.randrange(4))
         self.create(draw)
-        with self.patience():
-            self.background[-1].wait()
+        self.background[-1].wait()
         self.write(draw.randrange(30, 90))
         self.create(draw)
         self.write(draw.randrange(10, 60))

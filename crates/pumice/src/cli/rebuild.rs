@@ -45,7 +45,8 @@ const INTERRUPT_NS: u64 = 100_000_000;
 /// whose newest content is damaged read as zeroes on TARGET; they are listed, with exit code 1. The
 /// segments alone do not show which blocks were trimmed, or filled with one byte, some time ago:
 /// such blocks may hold their old content again, or read as zeroes. The maximum number of these
-/// blocks is reported.
+/// blocks is reported. Nor do they show that the disk was rolled back to a snapshot: without a
+/// later checkpoint, blocks may hold what was written before that.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -80,8 +80,11 @@ pub(crate) enum Request {
         /// Delete the snapshots that were taken after it.
         deletes_newer: bool,
     },
-    /// Hold back the host's changes until the next snapshot is begun, a second at most.
-    HoldChanges {},
+    /// Hold back the host's changes until a snapshot is begun, a second at most.
+    HoldChanges {
+        /// Identity of the snapshot.
+        guid: Uuid,
+    },
     /// List a clone of a snapshot of the drive.
     RegisterClone {
         /// Name of the snapshot.
@@ -156,8 +159,8 @@ pub(crate) enum Answer {
     Held,
     /// They no longer are: the result.
     Released {
-        /// Whether they were until a snapshot was begun.
-        in_a_snapshot: bool,
+        /// Whether they were until the snapshot was begun.
+        in_the_snapshot: bool,
     },
     /// How the drive is served: the result.
     Service(Service),

@@ -16,6 +16,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use futures_util::future::{Either, select};
+use uuid::Uuid;
 
 use super::protocol::{Answer, ListedClient, Progress, REQUEST_BYTES_MAX, Request, Service, line};
 use super::sending;
@@ -192,7 +193,7 @@ async fn serve_client(link: &Link, served: &Served) {
             rollback::roll_back(link, served, name, deletes_newer).await
         }
         Request::Device { change } => devices::change(link, drive, change).await,
-        Request::HoldChanges {} => hold_changes(link, drive).await,
+        Request::HoldChanges { guid } => hold_changes(link, drive, guid).await,
         Request::Snapshots {} => snapshots(link, drive.list_snapshots().await).await,
         Request::Send(wanted) => sending::send(link, served, &wanted).await,
         Request::Service {} => Some(Answer::Service(Service {
@@ -392,18 +393,18 @@ async fn refresh(exports: Option<Rc<dyn SnapshotExports>>) {
     }
 }
 
-/// Holds back the host's changes until a snapshot is begun, a second at most; returns `None` if the
-/// client is gone.
-async fn hold_changes(link: &Link, drive: &Drive) -> Option<Answer> {
-    let held = match drive.hold_changes().await {
+/// Holds back the host's changes until the snapshot `of` is begun, a second at most; returns `None`
+/// if the client is gone.
+async fn hold_changes(link: &Link, drive: &Drive, of: Uuid) -> Option<Answer> {
+    let held = match drive.hold_changes(of).await {
         Ok(held) => held,
         Err(error) => return Some(Answer::failed(&error)),
     };
     if !link.send(&Answer::Held).await {
         return None;
     }
-    link.runtime.timeout(HOLD_NS, held.until_in_a_snapshot()).await;
-    Some(Answer::Released { in_a_snapshot: held.are_in_a_snapshot() })
+    link.runtime.timeout(HOLD_NS, held.until_in_the_snapshot()).await;
+    Some(Answer::Released { in_the_snapshot: held.are_in_the_snapshot() })
 }
 
 /// Lists snapshots, a few in each answer; returns `None` if the client is gone.

@@ -446,6 +446,7 @@ impl Core {
                 self.collector.exhausted_at = Some(self.space.changes());
                 self.collector.fruitless = 0;
             }
+            self.snapshots.give_up_segments();
             self.rest_compaction();
         }
         self.collector.is_moving &= self.collection_is_wanted();

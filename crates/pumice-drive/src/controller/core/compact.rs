@@ -11,9 +11,10 @@
 //! is what of that is not live.
 //!
 //! **It ends.** A segment is emptied only if that frees a fair part of it, and an errand ends when
-//! several in a row freed less than they promised. The next one begins only once the excess has
-//! grown, or the live data has shrunk, by a segment, which takes changes by the host: a drive that
-//! is not in use comes to rest, whatever its content.
+//! several in a row freed less than they promised, or as many were emptied as were in use when it
+//! began: a host that never rests would always leave another. The next one begins only once the
+//! excess has grown, or the live data has shrunk, by a segment, which takes changes by the host: a
+//! drive that is not in use comes to rest, whatever its content.
 //!
 //! `maintenance::gc` does the work; `maintenance::compact` asks for it.
 
@@ -64,6 +65,8 @@ struct Errand {
     until_changes: Option<u64>,
     /// Segments in a row that gained too little.
     fruitless: u32,
+    /// Segments that may still be emptied.
+    left: u32,
 }
 
 /// The state of giving space back.
@@ -190,9 +193,13 @@ impl Core {
                 live_bytes = occupied.live_bytes,
                 "the host is quiet: giving back what is dead"
             );
-            self.compaction.errand =
-                Some(Errand { percent, until_changes: Some(changes), fruitless: 0 });
+            self.compaction.errand = Some(self.new_errand(percent, Some(changes)));
         }
+    }
+
+    fn new_errand(&self, percent: u32, until_changes: Option<u64>) -> Errand {
+        let left = self.space.segment_count().saturating_sub(self.space.free_count());
+        Errand { percent, until_changes, fruitless: 0, left }
     }
 
     /// Begins to empty segments until the excess is within `percent` of what is live, whatever the
@@ -208,7 +215,7 @@ impl Core {
         }
         self.compaction.is_asked = true;
         self.compaction.frees = true;
-        self.compaction.errand = Some(Errand { percent, until_changes: None, fruitless: 0 });
+        self.compaction.errand = Some(self.new_errand(percent, None));
         self.wake(Wakes::COLLECTOR);
         self.wake(Wakes::WARMER);
         Ok(())
@@ -321,15 +328,16 @@ impl Core {
         })
     }
 
-    /// Notes that a segment was emptied for `moved_bytes`: several in a row that gained too little
-    /// end an errand. Segments that are needed are a matter of their own.
+    /// Notes that a segment was emptied for `moved_bytes`, which may end an errand. Segments that
+    /// are needed are a matter of their own.
     pub(super) fn errand_gained(&mut self, needed_bytes: u32, moved_bytes: u64) {
         let Some(errand) = &mut self.compaction.errand else { return };
         let segment_bytes = u64::from(self.superblock.segment_bytes);
         let promised = segment_bytes.saturating_sub(u64::from(needed_bytes));
         let gained = segment_bytes.saturating_sub(moved_bytes);
         errand.fruitless = if gained >= promised / 2 { 0 } else { errand.fruitless + 1 };
-        if errand.fruitless >= FRUITLESS_MAX {
+        errand.left = errand.left.saturating_sub(1);
+        if errand.fruitless >= FRUITLESS_MAX || errand.left == 0 {
             self.rest_compaction();
         }
     }

@@ -315,9 +315,23 @@ impl Core {
         !self.snapshots.is_measured() && self.space.has_retained()
     }
 
+    /// Returns the number that moves with whatever changes who needs what.
+    pub(crate) fn needs(&self) -> u64 {
+        self.needs
+    }
+
     /// Notes what snapshots hold in retained segments of which that was not known: bytes that were
-    /// live when they were taken, by segment.
-    pub(crate) fn measured(&mut self, mut direct: BTreeMap<SegmentUse, u64>, is_whole: bool) {
+    /// live when they were taken, by segment. Changes nothing if that is not so by now, since
+    /// [`Core::needs`] has moved.
+    pub(crate) fn measured(
+        &mut self,
+        needs: u64,
+        mut direct: BTreeMap<SegmentUse, u64>,
+        is_whole: bool,
+    ) {
+        if self.needs != needs {
+            return;
+        }
         let mut copies: BTreeMap<SegmentUse, [u64; 2]> = BTreeMap::new();
         // Several entries may lead to one.
         let all = self.forwards.copies().map(|copied| ((copied.to, copied.offset), copied));

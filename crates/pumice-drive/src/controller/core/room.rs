@@ -147,6 +147,12 @@ impl Core {
             if self.snapshots.is_held() {
                 return Obstacle::Wait;
             }
+            // A snapshot is not kept waiting by a host that takes each segment that comes free.
+            let is_new = purpose == Purpose::Data && fit == Fit::NewSegment;
+            let wanted = self.snapshots.wanted_segments();
+            if is_new && wanted > 0 && available <= wanted {
+                return Obstacle::Wait;
+            }
             // Once something has begun to use the reserve, what is left of it is not for data.
             let needed = self.reserved_segments(purpose) + u32::from(fit == Fit::NewSegment);
             // Trims dirty leaves, whose old places snapshots keep: a checkpoint always has room.

@@ -38,8 +38,8 @@ pub(crate) const RETAINED_BYTES_MAX: usize = 64 << 20;
 pub(crate) enum Wish {
     /// Nothing.
     None,
-    /// Become a snapshot.
-    Create(NewSnapshot),
+    /// Become a snapshot; one for which the host's changes are held, if that is said.
+    Create(NewSnapshot, bool),
     /// Be the first with a list that was changed.
     Edit(Edit),
     /// Be of a disk as a snapshot has it, and the first without those taken after it, if that is
@@ -141,10 +141,10 @@ pub(crate) struct Snapshots {
     creating: u32,
     /// Free segments that one needs, if they are too few.
     wanted_segments: u32,
-    /// Those who hold back the host's changes.
-    holds: u32,
-    /// They hold them back until `begun` is this.
-    held_until: u64,
+    /// They cannot be had.
+    lacks_segments: bool,
+    /// Identities of snapshots to be taken until which the host's changes are held back.
+    holds: Vec<Uuid>,
     /// The host needs the space of a snapshot that yields.
     must_yield: bool,
     /// Snapshots given up for that since the opening.
@@ -199,6 +199,13 @@ impl Snapshots {
         self.is_measured = is_measured;
     }
 
+    /// Notes that nothing is to be gained: what waits for free segments is refused, and the host
+    /// goes on before that is known.
+    pub(super) fn give_up_segments(&mut self) {
+        self.lacks_segments |= self.wanted_segments > 0;
+        self.wanted_segments = 0;
+    }
+
     /// Returns the free segments that a snapshot to be made waits for.
     #[inline]
     pub(crate) fn wanted_segments(&self) -> u32 {
@@ -244,11 +251,15 @@ impl Snapshots {
         self.kept.iter().find(|kept| kept.entry.name == name)
     }
 
-    /// Returns whether the host's changes wait: they do from [`Core::hold_changes`] until the
-    /// next snapshot is begun.
+    /// Returns whether the host's changes wait: see [`Core::hold_changes`].
     #[inline]
     pub(crate) fn is_held(&self) -> bool {
-        self.holds > 0 && self.begun < self.held_until
+        !self.holds.is_empty()
+    }
+
+    /// Returns whether the host's changes wait for the snapshot `of`.
+    pub(crate) fn is_held_for(&self, of: Uuid) -> bool {
+        self.holds.contains(&of)
     }
 
     /// Returns whether a view or a clone reads a snapshot, or a clone is about to.
@@ -336,6 +347,8 @@ impl Core {
         // Another one may still wait for them.
         if self.snapshots.creating == 0 {
             self.snapshots.wanted_segments = 0;
+            self.snapshots.lacks_segments = false;
+            self.wake(Wakes::PROGRESS);
         }
     }
 
@@ -366,9 +379,9 @@ impl Core {
         if self.space.free_count() >= needed {
             return Ok(Some(()));
         }
-        self.snapshots.wanted_segments = needed;
-        self.wake(Wakes::COLLECTOR);
-        if self.can_gain() {
+        if !self.snapshots.lacks_segments && self.can_gain() {
+            self.snapshots.wanted_segments = needed;
+            self.wake(Wakes::COLLECTOR);
             return Ok(None);
         }
         let what = format!(
@@ -421,8 +434,13 @@ impl Core {
     pub(crate) fn check_wish(&self, wish: &Wish) -> Result<()> {
         match wish {
             Wish::None => Ok(()),
-            Wish::Create(new) => {
+            Wish::Create(new, is_held) => {
                 self.check_new_snapshot(&new.name)?;
+                if *is_held && !self.snapshots.is_held_for(new.guid) {
+                    let what = "the snapshot was to be of the moment at which the host's writes \
+                                were held, and they no longer are: take it again";
+                    return Err(Error::new(ErrorKind::Busy, what));
+                }
                 if self.space.free_count() < self.segments_for_snapshot() {
                     let what = "the drive was filled while the snapshot was taken";
                     return Err(Error::new(ErrorKind::NoSpace, what));
@@ -513,10 +531,10 @@ impl Core {
             Wish::None => return self.fix_retained(),
             Wish::RollBack(..) => unreachable!("the disk is another before its root is made"),
             Wish::Edit(edit) => (self.edited(&edit).expect("the wish was checked"), None),
-            Wish::Create(new) => {
+            Wish::Create(new, _) => {
                 self.snapshots.begun += 1;
-                // The host's changes are no longer held back.
-                self.wake(Wakes::PROGRESS);
+                self.snapshots.wanted_segments = 0;
+                self.let_changes_go(new.guid);
                 let new = Box::new(self.retain_frames(new, root, table));
                 let mut list = self.snapshots.list();
                 list.push(new.entry.clone());
@@ -618,6 +636,7 @@ impl Core {
         if is_less {
             self.prune_forwards();
             self.snapshots.is_measured = false;
+            self.needs_changed();
             self.give_back_once();
             self.wake(Wakes::COLLECTOR);
         }
@@ -640,17 +659,15 @@ impl Core {
         self.fix_retained();
     }
 
-    /// Holds back the host's changes until the next snapshot is begun, or until
+    /// Holds back the host's changes until the snapshot `of` is begun, or until
     /// [`Core::let_changes_go`].
-    pub(crate) fn hold_changes(&mut self) {
-        self.snapshots.holds += 1;
-        self.snapshots.held_until = self.snapshots.begun + 1;
+    pub(crate) fn hold_changes(&mut self, of: Uuid) {
+        self.snapshots.holds.push(of);
     }
 
-    /// Ends what [`Core::hold_changes`] began.
-    pub(crate) fn let_changes_go(&mut self) {
-        let left = self.snapshots.holds.checked_sub(1);
-        self.snapshots.holds = left.expect("changes that were held are let go once");
+    /// Ends what [`Core::hold_changes`] began, if that is so still.
+    pub(crate) fn let_changes_go(&mut self, of: Uuid) {
+        self.snapshots.holds.retain(|&held| held != of);
         self.wake(Wakes::PROGRESS);
     }
 

@@ -281,11 +281,11 @@ impl Drive {
 
     /// Measures what snapshots hold of each segment, by their tables: after an opening, and after
     /// one was deleted.
-    pub(super) async fn measure_retained(&self) {
-        let kept: Vec<Kept> = {
+    pub(crate) async fn measure_retained(&self) {
+        let (needs, kept): (u64, Vec<Kept>) = {
             let core = self.core();
             let with_data = core.snapshots().kept().iter().filter(|kept| !kept.entry.is_bookmark);
-            with_data.cloned().collect()
+            (core.needs(), with_data.cloned().collect())
         };
         let (superblock, forwards) = self.core().to_read_kept();
         // The last batch in each segment, and the last that a snapshot so far was taken after.
@@ -301,6 +301,9 @@ impl Drive {
         for kept in &kept {
             if open.is_empty() || self.core().must_end() {
                 break;
+            }
+            if !open.keys().any(|of| kept.named.contains(of.segment)) {
+                continue;
             }
             let opened = KeptMap::open(&*self.medium, &superblock, &kept.entry, &forwards);
             let map = match opened.await {
@@ -326,7 +329,7 @@ impl Drive {
                 }
             }
         }
-        self.with_core(|core| core.measured(direct, is_whole));
+        self.with_core(|core| core.measured(needs, direct, is_whole));
     }
 }
 

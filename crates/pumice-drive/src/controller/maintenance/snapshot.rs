@@ -4,6 +4,8 @@
 //! is a checkpoint with two more lists: the host waits for nothing that it would not wait for in
 //! any checkpoint.
 
+use uuid::Uuid;
+
 use super::super::core::{Core, Edit, NewSnapshot, Wish};
 use super::super::drive::Drive;
 use super::super::options::OpenOptions;
@@ -20,7 +22,7 @@ pub struct SnapshotInfo {
     /// Its name.
     pub name: String,
     /// Its identity, which a copy on another drive shares.
-    pub guid: uuid::Uuid,
+    pub guid: Uuid,
     /// The last batch in it: its number on this drive.
     pub sequence: u64,
     /// When it was taken, in seconds since 1970.
@@ -54,28 +56,28 @@ pub struct SnapshotInfo {
     pub damage: Option<String>,
 }
 
-/// The host's changes wait. Its end lets them go on.
+/// The host's changes wait for a snapshot. Its end lets them go on.
 pub struct HeldChanges<'a> {
     drive: &'a Drive,
-    begun: u64,
+    of: Uuid,
 }
 
 impl HeldChanges<'_> {
-    /// Waits until a snapshot has begun.
-    pub async fn until_in_a_snapshot(&self) {
-        let has_begun = |core: &mut Core| (core.snapshots().begun() > self.begun).then_some(());
-        self.drive.wait_for(&self.drive.queues.progress, has_begun).await;
+    /// Waits until the snapshot is begun.
+    pub async fn until_in_the_snapshot(&self) {
+        let is_begun = |core: &mut Core| (!core.snapshots().is_held_for(self.of)).then_some(());
+        self.drive.wait_for(&self.drive.queues.progress, is_begun).await;
     }
 
-    /// Returns whether a snapshot has begun since, which also lets changes go on.
-    pub fn are_in_a_snapshot(&self) -> bool {
-        self.drive.core().snapshots().begun() > self.begun
+    /// Returns whether the snapshot is begun, which also lets changes go on.
+    pub fn are_in_the_snapshot(&self) -> bool {
+        !self.drive.core().snapshots().is_held_for(self.of)
     }
 }
 
 impl Drop for HeldChanges<'_> {
     fn drop(&mut self) {
-        self.drive.with_core(Core::let_changes_go);
+        self.drive.with_core(|core| core.let_changes_go(self.of));
     }
 }
 
@@ -97,12 +99,14 @@ impl Drive {
     ///
     /// # Errors
     /// `InvalidInput` for an impossible name, `AlreadyExists`, `NoSpace` if there are too few free
-    /// segments or too many snapshots, `Busy` during a resize, `ReadOnly`: nothing is changed.
+    /// segments or too many snapshots, `Busy` during a resize, or if changes were held for it and
+    /// are no longer (see [`Drive::hold_changes`]), `ReadOnly`: nothing is changed.
     /// After `Medium` or `Poisoned` the snapshot exists or does not, and the drive takes no writes.
     pub async fn create_snapshot(&self, new: NewSnapshot) -> Result<SnapshotInfo> {
         check_snapshot_name(&new.name)?;
         self.with_core(|core| core.begin_snapshot(&new.name))?;
         let creating = Creating(self);
+        let is_held = self.core().snapshots().is_held_for(new.guid);
         // What a trim has not taken down yet would count as live. If that fails, it does. It takes
         // room in the log, which there is none of while changes are held.
         if !self.core().snapshots().is_held() {
@@ -112,7 +116,7 @@ impl Drive {
         loop {
             attempt += 1;
             self.with_room(Core::room_for_snapshot).await?;
-            match self.checkpoint_with(Wish::Create(new.clone())).await {
+            match self.checkpoint_with(Wish::Create(new.clone(), is_held)).await {
                 Err(error) if error.kind() == ErrorKind::NoSpace && attempt < ATTEMPTS => {}
                 result => {
                     result?;
@@ -189,21 +193,18 @@ impl Drive {
         Ok(())
     }
 
-    /// Holds back writes and trims until the next snapshot is begun, so that snapshots of several
-    /// drives are of one moment: all are held before the first is taken. To be held briefly: the
-    /// host waits.
+    /// Holds back writes and trims until the snapshot with the identity `of` is begun, so that
+    /// snapshots of several drives are of one moment: all are held before the first is taken. To be
+    /// held briefly: the host waits.
     ///
     /// # Errors
     /// `ReadOnly`, `Poisoned`.
-    pub async fn hold_changes(&self) -> Result<HeldChanges<'_>> {
+    pub async fn hold_changes(&self, of: Uuid) -> Result<HeldChanges<'_>> {
         self.core().check_writable(0, 0)?;
         // The snapshot that is taken meanwhile cannot: see `create_snapshot`.
         let _ = self.reap_all().await;
-        let begun = self.with_core(|core| {
-            core.hold_changes();
-            core.snapshots().begun()
-        });
-        Ok(HeldChanges { drive: self, begun })
+        self.with_core(|core| core.hold_changes(of));
+        Ok(HeldChanges { drive: self, of })
     }
 
     /// Returns the snapshots, oldest first. Takes time for each segment that each of them needs:

@@ -4,8 +4,14 @@
 //! Method: single segments of the database of [`super::holding`] are emptied, so slowly that each
 //! event comes in the middle; every page of every snapshot is compared.
 
-use super::holding::{Database, PAGE, content};
+use std::collections::BTreeMap;
+
+use rand::RngExt;
+
+use super::holding::{Database, PAGE, PAGES, content};
+use super::snapshots::new;
 use super::*;
+use crate::base::seed::random;
 
 /// What dies while a segment is emptied may be named by a snapshot that was taken since that began,
 /// or was being taken.
@@ -266,4 +272,102 @@ fn what_was_moved_is_no_change_after_a_crash() {
     database.compare_open(&drive);
     world.kill(drive);
     database.compare();
+}
+
+/// What was found out while snapshots were deleted is not known: it would be too little.
+#[test]
+fn what_snapshots_hold_is_measured_again_after_a_deletion() {
+    for step in 0..16 {
+        let (database, drive) = Database::of_two_hours(40, 16);
+        let world = &database.world;
+        world.run(drive.measure_retained());
+        database.overwrite(&drive, 0..PAGES / 2);
+        world.run(database.end_hour(&drive, 2));
+        world.run(database.delete(&drive, 2));
+        let latency_ns = 1_000_000..=1_000_000;
+        drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+        let measure = async {
+            world.runtime.clone().sleep_ns(step * 500_000).await;
+            drive.measure_retained().await;
+        };
+        let both = async { futures_util::future::join(database.delete(&drive, 1), measure).await };
+        world.run(both);
+        let needed = |drive: &Drive| {
+            while drive.core().wants_measure() {
+                world.run(drive.measure_retained());
+            }
+            let core = drive.core();
+            let all = (0..core.space().segment_count()).map(SegmentId);
+            let used = all.filter(|&segment| !core.space().is_free(segment));
+            let of = |at: SegmentId| (at, core.space().needed_bytes_of(at, SEGMENT_BYTES));
+            used.map(of).collect::<BTreeMap<_, _>>()
+        };
+        let known = needed(&drive);
+        drive.layers().set_plan(FaultPlan::default());
+        world.close(drive);
+        let drive = world.open_without_collector();
+        for (segment, least) in needed(&drive) {
+            let found = known.get(&segment).copied().unwrap_or(least);
+            assert!(found >= least, "step {step}: {segment} holds {least}, not {found}");
+        }
+        world.kill(drive);
+    }
+}
+
+/// Runs `task` beside a host that overwrites the disk without pause, once that is full.
+fn beside_a_busy_host<R>(world: &World, drive: &Drive, task: impl Future<Output = R>) -> R {
+    let latency_ns = 50_000..=150_000;
+    drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+    let (is_ended, writes) = (Cell::new(false), Cell::new(0));
+    let host = async |seed: u64| {
+        let mut random = random(seed);
+        while !is_ended.get() {
+            let data = payload::noise(&mut random, 64 << 10);
+            let at = random.random_range(0..world.spec.size_bytes >> 16) << 16;
+            // It may be refused while a snapshot holds the rest.
+            if drive.write(at, &data, false).await.is_err() {
+                world.runtime.clone().sleep_ns(1_000_000).await;
+            }
+            writes.set(writes.get() + 1);
+            assert!(writes.get() < 8192, "it does not end");
+        }
+    };
+    let task = async {
+        while writes.get() < 1024 {
+            world.runtime.clone().sleep_ns(100_000).await;
+        }
+        let result = task.await;
+        is_ended.set(true);
+        result
+    };
+    world.run(async { futures_util::future::join3(host(1), host(2), task).await }).2
+}
+
+/// A host that takes each segment that comes free waits while a snapshot needs them, until there
+/// are enough or nothing is to be gained.
+#[test]
+fn a_snapshot_is_taken_beside_a_host_that_never_rests() {
+    for segments in [9, 12, 14, 16, 20, 24] {
+        let world = World { seed: segments, ..World::new(small(32 << 20, segments)) };
+        let drive = world.open();
+        match beside_a_busy_host(&world, &drive, drive.create_snapshot(new("a", 1))) {
+            Ok(_) => assert!(segments > 9),
+            Err(error) => {
+                assert_eq!(segments, 9, "{error:?}");
+                assert_eq!(error.kind(), ErrorKind::NoSpace);
+            }
+        }
+        world.close(drive);
+    }
+}
+
+#[test]
+fn a_compaction_ends_beside_a_host_that_never_rests() {
+    for segments in [12, 16, 24] {
+        let world = World { seed: segments, ..World::new(small(32 << 20, segments)) };
+        let drive = world.open();
+        let compacted = beside_a_busy_host(&world, &drive, drive.compact(0)).unwrap();
+        assert!(compacted.moved_bytes > 0);
+        world.close(drive);
+    }
 }

@@ -249,18 +249,18 @@ fn changes_wait_until_the_snapshot_is_begun() {
     disk.write_some(&drive, 30);
     let before = disk.plain.clone();
     disk.world.run(async {
-        let held = drive.hold_changes().await.unwrap();
+        let held = drive.hold_changes(new("a", 1).guid).await.unwrap();
         let data = vec![9; 8192];
         let mut writing = std::pin::pin!(drive.write(0, &data, false));
         let waits = disk.world.runtime.timeout(1_000_000_000, writing.as_mut()).await;
         assert!(waits.is_none(), "a write does not wait");
-        assert!(!held.are_in_a_snapshot());
+        assert!(!held.are_in_the_snapshot());
         drive.create_snapshot(new("a", 1)).await.unwrap();
-        assert!(held.are_in_a_snapshot());
+        assert!(held.are_in_the_snapshot());
         writing.await.unwrap();
         drop(held);
         // One that is let go without a snapshot.
-        let held = drive.hold_changes().await.unwrap();
+        let held = drive.hold_changes(new("a", 1).guid).await.unwrap();
         let mut trimming = std::pin::pin!(drive.trim(0, 4096, true));
         let waits = disk.world.runtime.timeout(1_000_000_000, trimming.as_mut()).await;
         assert!(waits.is_none(), "a trim does not wait");
@@ -269,6 +269,41 @@ fn changes_wait_until_the_snapshot_is_begun() {
     });
     disk.world.close(drive);
     assert!(whole(&disk.world, "a") == before);
+}
+
+/// A snapshot for which changes were held is of that moment, even if another one is begun first; if
+/// they are let go before it is begun, there is none.
+#[test]
+fn nothing_that_was_held_for_a_snapshot_is_in_it() {
+    let mut late = 0;
+    for step in 0..24 {
+        let mut disk = Disk::new(37);
+        let drive = disk.world.open();
+        disk.write_some(&drive, 30);
+        let latency_ns = 500_000..=500_000;
+        drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
+        let created = disk.world.run(async {
+            let held = drive.hold_changes(new("a", 2).guid).await.unwrap();
+            let letting = async {
+                disk.world.runtime.clone().sleep_ns(step * 250_000).await;
+                drop(held);
+            };
+            let other = drive.create_snapshot(new("other", 1));
+            let create = drive.create_snapshot(new("a", 2));
+            let data = vec![9; 8192];
+            let write = drive.write(0, &data, false);
+            futures_util::future::join4(other, create, write, letting).await.1
+        });
+        disk.world.close(drive);
+        match created {
+            Ok(_) => assert!(whole(&disk.world, "a") == disk.plain, "step {step}"),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Busy, "step {step}: {error:?}");
+                late += 1;
+            }
+        }
+    }
+    assert!((1..24).contains(&late), "{late} of 24 were let go too early");
 }
 
 #[test]

@@ -16,6 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use uuid::Uuid;
 
 use super::{change, list_of, new, request};
 use crate::control::{self, Answer, Request};
@@ -101,8 +102,8 @@ fn create_all(runtime: &Runtime, drives: &[Member<'_>]) -> Vec<Result<SnapshotIn
     thread::scope(|scope| {
         let (held, is_held) = mpsc::channel();
         let holding = served.iter().map(|drive| {
-            let (held, path) = (held.clone(), drive.path);
-            scope.spawn(move || hold(path, &held))
+            let (held, path, guid) = (held.clone(), drive.path, drive.new.guid);
+            scope.spawn(move || hold(path, guid, &held))
         });
         let holding: Vec<_> = holding.collect();
         drop(held);
@@ -154,18 +155,18 @@ fn create_all(runtime: &Runtime, drives: &[Member<'_>]) -> Vec<Result<SnapshotIn
 
 /// Lets a server hold back its host's changes until the snapshot is begun; says on `held` when it
 /// does.
-fn hold(path: &Path, held: &mpsc::Sender<()>) -> Result<()> {
+fn hold(path: &Path, guid: Uuid, held: &mpsc::Sender<()>) -> Result<()> {
     let client = control::connect(path)?;
     let client = client.with_context(|| format!("{}: the server has stopped", path.display()))?;
-    let answer = client.ask(&Request::HoldChanges {}, |answer| {
+    let answer = client.ask(&Request::HoldChanges { guid }, |answer| {
         if matches!(answer, Answer::Held) {
             // The thread that waits may have given up.
             let _ = held.send(());
         }
     });
     match answer.with_context(|| path.display().to_string())? {
-        Some(Answer::Released { in_a_snapshot: true }) => Ok(()),
-        Some(Answer::Released { in_a_snapshot: false }) => {
+        Some(Answer::Released { in_the_snapshot: true }) => Ok(()),
+        Some(Answer::Released { in_the_snapshot: false }) => {
             bail!("{}: its writes could not be held long enough: try again", path.display())
         }
         _ => bail!("{}: the server stopped before it answered", path.display()),
