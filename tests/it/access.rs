@@ -100,10 +100,10 @@ fn go(export: &str) -> Vec<u8> {
     option(7, &[&length[..], export.as_bytes(), &[0, 0]].concat())
 }
 
-pub(crate) type Encrypted = StreamOwned<ClientConnection, UnixStream>;
+type Encrypted = StreamOwned<ClientConnection, UnixStream>;
 
 /// A connection that is encrypted.
-pub(crate) fn encrypted(server: &Server, certificates: &Path) -> Encrypted {
+fn encrypted(server: &Server, certificates: &Path) -> Encrypted {
     let mut socket = connect(server);
     socket.write_all(&option(5, b"")).unwrap();
     assert_eq!(reply(&mut socket).unwrap(), ACK);
@@ -123,7 +123,7 @@ pub(crate) fn choose(stream: &mut (impl Read + Write), export: &str) -> u32 {
 }
 
 /// Reads a block; whether it was answered.
-pub(crate) fn reads(stream: &mut (impl Read + Write)) -> bool {
+fn reads(stream: &mut (impl Read + Write)) -> bool {
     let request = [&0x2560_9513_u32.to_be_bytes()[..], &[0; 20], &[0, 0, 0, 8]].concat();
     let mut answer = [0; 24];
     stream.write_all(&request).and_then(|()| stream.read_exact(&mut answer)).is_ok()

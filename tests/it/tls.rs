@@ -20,7 +20,6 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tempfile::TempDir;
 
-use crate::access::{choose, encrypted, reads};
 use crate::harness::{
     COMMAND_LIMIT, Drive, PUMICE, Server, Talker, pumice, python_with_libnbd, run, run_ok,
     stand_in, tool, wait_until,
@@ -475,45 +474,4 @@ fn a_restart_closes_encrypted_connections_and_no_others() {
     clients.finish();
     assert!(server.stderr().contains("restarted clients=1"), "{}", server.stderr());
     server.stop();
-}
-
-/// Time that a thread of a server has run, in nanoseconds.
-fn thread_ns(server: &Server, name: &str) -> u64 {
-    let tasks = fs::read_dir(format!("/proc/{}/task", server.id())).unwrap();
-    let is_it = |task: &PathBuf| fs::read_to_string(task.join("comm")).unwrap().trim() == name;
-    let task = tasks.map(|task| task.unwrap().path()).find(is_it).unwrap();
-    let statistics = fs::read_to_string(task.join("schedstat")).unwrap();
-    statistics.split(' ').next().unwrap().parse().unwrap()
-}
-
-#[test]
-fn later_clients_of_a_drive_have_a_thread_of_their_own() {
-    let Some(nbdcopy) = tool("nbdcopy") else { return };
-    if stand_in().is_some() {
-        return;
-    }
-    let authority = Authority::new("one");
-    let drive = Drive::create("64M", &[]);
-    let image = drive.beside("image");
-    fs::write(&image, fs::read(PUMICE).unwrap()).unwrap();
-    fs::OpenOptions::new().write(true).open(&image).unwrap().set_len(64 << 20).unwrap();
-    let server = serve(&drive, &authority.server(), &["--threads", "3"]);
-    let known = authority.client("known");
-    // The first client stays on the thread of its drive.
-    let mut first = encrypted(&server, &known);
-    assert_eq!(choose(&mut first, ""), 3, "information");
-    let back = drive.beside("back");
-    for (from, to) in [
-        (image.to_str().unwrap(), &*uri(&server, &known)),
-        (&*uri(&server, &known), back.to_str().unwrap()),
-    ] {
-        run_ok(Command::new(&nbdcopy).args(["--flush", from, to]));
-    }
-    assert!(fs::read(&image).unwrap() == fs::read(&back).unwrap(), "other bytes");
-    assert!(reads(&mut first));
-    // 64 MiB each way: some 100 ms.
-    let ns = thread_ns(&server, "connections-1");
-    assert!(ns > 10_000_000, "{ns} ns");
-    server.stop();
-    drive.assert_checks();
 }

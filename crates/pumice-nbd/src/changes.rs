@@ -7,8 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::caller::Caller;
-use super::elsewhere::Announcement;
-use super::export::{Earlier, Export};
+use super::export::{Announcement, Earlier, Export};
 use super::policy::Policy;
 use super::server::{Security, Server};
 use super::session::{Place, Shared, Stage};

@@ -14,12 +14,11 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::Security as Offered;
 use super::channel::Channel;
-use super::elsewhere::{Announcement, Elsewhere};
+use super::elsewhere::Elsewhere;
 use super::execute::{Job, execute};
 use super::export::Export;
 use super::handover::{Known, Parked};
@@ -87,14 +86,7 @@ pub(super) async fn serve<D: Disk + 'static>(
             let channel = Rc::into_inner(channel).expect("nothing else uses the channel");
             let entered = || enter(&shared, &link, &name);
             let (caller, tls) = (caller.clone(), channel.into_tls());
-            let through = shared.connection_thread(&name, tls.is_some());
-            let parked = match through {
-                None => other.serve(client, caller, tls, entered).await,
-                Some(thread) => {
-                    other.serve_through(&thread, export, client, caller, tls, entered).await
-                }
-            };
-            return leave(&link, parked);
+            return leave(&link, other.serve(client, caller, tls, entered).await);
         }
     }
     end(&shared, &link, &channel, parked).await
@@ -150,16 +142,11 @@ pub(super) async fn resume<D: Disk + 'static>(
 
 /// Continues a client on the thread of its export.
 pub(super) async fn resume_there(
-    through: Option<Rc<Elsewhere>>,
-    (other, export): (Rc<Elsewhere>, Arc<Announcement>),
+    other: Rc<Elsewhere>,
     link: Rc<Link>,
     parked: Parked,
 ) -> Option<Parked> {
-    let caller = link.caller.clone();
-    let parked = match through {
-        None => other.serve(parked, caller, None, || ()).await,
-        Some(thread) => other.serve_through(&thread, export, parked, caller, None, || ()).await,
-    };
+    let parked = other.serve(parked, link.caller.clone(), None, || ()).await;
     leave(&link, parked)
 }
 

@@ -31,11 +31,6 @@ pub trait Disk {
     /// Whether writes, trims and write-zeroes are refused.
     fn is_read_only(&self) -> bool;
 
-    /// Learns the size anew, where [`Self::size_bytes`] may be a moment old.
-    fn refresh(&self) -> impl Future<Output = ()> {
-        async {}
-    }
-
     /// Returns the disk as it is now, for the parts of one request; `None` for a disk that changes
     /// only by requests. Reads of it may fail once the disk is another one.
     fn pinned(&self) -> Option<Self>

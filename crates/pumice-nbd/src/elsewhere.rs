@@ -6,13 +6,6 @@
 //!  waits for the end   <---- Parked or nothing -----+
 //! ```
 //!
-//! A third thread may have the connection, and reach the disk through a [`Relay`]:
-//!
-//! ```text
-//!  Relay: an end of a way -------------------------> the thread of the disks
-//!  Enter: socket, keys, the way's other end -------> the thread of connections
-//! ```
-//!
 //! A client costs one message in each direction, and one for each time that it asks for the size of
 //! an export; its requests cost none. If the other thread ends early, its end of the queue is
 //! dropped with all it holds: the main thread notices, and disconnects the clients.
@@ -20,21 +13,17 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use async_channel::{Receiver, Sender, bounded};
 
 use super::caller::Caller;
-use super::export::{Earlier, Export, Lineage};
+use super::export::Announcement;
 use super::handover::Parked;
-use super::rate::{Limits, Paid};
-use super::relay::{self, DiskEnd, Relay, RelayEnd};
 use super::request::Shape;
-use super::server::{Options, Server};
+use super::server::Server;
 use super::tls::Tls;
 use crate::Disk;
 use pumice_drive::base::{Error, ErrorKind, Result};
-use pumice_drive::runtime::Runtime;
 
 /// Orders that may wait. Arbitrary; when there are more, clients in their handshake wait.
 const ORDERS_MAX: usize = 64;
@@ -47,41 +36,12 @@ pub struct Elsewhere {
     orders: Sender<Order>,
 }
 
-/// Whose connections are on threads of their own; those of all others are on the thread of their
-/// export.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PassedOn {
-    /// Encrypted clients that choose an export which has another client. A request then costs its
-    /// export's thread less than half, and takes two more wake-ups of threads, which a client that
-    /// is alone would only wait for.
-    #[default]
-    LaterEncrypted,
-    /// All clients.
-    All,
-}
-
-/// What is known of an export on another thread without asking for it.
-#[derive(Debug)]
-pub struct Announcement {
-    pub(super) name: String,
-    pub(super) description: String,
-    pub(super) lineage: Lineage,
-    pub(super) earlier: Option<Earlier>,
-    /// What it was when the server was made.
-    pub(super) shape: Shape,
-    pub(super) refused: Arc<AtomicU64>,
-    pub(super) limits: Arc<Limits>,
-    pub(super) paid: Arc<Paid>,
-}
-
 /// What one thread asks of another, with the way back for the answer.
 enum Order {
     /// Return the shape of an export, if it is still there.
     Shape(String, Sender<Option<Shape>>),
     /// Serve a client to its end.
     Enter(Box<Entering>),
-    /// Carry out what comes along a way to an export, for this client.
-    Relay(String, DiskEnd, Arc<Caller>),
     /// Hand the clients over, each to where it came from.
     HandOver(Sender<Result<()>>),
     /// Shut down.
@@ -104,8 +64,6 @@ struct Entering {
     client: Parked,
     caller: Arc<Caller>,
     tls: Option<Tls>,
-    /// The way to its export, if that is on a third thread.
-    way: Option<(Arc<Announcement>, RelayEnd)>,
     /// Takes what becomes of the client.
     ended: Sender<Option<Parked>>,
 }
@@ -125,38 +83,9 @@ impl Elsewhere {
         tls: Option<Tls>,
         entered: impl FnOnce(),
     ) -> Option<Parked> {
-        self.enter(client, caller, tls, None, entered).await
-    }
-
-    /// As [`Self::serve`], with the connection on a thread of [`connections`], which has to live.
-    pub(super) async fn serve_through(
-        &self,
-        connections: &Self,
-        announced: Arc<Announcement>,
-        client: Parked,
-        caller: Arc<Caller>,
-        tls: Option<Tls>,
-        entered: impl FnOnce(),
-    ) -> Option<Parked> {
-        // The size is asked for where it counts.
-        let (disk, relay) = relay::way(announced.shape);
-        // If its thread has ended, the other end notices.
-        let relay_order = Order::Relay(announced.name.clone(), disk, caller.clone());
-        let _ = self.orders.send(relay_order).await;
-        connections.enter(client, caller, tls, Some((announced, relay)), entered).await
-    }
-
-    async fn enter(
-        &self,
-        client: Parked,
-        caller: Arc<Caller>,
-        tls: Option<Tls>,
-        way: Option<(Arc<Announcement>, RelayEnd)>,
-        entered: impl FnOnce(),
-    ) -> Option<Parked> {
         let export = client.export.clone();
         let (ended, end) = bounded(1);
-        let entering = Box::new(Entering { client, caller, tls, way, ended });
+        let entering = Box::new(Entering { client, caller, tls, ended });
         let sent = self.orders.send(Order::Enter(entering)).await;
         entered();
         let ended = match sent {
@@ -167,11 +96,6 @@ impl Elsewhere {
             tracing::warn!(%export, "closing a connection: its thread has ended");
             None
         })
-    }
-
-    /// Whether its thread has not ended.
-    pub(super) fn lives(&self) -> bool {
-        !self.orders.is_closed()
     }
 
     /// As [`Server::hand_over`]. A thread that has ended has nothing to hand over.
@@ -209,22 +133,6 @@ pub(super) fn of<D: Disk + 'static>(server: &Rc<Server<D>>) -> Elsewhere {
     Elsewhere { exports: RefCell::new(announced), orders }
 }
 
-impl Announcement {
-    /// Returns what other threads may know of an export.
-    pub fn of<D: Disk>(export: &Export<D>) -> Self {
-        Self {
-            name: export.name.clone(),
-            description: export.description.clone(),
-            lineage: export.lineage.clone(),
-            earlier: export.earlier.clone(),
-            shape: export.shape(),
-            refused: export.refused().clone(),
-            limits: export.limits.clone(),
-            paid: export.paid.clone(),
-        }
-    }
-}
-
 async fn obey<D: Disk + 'static>(server: Rc<Server<D>>, orders: Orders) {
     // An answer that is no longer waited for is dropped.
     while let Ok(order) = orders.0.recv().await {
@@ -233,22 +141,11 @@ async fn obey<D: Disk + 'static>(server: Rc<Server<D>>, orders: Orders) {
                 let _ = answer.try_send(server.export(&name).map(|export| export.shape()));
             }
             Order::Enter(entering) => {
-                let Entering { client, caller, tls, ended, .. } = *entering;
-                let end = async move |parked| drop(ended.try_send(parked));
+                let Entering { client, caller, tls, ended } = *entering;
+                let end = move |parked| drop(ended.try_send(parked));
                 // Unless it was withdrawn while the client came in.
                 if let Some(export) = server.export(&client.export) {
                     server.enter(export, client, caller, tls, end);
-                }
-            }
-            Order::Relay(name, end, caller) => {
-                if let Some(export) = server.export(&name) {
-                    let (spare_time, relayed) = (server.spare_time().clone(), server.relay(caller));
-                    let runtime = server.runtime();
-                    let carried_out = relay::carry_out(runtime.clone(), spare_time, export, end);
-                    runtime.spawn(async move {
-                        carried_out.await;
-                        drop(relayed);
-                    });
                 }
             }
             Order::HandOver(answer) => end_clients(&server, answer, true),
@@ -270,35 +167,4 @@ fn end_clients<D: Disk + 'static>(
         };
         let _ = answer.try_send(ended);
     });
-}
-
-/// Serves connections on this thread, of clients and to exports on others; see
-/// [`Server::connections_through`]. Ends when the result is dropped and the clients are gone.
-pub fn connections(runtime: Runtime, options: Options) -> Elsewhere {
-    let (orders, taken) = bounded(ORDERS_MAX);
-    let server = Server::of_no_exports(runtime.clone(), options);
-    runtime.spawn(obey_connections(server, Orders(taken)));
-    Elsewhere { exports: RefCell::default(), orders }
-}
-
-async fn obey_connections(server: Rc<Server<Relay>>, orders: Orders) {
-    while let Ok(order) = orders.0.recv().await {
-        match order {
-            Order::Enter(entering) => {
-                let Entering { client, caller, tls, way, ended } = *entering;
-                let Some((announced, way)) = way else { continue };
-                let relay = Rc::new(Relay::new(server.runtime(), way, caller.clone()));
-                let export = Rc::new(Export::relayed(&announced, relay.clone()));
-                server.enter(export, client, caller, tls, async move |parked| {
-                    // From then on the disk may be closed.
-                    relay.close().await;
-                    let _ = ended.try_send(parked);
-                });
-            }
-            Order::HandOver(answer) => end_clients(&server, answer, true),
-            Order::ShutDown(answer) => end_clients(&server, answer, false),
-            // There are no exports here.
-            Order::Shape(..) | Order::Relay(..) => {}
-        }
-    }
 }

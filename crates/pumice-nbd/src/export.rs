@@ -8,7 +8,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::elsewhere::Announcement;
 use super::rate::{Limits, Paid};
 use super::request::Shape;
 use crate::Disk;
@@ -108,21 +107,6 @@ impl<D: Disk> Export<D> {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the export of a disk on another thread, for one client there.
-    pub(super) fn relayed(announced: &Announcement, disk: Rc<D>) -> Self {
-        let Announcement { name, lineage, earlier, refused, limits, paid, .. } = announced;
-        Self {
-            name: name.clone(),
-            description: String::new(),
-            disk,
-            lineage: lineage.clone(),
-            earlier: earlier.clone(),
-            refused: refused.clone(),
-            limits: limits.clone(),
-            paid: paid.clone(),
-        }
-    }
-
     /// Returns the counter of requests that were refused.
     pub(super) fn refused(&self) -> &Arc<AtomicU64> {
         &self.refused
@@ -131,6 +115,34 @@ impl<D: Disk> Export<D> {
     /// Returns what the checks of a request need; the size changes when the disk is resized.
     pub(super) fn shape(&self) -> Shape {
         Shape { size_bytes: self.disk.size_bytes(), is_read_only: self.disk.is_read_only() }
+    }
+}
+
+/// What is known of an export on another thread without asking for it.
+#[derive(Debug)]
+pub struct Announcement {
+    pub(super) name: String,
+    pub(super) description: String,
+    pub(super) lineage: Lineage,
+    pub(super) earlier: Option<Earlier>,
+    /// What it was when the server was made.
+    pub(super) shape: Shape,
+    pub(super) refused: Arc<AtomicU64>,
+    pub(super) limits: Arc<Limits>,
+}
+
+impl Announcement {
+    /// Returns what other threads may know of an export.
+    pub fn of<D: Disk>(export: &Export<D>) -> Self {
+        Self {
+            name: export.name.clone(),
+            description: export.description.clone(),
+            lineage: export.lineage.clone(),
+            earlier: export.earlier.clone(),
+            shape: export.shape(),
+            refused: export.refused().clone(),
+            limits: export.limits.clone(),
+        }
     }
 }
 

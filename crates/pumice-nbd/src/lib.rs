@@ -102,7 +102,7 @@
 //! | `session` | state shared by the parts of a connection |
 //! | `connection`, `server` | the order of steps |
 //! | `changes` | a server that changes while it serves |
-//! | `elsewhere`, `relay` | exports on another thread |
+//! | `elsewhere` | exports on another thread |
 //! | `tally` | counters for any thread |
 //! | `handover` | connections that another process continues |
 //! | `client` | the client |
@@ -140,7 +140,6 @@ mod policy;
 mod rate;
 mod read_reply;
 mod receive;
-mod relay;
 mod replies;
 mod request;
 mod roster;
@@ -158,8 +157,8 @@ mod tests;
 pub use certificate::Validity;
 pub use client::{Capabilities, Client, Uri};
 pub use disk::{Change, Content, Disk, Extent};
-pub use elsewhere::{Announcement, Elsewhere, PassedOn, connections};
-pub use export::{Earlier, Export, Lineage};
+pub use elsewhere::Elsewhere;
+pub use export::{Announcement, Earlier, Export, Lineage};
 pub use handover::{Handover, Parked};
 pub use identity::Identity;
 pub use ipnet::IpNet;

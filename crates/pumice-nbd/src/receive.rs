@@ -116,16 +116,9 @@ async fn read_request<D: Disk>(
     if !session.replies.has_room() {
         session.replies.room().await;
     }
-    let check = || request::check(&request, session.export.shape(), &session.dialect);
     let checked = match stage.get() {
         Stage::ShuttingDown => Err((Errno::SHUTDOWN, "the server is shutting down")),
-        _ => match check() {
-            Ok(command) => Ok(command),
-            Err(_) => {
-                session.export.disk.refresh().await;
-                check()
-            }
-        },
+        _ => request::check(&request, session.export.shape(), &session.dialect),
     };
     let command = match checked {
         Ok(command) => command,

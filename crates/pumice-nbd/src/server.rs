@@ -16,7 +16,7 @@ use futures_util::future::{join, join_all};
 use super::budget::Budget;
 use super::caller::{Caller, Peer};
 use super::connection;
-use super::elsewhere::{self, Elsewhere, PassedOn};
+use super::elsewhere::{self, Elsewhere};
 use super::export::Export;
 use super::handover::{Handover, Parked};
 use super::identity::Identity;
@@ -24,8 +24,7 @@ use super::notices::Notices;
 use super::policy::Policy;
 use super::replies::AllPending;
 use super::roster::Roster;
-use super::session::{Connections, Link, Place, Relayed, Shared, Stage};
-use super::spare_time::SpareTime;
+use super::session::{Link, Place, Shared, Stage};
 use super::tally::Tally;
 use super::tls::Tls;
 use crate::{Disk, Listener};
@@ -144,11 +143,6 @@ impl<D: Disk + 'static> Server<D> {
         Self::with(runtime, exports, Vec::new(), options)
     }
 
-    /// Returns a server that only continues clients; see [`elsewhere::connections`].
-    pub(super) fn of_no_exports(runtime: Runtime, options: Options) -> Rc<Self> {
-        Self::with(runtime, Vec::new(), Vec::new(), options)
-    }
-
     /// Returns a server of the exports of other servers, on other threads, that does not listen
     /// yet. It performs the handshakes, and knows when each client has ended; all else is up to the
     /// other threads.
@@ -159,12 +153,6 @@ impl<D: Disk + 'static> Server<D> {
         let has_exports = others.iter().any(|other| !other.exports.borrow().is_empty());
         assert!(has_exports, "a server needs at least one export");
         Self::with(runtime, Vec::new(), others, options)
-    }
-
-    /// Has some clients served by these threads of [`connections`](super::connections), in turn,
-    /// instead of by those of their exports.
-    pub fn connections_through(&self, threads: Vec<Elsewhere>, whom: PassedOn) {
-        *self.shared.connections.borrow_mut() = Connections::new(threads, whom);
     }
 
     fn with(
@@ -179,12 +167,10 @@ impl<D: Disk + 'static> Server<D> {
             runtime,
             exports: RefCell::new(exports),
             elsewhere: elsewhere.into_iter().map(Rc::new).collect(),
-            connections: RefCell::default(),
             security: RefCell::new(options.security.clone()),
             policy: RefCell::new(options.policy.clone()),
             notices: Notices::default(),
             links: RefCell::default(),
-            relayed: RefCell::default(),
             tally: Arc::default(),
             options,
             budget,
@@ -340,11 +326,8 @@ impl<D: Disk + 'static> Server<D> {
             Place::Here(export) => {
                 self.follow(link.clone(), connection::resume(shared, export, link, parked, None));
             }
-            Place::There(other, export) => {
-                let through = self.shared.connection_thread(&export.name, false);
-                let served =
-                    connection::resume_there(through, (other, export), link.clone(), parked);
-                self.follow(link, served);
+            Place::There(other, _) => {
+                self.follow(link.clone(), connection::resume_there(other, link, parked));
             }
         }
     }
@@ -357,12 +340,12 @@ impl<D: Disk + 'static> Server<D> {
         client: Parked,
         caller: Arc<Caller>,
         tls: Option<Tls>,
-        ended: impl AsyncFnOnce(Option<Parked>) + 'static,
+        ended: impl FnOnce(Option<Parked>) + 'static,
     ) {
         let link = self.link(caller, false, false);
         let served = connection::resume(self.shared.clone(), export, link.clone(), client, tls);
         self.follow(link, async move {
-            ended(served.await).await;
+            ended(served.await);
             None
         });
     }
@@ -442,17 +425,10 @@ impl<D: Disk + 'static> Server<D> {
         flushed.and(self.flush_all().await).map(|()| handover)
     }
 
-    /// Ends what is on other threads: connections first, so that what they have acknowledged is
-    /// flushed by the threads of the exports.
+    /// Ends the servers on other threads.
     async fn end_elsewhere(&self, end: impl AsyncFn(&Elsewhere) -> Result<()>) -> Result<()> {
-        let connections = self.shared.connections.borrow().threads.clone();
-        let exports = self.shared.elsewhere.clone();
-        let mut result = Ok(());
-        for threads in [connections, exports] {
-            let ended = join_all(threads.iter().map(|thread| end(thread))).await;
-            result = ended.into_iter().fold(result, Result::and);
-        }
-        result
+        let ended = join_all(self.shared.elsewhere.iter().map(|other| end(other))).await;
+        ended.into_iter().fold(Ok(()), Result::and)
     }
 
     /// Waits until no connection is left; closes those that wait for their client at two checks in
@@ -540,8 +516,7 @@ impl<D: Disk + 'static> Server<D> {
         self.shared.links.borrow().len()
     }
 
-    /// Returns the number of clients that have chosen this export, which is on this thread,
-    /// wherever their connections are.
+    /// Returns the number of clients that have chosen this export, which is on this thread.
     pub fn users_of(&self, export: &str) -> usize {
         self.shared.users_of(export)
     }
@@ -554,11 +529,6 @@ impl<D: Disk + 'static> Server<D> {
     /// Returns an export on this thread.
     pub(super) fn export(&self, name: &str) -> Option<Rc<Export<D>>> {
         self.shared.exports.borrow().iter().find(|export| export.name == name).cloned()
-    }
-
-    /// Notes a client whose connection is on another thread, until the result is dropped.
-    pub(super) fn relay(&self, caller: Arc<Caller>) -> Relayed<D> {
-        Relayed::new(self.shared.clone(), caller)
     }
 
     /// Returns the clients, for any thread.
@@ -579,10 +549,5 @@ impl<D: Disk + 'static> Server<D> {
 
     pub(super) fn runtime(&self) -> &Runtime {
         &self.shared.runtime
-    }
-
-    /// Returns the time of this thread that questions may take.
-    pub(super) fn spare_time(&self) -> &Rc<SpareTime> {
-        &self.shared.spare_time
     }
 }

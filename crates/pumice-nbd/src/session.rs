@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::budget::{Budget, Share};
 use super::caller::{Caller, Chosen};
 use super::chunks::ReplyTo;
-use super::elsewhere::{Announcement, Elsewhere, PassedOn};
-use super::export::{Earlier, Export, Offer};
+use super::elsewhere::Elsewhere;
+use super::export::{Announcement, Earlier, Export, Offer};
 use super::handover::Known;
 use super::notices::Notices;
 use super::policy::Policy;
@@ -33,16 +33,12 @@ pub(super) struct Shared<D> {
     pub(super) exports: RefCell<Vec<Rc<Export<D>>>>,
     /// Exports on other threads; offered after those on this one.
     pub(super) elsewhere: Vec<Rc<Elsewhere>>,
-    /// Threads for connections to those.
-    pub(super) connections: RefCell<Connections>,
     pub(super) options: Options,
     /// Those for new connections.
     pub(super) security: RefCell<Security>,
     pub(super) policy: RefCell<Policy>,
     pub(super) notices: Notices,
     pub(super) links: RefCell<Vec<Rc<Link>>>,
-    /// Clients whose connections are on other threads, and their disks here.
-    pub(super) relayed: RefCell<Vec<Arc<Caller>>>,
     pub(super) tally: Arc<Tally>,
     pub(super) budget: Rc<Budget>,
     pub(super) all_pending: Rc<AllPending>,
@@ -51,29 +47,6 @@ pub(super) struct Shared<D> {
     /// Wakes waiters when a connection ended, chose its export, or became quiet during shutdown,
     /// and when the stage changed.
     pub(super) changed: WaitQueue,
-}
-
-/// Threads that have connections to exports on other threads.
-#[derive(Default)]
-pub(super) struct Connections {
-    pub(super) threads: Vec<Rc<Elsewhere>>,
-    pub(super) whom: PassedOn,
-    /// The one that gets the next client.
-    next: usize,
-}
-
-impl Connections {
-    /// Returns these threads, of which none has had a client.
-    pub(super) fn new(threads: Vec<Elsewhere>, whom: PassedOn) -> Self {
-        Self { threads: threads.into_iter().map(Rc::new).collect(), whom, next: 0 }
-    }
-
-    /// Returns a thread, of those that live, in turn.
-    fn next(&mut self) -> Option<Rc<Elsewhere>> {
-        self.threads.retain(|thread| thread.lives());
-        self.next = (self.next + 1).checked_rem(self.threads.len())?;
-        self.threads.get(self.next).cloned()
-    }
 }
 
 /// An export, where it is. It may be withdrawn at any time, and stays usable until this is dropped.
@@ -166,21 +139,6 @@ impl<D: Disk> Shared<D> {
         here.chain(there).collect()
     }
 
-    /// Returns the thread for the connection of a client that has chosen an export on another
-    /// thread, unless it is that one.
-    pub(super) fn connection_thread(
-        &self,
-        export: &str,
-        is_encrypted: bool,
-    ) -> Option<Rc<Elsewhere>> {
-        let mut connections = self.connections.borrow_mut();
-        let is_passed_on = match connections.whom {
-            PassedOn::All => true,
-            PassedOn::LaterEncrypted => is_encrypted && self.clients_of(export) > 1,
-        };
-        if is_passed_on { connections.next() } else { None }
-    }
-
     /// Returns why a client may not use an export now for which the rules of `name` hold.
     pub(super) fn admission(&self, name: &str, caller: &Caller) -> Option<&'static str> {
         let policy = self.policy.borrow();
@@ -193,16 +151,9 @@ impl<D: Disk> Shared<D> {
     }
 
     /// Returns the number of clients that have chosen an export.
-    pub(super) fn clients_of(&self, export: &str) -> usize {
+    pub(super) fn users_of(&self, export: &str) -> usize {
         let links = self.links.borrow();
         links.iter().filter(|link| link.caller.export() == Some(export)).count()
-    }
-
-    /// Returns the number of clients that use a disk of this thread as their export.
-    pub(super) fn users_of(&self, export: &str) -> usize {
-        let (links, relayed) = (self.links.borrow(), self.relayed.borrow());
-        let callers = links.iter().map(|link| &link.caller).chain(relayed.iter());
-        callers.filter(|caller| caller.export() == Some(export)).count()
     }
 
     /// Returns the number of clients for which the rules of an export hold: its own, and those of
@@ -214,9 +165,8 @@ impl<D: Disk> Shared<D> {
 
     /// Returns the number of clients that read an earlier state of a disk.
     pub(super) fn readers_of(&self, export: &str, state: &Earlier) -> usize {
-        let (links, relayed) = (self.links.borrow(), self.relayed.borrow());
-        let callers = links.iter().map(|link| &link.caller).chain(relayed.iter());
-        callers.filter(|caller| caller.reads(export, state)).count()
+        let links = self.links.borrow();
+        links.iter().filter(|link| link.caller.reads(export, state)).count()
     }
 
     /// Returns why a client of another server cannot continue at this place.
@@ -245,23 +195,6 @@ impl<D: Disk> Shared<D> {
     ) {
         self.tally.refused_clients.fetch_add(1, Ordering::Relaxed);
         self.notices.refused(self.runtime.now_ns(), caller, export, reason);
-    }
-}
-
-/// A client whose connection is on another thread; it is there until this is dropped.
-pub(super) struct Relayed<D>(Rc<Shared<D>>, Arc<Caller>);
-
-impl<D> Relayed<D> {
-    pub(super) fn new(shared: Rc<Shared<D>>, caller: Arc<Caller>) -> Self {
-        shared.relayed.borrow_mut().push(caller.clone());
-        Self(shared, caller)
-    }
-}
-
-impl<D> Drop for Relayed<D> {
-    fn drop(&mut self) {
-        self.0.relayed.borrow_mut().retain(|other| !Arc::ptr_eq(other, &self.1));
-        self.0.changed.wake_all();
     }
 }
 

@@ -4,7 +4,7 @@
 
 use super::super::{Earlier, Policy, Rate, Rules};
 use super::dialects::{self, descriptors};
-use super::relays::World;
+use super::threads::{World, choice};
 use super::*;
 use crate::wire::{option, reply};
 use pumice_drive::base::Clock;
@@ -115,15 +115,17 @@ fn a_state_that_cannot_be_read_is_no_export_and_is_compared_with() {
 }
 
 #[test]
-fn connections_on_other_threads_learn_it_too() {
-    let (result, _) = World::with_state().run(|door| {
+fn clients_on_other_threads_learn_it_too() {
+    let ended = World::with_state().run(|door| {
         let mut client = haggling(&door);
         assert_eq!(client.select("a", &CONTEXTS), selected());
-        client.go();
+        client.option(option::GO, &choice("a"));
+        assert_eq!(client.option_reply(option::GO).0, reply::INFO);
+        assert_eq!(client.option_reply(option::GO), (reply::ACK, vec![]));
         change_blocks(&mut client);
         expect_changes(&mut client, &[3, 4]);
     });
-    result.unwrap();
+    ended.result.unwrap();
 }
 
 #[test]

@@ -11,7 +11,6 @@ mod handover;
 mod handshake;
 mod hostile;
 mod moving;
-mod relays;
 mod shutdown;
 mod threads;
 mod transmission;

@@ -22,7 +22,8 @@ struct Thread {
 }
 
 impl Thread {
-    fn start(name: &'static str, is_ready: fn(u64) -> bool) -> (Self, Elsewhere) {
+    /// Offers the state of the disk when it was made as well, if it `has_state`.
+    fn start(name: &'static str, is_ready: fn(u64) -> bool, has_state: bool) -> (Self, Elsewhere) {
         let (life, end) = bounded::<()>(1);
         let (announce, announced) = mpsc::channel();
         let handle = thread::spawn(move || {
@@ -30,7 +31,9 @@ impl Thread {
             let disk = Rc::new(MemoryDisk { is_ready, ..MemoryDisk::default() });
             let export = Rc::new(Export::new(name, "", disk.clone()));
             let options = Options::default().shared_by(2);
-            let server = Server::new(runtime.clone(), vec![export], options);
+            let state = has_state.then(|| super::earlier::earlier(&export, "new", 1));
+            let exports = [export].into_iter().chain(state).collect();
+            let server = Server::new(runtime.clone(), exports, options);
             announce.send(server.elsewhere()).unwrap();
             let serve = || runtime.block_on(end.recv());
             let _ = catch_unwind(AssertUnwindSafe(serve));
@@ -48,7 +51,7 @@ impl Thread {
 }
 
 /// The disks `a` and `b`, each on its thread, and a server in front of them.
-struct World {
+pub(super) struct World {
     runtime: Runtime,
     server: Rc<Server<MemoryDisk>>,
     threads: [Thread; 2],
@@ -57,14 +60,23 @@ struct World {
 impl World {
     /// `is_ready` is that of disk `a`.
     fn new(is_ready: fn(u64) -> bool, options: Options) -> Self {
+        Self::with(is_ready, options, false)
+    }
+
+    /// Disk `a` has a state.
+    pub(super) fn with_state() -> Self {
+        Self::with(|_| true, Options::default(), true)
+    }
+
+    fn with(is_ready: fn(u64) -> bool, options: Options, has_state: bool) -> Self {
         let runtime = Runtime::new(Backend::Auto).unwrap();
-        let (a, at_a) = Thread::start("a", is_ready);
-        let (b, at_b) = Thread::start("b", |_| true);
+        let (a, at_a) = Thread::start("a", is_ready, has_state);
+        let (b, at_b) = Thread::start("b", |_| true, false);
         let server = Server::in_front_of(runtime.clone(), vec![at_a, at_b], options);
         Self { runtime, server, threads: [a, b] }
     }
 
-    fn run(self, client: impl FnOnce(Door) + Send + 'static) -> Ended {
+    pub(super) fn run(self, client: impl FnOnce(Door) + Send + 'static) -> Ended {
         let Self { runtime, server, threads } = self;
         let result = visit(client, |listener, near| {
             runtime.spawn(server.clone().serve(listener));
@@ -80,15 +92,15 @@ impl World {
 }
 
 /// What is left of a world.
-struct Ended {
-    result: Result<()>,
+pub(super) struct Ended {
+    pub(super) result: Result<()>,
     counted: (u64, u64, u64),
     calls: [Vec<String>; 2],
 }
 
 impl Door {
     /// A connection that is to choose its export.
-    pub(super) fn haggle(&self) -> Client {
+    fn haggle(&self) -> Client {
         let mut client = self.connect();
         client.greet(3);
         client
@@ -109,7 +121,7 @@ pub(super) fn choice(export: &str) -> Vec<u8> {
 }
 
 /// Names that the server lists.
-pub(super) fn listed(client: &mut Client) -> Vec<String> {
+fn listed(client: &mut Client) -> Vec<String> {
     client.option(option::LIST, b"");
     let mut names = Vec::new();
     loop {
@@ -299,6 +311,36 @@ fn clients_of_all_threads_count_for_the_limit() {
         b.expect_alive();
     });
     ended.result.unwrap();
+}
+
+/// Guards against a disk that is closed while a client still uses it.
+#[test]
+fn a_withdrawn_export_is_free_once_its_clients_are_gone() {
+    let World { runtime, server, threads } = World::new(|_| true, Options::default());
+    visit(
+        |mut door| {
+            let (mut a, mut b) = (door.enter_at("a"), door.enter_at("b"));
+            a.expect_alive();
+            door.signal(b'w');
+            a.expect_end();
+            b.expect_alive();
+            assert_eq!(listed(&mut door.haggle()), ["b"]);
+        },
+        |listener, near| {
+            runtime.spawn(server.clone().serve(listener));
+            let (byte, signalled) = runtime.block_on(runtime.receive(&near, vec![0; 1], 0..1));
+            assert_eq!(signalled.unwrap(), 1);
+            assert!(runtime.block_on(server.withdraw("a")));
+            assert_eq!(server.connections(), 1);
+            runtime.block_on(async {
+                runtime.send(&near, byte, 0..1).await.1.unwrap();
+                runtime.receive(&near, vec![0; 1], 0..1).await.1.unwrap();
+                server.shutdown().await.unwrap();
+            });
+            runtime.drop_tasks();
+        },
+    );
+    threads.into_iter().for_each(|thread| drop(thread.end()));
 }
 
 #[test]

@@ -61,8 +61,7 @@ pub(crate) struct Opening {
     compact: Option<Compaction>,
 
     /// Threads that compress what is written, for all drives, the one that serves a drive among
-    /// them; a server spreads its drives over as many, and encrypts for a drive's second and later
-    /// clients on what is left [default: one per processor, at most 8]
+    /// them; a server spreads its drives over as many [default: one per processor, at most 8]
     #[arg(long, value_parser = value_parser!(u16).range(1..=THREADS_MAX), value_name = "NUMBER")]
     threads: Option<u16>,
 

@@ -32,7 +32,7 @@ use self::reload::Live;
 use self::restart::{End, Inherited};
 use self::tables::Exports;
 pub(crate) use self::tables::TABLES;
-use self::threads::{Drives, Threads};
+use self::threads::Drives;
 use super::config::FoundTable;
 use super::keys::KeyArgs;
 use super::open::Opening;
@@ -206,19 +206,13 @@ impl Args {
 
     /// Returns how many threads serve this number of drives beside this one; none if it does so
     /// itself.
-    fn threads(&self, drives: usize, security: &Security) -> Threads {
+    fn threads(&self, drives: usize) -> usize {
         let threads = self.opening.threads();
         // The virtual machine's memory belongs to this thread.
         if threads == 1 || self.network.vhost_user().is_some() {
-            return Threads { drives: 0, connections: 0 };
+            return 0;
         }
-        let drives = threads.min(drives);
-        // One is left for what compresses, and for clients on this machine.
-        let left = threads.saturating_sub(drives + 1);
-        // What changes by itself is not read from another thread.
-        let is_relayed = *security != Security::Clear && self.follow.is_none();
-        let connections = if is_relayed { left } else { 0 };
-        Threads { drives, connections }
+        threads.min(drives)
     }
 
     /// Returns what the threads of drives do I/O with: as `runtime`, which has warned of what is
@@ -279,7 +273,7 @@ fn serve(
     let needs_tls = matches!(security, Security::Require(_));
     let endpoints: Vec<_> = listeners.iter().map(Listener::endpoint).collect();
     let mut live = Live::new(args, &security, &drives, endpoints.clone());
-    let threads = args.threads(drives.len(), &security);
+    let threads = args.threads(drives.len());
     let options = args.server_options(security);
     let (pool, busy_poll_ns) = (args.opening.pool()?, args.opening.busy_poll_ns());
     let plan = Plan { drives, pool, homes: 1, options, busy_poll_ns };

@@ -5,13 +5,12 @@
 //!      |  |  |
 //!      |  |  +-- drives-1   drives, and the requests of their clients
 //!      |  +----- drives-2
-//!      +-------- http, codec-1 .., connections-1 ..
+//!      +-------- http, codec-1 ..
 //! ```
 //!
 //! A drive has one owner, the thread that opened it. Each thread has its own runtime and a part of
 //! the drives, neighbors on the command line; the server that clients connect to passes each client
-//! to the thread of its drive. Nothing is shared that a request would have to lock. Threads that
-//! are left have the connections of later encrypted clients.
+//! to the thread of its drive. Nothing is shared that a request would have to lock.
 //!
 //! A panic on a thread ends its drives as `kill -9` would: what was not flushed is lost. Their
 //! clients are disconnected and are refused until the server restarts, `/healthz` fails, and the
@@ -33,30 +32,14 @@ use crate::cli::signals;
 use crate::cli::watch::{Answerer, MeasuredDrive};
 use crate::watch::{Names, Terms};
 use pumice_drive::runtime::{Backend, Runtime};
-use pumice_nbd::{Announcement, Elsewhere, Options, PassedOn, Policy, Server};
+use pumice_nbd::{Announcement, Elsewhere, Policy, Server};
 
 /// All drives of a server, in the order of the command line.
 pub(super) enum Drives {
     /// On the thread of the server.
     Here(Home, Names),
     /// On threads of their own.
-    There(Vec<Thread>, Vec<Connections>),
-}
-
-/// A thread of encrypted connections.
-pub(super) struct Connections {
-    /// Ends the thread when dropped.
-    life: Sender<()>,
-    handle: JoinHandle<()>,
-}
-
-/// How many threads a server has beside the one in front.
-#[derive(Clone, Copy)]
-pub(super) struct Threads {
-    /// Of drives; if there are none, the drives are on the thread in front.
-    pub(super) drives: usize,
-    /// Of connections.
-    pub(super) connections: usize,
+    There(Vec<Thread>),
 }
 
 /// A thread of drives.
@@ -109,7 +92,7 @@ struct Opened {
 const NONE_LEFT: &str = "none of the drives can be opened";
 
 impl Drives {
-    /// Opens drives on their threads, or on this one if there are none; returns them with the
+    /// Opens drives on this number of threads, or on this one if it is 0; returns them with the
     /// server that clients connect to.
     ///
     /// # Errors
@@ -117,21 +100,21 @@ impl Drives {
     pub(super) fn open(
         runtime: &Runtime,
         plan: Plan,
-        counts: Threads,
+        threads: usize,
         io: Backend,
     ) -> Result<(Self, Rc<Server<MeasuredDrive>>)> {
-        if counts.drives == 0 {
+        if threads == 0 {
             let home = Home::open(runtime, plan)?.context(NONE_LEFT)?;
             let server = home.server.clone();
             let names = names_of(&home.described());
             return Ok((Self::Here(home, names), server));
         }
-        let (options, busy_poll_ns) = (plan.options.clone(), plan.busy_poll_ns);
+        let options = plan.options.clone();
         let mut plan = plan;
         // The server in front decides who comes in.
         plan.options.policy = Policy::default();
         // All of them open their drives at the same time.
-        let plans = plan.split(counts.drives).into_iter().enumerate();
+        let plans = plan.split(threads).into_iter().enumerate();
         let openings: Vec<_> = plans.map(|(index, plan)| start(index + 1, plan, io)).collect();
         let (mut threads, mut others, mut failed) = (Vec::new(), Vec::new(), None);
         for opening in openings {
@@ -146,18 +129,7 @@ impl Drives {
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        let (mut connections, mut through) = (Vec::new(), Vec::new());
-        for number in 1..=counts.connections {
-            let options = options.clone().shared_by(counts.connections);
-            match connect(number, options, busy_poll_ns, io) {
-                Ok((thread, elsewhere)) => {
-                    connections.push(thread);
-                    through.push(elsewhere);
-                }
-                Err(error) => failed = failed.or(Some(error)),
-            }
-        }
-        let drives = Self::There(threads, connections);
+        let drives = Self::There(threads);
         if let Some(error) = failed {
             let _ = drives.close();
             return Err(error);
@@ -165,16 +137,14 @@ impl Drives {
         if others.is_empty() {
             bail!(NONE_LEFT);
         }
-        let server = Server::in_front_of(runtime.clone(), others, options);
-        server.connections_through(through, PassedOn::default());
-        Ok((drives, server))
+        Ok((drives, Server::in_front_of(runtime.clone(), others, options)))
     }
 
     /// Returns the drives of each thread.
     pub(super) fn described(&self) -> Vec<Vec<Described>> {
         match self {
             Self::Here(home, _) => vec![home.described()],
-            Self::There(threads, _) => threads.iter().map(|thread| thread.drives.clone()).collect(),
+            Self::There(threads) => threads.iter().map(|thread| thread.drives.clone()).collect(),
         }
     }
 
@@ -182,7 +152,7 @@ impl Drives {
     pub(super) fn names(&self) -> Vec<Names> {
         match self {
             Self::Here(_, names) => vec![names.clone()],
-            Self::There(threads, _) => threads.iter().map(|thread| thread.names.clone()).collect(),
+            Self::There(threads) => threads.iter().map(|thread| thread.names.clone()).collect(),
         }
     }
 
@@ -190,7 +160,7 @@ impl Drives {
     pub(super) fn are_whole(&self) -> bool {
         match self {
             Self::Here(..) => true,
-            Self::There(threads, _) => threads.iter().all(|thread| !thread.handle.is_finished()),
+            Self::There(threads) => threads.iter().all(|thread| !thread.handle.is_finished()),
         }
     }
 
@@ -212,7 +182,7 @@ impl Drives {
                 refresh(names, &home.described());
                 return Ok(is_added);
             }
-            Self::There(threads, _) => threads,
+            Self::There(threads) => threads,
         };
         let fewest = threads.iter().enumerate().min_by_key(|(_, thread)| thread.drives.len());
         let index = fewest.context(NONE_LEFT)?.0;
@@ -244,7 +214,7 @@ impl Drives {
                 refresh(names, &home.described());
                 return removed;
             }
-            Self::There(threads, _) => threads,
+            Self::There(threads) => threads,
         };
         let is_here = |thread: &&mut Thread| thread.drives.iter().any(|drive| drive.name == name);
         let Some(thread) = threads.iter_mut().find(is_here) else { return Ok(()) };
@@ -258,7 +228,7 @@ impl Drives {
     pub(super) fn set_uris(&self, uris: &[Vec<String>]) {
         match self {
             Self::Here(home, _) => home.set_uris(uris),
-            Self::There(threads, _) => {
+            Self::There(threads) => {
                 let mut rest = uris;
                 for thread in threads {
                     let (own, others) = rest.split_at(thread.drives.len());
@@ -299,7 +269,7 @@ impl Drives {
                 let show = |answerer| home.show(showing(uris, answerer, None));
                 answerers.into_iter().for_each(show);
             }
-            Self::There(threads, _) => {
+            Self::There(threads) => {
                 let mut rest = uris;
                 for (index, (thread, answerer)) in threads.iter().zip(answerers).enumerate() {
                     let (own, others) = rest.split_at(thread.drives.len());
@@ -320,15 +290,10 @@ impl Drives {
     /// # Errors
     /// The first of a drive, with its path.
     pub(super) fn close(self) -> Result<()> {
-        let (threads, connections) = match self {
+        let threads = match self {
             Self::Here(home, _) => return home.close(),
-            Self::There(threads, connections) => (threads, connections),
+            Self::There(threads) => threads,
         };
-        for Connections { life, handle } in connections {
-            drop(life);
-            // A panic there was logged, and its clients are gone.
-            let _ = handle.join();
-        }
         let end = |thread: Thread| {
             drop(thread.orders);
             thread.handle
@@ -390,34 +355,6 @@ fn start(number: usize, plan: Plan, io: Backend) -> Result<Opening> {
     let thread = thread::Builder::new().name(format!("drives-{number}"));
     let handle = signals::blocked(|| thread.spawn(run))?.context("cannot start a thread")?;
     Ok(Opening { opened, orders, handle })
-}
-
-/// Starts a thread that serves encrypted connections until the result is dropped.
-fn connect(
-    number: usize,
-    options: Options,
-    busy_poll_ns: u64,
-    io: Backend,
-) -> Result<(Connections, Elsewhere)> {
-    let (life, end) = bounded::<()>(1);
-    let (report, opened) = mpsc::sync_channel(1);
-    let run = move || {
-        let runtime = match Runtime::new(io) {
-            Ok(runtime) => runtime,
-            Err(error) => return drop(report.send(Err(error))),
-        };
-        runtime.set_busy_poll(busy_poll_ns);
-        let _ = report.send(Ok(pumice_nbd::connections(runtime.clone(), options)));
-        let serve = || runtime.block_on(end.recv());
-        if catch_unwind(AssertUnwindSafe(serve)).is_err() {
-            tracing::error!("a thread of connections panicked: its clients are disconnected");
-        }
-        while catch_unwind(AssertUnwindSafe(|| runtime.drop_tasks())).is_err() {}
-    };
-    let thread = thread::Builder::new().name(format!("connections-{number}"));
-    let handle = signals::blocked(|| thread.spawn(run))?.context("cannot start a thread")?;
-    let elsewhere = opened.recv().context("a thread panicked while it started")??;
-    Ok((Connections { life, handle }, elsewhere))
 }
 
 fn join(handle: JoinHandle<Result<()>>) -> Result<()> {
