@@ -15,7 +15,7 @@ use super::payloads::Payloads;
 use super::session::{Device, Session};
 use pumice_drive::base::{Error, Result};
 use pumice_drive::runtime::Runtime;
-use pumice_nbd::Disk;
+use pumice_nbd::AnyDisk;
 
 /// Bytes of requests in flight beyond which further requests wait: as much as a loop device with
 /// its 128 requests of 512 KiB each.
@@ -36,9 +36,9 @@ impl FuseMount {
     ///
     /// # Errors
     /// There is no `/dev/fuse`, the kernel is too old, or the user may not mount: only root may.
-    pub fn mount<D: Disk + 'static>(
+    pub fn mount(
         runtime: &Runtime,
-        disk: Rc<D>,
+        disk: Rc<dyn AnyDisk>,
         directory: &Path,
         name: &str,
     ) -> Result<Self> {
@@ -79,20 +79,20 @@ impl FuseMount {
 ///
 /// # Errors
 /// The first request is malformed, or from a kernel that is too old.
-pub fn serve<D: Disk + 'static>(
+pub fn serve(
     runtime: &Runtime,
-    disk: Rc<D>,
+    disk: Rc<dyn AnyDisk>,
     device: OwnedFd,
-) -> io::Result<impl Future<Output = ()> + use<D>> {
+) -> io::Result<impl Future<Output = ()> + use<>> {
     serve_as("", runtime, disk, device)
 }
 
-fn serve_as<D: Disk + 'static>(
+fn serve_as(
     name: &str,
     runtime: &Runtime,
-    disk: Rc<D>,
+    disk: Rc<dyn AnyDisk>,
     device: OwnedFd,
-) -> io::Result<impl Future<Output = ()> + use<D>> {
+) -> io::Result<impl Future<Output = ()> + use<>> {
     let device = Device(Arc::new(device));
     device.shake_hands()?;
     let (name, size_bytes) = (file_name(name).to_owned(), disk.size_bytes());

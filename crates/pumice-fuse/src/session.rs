@@ -24,7 +24,7 @@ use super::wire::{
 };
 use pumice_drive::base::{Error, Result};
 use pumice_drive::runtime::Runtime;
-use pumice_nbd::Disk;
+use pumice_nbd::AnyDisk;
 
 /// Requests read before other tasks run, and so the most replies to writes that are sent together:
 /// the first of them waits 16 times 10 us for the last, a quarter of the latency of a write at
@@ -128,15 +128,15 @@ fn not_fuse() -> io::Error {
 }
 
 /// Everything that a request needs.
-pub(super) struct Session<D> {
+pub(super) struct Session {
     pub(super) runtime: Runtime,
-    pub(super) disk: Rc<D>,
+    pub(super) disk: Rc<dyn AnyDisk>,
     pub(super) file: DiskFile,
     pub(super) device: Device,
     pub(super) payloads: Rc<Payloads>,
 }
 
-impl<D: Disk + 'static> Session<D> {
+impl Session {
     /// Carries out requests until the file system is unmounted.
     pub(super) async fn serve(self) {
         let mut buffer = self.payloads.long();
@@ -232,7 +232,7 @@ enum Work {
 }
 
 impl Work {
-    async fn carry_out<D: Disk>(self, disk: &D, device: &Device, unique: u64) {
+    async fn carry_out(self, disk: &dyn AnyDisk, device: &Device, unique: u64) {
         let (command, result) = match self {
             Work::Read { offset, mut payload } => {
                 let result = disk.read(offset, payload.bytes_mut()).await;

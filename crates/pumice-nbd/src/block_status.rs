@@ -7,8 +7,7 @@ use super::chunks::Descriptor;
 use super::contexts::{Changes, Context, STATE_CHANGED, STATE_HOLE, STATE_ZERO, STORED_WHOLE};
 use super::request::{Command, Dialect};
 use super::session::{Session, Shared};
-use crate::Disk;
-use crate::disk::{Content, Extent};
+use crate::disk::{Change, Content, Extent};
 use pumice_drive::base::Result;
 
 /// Extents per context in one reply, so that a reply has at most 32 KiB. Clients continue from the
@@ -67,7 +66,7 @@ fn status(context: Context, extent: Extent) -> u64 {
 }
 
 /// Replies to a BLOCK_STATUS of at least one byte.
-pub(super) async fn block_status<D: Disk>(session: &Session<D>, command: Command, is_one: bool) {
+pub(super) async fn block_status(session: &Session, command: Command, is_one: bool) {
     let descriptors_max = if is_one { 1 } else { EXTENTS_MAX };
     let Dialect { contexts, changes, .. } = &session.dialect;
     let new = |context: Context| (context, Answer::new(context.id(), descriptors_max));
@@ -102,8 +101,8 @@ pub(super) async fn block_status<D: Disk>(session: &Session<D>, command: Command
 }
 
 /// Fills the answers about the map, piece by piece, until nothing more is wanted.
-async fn ask<D: Disk>(
-    session: &Session<D>,
+async fn ask(
+    session: &Session,
     command: &Command,
     answers: &mut [(Context, Answer)],
     visits_max: usize,
@@ -116,7 +115,8 @@ async fn ask<D: Disk>(
     while at < end && is_wanted && visits < visits_max && !session.replies.has_failed() {
         // A disk that lists nothing ends the answer.
         is_wanted = false;
-        let piece = session.export.disk.extents(at, end - at, |extent| {
+        let from = at;
+        let mut visit = |extent: Extent| {
             visits += 1;
             is_wanted = false;
             for (context, answer) in answers.iter_mut().filter(|(_, answer)| answer.wants_more()) {
@@ -124,7 +124,8 @@ async fn ask<D: Disk>(
             }
             at += extent.bytes;
             is_wanted && visits % PIECE_VISITS != 0
-        });
+        };
+        let piece = session.export.disk.extents(from, end - from, &mut visit);
         spare_time.piece(runtime, piece).await?;
         is_wanted &= !is_one_piece;
     }
@@ -132,8 +133,8 @@ async fn ask<D: Disk>(
 }
 
 /// Fills the answer about changes since an earlier state, piece by piece.
-async fn ask_changes<D: Disk>(
-    session: &Session<D>,
+async fn ask_changes(
+    session: &Session,
     command: &Command,
     since: &str,
     answer: &mut Answer,
@@ -144,13 +145,15 @@ async fn ask_changes<D: Disk>(
     let (mut at, mut visits, mut is_wanted) = (command.offset, 0, true);
     while at < end && is_wanted && visits < visits_max && !session.replies.has_failed() {
         is_wanted = false;
-        let piece = session.export.disk.changes(since, at, end - at, |change| {
+        let from = at;
+        let mut visit = |change: Change| {
             visits += 1;
             let status = if change.is_changed { STATE_CHANGED } else { 0 };
             is_wanted = answer.take(change.bytes, status);
             at += change.bytes;
             is_wanted && visits % PIECE_VISITS != 0
-        });
+        };
+        let piece = session.export.disk.changes(since, from, end - from, &mut visit);
         spare_time.piece(runtime, piece).await?;
     }
     Ok(())

@@ -11,7 +11,6 @@ use super::export::{Announcement, Earlier, Export};
 use super::policy::Policy;
 use super::server::{Security, Server};
 use super::session::{Place, Shared, Stage};
-use crate::Disk;
 use pumice_drive::base::Clock;
 
 /// How often connections without requests are looked for, as a part of the longest pause they may
@@ -22,7 +21,7 @@ const IDLE_LOOK_NS: (u64, u64) = (100_000_000, 60_000_000_000);
 /// How long clients that have ended their connection may be waited for.
 const LEAVING_NS: u64 = 1_000_000_000;
 
-impl<D: Disk + 'static> Server<D> {
+impl Server {
     /// Changes what clients are allowed. Those who may no longer use their export are disconnected;
     /// limits of connections count for new ones, and limits of rates for the next request.
     pub fn set_policy(self: &Rc<Self>, policy: Policy) {
@@ -58,7 +57,7 @@ impl<D: Disk + 'static> Server<D> {
     /// Adds an export on this thread. Rules for it must be set before. Returns false, and adds
     /// nothing, if it is an earlier state of a disk and another export has its name; a disk takes
     /// the name of an earlier state.
-    pub fn add(&self, export: Rc<Export<D>>) -> bool {
+    pub fn add(&self, export: Rc<Export>) -> bool {
         let mut exports = self.shared.exports.borrow_mut();
         if export.earlier.is_none() {
             self.tally().add_refused(export.refused());
@@ -140,7 +139,7 @@ impl<D: Disk + 'static> Server<D> {
     ///
     /// # Errors
     /// The number of clients that read it; nothing has changed.
-    pub async fn retract(&self, export: &Rc<Export<D>>) -> std::result::Result<(), usize> {
+    pub async fn retract(&self, export: &Rc<Export>) -> std::result::Result<(), usize> {
         let Shared { runtime, changed, exports, .. } = &*self.shared;
         let Some(state) = &export.earlier else { return Ok(()) };
         let readers = || self.shared.readers_of(&export.name, state);
@@ -185,7 +184,7 @@ impl<D: Disk + 'static> Server<D> {
         self.shared.places().iter().for_each(|place| self.apply_rate(place));
     }
 
-    fn apply_rate(&self, place: &Place<D>) {
+    fn apply_rate(&self, place: &Place) {
         place.limits().set(self.shared.policy.borrow().rate(place.ruled_by()));
     }
 

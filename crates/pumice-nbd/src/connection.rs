@@ -30,14 +30,10 @@ use super::request::{Dialect, Shape};
 use super::session::{Link, Place, Session, Shared, Stage};
 use super::slots::Slots;
 use super::tls::Tls;
-use crate::Disk;
 use pumice_drive::base::Clock;
 
 /// Serves one client until it disconnects or is parked.
-pub(super) async fn serve<D: Disk + 'static>(
-    shared: Rc<Shared<D>>,
-    link: Rc<Link>,
-) -> Option<Parked> {
+pub(super) async fn serve(shared: Rc<Shared>, link: Rc<Link>) -> Option<Parked> {
     let caller = &link.caller;
     let channel = Channel::new(shared.runtime.clone(), caller.socket.clone());
     let mut incoming = Incoming::new(channel.clone());
@@ -94,12 +90,7 @@ pub(super) async fn serve<D: Disk + 'static>(
 
 /// Whether the client may still use the export that it was promised: it may have been withdrawn, or
 /// taken by others, in the meantime.
-fn may_enter<D: Disk>(
-    shared: &Shared<D>,
-    link: &Link,
-    place: &Place<D>,
-    dialect: &Dialect,
-) -> bool {
+fn may_enter(shared: &Shared, link: &Link, place: &Place, dialect: &Dialect) -> bool {
     let is_there = shared.places().iter().any(|other| other.is_same(place));
     let objection = if is_there {
         shared.admission(place.ruled_by(), &link.caller)
@@ -115,7 +106,7 @@ fn may_enter<D: Disk>(
 }
 
 /// Notes that the client has chosen an export and is served.
-fn enter<D: Disk>(shared: &Shared<D>, link: &Link, export: &str) {
+fn enter(shared: &Shared, link: &Link, export: &str) {
     link.is_haggling.set(false);
     shared.notices.connected(shared.runtime.now_ns(), &link.caller, export);
     shared.changed.wake_all();
@@ -123,9 +114,9 @@ fn enter<D: Disk>(shared: &Shared<D>, link: &Link, export: &str) {
 
 /// Continues a client that was parked, by this server or another one, or that has chosen its export
 /// on another thread; encrypted if `tls` is given.
-pub(super) async fn resume<D: Disk + 'static>(
-    shared: Rc<Shared<D>>,
-    export: Rc<Export<D>>,
+pub(super) async fn resume(
+    shared: Rc<Shared>,
+    export: Rc<Export>,
     link: Rc<Link>,
     parked: Parked,
     tls: Option<Tls>,
@@ -151,8 +142,8 @@ pub(super) async fn resume_there(
 }
 
 /// Closes the channel of a client that is not parked.
-async fn end<D>(
-    shared: &Shared<D>,
+async fn end(
+    shared: &Shared,
     link: &Link,
     channel: &Channel,
     parked: Option<Parked>,
@@ -174,9 +165,9 @@ fn leave(link: &Link, parked: Option<Parked>) -> Option<Parked> {
 
 /// Performs the handshake, from the greeting to the transmission phase, with TLS if the client asks
 /// for it.
-async fn shake_hands<D: Disk>(
-    shared: &Shared<D>,
-    places: &[Place<D>],
+async fn shake_hands(
+    shared: &Shared,
+    places: &[Place],
     link: &Link,
     channel: &Channel,
     incoming: &mut Incoming,
@@ -227,8 +218,8 @@ async fn shake_hands<D: Disk>(
     }
 }
 
-async fn transmit<D: Disk + 'static>(
-    session: &Rc<Session<D>>,
+async fn transmit(
+    session: &Rc<Session>,
     mut incoming: Incoming,
     link: &Link,
     channel: &Channel,
@@ -280,7 +271,7 @@ async fn transmit<D: Disk + 'static>(
 
 /// Returns whether nothing is in flight. Reports it to the server, which waits for it during
 /// shutdown, and records whether the connection waits for its client.
-fn note_quiet<D: Disk>(session: &Session<D>, slots: &Slots<Job>, link: &Link) -> bool {
+fn note_quiet(session: &Session, slots: &Slots<Job>, link: &Link) -> bool {
     let waits_to_receive = session.is_in_request.get() && slots.count() == 0;
     link.waits_for_client.set(waits_to_receive || !session.replies.is_empty());
     let is_quiet = slots.count() == 0 && session.replies.is_empty() && !session.is_in_request.get();
@@ -293,7 +284,7 @@ fn note_quiet<D: Disk>(session: &Session<D>, slots: &Slots<Job>, link: &Link) ->
     is_quiet
 }
 
-fn log_end<D>(session: &Session<D>, end: &End) {
+fn log_end(session: &Session, end: &End) {
     let (export, client) = (&session.export.name, &session.caller);
     match end {
         End::Disconnect => tracing::debug!(%export, %client, "client sent DISC"),

@@ -24,6 +24,8 @@ pub struct Change {
 ///
 /// **Durability.** When [`Disk::flush`] or a request with `fua` returns, then that request, and
 /// every request that completed before it was called, survives power loss.
+///
+/// A server takes a disk as an object: [`AnyDisk`](crate::AnyDisk).
 pub trait Disk {
     /// Returns the size in bytes.
     fn size_bytes(&self) -> u64;
@@ -40,12 +42,9 @@ pub trait Disk {
         None
     }
 
-    /// After a read of `pinned` has failed: waits until the disk is another one. Returns false if
-    /// that is not what the failure is about.
-    fn moves_on(&self, _pinned: &Self) -> impl Future<Output = bool>
-    where
-        Self: Sized,
-    {
+    /// After a read of a pinned disk, which this is, has failed: waits until the disk it was made
+    /// from is another one. Returns false if that is not what the failure is about.
+    fn moves_on(&self) -> impl Future<Output = bool> {
         async { false }
     }
 

@@ -22,7 +22,6 @@ use super::handover::Parked;
 use super::request::Shape;
 use super::server::Server;
 use super::tls::Tls;
-use crate::Disk;
 use pumice_drive::base::{Error, ErrorKind, Result};
 
 /// Orders that may wait. Arbitrary; when there are more, clients in their handshake wait.
@@ -125,7 +124,7 @@ impl Elsewhere {
 }
 
 /// Returns the exports of `server` for another thread. A task carries out what that asks.
-pub(super) fn of<D: Disk + 'static>(server: &Rc<Server<D>>) -> Elsewhere {
+pub(super) fn of(server: &Rc<Server>) -> Elsewhere {
     let (orders, taken) = bounded(ORDERS_MAX);
     let exports = server.exports();
     let announced = exports.iter().map(|export| Arc::new(Announcement::of(export))).collect();
@@ -133,7 +132,7 @@ pub(super) fn of<D: Disk + 'static>(server: &Rc<Server<D>>) -> Elsewhere {
     Elsewhere { exports: RefCell::new(announced), orders }
 }
 
-async fn obey<D: Disk + 'static>(server: Rc<Server<D>>, orders: Orders) {
+async fn obey(server: Rc<Server>, orders: Orders) {
     // An answer that is no longer waited for is dropped.
     while let Ok(order) = orders.0.recv().await {
         match order {
@@ -154,11 +153,7 @@ async fn obey<D: Disk + 'static>(server: Rc<Server<D>>, orders: Orders) {
     }
 }
 
-fn end_clients<D: Disk + 'static>(
-    server: &Rc<Server<D>>,
-    answer: Sender<Result<()>>,
-    hands_over: bool,
-) {
+fn end_clients(server: &Rc<Server>, answer: Sender<Result<()>>, hands_over: bool) {
     let server = server.clone();
     server.runtime().clone().spawn(async move {
         let ended = match hands_over {

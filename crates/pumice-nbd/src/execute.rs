@@ -16,7 +16,7 @@ use super::read_reply::read;
 use super::request::{Command, Verb};
 use super::session::Session;
 use super::slots::Seat;
-use crate::Disk;
+use crate::AnyDisk;
 use pumice_drive::base::{Error, Result};
 
 /// A job of a slot.
@@ -46,7 +46,7 @@ impl WriteStream {
 }
 
 /// Carries out the jobs of one slot.
-pub(super) async fn execute<D: Disk>(session: Rc<Session<D>>, seat: Seat<Job>) {
+pub(super) async fn execute(session: Rc<Session>, seat: Seat<Job>) {
     loop {
         match seat.job().await {
             Job::Plain(command) => match command.verb {
@@ -75,13 +75,13 @@ pub(super) async fn execute<D: Disk>(session: Rc<Session<D>>, seat: Seat<Job>) {
     }
 }
 
-async fn answer<D: Disk>(session: &Session<D>, command: Command, result: Result<()>) {
+async fn answer(session: &Session, command: Command, result: Result<()>) {
     session.replies.room().await;
     session.answer(&command, result);
 }
 
 /// Carries out a request without data in the request or in the reply.
-async fn without_data<D: Disk>(disk: &D, command: Command) -> Result<()> {
+async fn without_data(disk: &dyn AnyDisk, command: Command) -> Result<()> {
     let Command { verb, fua, offset, length, .. } = command;
     match verb {
         Verb::Flush => disk.flush().await,
@@ -102,7 +102,7 @@ async fn without_data<D: Disk>(disk: &D, command: Command) -> Result<()> {
 
 /// Ends one piece of a long write. The last piece sends the reply for the whole write; FUA costs
 /// one flush, not one for each piece.
-async fn end_piece<D: Disk>(session: &Session<D>, stream: &WriteStream, result: Result<()>) {
+async fn end_piece(session: &Session, stream: &WriteStream, result: Result<()>) {
     if let Err(error) = result {
         let first = stream.failure.take().unwrap_or(error);
         stream.failure.set(Some(first));

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::rate::{Limits, Paid};
 use super::request::Shape;
-use crate::Disk;
+use crate::AnyDisk;
 
 /// Where a disk stands among its states, by texts that differ if what it holds may.
 ///
@@ -40,15 +40,14 @@ pub struct Earlier {
 }
 
 /// A disk that clients can choose by its name.
-#[derive(Debug)]
-pub struct Export<D> {
+pub struct Export {
     /// Name, at most 4096 bytes by the protocol. If several exports have one name, clients get the
     /// first.
     pub name: String,
     /// Description for a person; at most 4096 bytes by the protocol.
     pub description: String,
     /// The disk.
-    pub disk: Rc<D>,
+    pub disk: Rc<dyn AnyDisk>,
     /// Which clients of another server may continue.
     pub lineage: Lineage,
     /// The disk of which this is an earlier state, if it is one.
@@ -59,9 +58,13 @@ pub struct Export<D> {
     pub(super) paid: Arc<Paid>,
 }
 
-impl<D: Disk> Export<D> {
+impl Export {
     /// Returns an export of `disk`.
-    pub fn new(name: impl Into<String>, description: impl Into<String>, disk: Rc<D>) -> Self {
+    pub fn new(
+        name: impl Into<String>,
+        description: impl Into<String>,
+        disk: Rc<dyn AnyDisk>,
+    ) -> Self {
         let (name, description) = (name.into(), description.into());
         Self {
             name,
@@ -77,7 +80,13 @@ impl<D: Disk> Export<D> {
 
     /// Returns the export of an earlier state of this export's disk. Both share what limits the
     /// rate of requests, and the count of those that were refused.
-    pub fn of_earlier(&self, name: String, description: String, disk: Rc<D>, at: Earlier) -> Self {
+    pub fn of_earlier(
+        &self,
+        name: String,
+        description: String,
+        disk: Rc<dyn AnyDisk>,
+        at: Earlier,
+    ) -> Self {
         Self {
             name,
             description,
@@ -133,7 +142,7 @@ pub struct Announcement {
 
 impl Announcement {
     /// Returns what other threads may know of an export.
-    pub fn of<D: Disk>(export: &Export<D>) -> Self {
+    pub fn of(export: &Export) -> Self {
         Self {
             name: export.name.clone(),
             description: export.description.clone(),

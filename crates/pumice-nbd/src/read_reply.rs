@@ -13,12 +13,14 @@
     reason = "a payload has room for a head and for the data it was acquired for"
 )]
 
+use std::rc::Rc;
+
 use super::PIECE_BYTES;
 use super::budget::Payload;
 use super::chunks::{HEAD_BYTES, Headers};
 use super::request::{Command, Verb};
 use super::session::Session;
-use crate::Disk;
+use crate::AnyDisk;
 use crate::disk::{Content, Extent};
 use pumice_drive::base::Result;
 
@@ -43,7 +45,7 @@ struct Part {
 }
 
 /// Replies to a read of at least one byte.
-pub(super) async fn read<D: Disk>(session: &Session<D>, command: Command) {
+pub(super) async fn read(session: &Session, command: Command) {
     if session.replies.has_failed() {
         return;
     }
@@ -64,7 +66,7 @@ pub(super) async fn read<D: Disk>(session: &Session<D>, command: Command) {
     session.log_failure(&command, &result);
 }
 
-async fn read_short<D: Disk>(session: &Session<D>, command: Command) {
+async fn read_short(session: &Session, command: Command) {
     let length = command.length as usize;
     let mut payload = session.share.acquire(length).await;
     if session.replies.has_failed() {
@@ -83,10 +85,10 @@ async fn read_short<D: Disk>(session: &Session<D>, command: Command) {
 
 /// Sends one header and all data after it. Reads everything at once if the budget has room for
 /// that, else piece by piece.
-async fn read_whole<D: Disk>(
-    session: &Session<D>,
+async fn read_whole(
+    session: &Session,
     command: Command,
-    mut pinned: Option<D>,
+    mut pinned: Option<Rc<dyn AnyDisk>>,
 ) -> Result<()> {
     let length = command.length as usize;
     let mut payload = acquire(session, length).await;
@@ -147,9 +149,9 @@ async fn read_whole<D: Disk>(
 
 /// Reads the first part of a read, of which nothing was sent yet: of another disk, if the one that
 /// was pinned cannot be read any more.
-async fn read_first<D: Disk>(
-    session: &Session<D>,
-    pinned: &mut Option<D>,
+async fn read_first(
+    session: &Session,
+    pinned: &mut Option<Rc<dyn AnyDisk>>,
     offset: u64,
     out: &mut [u8],
 ) -> Result<()> {
@@ -157,7 +159,7 @@ async fn read_first<D: Disk>(
     loop {
         let Some(current) = &*pinned else { return disk.read(offset, out).await };
         match current.read(offset, out).await {
-            Err(_) if disk.moves_on(current).await => *pinned = disk.pinned(),
+            Err(_) if current.moves_on().await => *pinned = disk.pinned(),
             result => return result,
         }
     }
@@ -165,7 +167,7 @@ async fn read_first<D: Disk>(
 
 /// Sends a chunk for each run of zeroes and for each piece of data. Other replies may be sent in
 /// between.
-async fn read_parts<D: Disk>(session: &Session<D>, command: Command) -> Result<()> {
+async fn read_parts(session: &Session, command: Command) -> Result<()> {
     let end = command.offset + command.length;
     for part in parts(&*session.export.disk, &command).await {
         if part.is_zero {
@@ -202,7 +204,7 @@ async fn read_parts<D: Disk>(session: &Session<D>, command: Command) -> Result<(
 }
 
 /// Returns a buffer for `length` bytes if the budget has one now, else waits for one for a piece.
-async fn acquire<D: Disk>(session: &Session<D>, length: usize) -> Payload {
+async fn acquire(session: &Session, length: usize) -> Payload {
     match session.share.acquire_now(length) {
         Some(payload) => payload,
         None => session.share.acquire(length.min(PIECE_BYTES)).await,
@@ -211,8 +213,8 @@ async fn acquire<D: Disk>(session: &Session<D>, length: usize) -> Payload {
 
 /// Writes the header of a part of the reply, an offset and a length in bytes, before the data in
 /// `buffer`; returns its start.
-fn write_head<D: Disk>(
-    session: &Session<D>,
+fn write_head(
+    session: &Session,
     command: &Command,
     buffer: &mut [u8],
     (offset, length): (u64, usize),
@@ -223,13 +225,13 @@ fn write_head<D: Disk>(
 }
 
 /// Cuts a read into ranges of zeroes and ranges to read.
-async fn parts<D: Disk>(disk: &D, command: &Command) -> Vec<Part> {
+async fn parts(disk: &dyn AnyDisk, command: &Command) -> Vec<Part> {
     let mut parts = Vec::new();
-    let listed = disk.extents(command.offset, command.length, |extent| {
+    let mut visit = |extent| {
         extend(&mut parts, command, extent);
         parts.len() < PARTS_MAX
-    });
-    if let Err(error) = listed.await {
+    };
+    if let Err(error) = disk.extents(command.offset, command.length, &mut visit).await {
         // The read itself then fails at the same offset, and its error is reported.
         tracing::debug!(error = %error.chain(), "cannot list the extents of a read");
     }

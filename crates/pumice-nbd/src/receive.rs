@@ -29,7 +29,6 @@ use super::request::{self, Command, PAYLOAD_BYTES_MAX, Refusal, Verb};
 use super::session::{Session, Shared, Stage};
 use super::slots::Slots;
 use super::wire::{Errno, Request, command};
-use crate::Disk;
 use pumice_drive::base::Clock;
 
 /// Payloads up to this length go through the receive buffer: a fragment is moved to the start of
@@ -66,8 +65,8 @@ impl From<io::Error> for End {
 }
 
 /// Reads requests until the connection ends.
-pub(super) async fn read_requests<D: Disk>(
-    session: &Session<D>,
+pub(super) async fn read_requests(
+    session: &Session,
     incoming: &mut Incoming,
     slots: &Slots<Job>,
 ) -> End {
@@ -80,8 +79,8 @@ pub(super) async fn read_requests<D: Disk>(
     }
 }
 
-async fn read_request<D: Disk>(
-    session: &Session<D>,
+async fn read_request(
+    session: &Session,
     incoming: &mut Incoming,
     slots: &Slots<Job>,
 ) -> Result<(), End> {
@@ -140,7 +139,7 @@ async fn read_request<D: Disk>(
 
 /// Waits until the limits of the export let a request of `bytes` bytes start. The connection is at
 /// rest in the meantime: its client is parked, and a server that shuts down does not wait for it.
-async fn await_turn<D: Disk>(session: &Session<D>, bytes: u64) -> Result<(), End> {
+async fn await_turn(session: &Session, bytes: u64) -> Result<(), End> {
     let Shared { runtime, stage, changed, .. } = &*session.shared;
     let Export { limits, paid, .. } = &*session.export;
     loop {
@@ -167,8 +166,8 @@ fn has_hung_up(socket: &OwnedFd) -> bool {
     poll(&mut events, Some(&at_once)).is_ok() && events[0].revents().intersects(ended)
 }
 
-async fn refuse<D: Disk>(
-    session: &Session<D>,
+async fn refuse(
+    session: &Session,
     incoming: &mut Incoming,
     request: &Request,
     refusal: Refusal,
@@ -182,8 +181,8 @@ async fn refuse<D: Disk>(
     Ok(())
 }
 
-async fn write<D: Disk>(
-    session: &Session<D>,
+async fn write(
+    session: &Session,
     incoming: &mut Incoming,
     slots: &Slots<Job>,
     command: Command,
@@ -211,14 +210,14 @@ async fn write<D: Disk>(
 
 /// Receives a payload directly into its own buffers. A payload above one piece is written piece by
 /// piece, while the next piece arrives.
-async fn write_long<D: Disk>(
-    session: &Session<D>,
+async fn write_long(
+    session: &Session,
     incoming: &mut Incoming,
     slots: &Slots<Job>,
     command: Command,
 ) -> Result<(), End> {
     let length = command.length as usize;
-    // The only allocation of the data path: a counter for each write above 1 MiB.
+    // Beside futures of the disk, the only allocation of the data path.
     let stream = (length > PIECE_BYTES).then(|| WriteStream::new(command));
     let mut start = 0;
     while start < length {

@@ -27,7 +27,7 @@ use super::roster::Roster;
 use super::session::{Link, Place, Shared, Stage};
 use super::tally::Tally;
 use super::tls::Tls;
-use crate::{Disk, Listener};
+use crate::Listener;
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Clock, Result};
 use pumice_drive::runtime::{Runtime, shutdown_socket};
@@ -125,20 +125,20 @@ impl Security {
 }
 
 /// Serves disks to any number of clients.
-pub struct Server<D: Disk> {
-    pub(super) shared: Rc<Shared<D>>,
+pub struct Server {
+    pub(super) shared: Rc<Shared>,
     roster: Arc<Roster>,
     listeners: RefCell<Vec<Arc<OwnedFd>>>,
     /// What [`Self::hand_over`] has collected so far.
     handover: RefCell<Handover>,
 }
 
-impl<D: Disk + 'static> Server<D> {
+impl Server {
     /// Returns a server of `exports` that does not listen yet.
     ///
     /// # Panics
     /// If there are no exports.
-    pub fn new(runtime: Runtime, exports: Vec<Rc<Export<D>>>, options: Options) -> Rc<Self> {
+    pub fn new(runtime: Runtime, exports: Vec<Rc<Export>>, options: Options) -> Rc<Self> {
         assert!(!exports.is_empty(), "a server needs at least one export");
         Self::with(runtime, exports, Vec::new(), options)
     }
@@ -157,7 +157,7 @@ impl<D: Disk + 'static> Server<D> {
 
     fn with(
         runtime: Runtime,
-        exports: Vec<Rc<Export<D>>>,
+        exports: Vec<Rc<Export>>,
         elsewhere: Vec<Elsewhere>,
         options: Options,
     ) -> Rc<Self> {
@@ -336,7 +336,7 @@ impl<D: Disk + 'static> Server<D> {
     /// the client if it was parked.
     pub(super) fn enter(
         self: &Rc<Self>,
-        export: Rc<Export<D>>,
+        export: Rc<Export>,
         client: Parked,
         caller: Arc<Caller>,
         tls: Option<Tls>,
@@ -460,9 +460,9 @@ impl<D: Disk + 'static> Server<D> {
     ///
     /// The server waits for hosts for at most twice [`Options::grace_ns`]: for requests in flight,
     /// and for connections to close. The flush in between has no limit but that of the disk, which
-    /// learns of the end ([`Disk::ending`]): a device with a full write cache needs minutes, and
-    /// giving up would lose what is about to become durable. To stop earlier, end the process,
-    /// which loses just that.
+    /// learns of the end ([`Disk::ending`](crate::Disk::ending)): a device with a full write cache
+    /// needs minutes, and giving up would lose what is about to become durable. To stop earlier,
+    /// end the process, which loses just that.
     ///
     /// # Errors
     /// The first flush that failed; the log names its export. What was acknowledged since the last
@@ -522,12 +522,12 @@ impl<D: Disk + 'static> Server<D> {
     }
 
     /// Returns the exports on this thread.
-    pub fn exports(&self) -> Vec<Rc<Export<D>>> {
+    pub fn exports(&self) -> Vec<Rc<Export>> {
         self.shared.exports.borrow().clone()
     }
 
     /// Returns an export on this thread.
-    pub(super) fn export(&self, name: &str) -> Option<Rc<Export<D>>> {
+    pub(super) fn export(&self, name: &str) -> Option<Rc<Export>> {
         self.shared.exports.borrow().iter().find(|export| export.name == name).cloned()
     }
 

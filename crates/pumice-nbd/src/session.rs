@@ -21,16 +21,15 @@ use super::spare_time::SpareTime;
 use super::tally::Tally;
 use super::wire::{Errno, Request};
 use super::{Options, Security};
-use crate::Disk;
 use pumice_drive::base::Clock;
 use pumice_drive::base::wait::{Line, WaitQueue};
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::runtime::Runtime;
 
 /// What all connections of a server share.
-pub(super) struct Shared<D> {
+pub(super) struct Shared {
     pub(super) runtime: Runtime,
-    pub(super) exports: RefCell<Vec<Rc<Export<D>>>>,
+    pub(super) exports: RefCell<Vec<Rc<Export>>>,
     /// Exports on other threads; offered after those on this one.
     pub(super) elsewhere: Vec<Rc<Elsewhere>>,
     pub(super) options: Options,
@@ -50,14 +49,14 @@ pub(super) struct Shared<D> {
 }
 
 /// An export, where it is. It may be withdrawn at any time, and stays usable until this is dropped.
-pub(super) enum Place<D> {
+pub(super) enum Place {
     /// On this thread.
-    Here(Rc<Export<D>>),
+    Here(Rc<Export>),
     /// On another thread.
     There(Rc<Elsewhere>, Arc<Announcement>),
 }
 
-impl<D: Disk> Place<D> {
+impl Place {
     /// Returns what a handshake tells about the export.
     pub(super) fn offer(&self) -> Offer<'_> {
         match self {
@@ -127,9 +126,9 @@ impl<D: Disk> Place<D> {
     }
 }
 
-impl<D: Disk> Shared<D> {
+impl Shared {
     /// Returns the exports that clients may choose now.
-    pub(super) fn places(&self) -> Vec<Place<D>> {
+    pub(super) fn places(&self) -> Vec<Place> {
         let here = self.exports.borrow();
         let here = here.iter().cloned().map(Place::Here);
         let there = self.elsewhere.iter().flat_map(|other| {
@@ -173,7 +172,7 @@ impl<D: Disk> Shared<D> {
     pub(super) fn objection(
         &self,
         known: &Known,
-        place: &Place<D>,
+        place: &Place,
         caller: &Caller,
     ) -> Option<&'static str> {
         if matches!(&*self.security.borrow(), Security::Require(_)) {
@@ -233,9 +232,9 @@ impl Link {
 }
 
 /// What the receiver, the slots and the sender of one connection share.
-pub(super) struct Session<D> {
-    pub(super) shared: Rc<Shared<D>>,
-    pub(super) export: Rc<Export<D>>,
+pub(super) struct Session {
+    pub(super) shared: Rc<Shared>,
+    pub(super) export: Rc<Export>,
     pub(super) caller: Arc<Caller>,
     pub(super) dialect: Dialect,
     pub(super) share: Rc<Share>,
@@ -246,11 +245,11 @@ pub(super) struct Session<D> {
     pub(super) statuses: Line,
 }
 
-impl<D: Disk> Session<D> {
+impl Session {
     /// Returns the transmission phase of a client that chose `export`.
     pub(super) fn new(
-        shared: Rc<Shared<D>>,
-        export: Rc<Export<D>>,
+        shared: Rc<Shared>,
+        export: Rc<Export>,
         caller: Arc<Caller>,
         dialect: Dialect,
         replies: Replies,

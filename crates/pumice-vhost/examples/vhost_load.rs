@@ -20,7 +20,7 @@ use pumice_drive::AlignedBuffer;
 use pumice_drive::runtime::{Backend, Runtime};
 use pumice_drive::{Drive, MemMedium, OpenOptions, Spec, Uuid, create};
 use pumice_nbd::memory_disk::MemoryDisk;
-use pumice_nbd::{Access, Client, Disk, Export, Listen, Listener, Options, Uri};
+use pumice_nbd::{Access, AnyDisk, Client, Export, Listen, Listener, Options, Uri};
 use pumice_vhost::Identity;
 use pumice_vhost::driver::{Driver, Setup, kind};
 use rand::{Rng, RngExt, SeedableRng};
@@ -105,27 +105,20 @@ fn serve(is_drive: bool, vhost: &Path, nbd: &Path) -> Result<(), Box<dyn std::er
     serve_disk(&runtime, drive, vhost, nbd)
 }
 
-fn serve_disk<D: Disk + 'static>(
+fn serve_disk(
     runtime: &Runtime,
-    disk: Rc<D>,
+    disk: Rc<dyn AnyDisk>,
     vhost: &Path,
     nbd: &Path,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let bind = |path: &Path| Listener::bind(&Listen::Unix(path.to_owned()), Access::default());
     let export = Rc::new(Export::new("disk", "", disk.clone()));
-    let server = nbd_server(runtime, export);
+    let server = pumice_nbd::Server::new(runtime.clone(), vec![export], Options::default());
     runtime.spawn(server.serve(bind(nbd)?));
     let identity = Identity { serial: "load".into(), guest: None };
     let device = pumice_vhost::Server::new(runtime.clone(), disk, &identity);
     runtime.block_on(device.serve(bind(vhost)?));
     Ok(())
-}
-
-fn nbd_server<D: Disk + 'static>(
-    runtime: &Runtime,
-    export: Rc<Export<D>>,
-) -> Rc<pumice_nbd::Server<D>> {
-    pumice_nbd::Server::new(runtime.clone(), vec![export], Options::default())
 }
 
 fn vhost(socket: &Path, mut plan: Plan) -> Result<u64, Box<dyn std::error::Error>> {

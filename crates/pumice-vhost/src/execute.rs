@@ -7,7 +7,6 @@ use crate::request::{Command, ID_BYTES, Parts, Range, Segment, Status, copy_in, 
 use crate::ring::{Device, Taker};
 use crate::workers::Worker;
 use pumice_drive::base::{Error, Result};
-use pumice_nbd::Disk;
 
 /// A request that may wait.
 enum Work {
@@ -30,12 +29,7 @@ enum Work {
 }
 
 /// Begins a request. A write of up to 1 MiB that need not wait is completed on return.
-pub(crate) fn begin<D: Disk + 'static>(
-    device: &Rc<Device<D>>,
-    taker: Taker<D>,
-    command: Command,
-    parts: &mut Parts,
-) {
+pub(crate) fn begin(device: &Rc<Device>, taker: Taker, command: Command, parts: &mut Parts) {
     let lend = |length: u64| {
         let length = usize::try_from(length).unwrap_or(usize::MAX).min(PIECE_BYTES);
         device.buffers.lend(length)
@@ -75,13 +69,13 @@ pub(crate) fn begin<D: Disk + 'static>(
 }
 
 /// A request that waits, and the entry of its ring to complete.
-pub(crate) struct Job<D> {
+pub(crate) struct Job {
     work: Work,
-    taker: Taker<D>,
+    taker: Taker,
 }
 
 /// Carries out one job of a worker after another.
-async fn serve<D: Disk + 'static>(device: Rc<Device<D>>, worker: Worker<Job<D>>) {
+async fn serve(device: Rc<Device>, worker: Worker<Job>) {
     while let Some(Job { work, taker }) = device.workers.next(&worker).await {
         let data_bytes = if let Work::Read { length, .. } = &work { *length } else { 0 };
         let (command, result) = work.carry_out(&device, &taker).await;
@@ -90,11 +84,7 @@ async fn serve<D: Disk + 'static>(device: Rc<Device<D>>, worker: Worker<Job<D>>)
 }
 
 impl Work {
-    async fn carry_out<D: Disk + 'static>(
-        self,
-        device: &Device<D>,
-        taker: &Taker<D>,
-    ) -> (&'static str, Result<()>) {
+    async fn carry_out(self, device: &Device, taker: &Taker) -> (&'static str, Result<()>) {
         let (disk, guest, fua) = (&*device.disk, &taker.guest, device.is_write_through());
         match self {
             Self::Read { offset, length, segments, mut buffer } => {
@@ -145,7 +135,7 @@ impl Work {
 }
 
 /// Completes a request, which has returned `data_bytes` if it succeeded, and logs why it failed.
-fn end<D: Disk + 'static>(taker: Taker<D>, command: &str, result: Result<()>, data_bytes: u64) {
+fn end(taker: Taker, command: &str, result: Result<()>, data_bytes: u64) {
     match result {
         Ok(()) => taker.complete(Status::Good, data_bytes),
         Err(error) => {

@@ -29,7 +29,7 @@ use crate::request::{ID_BYTES, Limits, Malformed, Parts, Status};
 use crate::workers::Workers;
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::runtime::Runtime;
-use pumice_nbd::Disk;
+use pumice_nbd::AnyDisk;
 
 /// Most entries of a ring: as many as QEMU allows.
 const SIZE_MAX: u16 = 1024;
@@ -47,11 +47,11 @@ const USED_HEAD_BYTES: u64 = 4;
 const USED_ENTRY_BYTES: usize = 8;
 
 /// What all rings of a device share.
-pub(crate) struct Device<D> {
+pub(crate) struct Device {
     pub(crate) runtime: Runtime,
-    pub(crate) disk: Rc<D>,
+    pub(crate) disk: Rc<dyn AnyDisk>,
     pub(crate) buffers: Rc<Buffers>,
-    pub(crate) workers: Workers<Job<D>>,
+    pub(crate) workers: Workers<Job>,
     pub(crate) id: [u8; ID_BYTES],
     /// Whether the driver knows of the write cache, that is, sends flushes.
     pub(crate) has_flush: Cell<bool>,
@@ -96,7 +96,7 @@ impl Turn {
     }
 }
 
-impl<D> Device<D> {
+impl Device {
     /// Whether each write must be durable before it completes.
     pub(crate) fn is_write_through(&self) -> bool {
         !self.has_flush.get()
@@ -104,8 +104,8 @@ impl<D> Device<D> {
 }
 
 /// One ring of a device.
-pub(crate) struct Ring<D> {
-    device: Rc<Device<D>>,
+pub(crate) struct Ring {
+    device: Rc<Device>,
     number: usize,
     state: RefCell<State>,
     stage: Cell<Stage>,
@@ -163,8 +163,8 @@ enum Taken {
 }
 
 /// A request that was taken, to be completed.
-pub(crate) struct Taker<D> {
-    pub(crate) ring: Rc<Ring<D>>,
+pub(crate) struct Taker {
+    pub(crate) ring: Rc<Ring>,
     pub(crate) guest: Guest,
     /// The first descriptor of the chain.
     head: u16,
@@ -180,9 +180,9 @@ pub(crate) struct GuestAddresses {
     pub(crate) used: GuestAddress,
 }
 
-impl<D: Disk + 'static> Ring<D> {
+impl Ring {
     /// Returns a ring that is stopped.
-    pub(crate) fn new(device: Rc<Device<D>>, number: usize, guest: Guest) -> Rc<Self> {
+    pub(crate) fn new(device: Rc<Device>, number: usize, guest: Guest) -> Rc<Self> {
         let queue = Queue::new(SIZE_MAX).expect("a power of two");
         let parts = Parts::default();
         let state = State { queue, guest, used: None, kick: None, call: None, error: None, parts };
@@ -517,7 +517,7 @@ impl<D: Disk + 'static> Ring<D> {
     }
 
     /// Begins a request; carries it out if it need not wait.
-    fn begin(&self, taker: Taker<D>, parts: &mut Parts) {
+    fn begin(&self, taker: Taker, parts: &mut Parts) {
         let device = &self.device;
         // The size may have grown since the last request.
         let limits = Limits {
@@ -581,7 +581,7 @@ impl<D: Disk + 'static> Ring<D> {
 
 const UNREADABLE: Malformed = Malformed("the ring is not in the guest's memory");
 
-impl<D: Disk + 'static> Taker<D> {
+impl Taker {
     /// Completes the request, for which `data_bytes` were written to the guest's memory. The guest
     /// is notified soon.
     pub(crate) fn complete(self, status: Status, data_bytes: u64) {

@@ -19,7 +19,7 @@ use crate::workers::Workers;
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Clock, Result};
 use pumice_drive::runtime::{Runtime, shutdown_socket};
-use pumice_nbd::{Disk, Listener};
+use pumice_nbd::{AnyDisk, Listener};
 
 /// How long a shutdown waits for requests in flight, as the NBD server does.
 const GRACE_NS: u64 = 5_000_000_000;
@@ -38,19 +38,19 @@ pub struct Identity {
 }
 
 /// Serves one disk to front ends.
-pub struct Server<D> {
-    device: Rc<Device<D>>,
+pub struct Server {
+    device: Rc<Device>,
     /// Sessions and listeners that have not ended.
     active: Cell<usize>,
-    connected: RefCell<Option<Rc<Session<D>>>>,
+    connected: RefCell<Option<Rc<Session>>>,
     is_ending: Cell<bool>,
     changed: WaitQueue,
     listener: RefCell<Option<std::sync::Arc<std::os::fd::OwnedFd>>>,
 }
 
-impl<D: Disk + 'static> Server<D> {
+impl Server {
     /// Returns a server of `disk`.
-    pub fn new(runtime: Runtime, disk: Rc<D>, identity: &Identity) -> Rc<Self> {
+    pub fn new(runtime: Runtime, disk: Rc<dyn AnyDisk>, identity: &Identity) -> Rc<Self> {
         let mut id = [0; ID_BYTES];
         id.iter_mut().zip(identity.serial.bytes()).for_each(|(to, from)| *to = from);
         let device = Rc::new(Device {

@@ -20,7 +20,6 @@ use crate::message::{Addresses, Head, Message, decode};
 use crate::ring::{Device, GuestAddresses, Ring};
 use pumice_drive::base::Clock;
 use pumice_drive::runtime::Runtime;
-use pumice_nbd::Disk;
 
 /// Regions of memory at most: as many as QEMU ever uses (`VHOST_USER_MAX_RAM_SLOTS`).
 const REGIONS_MAX: usize = 509;
@@ -29,14 +28,14 @@ const REGIONS_MAX: usize = 509;
 const WATCH_NS: u64 = 1_000_000_000;
 
 /// A session with a front end.
-pub(crate) struct Session<D> {
-    device: Rc<Device<D>>,
+pub(crate) struct Session {
+    device: Rc<Device>,
     channel: Channel,
     /// Whether the guest of this session is served.
     is_admitted: Cell<bool>,
     /// Whether the guest was refused.
     is_refused: Cell<bool>,
-    rings: RefCell<Vec<Option<Rc<Ring<D>>>>>,
+    rings: RefCell<Vec<Option<Rc<Ring>>>>,
     memory: RefCell<Memory>,
     features: Cell<u64>,
     /// To report a change of the configuration.
@@ -76,9 +75,9 @@ impl From<&str> for Refusal {
     }
 }
 
-impl<D: Disk + 'static> Session<D> {
+impl Session {
     /// Returns the session over `channel`.
-    pub(crate) fn new(device: Rc<Device<D>>, channel: Channel) -> Rc<Self> {
+    pub(crate) fn new(device: Rc<Device>, channel: Channel) -> Rc<Self> {
         // Until the driver says that it sends flushes, it does not.
         device.has_flush.set(false);
         Rc::new(Self {
@@ -278,7 +277,7 @@ impl<D: Disk + 'static> Session<D> {
     ///
     /// # Errors
     /// The guest is refused, or the ring is not in its memory.
-    fn start(&self, ring: &Rc<Ring<D>>) -> Result<(), Refusal> {
+    fn start(&self, ring: &Rc<Ring>) -> Result<(), Refusal> {
         if !(ring.is_enabled() && ring.is_set_up()) {
             return Ok(());
         }
@@ -300,7 +299,7 @@ impl<D: Disk + 'static> Session<D> {
     ///
     /// # Errors
     /// It may not, or the ring is not in its memory.
-    fn check_guest(&self, ring: &Ring<D>) -> Result<Start, Refusal> {
+    fn check_guest(&self, ring: &Ring) -> Result<Start, Refusal> {
         let start = ring.beginning(&self.memory.borrow())?;
         let ended = ring.ended().or_else(|| self.device.guests.ended(ring.number()));
         match start.check(ended) {
@@ -323,7 +322,7 @@ impl<D: Disk + 'static> Session<D> {
     }
 
     /// Returns a ring; creates it if need be.
-    fn ring(&self, number: usize) -> Result<Rc<Ring<D>>, Refusal> {
+    fn ring(&self, number: usize) -> Result<Rc<Ring>, Refusal> {
         let mut rings = self.rings.borrow_mut();
         let ring = rings.get_mut(number).ok_or("no such ring")?;
         let new = || {

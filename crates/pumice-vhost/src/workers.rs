@@ -1,7 +1,6 @@
 //! Tasks for requests that may wait, kept for the next ones.
 //!
-//! A task of its own for each request would cost an allocation, and a copy, of the kilobytes that
-//! the drive's futures take.
+//! A task of its own for each request would cost an allocation.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;

@@ -204,7 +204,7 @@ fn a_change_of_rates_counts_for_the_next_request() {
 }
 
 /// A change of a server.
-type Step = Box<dyn Fn(&Rc<Server<MemoryDisk>>)>;
+type Step = Box<dyn Fn(&Rc<Server>)>;
 
 /// A server that is changed while a client works, which sends the number of a step to have it done.
 fn change(steps: Vec<Step>, client: impl FnOnce(Door) + Send + 'static) {

@@ -10,11 +10,7 @@ use crate::wire::{option, reply};
 use pumice_drive::base::Clock;
 
 /// The export `disk@NAME`.
-pub(super) fn earlier(
-    of: &Export<MemoryDisk>,
-    name: &str,
-    sequence: u64,
-) -> Rc<Export<MemoryDisk>> {
+pub(super) fn earlier(of: &Export, name: &str, sequence: u64) -> Rc<Export> {
     let disk = Rc::new(MemoryDisk { is_read_only: true, ..MemoryDisk::default() });
     // A bookmark has data no more.
     let is_readable = !name.starts_with("mark");

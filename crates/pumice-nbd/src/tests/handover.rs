@@ -9,7 +9,7 @@ use super::super::{Handover, Lineage, Parked};
 use super::*;
 use pumice_drive::base::Clock;
 
-fn server(runtime: &Runtime, disk: &Rc<MemoryDisk>, grace_ns: u64) -> Rc<Server<MemoryDisk>> {
+fn server(runtime: &Runtime, disk: &Rc<MemoryDisk>, grace_ns: u64) -> Rc<Server> {
     let export = Rc::new(Export::new("disk", "", disk.clone()));
     let options = Options { grace_ns, ..Options::default() };
     Server::new(runtime.clone(), vec![export], options)

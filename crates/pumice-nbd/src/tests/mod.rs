@@ -191,7 +191,7 @@ fn serve(disk: MemoryDisk, options: Options, client: impl FnOnce(Door) + Send + 
 /// Runs `client` against `server`; its signals are for `disk`.
 fn serve_with(
     runtime: &Runtime,
-    server: &Rc<Server<MemoryDisk>>,
+    server: &Rc<Server>,
     disk: &MemoryDisk,
     client: impl FnOnce(Door) + Send + 'static,
 ) {
@@ -222,12 +222,7 @@ fn visit<T>(
 }
 
 /// Does what the client's signals say; shuts the server down when there are no more.
-async fn obey(
-    runtime: &Runtime,
-    server: &Rc<Server<MemoryDisk>>,
-    disk: &MemoryDisk,
-    near: &Arc<OwnedFd>,
-) {
+async fn obey(runtime: &Runtime, server: &Rc<Server>, disk: &MemoryDisk, near: &Arc<OwnedFd>) {
     let mut shutdown = Box::pin(server.shutdown());
     let mut is_shut_down = false;
     let mut buffer = vec![0; 1];

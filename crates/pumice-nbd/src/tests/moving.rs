@@ -32,8 +32,8 @@ impl Disk for Moving {
         Some(Self { moment, pinned: Some(self.moment.get()), gone })
     }
 
-    async fn moves_on(&self, pinned: &Self) -> bool {
-        pinned.pinned.is_some_and(|at| at <= self.gone)
+    async fn moves_on(&self) -> bool {
+        self.pinned.is_some_and(|at| at <= self.gone)
     }
 
     async fn read(&self, _: u64, out: &mut [u8]) -> Result<()> {

@@ -53,7 +53,7 @@ impl Thread {
 /// The disks `a` and `b`, each on its thread, and a server in front of them.
 pub(super) struct World {
     runtime: Runtime,
-    server: Rc<Server<MemoryDisk>>,
+    server: Rc<Server>,
     threads: [Thread; 2],
 }
 

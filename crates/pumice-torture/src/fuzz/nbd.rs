@@ -202,7 +202,7 @@ fn be(bytes: &[u8]) -> u64 {
 struct Pair {
     runtime: Runtime,
     disk: Rc<MemoryDisk>,
-    server: Rc<Server<MemoryDisk>>,
+    server: Rc<Server>,
     client: Arc<OwnedFd>,
 }
 

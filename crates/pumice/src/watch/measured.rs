@@ -130,8 +130,8 @@ impl<D: Disk> Disk for Measured<D> {
         Some(Self { disk, runtime: self.runtime.clone(), counters: self.counters.clone() })
     }
 
-    async fn moves_on(&self, pinned: &Self) -> bool {
-        self.disk.moves_on(&pinned.disk).await
+    async fn moves_on(&self) -> bool {
+        self.disk.moves_on().await
     }
 
     async fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {

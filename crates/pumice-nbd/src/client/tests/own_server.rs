@@ -22,7 +22,7 @@ use pumice_drive::base::seed;
 struct World {
     runtime: Runtime,
     disk: Rc<MemoryDisk>,
-    server: Rc<Server<MemoryDisk>>,
+    server: Rc<Server>,
     socket: std::path::PathBuf,
 }
 

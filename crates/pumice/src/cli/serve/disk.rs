@@ -41,7 +41,7 @@ pub(crate) enum ServedDisk {
     /// A drive that another machine writes.
     Followed(Rc<Follower>),
     /// That at one moment.
-    Pinned(Pinned),
+    Pinned(Rc<Follower>, Pinned),
 }
 
 /// The snapshots of one open drive that are served.
@@ -251,7 +251,7 @@ impl ServedDisk {
             Self::Drive(drive, _) => Ok(Target::Drive(drive)),
             Self::Snapshot(view) => Ok(Target::View(view.lend().await?)),
             Self::Followed(follower) => Ok(Target::Pinned(follower.pin())),
-            Self::Pinned(pinned) => Ok(Target::Drive(pinned.drive())),
+            Self::Pinned(_, pinned) => Ok(Target::Drive(pinned.drive())),
         }
     }
 
@@ -264,7 +264,7 @@ impl ServedDisk {
                 let what = format!("{} is a snapshot, which can only be read", view.name);
                 Err(Error::new(ErrorKind::ReadOnly, what))
             }
-            Self::Followed(_) | Self::Pinned(_) => Err(follow::refusal()),
+            Self::Followed(_) | Self::Pinned(..) => Err(follow::refusal()),
         }
     }
 
@@ -273,7 +273,7 @@ impl ServedDisk {
         match self {
             Self::Drive(_, views) => views.find(name),
             Self::Snapshot(view) => view.views.upgrade().ok_or_else(|| gone(name))?.find(name),
-            Self::Followed(_) | Self::Pinned(_) => Err(gone(name)),
+            Self::Followed(_) | Self::Pinned(..) => Err(gone(name)),
         }
     }
 }
@@ -290,28 +290,28 @@ impl Disk for ServedDisk {
             Self::Drive(drive, _) => drive.size_bytes(),
             Self::Snapshot(view) => view.size_bytes,
             Self::Followed(follower) => follower.drive().size_bytes(),
-            Self::Pinned(pinned) => pinned.drive().size_bytes(),
+            Self::Pinned(_, pinned) => pinned.drive().size_bytes(),
         }
     }
 
     fn is_read_only(&self) -> bool {
         match self {
             Self::Drive(drive, _) => drive.is_read_only(),
-            Self::Snapshot(_) | Self::Followed(_) | Self::Pinned(_) => true,
+            Self::Snapshot(_) | Self::Followed(_) | Self::Pinned(..) => true,
         }
     }
 
     fn pinned(&self) -> Option<Self> {
         match self {
-            Self::Followed(follower) => Some(Self::Pinned(follower.pin())),
-            Self::Drive(..) | Self::Snapshot(_) | Self::Pinned(_) => None,
+            Self::Followed(follower) => Some(Self::Pinned(follower.clone(), follower.pin())),
+            Self::Drive(..) | Self::Snapshot(_) | Self::Pinned(..) => None,
         }
     }
 
-    async fn moves_on(&self, pinned: &Self) -> bool {
-        match (self, pinned) {
-            (Self::Followed(follower), Self::Pinned(pinned)) => follower.moves_on(pinned).await,
-            _ => false,
+    async fn moves_on(&self) -> bool {
+        match self {
+            Self::Pinned(follower, pinned) => follower.moves_on(pinned).await,
+            Self::Drive(..) | Self::Snapshot(_) | Self::Followed(_) => false,
         }
     }
 
@@ -327,7 +327,7 @@ impl Disk for ServedDisk {
     fn try_write(&self, offset: u64, data: &[u8]) -> Option<Result<()>> {
         match self {
             Self::Drive(drive, _) => drive.try_write(offset, data),
-            Self::Snapshot(_) | Self::Followed(_) | Self::Pinned(_) => None,
+            Self::Snapshot(_) | Self::Followed(_) | Self::Pinned(..) => None,
         }
     }
 
@@ -339,7 +339,7 @@ impl Disk for ServedDisk {
         match self {
             Self::Drive(drive, _) => drive.flush().await,
             // What is in it was durable before it existed.
-            Self::Snapshot(_) | Self::Followed(_) | Self::Pinned(_) => Ok(()),
+            Self::Snapshot(_) | Self::Followed(_) | Self::Pinned(..) => Ok(()),
         }
     }
 

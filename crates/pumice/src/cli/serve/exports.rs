@@ -133,7 +133,9 @@ impl Found {
 pub(super) struct Served {
     pub(super) path: PathBuf,
     pub(super) drive: Source,
-    pub(super) export: Rc<Export<MeasuredDrive>>,
+    pub(super) export: Rc<Export>,
+    /// The disk of the export.
+    measured: Rc<MeasuredDrive>,
     /// Where clients reach it.
     pub(super) uris: Rc<RefCell<Vec<String>>>,
     /// The control socket of the drive, while this lives.
@@ -342,12 +344,13 @@ impl Served {
                 (Source::Drive(drive), disk, Some(views))
             }
         };
-        let measured = Measured::new(Rc::new(disk), runtime.clone());
-        let export = Export::new(planned.name.clone(), description, Rc::new(measured));
+        let measured = Rc::new(Measured::new(Rc::new(disk), runtime.clone()));
+        let export = Export::new(planned.name.clone(), description, measured.clone());
         Self {
             path: planned.path.clone(),
             drive: source,
             export: Rc::new(export.with_lineage(lineage)),
+            measured,
             uris: Rc::default(),
             control: None,
             is_snapshot,
@@ -359,7 +362,7 @@ impl Served {
 
 /// Makes a drive visible to monitoring and to other commands.
 pub(super) fn show(runtime: &Runtime, served: &mut Served, terms: Terms, watch: &Rc<Watch>) {
-    let (name, measured) = (served.export.name.clone(), served.export.disk.clone());
+    let (name, measured) = (served.export.name.clone(), served.measured.clone());
     let source = served.drive.clone();
     watch.add(name.clone(), move || source.get(), measured, terms);
     let Source::Drive(drive) = &served.drive else { return };
@@ -376,7 +379,7 @@ pub(super) fn show(runtime: &Runtime, served: &mut Served, terms: Terms, watch: 
 pub(super) fn show_snapshots(
     runtime: &Runtime,
     served: &mut Served,
-    server: &Rc<Server<MeasuredDrive>>,
+    server: &Rc<Server>,
     front: Option<Front>,
 ) {
     let (Some(views), false) = (served.views.clone(), served.is_snapshot) else { return };
@@ -391,7 +394,7 @@ pub(super) fn show_snapshots(
 /// Closes drives; returns the first error, with its path.
 pub(super) fn close_all(runtime: &Runtime, served: &[Served]) -> Result<()> {
     let closing = |served: &Served| {
-        let written = served.export.disk.stats().write.bytes;
+        let written = served.measured.stats().write.bytes;
         // They hold the drive, too.
         served.views.iter().for_each(|views| views.remove_all());
         if let Source::Followed(follower) = &served.drive {

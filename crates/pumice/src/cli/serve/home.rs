@@ -9,7 +9,7 @@ use anyhow::Result;
 use super::exports::{self, Planned, Served};
 use super::snapshots::Front;
 use super::threads::Described;
-use crate::cli::watch::{self, Answerer, MeasuredDrive};
+use crate::cli::watch::{self, Answerer};
 use crate::storage::Storage;
 use crate::watch::{Terms, Watch};
 use pumice_drive::codec::{Pool, Workers};
@@ -48,7 +48,7 @@ pub(super) struct Home {
     runtime: Runtime,
     workers: Option<Workers>,
     pub(super) served: Vec<Served>,
-    pub(super) server: Rc<Server<MeasuredDrive>>,
+    pub(super) server: Rc<Server>,
     /// Once the drives are shown, and the terms of what holds them.
     watch: Option<(Rc<Watch>, Terms)>,
     front: Option<Front>,

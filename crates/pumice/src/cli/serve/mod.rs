@@ -37,7 +37,7 @@ use super::config::FoundTable;
 use super::keys::KeyArgs;
 use super::open::Opening;
 use super::signals::{self, Signals};
-use super::watch::{Access, MeasuredDrive};
+use super::watch::Access;
 use super::{LogOptions, Outcome, chain, say_error, thresholds};
 use pumice_drive::controller::{OpenOptions, WARN_THRESHOLDS_MAX};
 use pumice_drive::runtime::{Backend, Runtime};
@@ -318,7 +318,7 @@ fn serve(
 /// Ends all sessions; returns what the next server gets: the clients, and what is known of a guest.
 fn disconnect(
     runtime: &Runtime,
-    server: &Server<MeasuredDrive>,
+    server: &Server,
     device: &vhost::Device,
     signals: &Signals,
     end: &Result<End>,

@@ -18,7 +18,6 @@ use anyhow::Result;
 use super::exports::Planned;
 use super::threads::Drives;
 use super::{Args, expiry, uris};
-use crate::cli::watch::MeasuredDrive;
 use crate::cli::{chain, serve_args};
 use pumice_drive::base::Clock;
 use pumice_drive::runtime::Runtime;
@@ -64,7 +63,7 @@ impl Live {
     pub(super) fn reload(
         &mut self,
         runtime: &Runtime,
-        server: &Rc<Server<MeasuredDrive>>,
+        server: &Rc<Server>,
         drives: &mut Drives,
         is_replaced: bool,
     ) -> Result<bool> {
@@ -102,7 +101,7 @@ impl Live {
     fn add(
         &mut self,
         runtime: &Runtime,
-        server: &Rc<Server<MeasuredDrive>>,
+        server: &Rc<Server>,
         drives: &mut Drives,
         wanted: Vec<Planned>,
     ) -> usize {

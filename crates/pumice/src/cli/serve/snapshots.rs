@@ -12,7 +12,6 @@ use async_channel::{Receiver, Sender, bounded};
 
 use super::disk::{ServedDisk, Views};
 use super::exports::lineage_of_snapshot;
-use crate::cli::watch::MeasuredDrive;
 use crate::control::SnapshotExports;
 use crate::watch::Measured;
 use pumice_drive::base::units::format_size;
@@ -40,9 +39,9 @@ pub(super) struct Snapshots {
     drive: Rc<Drive>,
     views: Rc<Views>,
     /// That of the drive.
-    origin: Rc<Export<MeasuredDrive>>,
-    server: Rc<Server<MeasuredDrive>>,
-    exports: RefCell<Vec<(SnapshotInfo, Rc<Export<MeasuredDrive>>)>>,
+    origin: Rc<Export>,
+    server: Rc<Server>,
+    exports: RefCell<Vec<(SnapshotInfo, Rc<Export>)>>,
     front: RefCell<Option<Front>>,
     /// Whether the drive is a virtual machine's device, too.
     has_device: Cell<bool>,
@@ -53,8 +52,8 @@ impl Snapshots {
     pub(super) fn of(
         runtime: Runtime,
         (drive, views): (Rc<Drive>, Rc<Views>),
-        origin: Rc<Export<MeasuredDrive>>,
-        server: Rc<Server<MeasuredDrive>>,
+        origin: Rc<Export>,
+        server: Rc<Server>,
     ) -> Rc<Self> {
         let (exports, front) = (RefCell::default(), RefCell::default());
         let has_device = Cell::default();
@@ -199,13 +198,13 @@ impl SnapshotExports for Snapshots {
 }
 
 /// Returns a way by which a thread of drives informs this server; a task takes what comes.
-pub(super) fn front(runtime: &Runtime, server: &Rc<Server<MeasuredDrive>>, thread: usize) -> Front {
+pub(super) fn front(runtime: &Runtime, server: &Rc<Server>, thread: usize) -> Front {
     let (front, notices) = bounded(1);
     runtime.spawn(take(server.clone(), thread, notices));
     front
 }
 
-async fn take(server: Rc<Server<MeasuredDrive>>, thread: usize, notices: Receiver<Notice>) {
+async fn take(server: Rc<Server>, thread: usize, notices: Receiver<Notice>) {
     while let Ok(Notice { of, snapshots, _done }) = notices.recv().await {
         server.announce_earlier(thread, &of, snapshots);
     }

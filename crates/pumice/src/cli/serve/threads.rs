@@ -29,7 +29,7 @@ use super::exports::{Planned, Served};
 use super::home::{Home, Plan, Showing};
 use super::snapshots;
 use crate::cli::signals;
-use crate::cli::watch::{Answerer, MeasuredDrive};
+use crate::cli::watch::Answerer;
 use crate::watch::{Names, Terms};
 use pumice_drive::runtime::{Backend, Runtime};
 use pumice_nbd::{Announcement, Elsewhere, Policy, Server};
@@ -102,7 +102,7 @@ impl Drives {
         plan: Plan,
         threads: usize,
         io: Backend,
-    ) -> Result<(Self, Rc<Server<MeasuredDrive>>)> {
+    ) -> Result<(Self, Rc<Server>)> {
         if threads == 0 {
             let home = Home::open(runtime, plan)?.context(NONE_LEFT)?;
             let server = home.server.clone();
@@ -173,7 +173,7 @@ impl Drives {
     pub(super) fn add(
         &mut self,
         runtime: &Runtime,
-        server: &Server<MeasuredDrive>,
+        server: &Server,
         planned: Planned,
     ) -> Result<bool> {
         let threads = match self {
@@ -199,12 +199,7 @@ impl Drives {
     ///
     /// # Errors
     /// Its requests do not end; that of closing it.
-    pub(super) fn remove(
-        &mut self,
-        runtime: &Runtime,
-        server: &Server<MeasuredDrive>,
-        name: &str,
-    ) -> Result<()> {
+    pub(super) fn remove(&mut self, runtime: &Runtime, server: &Server, name: &str) -> Result<()> {
         if !runtime.block_on(server.withdraw(name)) {
             bail!("requests of its clients are still in flight: the drive stays open");
         }
@@ -254,7 +249,7 @@ impl Drives {
         &mut self,
         runtime: &Runtime,
         answerers: Vec<Option<Answerer>>,
-        server: &Rc<Server<MeasuredDrive>>,
+        server: &Rc<Server>,
         terms: Terms,
         uris: &[Vec<String>],
     ) {
@@ -453,8 +448,7 @@ mod tests {
         });
         let elsewhere = opened.recv().unwrap().elsewhere;
         let options = Options::default();
-        let server =
-            Server::<MeasuredDrive>::in_front_of(runtime.clone(), vec![elsewhere], options);
+        let server = Server::in_front_of(runtime.clone(), vec![elsewhere], options);
         let (done, all_done) = mpsc::channel();
         let (tally, roster) = (server.tally().clone(), server.roster().clone());
         let uris = vec![Vec::new()];

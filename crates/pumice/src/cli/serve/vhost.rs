@@ -7,7 +7,6 @@ use anyhow::{Result, bail};
 
 use super::exports::Served;
 use super::network::Network;
-use crate::cli::watch::MeasuredDrive;
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::{Lineage, Listen, Listener};
 use pumice_vhost::{Identity, KnownGuest, SERIAL_BYTES, Server};
@@ -16,7 +15,7 @@ use pumice_vhost::{Identity, KnownGuest, SERIAL_BYTES, Server};
 pub(super) struct Socket(Option<(Listener, PathBuf)>);
 
 /// The device of a server, if there is one, and the state in which it leaves its drive.
-pub(super) struct Device(Option<(Rc<Server<MeasuredDrive>>, String)>);
+pub(super) struct Device(Option<(Rc<Server>, String)>);
 
 /// Checks that there is one drive, if there is to be a device.
 ///

@@ -1,0 +1,133 @@
+//! Disks as servers have them: of any type.
+
+use std::rc::Rc;
+
+use futures_util::future::{FutureExt, LocalBoxFuture};
+
+use crate::disk::{Change, Disk, Extent};
+use pumice_drive::base::Result;
+
+/// [`Disk`] as an object, with boxed futures: a server is compiled once, in its own crate, and not
+/// for each type of its disks. Every disk is one; its methods are those of [`Disk`].
+///
+/// A request allocates once, however many disks are wrapped in each other; one that
+/// [`Disk::try_write`] completes does not.
+#[expect(missing_docs, reason = "as in `Disk`")]
+pub trait AnyDisk {
+    fn size_bytes(&self) -> u64;
+    fn is_read_only(&self) -> bool;
+    fn pinned(&self) -> Option<Rc<dyn AnyDisk>>;
+    fn moves_on(&self) -> LocalBoxFuture<'_, bool>;
+    fn read<'a>(&'a self, offset: u64, out: &'a mut [u8]) -> LocalBoxFuture<'a, Result<()>>;
+    fn try_write(&self, offset: u64, data: &[u8]) -> Option<Result<()>>;
+    fn write<'a>(
+        &'a self,
+        offset: u64,
+        data: &'a [u8],
+        fua: bool,
+    ) -> LocalBoxFuture<'a, Result<()>>;
+    fn flush(&self) -> LocalBoxFuture<'_, Result<()>>;
+    fn trim(&self, offset: u64, len: u64, fua: bool) -> LocalBoxFuture<'_, Result<()>>;
+    fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        keep_allocated: bool,
+        fua: bool,
+    ) -> LocalBoxFuture<'_, Result<()>>;
+    fn prefetch(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, Result<()>>;
+    fn ending(&self);
+    fn extents<'a>(
+        &'a self,
+        offset: u64,
+        len: u64,
+        visit: &'a mut dyn FnMut(Extent) -> bool,
+    ) -> LocalBoxFuture<'a, Result<()>>;
+    fn changes<'a>(
+        &'a self,
+        since: &'a str,
+        offset: u64,
+        len: u64,
+        visit: &'a mut dyn FnMut(Change) -> bool,
+    ) -> LocalBoxFuture<'a, Result<()>>;
+}
+
+impl<D: Disk + 'static> AnyDisk for D {
+    fn size_bytes(&self) -> u64 {
+        Disk::size_bytes(self)
+    }
+
+    fn is_read_only(&self) -> bool {
+        Disk::is_read_only(self)
+    }
+
+    fn pinned(&self) -> Option<Rc<dyn AnyDisk>> {
+        Disk::pinned(self).map(|disk| Rc::new(disk) as Rc<dyn AnyDisk>)
+    }
+
+    fn moves_on(&self) -> LocalBoxFuture<'_, bool> {
+        Disk::moves_on(self).boxed_local()
+    }
+
+    fn read<'a>(&'a self, offset: u64, out: &'a mut [u8]) -> LocalBoxFuture<'a, Result<()>> {
+        Disk::read(self, offset, out).boxed_local()
+    }
+
+    fn try_write(&self, offset: u64, data: &[u8]) -> Option<Result<()>> {
+        Disk::try_write(self, offset, data)
+    }
+
+    fn write<'a>(
+        &'a self,
+        offset: u64,
+        data: &'a [u8],
+        fua: bool,
+    ) -> LocalBoxFuture<'a, Result<()>> {
+        Disk::write(self, offset, data, fua).boxed_local()
+    }
+
+    fn flush(&self) -> LocalBoxFuture<'_, Result<()>> {
+        Disk::flush(self).boxed_local()
+    }
+
+    fn trim(&self, offset: u64, len: u64, fua: bool) -> LocalBoxFuture<'_, Result<()>> {
+        Disk::trim(self, offset, len, fua).boxed_local()
+    }
+
+    fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        keep_allocated: bool,
+        fua: bool,
+    ) -> LocalBoxFuture<'_, Result<()>> {
+        Disk::write_zeroes(self, offset, len, keep_allocated, fua).boxed_local()
+    }
+
+    fn prefetch(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, Result<()>> {
+        Disk::prefetch(self, offset, len).boxed_local()
+    }
+
+    fn ending(&self) {
+        Disk::ending(self);
+    }
+
+    fn extents<'a>(
+        &'a self,
+        offset: u64,
+        len: u64,
+        visit: &'a mut dyn FnMut(Extent) -> bool,
+    ) -> LocalBoxFuture<'a, Result<()>> {
+        Disk::extents(self, offset, len, visit).boxed_local()
+    }
+
+    fn changes<'a>(
+        &'a self,
+        since: &'a str,
+        offset: u64,
+        len: u64,
+        visit: &'a mut dyn FnMut(Change) -> bool,
+    ) -> LocalBoxFuture<'a, Result<()>> {
+        Disk::changes(self, since, offset, len, visit).boxed_local()
+    }
+}
