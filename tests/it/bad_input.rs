@@ -123,10 +123,12 @@ fn a_drive_that_could_not_be_finished_is_removed() {
 }
 
 #[test]
-fn a_path_that_is_missing_is_named() {
+fn a_path_that_is_missing_is_named_with_what_to_do() {
     let drive = Drive::absent();
     for verb in OPENERS {
-        refused(&open(verb, &drive), "drive");
+        let finished = open(verb, &drive);
+        refused(&finished, drive.path().to_str().expect("a plain path"));
+        refused(&finished, "check the path, or make a drive with `pumice create`");
         assert!(!drive.path().exists(), "{verb} made a file");
     }
     let nowhere = drive.beside("no/such/directory");

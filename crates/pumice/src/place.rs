@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use pumice_drive::base::Error;
+use pumice_drive::base::{Error, ErrorKind};
 
 /// A drive, or a snapshot of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,24 +53,37 @@ impl Place {
     }
 }
 
-/// Returns why nothing can be opened at `path`; if it names a snapshot of a drive, which commands
-/// take one.
+/// Returns why the drive at `path` cannot be opened, and what to do; if `path` names a snapshot of
+/// a drive, which commands take one.
 pub(crate) fn cannot_open(path: &Path, error: io::Error) -> Error {
+    let shown = path.display();
     let place = Place::of(path).ok().filter(|place| place.snapshot.is_some());
-    let what = match place.filter(|place| place.path.exists()) {
-        None => format!("cannot open {}", path.display()),
-        Some(_) => format!(
-            "{} names a snapshot, which extract, check, diff, scan, serve and attach --read-only \
-             read",
-            path.display()
-        ),
-    };
-    Error::os(what, error)
+    if place.is_some_and(|place| place.path.exists()) {
+        let what = format!(
+            "{shown} names a snapshot, which extract, check, diff, scan, serve and attach \
+             --read-only read"
+        );
+        return Error::os(what, error);
+    }
+    advise(path, Error::os(format!("cannot open {shown}"), error))
+}
+
+/// Adds to an error of opening the drive at `path` what to do if there is nothing.
+pub(crate) fn advise(path: &Path, error: Error) -> Error {
+    if error.kind() != ErrorKind::NotFound {
+        return error;
+    }
+    let what = format!(
+        "cannot open {}: no such file or device: check the path, or make a drive with `pumice \
+         create`",
+        path.display()
+    );
+    Error::new(ErrorKind::NotFound, what)
 }
 
 #[cfg(test)]
 mod tests {
-    //! Goal: every path stays one, and what follows it is a name.
+    //! Goal: every path stays one, and what follows it is a name; an error of opening one helps.
     use super::*;
 
     #[test]
@@ -91,5 +104,25 @@ mod tests {
         let other = Place::of(Path::new("/a@b/drive")).unwrap();
         assert_eq!(other, Place { path: "/a@b/drive".into(), snapshot: None });
         assert!(Place::snapshot(&existing).is_err());
+    }
+
+    #[test]
+    fn an_error_of_opening_says_what_to_do() {
+        let directory = tempfile::tempdir().unwrap();
+        let drive = directory.path().join("drive.pumice");
+        let cannot = |path: &Path, kind: io::ErrorKind| {
+            let error = cannot_open(path, kind.into());
+            (error.kind(), error.to_string())
+        };
+        let (kind, said) = cannot(&drive, io::ErrorKind::NotFound);
+        assert_eq!(kind, ErrorKind::NotFound);
+        assert!(said.ends_with("check the path, or make a drive with `pumice create`"), "{said}");
+        let (kind, said) = cannot(&drive, io::ErrorKind::PermissionDenied);
+        assert_eq!(kind, ErrorKind::PermissionDenied);
+        assert_eq!(said, format!("cannot open {}", drive.display()));
+        std::fs::write(&drive, "").unwrap();
+        let snapshot = directory.path().join("drive.pumice@nightly");
+        let (_, said) = cannot(&snapshot, io::ErrorKind::NotFound);
+        assert!(said.contains("names a snapshot"), "{said}");
     }
 }

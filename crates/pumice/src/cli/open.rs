@@ -14,7 +14,7 @@ use crate::cli::values::{Compaction, compaction};
 use crate::cli::{keys, served_snapshot, signals, size};
 use crate::devices;
 use crate::objects::BucketPlace;
-use crate::place::Place;
+use crate::place::{self, Place};
 use crate::storage::{self, Absent, Hints, Storage};
 use pumice_drive::base;
 use pumice_drive::base::ErrorKind;
@@ -272,7 +272,7 @@ pub(crate) fn as_mirror(runtime: &Runtime, path: &Path) -> Result<Rc<Drive>> {
 fn one(runtime: &Runtime, path: &Path, options: FileOptions) -> Result<FileMedium> {
     let open = || FileMedium::open(runtime.clone(), path, options);
     let opened = runtime.block_on(while_busy(runtime, open));
-    Ok(opened.map_err(|error| named(path, error))?)
+    Ok(opened.map_err(|error| place::advise(path, named(path, error)))?)
 }
 
 /// Adds to an error of opening a file which process is using it.

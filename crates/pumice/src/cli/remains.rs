@@ -5,10 +5,11 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use uuid::Uuid;
 
 use crate::objects::BucketPlace;
+use crate::place::cannot_open;
 use pumice_drive::base::{Error, ErrorKind};
 use pumice_drive::format::{SEGMENT_BYTES_MIN, SUPERBLOCK_BYTES, SegmentHeader, Superblock};
 use pumice_drive::media::tier::journal_in;
@@ -116,7 +117,7 @@ pub(crate) fn check(path: &Path) -> Result<()> {
         return Ok(());
     }
     let shown = path.display();
-    File::open(path).with_context(|| format!("cannot open {shown}"))?;
+    File::open(path).map_err(|error| cannot_open(path, error))?;
     if crate::storage::header_at(path).is_some() {
         return Ok(());
     }
