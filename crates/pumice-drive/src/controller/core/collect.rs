@@ -445,8 +445,8 @@ impl Core {
             if self.must_collect() {
                 self.collector.exhausted_at = Some(self.space.changes());
                 self.collector.fruitless = 0;
+                self.snapshots.give_up_segments();
             }
-            self.snapshots.give_up_segments();
             self.rest_compaction();
         }
         self.collector.is_moving &= self.collection_is_wanted();

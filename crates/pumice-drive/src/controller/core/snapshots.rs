@@ -38,8 +38,13 @@ pub(crate) const RETAINED_BYTES_MAX: usize = 64 << 20;
 pub(crate) enum Wish {
     /// Nothing.
     None,
-    /// Become a snapshot; one for which the host's changes are held, if that is said.
-    Create(NewSnapshot, bool),
+    /// Become a snapshot.
+    Create {
+        /// What was decided about it.
+        new: NewSnapshot,
+        /// Whether it is to be of the moment at which the host's changes were held for it.
+        while_held: bool,
+    },
     /// Be the first with a list that was changed.
     Edit(Edit),
     /// Be of a disk as a snapshot has it, and the first without those taken after it, if that is
@@ -139,9 +144,9 @@ pub(crate) struct Snapshots {
     begun: u64,
     /// Snapshots being made, from the first check of whether that is possible.
     creating: u32,
-    /// Free segments that one needs, if they are too few.
+    /// Free segments that one needs, which the host leaves free until it is begun; 0 if none does.
     wanted_segments: u32,
-    /// They cannot be had.
+    /// As many cannot be had.
     lacks_segments: bool,
     /// Identities of snapshots to be taken until which the host's changes are held back.
     holds: Vec<Uuid>,
@@ -206,7 +211,7 @@ impl Snapshots {
         self.wanted_segments = 0;
     }
 
-    /// Returns the free segments that a snapshot to be made waits for.
+    /// Returns the free segments that the host leaves to a snapshot to be made.
     #[inline]
     pub(crate) fn wanted_segments(&self) -> u32 {
         self.wanted_segments
@@ -337,6 +342,7 @@ impl Core {
             return Err(Error::new(ErrorKind::Busy, what));
         }
         self.snapshots.creating += 1;
+        self.snapshots.lacks_segments = false;
         Ok(())
     }
 
@@ -347,7 +353,6 @@ impl Core {
         // Another one may still wait for them.
         if self.snapshots.creating == 0 {
             self.snapshots.wanted_segments = 0;
-            self.snapshots.lacks_segments = false;
             self.wake(Wakes::PROGRESS);
         }
     }
@@ -376,14 +381,16 @@ impl Core {
         self.check_writable(0, 0)?;
         self.log.check_medium_full()?;
         let needed = self.segments_for_snapshot();
+        // The host leaves that many until the snapshot is begun.
+        self.snapshots.wanted_segments = needed;
         if self.space.free_count() >= needed {
             return Ok(Some(()));
         }
         if !self.snapshots.lacks_segments && self.can_gain() {
-            self.snapshots.wanted_segments = needed;
             self.wake(Wakes::COLLECTOR);
             return Ok(None);
         }
+        self.snapshots.wanted_segments = 0;
         let what = format!(
             "a snapshot needs {needed} free segments of {} MiB, there are {}: delete snapshots, \
              trim, or enlarge the drive with `pumice resize --capacity`",
@@ -434,9 +441,9 @@ impl Core {
     pub(crate) fn check_wish(&self, wish: &Wish) -> Result<()> {
         match wish {
             Wish::None => Ok(()),
-            Wish::Create(new, is_held) => {
+            Wish::Create { new, while_held } => {
                 self.check_new_snapshot(&new.name)?;
-                if *is_held && !self.snapshots.is_held_for(new.guid) {
+                if *while_held && !self.snapshots.is_held_for(new.guid) {
                     let what = "the snapshot was to be of the moment at which the host's writes \
                                 were held, and they no longer are: take it again";
                     return Err(Error::new(ErrorKind::Busy, what));
@@ -531,7 +538,7 @@ impl Core {
             Wish::None => return self.fix_retained(),
             Wish::RollBack(..) => unreachable!("the disk is another before its root is made"),
             Wish::Edit(edit) => (self.edited(&edit).expect("the wish was checked"), None),
-            Wish::Create(new, _) => {
+            Wish::Create { new, .. } => {
                 self.snapshots.begun += 1;
                 self.snapshots.wanted_segments = 0;
                 self.let_changes_go(new.guid);

@@ -121,7 +121,7 @@ impl Drive {
     ) -> Result<(Root, CheckpointAddress)> {
         // What was received is whole with its snapshot, and what has arrived is given up with it.
         let (created, is_given_up) = match &wish {
-            Wish::Create(new, _) => (Some(new.guid), false),
+            Wish::Create { new, .. } => (Some(new.guid), false),
             Wish::RollBack(..) => (None, true),
             Wish::None | Wish::Edit(_) => (None, false),
         };

@@ -106,7 +106,7 @@ impl Drive {
         check_snapshot_name(&new.name)?;
         self.with_core(|core| core.begin_snapshot(&new.name))?;
         let creating = Creating(self);
-        let is_held = self.core().snapshots().is_held_for(new.guid);
+        let while_held = self.core().snapshots().is_held_for(new.guid);
         // What a trim has not taken down yet would count as live. If that fails, it does. It takes
         // room in the log, which there is none of while changes are held.
         if !self.core().snapshots().is_held() {
@@ -116,7 +116,7 @@ impl Drive {
         loop {
             attempt += 1;
             self.with_room(Core::room_for_snapshot).await?;
-            match self.checkpoint_with(Wish::Create(new.clone(), is_held)).await {
+            match self.checkpoint_with(Wish::Create { new: new.clone(), while_held }).await {
                 Err(error) if error.kind() == ErrorKind::NoSpace && attempt < ATTEMPTS => {}
                 result => {
                     result?;

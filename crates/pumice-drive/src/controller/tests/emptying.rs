@@ -314,11 +314,12 @@ fn what_snapshots_hold_is_measured_again_after_a_deletion() {
     }
 }
 
-/// Runs `task` beside a host that overwrites the disk without pause, once that is full.
-fn beside_a_busy_host<R>(world: &World, drive: &Drive, task: impl Future<Output = R>) -> R {
+/// Runs `task` beside a host that overwrites the disk without pause, once that is full. Returns how
+/// many writes were refused while it ran, too.
+fn beside_a_busy_host<R>(world: &World, drive: &Drive, task: impl Future<Output = R>) -> (R, u64) {
     let latency_ns = 50_000..=150_000;
     drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
-    let (is_ended, writes) = (Cell::new(false), Cell::new(0));
+    let (is_ended, writes, refused) = (Cell::new(false), Cell::new(0), Cell::new(0));
     let host = async |seed: u64| {
         let mut random = random(seed);
         while !is_ended.get() {
@@ -326,6 +327,7 @@ fn beside_a_busy_host<R>(world: &World, drive: &Drive, task: impl Future<Output 
             let at = random.random_range(0..world.spec.size_bytes >> 16) << 16;
             // It may be refused while a snapshot holds the rest.
             if drive.write(at, &data, false).await.is_err() {
+                refused.set(refused.get() + 1);
                 world.runtime.clone().sleep_ns(1_000_000).await;
             }
             writes.set(writes.get() + 1);
@@ -336,11 +338,35 @@ fn beside_a_busy_host<R>(world: &World, drive: &Drive, task: impl Future<Output 
         while writes.get() < 1024 {
             world.runtime.clone().sleep_ns(100_000).await;
         }
+        refused.set(0);
         let result = task.await;
         is_ended.set(true);
         result
     };
-    world.run(async { futures_util::future::join3(host(1), host(2), task).await }).2
+    let result = world.run(async { futures_util::future::join3(host(1), host(2), task).await }).2;
+    (result, refused.get())
+}
+
+/// The disk takes 8 segments, each of two snapshots as many that were overwritten since it, and the
+/// reserves the rest.
+#[test]
+fn no_write_and_no_snapshot_is_refused_while_snapshots_come_and_go() {
+    for segments in [22, 28, 40] {
+        let world = World { seed: segments, ..World::new(small(32 << 20, segments)) };
+        let drive = world.open();
+        let rotate = async {
+            for hour in 0..8 {
+                drive.create_snapshot(new(&hour.to_string(), hour + 1)).await.unwrap();
+                world.runtime.clone().sleep_ns(20_000_000).await;
+                if let Some(before) = hour.checked_sub(1) {
+                    drive.delete_snapshot(&before.to_string()).await.unwrap();
+                }
+            }
+        };
+        let (_, refused) = beside_a_busy_host(&world, &drive, rotate);
+        assert_eq!(refused, 0, "{segments} segments");
+        world.close(drive);
+    }
 }
 
 /// A host that takes each segment that comes free waits while a snapshot needs them, until there
@@ -350,7 +376,7 @@ fn a_snapshot_is_taken_beside_a_host_that_never_rests() {
     for segments in [9, 12, 14, 16, 20, 24] {
         let world = World { seed: segments, ..World::new(small(32 << 20, segments)) };
         let drive = world.open();
-        match beside_a_busy_host(&world, &drive, drive.create_snapshot(new("a", 1))) {
+        match beside_a_busy_host(&world, &drive, drive.create_snapshot(new("a", 1))).0 {
             Ok(_) => assert!(segments > 9),
             Err(error) => {
                 assert_eq!(segments, 9, "{error:?}");
@@ -366,7 +392,8 @@ fn a_compaction_ends_beside_a_host_that_never_rests() {
     for segments in [12, 16, 24] {
         let world = World { seed: segments, ..World::new(small(32 << 20, segments)) };
         let drive = world.open();
-        let compacted = beside_a_busy_host(&world, &drive, drive.compact(0)).unwrap();
+        let (compacted, _) = beside_a_busy_host(&world, &drive, drive.compact(0));
+        let compacted = compacted.unwrap();
         assert!(compacted.moved_bytes > 0);
         world.close(drive);
     }
