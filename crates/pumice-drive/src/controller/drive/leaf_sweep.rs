@@ -105,21 +105,21 @@ impl Drive {
     async fn sweep_span(&self, targets: &[Target], span: Span) {
         let Span { segment, offsets, targets: range } = span;
         let _pin = self.pin(segment);
-        let len = (offsets.end - offsets.start) as usize;
-        let (buffer, in_flight) = self.buffers.take(len).await;
-        let (bytes, result) = self.medium.read(segment, offsets.start, buffer).await;
-        let targets = targets.get(range).unwrap_or_default();
-        for target in targets.iter().filter(|_| result.is_ok()) {
-            let start = (target.at.place.offset - offsets.start) as usize;
-            let record = bytes.get(start..(target.end() - offsets.start) as usize);
-            let loaded = record.and_then(|record| self.decode_leaf(record, target));
-            if let Some(loaded) = loaded {
-                self.with_core(|core| {
-                    core.install_leaf(target.leaf, target.named.place, loaded);
-                });
+        let first = offsets.start;
+        let install = |bytes: &[u8]| {
+            for target in targets.get(range).unwrap_or_default() {
+                let start = (target.at.place.offset - first) as usize;
+                let record = bytes.get(start..(target.end() - first) as usize);
+                let loaded = record.and_then(|record| self.decode_leaf(record, target));
+                if let Some(loaded) = loaded {
+                    self.with_core(|core| {
+                        core.install_leaf(target.leaf, target.named.place, loaded);
+                    });
+                }
             }
-        }
-        self.buffers.put(bytes, in_flight);
+        };
+        // What cannot be read is loaded, and reported, when it is needed.
+        let _ = self.buffers.read(&*self.medium, segment, offsets, install).await;
     }
 
     fn decode_leaf(&self, record: &[u8], target: &Target) -> Option<Leaf> {

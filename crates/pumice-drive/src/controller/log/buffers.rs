@@ -8,10 +8,12 @@
 //! **Progress.** A reader holds at most one buffer, and only for one operation of the medium.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 
-use crate::base::AlignedBuffer;
 use crate::base::aligned::ALIGNMENT;
 use crate::base::wait::{Line, WaitQueue};
+use crate::base::{AlignedBuffer, Result, SegmentId};
+use crate::media::AnyMedium;
 
 /// Longest media read that adjacent frames are joined into: what one operation of a fast medium
 /// moves in well under a millisecond.
@@ -112,6 +114,30 @@ impl Buffers {
         self.in_flight_bytes.set(others + bytes);
         self.in_flight_bytes_most.set(self.in_flight_bytes_most.get().max(others + bytes));
         Some(InFlight { buffers: self, bytes })
+    }
+
+    /// Reads a range of a segment, widened to the read unit of the medium. Returns what `then`
+    /// makes of the bytes in the range.
+    ///
+    /// # Errors
+    /// That of the medium.
+    pub(crate) async fn read<R>(
+        &self,
+        medium: &dyn AnyMedium,
+        segment: SegmentId,
+        range: Range<u32>,
+        then: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R> {
+        let unit = medium.capabilities().read_unit;
+        let start = range.start / unit * unit;
+        let len = range.end.next_multiple_of(unit) - start;
+        let (buffer, in_flight) = self.take(len as usize).await;
+        let (bytes, result) = medium.read(segment, start, buffer).await;
+        let wanted = (range.start - start) as usize..(range.end - start) as usize;
+        let wanted = bytes.get(wanted).expect("a read covers its range");
+        let result = result.map(|()| then(wanted));
+        self.put(bytes, in_flight);
+        result
     }
 
     /// Keeps a buffer for the next [`Buffers::take`].

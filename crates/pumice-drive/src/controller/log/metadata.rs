@@ -76,18 +76,10 @@ pub(crate) async fn read_meta(
     segment_bytes: u32,
     wanted: Wanted,
 ) -> Result<Metadata> {
-    let unit = medium.capabilities().read_unit;
-    let offset = wanted.place.offset;
-    let start = offset / unit * unit;
-    let end = offset.saturating_add(wanted.record_bytes).next_multiple_of(unit);
-    assert!(start <= offset && end - offset >= wanted.record_bytes, "a read covers the record");
-    let (buffer, in_flight) = buffers.take((end - start) as usize).await;
-    let (bytes, result) = medium.read(wanted.place.segment, start, buffer).await;
-    let (_, record) = bytes.split_at((offset - start) as usize);
-    let (record, _) = record.split_at(wanted.record_bytes as usize);
-    let cipher = medium.cipher();
-    let decoded = result.and_then(|()| decode_meta(cipher, record, decompressor, wanted));
-    buffers.put(bytes, in_flight);
+    let RecordAddress { segment, offset, .. } = wanted.place;
+    let range = offset..offset.saturating_add(wanted.record_bytes);
+    let decode = |record: &[u8]| decode_meta(medium.cipher(), record, decompressor, wanted);
+    let decoded = buffers.read(medium, segment, range, decode).await.flatten();
     let Err(error) = decoded else { return decoded };
     // A part that cannot be read comes first: that may pass, and the rest be restored.
     let restored = restore_meta(medium, decompressor, segment_bytes, wanted);

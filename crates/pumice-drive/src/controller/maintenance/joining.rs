@@ -224,18 +224,9 @@ impl Mover<'_> {
 
     /// Reads a frame's record.
     async fn read_record(&self, frame: &FramePlace) -> Option<Vec<u8>> {
-        let drive = self.drive;
-        let unit = drive.read_unit;
-        let (from, end) = (frame.offset, frame.offset + frame.record_bytes);
-        let start = from / unit * unit;
-        let bytes = (end.next_multiple_of(unit) - start) as usize;
-        let (buffer, in_flight) = drive.buffers.take(bytes).await;
-        let (bytes, result) = drive.medium.read(frame.segment, start, buffer).await;
-        let record = bytes.get((from - start) as usize..(end - start) as usize);
-        let record = record.expect("a read covers the record");
-        let record = result.is_ok().then(|| record.to_vec());
-        drive.buffers.put(bytes, in_flight);
-        record
+        let (drive, range) = (self.drive, frame.offset..frame.offset + frame.record_bytes);
+        let read = drive.buffers.read(&*drive.medium, frame.segment, range, <[u8]>::to_vec);
+        read.await.ok()
     }
 
     fn member(&self, frame: &FramePlace, bytes: Vec<u8>) -> Option<Member> {

@@ -29,8 +29,8 @@ use crate::base::{Lba, Result, SeqNo};
 use crate::codec::{BlockTable, Compressor, Encoding, cut_blocks};
 use crate::crypt::{Binding, Cipher, NONCE_BYTES, SEAL_BYTES};
 use crate::format::{
-    FRAME_BLOCKS_MAX, MetaKind, MetadataAddress, RECORD_HEADER_BYTES, Record, SEALED, SOURCE_BYTES,
-    Source, Stream, check_payload,
+    FRAME_BLOCKS_MAX, MetaKind, MetadataAddress, RECORD_HEADER_BYTES, Record, RecordAddress,
+    SEALED, SOURCE_BYTES, Source, Stream, check_payload,
 };
 
 /// A frame compressed anew must be smaller by this part to be worth it: every later read pays for
@@ -272,27 +272,16 @@ impl<'a> Mover<'a> {
     async fn read_again(&self, found: &Found<'_>, is_whole: impl Fn(&[u8]) -> bool) -> Reread {
         let mut outcome = Reread::Unreadable;
         let drive = self.drive;
-        let unit = drive.read_unit;
-        let from = found.place.offset + found.record.header_bytes();
-        let end = found.place.offset + found.record.record_bytes();
-        let start = from / unit * unit;
+        let RecordAddress { segment, offset, .. } = found.place;
+        let from = offset + found.record.header_bytes();
+        let end = offset + found.record.record_bytes();
+        let whole = |payload: &[u8]| is_whole(payload).then(|| payload.to_vec());
         for _ in 0..READS_AGAIN {
-            let bytes = (end.next_multiple_of(unit) - start) as usize;
-            let (buffer, in_flight) = drive.buffers.take(bytes).await;
-            let (bytes, result) = drive.medium.read(found.place.segment, start, buffer).await;
-            let payload = bytes.get((from - start) as usize..(end - start) as usize);
-            let payload = payload.expect("a read covers the payload");
-            if result.is_ok() {
-                let is_whole = is_whole(payload);
-                outcome = if is_whole { Reread::Whole(payload.to_vec()) } else { Reread::Damaged };
+            match drive.buffers.read(&*drive.medium, segment, from..end, whole).await {
+                Ok(Some(payload)) => return Reread::Whole(payload),
+                Ok(None) => outcome = Reread::Damaged,
+                Err(_) => {}
             }
-            drive.buffers.put(bytes, in_flight);
-            if matches!(outcome, Reread::Whole(_)) {
-                break;
-            }
-        }
-        if matches!(outcome, Reread::Whole(_)) {
-            return outcome;
         }
         let header_bytes = found.record.header_bytes() as usize;
         let mut restored = None;

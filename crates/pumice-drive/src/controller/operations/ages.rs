@@ -84,16 +84,9 @@ impl Drive {
                 return decode(bytes).unwrap_or_default();
             }
         }
-        let unit = self.read_unit;
-        let start = place.offset / unit * unit;
-        let headers_end = place.offset + place.record_bytes.min(len_u32(HEADERS_BYTES_MAX));
-        let end = headers_end.next_multiple_of(unit);
-        let (buffer, in_flight) = self.buffers.take((end - start) as usize).await;
-        let (bytes, result) = self.medium.read(place.segment, start, buffer).await;
-        let record = bytes.get((place.offset - start) as usize..).filter(|_| result.is_ok());
+        let end = place.offset + place.record_bytes.min(len_u32(HEADERS_BYTES_MAX));
+        let read = self.buffers.read(&*self.medium, place.segment, place.offset..end, decode);
         // A record of an earlier use of the segment does not pass for this one.
-        let sources = record.and_then(decode).unwrap_or_default();
-        self.buffers.put(bytes, in_flight);
-        sources
+        read.await.ok().flatten().unwrap_or_default()
     }
 }

@@ -231,23 +231,18 @@ impl Drive {
 
     async fn read_records_at_once(&self, places: &[FramePlace], out: &mut [u8]) -> Result<()> {
         let (first, last) = places.first().zip(places.last()).expect("a group has a record");
-        let unit = self.read_unit;
-        let start = first.offset / unit * unit;
-        let end = (last.offset + last.record_bytes).next_multiple_of(unit);
-        let (buffer, in_flight) = self.buffers.take((end - start) as usize).await;
-        let (bytes, result) = self.medium.read(first.segment, start, buffer).await;
-        if result.is_ok() {
+        let range = first.offset..last.offset + last.record_bytes;
+        let copy = |bytes: &[u8]| {
             let mut rest = out;
             for place in places {
-                let at = (place.offset - start) as usize;
+                let at = (place.offset - first.offset) as usize;
                 let record = bytes.get(at..at + place.record_bytes as usize);
                 let (here, there) = rest.split_at_mut(place.record_bytes as usize);
                 here.copy_from_slice(record.expect("a read covers its records"));
                 rest = there;
             }
-        }
-        self.buffers.put(bytes, in_flight);
-        result
+        };
+        self.buffers.read(&*self.medium, first.segment, range, copy).await
     }
 }
 
