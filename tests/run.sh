@@ -71,6 +71,8 @@ run() {
 }
 
 export PUMICE_TEST_RUN=$RUN TMPDIR=$FOLDER
+# They wait for media and for each other's programs as long as they compute.
+export NEXTEST_TEST_THREADS=${NEXTEST_TEST_THREADS:-$((2 * $(nproc)))}
 if $CARGO nextest --version > /dev/null 2>&1; then
     profile=default
     [ "${CI:-}" != true ] || profile=ci

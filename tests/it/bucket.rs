@@ -15,7 +15,9 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::{COMMAND_LIMIT, Finished, PUMICE, Server, run, run_ok, tool, wait_until};
+use crate::harness::{
+    COMMAND_LIMIT, Finished, PUMICE, Server, noise, run, run_ok, tool, wait_until,
+};
 
 pub(crate) const BUCKET: &str = "drives";
 
@@ -207,16 +209,6 @@ impl Store {
     }
 }
 
-/// Returns data that does not compress.
-fn noise(seed: u64) -> Vec<u8> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (state >> 33) as u8
-    };
-    (0..24 << 20).map(|_| next()).collect()
-}
-
 fn copy(store: &Store, server: &Server) -> Command {
     let mut copy = Command::new(tool("nbdcopy").expect("looked for before"));
     copy.arg("--flush").arg(store.path("source")).arg(server.uri());
@@ -225,7 +217,7 @@ fn copy(store: &Store, server: &Server) -> Command {
 
 /// Writes noise to a part of a disk, and flushes.
 fn fill(store: &Store, server: &Server, seed: u64) -> Vec<u8> {
-    let bytes = noise(seed);
+    let bytes = noise(seed, 24 << 20);
     fs::write(store.path("source"), &bytes).expect("the source");
     run_ok(&mut copy(store, server));
     bytes
@@ -307,7 +299,7 @@ fn writes_wait_in_an_outage_and_go_on_afterwards() {
     let sizes = ["--size", "64M", "--journal-size", "64M", "--lag-max", "8M", "--lag", "1"];
     store.ok(&[&["create", &place, "--journal", "first"], &sizes[..]].concat());
     let server = store.serve("first", &[]);
-    fs::write(store.path("source"), noise(4)).expect("the source");
+    fs::write(store.path("source"), noise(4, 24 << 20)).expect("the source");
     // To open the drive, the server asks the bucket.
     wait_until("the drive is served", || store.pumice(&["info", "first"]).code == Some(0));
     store.set_mode(DOWN);
@@ -330,7 +322,7 @@ fn writes_wait_in_an_outage_and_go_on_afterwards() {
     store.set_mode(OPEN);
     server.kill();
     fs::remove_file(store.path("first")).expect("the journal");
-    assert_has(&store, &place, &noise(4));
+    assert_has(&store, &place, &noise(4, 24 << 20));
 }
 
 #[test]
@@ -340,7 +332,7 @@ fn a_server_ends_in_an_outage_and_says_what_the_bucket_lacks() {
     let sizes = ["--size", "64M", "--journal-size", "64M", "--lag-max", "8M", "--lag", "1"];
     store.ok(&[&["create", &place, "--journal", "first"], &sizes[..]].concat());
     let server = store.serve("first", &[]);
-    fs::write(store.path("source"), noise(7)).expect("the source");
+    fs::write(store.path("source"), noise(7, 24 << 20)).expect("the source");
     wait_until("the drive is served", || store.pumice(&["info", "first"]).code == Some(0));
     store.set_mode(DOWN);
     let mut copy = copy(&store, &server);

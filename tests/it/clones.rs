@@ -19,7 +19,7 @@ fn template(seed: u64) -> Option<(Drive, PathBuf)> {
     let (Some(nbdcopy), Some(_), None) = (tool("nbdcopy"), tool("qemu-io"), stand_in()) else {
         return None;
     };
-    let drive = Drive::create("64M", &["--segment", "4M", "--capacity", "256M"]);
+    let drive = Drive::create("24M", &["--segment", "4M", "--capacity", "96M"]);
     let golden = disk(&drive, "golden", seed);
     let server = drive.serve();
     run_ok(Command::new(nbdcopy).arg(&golden).arg(server.uri()));
@@ -143,7 +143,7 @@ fn a_clone_without_its_origin_is_not_opened() {
     let info = drive.ok(&["info", &a]);
     assert!(info.contains("origin"), "{info}");
     // Another drive in its place.
-    run_ok(Command::new(PUMICE).arg("create").arg(drive.path()).args(["--size", "64M"]));
+    run_ok(Command::new(PUMICE).arg("create").arg(drive.path()).args(["--size", "24M"]));
     drive.refused(&["extract", &a, &image], "it holds drive");
     fs::remove_file(drive.path()).unwrap();
     assert!(fs::read(&a).unwrap() == before, "nothing was changed");
@@ -189,7 +189,7 @@ fn impossible_clones_are_refused_and_leave_nothing() {
         (&["clone", &path(&drive), &target][..], "name the snapshot"),
         (&["clone", &drive.named("silver"), &target], "has no snapshot named silver"),
         (&["clone", &golden, &taken], "already exists"),
-        (&["clone", &golden, &target, "--size", "63M"], "the disk of the snapshot has"),
+        (&["clone", &golden, &target, "--size", "23M"], "the disk of the snapshot has"),
         (&["clone", &golden, &target, "--capacity", "4M"], "too small"),
         (&["clone", &golden, &long], "at most 255 bytes"),
         (&["flatten", &path(&drive)], "is no clone"),
@@ -220,9 +220,9 @@ fn a_clone_is_sent_closed_and_served() {
     assert_holds(&drive, &copy, &expected);
     // Its server sends while it is in use.
     let script = format!(
-        "qemu-io -f raw -c 'write -P 5 40M 1M' -c flush \"$uri\" > /dev/null && \
+        "qemu-io -f raw -c 'write -P 5 20M 1M' -c flush \"$uri\" > /dev/null && \
          {PUMICE} snapshot create {a}@two && \
-         qemu-io -f raw -c 'write -P 6 40M 1M' -c flush \"$uri\" > /dev/null && \
+         qemu-io -f raw -c 'write -P 6 20M 1M' -c flush \"$uri\" > /dev/null && \
          {PUMICE} send {a}@two --since one --output {two} && \
          {PUMICE} send {a}@one --output {one} --force"
     );
@@ -232,7 +232,7 @@ fn a_clone_is_sent_closed_and_served() {
     assert!(fs::metadata(&second).unwrap().len() < 1 << 20, "no more than was written");
     drive.ok(&["receive", &copy, "--input", &two]);
     let file = OpenOptions::new().write(true).open(&expected).unwrap();
-    file.write_all_at(&[5; 1 << 20], 40 << 20).unwrap();
+    file.write_all_at(&[5; 1 << 20], 20 << 20).unwrap();
     fs::remove_file(drive.path()).unwrap();
     assert_decodes(&drive, &copy, &expected);
     // Without its origin it is not sent.

@@ -15,8 +15,8 @@ use serde_json::Value;
 
 use crate::bad_input::refused;
 use crate::harness::{
-    COMMAND_LIMIT, Drive, Finished, PUMICE, Server, counter, pumice, run, run_ok, stand_in, tool,
-    wait_until,
+    COMMAND_LIMIT, Drive, Finished, PUMICE, Server, counter, noise, pumice, run, run_ok, stand_in,
+    tool, wait_until,
 };
 
 const MIB: u64 = 1 << 20;
@@ -36,9 +36,7 @@ fn qemu_io(server: &Server, commands: &[String]) {
 /// Writes 8 MiB of noise `times` times to the start of the disk.
 fn overwrite(drive: &Drive, server: &Server, times: usize) {
     let image = drive.beside("noise");
-    let mut noise = vec![0; 8 << 20];
-    rand::Rng::fill_bytes(&mut pumice_drive::base::seed::random(5), &mut noise);
-    fs::write(&image, &noise).unwrap();
+    fs::write(&image, noise(5, 8 << 20)).unwrap();
     let mut commands = vec![format!("write -s {} 0 8M", image.display()); times];
     commands.push("flush".to_owned());
     qemu_io(server, &commands);

@@ -9,7 +9,8 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::harness::{
-    COMMAND_LIMIT, Drive, Finished, PUMICE, Server, run, run_ok, skip, stand_in, tool, wait_until,
+    COMMAND_LIMIT, Drive, Finished, PUMICE, Server, noise, run, run_ok, skip, stand_in, tool,
+    wait_until,
 };
 
 /// Unmounts when dropped.
@@ -47,9 +48,8 @@ fn a_drive_waits_for_a_full_file_system() {
     run_ok(Command::new(PUMICE).args(create).arg(drive.path()));
     let filler = small.join("filler");
     fs::write(&filler, vec![1; 44 << 20]).expect("a file");
-    let mut noise = vec![0; 24 << 20];
-    rand::Rng::fill_bytes(&mut pumice_drive::base::seed::random(1), &mut noise);
     let image = drive.beside("noise");
+    let noise = noise(1, 24 << 20);
     fs::write(&image, &noise).expect("a file");
 
     let server = drive.serve_with_control(&[]);

@@ -144,6 +144,13 @@ pub(crate) fn python_with_libnbd() -> Option<PathBuf> {
     found.map(PathBuf::from).or_else(|| skip("no python3 has the nbd module (python3-libnbd)"))
 }
 
+/// Bytes that do not compress.
+pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    rand::Rng::fill_bytes(&mut pumice_drive::base::seed::random(seed), &mut bytes);
+    bytes
+}
+
 /// A file of `tests/it/fixtures`.
 pub(crate) fn fixture(name: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tests/it/fixtures").join(name)

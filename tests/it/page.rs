@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::harness::{
-    COMMAND_LIMIT, Drive, PUMICE, Talker, fixture, run, run_ok, serve_folder, tool,
+    COMMAND_LIMIT, Drive, PUMICE, Talker, fixture, noise, run, run_ok, serve_folder, tool,
 };
 use crate::http::{address, serve};
 
@@ -63,14 +63,12 @@ fn the_page_of_several_drives_opens_on_what_is_wrong() {
     let thin = ["--size", "256M", "--capacity", "64M", "--segment", "4M"];
     run_ok(Command::new(PUMICE).arg("create").arg(full).args(thin));
     let server = serve_folder(folder.path(), &["a", "b"], &["--http", "127.0.0.1:0"]);
-    let noise = folder.path().join("noise");
-    let mut bytes = vec![0; 64 << 20];
-    rand::Rng::fill_bytes(&mut pumice_drive::base::seed::random(9), &mut bytes);
-    fs::write(&noise, bytes).unwrap();
+    let image = folder.path().join("noise");
+    fs::write(&image, noise(9, 64 << 20)).unwrap();
     let mut fill = Command::new(qemu_io);
     fill.args(["-f", "raw"]);
     for mebibyte in 0..64 {
-        let write = format!("write -s {} {mebibyte}M 1M", noise.display());
+        let write = format!("write -s {} {mebibyte}M 1M", image.display());
         fill.args(["-c", &write]);
     }
     let filled = run(fill.arg(server.uri_of("z")), COMMAND_LIMIT);

@@ -9,8 +9,8 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::harness::{
-    COMMAND_LIMIT, Drive, Finished, LoopDevice, PUMICE, Server, counter, run, run_ok, stand_in,
-    tool,
+    COMMAND_LIMIT, Drive, Finished, LoopDevice, PUMICE, Server, counter, noise, run, run_ok,
+    stand_in, tool,
 };
 
 const MIB: u64 = 1 << 20;
@@ -103,7 +103,7 @@ fn a_drive_with_snapshots_shrinks_closed_and_served() {
     assert_eq!(resized(&drive, &["--capacity", "200M"]), (32 * MIB, 200 * MIB));
     drive.assert_checks();
     for (name, byte) in [("a", 1), ("b", 2), ("c", 3)] {
-        let expected = [vec![byte; 8 << 20], noise(byte, 24 << 20)].concat();
+        let expected = [vec![byte; 8 << 20], noise(byte.into(), 24 << 20)].concat();
         assert!(image(&drive.named(name)) == expected, "{name}");
         let Some(python) = tool("python3") else { continue };
         let decoder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/decoder.py");
@@ -123,18 +123,6 @@ fn a_drive_with_snapshots_shrinks_closed_and_served() {
     drive.assert_checks();
 }
 
-/// Bytes that do not compress.
-fn noise(seed: u8, len: usize) -> Vec<u8> {
-    let mut state = u64::from(seed) | 1 << 40;
-    let words = (0..len / 8).map(|_| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    });
-    words.flatten().collect()
-}
-
 #[test]
 fn what_would_lose_something_is_refused() {
     if tool("qemu-io").is_none() || stand_in().is_some() {
@@ -142,9 +130,7 @@ fn what_would_lose_something_is_refused() {
     }
     let drive = Drive::create("64M", &["--segment", "4M"]);
     let image = drive.beside("noise");
-    let mut noise = vec![0; 8 << 20];
-    rand::Rng::fill_bytes(&mut pumice_drive::base::seed::random(6), &mut noise);
-    fs::write(&image, noise).unwrap();
+    fs::write(&image, noise(6, 8 << 20)).unwrap();
     let server = drive.serve();
     qemu_io(&server, &format!("write -s {} 0 8M", image.display()));
     server.stop();

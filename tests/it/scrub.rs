@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::harness::{
-    COMMAND_LIMIT, Drive, Finished, PUMICE, run, run_ok, stand_in, tool, wait_until,
+    COMMAND_LIMIT, Drive, Finished, PUMICE, noise, run, run_ok, stand_in, tool, wait_until,
 };
 
 /// A pattern that no codec stores in fewer bytes than these, found again in the drive's file.
@@ -24,8 +24,7 @@ fn written() -> Option<(Drive, u64)> {
         return None;
     }
     let drive = Drive::create("64M", &["--segment", "4M"]);
-    let mut noise = vec![0; NOISE_LEN];
-    rand::Rng::fill_bytes(&mut pumice_drive::base::seed::random(5), &mut noise);
+    let noise = noise(5, NOISE_LEN);
     let image = drive.beside("noise");
     fs::write(&image, &noise).unwrap();
     let server = drive.serve();

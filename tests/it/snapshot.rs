@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::harness::{
-    Drive, PUMICE, Server, python_with_libnbd, run_ok, stand_in, tool, wait_until,
+    Drive, PUMICE, Server, noise, python_with_libnbd, run_ok, stand_in, tool, wait_until,
 };
 
 pub(crate) fn path(drive: &Drive) -> String {
@@ -25,17 +25,12 @@ fn names(drive: &Drive) -> Vec<String> {
     list.iter().map(|info| info["name"].as_str().expect("a name").to_owned()).collect()
 }
 
+const DISK_BYTES: usize = 24 << 20;
+
 /// A disk of random bytes.
 pub(crate) fn disk(drive: &Drive, name: &str, seed: u64) -> PathBuf {
     let file = drive.beside(name);
-    let mut state = seed;
-    let words = (0..(64 << 20) / 8).map(|_| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    });
-    fs::write(&file, words.flatten().collect::<Vec<u8>>()).unwrap();
+    fs::write(&file, noise(seed, DISK_BYTES)).unwrap();
     file
 }
 
@@ -55,7 +50,7 @@ fn listed(drive: &Drive) -> Value {
 #[test]
 fn what_each_snapshot_holds_is_shown_everywhere() {
     let Some(qemu_io) = tool("qemu-io") else { return };
-    let drive = Drive::create("64M", &["--segment", "4M", "--capacity", "256M"]);
+    let drive = Drive::create("24M", &["--segment", "4M", "--capacity", "96M"]);
     let server = drive.serve_with_control(&["--http", "127.0.0.1:0"]);
     let address = crate::http::address(&server);
     let write = |pattern: u8| {
@@ -107,7 +102,7 @@ fn what_each_snapshot_holds_is_shown_everywhere() {
 #[test]
 fn snapshots_of_a_served_drive_are_read_after_it_was_overwritten() {
     let (Some(nbdcopy), None) = (tool("nbdcopy"), stand_in()) else { return };
-    let drive = Drive::create("64M", &["--segment", "4M", "--capacity", "256M"]);
+    let drive = Drive::create("24M", &["--segment", "4M", "--capacity", "96M"]);
     let [first, second] = [disk(&drive, "first", 1), disk(&drive, "second", 2)];
     let server = drive.serve_with_control(&[]);
     run_ok(Command::new(&nbdcopy).arg(&first).arg(server.uri()));
@@ -154,7 +149,7 @@ fn a_snapshot_is_served_read_only_under_its_name() {
     if stand_in().is_some() {
         return;
     }
-    let drive = Drive::create("64M", &["--segment", "4M", "--capacity", "256M"]);
+    let drive = Drive::create("24M", &["--segment", "4M", "--capacity", "96M"]);
     let [first, second] = [disk(&drive, "first", 3), disk(&drive, "second", 4)];
     let server = drive.serve_with_control(&[]);
     run_ok(Command::new(&nbdcopy).arg(&first).arg(server.uri()));
@@ -194,7 +189,7 @@ fn name_of(drive: &Drive, snapshot: &str) -> String {
 #[test]
 fn what_diff_lists_makes_one_disk_of_the_other() {
     let (Some(nbdcopy), None) = (tool("nbdcopy"), stand_in()) else { return };
-    let drive = Drive::create("64M", &["--segment", "4M", "--capacity", "256M"]);
+    let drive = Drive::create("24M", &["--segment", "4M", "--capacity", "96M"]);
     let first = disk(&drive, "first", 5);
     let second = drive.beside("second");
     let mut bytes = fs::read(&first).unwrap();
@@ -202,7 +197,7 @@ fn what_diff_lists_makes_one_disk_of_the_other() {
     for (offset, len, byte) in [(5000, 10, 1), (1 << 20, 9000, 2), (9 << 20, 1 << 20, 3)] {
         bytes[offset..offset + len].fill(byte);
     }
-    bytes[30 << 20..31 << 20].fill(0);
+    bytes[20 << 20..21 << 20].fill(0);
     fs::write(&second, &bytes).unwrap();
     let server = drive.serve_with_control(&[]);
     run_ok(Command::new(&nbdcopy).arg(&first).arg(server.uri()));
@@ -211,7 +206,7 @@ fn what_diff_lists_makes_one_disk_of_the_other() {
     // Only what differs is written.
     let server = drive.serve_with_control(&[]);
     let Some(qemu_io) = tool("qemu-io") else { return };
-    for (offset, len) in [(4096, 4096), (1 << 20, 12288), (9 << 20, 1 << 20), (30 << 20, 1 << 20)] {
+    for (offset, len) in [(4096, 4096), (1 << 20, 12288), (9 << 20, 1 << 20), (20 << 20, 1 << 20)] {
         let part = drive.beside("part");
         fs::write(&part, &bytes[offset..offset + len]).unwrap();
         let write = format!("write -s {} {offset} {len}", part.display());
@@ -238,7 +233,7 @@ fn what_diff_lists_makes_one_disk_of_the_other() {
 #[test]
 fn a_closed_drive_is_rolled_back() {
     let Some(nbdcopy) = tool("nbdcopy") else { return };
-    let drive = Drive::create("64M", &["--segment", "4M", "--capacity", "512M"]);
+    let drive = Drive::create("24M", &["--segment", "4M", "--capacity", "192M"]);
     let disks: Vec<_> = (1..4).map(|seed| disk(&drive, &format!("disk-{seed}"), seed)).collect();
     let server = drive.serve_with_control(&[]);
     for (number, disk) in disks.iter().enumerate() {
@@ -307,13 +302,13 @@ fn a_bookmark_tells_what_changed_and_has_no_data() {
     if stand_in().is_some() {
         return;
     }
-    let drive = Drive::create("64M", &["--segment", "4M", "--capacity", "256M"]);
+    let drive = Drive::create("24M", &["--segment", "4M", "--capacity", "96M"]);
     let first = disk(&drive, "first", 1);
     let server = drive.serve();
     run_ok(Command::new(&nbdcopy).arg(&first).arg(server.uri()));
     server.stop();
     drive.ok(&["snapshot", "create", &drive.named("auto-mark")]);
-    let copy = Drive::create("64M", &["--segment", "4M", "--capacity", "256M", "--codec", "none"]);
+    let copy = Drive::create("24M", &["--segment", "4M", "--capacity", "96M", "--codec", "none"]);
     let transfer = drive.beside("transfer").display().to_string();
     drive.ok(&["send", &drive.named("auto-mark"), "--output", &transfer]);
     copy.ok(&["receive", &path(&copy), "--input", &transfer]);

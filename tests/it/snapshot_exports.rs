@@ -16,12 +16,12 @@ use serde_json::Value;
 
 use crate::access::{ERR_POLICY, ERR_UNKNOWN, INFO, choose};
 use crate::harness::{
-    COMMAND_LIMIT, Finished, PUMICE, Server, python_with_libnbd, run, run_ok, stand_in, tool,
-    wait_until,
+    COMMAND_LIMIT, Finished, PUMICE, Server, noise, python_with_libnbd, run, run_ok, stand_in,
+    tool, wait_until,
 };
 use crate::tls::connect;
 
-const SIZE: usize = 64 << 20;
+const SIZE: usize = 24 << 20;
 const BLOCK: usize = 4096;
 
 /// A server of drives in a folder.
@@ -36,7 +36,7 @@ impl World {
         let folder = tempfile::tempdir().unwrap();
         for name in names {
             let path = folder.path().join(format!("{name}.pumice"));
-            let sizes = ["--size", "64M", "--segment", "4M", "--capacity", "256M"];
+            let sizes = ["--size", "24M", "--segment", "4M", "--capacity", "128M"];
             run_ok(Command::new(PUMICE).arg("create").arg(path).args(sizes));
         }
         let socket = folder.path().join("socket");
@@ -89,14 +89,7 @@ impl World {
 
     /// A file of random bytes.
     fn random(&self, name: &str, seed: u64) -> Vec<u8> {
-        let mut state = seed;
-        let words = (0..SIZE / 8).map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state.to_le_bytes()
-        });
-        let bytes: Vec<u8> = words.flatten().collect();
+        let bytes = noise(seed, SIZE);
         fs::write(self.path(name), &bytes).unwrap();
         bytes
     }
@@ -306,7 +299,7 @@ fn changed_blocks_are_exact_for_real_clients() {
     let second = world.image("a");
     assert_eq!(changed(&world, "a", "one").unwrap(), differing(&first, &second));
     world.ok("create", "a@two");
-    write(&["discard 30M 6M", "write -z 40M 1M", "write -P 5 5000 1", "write -P 6 63M 1M"]);
+    write(&["discard 13M 6M", "write -z 21M 1M", "write -P 5 5000 1", "write -P 6 23M 1M"]);
     let third = world.image("a");
     assert_eq!(changed(&world, "a", "one").unwrap(), differing(&first, &third));
     assert_eq!(changed(&world, "a", "two").unwrap(), differing(&second, &third));
@@ -356,8 +349,8 @@ fn the_documented_script_makes_incremental_backups() {
     world.copy(&world.uri("vm@monday"), &world.file("copy"));
     assert!(fs::read(world.path("copy")).unwrap() == first);
     for (old, new, commands) in [
-        ("monday", "tuesday", ["write -P 1 5000 1", "write -P 2 9M 5M", "discard 40M 8M"]),
-        ("tuesday", "wednesday", ["write -z 1M 1M", "write -P 3 63M 1M", "write -P 4 9M 4k"]),
+        ("monday", "tuesday", ["write -P 1 5000 1", "write -P 2 9M 5M", "discard 12M 8M"]),
+        ("tuesday", "wednesday", ["write -z 1M 1M", "write -P 3 23M 1M", "write -P 4 9M 4k"]),
     ] {
         let mut write = Command::new(&qemu_io);
         write.args(["-f", "raw", "-d", "unmap"]);
@@ -370,7 +363,7 @@ fn the_documented_script_makes_incremental_backups() {
         // Writes that go on change neither the snapshot nor the copy.
         run_ok(
             Command::new(&qemu_io)
-                .args(["-f", "raw", "-c", "write -P 9 50M 1M"])
+                .args(["-f", "raw", "-c", "write -P 9 20M 1M"])
                 .arg(world.uri("")),
         );
         let mut backup = Command::new(&python);
@@ -405,7 +398,7 @@ fn compare_with_a_bookmark(threads: &str) {
     let second = world.image("a");
     assert_eq!(changed(&world, "a", "one").unwrap(), differing(&first, &second));
     world.ok("create", "a@two");
-    write("write -P 7 60M 1M");
+    write("write -P 7 20M 1M");
     world.server.restart();
     wait_until("it answers", || world.snapshot("list", "a").code == Some(0));
     assert_eq!(world.enter("a@one").1, ERR_UNKNOWN);

@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::harness::{Drive, PUMICE, run_ok, stand_in, tool, wait_until};
+use crate::harness::{Drive, PUMICE, noise, run_ok, stand_in, tool, wait_until};
 
 const DISK_BYTES: usize = 64 << 20;
 
@@ -23,14 +23,9 @@ fn beside(drive: &Drive, name: &str) -> String {
 
 /// Bytes of which about a half compresses.
 fn bytes(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed;
-    let mut word = |at: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        if (at / 1024).is_multiple_of(2) { state } else { state & 0xff }
-    };
-    (0..len / 8).flat_map(|at| word(at).to_le_bytes()).collect()
+    let mut bytes = noise(seed, len);
+    bytes.chunks_mut(4096).for_each(|block| block[2048..].fill(0));
+    bytes
 }
 
 /// A drive with snapshots `a` and `b`, and their disks.

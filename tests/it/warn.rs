@@ -6,14 +6,12 @@
 use std::fs;
 use std::process::Command;
 
-use crate::harness::{Drive, PUMICE, Server, pumice, run_ok, stand_in, tool, wait_until};
+use crate::harness::{Drive, PUMICE, Server, noise, pumice, run_ok, stand_in, tool, wait_until};
 
 fn write_noise(drive: &Drive, server: &Server, seed: u64, offset: &str) {
     let Some(qemu_io) = tool("qemu-io") else { return };
-    let mut noise = vec![0; 4 << 20];
-    rand::Rng::fill_bytes(&mut pumice_drive::base::seed::random(seed), &mut noise);
     let image = drive.beside("noise");
-    fs::write(&image, &noise).unwrap();
+    fs::write(&image, noise(seed, 4 << 20)).unwrap();
     let write = format!("write -s {} {offset} 4M", image.display());
     run_ok(
         Command::new(qemu_io).args(["-f", "raw", "-c", &write, "-c", "flush"]).arg(server.uri()),
