@@ -301,6 +301,26 @@ fn btrfs_lives_on_a_drive_that_lies_on_btrfs() {
     attachable.detach_well(&device);
 }
 
+/// Guards against a look at the path from another folder: the process that stays leaves the one in
+/// which it was begun.
+#[test]
+fn a_drive_that_was_attached_by_a_relative_path_is_in_its_place() {
+    let Some(attachable) = Attachable::new("64M") else { return };
+    let (path, other) = (attachable.drive.path(), attachable.drive.beside("other"));
+    let mut attach = attachable.command("attach");
+    attach.current_dir(path.parent().unwrap()).arg(path.file_name().unwrap());
+    let device = PathBuf::from(run_ok(&mut attach).stdout.trim_end());
+    let is_missed = || {
+        let info = run_ok(attachable.command("info").arg(path)).stdout;
+        info.contains("no longer leads to the file")
+    };
+    fs::rename(path, &other).unwrap();
+    wait_until("the move is noticed", is_missed);
+    fs::rename(&other, path).unwrap();
+    wait_until("it is back", || !is_missed());
+    attachable.detach_well(&device);
+}
+
 fn fio(mountpoint: &Path) -> Option<Command> {
     let mut command = Command::new(tool("fio")?);
     command.current_dir(mountpoint).args(["--name=load", "--ioengine=libaio", "--direct=1"]);

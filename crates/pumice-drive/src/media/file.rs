@@ -203,7 +203,8 @@ impl FileMedium {
         Ok(FileMedium {
             runtime,
             file: Arc::new(file.into()),
-            path: path.to_owned(),
+            // It is looked at later, when the process may be in another folder.
+            path: std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
             kind,
             bytes: Cell::new(bytes),
             read_only: options.read_only,
@@ -248,7 +249,7 @@ impl FileMedium {
         &self.runtime
     }
 
-    /// Returns the path with which the medium was opened.
+    /// Returns the path with which the medium was opened, absolute.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -55,7 +55,7 @@ impl Whereabouts {
         Self { file: Arc::downgrade(file), path, is_device, found: found.clone() }
     }
 
-    /// Returns the path with which the medium was opened.
+    /// Returns the path with which the medium was opened, absolute.
     pub fn path(&self) -> &Path {
         &self.path
     }
