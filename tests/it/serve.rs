@@ -13,8 +13,8 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::{
-    COMMAND_LIMIT, Drive, PUMICE, Server, counter, pumice, run, run_ok, skip, stand_in, tool,
-    wait_until,
+    COMMAND_LIMIT, Drive, PUMICE, Server, counter, fixture, pumice, run, run_ok, skip, stand_in,
+    tool, wait_until,
 };
 
 #[test]
@@ -29,6 +29,38 @@ fn a_served_drive_answers_info() {
     assert_eq!(counter(&info, "mapped_bytes"), 1 << 20);
     server.stop();
     assert_eq!(counter(&drive.info(), "host_bytes"), 1 << 20, "counters survive the server");
+}
+
+/// Guards against a panic where a container's filter refuses a call of io_uring, whichever.
+#[test]
+fn a_drive_is_served_without_io_uring() {
+    let (Some(python), Some(_)) = (tool("python3"), tool("qemu-io")) else { return };
+    if stand_in().is_some() || cfg!(not(target_arch = "x86_64")) {
+        return;
+    }
+    let [setup, enter, register] = ["425", "426", "427"];
+    for call in [setup, enter, register] {
+        let drive = Drive::absent();
+        let refused = |args: &[&str]| {
+            let mut command = Command::new(&python);
+            command.arg(fixture("refuse.py")).arg(call).arg(PUMICE).args(args);
+            run(&mut command, COMMAND_LIMIT)
+        };
+        let path = drive.path().to_str().expect("a plain path");
+        let created = refused(&["create", path, "--size", "64M"]);
+        assert_eq!(created.code, Some(0), "{created:#?}");
+        assert!(created.stderr.contains("no io_uring: using threads"), "{created:#?}");
+        let script = "qemu-io -f raw -c 'write -P 7 0 1M' -c flush -c 'read -P 7 0 1M' \"$uri\"";
+        let socket = drive.beside("socket");
+        let socket = socket.to_str().expect("a plain path");
+        let served = refused(&["serve", path, "--unix", socket, "--run", script]);
+        assert_eq!(served.code, Some(0), "{served:#?}");
+        assert!(!served.stdout.contains("Pattern verification failed"), "{served:#?}");
+        let demanded = refused(&["serve", path, "--io", "uring", "--run", "true"]);
+        assert_eq!(demanded.code, Some(2), "{demanded:#?}");
+        assert!(demanded.stderr.contains("cannot set up io_uring"), "{demanded:#?}");
+        drive.assert_checks();
+    }
 }
 
 #[test]

@@ -206,6 +206,8 @@ impl Uring {
                 "the kernel lacks io_uring operations: Linux 5.11 or later is required",
             ));
         }
+        // A container's filter may allow the calls until here, and refuse the one for everything.
+        ring.submit()?;
         Ok(Self {
             inner: RefCell::new(Inner {
                 ring,
