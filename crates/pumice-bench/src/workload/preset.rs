@@ -573,6 +573,19 @@ mod tests {
         assert!(Preset::parse(&text.replace("align =", "aling ="), "own.toml").is_err());
     }
 
+    #[test]
+    fn names_follow_what_is_changed() {
+        let preset = Preset::load("crystaldiskmark").expect("a preset");
+        let names = |changes: &Changes| -> Vec<String> {
+            let plan = preset.plan(changes).expect("a plan");
+            plan.tests.into_iter().map(|test| test.name).collect()
+        };
+        assert!(names(&Changes::default()).contains(&"4K QD32 write".to_owned()));
+        let one = Changes { records: vec![8192], depth: Some(1), ..Changes::default() };
+        let both = ["random read, 8 KiB", "random write, 8 KiB"];
+        assert_eq!(names(&one), [&["Seq write", "Seq read"], &both[..]].concat());
+    }
+
     /// Source of each number: the comments of the presets.
     #[test]
     fn presets_after_other_programs_have_their_numbers() {

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! An event that queues a request (Q) or issues it to the driver (D) counts, never both: D if the
-//! beginning of the file has D and no Q. All other events, messages, and the statistics at the end
-//! are skipped.
+//! beginning of the file has D and no Q. All other events, messages, the names of input files, and
+//! the statistics at the end are skipped.
 //!
 //! Source: blkparse(1), output description.
 
@@ -46,6 +46,12 @@ pub(super) fn is_event(line: &str) -> bool {
     event(line).is_some_and(|event| time_ns(event.time, SECOND_NS).is_ok())
 }
 
+/// Returns whether a line is "CPU0 (sda):", "Total (8,0):" or, of a process, "kjournald (697)".
+fn heads_statistics(line: &str) -> bool {
+    let process = line.strip_suffix(')').and_then(|line| line.rsplit_once(" ("));
+    line.ends_with("):") || process.is_some_and(|(_, id)| id.chars().all(|c| c.is_ascii_digit()))
+}
+
 /// Packs `major,minor` into one number, as the kernel does.
 fn disk(device: &str) -> Option<u32> {
     let (major, minor) = device.split_once(',')?;
@@ -64,16 +70,12 @@ impl Blkparse {
 
     /// Parses a line.
     pub(super) fn entry(&mut self, line: &str) -> Result<Option<Entry>, String> {
-        // "CPU0 (8,0):" and "Total (8,0):" head the statistics.
-        let is_head = |word: &str| word.starts_with("CPU") || word == "Total";
-        let mut words = line.split_ascii_whitespace();
-        if words.next().is_some_and(is_head) && words.next().is_some_and(|it| it.starts_with('(')) {
-            self.is_over = true;
-        }
-        if self.is_over {
+        let found = event(line);
+        self.is_over |= found.is_none() && heads_statistics(line);
+        if self.is_over || line.starts_with("Input file ") && line.ends_with(" added") {
             return Ok(None);
         }
-        let Some(Event { device, time, action, mut rest }) = event(line) else {
+        let Some(Event { device, time, action, mut rest }) = found else {
             return Err(format!("'{}' is not an event", shown(line)));
         };
         if action != self.action {

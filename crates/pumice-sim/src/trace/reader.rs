@@ -41,6 +41,7 @@ pub struct Reader<R> {
     line: Vec<u8>,
     line_number: u64,
     left_out: LeftOut,
+    has_requests: bool,
 }
 
 #[derive(Debug)]
@@ -73,7 +74,8 @@ impl<R: Read> Reader<R> {
             Format::Iolog => Parser::Iolog(Iolog::default()),
         };
         let left_out = LeftOut::default();
-        Ok(Self { source, parser, options, line: Vec::new(), line_number: 0, left_out })
+        let line = Vec::new();
+        Ok(Self { source, parser, options, line, line_number: 0, left_out, has_requests: false })
     }
 
     /// Returns the format of the trace.
@@ -100,11 +102,12 @@ impl<R: Read> Reader<R> {
     ///
     /// # Errors
     /// `InvalidInput` with the line number for a line that cannot be parsed, unless such lines are
-    /// skipped; `Io`.
+    /// skipped, or at the end of a trace without a request; `Io`.
     pub fn next_entry(&mut self) -> Result<Option<Entry>> {
         loop {
             let found = match self.read_line()? {
-                None => return Ok(None),
+                None if self.has_requests => return Ok(None),
+                None => return Err(self.no_request()),
                 Some(false) => Err("longer than 64 KiB".to_owned()),
                 Some(true) => self.parse(),
             };
@@ -112,6 +115,7 @@ impl<R: Read> Reader<R> {
                 Ok(None) => {}
                 Ok(Some(entry)) => {
                     if *self.options.disk.get_or_insert(entry.disk) == entry.disk {
+                        self.has_requests = true;
                         return Ok(Some(entry));
                     }
                     self.left_out.other_disks += 1;
@@ -125,6 +129,20 @@ impl<R: Read> Reader<R> {
                 }
             }
         }
+    }
+
+    fn no_request(&self) -> Error {
+        let events = match self.parser {
+            Parser::Blkparse(_) => ": none is queued (Q) or issued (D)",
+            _ => "",
+        };
+        let LeftOut { bad_lines, other_disks } = self.left_out;
+        invalid(format!(
+            "no request in {} lines of format {}{events}; {bad_lines} lines and {other_disks} \
+             requests of other disks were skipped",
+            self.line_number,
+            self.format()
+        ))
     }
 
     /// Reads the next line. Returns whether it was short enough, or `None` at the end.

@@ -114,6 +114,21 @@ fn events_of_blkparse_count_once() {
 }
 
 #[test]
+fn what_else_blkparse_prints_is_no_event() {
+    let queued = "  8,0    3       11     0.009507758   697  Q   W 223490 + 8 [kjournald]\n";
+    let message = "  8,0    3        0     0.009507759   697  m   N cfq697 a message (8)\n";
+    for head in ["my program (697)", "CPU0 (sda):", "CPU0 (8,0):", "Total (sda):"] {
+        let statistics = format!("{head}\n Reads Queued:           0,        0KiB\n");
+        let text = format!("Input file sda.blktrace.0 added\n{message}{queued}{statistics}");
+        let write = entry(9_507_758, Verb::Write, 8 << 20, 223_490 * 512, 4096);
+        assert_eq!(read(&text), [write], "{head}");
+    }
+    let completed = queued.replace(" Q ", " C ");
+    let error = read_with(completed.as_bytes(), Options::default()).unwrap_err().to_string();
+    assert!(error.contains("none is queued (Q) or issued (D)"), "{error}");
+}
+
+#[test]
 fn logs_of_fio_have_all_their_fields() {
     let expected = [
         entry(0, Verb::Write, 0, 4096, 8192),
@@ -144,18 +159,19 @@ fn a_bad_line_is_named_or_counted() {
         (Format::Mqsim, MQSIM, "48513000 0 99999999999999999999 16 1", "sector"),
         (Format::Mqsim, MQSIM, "48513000 0 18446744073709551615 16 1", "too large"),
         (Format::Mqsim, MQSIM, "48513000 9999999999 1 16 1", "disk"),
-        (Format::Blkparse, &BLKPARSE[..300], "  8,0  3  2  x.0  697  Q  W 1 + 8 [k]", "time"),
-        (Format::Blkparse, &BLKPARSE[..300], "what is this", "not an event"),
+        (Format::Blkparse, BLKPARSE, "  8,0  3  2  x.0  697  Q  W 1 + 8 [k]", "time"),
+        (Format::Blkparse, BLKPARSE, "what is this", "not an event"),
         (Format::Iolog, IOLOG_2, "/dev/sdb write 4096", "length"),
         (Format::Iolog, IOLOG_2, "/dev/sdb erase 4096 4096", "erase"),
         (Format::Iolog, IOLOG_3, "nvme write 0 4096", "time"),
         (Format::Iolog, IOLOG_3, "5 nvme wait 0 4096", "wait"),
     ] {
-        let good = good.lines().take(3).collect::<Vec<_>>().join("\n");
-        let text = format!("{good}\n{bad}\n");
+        let good: Vec<_> = good.lines().take(4).collect();
+        let (line, text) =
+            (format!("line {}", good.len() + 1), format!("{}\n{bad}\n", good.join("\n")));
         let options = Options { format: Some(format), ..Options::default() };
         let error = read_with(text.as_bytes(), options).expect_err(bad).to_string();
-        assert!(error.contains("line 4") && error.contains(word), "{bad}: {error}");
+        assert!(error.contains(&line) && error.contains(word), "{bad}: {error}");
         let skips = Options { skips_bad: true, ..options };
         let (_, left_out) = read_with(text.as_bytes(), skips).expect(bad);
         assert_eq!(left_out.bad_lines, 1, "{bad}");

@@ -73,21 +73,27 @@ struct Latency {
 /// The reason, as text.
 pub(super) fn parse(text: &str) -> Result<Results, String> {
     let wrong = |error| format!("incomplete or malformed fio output (json or json+): {error}");
-    // Warnings may precede the output, which begins with a brace on its own line.
-    let start = text.lines().position(|line| line.starts_with('{')).ok_or("no JSON found")?;
-    let skipped: usize = text.split_inclusive('\n').take(start).map(str::len).sum();
-    let outputs = serde_json::Deserializer::from_str(&text[skipped..]).into_iter::<Output>();
+    // Text for people may precede and follow the output, which begins with a brace on its own line.
+    let next = |text: &str| match text.starts_with('{') {
+        true => Some(0),
+        false => text.find("\n{").map(|before| before + 1),
+    };
+    let mut rest = text.trim_start_matches('\u{feff}');
     let mut found = Imported::default();
     let mut about: Option<About> = None;
-    for output in outputs {
+    while let Some(start) = next(rest) {
+        rest = &rest[start..];
+        let mut outputs = serde_json::Deserializer::from_str(rest).into_iter::<Output>();
+        let Some(output) = outputs.next() else { break };
         let output = output.map_err(wrong)?;
+        rest = &rest[outputs.byte_offset()..];
         let mut names: Vec<String> = Vec::new();
         for job in &output.jobs {
             add(&mut found, &mut names, job, &output.options)?;
         }
         about.get_or_insert_with(|| output.about());
     }
-    found.finish(about.unwrap_or_default())
+    found.finish(about.ok_or("no JSON found")?)
 }
 
 impl Output {
@@ -306,7 +312,7 @@ mod tests {
 
     #[test]
     fn further_outputs_are_further_rounds() {
-        let text = format!("fio: some note\n{PLUS}\n{PLUS}{PLUS}");
+        let text = format!("\u{feff}fio: some note\n{PLUS}\n{PLUS}{PLUS}\nRun status group 0:\n");
         let results = parse(&text).expect("outputs of fio");
         assert_eq!((results.header.plan.tests.len(), results.runs.len()), (3, 9));
         assert_eq!(results.values(0, 0).len(), 3);

@@ -5,6 +5,7 @@
 //! rw=randwrite        ; a comment
 //! [a job]
 //! time_based          is time_based=1
+//! filename=${DISK}    is that of the environment
 //! ```
 
 /// Maximum number of jobs in a file (arbitrary).
@@ -49,7 +50,8 @@ pub(crate) fn sections(text: &str) -> Result<Vec<Section>, String> {
             return Err(format!("line {number}: '{line}' is not supported: copy the file here"));
         }
         let (key, value) = line.split_once('=').unwrap_or((line, "1"));
-        let option = (key.trim().to_owned(), value.trim().to_owned());
+        let value = expanded(value.trim()).map_err(|what| format!("line {number}: {what}"))?;
+        let option = (key.trim().to_owned(), value);
         let section = match sections.last_mut() {
             _ if is_global => &mut global,
             Some(section) => section,
@@ -64,6 +66,25 @@ pub(crate) fn sections(text: &str) -> Result<Vec<Section>, String> {
         return Err("the file has no job, only [global]".to_owned());
     }
     Ok(sections)
+}
+
+/// Returns a value with the variables of the environment that it names.
+///
+/// fio takes one that is not set for nothing, and has words of its own that begin with a dollar:
+/// both would measure something else here.
+fn expanded(value: &str) -> Result<String, String> {
+    let (mut whole, mut rest) = (String::new(), value);
+    while let Some((before, after)) = rest.split_once('$') {
+        let named = after.strip_prefix('{').and_then(|after| after.split_once('}'));
+        let Some((name, after)) = named else {
+            return Err(format!("'{value}' is not supported: only variables as in ${{NAME}} are"));
+        };
+        let found = std::env::var(name);
+        let found = found.map_err(|error| format!("the variable {name} of '{value}': {error}"))?;
+        whole.extend([before, &found]);
+        rest = after;
+    }
+    Ok(whole + rest)
 }
 
 #[cfg(test)]
@@ -83,11 +104,21 @@ mod tests {
     }
 
     #[test]
+    fn variables_of_the_environment_are_expanded() {
+        let found = sections("[a]\nfilename=/a${CARGO_PKG_NAME}b${CARGO_PKG_NAME}\n").unwrap();
+        let name = "/apumice-benchbpumice-bench".to_owned();
+        assert_eq!(found[0].options, [("filename".to_owned(), name)]);
+    }
+
+    #[test]
     fn mistakes_are_named_by_their_line() {
         for (text, words) in [
             ("[global]\nbs=4k\n", "only [global]"),
             ("[a\n", "line 1: '[a' has no ]"),
             ("[a]\ninclude b.fio\n", "line 2: 'include b.fio'"),
+            ("[a]\nfilename=${NO_SUCH}\n", "line 2: the variable NO_SUCH of '${NO_SUCH}'"),
+            ("[a]\nfilename=$jobname.dat\n", "line 2: '$jobname.dat' is not supported"),
+            ("[a]\nfilename=a${b\n", "line 2: 'a${b' is not supported"),
         ] {
             let error = sections(text).expect_err(words);
             assert!(error.contains(words), "{error}");

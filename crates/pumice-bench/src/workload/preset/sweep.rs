@@ -41,6 +41,9 @@ fn one() -> u32 {
 impl Preset {
     pub(super) fn tests(&self, changes: &Changes) -> Result<Vec<Test>> {
         let mut tests = Vec::new();
+        // A name such as "4K QD32 write" says what was changed, and no longer what is measured.
+        let is_changed = !changes.records.is_empty() || changes.depth.is_some();
+        let is_true = |name: &&str| !is_changed || !name.contains(|c: char| c.is_ascii_digit());
         for text in &self.tests {
             let chosen = &changes.operations;
             if !chosen.is_empty() && !chosen.contains(&text.operation) {
@@ -50,7 +53,7 @@ impl Preset {
             for place in &sweep.places {
                 let workload = self.workload(text, place, changes)?;
                 let unit = text.own.unit.or(self.common.unit).unwrap_or_default();
-                let name = sweep.name(text.name.as_deref(), &workload);
+                let name = sweep.name(text.name.as_deref().filter(is_true), &workload);
                 tests.push(Test { name, unit, workload });
             }
             if tests.len() > TESTS_MAX {
