@@ -1,8 +1,8 @@
 //! Goal: docs/cli.md shows exactly what `--help` prints, in the same groups.
 //!
-//! Method: the document has one fenced block for the program and one for each subcommand; the first
-//! line of a block is its command, the rest its output. `UPDATE_DOCS=1` (or `make docs`) rewrites
-//! the blocks, and adds those of new subcommands at the end.
+//! Method: the document has one fenced block for the program and one for each subcommand, and each
+//! of those in turn; the first line of a block is its command, the rest its output. `UPDATE_DOCS=1`
+//! (or `make docs`) rewrites the blocks, and adds those of new subcommands after the one before.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -26,12 +26,13 @@ fn help_and_document_agree() {
     }
     let mut document = fs::read_to_string(document_path()).expect("docs/cli.md");
     let update = env::var_os("UPDATE_DOCS").is_some();
-    let mut blocks = vec![("$ pumice --help".to_owned(), top.clone())];
-    blocks
-        .extend(subcommands.iter().map(|name| (format!("$ pumice {name} --help"), help(&[name]))));
+    let mut blocks = Vec::new();
+    collect(&mut Vec::new(), &mut blocks);
+    assert!(blocks.iter().any(|(command, _)| command == "$ pumice snapshot create --help"));
+    let mut before = None;
     for (command, output) in &blocks {
         if update {
-            document = with_block(&document, command, output);
+            document = with_block(&document, before.replace(command), command, output);
         }
         let shown = block(&document, command);
         assert_eq!(shown, Some(output.as_str()), "docs/cli.md: {command} (run `make docs`)");
@@ -57,6 +58,19 @@ fn document_path() -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("docs/cli.md")
 }
 
+/// The help of a subcommand and of all below it, each after its command.
+fn collect(path: &mut Vec<String>, blocks: &mut Vec<(String, String)>) {
+    let words: Vec<&str> = path.iter().map(String::as_str).collect();
+    let text = help(&words);
+    let command = [&["$ pumice"], &words[..], &["--help"]].concat().join(" ");
+    blocks.push((command, text.clone()));
+    for name in subcommands(&text) {
+        path.push(name.to_owned());
+        collect(path, blocks);
+        path.pop();
+    }
+}
+
 /// What `pumice [subcommand] --help` prints, without trailing blanks.
 fn help(subcommand: &[&str]) -> String {
     let finished = pumice(&[subcommand, &["--help"]].concat());
@@ -70,7 +84,7 @@ fn help(subcommand: &[&str]) -> String {
 
 /// Whether a line of the help begins a group of subcommands.
 fn is_title(line: &str) -> bool {
-    line.ends_with(" commands:")
+    line == "Commands:" || line.ends_with(" commands:")
 }
 
 /// The names listed in the groups of subcommands, without clap's own `help`.
@@ -94,8 +108,9 @@ fn block<'a>(document: &'a str, command: &str) -> Option<&'a str> {
     rest.find(&format!("\n{FENCE}\n")).map(|end| &rest[..=end])
 }
 
-/// The document with this output for a command, in place or at the end.
-fn with_block(document: &str, command: &str, output: &str) -> String {
+/// The document with this output for a command: in place, after the block of the command before, or
+/// at the end.
+fn with_block(document: &str, before: Option<&String>, command: &str, output: &str) -> String {
     let opening = format!("{FENCE}text\n{command}\n");
     match block(document, command) {
         Some(old) => {
@@ -103,7 +118,13 @@ fn with_block(document: &str, command: &str, output: &str) -> String {
         }
         None => {
             let title = command.trim_start_matches("$ ").trim_end_matches(" --help");
-            format!("{}\n\n### {title}\n\n{opening}{output}{FENCE}\n", document.trim_end())
+            let section = format!("\n### {title}\n\n{opening}{output}{FENCE}\n");
+            let found = before.and_then(|before| {
+                let shown = format!("{FENCE}text\n{before}\n{}{FENCE}\n", block(document, before)?);
+                document.find(&shown).map(|at| at + shown.len())
+            });
+            let (above, below) = document.split_at(found.unwrap_or(document.len()));
+            format!("{above}{section}{below}")
         }
     }
 }
@@ -113,13 +134,15 @@ fn a_stale_block_is_noticed_and_rewritten() {
     let stale = "# CLI\n\n```text\n$ pumice a --help\nold\n```\n\nWords.\n";
     assert_eq!(block(stale, "$ pumice a --help"), Some("old\n"));
     assert_eq!(block(stale, "$ pumice b --help"), None);
-    let fresh = with_block(stale, "$ pumice a --help", "new\nlines\n");
+    let fresh = with_block(stale, None, "$ pumice a --help", "new\nlines\n");
     assert_eq!(fresh, stale.replace("old", "new\nlines"));
-    let longer = with_block(&fresh, "$ pumice b --help", "more\n");
+    let (first, second) = ("$ pumice a --help".to_owned(), "$ pumice b --help");
+    let longer = with_block(&fresh, Some(&first), second, "more\n");
+    assert!(longer.ends_with("\nmore\n```\n\nWords.\n"), "{longer}");
     assert_eq!(block(&longer, "$ pumice b --help"), Some("more\n"));
     assert_eq!(block(&longer, "$ pumice a --help"), Some("new\nlines\n"));
     let (command, empty) = ("$ pumice c --help", "```text\n$ pumice c --help\n```\n");
-    assert_eq!(block(&with_block(empty, command, "x\n"), command), Some("x\n"));
+    assert_eq!(block(&with_block(empty, None, command, "x\n"), command), Some("x\n"));
 }
 
 #[test]

@@ -460,6 +460,14 @@ fn make(args: &Args, spec: &Spec, medium_bytes: u64, cipher: Cipher) -> Result<(
     })
 }
 
+/// Returns a part of a whole in per cent, or as a fraction where that would be 0.
+fn share(part: u64, whole: u64) -> String {
+    match part as f64 * 100.0 / whole as f64 {
+        percent if percent < 0.5 => format!("1/{}", whole / part.max(1)),
+        percent => format!("{percent:.0} %"),
+    }
+}
+
 fn text(created: &Created) -> String {
     let path = &created.path;
     let (size, capacity) = (created.size_bytes, created.capacity_bytes);
@@ -471,8 +479,8 @@ fn text(created: &Created) -> String {
     );
     if capacity < size {
         text += &format!(
-            "thin: the log fills up unless the data of a full disk shrinks to {:.0} % or less\n",
-            capacity as f64 * 100.0 / size as f64
+            "thin: the log fills up unless the data of a full disk shrinks to {} or less\n",
+            share(capacity, size)
         );
     }
     if let Some(code) = &created.recovery_code {

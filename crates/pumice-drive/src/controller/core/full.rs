@@ -117,7 +117,7 @@ impl Core {
             self.fullness.is_refusing = true;
             tracing::error!(
                 drive = %self.superblock.uuid,
-                "full: writes are refused; trim what is not needed, or extend the drive with \
+                "the drive is full: writes are refused; trim what is not needed, or extend it with \
                  `pumice resize --capacity`"
             );
         }
