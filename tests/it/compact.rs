@@ -110,7 +110,7 @@ fn a_drive_is_created_with_its_limits() {
     // Larger than the file system, but sparse.
     let sparse = pumice(&["create", &path("sparse"), "--size", "4T"]);
     assert_eq!(sparse.code, Some(0), "{sparse:?}");
-    assert!(sparse.stderr.contains("once that is full, the drive cannot write"), "{sparse:?}");
+    assert!(sparse.stderr.contains("refuses writes once neither has space left"), "{sparse:?}");
     assert!(sparse.stdout.contains("the file may grow to "), "{sparse:?}");
     for place in ["/dev/nosuch-device", "/proc/drive", "/sys/drive"] {
         refused(&pumice(&["create", place, "--size", "64M"]), "no place for files");

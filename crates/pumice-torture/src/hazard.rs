@@ -44,6 +44,8 @@ pub enum Hazard {
     Retention,
     /// The drive is encrypted, and hosts replace its key.
     Encryption,
+    /// Others fill the file system on which the drive's file lies, and make room again.
+    Crowd,
 }
 
 /// A hazard's name, weight by default, and description.
@@ -58,7 +60,7 @@ const fn entry(hazard: Hazard, name: &'static str, percent: u8, about: &'static 
     Entry { hazard, name, percent, about }
 }
 
-const COUNT: usize = 17;
+const COUNT: usize = 18;
 
 /// All hazards, in the order of their numbers.
 const ENTRIES: [Entry; COUNT] = [
@@ -79,6 +81,7 @@ const ENTRIES: [Entry; COUNT] = [
     entry(Hazard::Clones, "clones", 40, "clones of snapshots are made, written and flattened"),
     entry(Hazard::Retention, "retention", 10, "many snapshots are kept, and segments emptied"),
     entry(Hazard::Encryption, "encryption", 25, "encrypted drives, and hosts replace the key"),
+    entry(Hazard::Crowd, "crowd", 15, "others fill the file system of the drive's file"),
 ];
 
 const _: () = {
@@ -170,6 +173,8 @@ impl Weights {
             drawn[Hazard::Snapshots as usize] = true;
             drawn[Hazard::Age as usize] = false;
         }
+        // A write that goes elsewhere takes space that no one has counted.
+        drawn[Hazard::Crowd as usize] &= !drawn[Hazard::MisdirectedWrites as usize];
         Hazards(drawn)
     }
 }

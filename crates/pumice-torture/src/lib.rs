@@ -34,6 +34,7 @@ mod audits;
 mod chores;
 mod clones;
 mod crash_point;
+mod crowd;
 mod damage;
 mod data;
 mod full;

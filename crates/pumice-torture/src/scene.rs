@@ -7,6 +7,7 @@ use std::rc::Rc;
 use super::audits::Audits;
 use super::clones::{Clones, Nest};
 use super::crash_point::CrashPoint;
+use super::crowd::Crowd;
 use super::damage::Damage;
 use super::gauge::{self, InFlight};
 use super::hazard::{Hazard, Hazards};
@@ -145,6 +146,8 @@ pub(super) struct Scene {
     pub(super) in_flight: Rc<InFlight>,
     /// Audits of snapshots.
     pub(super) audits: Rc<Audits>,
+    /// In some worlds, others who fill the file system.
+    pub(super) crowd: OnceCell<Crowd>,
     limits: Limits,
     held: Rc<RefCell<Vec<Task>>>,
     verdict: RefCell<Option<Mismatch>>,
@@ -181,6 +184,7 @@ impl Scene {
             misread: Rc::default(),
             in_flight: Rc::default(),
             audits: Rc::default(),
+            crowd: OnceCell::new(),
             limits,
             held: Rc::default(),
             verdict: RefCell::default(),
@@ -283,6 +287,10 @@ impl Scene {
         len: u64,
         result: &Result<()>,
     ) -> Result<(), Mismatch> {
+        if let Some(crowd) = self.crowd.get() {
+            crowd.press();
+            crowd.judge()?;
+        }
         let kind = result.as_ref().err().map(|error| error.kind());
         let code = kind.map_or(0, |kind| kind as u64 + 1);
         self.trace.add(&[verb as u64, offset, len, code, self.runtime.now_ns()]);

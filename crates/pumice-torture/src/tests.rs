@@ -229,6 +229,15 @@ fn drives_of_one_kind_of_data_keep_every_promise() {
 }
 
 #[test]
+fn a_file_system_that_others_fill_loses_and_refuses_nothing() {
+    let tally = run_with(Weights::only(Hazard::Age).and(Hazard::Crowd), 1..=3);
+    let tame = tally.requests < 5_000 || tally.gc_victims < 20;
+    assert!(!tame && tally.no_space == 0, "{tally:?}");
+    // Of the last one, a closing once never ended.
+    run_with(Weights::only(Hazard::Retention).and(Hazard::Crowd), 57..=59);
+}
+
+#[test]
 fn drives_that_age_keep_every_promise() {
     let tally = run_with(Weights::only(Hazard::Age), 1..=3);
     assert!(tally.requests > 5_000 && tally.gc_victims > 20, "too tame a test: {tally:?}");

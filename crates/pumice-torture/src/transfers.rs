@@ -186,6 +186,19 @@ impl World {
         Ok(())
     }
 
+    /// Ends the process that wrote a copy. After failures the next one has a medium without any, as
+    /// a world has: what an operating system keeps of a write that failed is not modelled.
+    fn end_process(&mut self, copy: &mut Copy, has_failed: bool) -> Result<(), Mismatch> {
+        let runtime = self.scene.runtime.clone();
+        let killed = runtime.block_on(copy.layers.kill());
+        killed.map_err(|error| broken("memory does not fail", &error))?;
+        if has_failed {
+            let (memory, seed) = (copy.memory.clone(), self.receiving.random.random());
+            copy.layers = Rc::new(Layers::new(memory, runtime, seed, FaultPlan::default()));
+        }
+        Ok(())
+    }
+
     /// Sends the newest snapshot that is there, since the newest of the copy if it can.
     fn send_newest(&mut self) -> Result<Option<Transfer>, Mismatch> {
         if self.scene.is_damaged.get() {
@@ -251,8 +264,9 @@ impl World {
                 false => draw_end(&mut self.receiving.random, len),
             };
             let ended = self.attempt(&copy, &transfer, &end)?;
-            if self.receiving.random.random() {
-                self.lose_power(&mut copy)?;
+            match self.receiving.random.random() {
+                true => self.lose_power(&mut copy)?,
+                false => self.end_process(&mut copy, end.faults.is_some())?,
             }
             let (part, infos) = self.state(&copy, &transfer.image)?;
             let names: Vec<&str> = infos.iter().map(|info| info.name.as_str()).collect();

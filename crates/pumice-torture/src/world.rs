@@ -17,6 +17,7 @@ use rand::{Rng, RngExt};
 use super::chores::SEGMENTS_TO_GROW;
 use super::clones::Clones;
 use super::crash_point::CrashAt;
+use super::crowd::{Crowd, SEGMENTS_MORE};
 use super::damage::LIVES_PER_SECTOR;
 use super::data::Texture;
 use super::hazard::{Hazard, Hazards, Weights};
@@ -201,6 +202,10 @@ impl World {
         let age = ages.then_some(texture);
         let (mut spec, may_fill_up) = draw_spec(&mut random, is_heavy, age, seal_bytes(hazards));
         give_room_for_snapshots(hazards, &mut spec, &mut random);
+        let needed = spec.geometry().expect("worlds are drawn within the limits").capacity_bytes();
+        if hazards.has(Hazard::Crowd) {
+            spec.capacity_bytes = Some(needed + SEGMENTS_MORE * u64::from(SEGMENT_BYTES));
+        }
         let geometry = spec.geometry().expect("worlds are drawn within the limits");
         let more = u64::from(SEGMENTS_TO_GROW) * u64::from(SEGMENT_BYTES);
         let memory = MemMedium::new(geometry.medium_bytes() + more);
@@ -220,6 +225,10 @@ impl World {
             segments_max: geometry.segment_count + SEGMENTS_TO_GROW,
         };
         let scene = Rc::new(Scene::new(spec.size_bytes, hazards, limits));
+        if hazards.has(Hazard::Crowd) {
+            let crowd = Crowd::new(memory.clone(), needed, seed);
+            scene.crowd.set(crowd).ok().expect("a new scene has no others");
+        }
         scene.clones.replace(Clones::new(seed));
         if seed % 4 == 2 {
             let workers = Workers::start(0).expect("no thread is started");
@@ -583,6 +592,12 @@ fn draw_faults(random: &mut Random, hazards: Hazards, serving: &mut FaultPlan) -
         2 => serving.discards_scrambled = Trigger::Probability(0.5),
         3 => serving.discard_errors = Trigger::Probability(0.3),
         _ => {}
+    }
+    if hazards.has(Hazard::Crowd) {
+        // The file system would hold what the drive believes it has given back.
+        serving.discards_ignored = Trigger::Never;
+        serving.discards_scrambled = Trigger::Never;
+        serving.discard_errors = Trigger::Never;
     }
     faults
 }

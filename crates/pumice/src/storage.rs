@@ -402,6 +402,14 @@ impl Medium for Storage {
         on_each!(self, reserve())
     }
 
+    fn room(&self) -> Option<u64> {
+        on_each!(self, room())
+    }
+
+    async fn preallocate(&self, segment: SegmentId) -> Result<()> {
+        on_each!(self, preallocate(segment).await)
+    }
+
     fn misplaced(&self) -> Option<String> {
         on_each!(self, misplaced())
     }

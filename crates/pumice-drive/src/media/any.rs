@@ -20,6 +20,8 @@ pub trait AnyMedium: Any {
     fn cipher(&self) -> &Cipher;
     fn set_geometry(&self, geometry: Geometry) -> Result<()>;
     fn reserve(&self) -> Result<()>;
+    fn room(&self) -> Option<u64>;
+    fn preallocate(&self, segment: SegmentId) -> LocalBoxFuture<'_, Result<()>>;
     fn misplaced(&self) -> Option<String>;
     fn append(
         &self,
@@ -93,6 +95,14 @@ impl<M: Medium + 'static> AnyMedium for M {
 
     fn reserve(&self) -> Result<()> {
         Medium::reserve(self)
+    }
+
+    fn room(&self) -> Option<u64> {
+        Medium::room(self)
+    }
+
+    fn preallocate(&self, segment: SegmentId) -> LocalBoxFuture<'_, Result<()>> {
+        Medium::preallocate(self, segment).boxed_local()
     }
 
     fn misplaced(&self) -> Option<String> {

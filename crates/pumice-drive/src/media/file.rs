@@ -543,6 +543,39 @@ impl Medium for FileMedium {
         })
     }
 
+    fn room(&self) -> Option<u64> {
+        if self.read_only || self.kind == FileKind::Device {
+            return None;
+        }
+        let host = rustix::fs::fstatvfs(&self.file).ok()?;
+        // A tmpfs without a limit has no size.
+        (host.f_blocks > 0).then(|| host.f_bavail.saturating_mul(host.f_frsize))
+    }
+
+    async fn preallocate(&self, segment: SegmentId) -> Result<()> {
+        self.check_writable()?;
+        let location = Location::Segment(segment, 0);
+        let at = self.locate(location, 0, WRITE_UNIT)?;
+        let len = self.geometry.get().map_or(0, |geometry| geometry.segment_bytes);
+        if self.kind == FileKind::Device {
+            return Ok(());
+        }
+        loop {
+            match self.runtime.preallocate(&self.file, at, len.into()).await {
+                Ok(()) => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // No one can promise more.
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::OPNOTSUPP) => {
+                    return Ok(());
+                }
+                Err(error) => {
+                    let error = self.medium_error("reserve space for", true, error);
+                    return Err(error.in_segment(segment));
+                }
+            }
+        }
+    }
+
     fn misplaced(&self) -> Option<String> {
         self.found.what(&self.path, self.kind == FileKind::Device)
     }

@@ -9,7 +9,8 @@
 //! segment:  |.....|batch||batch|.....|   what was appended, disjoint; the rest reads as zeroes
 //! ```
 //!
-//! This medium loses nothing and never fails. [`super::layer::fault`] adds failures to any medium.
+//! This medium loses nothing and never fails, unless its room is bounded
+//! ([`MemMedium::set_room`]). [`super::layer::fault`] adds failures to any medium.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -20,6 +21,10 @@ use super::{Capabilities, Geometry, Medium, SLOTS, SUPERBLOCK_BYTES};
 use crate::base::units::len_u32;
 use crate::base::{AlignedBuffer, Error, ErrorContext, ErrorKind, Result, SegmentId, ensure};
 use crate::crypt::Cipher;
+
+mod room;
+
+use room::Room;
 
 /// The write unit of a file with direct I/O, so that tests in memory cover it.
 const WRITE_UNIT: u32 = 4096;
@@ -72,6 +77,8 @@ struct State {
     segments: Vec<Segment>,
     superblocks: [Option<AlignedBuffer>; SLOTS as usize],
     spare: Vec<AlignedBuffer>,
+    room: Room,
+    refused: u64,
 }
 
 /// The content of a segment. A copy shares the buffers.
@@ -171,6 +178,29 @@ impl MemMedium {
         Self { durable_appends: false, ..self }
     }
 
+    /// Leaves room for this many bytes beyond what segments have, as a file system does that others
+    /// fill as well: what they have counts from the first call with a number, made before anything
+    /// is appended. `None`, as at first, never runs out.
+    pub fn set_room(&self, bytes: Option<u64>) {
+        self.state.borrow_mut().room.set_left(bytes);
+    }
+
+    /// Lets others take at once, from now on, what is given back to a bounded room.
+    #[cfg(test)]
+    pub(crate) fn besiege_room(&self) {
+        self.state.borrow_mut().room.besiege();
+    }
+
+    /// Returns the bytes that segments have of a bounded room.
+    pub fn taken_bytes(&self) -> u64 {
+        self.state.borrow().room.taken()
+    }
+
+    /// Returns how many appends found too little room.
+    pub fn refused_appends(&self) -> u64 {
+        self.state.borrow().refused
+    }
+
     /// Returns the size in bytes with which the medium was created.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -185,6 +215,8 @@ impl MemMedium {
             segments: state.segments.clone(),
             superblocks: state.superblocks.clone(),
             spare: Vec::new(),
+            room: state.room.clone(),
+            refused: 0,
         };
         let keys = Rc::new(KeyChain::new(self.keys.last().cipher.clone()));
         Self { state: Rc::new(RefCell::new(state)), keys, ..self.clone() }
@@ -229,6 +261,7 @@ impl State {
     ) -> Result<()> {
         let index = self.locate(segment, offset, buffer.len(), WRITE_UNIT)?;
         let len = len_u32(buffer.len());
+        self.room.take(index, offset..offset + len).inspect_err(|_| self.refused += 1)?;
         let content = &mut self.segments[index];
         let room = SPARE_MAX.saturating_sub(self.spare.len());
         content.cut(offset, offset + len).enumerate().for_each(|(number, buffer)| {
@@ -345,7 +378,19 @@ impl Medium for MemMedium {
         let mut state = self.state.borrow_mut();
         let index = state.locate(segment, 0, 0, WRITE_UNIT)?;
         state.segments[index] = Segment::default();
+        state.room.give_back(index);
         Ok(())
+    }
+
+    fn room(&self) -> Option<u64> {
+        self.state.borrow().room.left()
+    }
+
+    async fn preallocate(&self, segment: SegmentId) -> Result<()> {
+        let mut state = self.state.borrow_mut();
+        let index = state.locate(segment, 0, 0, WRITE_UNIT)?;
+        let segment_bytes = state.geometry.map_or(0, |geometry| geometry.segment_bytes);
+        state.room.take(index, 0..segment_bytes)
     }
 
     fn spare_buffer(&self) -> Option<AlignedBuffer> {

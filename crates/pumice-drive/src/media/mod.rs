@@ -233,6 +233,24 @@ pub trait Medium {
         Ok(())
     }
 
+    /// Returns the bytes that are left where the medium takes its space from as it is written: what
+    /// the file system of a sparse file has left for it. `None` if that cannot run out, or is not
+    /// known. Must not block for long.
+    fn room(&self) -> Option<u64> {
+        None
+    }
+
+    /// Takes the space of a segment from there, where it has none: until the segment is discarded,
+    /// no append to it fails for lack of space, as far as the medium can promise that. Its bytes
+    /// are not changed, and may be appended to meanwhile.
+    ///
+    /// # Errors
+    /// `NoSpace`; a part of it may have been taken then. `Medium`.
+    fn preallocate(&self, segment: SegmentId) -> impl Future<Output = Result<()>> {
+        let _ = segment;
+        async { Ok(()) }
+    }
+
     /// Returns what has happened to the place where the medium lies, and what to do, if its content
     /// is at risk although it can be used. Must not block.
     fn misplaced(&self) -> Option<String> {

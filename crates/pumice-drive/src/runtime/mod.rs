@@ -29,6 +29,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use rustix::fd::OwnedFd;
+use rustix::fs::FallocateFlags;
 use rustix::io::ReadWriteFlags;
 use rustix::net::Shutdown;
 
@@ -330,7 +331,17 @@ impl Runtime {
     /// # Errors
     /// Those of `fallocate`; `Unsupported` if the file system or device does not support it.
     pub async fn punch_hole(&self, file: &Arc<OwnedFd>, offset: u64, len: u64) -> io::Result<()> {
-        on_driver!(self, punch_hole(file, offset, len), refused())
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        on_driver!(self, fallocate(file, mode, offset, len), refused())
+    }
+
+    /// Takes the space of `len` bytes at `offset` from the file system, where they have none. What
+    /// is there is kept, and may be written meanwhile.
+    ///
+    /// # Errors
+    /// Those of `fallocate`; `Unsupported` if the file system does not support it.
+    pub async fn preallocate(&self, file: &Arc<OwnedFd>, offset: u64, len: u64) -> io::Result<()> {
+        on_driver!(self, fallocate(file, FallocateFlags::KEEP_SIZE, offset, len), refused())
     }
 
     /// Waits for a connection. The new socket is closed on exec.

@@ -151,14 +151,14 @@ impl Threads {
         unblock(move || Ok(rustix::fs::fdatasync(&file)?)).await
     }
 
-    pub(super) async fn punch_hole(
+    pub(super) async fn fallocate(
         &self,
         file: &Arc<OwnedFd>,
+        mode: FallocateFlags,
         offset: u64,
         len: u64,
     ) -> io::Result<()> {
         let file = file.clone();
-        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         unblock(move || Ok(retry_on_intr(|| rustix::fs::fallocate(&file, mode, offset, len))?))
             .await
     }

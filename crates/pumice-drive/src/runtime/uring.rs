@@ -294,13 +294,13 @@ impl Uring {
         operation.await.1.map(drop)
     }
 
-    pub(super) async fn punch_hole(
+    pub(super) async fn fallocate(
         &self,
         file: &Arc<OwnedFd>,
+        mode: FallocateFlags,
         offset: u64,
         len: u64,
     ) -> io::Result<()> {
-        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let mode = mode.bits().cast_signed();
         let operation = self.start(Kind::Change, file, Buffer::None, |fd, _| {
             opcode::Fallocate::new(fd, len).offset(offset).mode(mode).build()

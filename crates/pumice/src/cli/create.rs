@@ -38,7 +38,7 @@ const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// Create a drive on a file (created sparse) or a block device
 ///
 /// A file takes space as the drive is written, up to the capacity and 2 MiB. If the file system has
-/// less room than that, a warning says so: once it is full, the drive cannot write.
+/// less room than that, a warning says so: the drive then has the space that there is.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -301,8 +301,8 @@ fn warn(path: &Path, needed: u64, free: Option<u64>) {
     let (path, folder) = (path.display(), folder_of(path));
     if let Some(free) = free.filter(|free| *free < needed) {
         tracing::warn!(
-            "{path} may grow to {}, and its file system has {} free: once that is full, the drive \
-             cannot write (--capacity makes it smaller)",
+            "{path} may grow to {}, and its file system has {} free: the drive refuses writes \
+             once neither has space left (--capacity makes it smaller)",
             format_size(needed),
             format_size(free)
         );

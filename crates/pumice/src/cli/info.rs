@@ -223,9 +223,14 @@ fn occupied(info: &Info) -> String {
     let reserved = if info.preallocated { ", all of the capacity is reserved" } else { "" };
     let warm = match info.warm_bytes {
         0 => String::new(),
+        bytes if info.low_room_bytes.is_some() => {
+            format!(", and {} kept as a reserve", format_size(bytes))
+        }
         bytes => format!(", and {} free, kept for flushes", format_size(bytes)),
     };
-    format!("{}{warm}{reserved}", format_size(info.occupied_bytes))
+    let left = info.low_room_bytes.map(format_size);
+    let left = left.map_or(String::new(), |left| format!(", its file system has {left} left"));
+    format!("{}{warm}{left}{reserved}", format_size(info.occupied_bytes))
 }
 
 /// Returns the rows on how the drive is in use.

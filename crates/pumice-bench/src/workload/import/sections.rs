@@ -80,7 +80,9 @@ fn expanded(value: &str) -> Result<String, String> {
             return Err(format!("'{value}' is not supported: only variables as in ${{NAME}} are"));
         };
         let found = std::env::var(name);
-        let found = found.map_err(|error| format!("the variable {name} of '{value}': {error}"))?;
+        let found = found.map_err(|error| {
+            format!("the variable {name} of '{value}': {error}; set it: {name}=VALUE pumice ...")
+        })?;
         whole.extend([before, &found]);
         rest = after;
     }

@@ -191,7 +191,8 @@ impl Core {
     /// Returns how many segments the space for data has beyond what is live.
     fn spare_segments(&self) -> u64 {
         let segment_bytes = u64::from(self.superblock.segment_bytes);
-        let segments = self.space.end().saturating_sub(self.reserved_segments(Purpose::Data));
+        let usable = self.space.usable_count();
+        let segments = usable.saturating_sub(self.reserved_segments(Purpose::Data));
         let space = u64::from(segments) * segment_bytes;
         let retained = self.space.retained_dead_bytes(self.superblock.segment_bytes);
         space.saturating_sub(self.space.live_bytes() + retained) / segment_bytes

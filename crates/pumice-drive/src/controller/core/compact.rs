@@ -123,7 +123,8 @@ impl Core {
     /// Returns how much the drive occupies on its medium.
     pub(crate) fn occupied(&self) -> Occupied {
         let segment_bytes = u64::from(self.superblock.segment_bytes);
-        let used = u64::from(self.space.segment_count().saturating_sub(self.space.free_count()));
+        let used =
+            u64::from(self.space.segment_count().saturating_sub(self.space.all_free_count()));
         let tails = Stream::ALL.into_iter().filter_map(|stream| self.log.filled(stream));
         let (open, filled) =
             tails.fold((0, 0), |(open, filled), bytes| (open + 1, filled + u64::from(bytes)));
@@ -198,7 +199,7 @@ impl Core {
     }
 
     fn new_errand(&self, percent: u32, until_changes: Option<u64>) -> Errand {
-        let left = self.space.segment_count().saturating_sub(self.space.free_count());
+        let left = self.space.segment_count().saturating_sub(self.space.all_free_count());
         Errand { percent, until_changes, fruitless: 0, left }
     }
 
@@ -235,7 +236,7 @@ impl Core {
     /// Returns whether segments are still emptied for it, or warm.
     pub(crate) fn compacts_more(&self) -> bool {
         let is_emptying = |errand: Errand| errand.until_changes.is_none();
-        self.compaction.errand.is_some_and(is_emptying) || !self.nothing_is_warm()
+        self.compaction.errand.is_some_and(is_emptying) || !self.nothing_cools()
     }
 
     /// Has garbage collection give back what has become free, soon.

@@ -16,7 +16,7 @@ use crate::format::{RECORD_HEADER_BYTES, Stream};
 
 use super::super::log::Fit;
 
-/// How far below a threshold, in per cent of the capacity, re-arms it.
+/// How far below a threshold, in per cent of the capacity, re-arms it, at least.
 const REARM_POINTS: f64 = 2.0;
 
 /// The share in use when every write is accepted is no more than this, in per cent.
@@ -32,10 +32,12 @@ pub(crate) struct Fullness {
 }
 
 /// Returns the thresholds that `used_percent` has passed since the last call, lowest first.
-/// `passed` says which thresholds have been passed and logged.
+/// `passed` says which thresholds have been passed and logged; one is again when the share fell
+/// `rearm_points` below it.
 fn newly_passed(
     passed: &mut [bool; WARN_THRESHOLDS_MAX],
     used_percent: f64,
+    rearm_points: f64,
     thresholds: [u8; WARN_THRESHOLDS_MAX],
 ) -> Vec<u8> {
     let mut newly = Vec::new();
@@ -44,7 +46,7 @@ fn newly_passed(
         if threshold > 0 && used_percent >= at && !*passed {
             *passed = true;
             newly.push(threshold);
-        } else if used_percent < at - REARM_POINTS {
+        } else if used_percent < at - rearm_points {
             *passed = false;
         }
     }
@@ -73,7 +75,7 @@ impl Core {
         let above = u64::from(free.saturating_sub(reserved)) * segment_bytes;
         let owed = u64::from(reserved.saturating_sub(free)) * segment_bytes;
         let available = (above + rest + gainable).saturating_sub(owed);
-        let segments = self.space.end().saturating_sub(reserved);
+        let segments = self.space.usable_count().saturating_sub(reserved);
         // Other streams fill their segments before they need another.
         let usable = (u64::from(segments) * segment_bytes)
             .saturating_sub(unfilled(Stream::Moved) + unfilled(Stream::Meta));
@@ -117,8 +119,8 @@ impl Core {
             self.fullness.is_refusing = true;
             tracing::error!(
                 drive = %self.superblock.uuid,
-                "the drive is full: writes are refused; trim what is not needed, or extend it with \
-                 `pumice resize --capacity`"
+                "the drive is full: writes are refused; trim what is not needed, or {}",
+                self.makes_room()
             );
         }
     }
@@ -156,12 +158,16 @@ impl Core {
     /// Logs the thresholds that were passed since the last call.
     pub(crate) fn warn_of_space(&mut self) {
         let (used_percent, thresholds) = (self.used_percent(), self.warn_percent());
-        for threshold in newly_passed(&mut self.fullness.passed, used_percent, thresholds) {
+        // Two segments that come and go are no news, where there are few.
+        let rearm_points = REARM_POINTS.max(200.0 / f64::from(self.space.usable_count().max(1)));
+        let passed = &mut self.fullness.passed;
+        for threshold in newly_passed(passed, used_percent, rearm_points, thresholds) {
             tracing::warn!(
                 drive = %self.superblock.uuid,
-                "{used_percent:.1} % of the capacity is in use, above the warning threshold of \
-                 {threshold} %: trim what is not needed, or extend it with \
-                 `pumice resize --capacity`"
+                "{used_percent:.1} % of the {} is in use, above the warning threshold of \
+                 {threshold} %: trim what is not needed, or {}",
+                if self.has_low_room() { "space that there is" } else { "capacity" },
+                self.makes_room()
             );
         }
     }
@@ -191,8 +197,12 @@ mod tests {
             (100.0, &[90, 95]),
         ];
         for (share, reported) in shares {
-            assert_eq!(newly_passed(&mut passed, share, thresholds), reported, "at {share}");
+            assert_eq!(
+                newly_passed(&mut passed, share, REARM_POINTS, thresholds),
+                reported,
+                "at {share}"
+            );
         }
-        assert_eq!(newly_passed(&mut Default::default(), 100.0, [0; 4]), []);
+        assert_eq!(newly_passed(&mut Default::default(), 100.0, 2.0, [0; 4]), []);
     }
 }

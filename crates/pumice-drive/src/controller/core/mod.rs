@@ -60,6 +60,7 @@ mod forwards;
 mod full;
 mod holding;
 mod lost;
+mod low_room;
 mod pieces;
 mod rekey;
 mod reserves;
@@ -85,6 +86,7 @@ use crate::format::{
 
 pub(crate) use append::{Attempt, BlockWrite, Edge, MetaPosition, Move, table_of};
 use lost::LostLeaves;
+use low_room::LowRoom;
 
 pub(crate) use checkpoint::{Begun, Checkpoints, NewestCheckpoint};
 pub(crate) use collect::{Collector, Victim};
@@ -236,6 +238,7 @@ pub(crate) struct Core {
     /// Segments that garbage collection left because something in them cannot be read.
     unreadable: Vec<unreadable::Unreadable>,
     warming: Warming,
+    room: LowRoom,
     snapshots: Snapshots,
     forwards: Forwards,
     /// How often it has changed who needs what, for which reason whatsoever.
@@ -290,6 +293,7 @@ impl Core {
             background: Background::default(),
             unreadable: Vec::new(),
             warming: Warming::default(),
+            room: LowRoom::default(),
             snapshots: Snapshots::default(),
             forwards: Forwards::default(),
             needs: 0,

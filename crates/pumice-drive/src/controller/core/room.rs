@@ -172,7 +172,9 @@ impl Core {
                 return if fails { Obstacle::Full } else { Obstacle::Wait };
             }
         } else if fit == Fit::NewSegment {
-            let reserved = self.reserved_segments(purpose);
+            // A stream's first segment is named in the host's stream, which may need one as well.
+            let reserved = self.reserved_segments(purpose)
+                + u32::from(self.log.tail(purpose.stream()).is_none());
             if available <= reserved {
                 return if free > reserved { Obstacle::Wait } else { Obstacle::Full };
             }
@@ -401,6 +403,7 @@ impl Core {
         }
         let segment = self.space.allocate(stream, generation);
         let segment = segment.expect("a free segment was just counted");
+        self.takes_room(segment);
         let record = Record::Open { stream, segment, generation };
         if self.log.tail(stream).is_some() {
             if !self.log.is_open(stream) {

@@ -392,10 +392,11 @@ impl Core {
         }
         self.snapshots.wanted_segments = 0;
         let what = format!(
-            "a snapshot needs {needed} free segments of {} MiB, there are {}: delete snapshots, \
-             trim, or enlarge the drive with `pumice resize --capacity`",
+            "there is no space for a snapshot: it needs {needed} free segments of {} MiB, there \
+             are {}: delete snapshots, trim, or {}",
             self.superblock.segment_bytes >> 20,
-            self.space.free_count()
+            self.space.free_count(),
+            self.makes_room()
         );
         Err(Error::new(ErrorKind::NoSpace, what))
     }

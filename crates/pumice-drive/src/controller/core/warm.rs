@@ -79,13 +79,28 @@ pub(crate) struct Warming {
     has_failed: bool,
 }
 
-/// What is to be done with a free segment, which is held until [`Core::end_hold`].
+/// What is to be done with a segment: a free one is held until [`Core::end_hold`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FreeWork {
     /// Discard it: it was warm.
     Discard(SegmentId),
     /// Fill it with zeroes.
     Zero(SegmentId),
+    /// Take its space from the file system: room is low.
+    Take(SegmentId),
+    /// The same of what is left of an open segment, which is not held.
+    TakeRest(SegmentId),
+}
+
+impl FreeWork {
+    /// Returns the segment.
+    pub(crate) fn segment(self) -> SegmentId {
+        let (Self::Discard(segment)
+        | Self::Zero(segment)
+        | Self::Take(segment)
+        | Self::TakeRest(segment)) = self;
+        segment
+    }
 }
 
 impl Core {
@@ -113,7 +128,7 @@ impl Core {
         let flushes = self.warming.quiet_ticks.is_some_and(|ticks| ticks < QUIET_TICKS);
         let is_of_use = self.settings.gives_back.empty && self.settings.prefers_written;
         let is_in_use = !self.must_end() && !self.is_being_compacted() && !self.is_resizing;
-        flushes && is_of_use && is_in_use && !self.log.is_medium_full()
+        flushes && is_of_use && is_in_use && !self.log.is_medium_full() && !self.has_low_room()
     }
 
     /// Returns whether one more segment may be warm.
@@ -147,21 +162,27 @@ impl Core {
         self.wake(Wakes::WARMER);
     }
 
-    /// Returns what is to be done with a free segment, if anything is, and holds that.
+    /// Returns what is to be done with a segment, if anything is, and holds it if it is free.
     pub(crate) fn begin_free_work(&mut self) -> Option<FreeWork> {
+        let work = self.next_free_work()?;
+        match work {
+            FreeWork::TakeRest(_) => return Some(work),
+            FreeWork::Zero(_) => {
+                self.warming.zeroed_bytes += u64::from(self.superblock.segment_bytes);
+            }
+            FreeWork::Discard(_) | FreeWork::Take(_) => {}
+        }
+        self.space.hold(work.segment());
+        Some(work)
+    }
+
+    fn next_free_work(&self) -> Option<FreeWork> {
+        if self.has_low_room() {
+            return self.low_room_work();
+        }
         let cools = |segment| !self.keeps_warm() || !self.space.is_among_lowest(segment);
         let cooled = self.space.warm().iter().copied().find(|&segment| cools(segment));
-        let work = match cooled {
-            Some(segment) => FreeWork::Discard(segment),
-            None => {
-                let segment = self.segment_to_zero()?;
-                self.warming.zeroed_bytes += u64::from(self.superblock.segment_bytes);
-                FreeWork::Zero(segment)
-            }
-        };
-        let (FreeWork::Discard(segment) | FreeWork::Zero(segment)) = work;
-        self.space.hold(segment);
-        Some(work)
+        cooled.map(FreeWork::Discard).or_else(|| self.segment_to_zero().map(FreeWork::Zero))
     }
 
     /// Returns the segment that the host gets next, if it should be zeroed before.
@@ -238,12 +259,17 @@ impl Core {
         self.wake(Wakes::PROGRESS);
     }
 
-    /// Returns whether no free segment is warm or held.
-    pub(crate) fn nothing_is_warm(&self) -> bool {
-        self.space.kept_count() == 0
+    /// Has what is due with free segments be done now.
+    pub(crate) fn wake_warmer(&mut self) {
+        self.wake(Wakes::WARMER);
     }
 
-    /// Returns the bytes of warm segments, and of one that is being zeroed or discarded.
+    /// Returns whether no free segment is held or to be discarded.
+    pub(crate) fn nothing_cools(&self) -> bool {
+        !self.space.has_held() && !matches!(self.next_free_work(), Some(FreeWork::Discard(_)))
+    }
+
+    /// Returns the bytes of segments that are kept, and of one that is being zeroed or discarded.
     pub(crate) fn warm_bytes(&self) -> u64 {
         self.space.kept_count() as u64 * u64::from(self.superblock.segment_bytes)
     }

@@ -50,7 +50,8 @@ impl Drive {
         clock: Rc<dyn AnyClock>,
         options: OpenOptions,
     ) -> Result<Rc<Self>> {
-        let drive = Self::open_without_tasks(medium, clock, options).await?;
+        let drive = Rc::new(Self::open_without_tasks(medium, clock, options).await?);
+        drive.settle_room().await;
         Ok(Self::start(drive))
     }
 
@@ -67,7 +68,8 @@ impl Drive {
         let options = OpenOptions::default();
         let limits = Limits::for_map_cache(options.map_cache_bytes);
         let loaded = superblocks::load_any(&*medium).await?;
-        Ok(Self::start(Self::open_as(medium, clock, options, limits, loaded.stored).await?))
+        let drive = Self::open_as(medium, clock, options, limits, loaded.stored).await?;
+        Ok(Self::start(Rc::new(drive)))
     }
 
     /// Opens a snapshot of the drive on a medium, read-only, or a bookmark, if `options` say so.
@@ -86,11 +88,11 @@ impl Drive {
         let (snapshot, forwards) = Reader::new(&*medium, &present).find_snapshot(name).await?;
         check_kind(&snapshot, &options)?;
         let kept = (&snapshot, forwards);
-        Ok(Self::start(Self::of_kept(medium, clock, &present, kept, options).await?))
+        let drive = Self::of_kept(medium, clock, &present, kept, options).await?;
+        Ok(Self::start(Rc::new(drive)))
     }
 
-    fn start(drive: Self) -> Rc<Self> {
-        let drive = Rc::new(drive);
+    fn start(drive: Rc<Self>) -> Rc<Self> {
         for task in Self::tasks(&drive) {
             drive.clock.spawn(task);
         }
@@ -191,6 +193,7 @@ impl Drive {
                 medium.sync().await?;
             }
             core.set_superblock(superblock.clone());
+            core.room_tick(room(&*medium, &superblock));
         }
         let (codec, form) = encoding_of(&superblock);
         Ok(Self {
@@ -284,7 +287,7 @@ impl Drive {
             tracing::warn!(error = %error.chain(), "no checkpoint was written at the end");
             self.core().log().check_poison()?;
         }
-        self.until_nothing_is_warm().await;
+        self.until_nothing_cools().await;
         let _turn = self.turn().await;
         self.core().check_all_is_durable()?;
         self.update_superblocks(|superblock| superblock.clean = true).await
@@ -322,6 +325,11 @@ enum Ending {
 /// Returns whether segments that are freed are discarded: not if their space was reserved.
 pub(in super::super) fn can_discard(medium: &dyn AnyMedium, superblock: &Superblock) -> bool {
     medium.capabilities().discard && !superblock.is_preallocated
+}
+
+/// Returns what is left where the medium takes its space from, if the drive has not reserved it.
+pub(in super::super) fn room(medium: &dyn AnyMedium, superblock: &Superblock) -> Option<u64> {
+    medium.room().filter(|_| !superblock.is_preallocated)
 }
 
 /// Returns what is given back to a medium on which segments are discarded, or not.

@@ -149,7 +149,7 @@ fn compare(core: &Core, mut counted: Vec<u64>) -> Result<Audit> {
         let what = format!("{} live bytes are counted, {live_bytes} exist", space.live_bytes());
         return wrong(what);
     }
-    let free_segments = space.free_count();
+    let free_segments = space.all_free_count();
     if used_segments + free_segments + space.bad_free_count() != space.segment_count() {
         return wrong(format!(
             "{used_segments} segments in use and {free_segments} free, of {}",

@@ -107,9 +107,13 @@ pub struct Info {
     /// are written to.
     pub occupied_bytes: u64,
     /// Bytes of free segments that are kept on the medium, beyond what the log occupies: flushes
-    /// into bytes that were written before take less time.
+    /// into bytes that were written before take less time; or room on the file system is low.
     #[serde(default)]
     pub warm_bytes: u64,
+    /// Bytes that the file system of a sparse file has left, if that is so little that the drive
+    /// goes by it and not by its capacity alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub low_room_bytes: Option<u64>,
     /// Bytes of the host's disk that hold data or a fill.
     pub mapped_bytes: u64,
     /// Whether the medium had no space for the newest batch: the file system of a sparse file is
@@ -295,7 +299,7 @@ impl Drive {
                 / superblock.size_bytes as f64,
             segment_bytes: superblock.segment_bytes,
             segment_count: space.segment_count(),
-            free_segments: space.free_count(),
+            free_segments: space.all_free_count(),
             bad_segments: superblock.bad_segments.iter().map(|segment| segment.0).collect(),
             frame_blocks: superblock.frame_blocks,
             encrypted: superblock.keys.is_some(),
@@ -324,6 +328,7 @@ impl Drive {
             bucket: self.medium().bucket(),
             occupied_bytes: core.occupied().bytes,
             warm_bytes: core.warm_bytes(),
+            low_room_bytes: core.low_room(),
             mapped_bytes: core.map().mapped_blocks() * BLOCK_BYTES as u64,
             medium_full: core.log().is_medium_full(),
             sequence: core.log().sealed_seq().0,

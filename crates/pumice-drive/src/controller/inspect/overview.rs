@@ -101,7 +101,7 @@ impl Drive {
         let core = self.core();
         let space = core.space();
         let segment_bytes = u64::from(core.superblock().segment_bytes);
-        let (count, free) = (space.segment_count(), space.free_count());
+        let free = space.free_count();
         let reserve = core.reserved_segments(Purpose::Data).min(free);
         // The rest of a segment that is being filled is as good as free.
         let unfilled: u64 = Stream::ALL
@@ -109,7 +109,8 @@ impl Drive {
             .filter_map(|stream| core.log().filled(stream))
             .map(|filled| segment_bytes.saturating_sub(u64::from(filled)))
             .sum();
-        let used = count.checked_sub(free).expect("free segments are segments of the drive");
+        let used = space.segment_count().checked_sub(space.all_free_count());
+        let used = used.expect("free segments are segments of the drive");
         let used_bytes = u64::from(used) * segment_bytes;
         // Neither can be more, unless the medium holds wrong counts.
         let live_bytes = space.live_bytes().min(used_bytes);

@@ -191,7 +191,8 @@ impl Drive {
         let is_discarded = can_discard(&*self.medium, self.core().superblock());
         for &segment in &empty {
             self.cache.forget(segment);
-            if is_discarded && self.core().stays_warm(segment) {
+            let is_kept = self.core().keeps_space(segment) && self.take_space(segment).await;
+            if is_kept || is_discarded && self.core().stays_warm(segment) {
                 self.with_core(|core| core.free_warm_segment(segment));
                 continue;
             }
@@ -200,6 +201,7 @@ impl Drive {
             }
             // No read can have begun in it: nothing names it.
             self.with_core(|core| core.free_segment(segment));
+            self.look_at_room();
         }
         Ok(empty.len())
     }

@@ -95,8 +95,6 @@ impl Drive {
         })?;
         let mut resizing = Resizing { drive: self, segment_count: before.segment_count };
         let target = target(&before, &wanted)?;
-        // The medium is cut, and the table, while no operation is in progress there.
-        self.until_nothing_is_warm().await;
         if target.segment_count < before.segment_count {
             self.core().check_snapshots(target.segment_count)?;
             self.reap_all().await?;
@@ -179,6 +177,9 @@ impl Drive {
     async fn shrink(&self, resizing: &mut Resizing<'_>, segment_count: u32) -> Result<()> {
         self.evacuate(segment_count).await?;
         assert_eq!(self.segments_to_empty(), 0, "segments are emptied before they are removed");
+        // The medium is cut, and the table, while no operation is in progress there.
+        let is_cold = |core: &mut Core| (!core.space().is_kept_from(segment_count)).then_some(());
+        self.wait_for(&self.queues.progress, is_cold).await;
         self.with_core(|core| core.remove_segments(segment_count));
         self.checkpoint().await?;
         let _turn = self.turn().await;

@@ -3,8 +3,8 @@
 //!
 //! One task does both, one segment after the other, beside everything else: a segment is held
 //! meanwhile, so nothing is in progress in it. Only this task ends a hold, and it runs as long as
-//! the drive: no segment is handed out while it is being discarded. A resize waits until nothing
-//! is warm or held.
+//! the drive: no segment is handed out while it is being discarded. A shrink waits until nothing
+//! is warm or held that it takes away. While room is low it takes space instead: `core::low_room`.
 
 use std::sync::Arc;
 
@@ -24,22 +24,7 @@ impl Drive {
             None => core.log().is_closing().then_some(None),
         };
         while let Some(work) = self.wait_for(&self.queues.warmer, next).await {
-            let segment = match work {
-                FreeWork::Discard(segment) | FreeWork::Zero(segment) => segment,
-            };
-            let is_warm = match work {
-                FreeWork::Discard(_) => false,
-                FreeWork::Zero(_) => self.zero(segment).await.unwrap_or_else(|error| {
-                    let error = error.chain();
-                    tracing::debug!(%segment, error, "cannot zero a free segment");
-                    self.with_core(Core::zeroing_failed);
-                    false
-                }),
-            };
-            if !is_warm {
-                self.discard_free(segment).await;
-            }
-            self.with_core(|core| core.end_hold(segment, is_warm));
+            self.work_on_free(work).await;
             if self.core().should_leave_cold_segment() {
                 let leave = |core: &mut Core| Ok(core.leave_cold_segment()?.then_some(()));
                 // If the log has failed, others report that.
@@ -48,10 +33,63 @@ impl Drive {
         }
     }
 
-    /// Waits until no free segment is warm or held, which the caller has seen to.
-    pub(in super::super) async fn until_nothing_is_warm(&self) {
-        let is_over = |core: &mut Core| core.nothing_is_warm().then_some(());
+    /// Keeps what a drive keeps while room is low, before it is used.
+    pub(in super::super) async fn settle_room(&self) {
+        let next = |core: &mut Core| core.has_low_room().then(|| core.begin_free_work()).flatten();
+        while let Some(work) = self.with_core(next) {
+            self.work_on_free(work).await;
+        }
+    }
+
+    async fn work_on_free(&self, work: FreeWork) {
+        let segment = work.segment();
+        let is_warm = match work {
+            FreeWork::Discard(_) => false,
+            FreeWork::Take(_) | FreeWork::TakeRest(_) => {
+                let is_taken = self.take_space(segment).await;
+                self.with_core(|core| core.space_was_taken(work, is_taken));
+                is_taken
+            }
+            FreeWork::Zero(_) => self.zero(segment).await.unwrap_or_else(|error| {
+                let error = error.chain();
+                tracing::debug!(%segment, error, "cannot zero a free segment");
+                self.with_core(Core::zeroing_failed);
+                false
+            }),
+        };
+        if matches!(work, FreeWork::TakeRest(_)) {
+            return;
+        }
+        if !is_warm {
+            self.discard_free(segment).await;
+        }
+        self.with_core(|core| core.end_hold(segment, is_warm));
+        self.look_at_room();
+    }
+
+    /// Waits until no free segment is held or to be discarded, which the caller has seen to.
+    pub(in super::super) async fn until_nothing_cools(&self) {
+        // How much is kept while room is low depends on what snapshots retain.
+        self.with_core(Core::wake_warmer);
+        let is_over = |core: &mut Core| core.nothing_cools().then_some(());
         self.wait_for(&self.queues.progress, is_over).await;
+    }
+
+    /// Looks what is left where the medium takes its space from: whenever that has changed here.
+    pub(in super::super) fn look_at_room(&self) {
+        if self.core().has_low_room() {
+            let left_bytes = self.medium.room();
+            self.with_core(|core| core.note_room(left_bytes));
+        }
+    }
+
+    /// Takes the space of a segment from the file system. Returns whether it has it.
+    pub(super) async fn take_space(&self, segment: SegmentId) -> bool {
+        let taken = self.medium.preallocate(segment).await;
+        if let Err(error) = &taken {
+            tracing::debug!(%segment, error = %error.chain(), "cannot take the space of a segment");
+        }
+        taken.is_ok()
     }
 
     /// Discards a segment that nothing names.

@@ -6,6 +6,7 @@
 
 use super::super::core::Core;
 use super::super::drive::Drive;
+use super::super::drive::open::room;
 use crate::base::ErrorKind;
 use crate::format::BATCH_ALIGNMENT;
 
@@ -89,6 +90,8 @@ impl Drive {
             self.with_core(Core::warn_of_space);
             self.give_back_tick();
             self.with_core(Core::warm_tick);
+            let left_bytes = room(&*self.medium, self.core().superblock());
+            self.with_core(|core| core.room_tick(left_bytes));
             self.name_bad_segment().await;
         }
         self.name_bad_segment().await;

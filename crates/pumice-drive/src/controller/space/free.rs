@@ -10,6 +10,8 @@
 //! A warm segment is one whose bytes have been written: `core::warm` says why that matters, and
 //! which segments stay so. A segment is *held* while its content is discarded or zeroed: it counts
 //! as free, and is not handed out until that has ended.
+//!
+//! Where room is low ([`Space::set_room`], `core::low_room`) only warm segments are handed out.
 
 use super::{FREE, Segment, Space, State};
 use crate::base::SegmentId;
@@ -46,8 +48,36 @@ impl Space {
         Some(segment)
     }
 
+    /// Sets how many segments that are neither warm nor held there is room for, if that is low.
+    pub(crate) fn set_room(&mut self, room: Option<u32>) {
+        self.room = room;
+    }
+
+    /// Returns the number of free segments below the end that there is room for.
+    pub(crate) fn free_count(&self) -> u32 {
+        let Some(room) = self.room else { return self.free_count };
+        let kept = self.count_free_of(&self.warm) + self.count_free_of(&self.held);
+        let cold = self.free_count.checked_sub(kept);
+        kept + cold.expect("what is kept counts as free").min(room)
+    }
+
+    /// Returns the number of segments below the end that are in use, or free and with room for
+    /// them.
+    pub(crate) fn usable_count(&self) -> u32 {
+        self.end - (self.free_count - self.free_count())
+    }
+
+    fn count_free_of(&self, some: &[SegmentId]) -> u32 {
+        let is_free =
+            |segment: SegmentId| segment.0 < self.end && self.entry(segment).is_available();
+        some.iter().map(|&segment| u32::from(is_free(segment))).sum()
+    }
+
     /// Returns the segment that a stream gets next.
     pub(crate) fn next_for(&self, stream: Stream) -> Option<SegmentId> {
+        if self.room.is_some() {
+            return self.warm.iter().copied().filter(|segment| segment.0 < self.end).min();
+        }
         let wants_warm = stream == Stream::Host;
         let choices =
             || self.all_free().filter(|segment| !self.held.contains(segment)).take(CHOICES);
@@ -68,14 +98,13 @@ impl Space {
         segment.0 < self.end && !self.is_bad(segment) && before < CHOICES
     }
 
-    /// Returns the number of free segments that are not held.
+    /// Returns the number of free segments that can be handed out.
     pub(crate) fn available_count(&self) -> u32 {
-        let held = self
-            .held
-            .iter()
-            .filter(|segment| segment.0 < self.end && self.entry(**segment).is_available());
-        let held = u32::try_from(held.count()).expect("few segments are held");
-        self.free_count.checked_sub(held).expect("what is held counts as free")
+        if self.room.is_some() {
+            return self.count_free_of(&self.warm);
+        }
+        let available = self.free_count.checked_sub(self.count_free_of(&self.held));
+        available.expect("what is held counts as free")
     }
 
     /// Returns whether a free segment was not discarded.
@@ -91,6 +120,21 @@ impl Space {
     /// Returns the number of segments that are warm or held.
     pub(crate) fn kept_count(&self) -> usize {
         self.warm.len() + self.held.len()
+    }
+
+    /// Returns whether a segment is warm or held.
+    pub(crate) fn is_kept(&self, segment: SegmentId) -> bool {
+        self.is_warm(segment) || self.held.contains(&segment)
+    }
+
+    /// Returns whether a segment is held.
+    pub(crate) fn has_held(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Returns whether a segment from this one on is warm or held.
+    pub(crate) fn is_kept_from(&self, first: u32) -> bool {
+        self.warm.iter().chain(&self.held).any(|segment| segment.0 >= first)
     }
 
     /// Notes that the bytes of a free segment are those of an earlier use, or zeroes that were

@@ -146,6 +146,9 @@ pub(crate) struct Space {
     warm: Vec<SegmentId>,
     /// Free segments that are not handed out for a moment, which `free_count` counts.
     held: Vec<SegmentId>,
+    /// How many segments that are neither warm nor held there is room for, where that is low: then
+    /// only warm ones are handed out.
+    room: Option<u32>,
     live_bytes: u64,
     /// The sealed segments without live bytes.
     empty: BTreeSet<SegmentId>,
@@ -175,6 +178,7 @@ impl Space {
             lowest_free: 0,
             warm: Vec::new(),
             held: Vec::new(),
+            room: None,
             live_bytes: 0,
             empty: BTreeSet::new(),
             changes: 0,
@@ -279,14 +283,14 @@ impl Space {
     pub(crate) fn shrink(&mut self, segment_count: u32) {
         assert!(segment_count <= self.segment_count(), "a table shrinks to fewer segments");
         assert_eq!(self.used_from(segment_count), 0, "segments that are removed are free");
-        assert_eq!(self.kept_count(), 0, "segments that are removed are neither warm nor held");
+        assert!(!self.is_kept_from(segment_count), "segments that are removed are not kept");
         self.segments.truncate(segment_count as usize);
         self.set_end(self.end);
         assert!(self.end <= segment_count, "no segment that was removed is handed out");
     }
 
-    /// Returns the number of free segments below the end.
-    pub(crate) fn free_count(&self) -> u32 {
+    /// Returns the number of free segments below the end, whether or not there is room for them.
+    pub(crate) fn all_free_count(&self) -> u32 {
         self.free_count
     }
 

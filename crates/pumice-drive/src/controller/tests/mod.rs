@@ -28,7 +28,7 @@
 //! * `clones`: drives that read from a snapshot of another. `sent_clones`: what is sent of them.
 //!   `flattened`: those whose snapshots need the origin.
 //! * `scrub`: finding damage in a drive in use.
-//! * `space`: drives that are full.
+//! * `space`: drives that are full. `low_room`: file systems that are.
 //! * `ageing`: drives that were used for long, with cold and partly dead data.
 //! * `joining`: frames put together while they are moved.
 //! * `tail`: a medium that fails at the end of the log.
@@ -66,6 +66,7 @@ mod holding;
 mod hostile;
 mod joining;
 mod lost;
+mod low_room;
 mod mirror;
 mod mirror_speed;
 mod model;

@@ -414,6 +414,23 @@ impl<M: Medium> Medium for Array<M> {
         self.media().iter().try_for_each(|medium| medium.reserve())
     }
 
+    /// That of the member with the least: segments of a concatenation, too, may lie there.
+    fn room(&self) -> Option<u64> {
+        self.media().iter().filter_map(|medium| medium.room()).min()
+    }
+
+    async fn preallocate(&self, segment: SegmentId) -> Result<()> {
+        if self.layout == ArrayLayout::Concat {
+            let (medium, segment) = self.place(segment)?;
+            return medium.preallocate(segment).await;
+        }
+        let targets = self.targets();
+        let preallocate = |medium: Rc<M>| async move { medium.preallocate(segment).await };
+        let results = self.on_each(&targets, preallocate).await;
+        let mut in_use = targets.iter().zip(results).filter(|(target, _)| self.is_used(target));
+        in_use.find_map(|(_, result)| result.err()).map_or(Ok(()), Err)
+    }
+
     fn misplaced(&self) -> Option<String> {
         self.media().iter().find_map(|medium| medium.misplaced())
     }

@@ -154,6 +154,14 @@ impl<L: Layer> Medium for L {
         self.inner().reserve()
     }
 
+    fn room(&self) -> Option<u64> {
+        self.inner().room()
+    }
+
+    fn preallocate(&self, segment: SegmentId) -> impl Future<Output = Result<()>> {
+        self.inner().preallocate(segment)
+    }
+
     fn misplaced(&self) -> Option<String> {
         self.inner().misplaced()
     }

@@ -1,0 +1,190 @@
+//! Low room: the file system below a sparse drive has little left, and others may take that.
+//!
+//! ```text
+//! free segments  = kept ones + cold ones that there is room for        what the drive goes by
+//! handed out     = kept ones                                           never one without space
+//! kept           = the reserves and [`AHEAD`] more, taken from the file system ahead of time
+//! ```
+//!
+//! A segment is kept if it has its space: it is *warm*, as those are that wait for flushes. While
+//! room is not low nothing of this happens: a segment takes its space as it is written. Once it is
+//! low, the free segments that there is no room for do not count, so that all that is done when few
+//! are free is done in time: garbage collection, checkpoints, waiting, the refusal of writes. What
+//! was let through has its space, and so have trims and what gives back space.
+
+use super::super::log::Tail;
+use super::warm::FreeWork;
+use super::{Core, Purpose, Wakes};
+use crate::base::SegmentId;
+use crate::format::Stream;
+
+/// Segments that are kept beside the reserves: one for each stream to continue in.
+const AHEAD: u32 = 3;
+const _: () = assert!(AHEAD as usize == Stream::COUNT, "one for each stream");
+
+/// Room is low when, beside what the drive keeps, less than this is left: what others may fill
+/// before it is looked at again, a second later.
+const SUDDEN_BYTES: u64 = 1 << 30;
+
+/// Segments that are tried once room is low, though there is room for none: they may have space
+/// from before. And how many in each second after that.
+const TRIES: u32 = 256;
+const TRIES_PER_TICK: u32 = 4;
+
+/// What is known of the room.
+#[derive(Debug, Default)]
+pub(crate) struct LowRoom {
+    /// Bytes that are left; `None` if they cannot run out.
+    left_bytes: Option<u64>,
+    is_low: bool,
+    /// Open segments to look at, of which some bytes may have no space.
+    open: Vec<SegmentId>,
+    /// No free segment below this one is tried until the next look.
+    from: u32,
+    /// How many more may be tried in vain.
+    tries: u32,
+}
+
+impl Core {
+    /// Notes what is left where the medium takes its space from, which was looked at just now;
+    /// `None` if that cannot run out.
+    pub(crate) fn note_room(&mut self, left_bytes: Option<u64>) {
+        self.room.left_bytes = left_bytes;
+        self.look_at_room();
+    }
+
+    /// Looks, once a second, whether room is low, and lets what failed be tried again.
+    pub(crate) fn room_tick(&mut self, left_bytes: Option<u64>) {
+        self.room.from = 0;
+        self.room.tries = self.room.tries.max(TRIES_PER_TICK);
+        self.note_room(left_bytes);
+        if self.room.is_low {
+            self.room.open = self.open_segments();
+            self.wake(Wakes::WARMER);
+        }
+    }
+
+    /// Returns whether room is low.
+    pub(crate) fn has_low_room(&self) -> bool {
+        self.room.is_low
+    }
+
+    /// Returns the bytes that are left, if room is low.
+    pub(crate) fn low_room(&self) -> Option<u64> {
+        self.room.left_bytes.filter(|_| self.room.is_low)
+    }
+
+    /// Returns what makes a full drive take writes again, beside trims.
+    pub(crate) fn makes_room(&self) -> &'static str {
+        if self.room.is_low {
+            "free space on the file system that holds it"
+        } else {
+            "extend it with `pumice resize --capacity`"
+        }
+    }
+
+    /// Notes that a segment is opened, which takes its space as it is written unless it is kept.
+    pub(super) fn takes_room(&mut self, segment: SegmentId) {
+        if self.room.is_low {
+            self.wake(Wakes::WARMER);
+        } else if let Some(left) = self.room.left_bytes
+            && !self.space.is_warm(segment)
+        {
+            self.room.left_bytes = Some(left.saturating_sub(self.superblock.segment_bytes.into()));
+            self.look_at_room();
+        }
+    }
+
+    fn look_at_room(&mut self) {
+        let segment_bytes = u64::from(self.superblock.segment_bytes);
+        let kept_bytes = u64::from(self.wanted_kept() + AHEAD) * segment_bytes;
+        let left = self.room.left_bytes;
+        let was_low = self.room.is_low;
+        self.room.is_low = left.is_some_and(|left| left < SUDDEN_BYTES + kept_bytes);
+        if self.room.is_low && !was_low {
+            self.room.tries = TRIES;
+            self.room.open = self.open_segments();
+        }
+        let for_cold = left.map(|left| u32::try_from(left / segment_bytes).unwrap_or(u32::MAX));
+        self.space.set_room(for_cold.filter(|_| self.room.is_low));
+        if self.room.is_low != was_low {
+            tracing::info!(
+                drive = %self.superblock.uuid,
+                left_bytes = left,
+                "room on the file system that holds the drive is {}",
+                if self.room.is_low { "low: the drive goes by it" } else { "no longer low" }
+            );
+            self.wake(Wakes::WARMER);
+        }
+        if self.room.is_low || was_low {
+            self.space_was_freed();
+            self.wake(Wakes::PROGRESS);
+            if self.collection_is_wanted() {
+                self.wake(Wakes::COLLECTOR);
+            }
+        }
+    }
+
+    fn open_segments(&self) -> Vec<SegmentId> {
+        let tails = Stream::ALL.into_iter().filter_map(|stream| self.log.tail(stream));
+        tails.map(|Tail { segment, .. }| segment).collect()
+    }
+
+    /// Returns the free segments to keep.
+    fn wanted_kept(&self) -> u32 {
+        self.reserved_segments(Purpose::Data) + AHEAD
+    }
+
+    /// Returns whether the space of a segment that is freed now is kept.
+    pub(crate) fn keeps_space(&self, segment: SegmentId) -> bool {
+        let highest = self.space.warm().iter().max();
+        let is_wanted = || {
+            // Without discards it has its space in any case.
+            !self.settings.gives_back.empty
+                || self.space.kept_count() < self.wanted_kept() as usize
+                || highest.is_some_and(|&highest| segment < highest)
+        };
+        let may_be = segment.0 < self.space.end() && !self.space.is_bad(segment);
+        self.room.is_low && may_be && is_wanted()
+    }
+
+    /// Returns what is to be done with a segment while room is low.
+    pub(super) fn low_room_work(&self) -> Option<FreeWork> {
+        let end = self.space.end();
+        let warm = self.space.warm();
+        let is_too_many =
+            self.settings.gives_back.empty && warm.len() > self.wanted_kept() as usize;
+        let highest = warm.iter().copied().max();
+        if let Some(segment) = highest.filter(|segment| is_too_many || segment.0 >= end) {
+            return Some(FreeWork::Discard(segment));
+        }
+        if self.must_end() || self.room.tries == 0 {
+            return None;
+        }
+        if let Some(&segment) = self.room.open.last() {
+            return Some(FreeWork::TakeRest(segment));
+        }
+        if self.log.is_medium_full() || self.space.kept_count() >= self.wanted_kept() as usize {
+            return None;
+        }
+        let mut free = self.space.all_free().filter(|&segment| !self.space.is_kept(segment));
+        free.find(|segment| segment.0 >= self.room.from).map(FreeWork::Take)
+    }
+
+    /// Notes whether the space of a segment could be taken.
+    pub(crate) fn space_was_taken(&mut self, work: FreeWork, is_taken: bool) {
+        let room = &mut self.room;
+        match work {
+            FreeWork::TakeRest(segment) => room.open.retain(|&open| open != segment),
+            FreeWork::Take(segment) => room.from = segment.0 + 1,
+            _ => {}
+        }
+        if !is_taken {
+            room.tries = room.tries.saturating_sub(1);
+        }
+        if room.tries == 0 {
+            // Whatever the file system says.
+            self.note_room(Some(0));
+        }
+    }
+}

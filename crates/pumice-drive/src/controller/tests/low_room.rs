@@ -1,0 +1,126 @@
+//! Goal: a drive on a file system that is full, or nearly so, goes by the space there is as it goes
+//! by its capacity: dead space is used again before a write is refused, trims and what gives back
+//! space go on, and nothing that was let through waits for space. Method: a medium whose room
+//! others take and give back, compared with an array.
+
+use rand::RngExt;
+
+use super::*;
+use crate::base::seed::random;
+
+const SIZE: u64 = 64 << 20;
+const LIVE: usize = 16 << 20;
+const ROOM: u64 = 64 << 20;
+
+/// A drive of 64 MiB and more, with 64 MiB of room.
+fn world() -> World {
+    let world = World::new(small(SIZE, 48));
+    world.memory.set_room(Some(ROOM));
+    world
+}
+
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    payload::noise(&mut random(seed), len)
+}
+
+/// What is overwritten, flushed and not, is written where dead data was.
+#[test]
+fn dead_space_is_used_again_before_the_host_is_full() {
+    let world = world();
+    let drive = world.open();
+    let mut plain = vec![0; LIVE];
+    let mut random = random(1);
+    for round in 0..400_u64 {
+        let at = random.random_range(0..16) << 20;
+        let data = noise(round, 1 << 20);
+        world.write(&drive, at as u64, &data).unwrap();
+        plain[at..][..1 << 20].copy_from_slice(&data);
+        if round % 16 == 0 {
+            world.run(drive.flush()).unwrap();
+        }
+    }
+    assert_eq!(world.memory.refused_appends(), 0);
+    assert!(world.read(&drive, 0, LIVE).unwrap() == plain);
+    assert_accounting(&drive);
+    let drive = world.reopen(drive);
+    assert!(world.read(&drive, 0, LIVE).unwrap() == plain);
+    world.close(drive);
+    assert_eq!(world.check().problems, []);
+}
+
+/// Others take what is left. Writes are refused, and after a trim they are not; what gives back
+/// space goes on, also after an opening.
+#[test]
+fn a_host_that_others_fill_does_not_wedge_a_drive() {
+    for is_reopened in [false, true] {
+        let world = world();
+        let mut drive = world.open();
+        let mut plain = noise(1, LIVE);
+        world.write(&drive, 0, &plain).unwrap();
+        world.run(drive.flush()).unwrap();
+        // A second, in which the drive sees that room is low.
+        world.run(world.runtime.sleep_ns(2_500_000_000));
+        world.memory.set_room(Some(0));
+        world.memory.besiege_room();
+        let mut refused = 0;
+        for round in 0..200_u64 {
+            let at = (round % 16) as usize * (1 << 20);
+            let data = noise(100 + round, 1 << 20);
+            match world.write(&drive, at as u64, &data) {
+                Ok(()) => plain[at..][..1 << 20].copy_from_slice(&data),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::NoSpace);
+                    refused += 1;
+                }
+            }
+        }
+        assert!(refused < 100, "{refused} of 200 overwrites are refused, with dead space inside");
+        world.run(drive.flush()).unwrap();
+        assert_eq!(world.memory.refused_appends(), 0, "what was let through had its space");
+        if is_reopened {
+            drive = world.reopen(drive);
+            // At once, not when the first request waits for it.
+            assert!(drive.info().warm_bytes > 0 && drive.info().used_percent < 100.0);
+        }
+        assert!(world.read(&drive, 0, LIVE).unwrap() == plain);
+        world.run(drive.trim(0, LIVE as u64 / 2, false)).unwrap();
+        plain[..LIVE / 2].fill(0);
+        world.run(drive.flush()).unwrap();
+        world.run(world.runtime.sleep_ns(2_500_000_000));
+        let data = noise(3, 1 << 20);
+        world.write(&drive, 0, &data).unwrap();
+        plain[..1 << 20].copy_from_slice(&data);
+        world.run(drive.flush()).unwrap();
+        assert!(world.read(&drive, 0, LIVE).unwrap() == plain);
+        world.run(drive.compact(10)).unwrap();
+        assert_accounting(&drive);
+        world.close(drive);
+        assert_eq!(world.check().problems, []);
+    }
+}
+
+/// Room was plenty when the segments were opened to which streams are appended.
+#[test]
+fn what_is_left_of_open_segments_gets_its_space_when_room_gets_low() {
+    let world = World::new(small(SIZE, 48));
+    world.memory.set_room(Some(8 << 30));
+    let drive = world.open();
+    let plain = noise(1, 2 << 20);
+    world.run(drive.write(0, &plain[..1 << 20], true)).unwrap();
+    assert_eq!((drive.info().low_room_bytes, drive.info().warm_bytes), (None, 0));
+    world.memory.set_room(Some(1 << 30));
+    world.run(world.runtime.sleep_ns(2_500_000_000));
+    let kept = drive.info().warm_bytes;
+    assert!(kept > 4 * u64::from(SEGMENT_BYTES), "{kept} bytes are kept");
+    assert!(drive.info().low_room_bytes.is_some_and(|left| left + kept <= 1 << 30));
+    world.memory.set_room(Some(0));
+    world.run(drive.write(1 << 20, &plain[1 << 20..], true)).unwrap();
+    assert_eq!(world.memory.refused_appends(), 0);
+    // Once room is plenty, nothing is kept.
+    world.memory.set_room(Some(8 << 30));
+    world.run(world.runtime.sleep_ns(2_500_000_000));
+    assert_eq!((drive.info().low_room_bytes, drive.info().warm_bytes), (None, 0));
+    assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
+    world.close(drive);
+    assert_eq!(world.check().problems, []);
+}
