@@ -16,7 +16,6 @@ use pumice_bench::Error;
 use pumice_bench::detect::{
     Answer, Class, Data, Detection, Settings, Strength, Sweep, Zeroes, detect,
 };
-use pumice_bench::results::environment::environment;
 use pumice_bench::target::{Access, Location};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -192,19 +191,6 @@ fn btrfs_without_compression_shows_none() {
 fn ext4_on_a_loop_device_shows_none() {
     let Some(mounted) = Mounted::new("mkfs.ext4", "rw") else { return };
     assert_shows_none(&found(&mounted.location()));
-}
-
-#[test]
-fn the_own_file_system_shows_none() {
-    let folder = tempfile::Builder::new().prefix("pumice-").tempdir().expect("temp dir");
-    let facts = environment(Some(folder.path()));
-    let kind = facts.iter().find(|(name, _)| name == "file system");
-    let Some((_, kind)) = kind.filter(|(_, kind)| kind.starts_with("ext4")) else {
-        println!("skipped: files for a while are not on ext4 here: {kind:?}");
-        return;
-    };
-    println!("{kind}");
-    assert_shows_none(&found(&Location::Folder(folder.path().to_owned())));
 }
 
 #[test]
