@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::super::core::{Core, GivesBack, Settings};
 use super::super::log::buffers::Buffers;
-use super::super::log::walk::WalkEnd;
+use super::super::log::walk::{Completed, WalkEnd};
 use super::super::log::{BUFFER_COUNT, LogEnd, Tail, WRITERS};
 use super::super::maintenance::check_kind;
 use super::super::options::OpenOptions;
@@ -169,13 +169,15 @@ impl Drive {
     ) -> Result<Self> {
         let StoredSuperblock { mut superblock, mut slot } = stored;
         let was_clean = superblock.clean;
-        let WalkEnd { end, epoch, totals, cut, unreadable, unproven } = recovered.walk_end;
+        let WalkEnd { end, epoch, totals, cut, unreadable, unproven, completed } =
+            recovered.walk_end;
         let buffers = if options.read_only { 0 } else { BUFFER_COUNT };
         let mut core = recovered.core;
         if !options.read_only {
+            let written = write_completed(&*medium, completed).await;
             make_equal(&*medium, superblock.segment_bytes, &unproven).await?;
             superblock.is_array = medium.array().is_some();
-            for segment in settle_tail(&*medium, &end, &unreadable).await? {
+            for segment in settle_tail(&*medium, &end, &unreadable, written).await? {
                 core.note_bad_segment(segment, &mut superblock);
             }
             // If the newest superblock was lost, the log knows of a later epoch than the other.
@@ -347,11 +349,33 @@ async fn settle_tail(
     medium: &dyn AnyMedium,
     end: &LogEnd,
     unreadable: &[(SegmentId, u32)],
+    mut written: Vec<(SegmentId, u32, bool)>,
 ) -> Result<BTreeSet<SegmentId>> {
-    let written = rewrite_unreadable(medium, end, unreadable).await;
+    written.extend(rewrite_unreadable(medium, end, unreadable).await);
     // What was found must be durable before anything calls it so.
     medium.sync().await?;
     Ok(still_unreadable(medium, written).await)
+}
+
+/// Writes what was restored at the end of the log. Returns the places, and whether that succeeded;
+/// until it does, parity restores it again.
+async fn write_completed(
+    medium: &dyn AnyMedium,
+    completed: Vec<Completed>,
+) -> Vec<(SegmentId, u32, bool)> {
+    let mut written = Vec::new();
+    for Completed { segment, offset, pages } in completed {
+        let mut buffer = AlignedBuffer::zeroed(pages.len());
+        buffer.copy_from_slice(&pages);
+        let result = medium.append(segment, offset, Arc::new(buffer)).await;
+        written.push((segment, offset, is_not_refused(result)));
+    }
+    written
+}
+
+/// Returns whether a write says nothing against its place: a full file system does not.
+fn is_not_refused(written: Result<()>) -> bool {
+    !written.is_err_and(|error| error.kind() == ErrorKind::Medium)
 }
 
 /// Overwrites with zeroes what cannot be read where streams continue: a device then replaces the
@@ -369,9 +393,7 @@ async fn rewrite_unreadable(
         }
         let zeroes = Arc::new(AlignedBuffer::zeroed(BATCH_ALIGNMENT));
         let result = medium.append(segment, offset, zeroes).await;
-        // A full file system says nothing about the place.
-        let is_written = !result.is_err_and(|error| error.kind() == ErrorKind::Medium);
-        written.push((segment, offset, is_written));
+        written.push((segment, offset, is_not_refused(result)));
     }
     written
 }

@@ -123,6 +123,8 @@ pub(crate) struct Append {
     /// Pages of parity.
     parity: usize,
     bytes: Vec<u8>,
+    /// The pages that were restored.
+    restored: Range<usize>,
 }
 
 impl Append {
@@ -164,7 +166,7 @@ impl Append {
         let append_bytes = batch - from + batch_bytes(&header);
         let bytes = window.read(segment, from, append_bytes).await.to_vec();
         let parity = usize::from(header.parity_pages);
-        Some(Self { from, batch, parity, bytes })
+        Some(Self { from, batch, parity, bytes, restored: 0..0 })
     }
 
     /// Returns whether the parity matches all other pages.
@@ -176,6 +178,18 @@ impl Append {
     pub(crate) fn part(&self, offset: u32, len: u32) -> Option<&[u8]> {
         let at = offset.checked_sub(self.from)? as usize;
         self.bytes.get(at..)?.get(..len as usize)
+    }
+
+    /// Returns where it begins in its segment, and all bytes.
+    pub(crate) fn all(&self) -> (u32, &[u8]) {
+        (self.from, &self.bytes)
+    }
+
+    /// Returns the pages that were restored, with their offset in the segment.
+    pub(crate) fn restored(&self) -> (u32, &[u8]) {
+        let Range { start, end } = self.restored;
+        let pages = self.bytes.get(start * PAGE..end * PAGE).unwrap_or_default();
+        (self.from + len_u32(start * PAGE), pages)
     }
 
     /// Returns the bytes of the batch, and nothing else.
@@ -217,6 +231,7 @@ impl Append {
                 }
                 self.apply(run.clone(), &groups);
                 if is_right(self) {
+                    self.restored = run;
                     return true;
                 }
                 self.apply(run, &groups);

@@ -15,6 +15,10 @@
 //! returned in their place. Otherwise the walk fails. What was found beyond the end is counted in
 //! [`Cut`].
 //!
+//! **At the end, parity cannot tell** damage from what a power loss has torn, and need not: either
+//! way a batch that it restores as a whole is what the host wrote last. It is taken, and recovery
+//! writes it again ([`WalkEnd::completed`]).
+//!
 //! Only reads. Bytes from the medium are never trusted: every length is checked before use.
 
 use std::collections::VecDeque;
@@ -25,9 +29,10 @@ use super::records::{Body, body_state, check_possible, records};
 use super::window::Window;
 use super::{FIRST_BATCH_OFFSET, LogEnd, SEQ_END, Tail, Totals, UNIT, batch_bytes};
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
+use crate::crypt::Cipher;
 use crate::format::{
-    BATCH_ALIGNMENT, BATCH_HEADER_BYTES, BatchHeader, Detour, Record, Root, SegmentHeader, Stream,
-    Superblock, chain_start,
+    BATCH_ALIGNMENT, BATCH_HEADER_BYTES, BatchHeader, Detour, Record, RecordAddress, Root,
+    SegmentHeader, Stream, Superblock, chain_start,
 };
 use crate::media::{AnyMedium, CopyId};
 
@@ -39,6 +44,10 @@ const SEGMENTS_PROBED: usize = 16;
 /// in units of 4 KiB and of the medium's sectors. A wrong bit or an error of the transfer rarely
 /// comes twice.
 const READINGS: usize = 3;
+
+/// Bytes beyond the end of a stream in which records are searched that show that a batch was there,
+/// whose header is torn or damaged: no frame is longer.
+const REMAINS_BYTES: u32 = 512 << 10;
 
 /// Bytes beyond the end of the log that may be unreadable. A power loss leaves some sectors of what
 /// was being written; more than one batch of them is a medium that fails (arbitrary beyond that).
@@ -71,6 +80,19 @@ pub(crate) struct WalkEnd {
     /// On a medium with several copies, the batches that some of them may lack: those that are not
     /// known to have been durable.
     pub(crate) unproven: Vec<Unproven>,
+    /// What was restored of batches that are not known to have been durable: recovery writes it.
+    pub(crate) completed: Vec<Completed>,
+}
+
+/// Pages of a batch at the end of the log that were restored from its parity.
+#[derive(Clone, Debug)]
+pub(crate) struct Completed {
+    /// Their segment.
+    pub(crate) segment: SegmentId,
+    /// Their offset there.
+    pub(crate) offset: u32,
+    /// Their bytes.
+    pub(crate) pages: Vec<u8>,
 }
 
 /// A batch that a power loss may have kept in one copy only.
@@ -128,7 +150,9 @@ struct Restored {
     /// Says that it is damaged.
     error: Error,
     /// Its bytes.
-    batch: Vec<u8>,
+    append: Append,
+    /// Whether its payloads are right, too.
+    is_whole: bool,
 }
 
 /// What was found at a position.
@@ -167,6 +191,8 @@ pub(crate) struct Walk<'a> {
     unreadable: Vec<(SegmentId, u32)>,
     /// The batch that was restored last.
     restored: Vec<u8>,
+    /// See [`WalkEnd::completed`].
+    completed: Vec<Completed>,
 }
 
 impl<'a> Walk<'a> {
@@ -199,6 +225,7 @@ impl<'a> Walk<'a> {
             cut: Cut::default(),
             unreadable: Vec::new(),
             restored: Vec::new(),
+            completed: Vec::new(),
         };
         if let Some(root) = root {
             walk.positions = ByStream(root.tails.map(|tail| {
@@ -271,20 +298,39 @@ impl<'a> Walk<'a> {
         self.set_reading(0, &copies);
         let next_seq = SeqNo(self.seq.0 + 1);
         if !self.was_durable(next_seq, lowest_empty).await? {
-            return Ok(None);
+            return self.complete().await;
         }
         match (self.restore_latest().await, damaged) {
             // A torn batch of a lost life could be completed, too.
             (Some(restored), Some(next)) if next.header.epoch > restored.next.header.epoch => {
                 self.salvage(next).await.map(Some)
             }
-            (Some(Restored { next, error, batch }), _) => {
-                self.restored = batch;
+            (Some(Restored { next, error, append, .. }), _) => {
+                self.restored = append.into_batch();
                 self.enter(next, Some(error)).map(Some)
             }
             (None, Some(next)) => self.salvage(next).await.map(Some),
             (None, None) => Err(self.missing(next_seq, unreadable)),
         }
+    }
+
+    /// Returns the next batch, which is not known to have been durable, if its parity restores all
+    /// of it.
+    async fn complete(&mut self) -> Result<Option<Batch<'_>>> {
+        if self.is_closed() {
+            return Ok(None);
+        }
+        let restored = self.restore_latest().await.filter(|restored| restored.is_whole);
+        let Some(Restored { next, error, append, .. }) = restored else { return Ok(None) };
+        // Each of several copies may lack other pages.
+        let is_one = self.medium.copies().len() <= 1;
+        let (offset, pages) = if is_one { append.restored() } else { append.all() };
+        if !pages.is_empty() {
+            let (segment, pages) = (next.header.segment, pages.to_vec());
+            self.completed.push(Completed { segment, offset, pages });
+        }
+        self.restored = append.into_batch();
+        self.enter(next, Some(error)).map(Some)
     }
 
     /// Restores the next batch from its parity; of two, the one of the later opening, which found
@@ -355,8 +401,7 @@ impl<'a> Walk<'a> {
             && header.uuid == self.superblock.uuid
     }
 
-    /// Restores the next batch from its parity, if it has some and is the one that is damaged. It
-    /// must be known to have been durable: a torn one is not to be completed.
+    /// Restores the next batch from its parity, if it has some and is the one that is damaged.
     /// The error says that it is damaged.
     async fn restore(&self, stream: Stream) -> Option<Restored> {
         let Position { segment, generation, used } = self.positions[stream]?;
@@ -397,19 +442,18 @@ impl<'a> Walk<'a> {
         if !append.restore(0..u32::MAX, &mut |append| is_whole(append)) {
             append.restore(0..u32::MAX, &mut |append| is_known(append));
         }
-        let (header, checksum) = match state(&append)? {
+        let (header, checksum, is_whole) = match state(&append)? {
             (_, _, Body::Foreign) => return None,
-            (header, checksum, Body::Whole | Body::WrongPayload) => (header, checksum),
+            (header, checksum, body) => (header, checksum, matches!(body, Body::Whole)),
         };
         let enters = if used == 0 { Some(is_entered(&append, header.generation)?) } else { None };
         let what = "a batch is damaged, and was restored from parity: `pumice scrub` writes what \
                     is live of it again";
         let error = Error::new(ErrorKind::Corrupt, what);
         let error = error.in_segment(segment).at_offset(offset.into());
-        let batch = append.into_batch();
         let (copy, is_restored) = (None, true);
         let next = Next { stream, offset, header, checksum, enters, is_restored, copy };
-        (!self.is_another(&next)).then_some(Restored { next, error, batch })
+        (!self.is_another(&next)).then_some(Restored { next, error, append, is_whole })
     }
 
     /// Continues with a batch whose record headers are right, and not all of its payloads.
@@ -458,7 +502,8 @@ impl<'a> Walk<'a> {
         let unreadable = self.unreadable.clone();
         let unproven = self.unproven.iter().copied().collect();
         let (epoch, totals, cut) = (self.epoch, self.totals, self.cut);
-        WalkEnd { end, epoch, totals, cut, unreadable, unproven }
+        let completed = self.completed.clone();
+        WalkEnd { end, epoch, totals, cut, unreadable, unproven, completed }
     }
 
     /// Returns whether a stream's next batch continues the log.
@@ -625,10 +670,20 @@ impl<'a> Walk<'a> {
             }
         }
         let end = self.superblock.segment_bytes;
-        for offset in (at.used.max(first)..end).step_by(BATCH_ALIGNMENT) {
+        let from = at.used.max(first);
+        let counted = self.cut.batches;
+        let mut remains = 0;
+        for offset in (from..end).step_by(BATCH_ALIGNMENT) {
             let page = self.page(at.segment, offset).await?;
             let decoded = BatchHeader::decode_with(page, cipher);
-            let Ok((header, _)) = decoded else { continue };
+            let Ok((header, _)) = decoded else {
+                let place = |generation| RecordAddress { generation, segment: at.segment, offset };
+                let place = at.generation.map(place).filter(|_| offset - from < REMAINS_BYTES);
+                if place.is_some_and(|place| holds_record(page, place, cipher)) {
+                    remains += BATCH_ALIGNMENT as u64;
+                }
+                continue;
+            };
             let is_here = header.uuid == uuid
                 && at.generation.is_none_or(|generation| generation == header.generation)
                 && header.segment == at.segment
@@ -641,6 +696,11 @@ impl<'a> Walk<'a> {
                 self.cut.batches += 1;
                 self.cut.bytes += header.batch_bytes();
             }
+        }
+        if self.cut.batches == counted && remains > 0 {
+            // The header is what is torn or damaged.
+            self.cut.batches += 1;
+            self.cut.bytes += remains;
         }
         Ok(false)
     }
@@ -666,4 +726,15 @@ impl<'a> Walk<'a> {
         }
         Ok(window.held(offset, UNIT))
     }
+}
+
+/// Returns whether a record header of a segment's present use lies in a page of it, at `place`.
+fn holds_record(page: &[u8], place: RecordAddress, cipher: &Cipher) -> bool {
+    let is_record = |(offset, bytes): (u32, &[u8])| {
+        let place = RecordAddress { offset, ..place };
+        Record::decode_with(bytes, place, cipher).is_ok()
+    };
+    let is_zero = page.iter().all(|&byte| byte == 0);
+    let starts = (0..page.len()).filter_map(|start| page.get(start..));
+    !is_zero && (place.offset..).zip(starts).any(is_record)
 }

@@ -222,6 +222,7 @@ pub(crate) async fn restore(
         cut: Cut::default(),
         unreadable: Vec::new(),
         unproven: Vec::new(),
+        completed: Vec::new(),
     };
     let problems = reader.take_restored();
     Ok(Recovered { core, walk_end, batches: 0, problems })

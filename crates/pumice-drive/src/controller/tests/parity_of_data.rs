@@ -8,8 +8,9 @@ use crate::base::seed::random;
 const SIZE: u64 = 4 << 20;
 
 /// A drive that was killed: a long batch of frames that compress, one of frames that do not, both
-/// flushed; and what the disk holds.
-fn killed() -> (World, Vec<u8>) {
+/// flushed; and what the disk holds. If it `vouches`, a short batch follows, which says that they
+/// were durable.
+fn killed(vouches: bool) -> (World, Vec<u8>) {
     let world = World::new(small(SIZE, 6));
     let drive = world.open();
     let mut random = random(1);
@@ -24,9 +25,10 @@ fn killed() -> (World, Vec<u8>) {
         }
         world.run(drive.flush()).unwrap();
     }
-    // It vouches for what precedes it.
-    world.run(drive.write(SIZE - BLOCK, &plain[..BLOCK_BYTES], true)).unwrap();
-    plain.copy_within(..BLOCK_BYTES, (SIZE - BLOCK) as usize);
+    if vouches {
+        world.run(drive.write(SIZE - BLOCK, &plain[..BLOCK_BYTES], true)).unwrap();
+        plain.copy_within(..BLOCK_BYTES, (SIZE - BLOCK) as usize);
+    }
     world.kill(drive);
     (world, plain)
 }
@@ -49,7 +51,7 @@ fn assert_whole(drive: &Drive, world: &World, plain: &[u8], when: &str) {
 
 #[test]
 fn any_page_of_a_long_batch_may_be_damaged() {
-    let (world, plain) = killed();
+    let (world, plain) = killed(true);
     for page in 0..end(&world) / 4096 {
         for offset in [0, 30, 2000, 4095] {
             let copy = world.copy();
@@ -63,9 +65,34 @@ fn any_page_of_a_long_batch_may_be_damaged() {
     }
 }
 
+/// In the moment after a flush nothing says yet that it was durable.
+#[test]
+fn any_page_of_the_last_batch_may_be_damaged() {
+    let (world, plain) = killed(false);
+    let last = super::damage::batches(&world, 0).pop().unwrap();
+    let first = last.offset / 4096;
+    for page in first..end(&world) / 4096 {
+        for offset in [0, 40, 2000] {
+            let copy = world.copy();
+            copy.flip(0, page * 4096 + offset);
+            let when = format!("page {page} + {offset}");
+            let drive = copy.open();
+            assert_whole(&drive, &copy, &plain, &when);
+            // The opening has written it again, and calls it durable.
+            copy.run(drive.layers().crash()).unwrap();
+            copy.kill(drive);
+            let drive = copy.open();
+            assert_eq!(drive.info().operations.cut_batches, 0, "{when}");
+            assert_whole(&drive, &copy, &plain, &when);
+            copy.close(drive);
+            assert_eq!(copy.check().problems, [], "{when}");
+        }
+    }
+}
+
 #[test]
 fn any_page_of_a_long_batch_may_be_unreadable() {
-    let (world, plain) = killed();
+    let (world, plain) = killed(true);
     for page in 0..end(&world) / 4096 {
         let copy = world.copy();
         let range = page * 4096..(page + 1) * 4096;
@@ -84,7 +111,7 @@ fn any_page_of_a_long_batch_may_be_unreadable() {
 /// Reading a whole batch beside bad sectors can take seconds, and a host repeats what has failed.
 #[test]
 fn what_cannot_be_restored_is_not_tried_again_at_once() {
-    let (world, plain) = killed();
+    let (world, plain) = killed(true);
     let drive = world.open();
     world.ruin_parity(0);
     world.flip(0, 10 * 4096 + 1000);
@@ -104,7 +131,7 @@ fn what_cannot_be_restored_is_not_tried_again_at_once() {
 
 #[test]
 fn a_scrub_writes_restored_frames_elsewhere() {
-    let (world, plain) = killed();
+    let (world, plain) = killed(true);
     for page in 1..end(&world) / 4096 {
         let copy = world.copy();
         let drive = copy.reopen(copy.open_without_collector());
@@ -121,7 +148,7 @@ fn a_scrub_writes_restored_frames_elsewhere() {
 
 #[test]
 fn garbage_collection_moves_restored_frames() {
-    let (world, plain) = killed();
+    let (world, plain) = killed(true);
     for page in 1..end(&world) / 4096 {
         let copy = world.copy();
         let drive = copy.reopen(copy.open_without_collector());
@@ -137,7 +164,7 @@ fn garbage_collection_moves_restored_frames() {
 /// A frame whose content is lost stays listed, and keeps nothing beside it from being repaired.
 #[test]
 fn a_scrub_repairs_a_batch_that_holds_a_lost_frame() {
-    let (world, plain) = killed();
+    let (world, plain) = killed(true);
     let drive = world.reopen(world.open_without_collector());
     world.flip_for_good(0, 10 * 4096 + 1000);
     world.run(drive.empty_victim(SegmentId(0))).unwrap();

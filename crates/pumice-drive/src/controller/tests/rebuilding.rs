@@ -221,7 +221,7 @@ fn power_loss_in_a_rebuild_leaves_no_target_that_looks_whole() {
         let limit_ns = match round {
             0 => u64::MAX / 2,
             // About the time at which it ends.
-            late if late % 3 == 0 => took_ns / 4 * 3 + random.random_range(0..took_ns / 2),
+            late if late % 3 == 0 => took_ns / 4 * 3 + random.random_range(0..took_ns),
             _ => random.random_range(0..took_ns),
         };
         target.run(async {
@@ -540,7 +540,7 @@ fn a_segment_that_only_a_lost_life_used_is_not_taken() {
     drive.with_core(|core| core.seal(Stream::Host));
     world.run(world.runtime.sleep_ns(1_000_000));
     world.kill(drive);
-    world.flip(first.0, damage::batches(&world, first.0)[end].offset + 30);
+    world.flip_for_good(first.0, damage::batches(&world, first.0)[end].offset + 30);
     let drive = world.open();
     assert!(world.read(&drive, 20 << 20, BLOCK_BYTES).unwrap() == noise(2, BLOCK_BYTES));
     world.run(world.runtime.sleep_ns(100_000_000_000));

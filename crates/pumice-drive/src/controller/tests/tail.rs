@@ -121,11 +121,41 @@ fn an_idle_drive_writes_one_batch_and_no_more() {
     assert_eq!(world.check().problems, []);
 }
 
+/// What parity restores of the last batch is what the host wrote last, torn or damaged.
+#[test]
+fn a_last_batch_of_which_a_page_cannot_be_read_is_completed() {
+    for heals in [true, false] {
+        for part in [0..512, 4096..4608, 65_536..69_632] {
+            let (world, [_, new], (segment, offset, _)) = overwritten(true, 0);
+            let range = offset + part.start..offset + part.end;
+            let region = Region::Segment(SegmentId(segment));
+            let bad = BadRange { heals, ..BadRange::unreadable(region, range) };
+            let (_, opened) = open_with(&world, std::slice::from_ref(&bad), read_only());
+            let drive = opened.unwrap();
+            assert!(world.read(&drive, 0, new.len()).unwrap() == new, "{part:?}");
+            assert_eq!(drive.info().operations.cut_batches, 0);
+            world.kill(drive);
+            let (medium, opened) = open_with(&world, &[bad], OpenOptions::default());
+            let drive = opened.unwrap();
+            world.run(drive.write(1 << 20, &new, true)).unwrap();
+            world.kill(drive);
+            let bad = medium.bad_ranges();
+            assert_eq!(bad.is_empty(), heals, "{part:?}");
+            let (_, opened) = open_with(&world, &bad, OpenOptions::default());
+            let drive = opened.unwrap();
+            for offset in [0, 1 << 20] {
+                assert!(world.read(&drive, offset, new.len()).unwrap() == new, "{part:?}");
+            }
+            world.kill(drive);
+        }
+    }
+}
+
 /// The sectors whose write a power loss interrupted read as an error until they are written.
 #[test]
 fn a_torn_tail_that_cannot_be_read_is_cut() {
     for heals in [true, false] {
-        for part in [0..512, 4096..4608, 0..69_632] {
+        for part in [0..8192, 4096..12_288, 0..69_632] {
             let (world, [old, _], (segment, offset, _)) = overwritten(false, 0);
             let range = offset + part.start..offset + part.end;
             let region = Region::Segment(SegmentId(segment));
@@ -136,8 +166,8 @@ fn a_torn_tail_that_cannot_be_read_is_cut() {
             let cut = drive.info().operations;
             let unreadable_bytes = u64::from(part.end.div_ceil(4096) - part.start / 4096) * 4096;
             assert_eq!(cut.cut_unreadable_bytes, unreadable_bytes);
-            // With its first sector goes the header.
-            assert_eq!(cut.cut_batches, u64::from(part.start > 0));
+            // Record headers show it, too.
+            assert_eq!(cut.cut_batches, u64::from(part.end < 69_632));
             world.kill(drive);
             let (medium, opened) = open_with(&world, &[bad], OpenOptions::default());
             let drive = opened.unwrap();
