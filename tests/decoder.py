@@ -343,7 +343,8 @@ class Drive:
         self.tables = {}  # entries of independent blocks, by segment, offset, first block
         self.verified = set()  # segment and offset of records whose payload was in the log
         self.number = None  # of the snapshot
-        self.counts = {"batches": 0, "damaged_batches": 0, "moved_blocks": 0, "ignored_blocks": 0}
+        self.counts = {"batches": 0, "damaged_batches": 0, "moved_blocks": 0, "ignored_blocks": 0,
+                       "echoes": 0}
         if origin_of is not None:
             if self.superblock.uuid != origin_of.origin_drive:
                 raise Damage(f"{path} is not the origin of the clone")
@@ -910,9 +911,31 @@ class Drive:
         if at != header.record_bytes or chained != header.records_checksum:
             return None, f"batch {header.seq}: wrong records checksum"
         # This decoder does not restore anything from the parity.
-        if any(body[at:len(body) - BLOCK * header.parity_pages]):
-            problem = problem or f"batch {header.seq}: the padding is not zero"
+        if not self.is_padding(header, body[at:len(body) - BLOCK * header.parity_pages]):
+            problem = problem or f"batch {header.seq}: the padding is neither zero nor an echo"
         return records, problem
+
+    def is_padding(self, header, padding):
+        """Returns whether a batch's padding is zero, or an echo and zeroes."""
+        if not any(padding):
+            return True
+        if len(padding) < HEADER:
+            return False
+        before = BatchHeader.read(padding)
+        if (not self.batch_is_whole(before, padding[:HEADER]) or before.seq + 1 != header.seq
+                or before.header_checksum != header.previous_checksum or before.parity_pages):
+            return False
+        at, place = HEADER, before.offset + HEADER
+        for _ in range(before.record_count):
+            longest = padding[at:at + RECORD + 64 * SOURCE]
+            data, damage = shown(self.ring, longest, before.generation, before.segment, place)
+            if damage:
+                return False
+            record = RecordHeader.read(data)
+            headers = RECORD + SOURCE * record.source_count
+            at, place = at + headers, place + headers + record.stored_bytes
+        self.counts["echoes"] += 1
+        return place == before.offset + HEADER + before.record_bytes and not any(padding[at:])
 
     def watermark_beyond(self):
         """Returns the highest watermark of the batches beyond the end of the log.

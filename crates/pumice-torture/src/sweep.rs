@@ -1,7 +1,8 @@
 //! A sweep of damage: one sector of a drive is damaged at a random place, many times over, and what
 //! the drive then reads is judged.
 //!
-//! The drives are closed, killed after a flush, and never closed, each with three codecs. A sector
+//! The drives are closed, killed after a flush, killed after small writes that were flushed one by
+//! one, and never closed, each with three codecs. A sector
 //! that holds anything is drawn; one of its bits flips, all of its bytes become zero, or it cannot
 //! be read. Then the disk holds the right data, or reads of the blocks concerned fail, or the drive
 //! is refused and `rebuild` reads it. After a crash, the log may also end before the last flush:
@@ -34,6 +35,8 @@ const SEGMENTS: u64 = 14;
 const WRITE_BYTES: usize = 16 * BLOCK_BYTES;
 /// Writes between flushes. After the last but one, each is to a part of the disk of its own.
 const WRITES_PER_FLUSH: usize = 12;
+/// Small writes that are flushed one by one.
+const FLUSHED_WRITES: u64 = 600;
 /// Bytes read at once, so that one damaged frame is met by one read.
 const READ_BYTES: usize = 32 << 10;
 
@@ -43,6 +46,8 @@ enum Ending {
     Closed,
     /// After checkpoints.
     Killed,
+    /// The same, after small writes each of which was flushed, as databases do.
+    Flushed,
     /// Killed in its first life, before any checkpoint.
     NeverClosed,
 }
@@ -111,7 +116,7 @@ pub fn sweep(seed: u64, damages: u64, progress: &mut dyn FnMut(&SweepReport)) ->
     let zstd = Codec::Zstd { level: 1 };
     let mut bases = Vec::new();
     for (codec, recompress) in [(Codec::Lz4, None), (Codec::None, None), (zstd, Some(zstd))] {
-        for ending in [Ending::Closed, Ending::Killed, Ending::NeverClosed] {
+        for ending in [Ending::Closed, Ending::Killed, Ending::Flushed, Ending::NeverClosed] {
             let options = OpenOptions {
                 recompress,
                 checkpoint_bytes: if ending == Ending::NeverClosed { 1 << 30 } else { 4 << 20 },
@@ -176,6 +181,11 @@ impl Base {
                 base.write(&drive, &mut random, round).await.expect("a write");
                 drive.flush().await.expect("a flush");
             }
+            let flushed = if ending == Ending::Flushed { FLUSHED_WRITES } else { 0 };
+            for number in 0..flushed {
+                base.before.clone_from(&base.disk);
+                base.write_flushed(&drive, &mut random, number).await.expect("a flushed write");
+            }
             if ending == Ending::Closed {
                 drive.close().await.expect("a close");
             }
@@ -198,6 +208,21 @@ impl Base {
             drive.write(at as u64, &bytes, false).await?;
             self.disk[at..at + bytes.len()].copy_from_slice(&bytes);
         }
+        Ok(())
+    }
+
+    /// Writes a few blocks.
+    async fn write_flushed(
+        &mut self,
+        drive: &Drive,
+        random: &mut Random,
+        number: u64,
+    ) -> Result<()> {
+        let blocks = random.random_range(1..=4);
+        let at = random.random_range(0..=SIZE_BYTES / BLOCK_BYTES - blocks) * BLOCK_BYTES;
+        let bytes = data::any(random, at as u64, blocks * BLOCK_BYTES, number);
+        drive.write(at as u64, &bytes, true).await?;
+        self.disk[at..at + bytes.len()].copy_from_slice(&bytes);
         Ok(())
     }
 

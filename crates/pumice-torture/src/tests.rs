@@ -51,8 +51,8 @@ fn a_few_worlds_keep_every_promise() {
 fn one_damaged_sector_is_never_silent() {
     let report = sweep(1, 200, &mut |_| ());
     assert!(report.is_good(), "{report:#?}");
-    let SweepReport { right, unreadable, refused, .. } = report;
-    assert!(right > 150 && unreadable > 2 && refused < 10, "{report:#?}");
+    let SweepReport { right, unreadable, cut, refused, .. } = report;
+    assert!(right > 150 && unreadable > 2 && cut + refused < 3, "{report:#?}");
 }
 
 /// Of encrypted drives, the key of which hosts replace while others write, and crashes in between.

@@ -1,7 +1,7 @@
 //! The batch header: the content of one append to a segment, and its position in the log.
 //!
 //! ```text
-//! | batch header 128 | record | record | ... | zero padding to the write unit | parity |
+//! | batch header 128 | record | record | ... | padding to the write unit | parity |
 //!                    '-------------------- body: body_bytes --------------------------'
 //! ```
 //!

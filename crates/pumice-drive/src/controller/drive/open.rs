@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::super::core::{Core, GivesBack, Settings};
 use super::super::log::buffers::Buffers;
-use super::super::log::walk::{Completed, WalkEnd};
+use super::super::log::walk::{Pages, WalkEnd};
 use super::super::log::{BUFFER_COUNT, LogEnd, Tail, WRITERS};
 use super::super::maintenance::check_kind;
 use super::super::options::OpenOptions;
@@ -361,12 +361,12 @@ async fn settle_tail(
 /// until it does, parity restores it again.
 async fn write_completed(
     medium: &dyn AnyMedium,
-    completed: Vec<Completed>,
+    completed: Vec<Pages>,
 ) -> Vec<(SegmentId, u32, bool)> {
     let mut written = Vec::new();
-    for Completed { segment, offset, pages } in completed {
-        let mut buffer = AlignedBuffer::zeroed(pages.len());
-        buffer.copy_from_slice(&pages);
+    for Pages { segment, offset, bytes } in completed {
+        let mut buffer = AlignedBuffer::zeroed(bytes.len());
+        buffer.copy_from_slice(&bytes);
         let result = medium.append(segment, offset, Arc::new(buffer)).await;
         written.push((segment, offset, is_not_refused(result)));
     }

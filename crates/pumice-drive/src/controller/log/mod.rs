@@ -36,6 +36,7 @@
 pub(crate) mod buffers;
 mod by_stream;
 pub(crate) mod copies;
+mod echo;
 mod expired;
 pub(crate) mod framing;
 pub(crate) mod metadata;
@@ -212,6 +213,8 @@ pub(crate) struct Log {
     /// Batch buffers: those that are free, made or not, open and sealed.
     buffers: usize,
     chain: ChainEnd,
+    /// What the next batch repeats of the last one.
+    echo: Vec<u8>,
     written: ChainEnd,
     watermark: Watermark,
     /// Batches of the host that were sealed, and the last of them.
@@ -267,6 +270,7 @@ impl Log {
             unmade: buffers,
             buffers,
             chain,
+            echo: Vec::new(),
             written: chain,
             watermark: Watermark::new(chain, has_durable_appends),
             host_batches: 0,
@@ -496,7 +500,7 @@ impl Log {
             uuid: self.uuid,
         };
         self.confirmed = header.watermark;
-        let (place, buffer, checksum) = open.seal(header, segment_header.as_ref());
+        let (place, buffer, checksum) = open.seal(header, segment_header.as_ref(), &mut self.echo);
         let end = ChainEnd { seq, checksum };
         let progress = Progress::Waiting;
         let (is_durable, is_repeated) = (false, false);

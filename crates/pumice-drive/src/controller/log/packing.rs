@@ -74,6 +74,8 @@ pub(crate) struct OpenBatch {
     limit: usize,
     record_count: u32,
     records_checksum: u32,
+    /// Its headers, for its [echo](super::echo); more than fit into any padding are not kept.
+    headers: Vec<u8>,
     stream: Stream,
     cipher: Cipher,
 }
@@ -170,6 +172,7 @@ impl OpenBatch {
             limit,
             record_count: 0,
             records_checksum: 0,
+            headers: vec![0; BATCH_HEADER_BYTES],
             stream,
             cipher,
         }
@@ -245,7 +248,7 @@ impl OpenBatch {
         };
         record.check_invariants();
         record.encode_with(place, &[], header, cipher);
-        self.advance(record.record_bytes() as usize);
+        self.advance(record.header_bytes(), record.record_bytes() as usize);
         FramePlace {
             segment: place.segment,
             offset: place.offset,
@@ -273,7 +276,7 @@ impl OpenBatch {
         record.encode_with(place, frame.sources, header, cipher);
         let (payload, _) = rest.split_at_mut(frame.payload.len());
         payload.copy_from_slice(frame.payload);
-        self.advance(record.record_bytes() as usize);
+        self.advance(record.header_bytes(), record.record_bytes() as usize);
         FramePlace {
             segment: place.segment,
             offset: place.offset,
@@ -289,7 +292,7 @@ impl OpenBatch {
         record.check_invariants();
         let (rest, cipher) = self.rest();
         record.encode_with(place, &[], rest, cipher);
-        self.advance(record.record_bytes() as usize);
+        self.advance(record.header_bytes(), record.record_bytes() as usize);
     }
 
     /// Adds the record that names a stream's next segment. It may lie beyond the limit, in the
@@ -343,7 +346,7 @@ impl OpenBatch {
         };
         record.check_invariants();
         record.encode_with(place, &[], header, cipher);
-        self.advance(record_bytes);
+        self.advance(record.header_bytes(), record_bytes);
         let bytes = len_u32(record_bytes);
         let place = MetadataAddress { segment: place.segment, offset: place.offset, bytes };
         MetaRecord { place, payload_checksum }
@@ -360,11 +363,13 @@ impl OpenBatch {
 
     /// Ends the batch: pads it, completes `header` with what only the batch knows, puts the segment
     /// header before the first batch of a segment, and returns the batch's place, the bytes to
-    /// append there, and the checksum of the batch header. A batch without records only vouches.
+    /// append there, and the checksum of the batch header. Puts `echo`, which the batch before it
+    /// left, into the padding if it fits, and leaves its own. A batch without records only vouches.
     pub(crate) fn seal(
         mut self,
         header: BatchHeader,
         segment_header: Option<&SegmentHeader>,
+        echo: &mut Vec<u8>,
     ) -> (BatchPlace, Arc<AlignedBuffer>, u64) {
         assert_eq!(
             segment_header.is_some(),
@@ -377,7 +382,11 @@ impl OpenBatch {
         let (used, header_at) = (self.used, self.header_at);
         let records_checksum = self.records_checksum;
         let buffer = exclusive(&mut self.buffer);
-        buffer.get_mut(used..padded).expect("the padding lies in the buffer").fill(0);
+        let padding = buffer.get_mut(used..padded).expect("the padding lies in the buffer");
+        padding.fill(0);
+        if let Some(target) = padding.get_mut(..echo.len()) {
+            target.copy_from_slice(echo);
+        }
         if let Some(segment_header) = segment_header {
             segment_header.check_invariants();
             segment_header.encode_into(buffer);
@@ -395,10 +404,14 @@ impl OpenBatch {
         };
         let (_, target) = buffer.split_at_mut(header_at);
         let checksum = header.encode_with(target, &self.cipher);
+        let (encoded, _) = target.split_at(BATCH_HEADER_BYTES);
+        self.headers.splice(..BATCH_HEADER_BYTES, encoded.iter().copied());
         buffer.set_len(end);
         if parity > 0 {
             fill_parity(buffer, parity);
+            self.headers.clear();
         }
+        *echo = self.headers;
         (self.place, self.buffer, checksum)
     }
 
@@ -417,12 +430,16 @@ impl OpenBatch {
         (rest.expect("a batch is filled up to its limit, which lies in the buffer"), &self.cipher)
     }
 
-    /// Accounts for the record of `bytes` bytes that was just written.
-    fn advance(&mut self, bytes: usize) {
+    /// Accounts for the record of `bytes` bytes that was just written, of which `header_bytes` are
+    /// its header and sources.
+    fn advance(&mut self, header_bytes: u32, bytes: usize) {
         assert!(bytes >= RECORD_HEADER_BYTES, "a record has a header");
         let rest = self.buffer.get(self.used..).unwrap_or_default();
         let header = rest.first_chunk().expect("a record's header was written");
         self.records_checksum = chain_record(self.records_checksum, header);
+        if self.headers.len() < BATCH_ALIGNMENT {
+            self.headers.extend(rest.get(..header_bytes as usize).unwrap_or_default());
+        }
         self.used += bytes;
         self.record_count += 1;
         assert!(self.used <= self.limit, "a batch is filled up to its limit");

@@ -3,6 +3,7 @@
 //!
 //! Bytes from the medium are never trusted: every length is checked before use.
 
+use super::echo::is_padding_right;
 use crate::base::units::{BLOCK_BYTES, len_u32};
 use crate::base::{Error, ErrorKind, Result};
 use crate::crypt::Cipher;
@@ -116,16 +117,23 @@ pub(crate) enum Body {
     Foreign,
 }
 
+/// Returns the records of a batch and its padding; `body` is the bytes after the header. `None` if
+/// it is too short.
+pub(super) fn records_and_padding<'a>(
+    header: &BatchHeader,
+    body: &'a [u8],
+) -> Option<(&'a [u8], &'a [u8])> {
+    // Parity only helps to restore the rest.
+    let padded_bytes = body.len().checked_sub(header.parity_bytes() as usize)?;
+    body.get(..padded_bytes)?.split_at_checked(header.record_bytes as usize)
+}
+
 /// Compares a batch's body with its header: record headers, payloads, padding.
 pub(crate) fn body_state(cipher: &Cipher, header: &BatchHeader, body: &[u8]) -> Body {
-    let padded_bytes = body.len().checked_sub(header.parity_bytes() as usize);
-    // Parity only helps to restore the rest.
-    let padded = padded_bytes.and_then(|bytes| body.get(..bytes));
-    let split = padded.and_then(|padded| padded.split_at_checked(header.record_bytes as usize));
-    let Some((all, padding)) = split else { return Body::Foreign };
+    let Some((all, padding)) = records_and_padding(header, body) else { return Body::Foreign };
     let mut checksum = 0;
     let mut used = 0;
-    let mut payloads_right = padding.iter().all(|&byte| byte == 0);
+    let mut payloads_right = is_padding_right(header, padding, cipher);
     for found in records(cipher, header, body) {
         let Ok(found) = found else { return Body::Foreign };
         if let Some(expected) = found.record.payload_checksum() {

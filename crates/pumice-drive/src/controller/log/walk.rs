@@ -15,16 +15,17 @@
 //! returned in their place. Otherwise the walk fails. What was found beyond the end is counted in
 //! [`Cut`].
 //!
-//! **At the end, parity cannot tell** damage from what a power loss has torn, and need not: either
-//! way a batch that it restores as a whole is what the host wrote last. It is taken, and recovery
-//! writes it again ([`WalkEnd::completed`]).
+//! **At the end, nothing tells** damage from what a power loss has torn, and need not: either way a
+//! batch that is restored as a whole is what the host wrote last. It is taken, and recovery writes
+//! what was restored ([`WalkEnd::completed`]).
 //!
 //! Only reads. Bytes from the medium are never trusted: every length is checked before use.
+
+mod restoring;
 
 use std::collections::VecDeque;
 
 use super::by_stream::ByStream;
-use super::parity::Append;
 use super::records::{Body, body_state, check_possible, records};
 use super::window::Window;
 use super::{FIRST_BATCH_OFFSET, LogEnd, SEQ_END, Tail, Totals, UNIT, batch_bytes};
@@ -35,6 +36,7 @@ use crate::format::{
     SegmentHeader, Stream, Superblock, chain_start,
 };
 use crate::media::{AnyMedium, CopyId};
+use restoring::Restored;
 
 /// Segments searched for a proof that a missing batch was durable, beside the segments of the
 /// streams. Three would do if no segment had been freed since; arbitrary beyond that.
@@ -81,18 +83,18 @@ pub(crate) struct WalkEnd {
     /// known to have been durable.
     pub(crate) unproven: Vec<Unproven>,
     /// What was restored of batches that are not known to have been durable: recovery writes it.
-    pub(crate) completed: Vec<Completed>,
+    pub(crate) completed: Vec<Pages>,
 }
 
-/// Pages of a batch at the end of the log that were restored from its parity.
+/// Pages of a batch that were restored.
 #[derive(Clone, Debug)]
-pub(crate) struct Completed {
+pub(crate) struct Pages {
     /// Their segment.
     pub(crate) segment: SegmentId,
     /// Their offset there.
     pub(crate) offset: u32,
     /// Their bytes.
-    pub(crate) pages: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// A batch that a power loss may have kept in one copy only.
@@ -140,34 +142,33 @@ struct Next {
     checksum: u64,
     enters: Option<SegmentHeader>,
     is_restored: bool,
-    /// The copy that it was found in, if not in any.
-    copy: Option<CopyId>,
 }
 
-/// A batch that was restored from its parity.
-struct Restored {
+/// A next batch of which a payload is damaged.
+struct Damaged {
     next: Next,
-    /// Says that it is damaged.
-    error: Error,
-    /// Its bytes.
-    append: Append,
-    /// Whether its payloads are right, too.
-    is_whole: bool,
+    batch: Vec<u8>,
+}
+
+impl Damaged {
+    fn epoch(&self) -> u32 {
+        self.next.header.epoch
+    }
 }
 
 /// What was found at a position.
 enum Found {
     Batch(Next),
     /// The header continues the log and its record headers are right, but a payload is not.
-    Damaged(Next),
+    Damaged(Damaged),
     Nothing,
 }
 
 /// Returns the damaged batch that continues the log: of two, the one of the later opening, which
 /// found no end of the log at the other.
-fn later(found: Option<Next>, next: Next) -> Option<Next> {
-    let is_later = found.as_ref().is_none_or(|found| next.header.epoch > found.header.epoch);
-    if is_later { Some(next) } else { found }
+fn later(found: Option<Damaged>, damaged: Damaged) -> Option<Damaged> {
+    let is_later = found.as_ref().is_none_or(|found| damaged.epoch() > found.epoch());
+    if is_later { Some(damaged) } else { found }
 }
 
 /// A walk under way.
@@ -189,10 +190,14 @@ pub(crate) struct Walk<'a> {
     unproven: VecDeque<Unproven>,
     cut: Cut,
     unreadable: Vec<(SegmentId, u32)>,
-    /// The batch that was restored last.
+    /// The batch that was restored or salvaged last.
     restored: Vec<u8>,
     /// See [`WalkEnd::completed`].
-    completed: Vec<Completed>,
+    completed: Vec<Pages>,
+    /// Where batches have the number after the next one's.
+    after_next: Vec<(SegmentId, u32)>,
+    /// Whether they are searched, and not a proof.
+    is_searching: bool,
 }
 
 impl<'a> Walk<'a> {
@@ -226,6 +231,8 @@ impl<'a> Walk<'a> {
             unreadable: Vec::new(),
             restored: Vec::new(),
             completed: Vec::new(),
+            after_next: Vec::new(),
+            is_searching: false,
         };
         if let Some(root) = root {
             walk.positions = ByStream(root.tails.map(|tail| {
@@ -289,7 +296,7 @@ impl<'a> Walk<'a> {
             for stream in Stream::ALL {
                 match self.look(stream).await {
                     Found::Batch(next) => return self.enter(next, None).map(Some),
-                    Found::Damaged(next) => damaged = later(damaged, next),
+                    Found::Damaged(found) => damaged = later(damaged, found),
                     Found::Nothing => {}
                 }
             }
@@ -300,51 +307,26 @@ impl<'a> Walk<'a> {
         if !self.was_durable(next_seq, lowest_empty).await? {
             return self.complete().await;
         }
-        match (self.restore_latest().await, damaged) {
+        let restored = match (self.by_parity().await, damaged) {
             // A torn batch of a lost life could be completed, too.
-            (Some(restored), Some(next)) if next.header.epoch > restored.next.header.epoch => {
-                self.salvage(next).await.map(Some)
+            (Some(restored), Some(damaged)) if damaged.epoch() > restored.next.header.epoch => {
+                return self.salvage(damaged).map(Some);
             }
-            (Some(Restored { next, error, append, .. }), _) => {
-                self.restored = append.into_batch();
-                self.enter(next, Some(error)).map(Some)
+            (Some(restored), _) => Some(restored),
+            (None, Some(damaged)) => return self.salvage(damaged).map(Some),
+            (None, None) => {
+                self.is_searching = true;
+                // What was found before an error counts.
+                self.is_proven(next_seq, lowest_empty).await.ok();
+                self.is_searching = false;
+                self.by_echo().await
             }
-            (None, Some(next)) => self.salvage(next).await.map(Some),
-            (None, None) => Err(self.missing(next_seq, unreadable)),
-        }
-    }
-
-    /// Returns the next batch, which is not known to have been durable, if its parity restores all
-    /// of it.
-    async fn complete(&mut self) -> Result<Option<Batch<'_>>> {
-        if self.is_closed() {
-            return Ok(None);
-        }
-        let restored = self.restore_latest().await.filter(|restored| restored.is_whole);
-        let Some(Restored { next, error, append, .. }) = restored else { return Ok(None) };
-        // Each of several copies may lack other pages.
-        let is_one = self.medium.copies().len() <= 1;
-        let (offset, pages) = if is_one { append.restored() } else { append.all() };
-        if !pages.is_empty() {
-            let (segment, pages) = (next.header.segment, pages.to_vec());
-            self.completed.push(Completed { segment, offset, pages });
-        }
-        self.restored = append.into_batch();
+        };
+        let Some(Restored { next, error, batch, .. }) = restored else {
+            return Err(self.missing(next_seq, unreadable));
+        };
+        self.restored = batch;
         self.enter(next, Some(error)).map(Some)
-    }
-
-    /// Restores the next batch from its parity; of two, the one of the later opening, which found
-    /// no end of the log at the other.
-    async fn restore_latest(&self) -> Option<Restored> {
-        let mut latest: Option<Restored> = None;
-        for stream in Stream::ALL {
-            let restored = self.restore(stream).await;
-            let epoch = latest.as_ref().map(|latest| latest.next.header.epoch);
-            if restored.as_ref().map(|restored| restored.next.header.epoch) > epoch {
-                latest = restored;
-            }
-        }
-        latest
     }
 
     /// Returns the copy that is read first: of a batch that is taken, one copy has all.
@@ -401,73 +383,15 @@ impl<'a> Walk<'a> {
             && header.uuid == self.superblock.uuid
     }
 
-    /// Restores the next batch from its parity, if it has some and is the one that is damaged.
-    /// The error says that it is damaged.
-    async fn restore(&self, stream: Stream) -> Option<Restored> {
-        let Position { segment, generation, used } = self.positions[stream]?;
-        let offset = used.max(FIRST_BATCH_OFFSET);
-        let mut window = Window::new(self.medium, self.superblock.segment_bytes);
-        let continues = |header: &BatchHeader| self.continues(header);
-        let append = Append::read(&mut window, segment, generation, offset, &continues).await;
-        let mut append = append?;
-        let is_entered = |append: &Append, generation: u64| {
-            let header = append.segment_header();
-            let decoded = SegmentHeader::decode(header, self.superblock.uuid, segment);
-            let is_right = |header: &SegmentHeader| {
-                header.first_seq.0 == self.seq.0 + 1
-                    && header.stream == stream
-                    && header.generation == generation
-            };
-            decoded.ok().flatten().filter(is_right)
-        };
-        let cipher = self.medium.cipher();
-        let state = |append: &Append| {
-            let (head, body) = append.batch().split_at_checked(BATCH_HEADER_BYTES)?;
-            let (header, checksum) = BatchHeader::decode_with(head, cipher).ok()?;
-            let is_here = header.segment == segment
-                && header.offset == offset
-                && generation.is_none_or(|generation| header.generation == generation);
-            let is_next = is_here
-                && self.continues(&header)
-                && body.len() == header.body_bytes as usize
-                && (used > 0 || is_entered(append, header.generation).is_some());
-            let state = body_state(cipher, &header, body);
-            is_next.then_some((header, checksum, state))
-        };
-        let is_whole = |append: &Append| matches!(state(append), Some((_, _, Body::Whole)));
-        // Payloads are restored again when they are read.
-        let is_known = |append: &Append| {
-            matches!(state(append), Some((_, _, Body::Whole | Body::WrongPayload)))
-        };
-        if !append.restore(0..u32::MAX, &mut |append| is_whole(append)) {
-            append.restore(0..u32::MAX, &mut |append| is_known(append));
-        }
-        let (header, checksum, is_whole) = match state(&append)? {
-            (_, _, Body::Foreign) => return None,
-            (header, checksum, body) => (header, checksum, matches!(body, Body::Whole)),
-        };
-        let enters = if used == 0 { Some(is_entered(&append, header.generation)?) } else { None };
-        let what = "a batch is damaged, and was restored from parity: `pumice scrub` writes what \
-                    is live of it again";
-        let error = Error::new(ErrorKind::Corrupt, what);
-        let error = error.in_segment(segment).at_offset(offset.into());
-        let (copy, is_restored) = (None, true);
-        let next = Next { stream, offset, header, checksum, enters, is_restored, copy };
-        (!self.is_another(&next)).then_some(Restored { next, error, append, is_whole })
-    }
-
     /// Continues with a batch whose record headers are right, and not all of its payloads.
-    async fn salvage(&mut self, next: Next) -> Result<Batch<'_>> {
+    fn salvage(&mut self, Damaged { mut next, batch }: Damaged) -> Result<Batch<'_>> {
         let what = "the records of a batch do not match its header";
         let error = Error::new(ErrorKind::Corrupt, what)
             .in_segment(next.header.segment)
             .at_offset(next.header.offset.into());
-        // The search for a proof has moved the windows.
-        let (segment, batch_bytes) = (next.header.segment, batch_bytes(&next.header));
-        self.set_copy(next.copy);
-        // Other copies are not read from here on.
-        self.is_reading_again = true;
-        self.windows[next.stream].read(segment, next.offset, batch_bytes).await;
+        // The windows have moved, and the batch may have been read in parts.
+        next.is_restored = true;
+        self.restored = batch;
         self.enter(next, Some(error))
     }
 
@@ -545,12 +469,14 @@ impl<'a> Walk<'a> {
         let bytes = self.windows[stream].read(at.segment, offset, batch_bytes(&header)).await;
         let (_, body) = bytes.split_at(BATCH_HEADER_BYTES);
         let state = body_state(cipher, &header, body);
-        let (copy, is_restored) = (self.copy, false);
-        let next = Next { stream, offset, header, checksum, enters, is_restored, copy };
+        let next = Next { stream, offset, header, checksum, enters, is_restored: false };
         match state {
             Body::Whole => Found::Batch(next),
             Body::WrongPayload if self.is_another(&next) => Found::Nothing,
-            Body::WrongPayload => Found::Damaged(next),
+            Body::WrongPayload => {
+                let batch = self.windows[stream].held(offset, batch_bytes(&next.header)).to_vec();
+                Found::Damaged(Damaged { next, batch })
+            }
             Body::Foreign => Found::Nothing,
         }
     }
@@ -617,12 +543,23 @@ impl<'a> Walk<'a> {
             return Ok(true);
         }
         assert!(seq > self.seq, "only what follows the walk's last batch is in doubt");
+        self.is_proven(seq, lowest_empty).await
+    }
+
+    /// Returns whether a batch beyond the next one says that `seq` was durable. Counts what is
+    /// there, and notes where the batch after the next one is, if none does.
+    async fn is_proven(
+        &mut self,
+        seq: SeqNo,
+        lowest_empty: &dyn Fn(usize) -> Vec<SegmentId>,
+    ) -> Result<bool> {
         let streams = self.positions.0.into_iter().flatten();
         let later = lowest_empty(SEGMENTS_PROBED).into_iter();
         let later = later.map(|segment| Position { segment, generation: None, used: 0 });
         let positions: Vec<Position> = streams.chain(later).collect();
         let copies = if self.is_closed() { Vec::new() } else { self.medium.copies() };
         let apart = if copies.len() > 1 { copies } else { Vec::new() };
+        self.after_next.clear();
         for copy in apart.into_iter().map(Some).chain([None]) {
             self.cut = Cut::default();
             self.unreadable.clear();
@@ -688,8 +625,15 @@ impl<'a> Walk<'a> {
                 && at.generation.is_none_or(|generation| generation == header.generation)
                 && header.segment == at.segment
                 && header.offset == offset;
-            if is_here && header.watermark >= seq {
+            if is_here && header.watermark >= seq && !self.is_searching {
                 return Ok(true);
+            }
+            let after_next = self.seq.0 + 2;
+            if is_here
+                && header.seq.0 == after_next
+                && !self.after_next.contains(&(at.segment, offset))
+            {
+                self.after_next.push((at.segment, offset));
             }
             // An earlier life's remains were cut, and reported, by an earlier opening.
             if is_here && header.seq >= seq && header.epoch >= self.superblock.epoch {
@@ -697,7 +641,7 @@ impl<'a> Walk<'a> {
                 self.cut.bytes += header.batch_bytes();
             }
         }
-        if self.cut.batches == counted && remains > 0 {
+        if self.cut.batches == counted && remains > 0 && !self.is_closed() {
             // The header is what is torn or damaged.
             self.cut.batches += 1;
             self.cut.bytes += remains;

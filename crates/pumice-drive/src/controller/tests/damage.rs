@@ -410,8 +410,9 @@ fn a_torn_batch_of_a_lost_life_is_not_completed_in_place_of_a_durable_one() {
     world.flip_for_good(segment, torn.offset + 8192 + 7);
     let drive = world.open_without_collector();
     world.run(drive.write(1 << 20, &noise(2), true)).unwrap();
+    world.run(drive.write(3 << 20, &noise(4), true)).unwrap();
     world.kill(drive);
-    // Its superblock knows that the batch is durable.
+    // Its superblock knows a later batch, and so that a batch of that number is durable.
     let drive = world.open_without_collector();
     world.run(drive.write(2 << 20, &noise(3), true)).unwrap();
     world.kill(drive);
@@ -425,7 +426,7 @@ fn a_torn_batch_of_a_lost_life_is_not_completed_in_place_of_a_durable_one() {
     world.flip(segment, torn.offset + 4096 + 9);
     world.flip(0, durable.offset + 30);
     let drive = world.open();
-    for (at, seed) in [(0, 1), (1 << 20, 2), (2 << 20, 3)] {
+    for (at, seed) in [(0, 1), (1 << 20, 2), (2 << 20, 3), (3 << 20, 4)] {
         assert!(world.read(&drive, at, 64 << 10).unwrap() == noise(seed), "at {at}");
     }
     world.close(drive);

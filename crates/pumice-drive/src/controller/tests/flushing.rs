@@ -303,7 +303,7 @@ fn a_flush_is_confirmed_although_another_stream_sealed_beside_it() {
     world.kill(drive);
     let batches = damage::batches(&world, segment);
     let flushed = batches.iter().find(|header| header.seq == seq).unwrap();
-    world.flip(segment, flushed.offset + 20);
+    world.flip_for_good(segment, flushed.offset + 20);
     assert_eq!(world.refusal().kind(), ErrorKind::Corrupt, "cut as a torn tail");
 }
 

@@ -52,6 +52,7 @@ mod collecting;
 mod crafted;
 mod crash;
 mod damage;
+mod echo;
 mod emptying;
 mod encryption;
 mod extents;
@@ -107,6 +108,7 @@ use std::rc::Rc;
 use super::core::{Attempt, BlockWrite, Core, GivesBack, Settings};
 use super::drive::{frame_cache, superblocks};
 use super::log::packing;
+use super::log::parity::fill_parity;
 use super::map::{Lookup, Mapping};
 use super::place::{FrameAddress, FramePlace, SegmentUse};
 use super::*;
@@ -114,7 +116,7 @@ use crate::base::units::BLOCK_BYTES;
 use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Lba, Result, SegmentId};
 use crate::codec::{Codec, FrameForm, Workers};
 use crate::crypt::{Cipher, Randomness};
-use crate::format::{Stream, Superblock};
+use crate::format::{BATCH_HEADER_BYTES, BatchHeader, Stream, Superblock};
 use crate::media::Medium;
 use crate::media::layer::{Count, Fault, FaultPlan};
 use crate::media::mem::MemMedium;
@@ -275,19 +277,41 @@ impl World {
     }
 
     /// Flips the same bit as [`World::flip`] and, if the batch has parity, the one that parity has
-    /// of it: what cannot be seen there cannot be restored.
+    /// of it, else removes its echo: what cannot be seen there cannot be restored.
     fn flip_for_good(&self, segment: u32, offset: u32) {
-        let batches = damage::batches(self, segment).into_iter();
-        let batch = batches.filter(|batch| batch.parity_pages > 0).find(|batch| {
+        let batch = damage::batches(self, segment).into_iter().find(|batch| {
             let (from, len) = (append_start(batch), batch.batch_bytes() as u32);
             (from..batch.offset + len).contains(&offset)
         });
         self.flip(segment, offset);
         let Some(batch) = batch else { return };
+        if batch.parity_pages == 0 {
+            return self.remove_echo(&batch);
+        }
         let (from, parity) = (append_start(&batch), u32::from(batch.parity_pages));
         let end = batch.offset + batch.batch_bytes() as u32;
         let page = (offset - from) / 4096;
         self.flip(segment, end - (parity - page % parity) * 4096 + offset % 4096);
+    }
+
+    /// Removes what the batch after one repeats of it.
+    fn remove_echo(&self, batch: &BatchHeader) {
+        let segments = 0..self.spec.geometry().unwrap().segment_count;
+        let batches = segments.flat_map(|segment| damage::batches(self, segment));
+        for after in batches.filter(|after| after.seq.0 == batch.seq.0 + 1) {
+            let from = append_start(&after);
+            let end = after.offset + after.batch_bytes() as u32;
+            let mut append = self.peek(after.segment.0, from, (end - from) as usize);
+            let parity = usize::from(after.parity_pages);
+            let records = BATCH_HEADER_BYTES + after.record_bytes as usize;
+            let padding = (after.offset - from) as usize + records;
+            let padded = append.len() - parity * 4096;
+            append[padding..padded].fill(0);
+            if parity > 0 {
+                fill_parity(&mut append, parity);
+            }
+            self.run(self.memory.append(after.segment, from, append.into())).unwrap();
+        }
     }
 
     /// Damages the parity of all batches of a segment.

@@ -493,7 +493,7 @@ fn what_a_lost_life_left_behind_is_not_taken_for_a_batch_that_is_gone() {
     let before = damage::batches(&world, 0).len();
     let left = lose_two_batches(&world, drive);
     assert_eq!(left.len(), before + 2);
-    world.flip(0, left[before].offset + 30);
+    world.flip_for_good(0, left[before].offset + 30);
     let drive = world.open();
     for _ in 0..3 {
         world.run(drive.checkpoint()).unwrap();

@@ -16,7 +16,7 @@ fn read_only() -> OpenOptions {
 }
 
 /// Opens the drive on a medium with bad ranges.
-fn open_with(
+pub(super) fn open_with(
     world: &World,
     bad: &[BadRange],
     options: OpenOptions,
