@@ -9,13 +9,15 @@ use std::io::Read;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::detect::Zram;
 use crate::harness::{
-    COMMAND_LIMIT, Drive, Finished, LoopDevice, PUMICE, counter, pumice, run, run_ok, spawn, tool,
-    wait, wait_until,
+    COMMAND_LIMIT, Drive, Finished, LoopDevice, PUMICE, Server, counter, pumice, run, run_ok,
+    spawn, tool, wait, wait_until,
 };
 
 pub(crate) fn scan(args: &[&str]) -> Finished {
@@ -429,4 +431,26 @@ fn a_drive_on_a_medium_is_forecast() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
     let wrong = scan(&[&image, "--medium", "fast"]);
     assert!(wrong.code == Some(2) && wrong.stderr.contains("such as 530M"), "{}", wrong.stderr);
+}
+
+/// Guards against a scan that cannot be interrupted while a far server says where it has data.
+#[test]
+fn the_map_of_an_export_is_interrupted() {
+    let Some(nbdkit) = tool("nbdkit") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (socket, log) = (folder.path().join("socket"), folder.path().join("log"));
+    let mut command = Command::new(&nbdkit);
+    command.args(["--foreground", "--exit-with-parent", "--filter=log", "--filter=delay"]);
+    command.arg("--unix").arg(&socket).args(["memory", "16T", "delay-extents=20ms"]);
+    let server = Server::start(command.arg(format!("logfile={}", log.display())), socket);
+    let mut child = spawn(Command::new(PUMICE).arg("scan").arg(server.uri()));
+    let asked = || fs::read_to_string(&log).is_ok_and(|text| text.contains(" Extents id="));
+    wait_until("the map is asked for", asked);
+    kill_process(Pid::from_child(&child), Signal::INT).expect("a child");
+    let status = wait(&mut child, Duration::from_secs(5)).expect("an end after one signal");
+    assert_eq!(status.code(), Some(130));
+    let mut said = String::new();
+    child.stderr.take().expect("stderr is piped").read_to_string(&mut said).expect("text");
+    assert!(said.contains("interrupted before anything was read"), "{said}");
+    server.kill();
 }

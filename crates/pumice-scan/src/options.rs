@@ -89,6 +89,11 @@ impl ScanOptions {
 
 /// Receives the progress of a scan, from several threads.
 pub trait ScanProgress: Sync {
+    /// Reports that an export of `bytes`, or 0 if that is not known yet, has told up to the byte
+    /// `told` where it holds data.
+    fn mapped(&self, told: u64, bytes: u64) {
+        let _ = (told, bytes);
+    }
     /// Reports files that were found while folders are listed.
     fn found(&self, files: u64, bytes: u64);
     /// Reports that reading begins: of about `total` draws, or else of `total` blocks.

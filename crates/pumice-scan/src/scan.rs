@@ -45,7 +45,9 @@ pub fn scan(
     progress: &dyn ScanProgress,
     stop: &AtomicBool,
 ) -> Result<Option<Scanned>> {
-    let roots = walk::roots(named, &options.exports)?;
+    let Some(roots) = walk::roots(named, &options.exports, progress, stop)? else {
+        return Ok(None);
+    };
     let shown = named.iter().map(|path| path.display().to_string()).collect();
     let mut partial = Partial::begin(shown, options);
     partial.remarks = walk::remarks(&roots);

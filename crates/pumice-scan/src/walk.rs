@@ -91,11 +91,16 @@ pub(super) enum Root {
     Single(Source),
 }
 
-/// Examines the named paths, of which some stand for exports.
+/// Examines the named paths, of which some stand for exports; `None` if `stop` was set meanwhile.
 ///
 /// # Errors
 /// A path does not exist, cannot be read, holds no data, or was named twice.
-pub(super) fn roots(named: &[PathBuf], exports: &[(PathBuf, String)]) -> Result<Vec<Root>> {
+pub(super) fn roots(
+    named: &[PathBuf],
+    exports: &[(PathBuf, String)],
+    progress: &dyn ScanProgress,
+    stop: &AtomicBool,
+) -> Result<Option<Vec<Root>>> {
     refuse_overlaps(named)?;
     let roots = named.iter().enumerate().map(|(index, path)| {
         let known = exports.iter().find(|(named, _)| named == path).map(|(_, uri)| uri.as_str());
@@ -103,9 +108,10 @@ pub(super) fn roots(named: &[PathBuf], exports: &[(PathBuf, String)]) -> Result<
         match uri {
             Some(uri) => {
                 let shown = path.display().to_string();
-                Ok(Root::Single(export::source(index, uri, shown)?))
+                let source = export::source(index, uri, shown, progress, stop)?;
+                Ok(source.map(Root::Single))
             }
-            None => root(index, path),
+            None => root(index, path).map(Some),
         }
     });
     roots.collect()

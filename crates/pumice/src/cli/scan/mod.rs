@@ -270,7 +270,7 @@ impl Args {
         let scanned = scan(&self.paths, &options, self.save.is_some(), &shown, interrupt.flag());
         shown.bar.finish_and_clear();
         let Some(Scanned { partial, profile: like }) = scanned? else {
-            super::say_error("interrupted while listing files: nothing was scanned");
+            super::say_error("interrupted before anything was read: nothing was scanned");
             return Ok(Outcome::Code(2));
         };
         if let Some((path, file)) = partial_file {
@@ -459,6 +459,11 @@ impl Shown {
 }
 
 impl ScanProgress for Shown {
+    fn mapped(&self, told: u64, bytes: u64) {
+        let (told, bytes) = (format_size(told), format_size(bytes));
+        self.bar.set_message(format!("asking where there is data: {told} of {bytes}"));
+    }
+
     fn found(&self, files: u64, bytes: u64) {
         let files = self.files.fetch_add(files, Ordering::Relaxed) + files;
         let bytes = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
