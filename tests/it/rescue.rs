@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::{
-    COMMAND_LIMIT, Drive, Finished, PUMICE, pumice, spawn, tool, wait, wait_until,
+    COMMAND_LIMIT, Drive, Finished, PUMICE, pumice, run, spawn, tool, wait, wait_until,
 };
 
 /// Bytes of the disk of every drive here.
@@ -104,6 +104,34 @@ fn an_interrupted_extraction_says_so() {
     assert_eq!(finished.status.code(), Some(130), "{said}");
     assert!(said.contains("interrupted: the image - is incomplete"), "{said}");
     assert!(image.len() < disk.len() && image == disk[..image.len()]);
+}
+
+/// An image, and a transfer, has its name only when it is whole, however its making ends.
+#[test]
+fn what_is_not_whole_has_another_name() {
+    let Some((drive, disk)) = written(&[]) else { return };
+    let snapshot = drive.named("a");
+    drive.ok(&["snapshot", "create", &snapshot]);
+    let target = drive.beside("whole");
+    let part = drive.beside("whole.part");
+    let path = drive.path().display().to_string();
+    let wanted = target.display().to_string();
+    let commands = [vec!["extract", &path, &wanted], vec!["send", &snapshot, "--output", &wanted]];
+    for command in commands {
+        // A file that grows beyond 32 KiB ends the process.
+        let mut limited = Command::new("sh");
+        let script = "ulimit -c 0; ulimit -f 64; exec \"$0\" \"$@\"";
+        limited.args(["-c", script, PUMICE]).args(&command);
+        assert_ne!(run(&mut limited, COMMAND_LIMIT).code, Some(0));
+        assert!(part.exists() && !target.exists());
+        drive.refused(&command, "whole.part exists: use --force");
+        drive.ok(&[&command[..], &["--force"]].concat());
+        assert!(!part.exists());
+        if command[0] == "extract" {
+            assert!(fs::read(&target).unwrap() == disk);
+        }
+        fs::remove_file(&target).unwrap();
+    }
 }
 
 /// Whether a process catches SIGINT yet.

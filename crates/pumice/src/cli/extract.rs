@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use super::keys::KeyArgs;
-use super::output::{counted, open_output_with};
+use super::output::{Draft, counted};
 use super::signals::Interrupt;
 use super::{Outcome, print, print_schema, progress};
 use crate::place::Place;
@@ -105,6 +105,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     } else {
         Image::file(&args.target, &place.path, args.force)?
     };
+    let shown = image.part().unwrap_or(&args.target).display().to_string();
     let bar = progress::bytes(drive.info().mapped_bytes);
     let mut summary = Summary { size_bytes: drive.size_bytes(), ..Summary::default() };
     let mut extract = Extract::new(&drive);
@@ -129,9 +130,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     });
     bar.finish_and_clear();
     runtime.drop_tasks();
-    if !ended.with_context(|| args.target.display().to_string())? {
-        let target = args.target.display();
-        super::say_error(&format!("interrupted: the image {target} is incomplete"));
+    if !ended.with_context(|| format!("the image {shown} is incomplete"))? {
+        super::say_error(&format!("interrupted: the image {shown} is incomplete"));
         return Ok(Outcome::Code(2));
     }
     report(&summary, args, to_stdout)
@@ -213,7 +213,7 @@ impl Summary {
 
 /// The image that is being written.
 enum Image {
-    File(File),
+    File(File, Draft),
     /// Written in order, with zeroes for ranges that have no data.
     Stream {
         stdout: std::io::StdoutLock<'static>,
@@ -233,16 +233,20 @@ impl Image {
             bail!("{} is the drive itself", path.display());
         }
         // The disk's files may be closed to other users: so is the image.
-        let file = open_output_with(path, force, 0o600)?;
-        if file.try_lock().is_err() {
-            bail!("{} is in use by another process", path.display());
+        let (draft, file) = Draft::create(path, force)?;
+        Ok(Self::File(file, draft))
+    }
+
+    /// Returns where a file is until it is whole.
+    fn part(&self) -> Option<&Path> {
+        match self {
+            Self::File(_, draft) => Some(draft.part()),
+            Self::Stream { .. } => None,
         }
-        file.set_len(0).with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self::File(file))
     }
 
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
-        if let Self::File(file) = self {
+        if let Self::File(file, _) = self {
             return file.write_all_at(bytes, offset).context(CANNOT_WRITE);
         }
         self.skip_to(offset)?;
@@ -280,10 +284,11 @@ impl Image {
     fn end(&mut self, size_bytes: u64) -> Result<()> {
         self.skip_to(size_bytes)?;
         let ended = match self {
-            Self::File(file) => file.set_len(size_bytes).and_then(|()| file.sync_all()),
+            Self::File(file, _) => file.set_len(size_bytes).and_then(|()| file.sync_all()),
             Self::Stream { is_closed: true, .. } => Ok(()),
             Self::Stream { stdout, .. } => stdout.flush(),
         };
-        ended.context(CANNOT_WRITE)
+        ended.context(CANNOT_WRITE)?;
+        if let Self::File(_, draft) = self { draft.end() } else { Ok(()) }
     }
 }

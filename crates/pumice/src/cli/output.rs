@@ -4,10 +4,10 @@
 //! A file for a result is opened before the work starts, so that no work is wasted on a file that
 //! cannot be written. It is not truncated here: its old content stays until the new one is ready.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{BufWriter, ErrorKind as IoErrorKind, StdoutLock, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anstream::{AutoStream, ColorChoice};
 use anyhow::{Context, Result, bail};
@@ -170,11 +170,65 @@ pub(crate) fn open_output(path: &Path, force: bool) -> Result<File> {
     open_output_with(path, force, 0o666)
 }
 
+/// A file that has its name only once it is whole. Until then it is `NAME.part`, which stays if
+/// the work fails or is interrupted: it may be all that can be had.
+pub(crate) struct Draft {
+    whole: PathBuf,
+    part: PathBuf,
+}
+
+impl Draft {
+    /// Creates the file, accessible to its owner only. One that has its name already is removed,
+    /// with `force`.
+    ///
+    /// # Errors
+    /// As [`open_output`]; the file is in use.
+    pub(crate) fn create(path: &Path, force: bool) -> Result<(Self, File)> {
+        let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        if fs::symlink_metadata(path).is_ok() {
+            let file = open_output_with(path, force, 0o600)?;
+            if file.try_lock().is_err() {
+                bail!("{} is in use by another process", path.display());
+            }
+        }
+        let mut part = path.clone().into_os_string();
+        part.push(".part");
+        let draft = Self { whole: path.clone(), part: part.into() };
+        let cannot = || format!("cannot write {}", path.display());
+        let file = open_output_with(&draft.part, force, 0o600)?;
+        if file.try_lock().is_err() {
+            bail!("{} is in use by another process", draft.part.display());
+        }
+        file.set_len(0).with_context(cannot)?;
+        // Both would need space.
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != IoErrorKind::NotFound => Err(error).with_context(cannot),
+            _ => Ok((draft, file)),
+        }
+    }
+
+    /// Returns the name of the file until it is whole.
+    pub(crate) fn part(&self) -> &Path {
+        &self.part
+    }
+
+    /// Names the file, which is whole and durable.
+    ///
+    /// # Errors
+    /// It cannot be renamed.
+    pub(crate) fn end(&self) -> Result<()> {
+        let renamed = fs::rename(&self.part, &self.whole);
+        renamed.with_context(|| format!("cannot name {}", self.whole.display()))?;
+        let folder = self.whole.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = File::open(folder.unwrap_or(Path::new(".")));
+        // Not all file systems can; then the name is as durable as they make it.
+        let _ = folder.and_then(|folder| folder.sync_all());
+        Ok(())
+    }
+}
+
 /// [`open_output`] with the permissions of a new file, which the umask may restrict further.
-///
-/// # Errors
-/// Those of [`open_output`].
-pub(crate) fn open_output_with(path: &Path, force: bool, mode: u32) -> Result<File> {
+fn open_output_with(path: &Path, force: bool, mode: u32) -> Result<File> {
     let shown = path.display();
     if path.is_dir() {
         bail!("{shown} is a directory: name a file in it");

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use async_channel::{Receiver, Sender, bounded};
 
 use super::Args;
-use crate::cli::output::open_output_with;
+use crate::cli::output::Draft;
 use crate::cli::signals::{self, Interrupt};
 use pumice_drive::runtime::Runtime;
 
@@ -29,7 +29,7 @@ pub(super) struct Output {
 
 /// What is written to.
 enum Target {
-    File(File, String),
+    File(File, Draft),
     /// As a file: stdout would look for lines.
     Stdout(File),
 }
@@ -44,10 +44,8 @@ impl Output {
             }
             Some(path) => {
                 // The disk's files may be closed to other users: so is the transfer.
-                let file = open_output_with(path, args.force, 0o600)?;
-                let shown = path.display().to_string();
-                file.set_len(0).with_context(|| format!("cannot write {shown}"))?;
-                Target::File(file, shown)
+                let (draft, file) = Draft::create(path, args.force)?;
+                Target::File(file, draft)
             }
         };
         let (parts, to_write) = bounded(PARTS_AHEAD);
@@ -113,9 +111,9 @@ fn write_all(mut target: Target, parts: &Receiver<Vec<u8>>, done: &Sender<Vec<u8
 impl Target {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         match self {
-            Self::File(file, path) => {
-                file.write_all(bytes).with_context(|| format!("cannot write {path}"))
-            }
+            Self::File(file, draft) => file
+                .write_all(bytes)
+                .with_context(|| format!("cannot write {}", draft.part().display())),
             Self::Stdout(stdout) => match stdout.write_all(bytes) {
                 Err(error) if error.kind() == IoErrorKind::BrokenPipe => {
                     bail!("the receiver ended before the transfer: it says why")
@@ -127,8 +125,10 @@ impl Target {
 
     fn end(&mut self) -> Result<()> {
         match self {
-            Self::File(file, path) => {
-                file.sync_all().with_context(|| format!("cannot write {path}"))
+            Self::File(file, draft) => {
+                let synced = file.sync_all();
+                synced.with_context(|| format!("cannot write {}", draft.part().display()))?;
+                draft.end()
             }
             Self::Stdout(_) => Ok(()),
         }
