@@ -338,6 +338,50 @@ fn a_burst_of_signals_is_survived() {
     drive.assert_checks();
 }
 
+/// Commands that come at any moment of a restart are answered by the one server or the next, and
+/// never open the drive themselves, which would keep the next from it.
+#[test]
+fn commands_are_answered_through_restarts() {
+    if stand_in().is_some() {
+        return;
+    }
+    for threads in ["1", "2"] {
+        let drive = Drive::create("16M", &["--segment", "4M", "--capacity", "256M"]);
+        let server = drive.serve_with_control(&["--threads", threads]);
+        let script = "set -e; for i in $(seq 20); do \"$0\" snapshot create \"$1@s$i\"; \
+             \"$0\" info \"$1\" | grep served; done";
+        let mut commands = Command::new("sh");
+        commands.args(["-c", script, PUMICE]).arg(drive.path());
+        commands.env("PUMICE_RUNTIME_DIR", drive.beside("pumice"));
+        assert!(restart_until_the_end(&server, Talker::start(&mut commands)) > 1);
+        let listed = drive.ok(&["snapshot", "list", &drive.path().display().to_string()]);
+        assert!((1..=20).all(|i| listed.contains(&format!("s{i} "))), "{listed}");
+        server.stop();
+        assert!(drive.control_sockets().is_empty(), "left by the last of the servers");
+    }
+}
+
+/// As scripts do that wait for the socket, and those that stop a server.
+#[test]
+fn commands_wait_for_a_server_that_begins_or_ends() {
+    if stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("16M", &["--segment", "4M", "--capacity", "256M"]);
+    for round in 0..6 {
+        let server = drive.serve();
+        drive.ok(&["snapshot", "create", &drive.named(&format!("begin-{round}"))]);
+        let mut last = Command::new(PUMICE);
+        last.args(["snapshot", "create", &drive.named(&format!("end-{round}"))]);
+        let last = Talker::start(last.env("PUMICE_RUNTIME_DIR", drive.beside("pumice")));
+        server.stop();
+        last.finish();
+    }
+    let listed = drive.ok(&["snapshot", "list", &drive.path().display().to_string()]);
+    assert_eq!(listed.matches("begin-").count() + listed.matches("end-").count(), 12, "{listed}");
+    drive.assert_checks();
+}
+
 #[test]
 fn a_signal_to_end_is_heard_in_the_middle_of_a_restart() {
     if stand_in().is_some() {

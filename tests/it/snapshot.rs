@@ -291,6 +291,13 @@ fn many_snapshots_of_a_served_drive_are_listed_and_rotated() {
     assert_eq!(left.last().unwrap(), &taken);
     assert_eq!(done["deleted"].as_array().unwrap().len(), 42 - left.len());
     server.stop();
+    // Of several at once, at least two are of one second.
+    let mut at_once = Command::new("sh");
+    let script = "for i in 1 2 3 4 5; do \"$0\" snapshot rotate \"$1\" --keep daily:3 & done; wait";
+    at_once.args(["-c", script, PUMICE]).arg(drive.path());
+    let said = run_ok(&mut at_once).stderr;
+    assert!(said.contains("this second has a snapshot already"), "{said}");
+    assert!(!said.contains("pumice:"), "{said}");
     let wrong = ["snapshot", "rotate", &path(&drive), "--keep", "often:3"];
     drive.refused(&wrong, "hourly:24");
     drive.refused(&wrong, "(see pumice snapshot rotate --help)");

@@ -413,6 +413,34 @@ fn disks_are_compared_with_a_bookmark_that_cannot_be_read() {
     ["1", "3"].into_iter().for_each(compare_with_a_bookmark);
 }
 
+/// A snapshot that is read keeps rotation from nothing else.
+#[test]
+fn rotation_keeps_what_is_read_and_deletes_the_others() {
+    if stand_in().is_some() {
+        return;
+    }
+    let world = World::new(&["a"], &[], "");
+    for name in ["a@auto-1", "a@auto-2", "a@auto-3"] {
+        world.ok("create", name);
+    }
+    let (reader, answer) = world.enter("a@auto-2");
+    assert_eq!(answer, INFO);
+    let rotate = || {
+        let mut command = Command::new(PUMICE);
+        command.env("PUMICE_RUNTIME_DIR", world.path("pumice"));
+        command.args(["snapshot", "rotate", "--keep", "hourly:1", &world.file("a.pumice")]);
+        run_ok(&mut command)
+    };
+    let said = rotate();
+    let deleted = |said: &Finished| said.stdout.matches("deleted").count();
+    assert_eq!(deleted(&said), 2, "{said:?}");
+    assert!(said.stderr.contains("kept beyond its time snapshot=\"auto-2\""), "{said:?}");
+    assert!(said.stderr.contains("is being read by a client"), "{said:?}");
+    drop(reader);
+    // The rest waits for the next rotation.
+    wait_until("the snapshot is deleted", || rotate().stdout.contains("auto-2"));
+}
+
 fn roll_back(threads: &str) {
     let (Some(_), Some(qemu_io)) = (tool("nbdcopy"), tool("qemu-io")) else { return };
     if stand_in().is_some() {

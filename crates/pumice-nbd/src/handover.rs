@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! memory file   manifest as a line of JSON, then the unread bytes of all clients
-//! descriptors   the memory file, the listeners, the clients: through a socket, with one byte for
-//!               each DESCRIPTORS_MAX of them
+//! descriptors   the memory file, the listeners, the clients, the others: through a socket, with
+//!               one byte for each DESCRIPTORS_MAX of them
 //! ```
 //!
 //! Nothing is lost on the way: a client is parked between two of its requests, with every reply
@@ -46,6 +46,8 @@ pub struct Handover {
     pub listeners: Vec<Listener>,
     /// For [`Server::resume`](super::Server::resume).
     pub clients: Vec<Parked>,
+    /// Other sockets of the program, in order.
+    pub others: Vec<OwnedFd>,
 }
 
 /// A client between two requests.
@@ -89,6 +91,8 @@ struct Manifest {
     version: u32,
     listeners: Vec<BoundAddress>,
     clients: Vec<Client>,
+    #[serde(default)]
+    others: usize,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -115,7 +119,9 @@ impl Handover {
         }
         let listeners = self.listeners.iter().map(|listener| listener.socket().as_fd());
         let clients = self.clients.iter().map(|parked| parked.socket.as_fd());
-        let all: Vec<_> = [memory.as_fd()].into_iter().chain(listeners).chain(clients).collect();
+        let others = self.others.iter().map(|socket| socket.as_fd());
+        let sockets = listeners.chain(clients).chain(others);
+        let all: Vec<_> = [memory.as_fd()].into_iter().chain(sockets).collect();
         all.chunks(DESCRIPTORS_MAX)
             .try_for_each(|part| send_descriptors(through, part))
             .map_err(|error| cannot(error.into()))
@@ -135,6 +141,7 @@ impl Handover {
             version: if has_changes { VERSION_WITH_CHANGES } else { VERSION },
             listeners: self.listeners.iter().map(address).collect(),
             clients: self.clients.iter().map(client).collect(),
+            others: self.others.len(),
         };
         serde_json::to_string(&manifest).expect("strings and numbers are JSON")
     }
@@ -176,6 +183,9 @@ impl Handover {
             unread = rest;
             let socket = Arc::new(next()?);
             handover.clients.push(Parked { socket, export, dialect, known, unread: mine.to_vec() });
+        }
+        for _ in 0..manifest.others {
+            handover.others.push(next()?);
         }
         Ok(handover)
     }

@@ -3,6 +3,7 @@
 mod cli;
 mod control;
 mod devices;
+mod holder;
 #[cfg(feature = "http")]
 mod http;
 mod objects;

@@ -62,7 +62,7 @@ async fn answer_signal(runtime: &Runtime, near: &Arc<OwnedFd>) -> bool {
 fn through_a_socket(handover: Handover) -> Handover {
     let (ours, theirs) = UnixStream::pair().unwrap();
     handover.send(&ours).unwrap();
-    let Handover { listeners, clients } = handover;
+    let Handover { listeners, clients, others: _ } = handover;
     listeners.into_iter().for_each(std::mem::forget);
     drop((clients, ours));
     Handover::receive(&theirs).unwrap()
@@ -281,10 +281,15 @@ fn a_crowd_goes_through_the_socket() {
         known: Default::default(),
         unread: vec![index as u8; index % 7 * 9000],
     };
-    let listeners = Vec::new();
-    Handover { listeners, clients: (0..600).map(client).collect() }.send(&ours).unwrap();
-    let received = Handover::receive(&theirs).unwrap();
+    let (other, mut peer) = UnixStream::pair().unwrap();
+    let others = vec![other.into()];
+    let clients = (0..600).map(client).collect();
+    Handover { listeners: Vec::new(), clients, others }.send(&ours).unwrap();
+    let mut received = Handover::receive(&theirs).unwrap();
     assert_eq!(received.clients.len(), 600);
+    let mut other = UnixStream::from(received.others.remove(0));
+    other.write_all(b"!").unwrap();
+    peer.read_exact(&mut [0]).unwrap();
     for (index, parked) in received.clients.iter().enumerate() {
         assert_eq!(parked.export, format!("{index}\n"));
         assert_eq!(parked.unread, client(index).unread);
@@ -311,7 +316,7 @@ fn contexts_of_changes_go_through_the_socket() {
             known: Default::default(),
             unread: Vec::new(),
         };
-        let handover = Handover { listeners: Vec::new(), clients: vec![client] };
+        let handover = Handover { clients: vec![client], ..Handover::default() };
         assert!(handover.manifest().contains(&format!("\"version\":{version},")));
         handover.send(&ours).unwrap();
         assert_eq!(Handover::receive(&theirs).unwrap().clients[0].dialect, dialect);

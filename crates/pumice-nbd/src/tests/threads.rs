@@ -369,7 +369,7 @@ fn clients_of_all_threads_are_handed_over() {
             runtime.spawn(first.server.clone().serve(listener));
             let (byte, signalled) = runtime.block_on(runtime.receive(&near, vec![0; 1], 0..1));
             assert_eq!(signalled.unwrap(), 1);
-            let Handover { listeners, clients } =
+            let Handover { listeners, clients, .. } =
                 runtime.block_on(first.server.hand_over()).unwrap();
             assert_eq!((listeners.len(), clients.len(), first.server.connections()), (1, 2, 0));
             let runtime = &second.runtime;

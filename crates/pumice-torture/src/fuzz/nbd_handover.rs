@@ -52,7 +52,7 @@ pub fn nbd_handover(input: &[u8]) -> bool {
     let is_accepted = !handover.clients.is_empty();
     // The first of the sockets are the listeners', and are closed here.
     let listener_count = handover.listeners.len();
-    drop(handover.listeners);
+    drop((handover.listeners, handover.others));
     handover.clients.into_iter().for_each(|client| server.resume(client));
     let talk = async {
         for peer in peers.into_iter().skip(listener_count) {

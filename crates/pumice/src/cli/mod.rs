@@ -2,8 +2,8 @@
 //!
 //! * One file or folder for each subcommand, with its flags and its `run`.
 //! * `commands`: the subcommands in groups; `config`: a file of flags; `values`: parsers of flags.
-//! * `open`: a drive for a subcommand; `keys`: those of encrypted drives; `holder`: the process
-//!   that has it open; `state`: how it is in use.
+//! * `open`: a drive for a subcommand; `keys`: those of encrypted drives; `state`: how it is in
+//!   use.
 //! * `mount`: the program as a helper of mount(8); `notify`: messages to systemd.
 //! * `signals`: Ctrl-C and the like; `watch`: metrics of `serve`; `whereabouts`: files that are
 //!   moved or deleted while they are served.
@@ -44,7 +44,6 @@ mod extract;
 mod flatten;
 #[cfg(feature = "bench")]
 mod forecast;
-mod holder;
 mod info;
 mod key;
 mod keys;

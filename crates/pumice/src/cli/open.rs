@@ -9,10 +9,10 @@ use std::thread::available_parallelism;
 use anyhow::{Context, Result};
 use clap::value_parser;
 
-use crate::cli::holder::Holder;
 use crate::cli::values::{Compaction, compaction};
 use crate::cli::{keys, served_snapshot, signals, size};
 use crate::devices;
+use crate::holder::Holder;
 use crate::objects::BucketPlace;
 use crate::place::{self, Place};
 use crate::storage::{self, Absent, Hints, Storage};

@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::event::{Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
 
 use super::directory::{Found, SOCKET_SUFFIX, existing, socket_name};
@@ -13,6 +14,7 @@ use super::protocol::{
     ANSWER_BYTES_MAX, Answer, ListedClient, PART_BYTES_MAX, Part, Request, Service, line,
 };
 use super::sending::{Sending, Wanted};
+use crate::holder::Holder;
 #[cfg(feature = "top")]
 use crate::watch::Snapshot;
 use pumice_drive::base::{Error, ErrorKind, Result};
@@ -21,18 +23,42 @@ use pumice_drive::controller::{Info, Sent};
 /// Time limit for a busy server; a long request reports progress more often.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Looks for a server that begins, ends, or is followed by the next: five seconds.
+const LOOKS: u32 = 500;
+
+/// Pause between two looks.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+
 /// A connection to the server of a drive.
 pub(crate) struct Client {
     stream: BufReader<UnixStream>,
     drive: PathBuf,
 }
 
-/// Connects to the server of the drive at `drive`; `None` if there is none.
+/// Connects to the server of the drive at `drive`; `None` if there is none. If another process has
+/// locked the drive, waits a few seconds for a server that begins or ends.
 ///
 /// # Errors
 /// `NotFound` if there is nothing at `drive`; `PermissionDenied` if the server, or the directory of
 /// its socket, belongs to another user, whose answers cannot be trusted.
 pub(crate) fn connect(drive: &Path) -> Result<Option<Client>> {
+    for _ in 1..LOOKS {
+        let connected = connect_now(drive)?;
+        let is_locked = || Holder::of(drive).is_some_and(|holder| holder.excludes_others());
+        if connected.is_some() || !is_locked() {
+            return Ok(connected);
+        }
+        pause();
+    }
+    connect_now(drive)
+}
+
+fn pause() {
+    // An interruption only shortens it.
+    let _ = poll(&mut [], Some(&PAUSE));
+}
+
+fn connect_now(drive: &Path) -> Result<Option<Client>> {
     if let Some(client) = connect_to(drive)? {
         return Ok(Some(client));
     }
@@ -230,7 +256,8 @@ fn malformed(drive: &Path) -> Error {
 
 impl Client {
     /// Sends a request, calls `visit` with every answer before the last, and returns the last;
-    /// `None` if the server ended before that.
+    /// `None` if the server ended before that. One that ends before it has taken the request is
+    /// followed by the next, if there is one.
     ///
     /// # Errors
     /// That of the request, if it failed; `Busy` if the server sends nothing for ten seconds;
@@ -240,15 +267,33 @@ impl Client {
         request: &Request,
         mut visit: impl FnMut(Answer),
     ) -> Result<Option<Answer>> {
-        if !self.begin(request) {
-            return Ok(None);
-        }
-        loop {
+        let Some(mut answer) = self.first(request)? else { return Ok(None) };
+        while !answer.is_last() {
+            visit(answer);
             match self.next()? {
-                Some(answer) if !answer.is_last() => visit(answer),
-                last => return Ok(last),
+                Some(next) => answer = next,
+                None => return Ok(None),
             }
         }
+        Ok(Some(answer))
+    }
+
+    /// Sends a request and returns the first answer; `None` if the server ended before that, and no
+    /// other follows. A server answers whatever it has begun.
+    fn first(&mut self, request: &Request) -> Result<Option<Answer>> {
+        for _ in 0..LOOKS {
+            if self.stream.get_mut().write_all(&line(request)).is_ok()
+                && let Some(answer) = self.next()?
+            {
+                return Ok(Some(answer));
+            }
+            pause();
+            match connect(&self.drive) {
+                Ok(Some(next)) => *self = next,
+                _ => return Ok(None),
+            }
+        }
+        Ok(None)
     }
 
     /// Asks for a transfer; `None` if the server ended before it began.
@@ -256,24 +301,17 @@ impl Client {
     /// # Errors
     /// As [`Client::ask`].
     pub(crate) fn send(mut self, wanted: Wanted) -> Result<Option<Arrival>> {
-        if !self.begin(&Request::Send(wanted)) {
-            return Ok(None);
-        }
+        let mut answer = self.first(&Request::Send(wanted))?;
         loop {
-            match self.next()? {
+            answer = match answer {
                 None => return Ok(None),
-                Some(Answer::Progress(_)) => {}
+                Some(Answer::Progress(_)) => self.next()?,
                 Some(Answer::Sending(sending)) => {
                     return Ok(Some(Arrival { sending: *sending, client: self }));
                 }
                 Some(_) => return Err(malformed(&self.drive)),
             }
         }
-    }
-
-    /// Sends the request; returns whether the server took it.
-    fn begin(&mut self, request: &Request) -> bool {
-        self.stream.get_mut().write_all(&line(request)).is_ok()
     }
 
     /// Returns the next answer; `None` if the server ended.

@@ -37,4 +37,6 @@ pub(crate) use directory::{place, private_directory};
 pub(crate) use protocol::{Answer, ListedClient, Progress, Request, Service};
 pub(crate) use sending::{Sending, Wanted};
 pub(crate) use session::SnapshotExports;
-pub(crate) use socket::ControlSocket;
+pub(crate) use socket::{
+    ControlSocket, keep_sockets, kept_sockets, remove_kept_sockets, take_over_sockets,
+};

@@ -114,7 +114,8 @@ pub(super) async fn send(link: &Link, served: &Served, wanted: &Wanted) -> Optio
         let what = format!("{SENDS_MAX} snapshots of the drive are being sent: try again later");
         return Some(Answer::failed(&Error::new(ErrorKind::Busy, what)));
     };
-    match select(pin!(send_all(link, &served.drive, wanted)), pin!(link.end.wait())).await {
+    match select(pin!(send_all(link, &served.drive, wanted)), pin!(link.all.until_the_end())).await
+    {
         Either::Left((answer, _)) => answer,
         Either::Right(_) => None,
     }

@@ -46,20 +46,46 @@ const HOLD_NS: u64 = 1_000_000_000;
 /// Clients or snapshots in one answer: their names may be long, and an answer has a limit.
 const LISTED_MAX: usize = 16;
 
-/// Number of clients being served.
+/// The clients of a socket, until that is to be served no longer, so that its drive can be closed.
 #[derive(Default)]
-struct Clients {
+pub(super) struct Clients {
     count: Cell<u32>,
-    left: WaitQueue,
+    are_to_leave: Cell<bool>,
+    changed: WaitQueue,
+}
+
+impl Clients {
+    /// Ends the serving: no request is begun any more.
+    pub(super) fn end(&self) {
+        self.are_to_leave.set(true);
+        self.changed.wake_all();
+    }
+
+    /// Waits for the end.
+    pub(super) async fn until_the_end(&self) {
+        self.changed.wait_for(|| self.are_to_leave.get().then_some(())).await;
+    }
+
+    /// Waits until at most this number of clients is there.
+    pub(super) async fn until_at_most(&self, count: u32) {
+        self.changed.wait_for(|| (self.count.get() <= count).then_some(())).await;
+    }
 }
 
 /// Counts one client until it is dropped.
 struct ClientCount(Rc<Clients>);
 
+impl ClientCount {
+    fn of(clients: Rc<Clients>) -> Self {
+        clients.count.set(clients.count.get() + 1);
+        Self(clients)
+    }
+}
+
 impl Drop for ClientCount {
     fn drop(&mut self) {
         self.0.count.set(self.0.count.get() - 1);
-        self.0.left.wake_all();
+        self.0.changed.wake_all();
     }
 }
 
@@ -97,43 +123,28 @@ pub(crate) trait SnapshotExports {
     fn refresh(&self) -> Pin<Box<dyn Future<Output = ()> + '_>>;
 }
 
-/// Whether a socket is to be served no longer, so that its drive can be closed.
-#[derive(Default)]
-pub(super) struct End {
-    has_come: Cell<bool>,
-    noted: WaitQueue,
-}
-
-impl End {
-    /// Ends the serving.
-    pub(super) fn come(&self) {
-        self.has_come.set(true);
-        self.noted.wake_all();
-    }
-
-    pub(super) async fn wait(&self) {
-        self.noted.wait_for(|| self.has_come.get().then_some(())).await;
-    }
-}
-
 /// Accepts clients until the end, and serves each in a task of its own.
-pub(super) async fn serve(runtime: Runtime, socket: Arc<OwnedFd>, end: Rc<End>, served: Served) {
+pub(super) async fn serve(
+    runtime: Runtime,
+    socket: Arc<OwnedFd>,
+    clients: Rc<Clients>,
+    served: Served,
+) {
     let served = Rc::new(served);
-    let clients = Rc::<Clients>::default();
     loop {
-        let has_room = || (clients.count.get() < CLIENTS_MAX).then_some(());
-        clients.left.wait_for(has_room).await;
-        let accepted = match select(pin!(runtime.accept(&socket)), pin!(end.wait())).await {
-            Either::Left((accepted, _)) => accepted,
-            Either::Right(_) => return,
+        let accepting = async {
+            clients.until_at_most(CLIENTS_MAX - 1).await;
+            runtime.accept(&socket).await
+        };
+        let accepted = match select(pin!(clients.until_the_end()), pin!(accepting)).await {
+            Either::Left(_) => return,
+            Either::Right((accepted, _)) => accepted,
         };
         match accepted {
             Ok(client) => {
-                clients.count.set(clients.count.get() + 1);
-                let count = ClientCount(clients.clone());
-                let (runtime_of_link, client, end) =
-                    (runtime.clone(), Arc::new(client), end.clone());
-                let link = Link { runtime: runtime_of_link, client, end };
+                let count = ClientCount::of(clients.clone());
+                let (runtime_of_link, client) = (runtime.clone(), Arc::new(client));
+                let link = Link { runtime: runtime_of_link, client, all: clients.clone() };
                 let served = served.clone();
                 runtime.spawn(async move {
                     let _count = count;
@@ -152,18 +163,20 @@ pub(super) async fn serve(runtime: Runtime, socket: Arc<OwnedFd>, end: Rc<End>, 
 pub(super) struct Link {
     pub(super) runtime: Runtime,
     client: Arc<OwnedFd>,
-    pub(super) end: Rc<End>,
+    pub(super) all: Rc<Clients>,
 }
 
 async fn serve_client(link: &Link, served: &Served) {
     let Served { drive, watch: (watch, name), .. } = served;
-    let request = match link.runtime.timeout(CLIENT_NS, link.request()).await {
-        Some(Ok(request)) => request,
-        Some(Err(error)) => {
+    let arriving = link.runtime.timeout(CLIENT_NS, link.request());
+    // A client without an answer asks the next server.
+    let request = match select(pin!(link.all.until_the_end()), pin!(arriving)).await {
+        Either::Right((Some(Ok(request)), _)) => request,
+        Either::Right((Some(Err(error)), _)) => {
             link.send(&Answer::failed(&error)).await;
             return;
         }
-        None => return,
+        Either::Right((None, _)) | Either::Left(_) => return,
     };
     let answer = match request {
         Request::Info {} => Some(Answer::Info(Box::new(drive.info()))),
@@ -235,7 +248,7 @@ async fn scrub(link: &Link, drive: &Drive, rate_bytes: u64) -> Option<Answer> {
             bytes: scrub.scrub_checked_bytes,
         }
     };
-    let mut report = match link.run(drive.scrub(rate_bytes), progress).await? {
+    let mut report = match link.run_until_the_end(drive.scrub(rate_bytes), progress).await? {
         Ok(report) => report,
         Err(error) => return Some(Answer::failed(&error)),
     };
@@ -253,7 +266,7 @@ async fn compact(link: &Link, drive: &Drive, percent: u32) -> Option<Answer> {
         let info = drive.info();
         Progress { done: 0, total: info.live_bytes, bytes: info.occupied_bytes }
     };
-    Some(match link.run(drive.compact(percent), progress).await? {
+    Some(match link.run_until_the_end(drive.compact(percent), progress).await? {
         Ok(compacted) => Answer::Compacted(compacted),
         Err(error) => Answer::failed(&error),
     })
@@ -320,9 +333,10 @@ async fn set(link: &Link, drive: &Rc<Drive>, change: SettingsChange) -> Option<A
 /// Takes a snapshot; returns `None` if the client is gone.
 async fn create_snapshot(link: &Link, served: &Served, new: NewSnapshot) -> Option<Answer> {
     let (worker, exports) = (served.drive.clone(), served.snapshots.clone());
+    let all = link.all.clone();
     let creating = async move {
         let created = worker.create_snapshot(new).await;
-        refresh(exports).await;
+        refresh(exports, &all).await;
         created
     };
     Some(match link.run_to_its_end(creating, Progress::default).await? {
@@ -337,6 +351,7 @@ async fn create_snapshot(link: &Link, served: &Served, new: NewSnapshot) -> Opti
 /// Deletes snapshots; returns `None` if the client is gone.
 async fn delete_snapshots(link: &Link, served: &Served, names: Vec<String>) -> Option<Answer> {
     let (worker, exports) = (served.drive.clone(), served.snapshots.clone());
+    let all = link.all.clone();
     let deleting = async move {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let mut result = Ok(Vec::new());
@@ -349,7 +364,7 @@ async fn delete_snapshots(link: &Link, served: &Served, names: Vec<String>) -> O
             result = worker.delete_snapshots(&names).await;
         }
         // Offers again what is still there.
-        refresh(exports).await;
+        refresh(exports, &all).await;
         result
     };
     match link.run_to_its_end(deleting, Progress::default).await? {
@@ -366,6 +381,7 @@ async fn delete_snapshots(link: &Link, served: &Served, names: Vec<String>) -> O
 /// Makes a snapshot a bookmark; returns `None` if the client is gone.
 async fn bookmark_snapshot(link: &Link, served: &Served, name: String) -> Option<Answer> {
     let (worker, exports) = (served.drive.clone(), served.snapshots.clone());
+    let all = link.all.clone();
     let changing = async move {
         let withdrawn = match &exports {
             Some(exports) => exports.withdraw(&name).await,
@@ -375,7 +391,7 @@ async fn bookmark_snapshot(link: &Link, served: &Served, name: String) -> Option
             Ok(()) => worker.bookmark_snapshot(&name).await,
             Err(error) => Err(error),
         };
-        refresh(exports).await;
+        refresh(exports, &all).await;
         result
     };
     Some(match link.run_to_its_end(changing, Progress::default).await? {
@@ -387,9 +403,11 @@ async fn bookmark_snapshot(link: &Link, served: &Served, name: String) -> Option
     })
 }
 
-async fn refresh(exports: Option<Rc<dyn SnapshotExports>>) {
+/// Offers the snapshots that there are, unless the server is ending, whose threads may not wait for
+/// each other any more.
+async fn refresh(exports: Option<Rc<dyn SnapshotExports>>, all: &Clients) {
     if let Some(exports) = exports {
-        exports.refresh().await;
+        select(pin!(all.until_the_end()), pin!(exports.refresh())).await;
     }
 }
 
@@ -459,6 +477,25 @@ impl Link {
             wake.wake_all();
         });
         self.run(ended.wait_for(|| result.borrow_mut().take()), progress).await
+    }
+
+    /// Runs `work`, which may stop halfway, until the socket is served no longer, and reports its
+    /// progress to the client; returns `None` if the client is gone.
+    async fn run_until_the_end<T>(
+        &self,
+        work: impl Future<Output = Result<T>>,
+        progress: impl Fn() -> Progress,
+    ) -> Option<Result<T>> {
+        let ending = async {
+            match select(pin!(work), pin!(self.all.until_the_end())).await {
+                Either::Left((result, _)) => result,
+                Either::Right(_) => {
+                    let what = "its server has ended meanwhile: try again";
+                    Err(Error::new(ErrorKind::Interrupted, what))
+                }
+            }
+        };
+        self.run(ending, progress).await
     }
 
     /// Runs `work` and reports its progress to the client; returns `None` if the client is gone.

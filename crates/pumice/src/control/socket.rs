@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 
 use super::directory::{SOCKET_SUFFIX, private_directory, socket_path};
 use super::session::{self, SnapshotExports};
@@ -20,6 +20,49 @@ use pumice_drive::runtime::Runtime;
 /// Whether this process has removed the sockets of servers that were killed.
 static SWEPT: Once = Once::new();
 
+/// Time for requests that were begun when their drive is to be closed, before and after that.
+const LEAVE_NS: u64 = 1_000_000_000;
+
+/// The sockets of a server that restarts: clients wait in their backlogs for the next.
+static KEPT: Mutex<Kept> = Mutex::new(Kept { is_on: false, sockets: Vec::new() });
+
+struct Kept {
+    is_on: bool,
+    sockets: Vec<UnixListener>,
+}
+
+fn kept<T>(visit: impl FnOnce(&mut Kept) -> T) -> T {
+    visit(&mut KEPT.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Keeps the sockets that are dropped from now on for the server that follows.
+pub(crate) fn keep_sockets() {
+    kept(|kept| kept.is_on = true);
+}
+
+/// Returns the sockets that were kept.
+pub(crate) fn kept_sockets() -> Vec<OwnedFd> {
+    kept(|kept| std::mem::take(&mut kept.sockets).into_iter().map(OwnedFd::from).collect())
+}
+
+/// Takes over what the previous server has kept; [`ControlSocket::bind`] uses it.
+pub(crate) fn take_over_sockets(sockets: Vec<OwnedFd>) {
+    kept(|kept| kept.sockets.extend(sockets.into_iter().map(UnixListener::from)));
+}
+
+/// Removes the sockets that were taken over and not used: their drives are served no longer.
+pub(crate) fn remove_kept_sockets() {
+    for socket in kept_sockets() {
+        if let Some(path) = path_of(&UnixListener::from(socket)) {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+fn path_of(socket: &UnixListener) -> Option<PathBuf> {
+    socket.local_addr().ok()?.as_pathname().map(Path::to_owned)
+}
+
 /// The listening control socket of one drive; on drop its file is removed, and it is served no
 /// longer.
 pub(crate) struct ControlSocket {
@@ -29,12 +72,13 @@ pub(crate) struct ControlSocket {
     drive: PathBuf,
     /// Device and inode of the socket's file.
     file: (u64, u64),
-    end: Rc<session::End>,
+    clients: Rc<session::Clients>,
 }
 
 impl ControlSocket {
     /// Listens for requests about the drive at `drive`, which the caller has locked. A socket that
-    /// does not answer was left by a server that died, and is replaced.
+    /// was taken over is used; one that does not answer was left by a server that died, and is
+    /// replaced.
     ///
     /// # Errors
     /// `Busy` if another server answers for a second, which is possible only if both serve the
@@ -46,6 +90,14 @@ impl ControlSocket {
 
     fn bind_now(drive: &Path) -> Result<Self> {
         let path = socket_path(drive)?;
+        let is_its_own = |kept: &UnixListener| path_of(kept).as_ref() == Some(&path);
+        let taken_over = kept(|kept| {
+            let at = kept.sockets.iter().position(is_its_own)?;
+            Some(kept.sockets.swap_remove(at))
+        });
+        if let Some(listener) = taken_over {
+            return Self::on(listener, path, drive);
+        }
         let cannot = |error| Error::os(format!("cannot listen on {}", path.display()), error);
         // Between bind and listen a new socket refuses connections like a dead one.
         let directory = private_directory()?;
@@ -65,11 +117,16 @@ impl ControlSocket {
         }
         let listener = UnixListener::bind(&path).map_err(cannot)?;
         fs::set_permissions(&path, Permissions::from_mode(0o600)).map_err(cannot)?;
-        let metadata = fs::symlink_metadata(&path).map_err(cannot)?;
+        Self::on(listener, path, drive)
+    }
+
+    fn on(listener: UnixListener, path: PathBuf, drive: &Path) -> Result<Self> {
+        let metadata = fs::symlink_metadata(&path);
+        let metadata = metadata
+            .map_err(|error| Error::os(format!("cannot listen on {}", path.display()), error))?;
         let file = (metadata.dev(), metadata.ino());
         let drive = std::path::absolute(drive).unwrap_or_else(|_| drive.to_owned());
-        let end = Rc::default();
-        Ok(Self { socket: Arc::new(listener.into()), path, drive, file, end })
+        Ok(Self { socket: Arc::new(listener.into()), path, drive, file, clients: Rc::default() })
     }
 
     /// Serves requests about `drive`, which has that name in `watch` and is served at `uris`, with
@@ -83,10 +140,19 @@ impl ControlSocket {
         snapshots: Option<Rc<dyn SnapshotExports>>,
     ) -> impl Future<Output = ()> + 'static {
         let path = self.drive.to_string_lossy().into_owned();
-        let (socket, end) = (self.socket.clone(), self.end.clone());
+        let (socket, clients) = (self.socket.clone(), self.clients.clone());
         let sends = Cell::default();
         let served = session::Served { path, drive, watch, uris, snapshots, sends };
-        session::serve(runtime, socket, end, served)
+        session::serve(runtime, socket, clients, served)
+    }
+
+    /// Begins no more requests, and waits a second at most for those that were begun. To be called
+    /// before the drive is closed, so that what it has done is not reported as failed, and after
+    /// that, so that those whose work that has ended are told so. Later requests wait in the
+    /// backlog.
+    pub(crate) async fn end(&self, runtime: &Runtime) {
+        self.clients.end();
+        runtime.timeout(LEAVE_NS, self.clients.until_at_most(0)).await;
     }
 }
 
@@ -109,7 +175,15 @@ fn remove_dead(directory: &Path) {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        self.end.come();
+        self.clients.end();
+        let is_kept = kept(|kept| {
+            let socket = kept.is_on.then(|| self.socket.try_clone().ok()).flatten();
+            kept.sockets.extend(socket.map(UnixListener::from));
+            kept.is_on
+        });
+        if is_kept {
+            return;
+        }
         // Another read-only server, started at the same moment, may have replaced the file.
         let is_own = |metadata: fs::Metadata| (metadata.dev(), metadata.ino()) == self.file;
         if fs::symlink_metadata(&self.path).is_ok_and(is_own) {

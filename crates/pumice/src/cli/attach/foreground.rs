@@ -132,6 +132,9 @@ fn serve_opened(
         return Err(error);
     }
     runtime.block_on(until_taken_down(runtime, &attachment, &steps.signals));
+    if let Ok(Some(control)) = &control {
+        runtime.block_on(control.end(runtime));
+    }
     mount.unmount()?;
     Ok(attachment)
 }

@@ -393,26 +393,37 @@ pub(super) fn show_snapshots(
 
 /// Closes drives; returns the first error, with its path.
 pub(super) fn close_all(runtime: &Runtime, served: &[Served]) -> Result<()> {
-    let closing = |served: &Served| {
-        let written = served.measured.stats().write.bytes;
-        // They hold the drive, too.
-        served.views.iter().for_each(|views| views.remove_all());
-        if let Source::Followed(follower) = &served.drive {
+    for Served { drive, .. } in served {
+        if let Source::Followed(follower) = drive {
             follower.end();
         }
-        let (path, drive) = (served.path.clone(), served.drive.get());
-        async move {
-            let info = drive.info();
-            drive.close().await.with_context(|| path.display().to_string())?;
-            let (drive, written) = (path.display(), format_size(written));
-            let saved = saved_text(&info);
-            tracing::info!(drive = %drive, %written, %saved, "closed: all data is durable");
-            Ok(())
-        }
-    };
-    let closings = iter(served.iter().map(closing).collect::<Vec<_>>());
+    }
+    let closings = iter(served.iter().map(|served| served.close(runtime)).collect::<Vec<_>>());
     let closed: Vec<Result<()>> = runtime.block_on(closings.buffered(AT_ONCE).collect());
     closed.into_iter().fold(Ok(()), Result::and)
+}
+
+impl Served {
+    /// Closes the drive, when what commands have begun with it has ended.
+    async fn close(&self, runtime: &Runtime) -> Result<()> {
+        let end_requests = async || {
+            if let Some(control) = &self.control {
+                control.end(runtime).await;
+            }
+        };
+        end_requests().await;
+        // They hold the drive, too.
+        self.views.iter().for_each(|views| views.remove_all());
+        let (drive, written) = (self.drive.get(), self.measured.stats().write.bytes);
+        let info = drive.info();
+        let closed = drive.close().await;
+        end_requests().await;
+        let path = self.path.display();
+        closed.with_context(|| path.to_string())?;
+        let (written, saved) = (format_size(written), saved_text(&info));
+        tracing::info!(drive = %path, %written, %saved, "closed: all data is durable");
+        Ok(())
+    }
 }
 
 impl Names {

@@ -39,6 +39,7 @@ use super::open::Opening;
 use super::signals::{self, Signals};
 use super::watch::Access;
 use super::{LogOptions, Outcome, chain, say_error, thresholds};
+use crate::control;
 use pumice_drive::controller::{OpenOptions, WARN_THRESHOLDS_MAX};
 use pumice_drive::runtime::{Backend, Runtime};
 use pumice_nbd::{Handover, Listener, Options, Policy, Security, Server};
@@ -257,15 +258,16 @@ fn serve(
     let inherited = restart::inherited();
     let is_restarted = matches!(inherited, Inherited::Sockets(_));
     // Bind before opening the drives: if a socket is in use, the drives stay unchanged.
-    let (Handover { listeners, clients }, _private) = match inherited {
+    let (Handover { listeners, clients, others }, _private) = match inherited {
         Inherited::Sockets(handover) => (handover, None),
         other => {
             let (runs_a_command, is_lost) = (args.run.is_some(), matches!(other, Inherited::Lost));
             let sockets = args.network.listen(&runtime, &security, runs_a_command, is_lost)?;
             let listeners = sockets.listeners;
-            (Handover { listeners, clients: Vec::new() }, sockets.private)
+            (Handover { listeners, ..Handover::default() }, sockets.private)
         }
     };
+    control::take_over_sockets(others);
     let addresses: Vec<_> = listeners.iter().filter_map(Listener::tcp_address).collect();
     args.network.check_reach(addresses.iter().copied(), &security)?;
     let front_ends = vhost::Socket::bind(&args.network, &runtime)?;
@@ -289,6 +291,7 @@ fn serve(
     let device = front_ends.serve(&runtime, drives.here(), restart::inherited_guest().as_deref());
     let (watching, answerers) = super::watch::serve(http, drives.names())?;
     drives.show(&runtime, answerers, &server, args.watch.terms(), &uris);
+    control::remove_kept_sockets();
     let printed = if args.json && !is_restarted { uris::print(&described, &uris) } else { Ok(()) };
     super::notify::ready();
     let end = printed.and_then(|()| match &args.run {
@@ -304,7 +307,7 @@ fn serve(
     runtime.drop_tasks();
     let problem = match (left.and_then(|left| closed.map(|()| left)), end?) {
         (Ok((left, guest)), End::Restart(program)) => {
-            restart::restart(&program, &left, guest, &signals)
+            restart::restart(&program, left, guest, &signals)
         }
         (Ok(_), End::Command(code)) => return Ok(Outcome::Code(code)),
         (Ok(_), End::Signal) => None,
@@ -325,6 +328,7 @@ fn disconnect(
 ) -> Result<(Handover, Option<String>)> {
     // Both sides end, even if a flush fails.
     if let Ok(End::Restart(_)) = end {
+        control::keep_sockets();
         let guest = runtime.block_on(device.hand_over(signals.next(runtime)));
         let clients = runtime.block_on(server.hand_over());
         return Ok((clients?, guest?));

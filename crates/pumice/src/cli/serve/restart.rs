@@ -32,6 +32,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::cli::signals::{self, Signals};
 use crate::cli::{chain, keys, notify};
+use crate::control;
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::Handover;
 
@@ -99,10 +100,11 @@ fn is_restarted() -> bool {
 /// shutdown.
 pub(super) fn restart(
     program: &Path,
-    left: &Handover,
+    mut left: Handover,
     guest: Option<String>,
     signals: &Signals,
 ) -> Option<anyhow::Error> {
+    left.others = control::kept_sockets();
     if let Err(error) = signals::block() {
         return Some(error);
     }
@@ -110,7 +112,7 @@ pub(super) fn restart(
         return None;
     }
     tracing::info!(program = %program.display(), clients = left.clients.len(), "restarting");
-    Some(become_program(program, left, guest))
+    Some(become_program(program, &left, guest))
 }
 
 /// Waits for a signal. On SIGHUP calls `reload`, which returns whether it has applied all that has

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::{change, change_even_a_part, list, request};
 use crate::cli::origin;
-use crate::control::{self, Request};
+use crate::control::Request;
 use pumice_drive::controller::{Drive, Origin, RegisteredClone, SnapshotInfo};
 use pumice_drive::runtime::{Backend, Runtime};
 
@@ -27,10 +27,10 @@ pub(crate) fn named(path: &Path, name: &str) -> Result<SnapshotInfo> {
 /// # Errors
 /// There is no such snapshot, or it has too many clones: nothing has changed.
 pub(crate) fn register(path: &Path, name: &str, clone: RegisteredClone) -> Result<SnapshotInfo> {
-    let registered = if control::connect(path)?.is_some() {
-        request(path, &Request::RegisterClone { name: name.to_owned(), clone })?
-    } else {
-        change(path, async |drive| drive.register_clone(name, clone).await.map(|it| vec![it]))?
+    let wanted = Request::RegisterClone { name: name.to_owned(), clone: clone.clone() };
+    let registered = match request(path, &wanted)? {
+        Some(registered) => registered,
+        None => change(path, async |drive| Ok(vec![drive.register_clone(name, clone).await?]))?,
     };
     let registered = registered.into_iter().next();
     registered.with_context(|| format!("{}: the answer names no snapshot", path.display()))
@@ -41,9 +41,7 @@ pub(crate) fn register(path: &Path, name: &str, clone: RegisteredClone) -> Resul
 /// # Errors
 /// The drive cannot be opened for writing.
 pub(crate) fn forget(path: &Path, clone: Uuid) -> Result<()> {
-    if control::connect(path)?.is_some() {
-        request(path, &Request::ForgetClone { drive: clone })?;
-    } else {
+    if request(path, &Request::ForgetClone { drive: clone })?.is_none() {
         let forgetting = async |drive: &Drive| drive.forget_clone(clone).await.map(|_| Vec::new());
         change_even_a_part(path, forgetting)?;
     }

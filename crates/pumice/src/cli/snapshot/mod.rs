@@ -306,8 +306,8 @@ fn create(wanted: &[together::Wanted], yields: bool) -> Result<Vec<Done>> {
 /// # Errors
 /// There is no drive, or it cannot be read.
 pub(super) fn list(path: &Path) -> Result<Vec<SnapshotInfo>> {
-    match control::connect(path)? {
-        Some(client) => list_of(client, path, &Request::Snapshots {}),
+    match request(path, &Request::Snapshots {})? {
+        Some(listed) => Ok(listed),
         None => {
             // A drive that holds a part of a snapshot still has the others.
             let options = OpenOptions { read_only: true, partial: true, ..OpenOptions::default() };
@@ -373,10 +373,10 @@ fn advise_newer(error: Error) -> Error {
 }
 
 fn bookmark(path: &Path, name: String) -> Result<Vec<SnapshotInfo>> {
-    if control::connect(path)?.is_some() {
-        return request(path, &Request::BookmarkSnapshot { name });
+    match request(path, &Request::BookmarkSnapshot { name: name.clone() })? {
+        Some(changed) => Ok(changed),
+        None => change(path, async |drive| Ok(vec![drive.bookmark_snapshot(&name).await?])),
     }
-    change(path, async |drive| Ok(vec![drive.bookmark_snapshot(&name).await?]))
 }
 
 /// Deletes snapshots of a drive, all in one step as far as requests are long enough.
@@ -390,22 +390,53 @@ fn delete(path: &Path, names: &[String]) -> Result<Vec<SnapshotInfo>> {
 }
 
 fn delete_only(path: &Path, names: &[String]) -> Result<Vec<SnapshotInfo>> {
-    if control::connect(path)?.is_none() {
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        return change_even_a_part(path, async |drive| drive.delete_snapshots(&names).await);
+    let (mut deleted, mut rest) = (Vec::new(), names);
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let too_many = rest.iter().position(|name| {
+            bytes += name.len();
+            bytes > NAMES_BYTES_MAX
+        });
+        let (part, later) = rest.split_at(too_many.unwrap_or(rest.len()).max(1));
+        let Some(some) = request(path, &Request::DeleteSnapshots { names: part.to_vec() })? else {
+            let names: Vec<&str> = rest.iter().map(String::as_str).collect();
+            let deleting = async |drive: &Drive| drive.delete_snapshots(&names).await;
+            deleted.extend(change_even_a_part(path, deleting)?);
+            break;
+        };
+        deleted.extend(some);
+        rest = later;
     }
-    let (mut deleted, mut part, mut bytes) = (Vec::new(), Vec::new(), 0);
-    for name in names {
-        if bytes + name.len() > NAMES_BYTES_MAX {
-            let names = std::mem::take(&mut part);
-            deleted.extend(request(path, &Request::DeleteSnapshots { names })?);
-            bytes = 0;
-        }
-        bytes += name.len();
-        part.push(name.clone());
-    }
-    deleted.extend(request(path, &Request::DeleteSnapshots { names: part })?);
     Ok(deleted)
+}
+
+/// Deletes those of the snapshots that no client reads.
+fn delete_unused(path: &Path, names: Vec<String>) -> Result<Vec<SnapshotInfo>> {
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let all = list(path)?;
+    match delete(path, &names) {
+        Err(error) if is_of(ErrorKind::Busy, &error) => {}
+        deleted => return deleted,
+    }
+    let mut kept = Vec::new();
+    for info in list(path)?.into_iter().filter(|info| names.contains(&info.name)) {
+        match delete(path, std::slice::from_ref(&info.name)) {
+            Err(error) if is_of(ErrorKind::Busy, &error) => {
+                let error = crate::cli::chain(&error);
+                tracing::warn!(snapshot = info.name, %error, "kept beyond its time");
+                kept.push(info.name);
+            }
+            deleted => drop(deleted?),
+        }
+    }
+    let is_deleted = |info: &SnapshotInfo| names.contains(&info.name) && !kept.contains(&info.name);
+    Ok(all.into_iter().filter(is_deleted).collect())
+}
+
+fn is_of(kind: ErrorKind, error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Error>().is_some_and(|error| error.kind() == kind)
 }
 
 /// What rotate does.
@@ -439,12 +470,16 @@ impl Rule<'_> {
         let name = format!("{}{}", self.prefix, time(outside::unix_seconds()));
         pumice_drive::format::check_snapshot_name(&name)?;
         let wanted: Vec<_> = paths.iter().map(|path| (path.clone(), name.clone())).collect();
-        let mut done = create(&wanted, self.yields)?;
-        for (done, path) in done.iter_mut().zip(paths) {
-            let expired = self.expired(list(path)?);
-            if !expired.is_empty() {
-                done.deleted = delete(path, &expired)?;
+        let mut done = match create(&wanted, self.yields) {
+            Err(error) if is_of(ErrorKind::AlreadyExists, &error) => {
+                tracing::warn!(snapshot = name, "this second has a snapshot already: kept");
+                let done = |path| Done { path: lossy(path), snapshots: vec![], deleted: vec![] };
+                paths.iter().map(|path| done(path)).collect()
             }
+            done => done?,
+        };
+        for (done, path) in done.iter_mut().zip(paths) {
+            done.deleted = delete_unused(path, self.expired(list(path)?))?;
         }
         Ok(done)
     }
@@ -467,15 +502,10 @@ fn new(name: String, yields: bool) -> NewSnapshot {
     NewSnapshot { name, guid, created_seconds, yields }
 }
 
-/// Asks the drive's server for something about snapshots.
-fn request(path: &Path, request: &Request) -> Result<Vec<SnapshotInfo>> {
-    let client = control::connect(path)?;
-    let client = client.with_context(|| format!("{}: its server has stopped", path.display()))?;
-    list_of(client, path, request)
-}
-
-/// Returns the snapshots with which a server answers.
-fn list_of(client: Client, path: &Path, request: &Request) -> Result<Vec<SnapshotInfo>> {
+/// Asks the drive's server for something about snapshots, and returns those of the answer; `None`
+/// if no server has the drive.
+fn request(path: &Path, request: &Request) -> Result<Option<Vec<SnapshotInfo>>> {
+    let Some(client) = control::connect(path)? else { return Ok(None) };
     let mut listed = Vec::new();
     let answer = client.ask(request, |answer| {
         if let Answer::SomeSnapshots(part) = answer {
@@ -483,14 +513,12 @@ fn list_of(client: Client, path: &Path, request: &Request) -> Result<Vec<Snapsho
         }
     });
     match answer.with_context(|| path.display().to_string())? {
+        None => Ok(None),
         Some(Answer::Snapshots(rest)) => {
             listed.extend(rest);
-            Ok(listed)
+            Ok(Some(listed))
         }
-        _ => bail!(
-            "{}: the server stopped before it answered: see `pumice snapshot list`",
-            path.display()
-        ),
+        Some(_) => bail!("{}: its server answers something else", path.display()),
     }
 }
 

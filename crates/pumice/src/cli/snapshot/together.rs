@@ -18,7 +18,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use uuid::Uuid;
 
-use super::{change, list_of, new, request};
+use super::{change, new, request};
 use crate::control::{self, Answer, Request};
 use pumice_drive::controller::{Drive, NewSnapshot, OpenOptions, SnapshotInfo};
 use pumice_drive::runtime::{Backend, Runtime};
@@ -36,8 +36,8 @@ pub(super) type Wanted = (PathBuf, String);
 pub(super) fn create(wanted: &[Wanted], yields: bool) -> Result<Vec<SnapshotInfo>> {
     if let [(path, name)] = wanted {
         let new = new(name.clone(), yields);
-        return match control::connect(path)? {
-            Some(client) => list_of(client, path, &Request::CreateSnapshot(new)),
+        return match request(path, &Request::CreateSnapshot(new.clone()))? {
+            Some(taken) => Ok(taken),
             None => change(path, async |drive| Ok(vec![drive.create_snapshot(new).await?])),
         };
     }
@@ -88,8 +88,7 @@ impl Member<'_> {
                 runtime.block_on(drive.delete_snapshot(&self.new.name))?;
             }
             None => {
-                let names = vec![self.new.name.clone()];
-                request(self.path, &Request::DeleteSnapshots { names })?;
+                super::delete_only(self.path, std::slice::from_ref(&self.new.name))?;
             }
         }
         Ok(())
@@ -132,7 +131,8 @@ fn create_all(runtime: &Runtime, drives: &[Member<'_>]) -> Vec<Result<SnapshotIn
                     }
                     (None, Some(creating)) => {
                         let taken = creating.join().expect("no thread panics")?;
-                        taken.into_iter().next().with_context(|| format!("{path}: no answer"))
+                        let taken = taken.and_then(|taken| taken.into_iter().next());
+                        taken.with_context(|| format!("{path}: its server has stopped"))
                     }
                     (None, None) => unreachable!("what is not open here is served"),
                 }
@@ -169,6 +169,6 @@ fn hold(path: &Path, guid: Uuid, held: &mpsc::Sender<()>) -> Result<()> {
         Some(Answer::Released { in_the_snapshot: false }) => {
             bail!("{}: its writes could not be held long enough: try again", path.display())
         }
-        _ => bail!("{}: the server stopped before it answered", path.display()),
+        _ => bail!("{}: its server has stopped", path.display()),
     }
 }

@@ -13,8 +13,8 @@ use ureq::Agent;
 use ureq::http::StatusCode;
 use ureq::http::header::AUTHORIZATION;
 
-use crate::cli::holder::Holder;
 use crate::control;
+use crate::holder::Holder;
 use crate::watch::Snapshot;
 
 /// Time limit for an answer: longer than the server's own limit.

@@ -7,7 +7,7 @@
 use std::rc::Rc;
 
 use super::super::protocol::{Answer, Progress};
-use super::{LISTED_MAX, Link, Served};
+use super::{LISTED_MAX, Link, Served, refresh};
 use pumice_drive::base::{Error, ErrorKind};
 use pumice_drive::controller::SnapshotInfo;
 
@@ -23,7 +23,7 @@ pub(super) async fn roll_back(
         let what = "it is attached, and the host knows another disk: detach it, then roll it back";
         return Some(Answer::failed(&Error::new(ErrorKind::Busy, what)));
     };
-    let worker = served.drive.clone();
+    let (worker, all) = (served.drive.clone(), link.all.clone());
     let rolling = async move {
         let newer = if deletes_newer { newer_than(&worker.snapshots(), &name) } else { Vec::new() };
         exports.until_unused().await;
@@ -40,7 +40,7 @@ pub(super) async fn roll_back(
             rolled = worker.roll_back_if(&name, deletes_newer, is_unused).await.map(Some);
         }
         // Offers again what is still there.
-        exports.refresh().await;
+        refresh(Some(exports), &all).await;
         Ok::<_, Error>((rolled?, newer))
     };
     let (info, deleted) = match link.run_to_its_end(rolling, Progress::default).await? {

@@ -11,6 +11,8 @@ use pumice_drive::base::{Error, ErrorKind};
 /// A process that has locked a file.
 pub(crate) struct Holder {
     process: u32,
+    /// No other process can open it, not even to read.
+    is_exclusive: bool,
     name: String,
     /// Its user, if that is not the user of this process.
     foreign_user: Option<String>,
@@ -25,14 +27,19 @@ impl Holder {
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
         let file = format!("{major:02x}:{minor:02x}:{inode}");
         let locks = fs::read_to_string("/proc/locks").ok()?;
-        let process = locks.lines().find_map(|line| owner(line, &file))?;
+        let (process, is_exclusive) = locks.lines().find_map(|line| owner(line, &file))?;
         let place = format!("/proc/{process}");
         let name = fs::read_to_string(format!("{place}/comm")).ok()?.trim().to_owned();
         let user = Uid::from_raw(fs::metadata(place).ok()?.uid());
         let is_own = user == Uid::effective();
         let named = || User::from_uid(user).ok().flatten().map(|user| user.name);
         let foreign_user = (!is_own).then(|| named().unwrap_or_else(|| user.to_string()));
-        Some(Self { process, name, foreign_user })
+        Some(Self { process, is_exclusive, name, foreign_user })
+    }
+
+    /// Whether it keeps this process from opening the file.
+    pub(crate) fn excludes_others(&self) -> bool {
+        self.is_exclusive && self.process != std::process::id()
     }
 
     /// Returns the error for an attempt to use the drive at `path`.
@@ -55,14 +62,17 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Returns the process of a line of `/proc/locks`, if it has locked `file`, given as
-/// `MAJOR:MINOR:INODE`. Lines of processes that wait for a lock have an arrow before the kind.
+/// Returns the process of a line of `/proc/locks`, and whether its lock is exclusive, if it has
+/// locked `file`, given as `MAJOR:MINOR:INODE`. Lines of processes that wait for a lock have an
+/// arrow before the kind.
 ///
 /// Source: proc_locks(5).
-fn owner(line: &str, file: &str) -> Option<u32> {
+fn owner(line: &str, file: &str) -> Option<(u32, bool)> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     match fields[..] {
-        [_, "FLOCK", _, _, process, locked, ..] if locked == file => process.parse().ok(),
+        [_, "FLOCK", _, mode, process, locked, ..] if locked == file => {
+            Some((process.parse().ok()?, mode == "WRITE"))
+        }
         _ => None,
     }
 }
@@ -75,7 +85,11 @@ mod tests {
     #[test]
     fn lines_are_read_as_the_kernel_writes_them() {
         let file = "fe:00:1064";
-        assert_eq!(owner("1: FLOCK  ADVISORY  WRITE 3204 fe:00:1064 0 EOF", file), Some(3204));
+        assert_eq!(
+            owner("1: FLOCK  ADVISORY  WRITE 3204 fe:00:1064 0 EOF", file),
+            Some((3204, true))
+        );
+        assert_eq!(owner("1: FLOCK  ADVISORY  READ 3 fe:00:1064 0 EOF", file), Some((3, false)));
         for other in [
             "",
             "1: FLOCK  ADVISORY  WRITE 3204 fe:00:1065 0 EOF",
@@ -93,6 +107,7 @@ mod tests {
         assert!(Holder::of(file.path()).is_none());
         file.as_file().lock().expect("a lock");
         let holder = Holder::of(file.path()).expect("a holder");
+        assert!(holder.is_exclusive && !holder.excludes_others());
         assert_eq!((holder.process, holder.foreign_user), (std::process::id(), None));
     }
 }
