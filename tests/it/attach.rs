@@ -487,6 +487,53 @@ fn what_is_in_use_is_not_detached() {
     refused(&attachable.detach(&mountpoint), "is not attached");
 }
 
+/// A loop device on top does not keep the one below from being removed.
+#[test]
+fn a_device_below_another_is_not_detached() {
+    let Some(attachable) = Attachable::new("64M") else { return };
+    let Some(losetup) = tool("losetup") else { return };
+    let device = attachable.attach(&[]);
+    let top = run_ok(Command::new(&losetup).args(["--find", "--show"]).arg(&device)).stdout;
+    let top = top.trim_end();
+    let what = format!("by the loop device {top}: losetup --detach {top} first");
+    refused(&attachable.detach(&device), &what);
+    run_ok(Command::new(&losetup).args(["--detach", top]));
+    assert_eq!(attachable.devices(), std::slice::from_ref(&device), "the refusal was none");
+    attachable.detach_well(&device);
+}
+
+/// A table that was made with other sectors is named wherever its partitions would be missed.
+#[test]
+fn a_partition_table_for_other_sectors_is_noticed() {
+    let Some(attachable) = Attachable::new("64M") else { return };
+    let Some(sfdisk) = tool("sfdisk") else { return };
+    for (sectors, others) in [("512", "4096"), ("4096", "512")] {
+        let device = attachable.attach(&["--sector-size", sectors]);
+        let script = "printf 'label: gpt\nsize=32M\n' | \"$0\" --quiet --wipe=always \"$1\"";
+        run_ok(Command::new("sh").args(["-c", script]).arg(&sfdisk).arg(&device));
+        let row = format!("for sectors of {sectors} bytes");
+        let says_so = |said: String| assert!(said.contains(&row), "{said}");
+        let info = || attachable.drive.ok(&["info", attachable.drive.path().to_str().unwrap()]);
+        says_so(info());
+        attachable.detach_well(&device);
+        says_so(info());
+        let same = attachable.try_attach(&["--sector-size", sectors]);
+        assert!(same.code == Some(0) && !same.stderr.contains("sectors"), "{same:?}");
+        attachable.detach_well(Path::new(same.stdout.trim_end()));
+        let other = attachable.try_attach(&["--sector-size", others]);
+        assert_eq!(other.code, Some(0), "{other:?}");
+        assert!(other.stderr.contains(&format!("--sector-size {sectors}")), "{other:?}");
+        attachable.detach_well(Path::new(other.stdout.trim_end()));
+        let at = attachable.mountpoint();
+        let at = at.to_str().unwrap();
+        refused(&attachable.try_attach(&[at, "--sector-size", others]), &format!("size {sectors}"));
+        attachable.assert_nothing_left();
+    }
+    let server = attachable.drive.serve_with_control(&[]);
+    wait_until("the server says so", || server.stderr().contains("sector_bytes=4096"));
+    server.stop();
+}
+
 #[test]
 fn the_file_below_the_device_is_an_ordinary_one() {
     let Some(attachable) = Attachable::new("64M") else { return };

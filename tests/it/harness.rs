@@ -124,6 +124,7 @@ fn package(program: &str) -> &str {
         "moto_server" => "moto[server] of PyPI",
         "nbdcopy" | "nbdinfo" => "libnbd-bin",
         "promtool" => "prometheus",
+        "sfdisk" => "fdisk",
         "qemu-img" | "qemu-io" | "qemu-nbd" => "qemu-utils",
         "qemu-system-x86_64" => "qemu-system-x86",
         "strip" => "binutils",

@@ -140,6 +140,7 @@ fn what_is_told_is_what_hosts_did() {
         for key in ["schema", "process", "uris", "devices", "mountpoint", "log", "clients"] {
             value.remove(key);
         }
+        value.remove("table_sector_bytes");
         value.remove("file_bytes");
         // A path of its own has them.
         value.remove("snapshot_list");

@@ -86,6 +86,7 @@ fn a_sample_is_printed_without_a_terminal() {
         "devices",
         "mountpoint",
         "log",
+        "table_sector_bytes",
         "file_bytes",
         "snapshot_list",
     ] {

@@ -7,6 +7,7 @@ mod holder;
 #[cfg(feature = "http")]
 mod http;
 mod objects;
+mod partitions;
 mod place;
 mod storage;
 mod watch;

@@ -10,6 +10,7 @@ use super::keys::KeyArgs;
 use super::state::{self, State, saved_text};
 use super::{Outcome, lossy, output, print, print_schema, snapshot};
 use crate::objects::{Cost, Prices};
+use crate::partitions;
 use pumice_drive::base::units::format_size;
 use pumice_drive::base::{Error, ErrorKind};
 use pumice_drive::controller::{Info, Locked, SnapshotInfo, Spec};
@@ -166,6 +167,10 @@ fn text(path: &Path, shown: &Shown) -> String {
     row("uuid", info.uuid.to_string());
     row("format", info.format_version.to_string());
     row("size", format_size(info.size_bytes));
+    if let Some(bytes) = shown.state.table_sector_bytes {
+        let advice = partitions::advice(bytes);
+        row("partition table", format!("for sectors of {bytes} bytes: {advice}"));
+    }
     row("capacity", format!("{} ({})", format_size(info.capacity_bytes), room(info)));
     let segment = format_size(info.segment_bytes.into());
     row("segments", format!("{} of {segment}, {} free", info.segment_count, info.free_segments));

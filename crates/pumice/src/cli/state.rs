@@ -11,6 +11,7 @@ use serde::Serialize;
 #[cfg(feature = "attach")]
 use super::attach::Attachment;
 use crate::control::{self, Service};
+use crate::partitions;
 use pumice_drive::base::ErrorKind;
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{Drive, Info, OpenOptions, SnapshotInfo};
@@ -31,14 +32,18 @@ pub(super) struct State {
     pub(super) mountpoint: Option<String>,
     /// Where the process writes its log, if that is a file.
     pub(super) log: Option<String>,
+    /// For which size of sectors the partition table of the disk was made, in bytes, if it has one.
+    pub(super) table_sector_bytes: Option<u32>,
 }
 
 impl State {
     /// Returns the state of the drive at `path`, of which a server has said how it serves it.
     pub(super) fn of(path: &Path, service: Option<Service>) -> Self {
-        let Some(Service { process, uris, clients, .. }) = service else { return Self::default() };
+        let Some(service) = service else { return Self::default() };
+        let Service { process, uris, clients, table_sector_bytes, .. } = service;
         let log = log_file(process);
-        let state = Self { process: Some(process), uris, log, ..Self::default() };
+        let state =
+            Self { process: Some(process), uris, log, table_sector_bytes, ..Self::default() };
         #[cfg(feature = "attach")]
         if let Ok(Some(attachment)) = Attachment::of(path) {
             let shown = |path: &Path| path.display().to_string();
@@ -87,15 +92,16 @@ pub(super) fn read(path: &Path) -> Result<(Info, State)> {
     if let Some(found) = read_served(path)? {
         return Ok(found);
     }
-    Ok((read_closed(path, Drive::info)?, State::default()))
+    read_closed(path, Drive::info)
 }
 
 /// As [`read`], with the snapshots and what each holds; `None` for a drive whose file is gone: its
 /// server is not asked.
 pub(super) fn read_with_snapshots(path: &Path) -> Result<(Info, State, Option<Vec<SnapshotInfo>>)> {
     let Some((info, state)) = read_served(path)? else {
-        let (info, snapshots) = read_closed(path, |drive| (drive.info(), drive.snapshots()))?;
-        return Ok((info, State::default(), Some(snapshots)));
+        let read = |drive: &Drive| (drive.info(), drive.snapshots());
+        let ((info, snapshots), state) = read_closed(path, read)?;
+        return Ok((info, state, Some(snapshots)));
     };
     let snapshots = match info.snapshots {
         0 => Some(Vec::new()),
@@ -118,16 +124,17 @@ fn read_served(path: &Path) -> Result<Option<(Info, State)>> {
     }
 }
 
-/// Opens a drive read-only and reads something of it.
-fn read_closed<T>(path: &Path, read: impl FnOnce(&Drive) -> T) -> Result<T> {
+/// Opens a drive read-only and reads something of it; returns it with the state.
+fn read_closed<T>(path: &Path, read: impl FnOnce(&Drive) -> T) -> Result<(T, State)> {
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { read_only: true, partial: true, ..OpenOptions::default() };
     let drive = super::open::to_look_at(&runtime, path, options)?;
     let result = read(&drive);
+    let table_sector_bytes = runtime.block_on(partitions::sector_bytes_on(&drive));
     drop(drive);
     // They hold the drive, and its file is locked.
     runtime.drop_tasks();
-    Ok(result)
+    Ok((result, State { table_sector_bytes, ..State::default() }))
 }
 
 /// Returns the drive that was opened at `path` by a server of this user, though nothing is there

@@ -193,6 +193,8 @@ pub(crate) struct Service {
     pub clients: u64,
     /// Where clients reach the drive; none if it is attached.
     pub uris: Vec<String>,
+    /// For which size of sectors the partition table of the disk was made, in bytes, if it has one.
+    pub table_sector_bytes: Option<u32>,
 }
 
 /// An NBD client of a server.

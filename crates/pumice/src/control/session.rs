@@ -20,6 +20,7 @@ use uuid::Uuid;
 
 use super::protocol::{Answer, ListedClient, Progress, REQUEST_BYTES_MAX, Request, Service, line};
 use super::sending;
+use crate::partitions;
 use crate::watch::Watch;
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Clock, Error, ErrorKind, Result};
@@ -42,6 +43,9 @@ pub(super) const PROGRESS_NS: u64 = 250_000_000;
 
 /// How long the host's changes are held back for a snapshot of several drives.
 const HOLD_NS: u64 = 1_000_000_000;
+
+/// Time for a look at the disk that an answer can do without.
+const LOOK_NS: u64 = 500_000_000;
 
 /// Clients or snapshots in one answer: their names may be long, and an answer has a limit.
 const LISTED_MAX: usize = 16;
@@ -209,19 +213,29 @@ async fn serve_client(link: &Link, served: &Served) {
         Request::HoldChanges { guid } => hold_changes(link, drive, guid).await,
         Request::Snapshots {} => snapshots(link, drive.list_snapshots().await).await,
         Request::Send(wanted) => sending::send(link, served, &wanted).await,
-        Request::Service {} => Some(Answer::Service(Service {
-            path: served.path.clone(),
-            process: std::process::id(),
-            export: name.clone(),
-            clients: watch.connections().open,
-            uris: served.uris.borrow().clone(),
-        })),
+        Request::Service {} => Some(service(link, served).await),
         Request::Clients {} => clients(link, watch.roster()).await,
         Request::Disconnect { id } => Some(Answer::Disconnected(watch.roster().disconnect(id))),
     };
     if let Some(answer) = answer {
         link.send(&answer).await;
     }
+}
+
+/// Returns how the drive is served.
+async fn service(link: &Link, served: &Served) -> Answer {
+    let Served { path, drive, watch: (watch, name), uris, .. } = served;
+    // A medium that does not answer keeps no client from the rest.
+    let reading = link.runtime.timeout(LOOK_NS, partitions::sector_bytes_on(drive));
+    let table_sector_bytes = reading.await.flatten();
+    Answer::Service(Service {
+        path: path.clone(),
+        process: std::process::id(),
+        export: name.clone(),
+        clients: watch.connections().open,
+        uris: uris.borrow().clone(),
+        table_sector_bytes,
+    })
 }
 
 /// Lists the clients of the server, a few in each answer; returns `None` if the client is gone.

@@ -151,8 +151,12 @@ impl Drive {
         self.read_range(offset, out, true).await
     }
 
-    /// Reads whole blocks for the drive itself.
-    pub(crate) async fn read_blocks(&self, lba: Lba, out: &mut [u8]) -> Result<()> {
+    /// Fills `out`, whole blocks, with those of the disk from `lba` on. Not counted as a read of
+    /// the host.
+    ///
+    /// # Errors
+    /// As [`Drive::read`].
+    pub async fn read_blocks(&self, lba: Lba, out: &mut [u8]) -> Result<()> {
         self.read_range(lba.0 * BLOCK_BYTES as u64, out, false).await
     }
 

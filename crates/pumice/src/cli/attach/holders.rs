@@ -22,12 +22,11 @@ pub(super) fn started_ticks(process: i32) -> Option<u64> {
 
 /// Returns the loop devices whose backing file is in this directory.
 pub(super) fn loop_devices(directory: &Path) -> Vec<PathBuf> {
-    let Ok(blocks) = fs::read_dir("/sys/block") else { return Vec::new() };
-    let names = blocks.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let is_there = |name: &String| {
         let backing = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file"));
         backing.is_ok_and(|backing| Path::new(&backing).parent() == Some(directory))
     };
+    let names = names_in(Path::new("/sys/block")).into_iter();
     let mut devices: Vec<PathBuf> =
         names.filter(is_there).map(|name| Path::new("/dev").join(name)).collect();
     devices.sort();
@@ -84,6 +83,35 @@ fn mount(line: &[u8], device: &Path, number: &str) -> Option<(PathBuf, bool)> {
     let mount_point = unescaped(fields.nth(1)?);
     let source = fields.skip_while(|field| *field != b"-").nth(2).map(unescaped);
     Some((mount_point, has_number || source.as_deref() == Some(device)))
+}
+
+/// Returns what the kernel itself uses a device for, each with the way to end that: loop devices on
+/// it, which do not keep it from being detached; volumes; swap.
+pub(super) fn kernel_users(device: &Path) -> Vec<(String, String)> {
+    let mut users = Vec::new();
+    for name in names_in(Path::new("/sys/block")) {
+        let backing = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file"));
+        if backing.is_ok_and(|backing| Path::new(backing.trim_end_matches('\n')) == device) {
+            users.push((
+                format!("by the loop device /dev/{name}"),
+                format!("losetup --detach /dev/{name}"),
+            ));
+        }
+    }
+    let name = device.file_name().unwrap_or_default();
+    for holder in names_in(&Path::new("/sys/block").join(name).join("holders")) {
+        users.push((format!("by the device /dev/{holder}"), "remove that".to_owned()));
+    }
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    if swaps.lines().any(|line| line.split_whitespace().next() == device.to_str()) {
+        users.push(("as swap".to_owned(), format!("swapoff {}", device.display())));
+    }
+    users
+}
+
+fn names_in(directory: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }
 
 /// Returns the processes that have a file open, as `number (name)`.

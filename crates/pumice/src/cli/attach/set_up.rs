@@ -4,7 +4,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 
 use super::{Attachment, FileSystem, loop_device, tools};
 use crate::cli::serve::name_of;
+use crate::partitions;
 
 /// The requested setup.
 #[derive(Clone, Debug)]
@@ -86,6 +87,14 @@ impl Wanted {
         let device = PathBuf::from(tools::run_well("losetup", &args)?);
         loop_device::complete_on_issuer(&device);
         let filled = self.check_direct(&device).and_then(|()| self.fill(&device));
+        if self.mountpoint.is_none()
+            && let Some(bytes) = self.other_sector_bytes(&device)
+        {
+            tracing::warn!(
+                "the partition table is for sectors of {bytes} bytes, and no partition is seen: \
+                 detach the drive and attach it with --sector-size {bytes}"
+            );
+        }
         let ready = match self.is_mounted_later {
             true => filled,
             false => filled.and_then(|()| self.mount(&device)),
@@ -123,6 +132,13 @@ impl Wanted {
     pub(super) fn mount(&self, device: &Path) -> Result<()> {
         let Some(mountpoint) = &self.mountpoint else { return Ok(()) };
         let found = tools::find("blkid").and_then(|_| probe(device)).unwrap_or_default();
+        if let Some(bytes) = self.other_sector_bytes(device) {
+            bail!(
+                "{} has a partition table for sectors of {bytes} bytes: attach it without a mount \
+                 point, and with --sector-size {bytes}",
+                self.path.display()
+            );
+        }
         self.check_file_system(&found)?;
         let access = if self.read_only { "ro" } else { "rw" };
         // What others have put on a drive must not become root's by being mounted.
@@ -154,6 +170,16 @@ impl Wanted {
             bail!("{shown} has a partition table ({kind}): attach it without a mount point");
         }
         Ok(())
+    }
+
+    /// Returns for which size of sectors the partition table was made, if that is not the device's.
+    fn other_sector_bytes(&self, device: &Path) -> Option<u32> {
+        let mut file = File::open(device).ok()?;
+        let mut start = [0; partitions::START_BYTES];
+        file.read_exact(&mut start).ok()?;
+        let disk_bytes = file.seek(SeekFrom::End(0)).ok()?;
+        let found = partitions::sector_bytes(&start, disk_bytes)?;
+        (found != u32::from(self.sector_bytes)).then_some(found)
     }
 
     fn make(&self, file_system: FileSystem, device: &Path) -> Result<()> {

@@ -60,6 +60,9 @@ fn release(attachment: &Attachment, device: &Path, named: Option<&Path>) -> Resu
     if let Some(mount) = mounts.iter().find(|mount| holders::is_covered(device, mount)) {
         bail!("another file system is mounted over {}: unmount that first", mount.display());
     }
+    if let Some((user, way)) = holders::kernel_users(device).into_iter().next() {
+        bail!("{} is in use {user}: {way} first", device.display());
+    }
     if !becomes(FREE_LOOKS, || holders::openers(device).is_empty()) {
         let openers = holders::openers(device).join(", ");
         bail!("{} is held open by process {openers}", device.display());

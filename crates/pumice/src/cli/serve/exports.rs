@@ -22,6 +22,7 @@ use crate::cli::whereabouts;
 use crate::control::{ControlSocket, SnapshotExports};
 use crate::devices;
 use crate::objects::BucketPlace;
+use crate::partitions;
 use crate::place::Place;
 use crate::storage;
 use crate::storage::Storage;
@@ -368,6 +369,13 @@ pub(super) fn show(runtime: &Runtime, served: &mut Served, terms: Terms, watch: 
     let Source::Drive(drive) = &served.drive else { return };
     Storage::of(drive).whereabouts().into_iter().for_each(whereabouts::watch);
     devices::go_on(runtime, drive);
+    let read = drive.clone();
+    runtime.spawn(async move {
+        if let Some(sector_bytes) = partitions::sector_bytes_on(&read).await {
+            let advice = partitions::advice(sector_bytes);
+            tracing::info!(sector_bytes, advice, "the disk has a partition table");
+        }
+    });
     // What is asked of a drive at its path is not for a snapshot to answer, nor for a drive that is
     // followed, which the bucket knows better.
     if !served.is_snapshot {

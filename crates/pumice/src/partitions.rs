@@ -1,0 +1,86 @@
+//! Partition tables of disks: for which size of sectors one was made. A kernel or guest that sees
+//! another size finds no partition.
+//!
+//! Looks only at what says so; does not check a table, nor read the partitions.
+
+use pumice_drive::base::units::Lba;
+use pumice_drive::controller::Drive;
+
+/// Bytes of a disk that tell.
+pub(crate) const START_BYTES: usize = 8192;
+
+/// Returns the size of sectors, in bytes, for which the partition table at the start of a disk was
+/// made; `None` if there is no table, or it fits either size.
+///
+/// Source: UEFI Specification 2.10, 5.2.3 (MBR partition records) and 5.3.2 (the GPT's header is in
+/// the second sector).
+pub(crate) fn sector_bytes(start: &[u8; START_BYTES], disk_bytes: u64) -> Option<u32> {
+    let has_header = |sector: usize| start[sector..].starts_with(b"EFI PART");
+    match (has_header(512), has_header(4096)) {
+        (true, false) => return Some(512),
+        (false, true) => return Some(4096),
+        (true, true) => return None,
+        (false, false) => {}
+    }
+    let records = || start[446..510].chunks_exact(16).filter(|record| record[4] != 0);
+    let field = |bytes: &[u8]| u64::from(u32::from_le_bytes(bytes.try_into().expect("4 bytes")));
+    let end = |record: &[u8]| field(&record[8..12]) + field(&record[12..16]);
+    let is_table = start[510..512] == [0x55, 0xAA]
+        && records().all(|record| record[0] & 0x7F == 0 && end(record) * 512 <= disk_bytes);
+    // Of a table without a GPT nothing tells but that its partitions would not fit.
+    let is_for_512 = is_table && records().any(|record| end(record) * 4096 > disk_bytes);
+    is_for_512.then_some(512)
+}
+
+/// As [`sector_bytes`], of the disk of a drive; `None` also if it cannot be read.
+pub(crate) async fn sector_bytes_on(drive: &Drive) -> Option<u32> {
+    let disk_bytes = drive.size_bytes();
+    let mut start = [0; START_BYTES];
+    drive.read_blocks(Lba(0), &mut start).await.ok()?;
+    sector_bytes(&start, disk_bytes)
+}
+
+/// Returns what is to be done about a table for sectors of this size.
+pub(crate) fn advice(sector_bytes: u32) -> &'static str {
+    match sector_bytes {
+        512 => "attach it with --sector-size 512",
+        _ => "a virtual machine needs logical_block_size=4096",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: a table is known by what real programs write, and nothing else counts as one.
+    use super::*;
+
+    fn disk(parts: &[(usize, &[u8])]) -> [u8; START_BYTES] {
+        let mut start = [0; START_BYTES];
+        for (at, bytes) in parts {
+            start[*at..*at + bytes.len()].copy_from_slice(bytes);
+        }
+        start
+    }
+
+    #[test]
+    fn the_size_of_sectors_is_that_of_the_table() {
+        const DISK: u64 = 128 << 20;
+        let protective = (446, &[0, 0, 2, 0, 0xEE, 255, 255, 255, 1, 0, 0, 0, 255, 255, 3, 0][..]);
+        let signature = (510, &[0x55, 0xAA][..]);
+        let of = |parts: &[(usize, &[u8])]| sector_bytes(&disk(parts), DISK);
+        assert_eq!(of(&[protective, signature, (512, b"EFI PART")]), Some(512));
+        assert_eq!(of(&[protective, signature, (4096, b"EFI PART")]), Some(4096));
+        assert_eq!(of(&[(512, b"EFI PART"), (4096, b"EFI PART")]), None);
+        // 100 MiB from 1 MiB on, and 1 MiB there, which fits either size.
+        let record = |sectors: u32| {
+            let mut record = [0, 32, 33, 0, 0x83, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0];
+            record[12..].copy_from_slice(&sectors.to_le_bytes());
+            record
+        };
+        assert_eq!(of(&[(446, &record(204_800)), signature]), Some(512));
+        assert_eq!(of(&[(446, &record(2048)), signature]), None);
+        assert_eq!(of(&[(446, &record(300_000)), signature]), None, "beyond the disk");
+        // A boot sector, whose program is where a table would be.
+        assert_eq!(of(&[(446, &[0xFA; 64]), signature]), None);
+        assert_eq!(of(&[]), None);
+    }
+}
