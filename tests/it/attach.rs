@@ -5,6 +5,7 @@
 //! skipped.
 
 mod boot;
+mod snapshots;
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -519,7 +520,12 @@ fn a_partition_table_for_other_sectors_is_noticed() {
         says_so(info());
         let same = attachable.try_attach(&["--sector-size", sectors]);
         assert!(same.code == Some(0) && !same.stderr.contains("sectors"), "{same:?}");
-        attachable.detach_well(Path::new(same.stdout.trim_end()));
+        let device = Path::new(same.stdout.trim_end());
+        let name = device.file_name().unwrap().to_str().unwrap();
+        // Not every kernel knows the table.
+        let searches = fs::read_to_string(format!("/sys/block/{name}/loop/partscan"));
+        assert_eq!(searches.unwrap().trim(), "1", "the kernel looks for no partition");
+        attachable.detach_well(device);
         let other = attachable.try_attach(&["--sector-size", others]);
         assert_eq!(other.code, Some(0), "{other:?}");
         assert!(other.stderr.contains(&format!("--sector-size {sectors}")), "{other:?}");
@@ -570,7 +576,8 @@ fn the_file_below_the_device_is_an_ordinary_one() {
     assert_eq!(bytes[..3], *b"end");
     drop(through);
     attachable.detach_well(&device);
-    assert!(!is_strict(), "the loop device stays as it was for the drive");
+    // Another test may have the device for a while.
+    wait_until("the loop device is as it was before", || !is_strict());
 }
 
 #[test]
@@ -607,38 +614,6 @@ fn what_cannot_be_attached_is_refused_and_leaves_nothing() {
 }
 
 /// Guards against a drive that cannot be detached any more, because its record has the old name.
-/// Guards against a snapshot that shows the drive as it is now, or takes writes.
-#[test]
-fn a_snapshot_is_mounted_read_only() {
-    let Some(attachable) = Attachable::new("128M") else { return };
-    let file = attachable.mountpoint().join("file");
-    let write = |args: &[&str], text: &str| {
-        let device = attachable.mount(args);
-        fs::write(&file, text).unwrap();
-        attachable.detach_well(&device);
-    };
-    write(&["--mkfs", "ext4"], "before");
-    let snapshot = format!("{}@s", attachable.drive.path().display());
-    run_ok(attachable.command("snapshot").args(["create", &snapshot]));
-    write(&[], "after");
-    let attach = |place: &str, args: &[&str]| {
-        let mut command = attachable.command("attach");
-        run(command.arg(place).arg(attachable.mountpoint()).args(args), COMMAND_LIMIT)
-    };
-    refused(&attach(&snapshot, &[]), "a snapshot can only be read: use --read-only");
-    let missing = format!("{}@other", attachable.drive.path().display());
-    refused(&attach(&missing, &["--read-only"]), "no snapshot named other");
-    attachable.assert_nothing_left();
-    let attached = attach(&snapshot, &["--read-only"]);
-    assert_eq!(attached.code, Some(0), "{attached:#?}");
-    assert_eq!(fs::read_to_string(&file).unwrap(), "before");
-    assert!(fs::write(&file, "changed").is_err(), "a snapshot takes writes");
-    attachable.detach_well(&attachable.mountpoint());
-    let device = attachable.mount(&["--read-only"]);
-    assert_eq!(fs::read_to_string(&file).unwrap(), "after");
-    attachable.detach_well(&device);
-}
-
 #[test]
 fn a_renamed_drive_is_detached() {
     let Some(attachable) = Attachable::new("128M") else { return };

@@ -166,7 +166,7 @@ fn a_clone_is_rebuilt_beside_its_origin() {
     let rebuilt = drive.beside("rebuilt").display().to_string();
     let away = drive.beside("away");
     fs::rename(drive.path(), &away).unwrap();
-    drive.refused(&["rebuild", &made, &rebuilt], "move the origin back");
+    drive.refused(&["rebuild", &made, &rebuilt], "move it back there");
     assert!(!Path::new(&rebuilt).exists());
     fs::rename(&away, drive.path()).unwrap();
     drive.ok(&["rebuild", &made, &rebuilt]);

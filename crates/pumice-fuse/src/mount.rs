@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use super::file::{DiskFile, file_name};
@@ -60,16 +61,22 @@ impl FuseMount {
         Ok(mounted)
     }
 
-    /// Unmounts; afterwards the disk receives no more requests.
+    /// Unmounts; afterwards the disk receives no more requests. If it is unmounted already, does
+    /// nothing.
     ///
     /// # Errors
-    /// `Busy` if a process has the file open; the file system then stays until this process ends,
-    /// without answering requests.
-    pub fn unmount(mut self) -> Result<()> {
-        self.is_mounted = false;
-        unmount(&self.directory, UnmountFlags::empty()).map_err(|error| {
-            Error::os(format!("cannot unmount {}", self.directory.display()), error.into())
-        })
+    /// `Busy` if a process, or a loop device, has the file open: nothing has changed.
+    pub fn unmount(&mut self) -> Result<()> {
+        match unmount(&self.directory, UnmountFlags::empty()) {
+            Ok(()) | Err(Errno::INVAL) => {
+                self.is_mounted = false;
+                Ok(())
+            }
+            Err(error) => {
+                let what = format!("cannot unmount {}", self.directory.display());
+                Err(Error::os(what, error.into()))
+            }
+        }
     }
 }
 

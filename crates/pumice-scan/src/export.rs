@@ -3,7 +3,7 @@
 //! Holes are those of the metadata context `base:allocation`, which Pumice, qemu-nbd and nbdkit
 //! offer. Where a server does not tell, everything counts as data, zeroes included.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -15,11 +15,37 @@ use pumice_drive::runtime::{Backend, Runtime};
 use pumice_nbd::Content;
 use pumice_nbd::client::{Client, Uri, allocation};
 
-/// Time limit for all answers about holes: a server that knows them has them in memory.
-const ALLOCATION_NS: u64 = 120_000_000_000;
-
 /// Interval of progress, and of looks at whether to stop.
 const LOOK_NS: u64 = 100_000_000;
+
+/// Looks without an answer about holes after which no further one is waited for: two minutes.
+const LOOKS_MAX: u32 = 1200;
+
+/// Time limit for all answers: a week. A far server needs hours for a large disk, which are shown.
+const ALLOCATION_NS_MAX: u64 = 7 * 86_400 * 1_000_000_000;
+
+/// What a server has told of its holes.
+#[derive(Default)]
+struct Map {
+    /// What is no hole.
+    runs: Runs,
+    /// The byte up to which it has told.
+    told: u64,
+    /// The size of the export; 0 until it is known.
+    bytes: u64,
+}
+
+impl Map {
+    /// Adds the next extent; returns whether there is room for more.
+    fn add(&mut self, length: u64, content: Content) -> bool {
+        let range = self.told..self.told + length;
+        self.told = range.end;
+        if content != Content::Hole {
+            self.runs.add(range);
+        }
+        !self.runs.is_full()
+    }
+}
 
 /// Returns whether a named path is the address of an export.
 pub(super) fn is_uri(text: &str) -> bool {
@@ -41,42 +67,41 @@ pub(super) fn source(
 ) -> Result<Option<Source>> {
     let uri = Uri::parse(text)?;
     let runtime = Runtime::new(Backend::Auto)?;
-    let told = Cell::new((0, 0));
+    let map = RefCell::new(Map::default());
     let asking = async {
         let client = Client::connect(&runtime, &uri).await?;
-        let bytes = client.size_bytes();
+        map.borrow_mut().bytes = client.size_bytes();
         // The length is known; how the server ends the connection does not matter.
         let _ = client.disconnect().await;
-        let (mut runs, mut at) = (Runs::default(), 0);
-        let is_told = allocation(&runtime, &uri, ALLOCATION_NS, |length, content| {
-            if content != Content::Hole {
-                runs.add(at..at + length);
-            }
-            at += length;
-            told.set((at, bytes));
-            !runs.is_full()
+        let told = allocation(&runtime, &uri, ALLOCATION_NS_MAX, |length, content| {
+            map.borrow_mut().add(length, content)
         });
-        // A server that answers neither with holes nor with an error in time is read as it is.
-        let is_told = is_told.await.unwrap_or(false);
-        // The rest of an export in too many pieces counts as data, and so does its last, short
-        // block, about which no request can ask.
-        runs.add(at..bytes);
-        Ok::<_, Error>((bytes, is_told.then_some(runs.0)))
+        Ok::<_, Error>(told.await)
     };
-    let found = runtime.block_on(async {
+    let asked = runtime.block_on(async {
         let mut asking = pin!(asking);
+        let (mut seen, mut looks) = (0, 0);
         while !stop.load(Ordering::Relaxed) {
-            let found = runtime.timeout(LOOK_NS, asking.as_mut()).await;
-            if found.is_some() {
-                return found;
+            if let Some(asked) = runtime.timeout(LOOK_NS, asking.as_mut()).await {
+                return asked.map(Some);
             }
-            progress.mapped(told.get().0, told.get().1);
+            let Map { told, bytes, .. } = *map.borrow();
+            progress.mapped(told, bytes);
+            looks = if told == seen { looks + 1 } else { 0 };
+            seen = told;
+            if bytes > 0 && looks == LOOKS_MAX {
+                return Ok(Some(Ok(false)));
+            }
         }
-        None
+        Ok(None)
     });
     runtime.drop_tasks();
-    let Some(found) = found else { return Ok(None) };
-    let (bytes, extents) = found?;
+    let Some(told) = asked? else { return Ok(None) };
+    let Map { mut runs, told: at, bytes } = map.into_inner();
+    // What follows a failure, or too many pieces, counts as data, and so does the last, short
+    // block, about which no request can ask.
+    runs.add(at..bytes);
+    let extents = (told.unwrap_or(false) || at > 0).then_some(runs.0);
     let source = Source {
         location: Location::Export(text.to_owned()),
         name: format!("{index}/"),
@@ -88,7 +113,7 @@ pub(super) fn source(
         identity: None,
     };
     if source.data_blocks() == 0 {
-        return Err(Error::InvalidInput(format!("{text} holds no data").into()));
+        return Err(Error::InvalidInput(format!("{} holds no data", source.folder).into()));
     }
     Ok(Some(source))
 }

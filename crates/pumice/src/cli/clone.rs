@@ -185,11 +185,10 @@ pub(super) fn list_rebuilt(source: &Path, target: &Path, spec: &Spec) -> Result<
         snapshot::register(&path, &found.name, clone)
     };
     let what = || {
+        let (clone, origin) = (source.display(), path.display());
+        let next = if path.exists() { "" } else { ": move it back there or beside the clone" };
         format!(
-            "{} is a clone, and so is what is rebuilt, which its origin {} must list: move the \
-             origin back there or beside the clone",
-            source.display(),
-            path.display()
+            "{clone} is a clone, and what is rebuilt is one: its origin {origin} must list it{next}"
         )
     };
     listing().with_context(what)?;

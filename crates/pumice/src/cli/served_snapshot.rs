@@ -14,11 +14,17 @@ pub(super) fn advise(place: &Place, error: Error) -> Error {
     let is_busy =
         error.downcast_ref::<base::Error>().map(base::Error::kind) == Some(ErrorKind::Busy);
     let (true, Some(snapshot)) = (is_busy, &place.snapshot) else { return error };
-    let Ok(Some(uri)) = uri(place) else { return error };
-    error.context(format!(
-        "{}@{snapshot}: read it through the server of the drive, as in nbdcopy '{uri}' disk.img",
-        place.path.display()
-    ))
+    let shown = format!("{}@{snapshot}", place.path.display());
+    match uri(place) {
+        Ok(Some(uri)) => error.context(format!(
+            "{shown}: read it through the server of the drive, as in nbdcopy '{uri}' disk.img"
+        )),
+        Ok(None) if matches!(control::service(&place.path), Ok(Some(_))) => error.context(format!(
+            "{shown}: `pumice attach --read-only` and `pumice clone` read it while the drive is \
+             attached"
+        )),
+        _ => error,
+    }
 }
 
 /// Returns the URI at which the drive's server offers a snapshot, if one does.

@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
+#[cfg(feature = "attach")]
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -278,6 +280,38 @@ impl Client {
         Ok(Some(answer))
     }
 
+    /// Returns the process of the server, if it can be seen from here.
+    #[cfg(feature = "attach")]
+    pub(crate) fn process(&self) -> Option<u32> {
+        let peer = socket_peercred(self.stream.get_ref()).ok()?;
+        u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
+    }
+
+    /// Asks for a snapshot as a file in `directory`, where it is until the loan ends.
+    ///
+    /// # Errors
+    /// That of the server, which may have ended, or may not mount; as [`Client::ask`].
+    #[cfg(feature = "attach")]
+    pub(crate) fn borrow(mut self, name: String, directory: &Path, shown: &str) -> Result<Loan> {
+        let directory = directory.to_str().ok_or_else(|| {
+            let what = format!("{}: the path is not UTF-8", directory.display());
+            Error::new(ErrorKind::InvalidInput, what)
+        })?;
+        let (directory, shown) = (directory.to_owned(), shown.to_owned());
+        let mut answer = self.first(&Request::Lend { name, directory, shown })?;
+        while let Some(Answer::Progress(_)) = answer {
+            answer = self.next()?;
+        }
+        match answer {
+            Some(Answer::Lent {}) => Ok(Loan(self)),
+            Some(_) => Err(malformed(&self.drive)),
+            None => {
+                let what = format!("the server of {} has ended", self.drive.display());
+                Err(Error::new(ErrorKind::Busy, what))
+            }
+        }
+    }
+
     /// Sends a request and returns the first answer; `None` if the server ended before that, and no
     /// other follows. A server answers whatever it has begun.
     fn first(&mut self, request: &Request) -> Result<Option<Answer>> {
@@ -338,6 +372,19 @@ impl Client {
         let drive = self.drive.display();
         let what = format!("the server of {drive} does not answer: try again later");
         Error::new(ErrorKind::Busy, what).caused_by(error)
+    }
+}
+
+/// A snapshot that a server has made a file, as long as this lives.
+#[cfg(feature = "attach")]
+pub(crate) struct Loan(Client);
+
+#[cfg(feature = "attach")]
+impl Loan {
+    /// Ends it, and waits until the file is gone, ten seconds at most.
+    pub(crate) fn end(mut self) {
+        let _ = self.0.stream.get_ref().shutdown(Shutdown::Write);
+        let _ = self.0.stream.read(&mut [0]);
     }
 }
 

@@ -27,6 +27,8 @@ mod sending;
 mod session;
 mod socket;
 
+#[cfg(feature = "attach")]
+pub(crate) use client::Loan;
 #[cfg(feature = "top")]
 pub(crate) use client::snapshot;
 pub(crate) use client::{

@@ -108,6 +108,16 @@ pub(crate) enum Request {
     Snapshots {},
     /// Send a snapshot.
     Send(Wanted),
+    /// Make a snapshot a file, until the client leaves.
+    #[cfg(feature = "attach")]
+    Lend {
+        /// Name of the snapshot.
+        name: String,
+        /// Where the file is mounted.
+        directory: String,
+        /// Name of the file, in lists of mounts, too.
+        shown: String,
+    },
     /// Return how the drive is served.
     Service {},
     /// Return the NBD clients of the server.
@@ -155,6 +165,8 @@ pub(crate) enum Answer {
     Flattened(Flattened),
     /// The drive's array after a change: the result.
     Devices(Box<ArrayInfo>),
+    /// The snapshot is a file, until the client leaves.
+    Lent {},
     /// The host's changes are held back; sent before the result.
     Held,
     /// They no longer are: the result.

@@ -7,6 +7,8 @@
 
 mod clones;
 mod devices;
+#[cfg(feature = "attach")]
+mod lending;
 mod rollback;
 
 use std::cell::{Cell, RefCell};
@@ -102,8 +104,10 @@ pub(super) struct Served {
     pub(super) watch: (Rc<Watch>, String),
     pub(super) uris: Rc<RefCell<Vec<String>>>,
     pub(super) snapshots: Option<Rc<dyn SnapshotExports>>,
-    /// Snapshots that are being sent.
+    /// Snapshots that are being sent, and those that are lent.
     pub(super) sends: Cell<u32>,
+    #[cfg(feature = "attach")]
+    pub(super) lent: Cell<u32>,
 }
 
 /// What a server offers of a drive's snapshots.
@@ -213,6 +217,10 @@ async fn serve_client(link: &Link, served: &Served) {
         Request::HoldChanges { guid } => hold_changes(link, drive, guid).await,
         Request::Snapshots {} => snapshots(link, drive.list_snapshots().await).await,
         Request::Send(wanted) => sending::send(link, served, &wanted).await,
+        #[cfg(feature = "attach")]
+        Request::Lend { name, directory, shown } => {
+            lending::lend(link, served, &name, directory.as_ref(), &shown).await
+        }
         Request::Service {} => Some(service(link, served).await),
         Request::Clients {} => clients(link, watch.roster()).await,
         Request::Disconnect { id } => Some(Answer::Disconnected(watch.roster().disconnect(id))),
@@ -474,6 +482,12 @@ impl Link {
                 return Err(wrong("a request is one line of JSON of at most 4096 bytes"));
             }
         }
+    }
+
+    /// Waits until the client has closed its side of the connection.
+    #[cfg(feature = "attach")]
+    async fn until_gone(&self) {
+        while let (_, Ok(1..)) = self.runtime.receive(&self.client, vec![0], 0..1).await {}
     }
 
     /// Runs `work` in a task of its own, because it must not stop halfway, and reports its progress

@@ -141,8 +141,16 @@ impl ControlSocket {
     ) -> impl Future<Output = ()> + 'static {
         let path = self.drive.to_string_lossy().into_owned();
         let (socket, clients) = (self.socket.clone(), self.clients.clone());
-        let sends = Cell::default();
-        let served = session::Served { path, drive, watch, uris, snapshots, sends };
+        let served = session::Served {
+            path,
+            drive,
+            watch,
+            uris,
+            snapshots,
+            sends: Cell::default(),
+            #[cfg(feature = "attach")]
+            lent: Cell::default(),
+        };
         session::serve(runtime, socket, clients, served)
     }
 

@@ -22,6 +22,8 @@ use serde::{Deserialize, Serialize};
 
 use super::holders;
 use crate::control;
+use crate::place::Place;
+use pumice_drive::base::checksum::crc64;
 
 const SUFFIX: &str = "attached";
 
@@ -34,10 +36,13 @@ pub(crate) struct Attachment {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Record {
-    /// As bytes: paths need not be UTF-8.
+    /// As bytes: paths need not be UTF-8. PATH@NAME of a snapshot.
     #[serde(with = "path_bytes")]
     path: PathBuf,
     process: i32,
+    /// The process whose drive it is a snapshot of, if that lends it.
+    #[serde(default)]
+    lender: Option<u32>,
     /// Start time of the process, in ticks since boot, because process numbers are reused.
     started_ticks: u64,
     mountpoint: Option<RecordedPath>,
@@ -82,7 +87,15 @@ impl Attachment {
     /// # Errors
     /// There is no drive.
     pub(crate) fn of(path: &Path) -> Result<Option<Self>> {
-        Ok(Self::load(&control::place(path, SUFFIX)?))
+        Self::at(path, None)
+    }
+
+    /// As [`Attachment::of`], or that of a snapshot of the drive.
+    ///
+    /// # Errors
+    /// There is no drive.
+    pub(crate) fn at(path: &Path, snapshot: Option<&str>) -> Result<Option<Self>> {
+        Ok(Self::load(&place(path, snapshot)?))
     }
 
     /// Finds an attachment by its drive, under its old or its new name, by its device, or by a
@@ -93,7 +106,8 @@ impl Attachment {
     /// Nothing of that name is attached.
     pub(crate) fn find(name: &Path) -> Result<Self> {
         let wanted = absolute(name);
-        let of_file = Self::of(name).ok().flatten().map(|found| found.directory);
+        let of_file = Place::of(name).and_then(|it| Self::at(&it.path, it.snapshot.as_deref()));
+        let of_file = of_file.ok().flatten().map(|found| found.directory);
         let is_of_file = |found: &Self| of_file.as_ref() == Some(&found.directory);
         let is_named = |found: &Self| {
             is_of_file(found)
@@ -125,21 +139,32 @@ impl Attachment {
         Ok(entries.filter_map(|entry| Self::load(&entry.ok()?.path())).collect())
     }
 
-    /// Records that this process attaches the drive at `path`; nothing of an earlier attachment may
-    /// be left.
+    /// Records that this process attaches the drive at `path`, or a snapshot of it, which `lender`
+    /// may lend; nothing of an earlier attachment may be left.
     ///
     /// # Errors
     /// The directory cannot be created.
-    pub(crate) fn begin(path: &Path, mountpoint: Option<&Path>) -> Result<Self> {
+    pub(crate) fn begin(
+        path: &Path,
+        snapshot: Option<&str>,
+        lender: Option<u32>,
+        mountpoint: Option<&Path>,
+    ) -> Result<Self> {
         control::private_directory()?;
-        let place = control::place(path, SUFFIX)?;
+        let place = place(path, snapshot)?;
         let cannot = || format!("cannot create {}", place.display());
         let mut private = DirBuilder::new();
         private.mode(0o700).create(&place).with_context(cannot)?;
         let process = rustix::process::getpid().as_raw_nonzero().get();
+        let mut shown = absolute(path).into_os_string();
+        if let Some(name) = snapshot {
+            shown.push("@");
+            shown.push(name);
+        }
         let record = Record {
-            path: absolute(path),
+            path: shown.into(),
             process,
+            lender,
             started_ticks: holders::started_ticks(process).unwrap_or(0),
             mountpoint: mountpoint.map(|path| RecordedPath(absolute(path))),
             device: None,
@@ -180,6 +205,7 @@ impl Attachment {
         let nothing = || Record {
             path: PathBuf::new(),
             process: 0,
+            lender: None,
             started_ticks: 0,
             mountpoint: None,
             device: None,
@@ -194,6 +220,16 @@ impl Attachment {
     pub(crate) fn process(&self) -> Option<i32> {
         let Record { process, started_ticks, .. } = self.record;
         (holders::started_ticks(process)? == started_ticks).then_some(process)
+    }
+
+    /// Returns an attached snapshot that the process of this one lends.
+    ///
+    /// # Errors
+    /// The directory of the records cannot be read.
+    pub(super) fn lent(&self) -> Result<Option<Self>> {
+        let lender = self.process().and_then(|process| u32::try_from(process).ok());
+        let is_lent = |found: &Self| found.record.lender == lender && found.process().is_some();
+        Ok(Self::all()?.into_iter().find(|found| lender.is_some() && is_lent(found)))
     }
 
     /// Returns the loop devices on the drive's file: one, unless others were added by hand.
@@ -277,6 +313,12 @@ impl Attachment {
     }
 }
 
+/// Returns the directory of a drive, or of a snapshot of it, whose name may be too long for a file.
+fn place(path: &Path, snapshot: Option<&str>) -> pumice_drive::base::Result<PathBuf> {
+    let suffix = snapshot.map(|name| format!("{:x}.{SUFFIX}", crc64(name.as_bytes())));
+    control::place(path, suffix.as_deref().unwrap_or(SUFFIX))
+}
+
 /// Returns the path without symbolic links, as far as it can be resolved: a dead mount cannot.
 pub(super) fn absolute(path: &Path) -> PathBuf {
     let plain = || std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -296,7 +338,8 @@ mod tests {
         let path = Path::new(OsStr::from_bytes(b"/tmp/not\xffutf-8"));
         let mountpoint = Some(RecordedPath(path.to_owned()));
         let path = path.to_owned();
-        let record = Record { path, process: 1, started_ticks: 2, mountpoint, device: None };
+        let (process, started_ticks, lender, device) = (1, 2, None, None);
+        let record = Record { path, process, lender, started_ticks, mountpoint, device };
         let text = serde_json::to_vec(&record).unwrap();
         let read: Record = serde_json::from_slice(&text).unwrap();
         let mountpoint = read.mountpoint.expect("a mount point").0;

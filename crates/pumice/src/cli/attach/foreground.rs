@@ -14,7 +14,7 @@ use super::{Args, Attachment, background, protect, take_down};
 use crate::cli::open;
 use crate::cli::serve::name_of;
 use crate::cli::{Outcome, chain, notify, print, print_schema, say_error, signals, whereabouts};
-use crate::control::ControlSocket;
+use crate::control::{self, Client, ControlSocket, Loan};
 use crate::place::Place;
 use crate::storage::Storage;
 use crate::watch::{Connections, Measured, Terms, Watch};
@@ -34,12 +34,22 @@ pub(super) fn serve(args: &Args, wanted: Wanted) -> Result<Outcome> {
     runtime.set_busy_poll(args.opening.busy_poll_ns());
     // After the protection, which threads inherit: no memory of theirs may wait for this drive.
     let workers = args.opening.pool()?.map(Workers::of);
-    let place = Place { path: args.path.clone(), snapshot: args.snapshot.clone() };
     args.opening.hint(&[]);
+    let steps = Steps { file, set_up, failures, signals: signal_socket };
+    // The process that has the drive open knows its snapshots.
+    if args.snapshot.is_some()
+        && let Some(server) = control::connect(&args.path)?
+    {
+        let served = serve_opened(args, &wanted, &runtime, Source::Lent(server), steps);
+        runtime.drop_tasks();
+        served?.remove()?;
+        return Ok(Outcome::Good);
+    }
+    let place = Place { path: args.path.clone(), snapshot: args.snapshot.clone() };
     let drive = open::at(&runtime, &place, args.opening.options(&args.path));
     let drive = match drive {
         Err(error) if open::is_busy(&error) => {
-            let other = Attachment::of(&args.path)?;
+            let other = args.attachment()?;
             let other = other.filter(|other| other.process().is_some());
             return Err(other.map_or(error, |other| already_attached(&args.path, &other)));
         }
@@ -48,8 +58,7 @@ pub(super) fn serve(args: &Args, wanted: Wanted) -> Result<Outcome> {
     if let Some(workers) = workers {
         drive.use_workers(workers);
     }
-    let steps = Steps { file, set_up, failures, signals: signal_socket };
-    let served = serve_opened(args, &wanted, &runtime, &drive, steps);
+    let served = serve_opened(args, &wanted, &runtime, Source::Own(drive.clone()), steps);
     let closed = runtime.block_on(drive.close());
     runtime.drop_tasks();
     let attachment = served?;
@@ -77,12 +86,12 @@ fn serve_opened(
     args: &Args,
     wanted: &Wanted,
     runtime: &Runtime,
-    drive: &Rc<Drive>,
+    source: Source,
     steps: Steps,
 ) -> Result<Attachment> {
     // The drive is locked, so an earlier process that attached it was killed and is gone within a
     // moment, or both only read.
-    if let Some(left) = Attachment::of(&args.path)? {
+    if let Some(left) = args.attachment()? {
         if !open::wait_until(runtime, || left.process().is_none()) {
             return Err(already_attached(&args.path, &left));
         }
@@ -91,32 +100,15 @@ fn serve_opened(
         tracing::warn!(drive = %args.path.display(), "removed what a killed process had left");
     }
     wanted.check_mountpoint()?;
-    let mut attachment = Attachment::begin(&args.path, args.mountpoint.as_deref())?;
-    let measured = Rc::new(Measured::new(drive.clone(), runtime.clone()));
+    let (snapshot, mountpoint) = (args.snapshot.as_deref(), args.mountpoint.as_deref());
+    let mut attachment = Attachment::begin(&args.path, snapshot, source.lender(), mountpoint)?;
     let name = match &args.snapshot {
         Some(snapshot) => format!("{}@{snapshot}", name_of(&args.path)),
         None => name_of(&args.path),
     };
     let file = attachment.fuse_directory().join(file_name(&name));
-    let mount = FuseMount::mount(runtime, measured.clone(), &attachment.fuse_directory(), &name);
-    let mount = mount.inspect_err(|_| clean(&attachment))?;
-    // What is asked of a drive at its path is not for a snapshot to answer.
-    let is_whole = args.snapshot.is_none();
-    let control = is_whole.then(|| ControlSocket::bind(runtime, &args.path)).transpose();
-    let control = control.inspect_err(|error| {
-        let (path, error) = (args.path.display(), error.chain());
-        tracing::warn!(drive = %path, %error, "other commands cannot reach the drive");
-    });
-    if let Ok(Some(control)) = &control {
-        let watch = Watch::new(runtime.clone(), Connections::default, Arc::default());
-        let shown = drive.clone();
-        watch.add(name.clone(), move || shown.clone(), measured, Terms::default());
-        let watch = (watch, name);
-        let (uris, drive) = (Rc::default(), drive.clone());
-        runtime.spawn(control.serve(runtime.clone(), drive, watch, uris, None));
-    }
-    Storage::of(drive).whereabouts().into_iter().for_each(whereabouts::watch);
-    crate::devices::go_on(runtime, drive);
+    let offered = source.offer(args, runtime, &attachment.fuse_directory(), &name);
+    let mut offered = offered.inspect_err(|_| clean(&attachment))?;
     // Fails only if the thread has ended, which its result reports.
     let _ = steps.file.send(file);
     let ready = runtime.block_on(steps.set_up.end(runtime)).and_then(|device| {
@@ -127,16 +119,84 @@ fn serve_opened(
         })
     });
     if let Err(error) = ready {
-        let _ = mount.unmount();
+        let _ = offered.end(runtime);
         clean(&attachment);
         return Err(error);
     }
     runtime.block_on(until_taken_down(runtime, &attachment, &steps.signals));
-    if let Ok(Some(control)) = &control {
-        runtime.block_on(control.end(runtime));
-    }
-    mount.unmount()?;
+    offered.end(runtime)?;
     Ok(attachment)
+}
+
+/// What is attached.
+enum Source {
+    /// A drive, or a snapshot, that this process has opened.
+    Own(Rc<Drive>),
+    /// A snapshot of a drive that another process has open.
+    Lent(Client),
+}
+
+/// A file, while it is there.
+enum Offered {
+    Own(FuseMount, Option<ControlSocket>),
+    Lent(Option<Loan>),
+}
+
+impl Source {
+    /// Returns the process that lends it.
+    fn lender(&self) -> Option<u32> {
+        match self {
+            Self::Own(_) => None,
+            Self::Lent(client) => client.process(),
+        }
+    }
+
+    /// Makes it a file in a directory.
+    fn offer(self, args: &Args, runtime: &Runtime, at: &Path, name: &str) -> Result<Offered> {
+        let drive = match self {
+            Self::Own(drive) => drive,
+            Self::Lent(client) => {
+                let snapshot = args.snapshot.clone().unwrap_or_default();
+                return Ok(Offered::Lent(Some(client.borrow(snapshot, at, name)?)));
+            }
+        };
+        let measured = Rc::new(Measured::new(drive.clone(), runtime.clone()));
+        let mount = FuseMount::mount(runtime, measured.clone(), at, name)?;
+        // What is asked of a drive at its path is not for a snapshot to answer.
+        let is_whole = args.snapshot.is_none();
+        let control = is_whole.then(|| ControlSocket::bind(runtime, &args.path)).transpose();
+        let control = control.inspect_err(|error| {
+            let (path, error) = (args.path.display(), error.chain());
+            tracing::warn!(drive = %path, %error, "other commands cannot reach the drive");
+        });
+        let control = control.ok().flatten();
+        if let Some(control) = &control {
+            let watch = Watch::new(runtime.clone(), Connections::default, Arc::default());
+            let shown = drive.clone();
+            watch.add(name.to_owned(), move || shown.clone(), measured, Terms::default());
+            let (watch, uris, drive) = ((watch, name.to_owned()), Rc::default(), drive.clone());
+            runtime.spawn(control.serve(runtime.clone(), drive, watch, uris, None));
+        }
+        Storage::of(&drive).whereabouts().into_iter().for_each(whereabouts::watch);
+        crate::devices::go_on(runtime, &drive);
+        Ok(Offered::Own(mount, control))
+    }
+}
+
+impl Offered {
+    /// Takes the file away.
+    fn end(&mut self, runtime: &Runtime) -> Result<()> {
+        match self {
+            Self::Own(mount, control) => {
+                if let Some(control) = control {
+                    runtime.block_on(control.end(runtime));
+                }
+                mount.unmount()?;
+            }
+            Self::Lent(loan) => drop(loan.take().map(Loan::end)),
+        }
+        Ok(())
+    }
 }
 
 /// Removes what a failed attempt has created. The first error is the one to report.

@@ -52,7 +52,7 @@ pub(super) fn use_number(device: &str) -> Option<u64> {
 /// Returns where a block device is mounted, in this process's view.
 pub(super) fn mounts_of(device: &Path) -> Vec<PathBuf> {
     let name = device.file_name().unwrap_or_default().to_string_lossy();
-    let Ok(number) = fs::read_to_string(format!("/sys/block/{name}/dev")) else {
+    let Ok(number) = fs::read_to_string(format!("/sys/class/block/{name}/dev")) else {
         return Vec::new();
     };
     let Ok(mounts) = fs::read(MOUNTS) else { return Vec::new() };
@@ -66,7 +66,7 @@ pub(super) fn is_covered(device: &Path, place: &Path) -> bool {
     let Ok(mounts) = fs::read(MOUNTS) else { return false };
     let lines = mounts.split(|&byte| byte == b'\n');
     let name = device.file_name().unwrap_or_default().to_string_lossy();
-    let number = fs::read_to_string(format!("/sys/block/{name}/dev")).unwrap_or_default();
+    let number = fs::read_to_string(format!("/sys/class/block/{name}/dev")).unwrap_or_default();
     let mut there = lines.filter_map(|line| mount(line, device, number.trim()));
     // Later mounts are later in the list.
     there.rfind(|(mounted, _)| mounted == place).is_some_and(|(_, is_of_device)| !is_of_device)
@@ -85,21 +85,27 @@ fn mount(line: &[u8], device: &Path, number: &str) -> Option<(PathBuf, bool)> {
     Some((mount_point, has_number || source.as_deref() == Some(device)))
 }
 
-/// Returns what the kernel itself uses a device for, each with the way to end that: loop devices on
-/// it, which do not keep it from being detached; volumes; swap.
+/// Returns the partitions that the kernel sees on a device.
+pub(super) fn partitions(device: &Path) -> Vec<PathBuf> {
+    let name = device.file_name().unwrap_or_default().to_string_lossy();
+    let mut names = names_in(&Path::new("/sys/block").join(&*name));
+    names.retain(|part| part.starts_with(&*name));
+    names.into_iter().map(|part| Path::new("/dev").join(part)).collect()
+}
+
+/// Returns what the kernel itself uses a device or partition for, each with the way to end that:
+/// loop devices on it, which do not keep it from being detached; volumes; swap.
 pub(super) fn kernel_users(device: &Path) -> Vec<(String, String)> {
     let mut users = Vec::new();
     for name in names_in(Path::new("/sys/block")) {
         let backing = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file"));
         if backing.is_ok_and(|backing| Path::new(backing.trim_end_matches('\n')) == device) {
-            users.push((
-                format!("by the loop device /dev/{name}"),
-                format!("losetup --detach /dev/{name}"),
-            ));
+            let top = format!("/dev/{name}");
+            users.push((format!("by the loop device {top}"), format!("losetup --detach {top}")));
         }
     }
     let name = device.file_name().unwrap_or_default();
-    for holder in names_in(&Path::new("/sys/block").join(name).join("holders")) {
+    for holder in names_in(&Path::new("/sys/class/block").join(name).join("holders")) {
         users.push((format!("by the device /dev/{holder}"), "remove that".to_owned()));
     }
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();

@@ -153,6 +153,11 @@ impl FileSystem {
 }
 
 impl Args {
+    /// Returns what is attached, or left, of the drive or its snapshot.
+    fn attachment(&self) -> Result<Option<Attachment>> {
+        Attachment::at(&self.path, self.snapshot.as_deref())
+    }
+
     fn wanted(&self) -> Wanted {
         Wanted {
             sector_bytes: self.sector_size,
@@ -182,17 +187,17 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let wanted = args.wanted();
     wanted.check_machine()?;
     // Otherwise the mount found there may be left from this drive.
-    if args.step.is_none() && Attachment::of(&args.path)?.is_none() {
+    if args.step.is_none() && args.attachment()?.is_none() {
         wanted.check_mountpoint()?;
     }
     match args.step {
         Some(Step::Clean) => {
-            let left = Attachment::of(&args.path)?.filter(|left| left.process().is_none());
+            let left = args.attachment()?.filter(|left| left.process().is_none());
             left.map_or(Ok(()), |left| take_down(&left, None).and_then(|()| left.remove()))?;
         }
         Some(Step::Mount) => mount(args, &wanted)?,
         Some(Step::Unmount) => {
-            let attached = Attachment::of(&args.path)?;
+            let attached = args.attachment()?;
             attached.map_or(Ok(()), |attached| take_down(&attached, None))?;
         }
         Some(Step::Serve) => return foreground::serve(args, wanted),
@@ -204,7 +209,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 
 /// Mounts a device that another process serves.
 fn mount(args: &Args, wanted: &Wanted) -> Result<()> {
-    let attached = Attachment::of(&args.path)?.map(|attached| attached.devices());
+    let attached = args.attachment()?.map(|attached| attached.devices());
     let device = attached.unwrap_or_default().into_iter().next();
     let device = device.with_context(|| format!("{} is not attached", args.path.display()))?;
     wanted.mount(&device)

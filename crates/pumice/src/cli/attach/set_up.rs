@@ -83,6 +83,9 @@ impl Wanted {
         if self.read_only {
             args.push(OsStr::new("--read-only"));
         }
+        if self.mountpoint.is_none() {
+            args.push(OsStr::new("--partscan"));
+        }
         args.push(file.as_os_str());
         let device = PathBuf::from(tools::run_well("losetup", &args)?);
         loop_device::complete_on_issuer(&device);
@@ -146,9 +149,24 @@ impl Wanted {
         if let Some(more) = &self.mount_options {
             options += &format!(",{more}");
         }
-        let options = OsStr::new(&options);
-        let args = [OsStr::new("-o"), options, device.as_os_str(), mountpoint.as_os_str()];
-        tools::run_well("mount", &args).map_err(|error| {
+        let mount = |options: &str| {
+            let args = [OsStr::new("-o"), OsStr::new(options), device.as_os_str()];
+            tools::run_well("mount", &[&args[..], &[mountpoint.as_os_str()]].concat())
+        };
+        let mounted = mount(&options).map(drop).or_else(|error| {
+            let ways = if self.read_only { found.other_ways() } else { &[] };
+            let is_good = |way: &&Way| mount(&format!("{options},{}", way.options)).is_ok();
+            let way = ways.iter().find(is_good).ok_or(error)?;
+            if way.skips_journal {
+                tracing::warn!(
+                    "mounted with {}: what the journal of the file system holds is missing; \
+                     `pumice clone` makes a disk on which it can be replayed",
+                    way.options
+                );
+            }
+            Ok(())
+        });
+        mounted.map_err(|error: anyhow::Error| {
             let is_finer = self.sector_bytes > 512 && xfs_sector_bytes(device) == Some(512);
             let hint = "its XFS was created for sectors of 512 bytes: add --sector-size 512";
             if is_finer { error.context(hint) } else { error }
@@ -212,6 +230,30 @@ enum Signatures {
     /// Several signatures, or blkid could not run.
     #[default]
     Unknown,
+}
+
+/// A way to mount a file system that cannot be written.
+struct Way {
+    options: &'static str,
+    skips_journal: bool,
+}
+
+impl Signatures {
+    /// Returns in which other ways a file system is mounted from a device that cannot be written: a
+    /// snapshot, beside the file system that it was taken of, whose journal may not be empty.
+    ///
+    /// Source: ext4(5), xfs(5).
+    fn other_ways(&self) -> &'static [Way] {
+        let Self::FileSystem(kind) = self else { return &[] };
+        match &**kind {
+            "ext3" | "ext4" => &[Way { options: "noload", skips_journal: true }],
+            "xfs" => &[
+                Way { options: "nouuid", skips_journal: false },
+                Way { options: "nouuid,norecovery", skips_journal: true },
+            ],
+            _ => &[],
+        }
+    }
 }
 
 fn probe(device: &Path) -> Result<Signatures> {

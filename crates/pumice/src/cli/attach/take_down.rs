@@ -29,6 +29,9 @@ const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 /// # Errors
 /// The device is mounted elsewhere or in use; it then stays, flushed or not.
 pub(crate) fn take_down(attachment: &Attachment, named: Option<&Path>) -> Result<()> {
+    if let Some(lent) = attachment.lent()? {
+        bail!("{} is attached, and is read through it: detach it first", lent.path().display());
+    }
     let named = named.map(absolute);
     for device in attachment.devices() {
         release(attachment, &device, named.as_deref())?;
@@ -60,8 +63,16 @@ fn release(attachment: &Attachment, device: &Path, named: Option<&Path>) -> Resu
     if let Some(mount) = mounts.iter().find(|mount| holders::is_covered(device, mount)) {
         bail!("another file system is mounted over {}: unmount that first", mount.display());
     }
-    if let Some((user, way)) = holders::kernel_users(device).into_iter().next() {
-        bail!("{} is in use {user}: {way} first", device.display());
+    let partitions = holders::partitions(device);
+    for partition in &partitions {
+        if let Some(mount) = holders::mounts_of(partition).first() {
+            bail!("{} is mounted on {}: unmount it first", partition.display(), mount.display());
+        }
+    }
+    for used in [device.to_owned()].iter().chain(&partitions) {
+        if let Some((user, way)) = holders::kernel_users(used).into_iter().next() {
+            bail!("{} is in use {user}: {way} first", used.display());
+        }
     }
     if !becomes(FREE_LOOKS, || holders::openers(device).is_empty()) {
         let openers = holders::openers(device).join(", ");

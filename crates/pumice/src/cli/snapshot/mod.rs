@@ -2,6 +2,8 @@
 //! makes bookmarks of them, and rolls a disk back to one.
 
 mod clones;
+#[cfg(feature = "attach")]
+mod freeze;
 mod rotate;
 mod together;
 
@@ -74,6 +76,11 @@ enum Action {
         #[arg(long = "yield")]
         yields: bool,
 
+        /// Do not hold the file system of a mounted drive still: in the snapshot it is as after a
+        /// crash
+        #[arg(long)]
+        no_freeze: bool,
+
         #[command(flatten)]
         keys: KeyArgs,
 
@@ -142,6 +149,11 @@ enum Action {
         /// Only print what would be deleted, and take no snapshot
         #[arg(long)]
         dry_run: bool,
+
+        /// Do not hold the file system of a mounted drive still: in the snapshot it is as after a
+        /// crash
+        #[arg(long)]
+        no_freeze: bool,
 
         #[command(flatten)]
         keys: KeyArgs,
@@ -226,8 +238,9 @@ struct Shown {
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     args.action.keys().provide();
     let (action, json, drives) = match &args.action {
-        Action::Create { snapshots, yields, json, .. } => {
-            ("create", *json, create(&wanted(snapshots)?, *yields)?)
+        Action::Create { snapshots, yields, no_freeze, json, .. } => {
+            let how = How { yields: *yields, freezes: !no_freeze };
+            ("create", *json, create(&wanted(snapshots)?, how)?)
         }
         Action::List { path, json, .. } => {
             let listed = list(path)?;
@@ -236,8 +249,11 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         Action::Rollback { snapshot, delete_newer, json, .. } => {
             ("rollback", *json, vec![roll_back(snapshot, *delete_newer)?])
         }
-        Action::Rotate { paths, keep, prefix, yields, bookmarks, dry_run, json, .. } => {
-            let rule = Rule { keep, prefix, yields: *yields, bookmarks: *bookmarks };
+        Action::Rotate {
+            paths, keep, prefix, yields, no_freeze, bookmarks, dry_run, json, ..
+        } => {
+            let how = How { yields: *yields, freezes: !no_freeze };
+            let rule = Rule { keep, prefix, how, bookmarks: *bookmarks };
             ("rotate", *json, if *dry_run { rule.try_out(paths) } else { rule.rotate(paths) }?)
         }
         Action::Bookmark { snapshot, json, .. } => {
@@ -290,8 +306,24 @@ fn check_distinct<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Result<()> {
     Ok(())
 }
 
-fn create(wanted: &[together::Wanted], yields: bool) -> Result<Vec<Done>> {
-    let taken = together::create(wanted, yields)?;
+/// How snapshots are taken.
+#[derive(Clone, Copy)]
+struct How {
+    /// See [`NewSnapshot::yields`].
+    yields: bool,
+    /// Whether mounted file systems are held still.
+    freezes: bool,
+}
+
+fn create(wanted: &[together::Wanted], how: How) -> Result<Vec<Done>> {
+    let create = || together::create(wanted, how.yields);
+    #[cfg(feature = "attach")]
+    let taken = match how.freezes {
+        true => freeze::during(wanted.iter().map(|(path, _)| path), create)?,
+        false => create()?,
+    };
+    #[cfg(not(feature = "attach"))]
+    let taken = create()?;
     let done = taken.into_iter().zip(wanted).map(|(info, (path, _))| Done {
         path: lossy(path),
         snapshots: vec![info],
@@ -443,7 +475,7 @@ fn is_of(kind: ErrorKind, error: &anyhow::Error) -> bool {
 struct Rule<'a> {
     keep: &'a rotate::Keep,
     prefix: &'a str,
-    yields: bool,
+    how: How,
     bookmarks: bool,
 }
 
@@ -470,7 +502,7 @@ impl Rule<'_> {
         let name = format!("{}{}", self.prefix, time(outside::unix_seconds()));
         pumice_drive::format::check_snapshot_name(&name)?;
         let wanted: Vec<_> = paths.iter().map(|path| (path.clone(), name.clone())).collect();
-        let mut done = match create(&wanted, self.yields) {
+        let mut done = match create(&wanted, self.how) {
             Err(error) if is_of(ErrorKind::AlreadyExists, &error) => {
                 tracing::warn!(snapshot = name, "this second has a snapshot already: kept");
                 let done = |path| Done { path: lossy(path), snapshots: vec![], deleted: vec![] };
