@@ -110,3 +110,44 @@ fn what_a_killed_reader_of_a_snapshot_leaves_is_removed() {
     wait_until("the snapshot is given back", delete);
     attachable.detach_well(&device);
 }
+
+/// A server lends a snapshot as an attached drive does, until it ends or restarts: then the device
+/// fails instead of showing something else, and goes when it is detached.
+#[test]
+fn a_snapshot_of_a_served_drive_is_attached_beside_it() {
+    let Some(attachable) = Attachable::new("64M") else { return };
+    let Some(qemu_io) = tool("qemu-io") else { return };
+    let server = attachable.drive.serve_with_control(&[]);
+    let write = |pattern: u8| {
+        let mut command = Command::new(&qemu_io);
+        let what = format!("write -P {pattern} 0 1M");
+        run_ok(command.args(["-f", "raw", "-c", &what, "-c", "flush", &server.uri()]));
+    };
+    let place = attachable.drive.named("s");
+    write(1);
+    run_ok(attachable.command("snapshot").args(["create", &place]));
+    write(2);
+    let device = || {
+        let attached =
+            run(attachable.command("attach").arg(&place).arg("--read-only"), COMMAND_LIMIT);
+        assert_eq!(attached.code, Some(0), "{attached:?}");
+        PathBuf::from(attached.stdout.trim_end())
+    };
+    let read = |device: &Path| {
+        let mut block = vec![0; 4096];
+        // A file that is opened anew reads what the page cache has dropped.
+        run_ok(Command::new("blockdev").arg("--flushbufs").arg(device));
+        File::open(device).unwrap().read_exact_at(&mut block, 0).map(|()| block)
+    };
+    let attached = device();
+    write(3);
+    assert_eq!(read(&attached).unwrap(), [1; 4096]);
+    server.restart();
+    assert!(read(&attached).is_err(), "what is read, when nothing is lent?");
+    attachable.detach_well(&attached);
+    let attached = device();
+    assert_eq!(read(&attached).unwrap(), [1; 4096]);
+    attachable.detach_well(&attached);
+    server.stop();
+    attachable.drive.assert_checks();
+}

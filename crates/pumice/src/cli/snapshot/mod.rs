@@ -37,10 +37,11 @@ const NAMES_BYTES_MAX: usize = 1500;
 /// Take, list, rotate or delete snapshots of drives, or roll a disk back to one
 ///
 /// A snapshot keeps the disk as it was at one moment, with everything that was written before the
-/// command began; what a file system still has in its cache is not in it. It takes no copy: it
-/// costs the space of what is overwritten or trimmed later, until it is deleted. `pumice extract`,
-/// `check`, `serve` and `attach --read-only` read PATH@NAME while PATH is not in use; a server of
-/// PATH offers the export DRIVE@NAME.
+/// command began, and what file systems that `pumice attach` mounted had in their caches; what
+/// others have there is not in it. It takes no copy: it costs the space of what is overwritten or
+/// trimmed later, until it is deleted. `pumice attach --read-only` reads PATH@NAME at any time,
+/// `extract`, `check` and `serve` while PATH is not in use; a server of PATH offers the export
+/// DRIVE@NAME.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_subcommand = true)]
 #[command(after_help = "\
