@@ -2,7 +2,7 @@
 //! makes bookmarks of them, and rolls a disk back to one.
 
 mod clones;
-#[cfg(feature = "attach")]
+#[cfg_attr(not(feature = "attach"), path = "no_freeze.rs")]
 mod freeze;
 mod rotate;
 mod together;
@@ -318,13 +318,10 @@ struct How {
 
 fn create(wanted: &[together::Wanted], how: How) -> Result<Vec<Done>> {
     let create = || together::create(wanted, how.yields);
-    #[cfg(feature = "attach")]
     let taken = match how.freezes {
         true => freeze::during(wanted.iter().map(|(path, _)| path), create)?,
         false => create()?,
     };
-    #[cfg(not(feature = "attach"))]
-    let taken = create()?;
     let done = taken.into_iter().zip(wanted).map(|(info, (path, _))| Done {
         path: lossy(path),
         snapshots: vec![info],
