@@ -385,10 +385,10 @@ impl Scrub<'_> {
                 let Ok(found) = found else { break };
                 live_bytes += self.check_record(&found).await;
             }
-            // Something dead may be damaged, or the parity itself.
+            // Headers may be damaged, something dead, or the parity itself.
             // What is live of metadata was written again above.
-            let has_parity = !is_meta && header.parity_pages > 0;
-            if has_parity && !self.is_beyond_parity && scan.is_damaged(header.offset).await {
+            let is_data = !is_meta && !self.is_beyond_parity;
+            if is_data && scan.is_damaged(header.offset).await {
                 let again = SegmentScan::new(&*drive.medium, uuid, &shape, segment, generation);
                 self.repair_batch(again.at(header.offset)).await;
             }

@@ -3,13 +3,14 @@
 //!
 //! A batch counts if its header is whole and was written for this place in this use of the segment.
 //! It may still belong to a life that was lost: the map decides whether anything in it is live.
-//! Damaged headers are restored from the batch's parity; after one that cannot be, the scan
-//! searches for the next whole one.
+//! Damaged headers are restored from the batch's parity, or from its [echo](super::echo) if that
+//! lies in the segment; after one that cannot be, the scan searches for the next whole one.
 //!
 //! Only reads. Bytes from the medium are never trusted.
 
+use super::echo;
 use super::parity::Append;
-use super::records::records;
+use super::records::{records, records_and_padding};
 use super::window::Window;
 use super::{FIRST_BATCH_OFFSET, SEQ_END, UNIT, batch_bytes};
 use crate::base::SegmentId;
@@ -26,7 +27,7 @@ pub(crate) struct SegmentScan<'a> {
     offset: u32,
     /// Bytes between batches in which no batch was found.
     pub(crate) skipped_bytes: u64,
-    /// Whether a header in the newest batch, its own or a record's, was restored from parity.
+    /// Whether a header in the newest batch, its own or a record's, was restored.
     is_restored: bool,
     restored: Vec<u8>,
 }
@@ -65,7 +66,7 @@ impl<'a> SegmentScan<'a> {
         let mut at = self.offset;
         let cipher = self.window.medium().cipher();
         self.is_restored = false;
-        let header = loop {
+        let mut header = loop {
             if at >= self.segment_bytes {
                 self.offset = at;
                 return None;
@@ -81,18 +82,22 @@ impl<'a> SegmentScan<'a> {
                 break header;
             }
         };
-        self.skipped_bytes += u64::from(at - self.offset);
-        let batch_bytes = batch_bytes(&header);
-        self.offset = at + batch_bytes;
-        assert!(self.offset <= self.segment_bytes, "a batch that belongs here ends here");
-        let is_restorable = header.parity_pages > 0 || self.window.medium().copies().len() > 1;
-        if !self.is_restored && is_restorable {
-            let bytes = self.window.read(self.segment, at, batch_bytes).await;
+        if at > self.offset {
+            header = self.restore_before(at, self.offset).await.unwrap_or(header);
+        }
+        if !self.is_restored {
+            let bytes = self.window.read(self.segment, at, batch_bytes(&header)).await;
             let (_, body) = bytes.split_at(BATCH_HEADER_BYTES);
-            if records(cipher, &header, body).any(|found| found.is_err()) {
-                self.restore(at).await;
+            let is_damaged = records(cipher, &header, body).any(|found| found.is_err());
+            if is_damaged && self.restore(at).await.is_none() {
+                let after = at + batch_bytes(&header);
+                header = self.restore_before(after, at).await.unwrap_or(header);
             }
         }
+        let (at, batch_bytes) = (header.offset, batch_bytes(&header));
+        self.skipped_bytes += u64::from(at - self.offset);
+        self.offset = at + batch_bytes;
+        assert!(self.offset <= self.segment_bytes, "a batch that belongs here ends here");
         let bytes = if self.is_restored {
             &self.restored
         } else {
@@ -135,6 +140,39 @@ impl<'a> SegmentScan<'a> {
         Some(())
     }
 
+    /// Restores the headers of the batch that the one at `at` repeats, if it lies between `from`
+    /// and there. Returns its header.
+    async fn restore_before(&mut self, at: u32, from: u32) -> Option<BatchHeader> {
+        let cipher = self.window.medium().cipher();
+        if at >= self.segment_bytes {
+            return None;
+        }
+        let head = self.window.read(self.segment, at, UNIT).await;
+        let (after, _) = BatchHeader::decode_with(head, cipher).ok()?;
+        if !self.belongs(&after, at) {
+            return None;
+        }
+        let bytes = self.window.read(self.segment, at, batch_bytes(&after)).await;
+        let padding = records_and_padding(&after, bytes.get(BATCH_HEADER_BYTES..)?)?.1.to_vec();
+        let (header, _) = echo::echoed(&after, &padding, cipher)?;
+        let offset = header.offset;
+        let is_between = (from..at).contains(&offset) && offset.is_multiple_of(UNIT);
+        let is_one = is_between && self.belongs(&header, offset);
+        if !is_one || batch_bytes(&header) > at - offset {
+            return None;
+        }
+        let bytes = self.window.read(self.segment, offset, batch_bytes(&header)).await;
+        let mut batch = bytes.to_vec();
+        if !echo::restore(&header, &padding, cipher, &mut batch) {
+            return None;
+        }
+        let segment = self.segment;
+        tracing::warn!(%segment, offset, "headers of a batch were restored from the one after it");
+        self.restored = batch;
+        self.is_restored = true;
+        Some(header)
+    }
+
     /// Returns the batch at `at` from the first copy in which its headers are whole, if the medium
     /// has several.
     async fn copied(&self, at: u32) -> Option<Vec<u8>> {
@@ -162,8 +200,8 @@ impl<'a> SegmentScan<'a> {
         None
     }
 
-    /// Returns whether the newest batch, which began at `at`, has parity, and something in it is
-    /// damaged on the medium.
+    /// Returns whether something in the newest batch, which began at `at`, is damaged on the medium
+    /// and was restored, or has parity.
     pub(crate) async fn is_damaged(&mut self, at: u32) -> bool {
         if self.is_restored {
             return true;

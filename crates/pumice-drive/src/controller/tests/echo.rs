@@ -7,6 +7,7 @@ use rand::RngExt;
 
 use crate::base::SeqNo;
 use crate::base::seed::random;
+use crate::format::BATCH_HEADER_BYTES;
 
 const SIZE: u64 = 4 << 20;
 
@@ -78,6 +79,44 @@ fn headers_of_a_small_batch_may_be_damaged() {
 fn assert_whole(drive: &Drive, world: &World, plain: &[u8], seq: SeqNo) {
     for (at, part) in (0..).step_by(1 << 20).zip(plain.chunks(1 << 20)) {
         assert!(world.read(drive, at, part.len()).unwrap() == part, "batch {seq}, at {at}");
+    }
+}
+
+/// A scrub finds what a batch with damaged headers holds, and writes it again, also long after the
+/// batch was replayed for the last time.
+#[test]
+fn a_scrub_writes_a_small_batch_with_damaged_headers_again() {
+    let (world, [new, _]) = killed(Spec { codec: Codec::Lz4, ..small(SIZE, 6) });
+    let batches = small_batches(&world);
+    for is_replayed in [true, false] {
+        if !is_replayed {
+            let drive = world.open();
+            world.run(drive.checkpoint()).unwrap();
+            world.close(drive);
+        }
+        let (mut lacking, mut repaired) = (0, 0);
+        for batch in &batches {
+            // Of the batch, and of its first record.
+            for at in [40, 4 + BATCH_HEADER_BYTES as u32] {
+                let copy = world.copy();
+                copy.flip(batch.segment.0, batch.offset + at);
+                let Ok(drive) = copy.try_open(OpenOptions::default()) else {
+                    lacking += 1;
+                    continue;
+                };
+                let report = copy.run(drive.scrub(0)).unwrap();
+                lacking += u64::from(report.problem_count > 0);
+                repaired += report.repaired;
+                assert_whole(&drive, &copy, &new, batch.seq);
+                if report.problem_count == 0 {
+                    let again = copy.run(drive.scrub(0)).unwrap();
+                    assert_eq!((again.problem_count, again.repaired), (0, 0), "{}", batch.seq);
+                }
+                assert_accounting(&drive);
+                copy.close(drive);
+            }
+        }
+        assert!(lacking <= 8 && repaired > 50, "{lacking} not restored, {repaired} repaired");
     }
 }
 

@@ -159,7 +159,7 @@ impl Walk<'_> {
             body => matches!(body, Body::Whole),
         };
         let what = "headers of a batch are damaged, and were restored from the batch after it: \
-                    `pumice scrub` says whether it holds data that is to be copied elsewhere";
+                    `pumice scrub` writes what is live of it again";
         let error = Error::new(ErrorKind::Corrupt, what);
         let error = error.in_segment(segment).at_offset(offset.into());
         let next = Next { stream, offset, header, checksum, enters, is_restored: true };
