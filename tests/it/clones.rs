@@ -140,10 +140,18 @@ fn a_clone_without_its_origin_is_not_opened() {
     {
         drive.refused(command, "its origin cannot be opened at");
     }
-    let info = drive.ok(&["info", &a]);
-    assert!(info.contains("origin"), "{info}");
+    let lacks = |args: &[&str], code, mention: &str| {
+        let finished = drive.pumice(args);
+        assert_eq!(finished.code, Some(code), "{args:?}: {finished:?}");
+        assert!(finished.stdout.contains(mention), "{args:?}: {finished:?}");
+    };
+    lacks(&["info", &a], 0, "its origin cannot be opened at");
+    lacks(&["list", &a], 0, "attention");
+    lacks(&["check", &a], 1, "1 problem in");
+    lacks(&["check", &a, "--json"], 1, "its origin cannot be opened at");
     // Another drive in its place.
     run_ok(Command::new(PUMICE).arg("create").arg(drive.path()).args(["--size", "24M"]));
+    lacks(&["check", &a], 1, "it holds drive");
     drive.refused(&["extract", &a, &image], "it holds drive");
     fs::remove_file(drive.path()).unwrap();
     assert!(fs::read(&a).unwrap() == before, "nothing was changed");

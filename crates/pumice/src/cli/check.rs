@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use super::keys::KeyArgs;
 use super::output::counted;
-use super::{Outcome, print, print_schema, progress};
+use super::{Outcome, origin, print, print_schema, progress};
 use crate::place::Place;
 use crate::storage::{self, Hints};
 use pumice_drive::base::units::format_size;
@@ -19,8 +19,9 @@ use pumice_drive::runtime::{Backend, Runtime};
 /// Reads the superblocks, the checkpoint, the log after it and the whole map, recomputes the live
 /// bytes of every segment, and decodes every frame that the map references. Of snapshots it reads
 /// the maps; name one to check its data. On a mirror, every copy of what is in use is compared, and
-/// the members that are there suffice. Changes nothing on the drive. If there are problems, lists
-/// them and exits with code 1.
+/// the members that are there suffice. Of a clone it checks what is its own, and whether its origin
+/// can be opened. Changes nothing on the drive. If there are problems, lists them and exits with
+/// code 1.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -71,11 +72,21 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         }
     });
     bar.finish_and_clear();
-    let report = report.map_err(|error| super::remains::advise(&place.path, error))?;
+    let mut report = report.map_err(|error| super::remains::advise(&place.path, error))?;
+    let origin = match runtime.block_on(origin::needed(&runtime, &medium)) {
+        Ok(None) => "",
+        Ok(Some(_)) => "its origin was opened, and what it has was not checked\n",
+        Err(error) => {
+            let what = error.chain();
+            report.problems.push(Problem { what, segment: None, lba: None, lba_count: None });
+            report.problem_count += 1;
+            ""
+        }
+    };
     if args.json {
         print_schema("check-1", &report)?;
     } else {
-        print(&text(&report))?;
+        print(&(text(&report) + origin))?;
     }
     Ok(if report.problem_count == 0 { Outcome::Good } else { Outcome::Problem })
 }

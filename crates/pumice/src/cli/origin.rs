@@ -12,7 +12,7 @@ use super::keys;
 use crate::control;
 use crate::storage::{Absent, Storage};
 use pumice_drive::base::{Error, ErrorKind, Result};
-use pumice_drive::controller::{Drive, OpenOptions, Origin, origin_on};
+use pumice_drive::controller::{Drive, OpenOptions, Origin, is_flat_on, origin_on};
 use pumice_drive::media::file::{FileMedium, FileOptions};
 use pumice_drive::runtime::{Backend, Runtime};
 use uuid::Uuid;
@@ -34,6 +34,17 @@ pub(super) async fn of(runtime: &Runtime, medium: &Storage) -> Result<Option<Rc<
     // What is wrong with the drive itself, its opening says.
     let Ok((clone, Some(wanted))) = origin_on(medium).await else { return Ok(None) };
     open(runtime, medium.path(), (clone, wanted), 1).await.map(Some)
+}
+
+/// As [`of`]; also `None` if only snapshots that are older than a flattening read from the origin.
+///
+/// # Errors
+/// As [`of`], and [`is_flat_on`].
+pub(super) async fn needed(runtime: &Runtime, medium: &Storage) -> Result<Option<Rc<Drive>>> {
+    match is_flat_on(medium).await? {
+        true => Ok(None),
+        false => of(runtime, medium).await,
+    }
 }
 
 /// Opens the origin of the clone at `clone`, and the origin of that.

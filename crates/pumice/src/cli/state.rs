@@ -10,11 +10,13 @@ use serde::Serialize;
 
 #[cfg(feature = "attach")]
 use super::attach::Attachment;
+use super::origin;
 use crate::control::{self, Service};
 use crate::partitions;
+use crate::storage::Storage;
 use pumice_drive::base::ErrorKind;
 use pumice_drive::base::units::format_size;
-use pumice_drive::controller::{Drive, Info, OpenOptions, SnapshotInfo};
+use pumice_drive::controller::{Alert, AlertKind, Drive, Info, OpenOptions, SnapshotInfo};
 use pumice_drive::runtime::{Backend, Runtime};
 
 /// How a drive is in use.
@@ -92,15 +94,15 @@ pub(super) fn read(path: &Path) -> Result<(Info, State)> {
     if let Some(found) = read_served(path)? {
         return Ok(found);
     }
-    read_closed(path, Drive::info)
+    let (info, (), state) = read_closed(path, |_| ())?;
+    Ok((info, state))
 }
 
 /// As [`read`], with the snapshots and what each holds; `None` for a drive whose file is gone: its
 /// server is not asked.
 pub(super) fn read_with_snapshots(path: &Path) -> Result<(Info, State, Option<Vec<SnapshotInfo>>)> {
     let Some((info, state)) = read_served(path)? else {
-        let read = |drive: &Drive| (drive.info(), drive.snapshots());
-        let ((info, snapshots), state) = read_closed(path, read)?;
+        let (info, snapshots, state) = read_closed(path, Drive::snapshots)?;
         return Ok((info, state, Some(snapshots)));
     };
     let snapshots = match info.snapshots {
@@ -124,17 +126,21 @@ fn read_served(path: &Path) -> Result<Option<(Info, State)>> {
     }
 }
 
-/// Opens a drive read-only and reads something of it; returns it with the state.
-fn read_closed<T>(path: &Path, read: impl FnOnce(&Drive) -> T) -> Result<(T, State)> {
+/// Opens a drive read-only and reads something more of it.
+fn read_closed<T>(path: &Path, read: impl FnOnce(&Drive) -> T) -> Result<(Info, T, State)> {
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { read_only: true, partial: true, ..OpenOptions::default() };
     let drive = super::open::to_look_at(&runtime, path, options)?;
-    let result = read(&drive);
+    let (mut info, more) = (drive.info(), read(&drive));
+    if let Err(error) = runtime.block_on(origin::needed(&runtime, Storage::of(&drive))) {
+        let what = error.chain();
+        info.alerts.push(Alert { kind: AlertKind::Origin, refuses_writes: false, what });
+    }
     let table_sector_bytes = runtime.block_on(partitions::sector_bytes_on(&drive));
     drop(drive);
     // They hold the drive, and its file is locked.
     runtime.drop_tasks();
-    Ok((result, State { table_sector_bytes, ..State::default() }))
+    Ok((info, more, State { table_sector_bytes, ..State::default() }))
 }
 
 /// Returns the drive that was opened at `path` by a server of this user, though nothing is there

@@ -52,6 +52,8 @@ pub enum AlertKind {
     Bucket,
     /// A member of the array is out.
     Degraded,
+    /// What a clone reads from cannot be opened.
+    Origin,
     /// Reads or a scrub met bytes that are not what was written.
     Damage,
     /// A threshold of space is passed.

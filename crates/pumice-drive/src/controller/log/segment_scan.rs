@@ -3,8 +3,8 @@
 //!
 //! A batch counts if its header is whole and was written for this place in this use of the segment.
 //! It may still belong to a life that was lost: the map decides whether anything in it is live.
-//! Damaged headers are restored from the batch's parity, or from its [echo](super::echo) if that
-//! lies in the segment; after one that cannot be, the scan searches for the next whole one.
+//! Damaged headers are restored from the batch's parity, or from its [echo] if that lies in the
+//! segment; after one that cannot be, the scan searches for the next whole one.
 //!
 //! Only reads. Bytes from the medium are never trusted.
 
