@@ -49,11 +49,16 @@ fn assert_whole(drive: &Drive, world: &World, plain: &[u8], when: &str) {
     }
 }
 
+/// Returns all offsets for the pages with the first headers, and one in turn for each other.
+fn of_page<const N: usize>(page: u32, offsets: [u32; N]) -> Vec<u32> {
+    if page < 8 { offsets.to_vec() } else { vec![offsets[page as usize % N]] }
+}
+
 #[test]
 fn any_page_of_a_long_batch_may_be_damaged() {
     let (world, plain) = killed(true);
     for page in 0..end(&world) / 4096 {
-        for offset in [0, 30, 2000, 4095] {
+        for offset in of_page(page, [0, 30, 2000, 4095]) {
             let copy = world.copy();
             copy.flip(0, page * 4096 + offset);
             let when = format!("page {page} + {offset}");
@@ -72,7 +77,7 @@ fn any_page_of_the_last_batch_may_be_damaged() {
     let last = super::damage::batches(&world, 0).pop().unwrap();
     let first = last.offset / 4096;
     for page in first..end(&world) / 4096 {
-        for offset in [0, 40, 2000] {
+        for offset in of_page(page - first, [0, 40, 2000]) {
             let copy = world.copy();
             copy.flip(0, page * 4096 + offset);
             let when = format!("page {page} + {offset}");
