@@ -73,6 +73,8 @@ fn copied_image_takes_only_its_noise(nbdcopy_args: &[&str]) -> Option<Drive> {
     assert!(bounds.contains(&frame_bytes), "frame_bytes = {frame_bytes}, expected {bounds:?}");
     assert!(bounds.contains(&media_bytes), "media_bytes = {media_bytes}, expected {bounds:?}");
     assert!(media_bytes >= frame_bytes, "media bytes hold the frames: {info:#}");
+    // Zeroes are no data that is saved.
+    assert_eq!(counter(&info, "mapped_bytes"), NOISE_BYTES, "{info:#}");
     drive.assert_checks();
     Some(drive)
 }

@@ -185,7 +185,7 @@ pub struct Root {
     pub media_bytes: u64,
     /// See [`Root::host_bytes`].
     pub moved_bytes: u64,
-    /// Blocks of leaves that hold data or a fill. Blocks of dropped ranges are not counted.
+    /// Blocks of leaves that hold data other than zeroes. Blocks of dropped ranges are not counted.
     pub mapped_blocks: u64,
     /// Leaves of the map that were lost over the drive's life.
     pub lost_leaves: u32,

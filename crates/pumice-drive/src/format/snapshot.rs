@@ -72,7 +72,7 @@ pub struct Snapshot {
     pub root: Option<CheckpointAddress>,
     /// Size of the disk in bytes.
     pub size_bytes: u64,
-    /// Blocks that held data or a fill, without ranges that were dropped as a whole.
+    /// Blocks that held data other than zeroes, without ranges that were dropped as a whole.
     pub mapped_blocks: u64,
     /// Bytes of frames that it names, as they are stored.
     pub live_bytes: u64,

@@ -61,7 +61,7 @@ struct Listed {
 struct Facts {
     size_bytes: u64,
     capacity_bytes: u64,
-    /// Bytes of the disk that hold data or a fill.
+    /// Bytes of the disk that hold data other than zeroes.
     mapped_bytes: u64,
     /// Bytes in which they are stored.
     live_bytes: u64,

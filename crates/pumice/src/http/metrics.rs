@@ -125,7 +125,9 @@ const GAUGES: [Definition<f64>; 29] = [
     ("capacity_bytes", "Capacity of the drive: the size of all segments.", |drive| {
         drive.info.capacity_bytes as f64
     }),
-    ("mapped_bytes", "Bytes of the disk that are mapped.", |drive| drive.info.mapped_bytes as f64),
+    ("mapped_bytes", "Bytes of the disk that hold data other than zeroes.", |drive| {
+        drive.info.mapped_bytes as f64
+    }),
     ("stored_ratio", "Frame bytes divided by host bytes, over the life of the drive.", |drive| {
         drive.info.stored_fraction
     }),

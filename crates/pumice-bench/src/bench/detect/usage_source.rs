@@ -10,6 +10,7 @@ use super::region::Region;
 use super::{Class, Zeroes};
 use crate::bench::results::environment::Device;
 use crate::bench::target::Location;
+use pumice_drive::base::units::BLOCK_BYTES;
 
 /// Bytes of a block of `st_blocks`, independent of the file system's blocks.
 const STAT_BLOCK_BYTES: u64 = 512;
@@ -137,9 +138,12 @@ fn zram(folder: &Path, field: usize) -> Option<u64> {
 /// available.
 pub(super) fn zeroes(location: &Location, region: &Region<'_>, bytes: u64) -> Option<Zeroes> {
     let path = location.path().unwrap_or_default();
-    let mapped = match location {
+    let recorded = match location {
         Location::Nbd(_) | Location::Sim(_) | Location::Existing(_) => return None,
-        Location::Drive(_) => region.drive_info()?.mapped_bytes,
+        Location::Drive(_) => {
+            let blocks = region.drive_info()?.operations.fill_blocks;
+            blocks.saturating_mul(BLOCK_BYTES as u64)
+        }
         Location::Device(_) => {
             let name = Device::of(&path)?.name();
             let same = zram(&Path::new("/sys/block").join(name), ZRAM_SAME_PAGES)?;
@@ -151,5 +155,5 @@ pub(super) fn zeroes(location: &Location, region: &Region<'_>, bytes: u64) -> Op
             _ => return None,
         },
     };
-    Some(if mapped >= bytes / 2 { Zeroes::Fill } else { Zeroes::Unmapped })
+    Some(if recorded >= bytes / 2 { Zeroes::Fill } else { Zeroes::Unmapped })
 }

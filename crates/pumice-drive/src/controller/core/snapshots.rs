@@ -734,7 +734,7 @@ impl Core {
         [alone, shared]
     }
 
-    /// Returns the bytes of the disk that blocks with data or a fill of a snapshot cover.
+    /// Returns the bytes of the disk that blocks of a snapshot cover that hold data.
     pub(crate) fn mapped_bytes(entry: &Snapshot) -> u64 {
         entry.mapped_blocks.saturating_mul(BLOCK_BYTES as u64)
     }

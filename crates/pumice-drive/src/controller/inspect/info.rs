@@ -114,7 +114,7 @@ pub struct Info {
     /// goes by it and not by its capacity alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub low_room_bytes: Option<u64>,
-    /// Bytes of the host's disk that hold data or a fill.
+    /// Bytes of the host's disk that hold data other than zeroes.
     pub mapped_bytes: u64,
     /// Whether the medium had no space for the newest batch: the file system of a sparse file is
     /// full. Writes and flushes fail with ENOSPC until it has.

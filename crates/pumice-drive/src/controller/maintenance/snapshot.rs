@@ -29,7 +29,7 @@ pub struct SnapshotInfo {
     pub created_seconds: u64,
     /// Size of the disk in bytes.
     pub size_bytes: u64,
-    /// Bytes of the disk that held data or a fill, without ranges dropped as a whole.
+    /// Bytes of the disk that held data other than zeroes, without ranges dropped as a whole.
     pub mapped_bytes: u64,
     /// Bytes of frames that it names, as they are stored; 0 for a bookmark.
     pub live_bytes: u64,

@@ -37,7 +37,14 @@ struct Range {
 pub(super) struct Dropped {
     unreaped: BTreeMap<u64, Range>,
     retained: BTreeMap<u64, Range>,
-    retained_leaves: u64,
+    retained_data_leaves: u64,
+}
+
+impl Range {
+    /// Returns the number of its leaves, from `start` on, that hold data.
+    fn data_leaves(&self, start: u64) -> u64 {
+        if self.mapping.is_zero() { 0 } else { self.end - start }
+    }
 }
 
 impl Dropped {
@@ -126,14 +133,15 @@ impl Dropped {
         assert!(leaf <= range.end, "leaves beyond the range are retained");
         assert!(matches!(range.mapping, Mapping::Fill(_)), "holes need no retained range");
         self.reaped_to(leaf);
-        self.retained_leaves += leaf - range.start;
+        let retained = Range { end: leaf, mapping: range.mapping };
+        self.retained_data_leaves += retained.data_leaves(range.start);
         put(&mut self.retained, range.start, leaf, range.mapping);
         debug_assert!(self.is_valid(), "dropped ranges are invalid after a part was retained");
     }
 
-    /// Returns the number of leaves in retained ranges.
-    pub(super) fn retained_leaves(&self) -> u64 {
-        self.retained_leaves
+    /// Returns the number of leaves in retained ranges that hold data.
+    pub(super) fn retained_data_leaves(&self) -> u64 {
+        self.retained_data_leaves
     }
 
     /// Returns all ranges, in order. A restored map takes them as unreaped and finds out again
@@ -167,8 +175,8 @@ impl Dropped {
         let is_paged = self.retained.iter().all(|(start, range)| {
             start.is_multiple_of(PAGE_LEAVES) && range.end.is_multiple_of(PAGE_LEAVES)
         });
-        let retained = self.retained.iter().map(|(start, range)| range.end - start);
-        is_ordered && is_paged && retained.sum::<u64>() == self.retained_leaves
+        let retained = self.retained.iter().map(|(start, range)| range.data_leaves(*start));
+        is_ordered && is_paged && retained.sum::<u64>() == self.retained_data_leaves
     }
 
     fn is_empty(&self) -> bool {
@@ -184,9 +192,10 @@ impl Dropped {
         }
         let first = start / PAGE_LEAVES * PAGE_LEAVES;
         let last = end.next_multiple_of(PAGE_LEAVES);
-        for (from, Range { end: to, mapping }) in take(&mut self.retained, first, last) {
-            let retained_leaves = self.retained_leaves.checked_sub(to - from);
-            self.retained_leaves = retained_leaves.expect("leaves of retained ranges are counted");
+        for (from, range) in take(&mut self.retained, first, last) {
+            let Range { end: to, mapping } = range;
+            let left = self.retained_data_leaves.checked_sub(range.data_leaves(from));
+            self.retained_data_leaves = left.expect("leaves of retained ranges are counted");
             put(&mut self.unreaped, from, to.min(start), mapping);
             put(&mut self.unreaped, from.max(end), to, mapping);
         }

@@ -90,8 +90,8 @@ impl Run {
         }
     }
 
-    fn is_hole(&self) -> bool {
-        self.blocks == 0 && self.segment == HOLE
+    fn is_zero(&self) -> bool {
+        self.blocks == 0 && (self.segment == HOLE || self.index == 0)
     }
 
     fn is_of(&self, frame: FrameAddress) -> bool {
@@ -293,9 +293,9 @@ impl Leaf {
         }
     }
 
-    /// Returns the number of blocks that are not holes.
+    /// Returns the number of blocks that hold data.
     pub(super) fn mapped_blocks(&self) -> u64 {
-        let mapped = self.runs().filter(|(_, _, mapping)| *mapping != Mapping::Hole);
+        let mapped = self.runs().filter(|(_, _, mapping)| !mapping.is_zero());
         let blocks = mapped.map(|(_, count, _)| u64::from(count)).sum();
         assert!(blocks <= u64::from(LEAF_BLOCKS), "a leaf maps its own blocks");
         blocks
@@ -328,7 +328,7 @@ impl Leaf {
 
     /// Maps `count` blocks from `start` on to `mapping`, whose frame index is that of `start`, and
     /// reports every frame piece that was mapped there before. Returns how many of the blocks were
-    /// holes.
+    /// zeroes.
     pub(super) fn replace(
         &mut self,
         start: u16,
@@ -346,25 +346,25 @@ impl Leaf {
         if self.runs[first].start == start && self.run_end(first) == end && new.blocks > 0 {
             report(&self.runs[first], end, released);
             self.release_table(self.runs[first], end);
-            let holes = if self.runs[first].is_hole() { count } else { 0 };
+            let zeroes = if self.runs[first].is_zero() { count } else { 0 };
             self.runs[first] = new;
             debug_assert!(self.is_valid(), "a leaf is invalid after a run was replaced");
-            return holes;
+            return zeroes;
         }
         let last = first + self.runs[first..].partition_point(|run| run.start < end) - 1;
-        let mut holes = 0;
+        let mut zeroes = 0;
         for at in first..=last {
             let run = &self.runs[at];
             let piece = run.cut_to(run.start.max(start));
             let piece_end = self.run_end(at).min(end);
             report(&piece, piece_end, released);
             self.release_table(piece, piece_end);
-            holes += if piece.is_hole() { piece_end - piece.start } else { 0 };
+            zeroes += if piece.is_zero() { piece_end - piece.start } else { 0 };
         }
         self.splice(first, last, new, end);
-        assert!(holes <= count, "only replaced blocks were holes");
+        assert!(zeroes <= count, "only replaced blocks were zeroes");
         debug_assert!(self.is_valid(), "a leaf is invalid after blocks were replaced");
-        holes
+        zeroes
     }
 
     /// Notes that a piece, which ends at block `end`, maps no more to its frame.

@@ -74,6 +74,14 @@ pub(crate) enum Mapping {
     },
 }
 
+impl Mapping {
+    /// Returns whether the block reads as zeroes, whatever is written elsewhere: it holds no data.
+    #[inline]
+    pub(crate) fn is_zero(self) -> bool {
+        matches!(self, Self::Hole | Self::Fill(0))
+    }
+}
+
 /// A piece of a frame that nothing maps to any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Released {
@@ -607,10 +615,10 @@ impl L2p {
         if !self.slab.slot(number).is_dirty() {
             self.mark_changed(number);
         }
-        let holes = self.slab.change(number, |leaf| leaf.replace(start, count, mapping, released));
-        let before = count.checked_sub(holes).expect("only replaced blocks were holes");
+        let zeroes = self.slab.change(number, |leaf| leaf.replace(start, count, mapping, released));
+        let before = count.checked_sub(zeroes).expect("only replaced blocks were zeroes");
         let before = u64::from(before);
-        let now = if mapping == Mapping::Hole { 0 } else { u64::from(count) };
+        let now = if mapping.is_zero() { 0 } else { u64::from(count) };
         self.leaf_mapped_blocks += now;
         self.uncount(before);
         if self.slab.resident_bytes() > self.budget_bytes {
@@ -670,10 +678,10 @@ fn uniform(entry: DirectoryEntry) -> Option<Mapping> {
     }
 }
 
-/// Returns the number of blocks that are not holes in a leaf that is one hole or fill.
+/// Returns the number of blocks that hold data in a leaf that is one hole or fill.
 fn whole_leaf_blocks(mapping: Option<Mapping>) -> u64 {
     assert!(!matches!(mapping, Some(Mapping::Frame { .. })), "a frame is shorter than a leaf");
-    if mapping == Some(Mapping::Hole) { 0 } else { u64::from(LEAF_BLOCKS) }
+    if mapping.is_some_and(Mapping::is_zero) { 0 } else { u64::from(LEAF_BLOCKS) }
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the remainder is below 1024")]

@@ -232,12 +232,12 @@ impl L2p {
         self.slab.slots().map(|(_, slot)| slot.content.table_count()).sum()
     }
 
-    /// Returns the number of blocks that hold data or a fill. Leaves of a trim or a fill count as
-    /// what they were before as long as they are on the medium only and [`L2p::reap`] has not come
-    /// to them; all other leaves that it has not come to are walked.
+    /// Returns the number of blocks that hold data other than zeroes. Leaves of a trim or a fill
+    /// count as what they were before as long as they are on the medium only and [`L2p::reap`] has
+    /// not come to them; all other leaves that it has not come to are walked.
     pub(crate) fn mapped_blocks(&self) -> u64 {
-        let fill = whole_leaf_blocks(Some(Mapping::Fill(0)));
-        let mut now = self.leaf_mapped_blocks + self.dropped.retained_leaves() * fill;
+        let retained = self.dropped.retained_data_leaves() * u64::from(LEAF_BLOCKS);
+        let mut now = self.leaf_mapped_blocks + retained;
         let mut before = 0;
         for range in self.dropped.unreaped() {
             let after = whole_leaf_blocks(Some(range.mapping));

@@ -27,7 +27,7 @@ fn extract(world: &World, drive: &Drive) -> Disk {
             }
             Extracted::Fill { offset, len, byte } => {
                 disk.bytes[offset as usize..][..len as usize].fill(byte);
-                disk.mapped += len;
+                disk.mapped += if byte == 0 { 0 } else { len };
                 offset..offset + len
             }
             Extracted::Lost(problem) => {

@@ -124,7 +124,7 @@ fn filling_a_large_drive_makes_no_pages() {
     let blocks = 1u64 << 32;
     let mut map = L2p::new(blocks, usize::MAX);
     let empty_bytes = map.memory_bytes();
-    map.map_uniform(Lba(1024), blocks - 2048, Mapping::Fill(0), |_| panic!("nothing was there"));
+    map.map_uniform(Lba(1024), blocks - 2048, Mapping::Fill(1), |_| panic!("nothing was there"));
     assert_eq!(map.next_mapped_leaf(0), Some(1));
     assert_eq!(map.mapped_blocks(), blocks - 2048, "before it is taken down");
     while map.reap(64, |_| panic!("nothing was there")) == Reap::More {}
@@ -138,7 +138,7 @@ fn filling_a_large_drive_makes_no_pages() {
     assert!(map.memory_bytes() < empty_bytes + 5 * 4096);
     assert_eq!(map.next_mapped_leaf(0), Some(1));
     for lba in [middle - 1024, middle + 1, middle + 1024] {
-        assert_eq!(map.lookup(Lba(lba)).resident().0, Mapping::Fill(0));
+        assert_eq!(map.lookup(Lba(lba)).resident().0, Mapping::Fill(1));
     }
 }
 

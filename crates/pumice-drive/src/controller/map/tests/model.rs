@@ -341,14 +341,16 @@ impl Model {
             if self.map.leaf_runs(leaf).is_none() {
                 self.load(leaf);
             }
-            found += self.map.leaf_runs(leaf).unwrap().map(|(_, count, _)| count).sum::<u64>();
+            let runs = self.map.leaf_runs(leaf).unwrap();
+            let data = runs.filter(|(_, _, mapping)| !mapping.is_zero());
+            found += data.map(|(_, count, _)| count).sum::<u64>();
             from = leaf + 1;
         }
         assert_eq!(found, self.plain_mapped());
     }
 
     fn plain_mapped(&self) -> u64 {
-        self.plain.iter().filter(|mapping| **mapping != Mapping::Hole).count() as u64
+        self.plain.iter().filter(|mapping| !mapping.is_zero()).count() as u64
     }
 
     /// With everything taken down and a checkpoint made, counts are exact: live bytes by frame,
