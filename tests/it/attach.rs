@@ -20,8 +20,8 @@ use tempfile::TempDir;
 
 use crate::bad_input::refused;
 use crate::harness::{
-    COMMAND_LIMIT, Drive, Finished, LoopDevice, PUMICE, counter, run, run_ok, spawn, stand_in,
-    tool, wait_until,
+    COMMAND_LIMIT, Drive, Finished, LoopDevice, PUMICE, counter, noise, run, run_ok, spawn,
+    stand_in, tool, wait_until,
 };
 
 /// A drive that can be attached. Whatever a test leaves of it goes when this is dropped.
@@ -663,9 +663,9 @@ fn two_drives_are_not_mounted_on_one_directory() {
     attachable.detach_well(attachable.drive.path());
 }
 
-/// Guards against a drive that can be got rid of only by a signal that its error does not name.
+/// Guards against a drive that can be got rid of only by force, and against a loss without a word.
 #[test]
-fn a_drive_that_cannot_write_is_detached_by_force() {
+fn a_drive_that_cannot_write_is_detached_and_says_so() {
     let Some(small) = Attachable::small_host() else { return };
     let drive = Drive::within(small.0.path());
     let mut create = Command::new(PUMICE);
@@ -685,14 +685,46 @@ fn a_drive_that_cannot_write_is_detached_by_force() {
         }
     }
     drop(file);
-    let refusal = attachable.detach(&device);
-    refused(&refusal, "cannot flush");
-    assert!(refusal.stderr.contains("pumice detach --force"), "{refusal:#?}");
+    let detached = attachable.detach(&device);
+    assert_eq!(detached.code, Some(1), "{detached:#?}");
+    assert!(detached.stderr.contains("writes to it had failed before"), "{detached:#?}");
+    attachable.assert_nothing_left();
+    let device = attachable.attach(&[]);
     let mut force = attachable.command("detach");
     let finished = run(force.arg("--force").arg(&device), COMMAND_LIMIT);
     assert_eq!(finished.code, Some(1), "{finished:#?}");
     assert!(finished.stderr.contains("what was not synced is lost"), "{finished:#?}");
     attachable.assert_nothing_left();
+}
+
+/// A full drive ends the journal of its file system, which is whole again once the drive has space
+/// and is attached anew.
+#[test]
+fn a_full_thin_drive_is_given_space_and_attached_again() {
+    let Some(_) = Attachable::new("64M") else { return };
+    let attachable = Attachable { drive: Drive::create("512M", &["--capacity", "128M"]) };
+    fs::create_dir(attachable.mountpoint()).unwrap();
+    attachable.mount(&["--mkfs", "ext4"]);
+    let kept = attachable.mountpoint().join("kept");
+    fs::write(&kept, "kept").unwrap();
+    File::open(&kept).unwrap().sync_all().unwrap();
+    let file = File::create(attachable.mountpoint().join("large")).unwrap();
+    let mut written = (0..256).map(|at| file.write_all_at(&noise(at, 1 << 20), at << 20));
+    let is_refused = written.any(|written| written.is_err()) || file.sync_all().is_err();
+    assert!(is_refused, "too tame a test");
+    drop(file);
+    let drive = attachable.drive.path().display().to_string();
+    attachable.drive.ok(&["resize", &drive, "--capacity", "640M"]);
+    let detached = attachable.detach(&attachable.mountpoint());
+    // What the file system wrote of its own may have failed before, too.
+    assert!(matches!(detached.code, Some(0 | 1)), "{detached:#?}");
+    attachable.assert_nothing_left();
+    attachable.mount(&[]);
+    assert_eq!(fs::read_to_string(&kept).unwrap(), "kept");
+    fs::write(&kept, "changed").unwrap();
+    File::open(&kept).unwrap().sync_all().unwrap();
+    attachable.detach_well(&attachable.mountpoint());
+    attachable.drive.assert_checks();
 }
 
 #[test]

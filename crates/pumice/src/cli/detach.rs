@@ -81,11 +81,17 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     if let Some(killed) = process.take_if(|_| args.force) {
         end(&killed, Signal::KILL, args)?;
     }
-    take_down(&attachment, Some(&args.target))?;
+    let is_whole = take_down(&attachment, Some(&args.target))?;
     let outcome = match process {
         Some(process) => {
             end(&process, Signal::TERM, args)?;
-            closed(&attachment)
+            match closed(&attachment) {
+                Outcome::Good if !is_whole => {
+                    super::say_error("writes to it had failed before, and what they had is lost");
+                    Outcome::Problem
+                }
+                outcome => outcome,
+            }
         }
         None => {
             attachment.remove()?;

@@ -229,7 +229,7 @@ async fn until_taken_down(runtime: &Runtime, attachment: &Attachment, signals: &
     loop {
         runtime.receive(signals, vec![0; 1], 0..1).await.1.ok();
         match take_down_on_worker(runtime, attachment).await {
-            Ok(()) => return,
+            Ok(_) => return,
             Err(error) => {
                 tracing::warn!(error = %chain(&error), "cannot detach yet, still serving")
             }
@@ -238,7 +238,7 @@ async fn until_taken_down(runtime: &Runtime, attachment: &Attachment, signals: &
 }
 
 /// Detaches the device while this thread serves it.
-async fn take_down_on_worker(runtime: &Runtime, attachment: &Attachment) -> Result<()> {
+async fn take_down_on_worker(runtime: &Runtime, attachment: &Attachment) -> Result<bool> {
     let attachment = attachment.clone();
     let (start, taking) = Worker::new(move |()| take_down(&attachment, None))?;
     let _ = start.send(());

@@ -193,12 +193,12 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     match args.step {
         Some(Step::Clean) => {
             let left = args.attachment()?.filter(|left| left.process().is_none());
-            left.map_or(Ok(()), |left| take_down(&left, None).and_then(|()| left.remove()))?;
+            left.map_or(Ok(()), |left| take_down(&left, None).and_then(|_| left.remove()))?;
         }
         Some(Step::Mount) => mount(args, &wanted)?,
         Some(Step::Unmount) => {
             let attached = args.attachment()?;
-            attached.map_or(Ok(()), |attached| take_down(&attached, None))?;
+            attached.map_or(Ok(true), |attached| take_down(&attached, None))?;
         }
         Some(Step::Serve) => return foreground::serve(args, wanted),
         None if args.foreground => return foreground::serve(args, wanted),

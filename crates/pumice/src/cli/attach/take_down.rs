@@ -24,32 +24,44 @@ const GONE_LOOKS: u32 = 250;
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// Unmounts the file system that was mounted when the drive was attached, or is mounted at `named`,
-/// flushes the device and detaches it. Skips steps that are already done.
+/// flushes the device and detaches it. Skips steps that are already done. Returns whether all that
+/// was written to the device has reached the drive.
 ///
 /// # Errors
 /// The device is mounted elsewhere or in use; it then stays, flushed or not.
-pub(crate) fn take_down(attachment: &Attachment, named: Option<&Path>) -> Result<()> {
+pub(crate) fn take_down(attachment: &Attachment, named: Option<&Path>) -> Result<bool> {
     if let Some(lent) = attachment.lent()? {
         bail!("{} is attached, and is read through it: detach it first", lent.path().display());
     }
     let named = named.map(absolute);
+    let mut is_whole = true;
     for device in attachment.devices() {
         release(attachment, &device, named.as_deref())?;
         let excluding = exclusively(&device)?;
-        if let Some(process) = attachment.process() {
-            excluding.sync_all().with_context(|| {
-                format!(
-                    "cannot flush {} (`pumice detach --force` discards what is not flushed, \
-                     by killing process {process})",
-                    device.display()
-                )
-            })?;
+        if attachment.process().is_some() {
+            is_whole &= flush(&device, &excluding)?;
         }
         drop(excluding);
         loop_device::detach(&device)?;
         wait_until_gone(attachment, &device)?;
     }
-    Ok(())
+    Ok(is_whole)
+}
+
+/// Flushes the device. Returns false if a write has failed before, which the kernel reports once;
+/// it has dropped what that had.
+fn flush(device: &Path, opened: &File) -> Result<bool> {
+    if opened.sync_all().is_ok() {
+        return Ok(true);
+    }
+    let again = opened.sync_all().with_context(|| {
+        format!(
+            "cannot flush {}: if the drive is full, give it space and detach it again (`pumice \
+             detach --force` discards what is not flushed)",
+            device.display()
+        )
+    });
+    again.map(|()| false)
 }
 
 /// Unmounts the device; refuses if it has other mounts or users.
