@@ -45,7 +45,7 @@ INSTALLED = $(addprefix $(DESTDIR)$(PREFIX)/,bin/pumice share/man/man1/pumice*.1
 # Builds nothing: root often has no cargo, and must not own what is in target.
 install: ## Install what `make build` has built, in PREFIX (/usr/local).
 	@test -x $(PUMICE) && test -d $(PACKAGE_FILES)/man || { \
-		echo "nothing is built yet: run make build first, without sudo" >&2; exit 1; }
+		echo "run make build first, without sudo: it builds the program and its manual" >&2; exit 1; }
 	install -D -m 755 $(PUMICE) $(DESTDIR)$(PREFIX)/bin/pumice
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 $(PACKAGE_FILES)/man/*.1
 	install -D -m 644 $(PACKAGE_FILES)/pumice.bash \

@@ -362,6 +362,7 @@ fn another_user_is_told_whose_drive_it_is() {
 fn a_slip_is_recognised() {
     for (args, words) in [
         (&["creat"][..], "'creat': did you mean 'create'? (see pumice --help)"),
+        (&["restore", "d"], "'restore': did you mean 'receive'? (see pumice --help)"),
         (&["create", "d", "--sise", "1G"], ": did you mean '--size'? (see pumice create --help)"),
         (&["--log", "wran", "info", "d"], ": did you mean 'warn'? (see pumice info --help)"),
         (&["info", "d", "--frobnicate"], "'--frobnicate' found (see pumice info --help)"),

@@ -48,12 +48,14 @@ fn a_round_shows_the_drives_side_by_side() {
     command.arg("demo").arg(&data).arg("--scratch").arg(&scratch).arg("--page").arg(&page);
     let finished = run_ok(command.args(["--rounds", "1"]));
     let first = finished.stdout.lines().next().expect("a headline");
-    assert!(first.starts_with("With compression, writes are "), "{first}");
+    assert!(first.starts_with("On flash of 97 MB/s, compression speeds up writes "), "{first}");
     for wanted in ["98 % saved", "PostgreSQL", "published", "page.html"] {
         assert!(finished.stdout.contains(wanted), "{wanted}: {}", finished.stdout);
     }
     let page = fs::read_to_string(page).unwrap();
-    for wanted in ["<h1>With compression", "<svg", "Micro Center 64 GB", "J. Layton"] {
+    for wanted in
+        ["<h1>On flash of 97 MB/s, compression", "<svg", "Micro Center 64 GB", "J. Layton"]
+    {
         assert!(page.contains(wanted), "{wanted}: {page}");
     }
     assert_eq!(entries(&scratch), [""; 0]);

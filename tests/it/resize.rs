@@ -173,3 +173,17 @@ fn a_block_device_must_be_large_enough() {
     assert_eq!(resized(&drive, &["--capacity", "80M"]), (32 * MIB, 80 * MIB));
     drive.assert_checks();
 }
+
+/// A drive that had room for all of its size, and has it no longer, says so.
+#[test]
+fn a_drive_that_becomes_thin_says_so() {
+    let drive = Drive::create("512M", &[]);
+    let grown = resize(&drive, &["--size", "1G"]);
+    let stdout = &grown.stdout;
+    assert!(stdout.contains("thin: the log fills up unless the data of"), "{grown:?}");
+    let capacity = stdout.split_once("--capacity ").and_then(|(_, rest)| rest.split_once(' '));
+    let (capacity, _) = capacity.expect("the option that helps");
+    let roomy = resize(&drive, &["--capacity", capacity]);
+    assert!(!roomy.stdout.contains("thin"), "{roomy:?}");
+    drive.assert_checks();
+}

@@ -225,6 +225,7 @@ fn what_diff_lists_makes_one_disk_of_the_other() {
     }
     assert!(copy == bytes);
     let text = drive.ok(&["diff", &drive.named("a"), &path(&drive)]);
+    assert_eq!(drive.ok(&["diff", &drive.named("a")]), text);
     assert!(text.starts_with("4096 4096 data\n"), "{text}");
     drive.refused(&["diff", &drive.named("b"), &drive.named("a")], "an earlier snapshot");
     drive.refused(&["diff", &path(&drive), &path(&drive)], "PATH@NAME");

@@ -278,7 +278,8 @@ impl Against {
                 format!("Measured in virtual time, in which sessions do not differ.{few}")
             }
             Design::Visits(spread) if self.took_turns => format!(
-                "Turns of so few rounds are judged as two sessions that differ by {:.0} %.{few}",
+                "There are too few rounds to compare them one by one: judged like two sessions, \
+                 which are taken to differ by {:.0} %.{few}",
                 spread * 100.0
             ),
             Design::Visits(spread) => format!(

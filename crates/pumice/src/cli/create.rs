@@ -468,6 +468,14 @@ fn share(part: u64, whole: u64) -> String {
     }
 }
 
+/// Returns what to know of a drive with less capacity than size, in bytes; `None` for another.
+pub(super) fn thin(size: u64, capacity: u64) -> Option<String> {
+    let told = |share| {
+        format!("thin: the log fills up unless the data of a full disk shrinks to {share} or less")
+    };
+    (capacity < size).then(|| told(share(capacity, size)))
+}
+
 fn text(created: &Created) -> String {
     let path = &created.path;
     let (size, capacity) = (created.size_bytes, created.capacity_bytes);
@@ -477,11 +485,8 @@ fn text(created: &Created) -> String {
         format_size(capacity),
         created.codec
     );
-    if capacity < size {
-        text += &format!(
-            "thin: the log fills up unless the data of a full disk shrinks to {} or less\n",
-            share(capacity, size)
-        );
+    if let Some(thin) = thin(size, capacity) {
+        text += &format!("{thin}\n");
     }
     if let Some(code) = &created.recovery_code {
         text += &format!(
@@ -489,7 +494,8 @@ fn text(created: &Created) -> String {
              other key is lost:\n{code}\n"
         );
     }
-    if let Some(free) = created.free_bytes {
+    // A warning has said so if that is too little.
+    if let Some(free) = created.free_bytes.filter(|free| *free >= created.medium_bytes) {
         let (medium, free) = (format_size(created.medium_bytes), format_size(free));
         text += &if created.preallocated {
             format!("{medium} of {free} are reserved for the file\n")

@@ -24,15 +24,15 @@ use pumice_drive::runtime::{Backend, Runtime};
 #[command(after_help = "\
 Examples:
   pumice diff drive.pumice@monday drive.pumice@tuesday
-  pumice diff drive.pumice@monday drive.pumice --json")]
+  pumice diff drive.pumice@monday --json")]
 pub(crate) struct Args {
     /// File or block device, and the name of the earlier snapshot or bookmark
     #[arg(value_name = "PATH@NAME")]
     from: PathBuf,
 
-    /// The same drive, for its disk as it is now, or a later snapshot of it
+    /// A later snapshot of the same drive [default: its disk as it is now]
     #[arg(value_name = "PATH[@NAME]")]
-    to: PathBuf,
+    to: Option<PathBuf>,
 
     #[command(flatten)]
     keys: KeyArgs,
@@ -63,14 +63,16 @@ struct Range {
 /// The drive cannot be opened, there is no such snapshot, or the first is not the earlier one.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     args.keys.provide();
-    if Place::of(&args.from)?.snapshot.is_none() {
+    let place = Place::of(&args.from)?;
+    if place.snapshot.is_none() {
         bail!("{}: name the earlier snapshot: PATH@NAME", args.from.display());
     }
+    let later = args.to.as_ref().unwrap_or(&place.path);
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let open = |path, options| super::open::drive(&runtime, path, options);
     let from = open(&args.from, OpenOptions { bookmark: true, ..options })?;
-    let to = open(&args.to, options)?;
+    let to = open(later, options)?;
     let mut shown = Shown { size_bytes: to.size_bytes(), ..Shown::default() };
     let visit = |Changed { offset, bytes, content }: Changed| {
         let is_zero = content != Content::Data;
@@ -85,7 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     };
     let compared = runtime.block_on(to.changes_since(&from, visit));
     runtime.drop_tasks();
-    compared.with_context(|| args.to.display().to_string())?;
+    compared.with_context(|| later.display().to_string())?;
     if args.json {
         print_long_schema("diff-1", &shown)?;
     } else {

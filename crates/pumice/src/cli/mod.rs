@@ -265,8 +265,33 @@ fn no_command(program: &clap::Command, arguments: &Arguments) -> String {
     }
 }
 
-/// Returns what clap takes for the word that was meant.
+/// Subcommands by the words of other programs, which may be closer to others of this one.
+const ELSEWHERE: [(&str, &str); 16] = [
+    ("mount", "attach"),
+    ("umount", "detach"),
+    ("unmount", "detach"),
+    ("start", "serve"),
+    ("export", "serve"),
+    ("delete", "snapshot delete"),
+    ("destroy", "snapshot delete"),
+    ("remove", "snapshot delete"),
+    ("rollback", "snapshot rollback"),
+    ("grow", "resize"),
+    ("shrink", "resize"),
+    ("backup", "send"),
+    ("restore", "receive"),
+    ("copy", "clone"),
+    ("fsck", "check"),
+    ("verify", "check"),
+];
+
+/// Returns the word that was meant, as clap takes it if nothing else says so.
 fn suggestion(error: &clap::Error) -> Option<String> {
+    if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand)
+        && let Some((_, name)) = ELSEWHERE.iter().find(|(known, _)| known == word)
+    {
+        return Some((*name).to_owned());
+    }
     let suggested = |kind| match error.get(kind)? {
         ContextValue::String(name) => Some(name.clone()),
         // The best is the last.

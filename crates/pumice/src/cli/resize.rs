@@ -7,11 +7,11 @@ use clap::ArgGroup;
 
 use super::keys::KeyArgs;
 use super::progress::Descent;
-use super::{Outcome, print, print_schema, size};
+use super::{Outcome, create, print, print_schema, size};
 use crate::control::{self, Answer, Client, Request};
 use pumice_drive::base::Clock;
 use pumice_drive::base::units::format_size;
-use pumice_drive::controller::{OpenOptions, Resize, Resized};
+use pumice_drive::controller::{OpenOptions, Resize, Resized, Spec};
 use pumice_drive::runtime::{Backend, Runtime};
 
 /// Change the size or capacity of a drive, closed or served
@@ -68,8 +68,18 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
             format_size(resized.capacity_bytes),
             if args.size.is_some() { seen_later(&args.path) } else { "" }
         ))?;
+        if let Some(thin) = create::thin(resized.size_bytes, resized.capacity_bytes) {
+            print(&format!("{thin}{}\n", roomy(&resized)))?;
+        }
     }
     Ok(Outcome::Good)
+}
+
+/// Returns the option that gives a drive room for all of its size.
+fn roomy(resized: &Resized) -> String {
+    let geometry = Spec::new(uuid::Uuid::nil(), resized.size_bytes).geometry();
+    let whole = geometry.ok().map(|geometry| geometry.capacity_bytes().div_ceil(1 << 20));
+    whole.map_or_else(String::new, |mib| format!("; --capacity {mib}M has room for any data"))
 }
 
 /// Returns when hosts see another size, if that is not at once.
@@ -78,7 +88,7 @@ fn seen_later(path: &Path) -> &'static str {
     if let Ok(Some(attachment)) = super::attach::Attachment::of(path)
         && attachment.process().is_some()
     {
-        return "; its device has this size once it was detached and attached again";
+        return "; its device gets this size after detach and attach";
     }
     match control::service(path) {
         Ok(Some(service)) if service.clients > 0 => "; clients see this size when they reconnect",

@@ -114,7 +114,7 @@ impl Drive {
             && !deletes_newer
         {
             let what = format!(
-                "the disk can be rolled back to its newest snapshot only, and {newest} is newer \
+                "the disk can be rolled back only to its newest snapshot, and {newest} is newer \
                  than {name}"
             );
             return Err(Error::new(ErrorKind::InvalidInput, what));

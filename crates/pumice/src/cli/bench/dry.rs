@@ -40,7 +40,7 @@ pub(super) fn power(plan: &Plan, targets: usize) -> String {
     let visits = Design::Visits(VISIT_SPREAD);
     match (targets, told(Design::Turns), told(visits)) {
         (1, _, None) => {
-            format!("{many} show no difference from another target: {}", needed(visits))
+            format!("{many} can show no difference from another target: {}", needed(visits))
         }
         (1, turns, Some(visits)) => {
             let turns = turns.unwrap_or_else(|| visits.clone());
@@ -49,7 +49,7 @@ pub(super) fn power(plan: &Plan, targets: usize) -> String {
                  between targets in turns"
             )
         }
-        (_, None, _) => format!("{many} show no difference: {}", needed(Design::Turns)),
+        (_, None, _) => format!("{many} can show no difference: {}", needed(Design::Turns)),
         (_, Some(turns), _) => format!("{many} show a difference of {turns} {noise}"),
     }
 }

@@ -31,8 +31,8 @@ pub(super) fn headline(shown: &DemoResult, source: &Source<'_>) -> String {
         compared.map_or_else(|| "?".to_owned(), |one| format!("{:.1}", one.ratio))
     };
     format!(
-        "With compression, writes are {} times as fast for files of {}, {} times for PostgreSQL \
-         data.",
+        "On flash of 97 MB/s, compression speeds up writes {} times for files of {}, {} for \
+         PostgreSQL.",
         ratio(Kind::Files),
         source.folder.display(),
         ratio(Kind::Database),
@@ -284,8 +284,8 @@ mod tests {
     fn the_first_line_has_the_numbers_and_the_verdict_its_cells() {
         let text = text(&shown(0.0), &source(), 500);
         let first = text.lines().next().unwrap();
-        let wanted = "With compression, writes are 2.0 times as fast for files of /usr, 2.4 times \
-                      for PostgreSQL data.";
+        let wanted = "On flash of 97 MB/s, compression speeds up writes 2.0 times for files of \
+                      /usr, 2.4 for PostgreSQL.";
         assert_eq!(first, wanted);
         assert!(first.len() <= 100, "more than a line");
         for wanted in [

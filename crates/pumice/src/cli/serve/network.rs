@@ -107,6 +107,7 @@ impl Sockets {
     /// Returns where to listen if no address is given.
     fn otherwise(&mut self, runs_a_command: bool) -> Result<Listen> {
         if !runs_a_command {
+            tracing::info!("every user of this machine may connect: --unix SOCKET restricts that");
             return Ok(Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 10809))));
         }
         let private = Permissions::from_mode(0o700);

@@ -121,7 +121,7 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Take a snapshot named by the time, and delete those that a rule does not keep
+    /// Take a snapshot named by the time, and delete those that the rule no longer keeps
     ///
     /// Of several drives all are taken at one moment. Only snapshots whose name begins with the
     /// prefix are deleted. In UTC; of each period, the newest is kept.
