@@ -39,6 +39,7 @@ RECORD = 28  # bytes of a record header
 SOURCE = 16
 BATCH_MAX = 4 << 20
 NO_SEGMENT = 0xFFFFFFFF
+NEEDS_NEXT = 1  # a flag of batches
 DATA, FILL, TRIM, OPEN, META = 1, 2, 3, 4, 5
 LEAF, PAGE, PAGE_LIST, TABLE, DROPPED, ROOT, SNAPSHOTS = 1, 2, 3, 4, 5, 6, 7
 FORWARDS = 9
@@ -257,8 +258,8 @@ SegmentHeader = structure("SegmentHeader", """
 BatchHeader = structure("BatchHeader", """
     magic 8s, header_checksum Q, records_checksum I, epoch I, seq Q, previous_checksum Q,
     watermark Q, generation Q, host_bytes Q, frame_bytes Q, media_bytes Q, segment I, offset I,
-    body_bytes I, record_bytes I, record_count I, version H, parity_pages H, moved_bytes Q,
-    uuid 16s""")
+    body_bytes I, record_bytes I, record_count I, version H, parity_pages B, flags B,
+    moved_bytes Q, uuid 16s""")
 RecordHeader = structure("RecordHeader", """
     header_checksum I, stored_bytes I, number Q, blocks B, source_count B, kind B, argument B,
     tail Q""")
@@ -777,6 +778,7 @@ class Drive:
         self.seq, self.chain, self.epoch = 0, crc64(base.uuid), 0
         self.proof = base.watermark  # the highest batch that is known to have been durable
         self.streams = [None, None, None]
+        self.waiting = []  # records of a batch that counts only together with the next one
         if base.checkpoint_bytes:
             root, tails, _, _ = self.read_checkpoint(self.newest_root())
             self.seq, self.chain = root.watermark, root.watermark_checksum
@@ -788,6 +790,10 @@ class Drive:
             self.streams[0] = Position(None, 0, 4096, False)
         while self.step():
             pass
+        if self.waiting:
+            # A write ends in a batch that is not there.
+            self.seq, self.chain, self.epoch, self.streams = self.before
+            self.counts["batches"] -= 1
 
     def step(self):
         """Applies the next batch of the log. Returns false at the log's end."""
@@ -854,6 +860,7 @@ class Drive:
         length = HEADER + header.body_bytes
         if (length % BLOCK or position.offset + length > self.superblock.segment_bytes
                 or length > BATCH_MAX or header.version != 1 or header.parity_pages > 4
+                or header.flags > NEEDS_NEXT
                 or header.record_bytes + BLOCK * header.parity_pages > header.body_bytes):
             raise Damage(f"batch {header.seq} has a header with a field out of range")
         if reason:
@@ -959,6 +966,7 @@ class Drive:
         return highest
 
     def apply(self, stream, header, records, problem):
+        self.before = self.seq, self.chain, self.epoch, self.streams.copy()
         self.counts["batches"] += 1
         self.counts["damaged_batches"] += problem is not None
         self.streams[stream] = Position(header.generation, header.segment,
@@ -967,18 +975,26 @@ class Drive:
         self.seq, self.chain, self.epoch = header.seq, header.header_checksum, header.epoch
         self.proof = max(self.proof, header.watermark)
         for record in records:
-            self.apply_record(header, record)
+            if record.header.kind == OPEN:
+                self.open_segment(header, record)
+        self.waiting += [(header, record) for record in records]
+        if header.flags != NEEDS_NEXT:
+            for batch, record in self.waiting:
+                self.apply_record(batch, record)
+            self.waiting = []
+
+    def open_segment(self, batch, record):
+        header = record.header
+        if header.argument > 2 or header.tail >= self.superblock.segment_count:
+            raise Damage(f"record at segment {batch.segment}, offset {record.offset}: "
+                         "opens a segment that does not exist")
+        self.streams[header.argument] = Position(header.number, header.tail, 4096, False)
+        self.generations[header.tail] = header.number
 
     def apply_record(self, batch, record):
         header = record.header
         what = f"record at segment {batch.segment}, offset {record.offset}"
-        if header.kind == META:
-            return
-        if header.kind == OPEN:
-            if header.argument > 2 or header.tail >= self.superblock.segment_count:
-                raise Damage(f"{what}: opens a segment that does not exist")
-            self.streams[header.argument] = Position(header.number, header.tail, 4096, False)
-            self.generations[header.tail] = header.number
+        if header.kind in (META, OPEN):
             return
         count = header.blocks if header.kind == DATA else header.tail
         if (header.kind not in (DATA, FILL, TRIM) or count < 1

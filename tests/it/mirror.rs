@@ -271,14 +271,17 @@ fn a_concatenation_uses_all_of_its_members() {
     let pair = Pair { drive, other, qemu_io };
     let args = ["create", &pair.one(), &pair.other(), "--concat", "--size=64M", "--segment=4M"];
     pair.drive.ok(&args);
-    let server = pair.drive.serve();
+    let server = pair.drive.serve_with_control(&[]);
     let noise = pair.put(&server);
     let file = text(&pair.drive.beside("noise"));
-    // More than the first one has.
-    for number in (1..8).chain(1..8) {
+    let write = |number: u32| {
         let offset = number * 8;
         pair.io(&server, &[&format!("write -s {file} {offset}M 8M")]);
-    }
+    };
+    (1..8).for_each(write);
+    // What is overwritten stays: more than the first one has.
+    pair.drive.ok(&["snapshot", "create", &pair.drive.named("a")]);
+    (1..4).for_each(write);
     pair.io(&server, &["flush"]);
     server.kill();
     let server = pair.drive.serve();
@@ -286,6 +289,7 @@ fn a_concatenation_uses_all_of_its_members() {
     server.kill();
     let used = |path: &Path| std::os::unix::fs::MetadataExt::blocks(&fs::metadata(path).unwrap());
     assert!(used(pair.drive.path()) > 65_536 && used(&pair.other) > 8192, "one is empty");
+    pair.drive.ok(&["snapshot", "delete", &pair.drive.named("a")]);
     pair.drive.assert_checks();
     grow_and_shrink(&pair, &[&noise[..]; 8].concat());
     fs::remove_file(&pair.other).expect("delete a member");

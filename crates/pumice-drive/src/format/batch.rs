@@ -31,7 +31,10 @@ pub const BATCH_ALIGNMENT: usize = 4096;
 pub const BATCH_BYTES_MAX: usize = 4 << 20;
 
 /// Maximum pages of parity of a batch.
-pub const PARITY_PAGES_MAX: u16 = 4;
+pub const PARITY_PAGES_MAX: u8 = 4;
+
+/// The flag of [`BatchHeader::needs_next`].
+const NEEDS_NEXT: u8 = 1;
 
 const _: () = assert!(size_of::<Layout>() == BATCH_HEADER_BYTES, "the layout fills the header");
 const _: () = assert!(BATCH_BYTES_MAX.is_multiple_of(BATCH_ALIGNMENT), "whole write units");
@@ -62,7 +65,8 @@ layout! {
         record_bytes: U32,
         record_count: U32,
         version: U16,
-        parity_pages: U16,
+        parity_pages: u8,
+        flags: u8,
         moved_bytes: U64,
         uuid: [u8; 16],
     }
@@ -104,7 +108,10 @@ pub struct BatchHeader {
     pub record_count: u32,
     /// Pages of parity at the end of the body, up to [`PARITY_PAGES_MAX`]: only batches of metadata
     /// have them. No checksum covers them.
-    pub parity_pages: u16,
+    pub parity_pages: u8,
+    /// Whether the last write in the batch ends in the next one, in another segment: the batch
+    /// counts only together with that one.
+    pub needs_next: bool,
     /// Epoch of the drive in which the batch was written.
     pub epoch: u32,
     /// The drive that the batch belongs to. A host that stores bytes which look like a batch cannot
@@ -207,7 +214,8 @@ impl BatchHeader {
         layout.epoch = self.epoch.into();
         layout.uuid = *self.uuid.as_bytes();
         layout.version = VERSION.into();
-        layout.parity_pages = self.parity_pages.into();
+        layout.parity_pages = self.parity_pages;
+        layout.flags = if self.needs_next { NEEDS_NEXT } else { 0 };
         let checksum = checksum(&layout, cipher);
         layout.header_checksum = checksum.into();
         assert!(target.len() >= BATCH_HEADER_BYTES, "no room for a batch header");
@@ -255,13 +263,15 @@ impl BatchHeader {
             body_bytes: layout.body_bytes.get(),
             record_bytes: layout.record_bytes.get(),
             record_count: layout.record_count.get(),
-            parity_pages: layout.parity_pages.get(),
+            parity_pages: layout.parity_pages,
+            needs_next: layout.flags == NEEDS_NEXT,
             epoch: layout.epoch.get(),
             uuid: Uuid::from_bytes(layout.uuid),
         };
         let whole = BATCH_HEADER_BYTES + header.body_bytes as usize;
         let is_possible = (1..=VERSION).contains(&layout.version.get())
             && header.parity_pages <= PARITY_PAGES_MAX
+            && layout.flags <= NEEDS_NEXT
             && whole <= BATCH_BYTES_MAX
             && whole.is_multiple_of(BATCH_ALIGNMENT)
             && header.parity_bytes() <= header.body_bytes
@@ -318,6 +328,7 @@ mod tests {
             record_bytes: 5000,
             record_count: 12,
             parity_pages: 0,
+            needs_next: true,
             epoch: 13,
             uuid: Uuid::from_u128(14),
         }
@@ -362,7 +373,7 @@ mod tests {
             assert!(BatchHeader::decode(&bytes).is_err(), "change {index}");
         }
         let changes: [fn(&mut Layout); 2] =
-            [|layout| layout.version = 2.into(), |layout| layout.parity_pages = 256.into()];
+            [|layout| layout.version = 2.into(), |layout| layout.flags = 2];
         for (index, change) in changes.into_iter().enumerate() {
             let mut bytes = [0; BATCH_HEADER_BYTES];
             sample().encode_into(&mut bytes);

@@ -436,6 +436,7 @@ impl Writer {
             record_bytes: record_bytes as u32,
             record_count: records.len() as u32,
             parity_pages: 0,
+            needs_next: false,
             epoch: self.superblock.epoch,
             uuid: self.superblock.uuid,
         };

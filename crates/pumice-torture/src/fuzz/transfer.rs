@@ -144,6 +144,7 @@ pub(super) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
             record_bytes: records.len() as u32,
             record_count: 0,
             parity_pages: 0,
+            needs_next: false,
             epoch: 0,
             uuid: uuid::Uuid::nil(),
         };

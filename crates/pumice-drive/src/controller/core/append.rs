@@ -9,7 +9,9 @@
 //! doors `map_frame`, `map_range` and `map_moved` are what recovery applies a record with.
 
 use super::super::log::framing::{Span, spans};
-use super::super::log::packing::{MetaRecord, MovedFrame, meta_bytes_max, worst_case_bytes};
+use super::super::log::packing::{
+    MetaRecord, MovedFrame, frame_bytes_max, meta_bytes_max, worst_case_bytes,
+};
 use super::super::map::{LivePiece, Lookup, Mapping};
 use super::super::place::{FrameAddress, FramePlace};
 use super::{Core, Purpose};
@@ -152,9 +154,16 @@ impl Core {
         if !self.is_resident(write.lba, write.blocks as u64) || !write.edges.iter().all(unchanged) {
             return Ok(Attempt::Changed);
         }
-        let mut lba = write.lba;
+        let (mut lba, mut is_divided) = (write.lba, false);
         for part in write.parts {
             for span in spans(lba, part, self.superblock.frame_blocks) {
+                let record_bytes = match span {
+                    Span::Data { bytes, .. } => {
+                        frame_bytes_max(bytes.len() / BLOCK_BYTES, self.seal_bytes())
+                    }
+                    Span::Fill { .. } => RECORD_HEADER_BYTES,
+                };
+                is_divided |= self.continue_in_next_segment(record_bytes);
                 match span {
                     Span::Data { lba, bytes } => {
                         let blocks = u8::try_from(bytes.len() / BLOCK_BYTES);
@@ -184,6 +193,9 @@ impl Core {
         }
         assert_eq!(lba.0, write.lba.0 + write.blocks as u64, "the parts of a write are its blocks");
         self.counters.host_bytes.add(write.host_bytes as u64);
+        if is_divided {
+            self.seal(Stream::Host);
+        }
         Ok(Attempt::Done)
     }
 

@@ -35,8 +35,8 @@ const _: () = assert!(
     "the smallest drive has two segments for each stream beside the reserves, and a spare one"
 );
 
-/// Returns the bytes that a segment holds at worst: its end may be too short for one more atomic
-/// write.
+/// Returns the bytes of records that a segment is taken to hold: headers, padding and parity of its
+/// batches, and an end that no frame fits into, take no more than an atomic write would.
 pub(crate) fn usable_segment_bytes(segment_bytes: u32) -> u64 {
     let closing_bytes = closing_bytes(Stream::Host) as usize;
     let unusable = SEGMENT_HEADER_BYTES + BATCH_HEADER_BYTES + closing_bytes + ATOMIC_WRITE_BYTES;

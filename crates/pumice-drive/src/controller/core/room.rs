@@ -5,11 +5,14 @@
 //!    yes -> the open batch has the room | seal it, begin another | in a new segment
 //! ```
 //!
+//! A write of the host that the rest of a segment is too short for is divided: its first part goes
+//! there ([`Fit::Parts`]), the rest to the next segment ([`Core::continue_in_next_segment`]).
+//!
 //! A change is let through only when the log is sure to take its worst case, so that once
 //! acknowledged it cannot fail for lack of space; a refused one changed nothing. The callers in
 //! `append` use the room in the same call.
 
-use super::super::log::packing::{RECORDS_BYTES_MAX, moved_bytes_max};
+use super::super::log::packing::{RECORDS_BYTES_MAX, frame_bytes_max, moved_bytes_max};
 use super::super::log::{Fit, SealedBatch, Tail};
 use super::reserves::RESERVED_SEGMENTS;
 use super::{Core, Wakes};
@@ -109,7 +112,7 @@ impl Core {
                 self.end_full(purpose);
                 return Ok(true);
             }
-            Obstacle::None(Fit::NewBatch) => self.seal(stream),
+            Obstacle::None(Fit::NewBatch | Fit::Parts) => self.seal(stream),
             Obstacle::None(Fit::NewSegment) => self.open_segment(stream),
             Obstacle::Wait => return Ok(false),
             Obstacle::Full => {
@@ -123,8 +126,9 @@ impl Core {
         self.check_tail(stream);
         self.end_full(purpose);
         self.log.begin_batch(stream);
-        let room = self.log.open_batch(stream).room();
-        assert!(room >= bytes, "a new batch with {room} bytes of room takes the {bytes} requested");
+        let (room, part_bytes) =
+            (self.log.open_batch(stream).room(), self.part_bytes(bytes, purpose));
+        assert!(room >= part_bytes, "a new batch with {room} bytes takes the {part_bytes} wanted");
         Ok(true)
     }
 
@@ -139,8 +143,32 @@ impl Core {
         );
     }
 
+    /// Returns the bytes of the largest part into which a request for room may be divided: a frame,
+    /// of what the host writes.
+    fn part_bytes(&self, bytes: usize, purpose: Purpose) -> usize {
+        let frame_blocks = usize::from(self.superblock.frame_blocks);
+        let frame_bytes = frame_bytes_max(frame_blocks, self.seal_bytes());
+        if purpose == Purpose::Data { bytes.min(frame_bytes) } else { bytes }
+    }
+
+    /// Continues a divided write in the next segment, if its next record, of up to `bytes`, may not
+    /// fit into the open batch. Returns whether it does: then the batch counts only together with
+    /// the next one, which the caller must seal before anything else is sealed.
+    pub(super) fn continue_in_next_segment(&mut self, bytes: usize) -> bool {
+        let batch = self.log.open_batch(Stream::Host);
+        if batch.room() >= bytes {
+            return false;
+        }
+        batch.set_needs_next();
+        self.open_segment(Stream::Host);
+        self.log.begin_batch(Stream::Host);
+        true
+    }
+
     fn obstacle(&mut self, bytes: usize, purpose: Purpose) -> Obstacle {
-        let fit = self.log.fit(purpose.stream(), bytes, self.space.end());
+        let part_bytes = self.part_bytes(bytes, purpose);
+        let fit = self.log.fit_parts(purpose.stream(), bytes, part_bytes, self.space.end());
+        let opens_segment = matches!(fit, Fit::Parts | Fit::NewSegment);
         // What is held comes back soon.
         let (free, available) = (self.space.free_count(), self.space.available_count());
         if purpose.is_of_host() {
@@ -148,16 +176,16 @@ impl Core {
                 return Obstacle::Wait;
             }
             // A snapshot is not kept waiting by a host that takes each segment that comes free.
-            let is_new = purpose == Purpose::Data && fit == Fit::NewSegment;
+            let is_new = purpose == Purpose::Data && opens_segment;
             let wanted = self.snapshots.wanted_segments();
             if is_new && wanted > 0 && available <= wanted {
                 return Obstacle::Wait;
             }
             // Once something has begun to use the reserve, what is left of it is not for data.
-            let needed = self.reserved_segments(purpose) + u32::from(fit == Fit::NewSegment);
+            let needed = self.reserved_segments(purpose) + u32::from(opens_segment);
             // Trims dirty leaves, whose old places snapshots keep: a checkpoint always has room.
             let needs_segments =
-                purpose == Purpose::Data || fit == Fit::NewSegment || self.space.has_retained();
+                purpose == Purpose::Data || opens_segment || self.space.has_retained();
             if needs_segments && available < needed {
                 let comes_back = free >= needed;
                 return if comes_back || self.can_gain() { Obstacle::Wait } else { Obstacle::Full };
@@ -171,7 +199,7 @@ impl Core {
                 let fails = self.checkpoints.lacks_space();
                 return if fails { Obstacle::Full } else { Obstacle::Wait };
             }
-        } else if fit == Fit::NewSegment {
+        } else if opens_segment {
             // A stream's first segment is named in the host's stream, which may need one as well.
             let reserved = self.reserved_segments(purpose)
                 + u32::from(self.log.tail(purpose.stream()).is_none());
@@ -185,9 +213,10 @@ impl Core {
         let has_buffers = match (fit, purpose.is_of_host()) {
             (Fit::Open, _) => return Obstacle::None(fit),
             // One to close a segment with, one to name it in the host's stream, one to continue.
+            (Fit::Parts, true) => self.has_buffers_for_host(3),
             (Fit::NewSegment, true) => self.has_buffers_for_host(2),
             (Fit::NewBatch, true) => self.has_buffers_for_host(1),
-            (Fit::NewSegment, false) => self.has_buffers_for_background(3),
+            (Fit::Parts | Fit::NewSegment, false) => self.has_buffers_for_background(3),
             (Fit::NewBatch, false) => self.has_buffers_for_background(1),
         };
         if !has_buffers {
@@ -456,8 +485,8 @@ impl Core {
         self.checkpoints.segment_opened(stream, segment, generation);
     }
 
-    /// Returns the bytes at the end of a stream's full segment in which no frame had room. A write
-    /// of the host is placed as a whole and leaves more: moved frames fit there.
+    /// Returns the bytes at the end of a stream's full segment in which no frame had room. Where
+    /// the host's stream leaves a segment early, frames fit there.
     fn unused_bytes(&self, stream: Stream) -> u32 {
         let used = self.log.tail(stream).map_or(0, |tail| tail.used);
         let unused = self.superblock.segment_bytes.checked_sub(used);

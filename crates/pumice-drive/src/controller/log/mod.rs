@@ -12,11 +12,12 @@
 //! order in which they were sealed.
 //!
 //! Several batches are on their way to the medium at a time and may arrive in any order;
-//! `written_seq` advances only over an unbroken run. Invariant, asserted at every step:
+//! `written_seq` advances only over an unbroken run, and over a batch whose last write ends in the
+//! next one only together with that. Invariant, asserted at every step:
 //! `durable <= written <= sealed < next`. A failed append or sync poisons the log for good: no
 //! later batch may be called durable. An append for which the medium has no space is repeated.
 //!
-//! * `framing`: a write into frames and fills.
+//! * `framing`: a write into frames and fills. `fit`: where a request finds room.
 //! * `packing`: records into the buffer of an open batch.
 //! * `records`: records out of a batch that was read; `payload`: what frames hold.
 //! * `window`, `segment_scan`, `walk`: reading a segment, its batches, the whole log.
@@ -38,6 +39,7 @@ mod by_stream;
 pub(crate) mod copies;
 mod echo;
 mod expired;
+mod fit;
 pub(crate) mod framing;
 pub(crate) mod metadata;
 pub(crate) mod packing;
@@ -55,6 +57,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use by_stream::ByStream;
+pub(crate) use fit::Fit;
 use packing::{BatchPlace, OpenBatch, batch_buffer, batch_buffer_bytes};
 use watermark::Watermark;
 
@@ -63,8 +66,8 @@ use crate::base::units::len_u32;
 use crate::base::{AlignedBuffer, Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::crypt::Cipher;
 use crate::format::{
-    BATCH_ALIGNMENT, BATCH_HEADER_BYTES, BatchHeader, DriveShape, KeySlot, Record,
-    SEGMENT_HEADER_BYTES, SegmentHeader, Stream,
+    BATCH_ALIGNMENT, BatchHeader, DriveShape, KeySlot, Record, SEGMENT_HEADER_BYTES, SegmentHeader,
+    Stream,
 };
 
 /// Batch buffers of a drive: one open in each stream, the rest on their way to the medium. Eight
@@ -172,17 +175,6 @@ pub(crate) struct LogEnd {
     pub(crate) tails: [Option<Tail>; Stream::COUNT],
 }
 
-/// How a request for room can be met.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fit {
-    /// The open batch has the room.
-    Open,
-    /// A new batch in the same segment has.
-    NewBatch,
-    /// Only a new segment has.
-    NewSegment,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
     Waiting,
@@ -199,6 +191,8 @@ struct Sealed {
     is_durable: bool,
     /// Whether the medium had no space for it.
     is_repeated: bool,
+    /// Whether it counts only together with the next one.
+    needs_next: bool,
 }
 
 /// The log of one drive.
@@ -306,26 +300,6 @@ impl Log {
     #[inline]
     fn open(&self, stream: Stream) -> Option<&OpenBatch> {
         self.open[stream].as_ref()
-    }
-
-    /// Returns how `bytes` of records fit into a stream, whose segment must be below
-    /// `segments_end`.
-    #[inline]
-    pub(crate) fn fit(&self, stream: Stream, bytes: usize, segments_end: u32) -> Fit {
-        let Some(tail) = self.tail(stream) else { return Fit::NewSegment };
-        if tail.segment.0 >= segments_end || self.is_expired(&tail) {
-            return Fit::NewSegment;
-        }
-        let open = self.open(stream);
-        if open.is_some_and(|open| open.room() >= bytes) {
-            return Fit::Open;
-        }
-        let used = open.map_or(tail.used, OpenBatch::end);
-        assert!(used <= self.shape.segment_bytes, "a stream's tail lies within its segment");
-        let header = if used == 0 { SEGMENT_HEADER_BYTES } else { 0 } + BATCH_HEADER_BYTES;
-        let room = (self.shape.segment_bytes - closing_bytes(stream)).saturating_sub(used) as usize;
-        let room = parity::room_beside_parity(stream, room);
-        if room >= header + bytes { Fit::NewBatch } else { Fit::NewSegment }
     }
 
     /// Returns the number of batches that could be begun now.
@@ -458,7 +432,7 @@ impl Log {
     }
 
     fn seal_batch(&mut self, stream: Stream, open: OpenBatch, totals: Totals) -> SealedBatch {
-        let end = open.end();
+        let (end, needs_next) = (open.end(), open.needs_next());
         assert!(end <= self.shape.segment_bytes, "a batch ends within its segment");
         let seq = self.chain.seq.0.checked_add(1).map(SeqNo);
         let seq = seq.expect("a drive writes fewer than 2^64 batches");
@@ -496,6 +470,7 @@ impl Log {
             record_bytes: 0,
             record_count: 0,
             parity_pages: 0,
+            needs_next: false,
             epoch: self.epoch,
             uuid: self.uuid,
         };
@@ -504,7 +479,8 @@ impl Log {
         let end = ChainEnd { seq, checksum };
         let progress = Progress::Waiting;
         let (is_durable, is_repeated) = (false, false);
-        self.sealed.push_back(Sealed { end, place, buffer, progress, is_durable, is_repeated });
+        let sealed = Sealed { end, place, buffer, progress, is_durable, is_repeated, needs_next };
+        self.sealed.push_back(sealed);
         self.chain = end;
         if stream == Stream::Host {
             self.host_batches += 1;
@@ -544,14 +520,25 @@ impl Log {
         assert_eq!(found.progress, Progress::InFlight, "batch {seq} is not being written");
         found.progress = Progress::Written;
         self.lacks_space = self.lacks_space.filter(|&lacking| lacking != seq);
-        while self.sealed.front().is_some_and(|first| first.progress == Progress::Written) {
-            let first = self.sealed.pop_front().expect("checked above");
-            assert_eq!(first.end.seq.0, self.written.seq.0 + 1, "batches are written out of order");
-            self.written = first.end;
-            self.watermark.written(first.end, first.is_durable);
-            self.free_buffer(first.buffer, &mut spare);
+        while let Some(count) = self.written_together() {
+            let is_durable = self.sealed.iter().take(count).all(|sealed| sealed.is_durable);
+            for _ in 0..count {
+                let first = self.sealed.pop_front().expect("as many are written");
+                assert_eq!(first.end.seq.0, self.written.seq.0 + 1, "batches are written in order");
+                self.written = first.end;
+                self.free_buffer(first.buffer, &mut spare);
+            }
+            self.watermark.written(self.written, is_durable);
         }
         self.check_invariants();
+    }
+
+    /// Returns how many of the oldest sealed batches are written and count only together: one, or
+    /// two where a write ends in the second.
+    fn written_together(&self) -> Option<usize> {
+        let count = 1 + self.sealed.iter().position(|sealed| !sealed.needs_next)?;
+        let mut first = self.sealed.iter().take(count);
+        first.all(|sealed| sealed.progress == Progress::Written).then_some(count)
     }
 
     fn free_buffer(

@@ -74,6 +74,8 @@ pub(crate) struct OpenBatch {
     limit: usize,
     record_count: u32,
     records_checksum: u32,
+    /// See [`BatchHeader::needs_next`].
+    needs_next: bool,
     /// Its headers, for its [echo](super::echo); more than fit into any padding are not kept.
     headers: Vec<u8>,
     stream: Stream,
@@ -140,6 +142,12 @@ pub(crate) fn moved_bytes_max(blocks: usize, seal_bytes: usize) -> usize {
     blocks * (RECORD_HEADER_BYTES + SOURCE_BYTES + seal_bytes + BLOCK_BYTES)
 }
 
+/// Returns the most bytes that one frame of `blocks` blocks can take in a batch, with `seal_bytes`
+/// for its seal.
+pub(crate) fn frame_bytes_max(blocks: usize, seal_bytes: usize) -> usize {
+    RECORD_HEADER_BYTES + seal_bytes + blocks * BLOCK_BYTES
+}
+
 /// Returns the most bytes that writing `blocks` blocks can take in a batch, with `seal_bytes` for
 /// the seal of each frame.
 pub(crate) fn worst_case_bytes(blocks: usize, seal_bytes: usize) -> usize {
@@ -172,6 +180,7 @@ impl OpenBatch {
             limit,
             record_count: 0,
             records_checksum: 0,
+            needs_next: false,
             headers: vec![0; BATCH_HEADER_BYTES],
             stream,
             cipher,
@@ -186,6 +195,16 @@ impl OpenBatch {
     /// Returns the bytes of records that still fit.
     pub(crate) fn room(&self) -> usize {
         self.limit.checked_sub(self.used).expect("a batch is filled up to its limit")
+    }
+
+    /// Notes that its last write ends in the next batch; see [`BatchHeader::needs_next`].
+    pub(crate) fn set_needs_next(&mut self) {
+        self.needs_next = true;
+    }
+
+    /// Returns whether its last write ends in the next batch.
+    pub(crate) fn needs_next(&self) -> bool {
+        self.needs_next
     }
 
     /// Returns the bytes of its records.
@@ -399,7 +418,8 @@ impl OpenBatch {
             body_bytes: len_u32(end - body_at),
             record_bytes: len_u32(used - body_at),
             record_count: self.record_count,
-            parity_pages: u16::try_from(parity).expect("a batch has a few pages of parity"),
+            parity_pages: u8::try_from(parity).expect("a batch has a few pages of parity"),
+            needs_next: self.needs_next,
             ..header
         };
         let (_, target) = buffer.split_at_mut(header_at);

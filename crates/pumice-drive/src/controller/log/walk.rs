@@ -13,7 +13,7 @@
 //! torn tail. A damaged batch whose header and record headers are whole still says which blocks it
 //! held, and the walk continues: reading blocks whose payload is wrong fails, and nothing older is
 //! returned in their place. Otherwise the walk fails. What was found beyond the end is counted in
-//! [`Cut`].
+//! [`Cut`]. A batch whose last write ends in the next one ends the log if that one does not count.
 //!
 //! **At the end, nothing tells** damage from what a power loss has torn, and need not: either way a
 //! batch that is restored as a whole is what the host wrote last. It is taken, and recovery writes
@@ -21,6 +21,7 @@
 //!
 //! Only reads. Bytes from the medium are never trusted: every length is checked before use.
 
+mod divided;
 mod restoring;
 
 use std::collections::VecDeque;
@@ -82,7 +83,8 @@ pub(crate) struct WalkEnd {
     /// On a medium with several copies, the batches that some of them may lack: those that are not
     /// known to have been durable.
     pub(crate) unproven: Vec<Unproven>,
-    /// What was restored of batches that are not known to have been durable: recovery writes it.
+    /// What was restored of batches that are not known to have been durable, or is to be zeroed of
+    /// one that does not count: recovery writes it.
     pub(crate) completed: Vec<Pages>,
 }
 
@@ -144,6 +146,12 @@ struct Next {
     is_restored: bool,
 }
 
+/// A next batch, and what is wrong with it on the medium.
+struct Step {
+    next: Next,
+    damage: Option<Error>,
+}
+
 /// A next batch of which a payload is damaged.
 struct Damaged {
     next: Next,
@@ -192,6 +200,9 @@ pub(crate) struct Walk<'a> {
     unreadable: Vec<(SegmentId, u32)>,
     /// The batch that was restored or salvaged last.
     restored: Vec<u8>,
+    /// The body of a batch that counts only together with the next one, and that one, once found.
+    body: Vec<u8>,
+    ahead: Option<Step>,
     /// See [`WalkEnd::completed`].
     completed: Vec<Pages>,
     /// Where batches have the number after the next one's.
@@ -230,6 +241,8 @@ impl<'a> Walk<'a> {
             cut: Cut::default(),
             unreadable: Vec::new(),
             restored: Vec::new(),
+            body: Vec::new(),
+            ahead: None,
             completed: Vec::new(),
             after_next: Vec::new(),
             is_searching: false,
@@ -280,6 +293,22 @@ impl<'a> Walk<'a> {
         &mut self,
         lowest_empty: &dyn Fn(usize) -> Vec<SegmentId>,
     ) -> Result<Option<Batch<'_>>> {
+        let step = match self.ahead.take() {
+            Some(step) => Some(step),
+            None => self.find(lowest_empty).await?,
+        };
+        match step {
+            None => Ok(None),
+            Some(step) if step.next.header.needs_next => self.enter_both(step, lowest_empty).await,
+            Some(step) => self.enter(step).map(Some),
+        }
+    }
+
+    /// Searches the batch that continues the log.
+    async fn find(
+        &mut self,
+        lowest_empty: &dyn Fn(usize) -> Vec<SegmentId>,
+    ) -> Result<Option<Step>> {
         if self.seq.0 >= SEQ_END {
             let what = "the log has a batch with a number that no drive reaches";
             return Err(Error::new(ErrorKind::Corrupt, what));
@@ -295,7 +324,7 @@ impl<'a> Walk<'a> {
             }
             for stream in Stream::ALL {
                 match self.look(stream).await {
-                    Found::Batch(next) => return self.enter(next, None).map(Some),
+                    Found::Batch(next) => return Ok(Some(Step { next, damage: None })),
                     Found::Damaged(found) => damaged = later(damaged, found),
                     Found::Nothing => {}
                 }
@@ -305,15 +334,15 @@ impl<'a> Walk<'a> {
         self.set_reading(0, &copies);
         let next_seq = SeqNo(self.seq.0 + 1);
         if !self.was_durable(next_seq, lowest_empty).await? {
-            return self.complete().await;
+            return Ok(self.complete().await);
         }
         let restored = match (self.by_parity().await, damaged) {
             // A torn batch of a lost life could be completed, too.
             (Some(restored), Some(damaged)) if damaged.epoch() > restored.next.header.epoch => {
-                return self.salvage(damaged).map(Some);
+                return Ok(Some(self.salvage(damaged)));
             }
             (Some(restored), _) => Some(restored),
-            (None, Some(damaged)) => return self.salvage(damaged).map(Some),
+            (None, Some(damaged)) => return Ok(Some(self.salvage(damaged))),
             (None, None) => {
                 self.is_searching = true;
                 // What was found before an error counts.
@@ -326,7 +355,7 @@ impl<'a> Walk<'a> {
             return Err(self.missing(next_seq, unreadable));
         };
         self.restored = batch;
-        self.enter(next, Some(error)).map(Some)
+        Ok(Some(Step { next, damage: Some(error) }))
     }
 
     /// Returns the copy that is read first: of a batch that is taken, one copy has all.
@@ -384,7 +413,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Continues with a batch whose record headers are right, and not all of its payloads.
-    fn salvage(&mut self, Damaged { mut next, batch }: Damaged) -> Result<Batch<'_>> {
+    fn salvage(&mut self, Damaged { mut next, batch }: Damaged) -> Step {
         let what = "the records of a batch do not match its header";
         let error = Error::new(ErrorKind::Corrupt, what)
             .in_segment(next.header.segment)
@@ -392,7 +421,7 @@ impl<'a> Walk<'a> {
         // The windows have moved, and the batch may have been read in parts.
         next.is_restored = true;
         self.restored = batch;
-        self.enter(next, Some(error))
+        Step { next, damage: Some(error) }
     }
 
     /// Returns the error for durable batch `seq`, which no stream continues with.
@@ -489,7 +518,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Moves past a batch, which its stream's window holds, and returns it.
-    fn enter(&mut self, next: Next, damage: Option<Error>) -> Result<Batch<'_>> {
+    fn enter(&mut self, Step { next, damage }: Step) -> Result<Batch<'_>> {
         let Next { stream, offset, header, checksum, enters, is_restored, .. } = next;
         assert_eq!(header.seq.0, self.seq.0 + 1, "a walk enters one batch after the other");
         assert_eq!(header.offset, offset, "a batch is entered where it was found");

@@ -241,6 +241,33 @@ fn a_block_of_a_tiny_frame_keeps_its_segment() {
     assert_eq!(world.check().problems, []);
 }
 
+/// Guards against a full drive that has moved all it holds for the little that is dead in it.
+#[test]
+fn a_fill_without_overwriting_moves_next_to_nothing() {
+    for (segments, blocks) in [(12, 8), (40, 1), (40, 256), (100, 100)] {
+        let world = World::new(small(1 << 30, segments));
+        let drive = world.open();
+        let mut random = random(10);
+        let mut at = 0;
+        loop {
+            let data = payload::noise(&mut random, blocks * BLOCK_BYTES);
+            if world.write(&drive, at, &data).is_err() {
+                break;
+            }
+            at += data.len() as u64;
+            // Background work has its turn, as it has beside a host.
+            if at.is_multiple_of(1 << 20) {
+                world.run(world.runtime.sleep_ns(1_000_000));
+            }
+        }
+        let info = drive.info();
+        let amplification = info.media_bytes as f64 / info.host_bytes as f64;
+        let shape = format!("{segments} segments, writes of {blocks} blocks");
+        assert!(amplification < 1.1, "{shape}: {amplification:.3}, {} moved", info.moved_bytes);
+        world.kill(drive);
+    }
+}
+
 /// Guards against a share in use that stops below 100 while writes are refused, or is there while
 /// they are not; and against a trim that lets nothing be written again.
 #[test]

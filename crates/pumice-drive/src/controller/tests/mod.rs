@@ -12,6 +12,7 @@
 //! * `reusing`: segments that are freed and used again.
 //! * `damage`: wrong bytes on the medium. `mirror`: two media, of which one fails or is damaged.
 //!   `mirror_speed`: what two media of a limited speed make of it.
+//! * `divided`: writes on both sides of a border of segments.
 //! * `strangers`: headers that belong to something else, where the log is looked for.
 //! * `hostile`: bytes with right checksums that no drive would have written.
 //! * `reading`: how many media reads a host read costs, and what a bad sector takes with it.
@@ -52,6 +53,7 @@ mod collecting;
 mod crafted;
 mod crash;
 mod damage;
+mod divided;
 mod echo;
 mod emptying;
 mod encryption;
@@ -195,13 +197,18 @@ impl World {
     /// Opens the drive without garbage collection, checkpoints and upkeep: only writers and syncer
     /// run.
     fn open_without_collector(&self) -> Rc<Drive> {
-        let options = OpenOptions::default();
-        let opening = Drive::open_without_tasks(self.medium(), self.runtime.clock(), options);
-        let drive = Rc::new(self.run(opening).unwrap());
+        let drive = self.open_without_tasks();
         let (writer, syncer) = (drive.clone(), drive.clone());
         self.runtime.spawn(async move { writer.run_writer().await });
         self.runtime.spawn(async move { syncer.run_syncer().await });
         drive
+    }
+
+    /// Opens the drive, and nothing runs.
+    fn open_without_tasks(&self) -> Rc<Drive> {
+        let options = OpenOptions::default();
+        let opening = Drive::open_without_tasks(self.medium(), self.runtime.clock(), options);
+        Rc::new(self.run(opening).unwrap())
     }
 
     fn open(&self) -> Rc<Drive> {

@@ -527,7 +527,7 @@ fn a_segment_that_only_a_lost_life_used_is_not_taken() {
     }
     let first = tail(&drive);
     // Empties segment 0.
-    world.write(&drive, 1 << 20, &noise(4, 2 << 20)).unwrap();
+    world.write(&drive, 1 << 20, &noise(4, 3 << 20)).unwrap();
     world.run(drive.flush()).unwrap();
     assert_eq!(tail(&drive), first);
     let end = damage::batches(&world, first.0).len();

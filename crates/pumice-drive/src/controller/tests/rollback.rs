@@ -17,11 +17,15 @@ fn settle(drive: &Drive) {
 /// An open drive with a disk, and its content when snapshot "a" was taken of it.
 fn with_snapshot(seed: u64, writes: u32) -> (Disk, Rc<Drive>, Vec<u8>) {
     let mut disk = Disk::new(seed);
+    let (drive, a) = taken(&mut disk, writes);
+    (disk, drive, a)
+}
+
+fn taken(disk: &mut Disk, writes: u32) -> (Rc<Drive>, Vec<u8>) {
     let drive = disk.world.open();
     disk.write_some(&drive, writes);
     disk.take(&drive, "a");
-    let a = disk.plain.clone();
-    (disk, drive, a)
+    (drive, disk.plain.clone())
 }
 
 #[test]
@@ -69,7 +73,8 @@ fn a_disk_is_rolled_back() {
 #[test]
 fn a_disk_is_rolled_back_to_frames_that_were_copied() {
     for seed in 40..44 {
-        let (mut disk, drive, a) = with_snapshot(seed, 60);
+        let mut disk = Disk::with_segments(seed, 17);
+        let (drive, a) = taken(&mut disk, 60);
         for _ in 0..12 {
             disk.write_around(&drive);
             rest(&disk.world);

@@ -72,7 +72,7 @@ impl Scene {
             segments.filter(wanted).max().unwrap().0
         };
         scene.fewer = highest(false).min(highest(true));
-        assert!((22..SEGMENTS).contains(&scene.fewer), "{} segments", scene.fewer);
+        assert!((17..SEGMENTS).contains(&scene.fewer), "{} segments", scene.fewer);
         scene.disk.world.close(drive);
         scene
     }

@@ -23,7 +23,11 @@ pub(super) struct Disk {
 
 impl Disk {
     pub(super) fn new(seed: u64) -> Self {
-        let world = World { seed, ..World::new(small(SIZE, 24)) };
+        Self::with_segments(seed, 24)
+    }
+
+    pub(super) fn with_segments(seed: u64, segments: u64) -> Self {
+        let world = World { seed, ..World::new(small(SIZE, segments)) };
         Self { world, plain: vec![0; SIZE as usize], random: random(seed), taken: 0 }
     }
 

@@ -33,6 +33,7 @@ fn emptied(like: &BatchHeader) -> BatchHeader {
         record_count,
         body_bytes,
         parity_pages,
+        needs_next: false,
         ..like.clone()
     }
 }

@@ -25,7 +25,7 @@ fn kinds(drive: &Drive) -> Vec<(AlertKind, bool)> {
 fn the_parts_add_up_and_a_full_drive_is_in_trouble() {
     let size = 64u64 << 20;
     let world = World::new(small(size, 6));
-    let warn_percent = Some([30, 0, 0, 0]);
+    let warn_percent = Some([40, 0, 0, 0]);
     let options = OpenOptions { warn_percent, ..OpenOptions::default() };
     let drive = world.try_open(options).unwrap();
     let fresh = assert_adds_up(&drive);

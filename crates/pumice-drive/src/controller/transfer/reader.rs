@@ -111,7 +111,7 @@ impl TransferReader {
         let is_possible = header.generation == self.seq
             && (header.segment, header.offset) == (SEGMENT, OFFSET)
             && (header.watermark.0, header.moved_bytes, header.epoch) == (0, 0, 0)
-            && header.parity_pages == 0
+            && (header.parity_pages, header.needs_next) == (0, false)
             && body.len() == header.body_bytes as usize
             && body.len() - (header.record_bytes as usize) < BATCH_ALIGNMENT
             && matches!(body_state(&PLAIN, &header, body), Body::Whole);

@@ -97,6 +97,7 @@ impl Writer {
             record_bytes,
             record_count: self.record_count,
             parity_pages: 0,
+            needs_next: false,
             epoch: 0,
             uuid: self.snapshot,
         };

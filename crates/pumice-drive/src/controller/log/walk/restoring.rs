@@ -5,8 +5,8 @@ use super::super::parity::Append;
 use super::super::records::{Body, body_state, records_and_padding};
 use super::super::window::Window;
 use super::super::{FIRST_BATCH_OFFSET, batch_bytes};
-use super::{Batch, Next, Pages, Position, Walk};
-use crate::base::{Error, ErrorKind, Result, SegmentId};
+use super::{Next, Pages, Position, Step, Walk};
+use crate::base::{Error, ErrorKind, SegmentId};
 use crate::format::{BATCH_HEADER_BYTES, BatchHeader, SegmentHeader, Stream};
 
 /// Echoes that are tried: a life that was lost may have left another batch of the number.
@@ -28,20 +28,20 @@ pub(super) struct Restored {
 impl Walk<'_> {
     /// Returns the next batch, which is not known to have been durable, if all of it can be
     /// restored.
-    pub(super) async fn complete(&mut self) -> Result<Option<Batch<'_>>> {
+    pub(super) async fn complete(&mut self) -> Option<Step> {
         if self.is_closed() {
-            return Ok(None);
+            return None;
         }
         let restored = match self.by_parity().await.filter(|restored| restored.is_whole) {
             Some(restored) => Some(restored),
             None => self.by_echo().await.filter(|restored| restored.is_whole),
         };
-        let Some(Restored { next, error, batch, pages, .. }) = restored else { return Ok(None) };
+        let Restored { next, error, batch, pages, .. } = restored?;
         if !pages.bytes.is_empty() {
             self.completed.push(pages);
         }
         self.restored = batch;
-        self.enter(next, Some(error)).map(Some)
+        Some(Step { next, damage: Some(error) })
     }
 
     /// Restores the next batch from its parity; of two, the one of the later opening, which found
