@@ -29,6 +29,8 @@ pub(crate) struct SegmentScan<'a> {
     pub(crate) skipped_bytes: u64,
     /// Whether a header in the newest batch, its own or a record's, was restored.
     is_restored: bool,
+    /// Whether the batch after it restored them, so that reads of a frame do not.
+    is_from_echo: bool,
     restored: Vec<u8>,
 }
 
@@ -51,6 +53,7 @@ impl<'a> SegmentScan<'a> {
             offset: FIRST_BATCH_OFFSET,
             skipped_bytes: 0,
             is_restored: false,
+            is_from_echo: false,
             restored: Vec::new(),
         }
     }
@@ -65,7 +68,7 @@ impl<'a> SegmentScan<'a> {
         assert!(self.offset.is_multiple_of(UNIT), "a scan stops between batches");
         let mut at = self.offset;
         let cipher = self.window.medium().cipher();
-        self.is_restored = false;
+        (self.is_restored, self.is_from_echo) = (false, false);
         let mut header = loop {
             if at >= self.segment_bytes {
                 self.offset = at;
@@ -169,7 +172,7 @@ impl<'a> SegmentScan<'a> {
         let segment = self.segment;
         tracing::warn!(%segment, offset, "headers of a batch were restored from the one after it");
         self.restored = batch;
-        self.is_restored = true;
+        (self.is_restored, self.is_from_echo) = (true, true);
         Some(header)
     }
 
@@ -209,6 +212,11 @@ impl<'a> SegmentScan<'a> {
         let (segment, generation) = (self.segment, Some(self.generation));
         let append = Append::read(&mut self.window, segment, generation, at, &|_| true).await;
         append.is_some_and(|append| !append.is_parity_right())
+    }
+
+    /// Returns whether headers in the newest batch were restored from the one after it.
+    pub(crate) fn is_from_echo(&self) -> bool {
+        self.is_from_echo
     }
 
     /// Returns how far the scan has come in the segment.

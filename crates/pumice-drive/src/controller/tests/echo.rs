@@ -100,10 +100,14 @@ fn a_scrub_writes_a_small_batch_with_damaged_headers_again() {
             for at in [40, 4 + BATCH_HEADER_BYTES as u32] {
                 let copy = world.copy();
                 copy.flip(batch.segment.0, batch.offset + at);
+                let noticed = !copy.check().problems.is_empty();
                 let Ok(drive) = copy.try_open(OpenOptions::default()) else {
                     lacking += 1;
                     continue;
                 };
+                let mut parts = (0..).step_by(1 << 20).zip(new.chunks(1 << 20));
+                let fails = parts.any(|(at, part)| copy.read(&drive, at, part.len()).is_err());
+                assert!(!fails || noticed, "{}: check says nothing of it", batch.seq);
                 let report = copy.run(drive.scrub(0)).unwrap();
                 lacking += u64::from(report.problem_count > 0);
                 repaired += report.repaired;
