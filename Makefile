@@ -21,7 +21,7 @@ ROUNDS := 50
 DAYS := 365
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build install uninstall picture deb package-files test check hooks torture torture-night sweep crash-rounds snapshot-rounds backups bucket-servers test-mutants mutants-diff lint audit advisories bench fuzz docs clean
+.PHONY: help demo build install uninstall picture tables deb package-files test check hooks torture torture-night sweep crash-rounds snapshot-rounds backups bucket-servers test-mutants mutants-diff lint audit advisories bench fuzz docs clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ uninstall: ## Remove what `make install` has installed; drives and /etc/pumice s
 
 picture: build ## Record docs/picture.svg from the program (root; needs rich from PyPI).
 	docs/picture.py $(PUMICE)
+
+tables: build ## Simulate the tables in docs/bench.md and docs/forecast.md again.
+	docs/tables.py $(PUMICE)
 
 # Where the assets of [package.metadata.deb] in crates/pumice/Cargo.toml look for what the program
 # writes itself.

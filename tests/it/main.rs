@@ -91,6 +91,8 @@ mod set;
 mod snapshot;
 mod snapshot_exports;
 mod space;
+#[cfg(feature = "bench")]
+mod tables;
 mod terminal;
 mod tls;
 #[cfg(feature = "top")]

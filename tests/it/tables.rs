@@ -1,0 +1,19 @@
+//! Goal: tables of simulated drives in the documents have the numbers that the program makes today.
+//!
+//! Method: `docs/tables.py` makes them in virtual time, so each number is exact on every machine.
+//! Here it makes the rows that take seconds, of most tables one; `make tables` makes all.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::harness::{COMMAND_LIMIT, PUMICE, run, tool};
+
+/// Guards against tables that stay as they were when the simulation changed.
+#[test]
+fn quick_rows_of_documents_are_what_is_simulated() {
+    let Some(python) = tool("python3") else { return };
+    let script = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/tables.py"));
+    let mut command = Command::new(python);
+    let finished = run(command.arg(script).arg(PUMICE).args(["--check", "--quick"]), COMMAND_LIMIT);
+    assert_eq!(finished.code, Some(0), "run `make tables`\n{}{}", finished.stdout, finished.stderr);
+}
