@@ -316,11 +316,16 @@ fn nothing_is_overwritten_unasked() {
     let is_refused = resumed.code == Some(2) && resumed.stderr.contains("no complete line");
     assert!(is_refused, "{}", resumed.stderr);
     assert!(is_whole(&place.path("mine")));
+    // A dry run says so, too.
+    assert!(place.refused(&["mine", "--dry-run"]).contains("holds 8 bytes"));
+    // Nothing is lost on a drive that holds nothing.
     let drive = Drive::create("64M", &[]);
     let target = format!("drive:{}", drive.path().display());
+    let finished = place.bench(&[&target, "--span", "32M", "--output", "empty"]);
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
     assert!(place.refused(&[&target]).contains("--destroy-data"));
     let folder: Vec<_> = fs::read_dir(place.0.path()).expect("a folder").flatten().collect();
-    assert_eq!(folder.len(), 2, "{folder:?}");
+    assert_eq!(folder.len(), 3, "{folder:?}");
 }
 
 #[test]

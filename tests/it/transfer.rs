@@ -113,6 +113,10 @@ fn snapshots_travel_through_files_pipes_and_shells() {
         .refused(&["receive", &copy, "--input", &beside(drive, "image")], "not from `pumice send`");
     drive.refused(&["receive", &copy], "as `pumice send` does: the transfer is cut off");
     drive.refused(&["receive", &copy, "--create", "--input", &input], "exists");
+    let absent = beside(drive, "absent.pumice");
+    drive.refused(&["receive", &absent, "--input", &input], "no such drive: `--create` makes it");
+    let image = beside(drive, "absent/image");
+    drive.refused(&["extract", &drive.named("a"), &image], "make it first");
     drive.refused(&["receive", &copy, "--resume-token"], "its disk is whole");
     drive.refused(&["send", &drive.named("c")], "no snapshot named c");
     drive.refused(&["send", &drive.named("a"), "--since", "b"], "an earlier one");

@@ -245,8 +245,8 @@ pub struct Changes {
     pub seed: Option<u64>,
 }
 
-/// Maximum rounds, seconds and span of `--quick`.
-const QUICK_RUNS: u32 = 3;
+/// Maximum rounds, seconds and span of `--quick`. Fewer rounds can show no difference.
+const QUICK_RUNS: u32 = 4;
 const QUICK_SECONDS: f64 = 1.0;
 const QUICK_SPAN_BYTES: u64 = 256 << 20;
 
@@ -530,7 +530,7 @@ mod tests {
         let precise = plan(&Changes { precision_percent: Some(2.0), ..Changes::default() });
         assert_eq!((precise.runs, precise.runs_max), (10, 30));
         let quick = plan(&Changes { quick: true, ..Changes::default() });
-        assert_eq!((quick.runs, quick.tests[0].workload.span_bytes), (3, 256 << 20));
+        assert_eq!((quick.runs, quick.tests[0].workload.span_bytes), (4, 256 << 20));
     }
 
     #[test]

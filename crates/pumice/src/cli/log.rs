@@ -16,15 +16,15 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// The level of a log entry. "The log" in docs/operate.md describes what each level contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum LogLevel {
-    /// Nothing
+    // Nothing
     Off,
-    /// Failures that require action
+    // Failures that require action
     Error,
-    /// Conditions that deserve attention
+    // Conditions that deserve attention
     Warn,
-    /// Starts, stops and changes
+    // Starts, stops and changes
     Info,
-    /// Details of requests and internal operations, for developers
+    // Details of requests and internal operations, for developers
     Debug,
 }
 
@@ -43,10 +43,10 @@ impl From<LogLevel> for LevelFilter {
 /// The format of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum LogFormat {
-    /// Human-readable lines without timestamps
+    // Human-readable lines without timestamps
     #[default]
     Text,
-    /// One JSON object per line, with a timestamp
+    // One JSON object per line, with a timestamp
     Json,
 }
 

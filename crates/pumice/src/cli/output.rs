@@ -244,6 +244,10 @@ fn open_output_with(path: &Path, force: bool, mode: u32) -> Result<File> {
         Err(error) if error.kind() == IoErrorKind::AlreadyExists => {
             bail!("{shown} exists: use --force to overwrite it")
         }
+        Err(error) if error.kind() == IoErrorKind::NotFound => {
+            let folder = path.parent().unwrap_or(path).display();
+            bail!("cannot write {shown}: there is no folder {folder}: make it first")
+        }
         opened => opened.with_context(|| format!("cannot write {shown}"))?,
     };
     let metadata = file.metadata().with_context(|| format!("cannot write {shown}"))?;

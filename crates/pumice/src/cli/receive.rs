@@ -124,7 +124,11 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         make(args, &head)?;
         0
     } else {
-        check_fit(&runtime, &args.path, &head, &name).with_context(|| shown.clone())?
+        let explain = |error: anyhow::Error| match error.downcast_ref::<Error>().map(Error::kind) {
+            Some(ErrorKind::NotFound) => anyhow!("{shown}: no such drive: `--create` makes it"),
+            _ => error.context(shown.clone()),
+        };
+        check_fit(&runtime, &args.path, &head, &name).map_err(explain)?
     };
     let drive = drive(&runtime, &args.path, options(false))?;
     if drive.info().epoch != epoch + 1 {

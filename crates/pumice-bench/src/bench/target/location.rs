@@ -198,9 +198,12 @@ impl Location {
     /// export or device. Nothing is changed in these cases, and never of [`Location::Existing`],
     /// which must only be large enough.
     pub fn prepare(&self, bytes: u64, destroy: bool) -> Result<()> {
+        if !destroy {
+            self.check_empty()?;
+        }
         match self {
-            Self::File(path) => prepare_file(path, bytes, destroy),
-            Self::Folder(path) => prepare_file(&path.join(FILE_NAME), bytes, destroy),
+            Self::File(path) => prepare_file(path, bytes),
+            Self::Folder(path) => prepare_file(&path.join(FILE_NAME), bytes),
             Self::Device(path) => prepare_device(path, bytes, destroy),
             Self::Nbd(uri) => nbd::prepare(uri, bytes, destroy),
             Self::Existing(_) => match self.whole_bytes()? {
@@ -215,14 +218,6 @@ impl Location {
                 Ok(())
             }
             Self::Drive(path) => {
-                fs::metadata(path)
-                    .map_err(|error| Error::io(format!("cannot open {}", path.display()), error))?;
-                if !destroy {
-                    return Err(Error::AlreadyExists(format!(
-                        "the blocks of {} would be overwritten: use --destroy-data to allow it",
-                        path.display()
-                    )));
-                }
                 let size_bytes = drive_info(path, false)?.size_bytes;
                 if size_bytes < bytes {
                     return Err(too_small(self, size_bytes, bytes));
@@ -230,6 +225,39 @@ impl Location {
                 Ok(())
             }
         }
+    }
+
+    /// Checks that a file does not exist or is empty, and that a drive holds no data. Changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyExists`]; [`Error::Io`] without the drive.
+    pub fn check_empty(&self) -> Result<()> {
+        let path = match self {
+            Self::File(path) => path.clone(),
+            Self::Folder(path) => path.join(FILE_NAME),
+            Self::Drive(path) => {
+                fs::metadata(path)
+                    .map_err(|error| Error::io(format!("cannot open {}", path.display()), error))?;
+                if drive_info(path, true)?.mapped_bytes > 0 {
+                    return Err(Error::AlreadyExists(format!(
+                        "the blocks of {} would be overwritten: use --destroy-data to allow it",
+                        path.display()
+                    )));
+                }
+                return Ok(());
+            }
+            Self::Device(_) | Self::Nbd(_) | Self::Existing(_) | Self::Sim(_) => return Ok(()),
+        };
+        let occupied = fs::metadata(&path).map_or(0, |metadata| metadata.len());
+        if occupied > 0 {
+            return Err(Error::AlreadyExists(format!(
+                "{} holds {occupied} bytes that would be overwritten: name another file, or say \
+                 --destroy-data",
+                path.display()
+            )));
+        }
+        Ok(())
     }
 
     /// Opens what [`Location::prepare`] prepared, for reading and writing, or for reading alone if
@@ -325,16 +353,9 @@ pub(super) fn too_small(location: &Location, size_bytes: u64, bytes: u64) -> Err
     ))
 }
 
-fn prepare_file(path: &Path, bytes: u64, destroy: bool) -> Result<()> {
+fn prepare_file(path: &Path, bytes: u64) -> Result<()> {
     let failed = |error| Error::io(format!("cannot write {}", path.display()), error);
     let occupied = fs::metadata(path).map_or(0, |metadata| metadata.len());
-    if occupied > 0 && !destroy {
-        return Err(Error::AlreadyExists(format!(
-            "{} holds {occupied} bytes that would be overwritten: name another file, or say \
-                 --destroy-data",
-            path.display()
-        )));
-    }
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let room = rustix::fs::statvfs(folder.unwrap_or(Path::new(".")));
     let room = room.map_err(|errno| failed(errno.into()))?;

@@ -161,7 +161,9 @@ impl Core {
         // Two segments that come and go are no news, where there are few.
         let rearm_points = REARM_POINTS.max(200.0 / f64::from(self.space.usable_count().max(1)));
         let passed = &mut self.fullness.passed;
-        for threshold in newly_passed(passed, used_percent, rearm_points, thresholds) {
+        // Of several that are passed at once, the highest says it all.
+        if let Some(threshold) = newly_passed(passed, used_percent, rearm_points, thresholds).pop()
+        {
             tracing::warn!(
                 drive = %self.superblock.uuid,
                 "{used_percent:.1} % of the {} is in use, above the warning threshold of \

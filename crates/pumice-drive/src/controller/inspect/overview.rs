@@ -201,7 +201,7 @@ impl Drive {
         if let Some(what) = damaged_snapshots(&core) {
             say(AlertKind::Damage, false, what);
         }
-        if let Some(threshold) = self.warnings().last() {
+        if let Some(threshold) = self.warnings().last().filter(|_| !core.is_full()) {
             let used_percent = self.used_percent();
             let what = format!(
                 "{used_percent:.1} % of the capacity is in use, above the warning threshold of \

@@ -35,6 +35,10 @@ pub(super) fn run(args: &Args, preset: Preset, locations: &[Location]) -> Result
         } else {
             print(&dry::text(&plan, &args.targets, &locations))?;
         }
+        if !args.destroy_data && !plan.only_looks() {
+            // As the run would be.
+            locations.iter().try_for_each(Location::check_empty)?;
+        }
         return Ok(Outcome::Good);
     }
     let interrupt = Interrupt::catch()?;

@@ -97,7 +97,7 @@ pub(crate) struct Args {
     #[arg(long)]
     list: bool,
 
-    /// Run each test at most three times, for at most one second, over 256 MiB
+    /// Run each test at most four times, for at most one second, over 256 MiB
     #[arg(long)]
     quick: bool,
 

@@ -177,7 +177,9 @@ function say(lines) {
   $("alerts").dataset.text = text;
   $("alerts").replaceChildren(...lines.map(([head, words]) => {
     const sentence = words.charAt(0).toUpperCase() + words.slice(1);
-    return html("li", {}, html("strong", {}, head), sentence);
+    // Commands stand between backticks.
+    const parts = sentence.split("`").map((part, at) => at % 2 === 1 ? html("code", {}, part) : part);
+    return html("li", {}, html("strong", {}, head), ...parts);
   }));
   $("warnings").hidden = lines.length === 0;
 }
