@@ -27,9 +27,11 @@ mod restoring;
 use std::collections::VecDeque;
 
 use super::by_stream::ByStream;
+use super::packing::BATCH_LIMIT;
 use super::records::{Body, body_state, check_possible, records};
 use super::window::Window;
 use super::{FIRST_BATCH_OFFSET, LogEnd, SEQ_END, Tail, Totals, UNIT, batch_bytes};
+use crate::base::units::len_u32;
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::crypt::Cipher;
 use crate::format::{
@@ -614,32 +616,28 @@ impl<'a> Walk<'a> {
     async fn has_proof(&mut self, seq: SeqNo, mut at: Position) -> Result<bool> {
         let uuid = self.superblock.uuid;
         let cipher = self.medium.cipher();
-        let first = FIRST_BATCH_OFFSET;
+        let mut end = self.superblock.segment_bytes;
         if at.used == 0 {
             let bytes = self.page(at.segment, 0).await?;
             match SegmentHeader::decode(bytes, uuid, at.segment) {
                 // What is left of an earlier use proves nothing.
                 Ok(Some(header)) if header.first_seq < seq => return Ok(false),
                 Ok(Some(header)) => at.generation = at.generation.or(Some(header.generation)),
-                // Never used; or the header was zeroed, but not the batch after it.
-                Ok(None) => {
-                    let page = self.page(at.segment, first).await?;
-                    let batch = BatchHeader::decode_with(page, cipher);
-                    if !batch.is_ok_and(|(batch, _)| batch.uuid == uuid) {
-                        return Ok(false);
-                    }
-                }
+                // Never used; or the first write to it was lost, and not the next.
+                Ok(None) => end = end.min(FIRST_BATCH_OFFSET + len_u32(BATCH_LIMIT)),
                 // The header may be what is damaged. Without it the batches may be left from an
                 // earlier use, but then their watermarks are lower: a durable sequence number is
                 // never assigned again.
                 Err(_) => {}
             }
         }
-        let end = self.superblock.segment_bytes;
-        let from = at.used.max(first);
+        let from = at.used.max(FIRST_BATCH_OFFSET);
         let counted = self.cut.batches;
         let mut remains = 0;
-        for offset in (from..end).step_by(BATCH_ALIGNMENT) {
+        for offset in (from..self.superblock.segment_bytes).step_by(BATCH_ALIGNMENT) {
+            if offset >= end {
+                break;
+            }
             let page = self.page(at.segment, offset).await?;
             let decoded = BatchHeader::decode_with(page, cipher);
             let Ok((header, _)) = decoded else {
@@ -654,6 +652,9 @@ impl<'a> Walk<'a> {
                 && at.generation.is_none_or(|generation| generation == header.generation)
                 && header.segment == at.segment
                 && header.offset == offset;
+            if is_here {
+                end = self.superblock.segment_bytes;
+            }
             if is_here && header.watermark >= seq && !self.is_searching {
                 return Ok(true);
             }

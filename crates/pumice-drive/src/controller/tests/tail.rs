@@ -445,3 +445,38 @@ fn a_closed_drive_does_not_need_to_read_what_it_never_wrote() {
         world.kill(drive);
     }
 }
+
+/// Also the first write to a segment, without which nothing of its header is there, and no other
+/// segment says anything.
+#[test]
+fn a_write_that_never_arrived_is_noticed_if_a_later_one_did() {
+    let data = |number: u64| payload::noise(&mut random(number), 1 << 20);
+    let mut refused = 0;
+    // The first two writes are of superblocks.
+    for (count, nth) in (2..=6).flat_map(|count| (3..=count + 2).map(move |nth| (count, nth))) {
+        let mut world = World::new(small(16 << 20, 8));
+        world.plan = FaultPlan { lost_writes: Trigger::Nth(nth), ..FaultPlan::default() };
+        let drive = world.open();
+        for number in 0..count {
+            world.run(drive.write(number << 20, &data(number), true)).unwrap();
+        }
+        world.run(drive.write(count << 20, &[1; BLOCK_BYTES], true)).unwrap();
+        world.kill(drive);
+        world.plan = FaultPlan::default();
+        match world.try_open(OpenOptions::default()) {
+            Ok(drive) => {
+                for number in 0..count {
+                    let read = world.read(&drive, number << 20, 1 << 20);
+                    let is_right = read.as_ref().is_ok_and(|read| *read == data(number));
+                    assert!(is_right || read.is_err(), "write {nth} of {count}: {number} is older");
+                }
+                world.kill(drive);
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Corrupt, "write {nth} of {count}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 10, "{refused}: too tame a test");
+}
