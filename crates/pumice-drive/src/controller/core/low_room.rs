@@ -39,6 +39,11 @@ pub(crate) struct LowRoom {
     is_low: bool,
     /// Open segments to look at, of which some bytes may have no space.
     open: Vec<SegmentId>,
+    /// Those of which that is so, and for which nothing was left: a kept segment is given up for
+    /// each.
+    short: Vec<SegmentId>,
+    /// Those for which one was given up. Only once: others may have taken it.
+    paid: Vec<SegmentId>,
     /// No free segment below this one is tried until the next look.
     from: u32,
     /// How many more may be tried in vain.
@@ -104,6 +109,7 @@ impl Core {
         if self.room.is_low && !was_low {
             self.room.tries = TRIES;
             self.room.open = self.open_segments();
+            self.room.paid.clear();
         }
         let for_cold = left.map(|left| u32::try_from(left / segment_bytes).unwrap_or(u32::MAX));
         self.space.set_room(for_cold.filter(|_| self.room.is_low));
@@ -164,6 +170,9 @@ impl Core {
         if let Some(&segment) = self.room.open.last() {
             return Some(FreeWork::TakeRest(segment));
         }
+        if let (Some(kept), Some(&open)) = (highest, self.room.short.last()) {
+            return Some(FreeWork::GiveUp { kept, open });
+        }
         if self.log.is_medium_full() || self.space.kept_count() >= self.wanted_kept() as usize {
             return None;
         }
@@ -175,7 +184,17 @@ impl Core {
     pub(crate) fn space_was_taken(&mut self, work: FreeWork, is_taken: bool) {
         let room = &mut self.room;
         match work {
-            FreeWork::TakeRest(segment) => room.open.retain(|&open| open != segment),
+            FreeWork::TakeRest(segment) => {
+                room.open.retain(|&open| open != segment);
+                let is_known = room.short.contains(&segment) || room.paid.contains(&segment);
+                if !is_taken && !is_known {
+                    room.short.push(segment);
+                }
+            }
+            FreeWork::GiveUp { open, .. } => {
+                room.short.retain(|&short| short != open);
+                room.paid.push(open);
+            }
             FreeWork::Take(segment) => room.from = segment.0 + 1,
             _ => {}
         }

@@ -90,6 +90,8 @@ pub(crate) enum FreeWork {
     Take(SegmentId),
     /// The same of what is left of an open segment, which is not held.
     TakeRest(SegmentId),
+    /// Discard it, and take what is left of an open segment from what that gives back.
+    GiveUp { kept: SegmentId, open: SegmentId },
 }
 
 impl FreeWork {
@@ -98,7 +100,8 @@ impl FreeWork {
         let (Self::Discard(segment)
         | Self::Zero(segment)
         | Self::Take(segment)
-        | Self::TakeRest(segment)) = self;
+        | Self::TakeRest(segment)
+        | Self::GiveUp { kept: segment, .. }) = self;
         segment
     }
 }
@@ -170,7 +173,7 @@ impl Core {
             FreeWork::Zero(_) => {
                 self.warming.zeroed_bytes += u64::from(self.superblock.segment_bytes);
             }
-            FreeWork::Discard(_) | FreeWork::Take(_) => {}
+            FreeWork::Discard(_) | FreeWork::Take(_) | FreeWork::GiveUp { .. } => {}
         }
         self.space.hold(work.segment());
         Some(work)

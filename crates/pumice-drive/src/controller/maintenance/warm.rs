@@ -44,7 +44,7 @@ impl Drive {
     async fn work_on_free(&self, work: FreeWork) {
         let segment = work.segment();
         let is_warm = match work {
-            FreeWork::Discard(_) => false,
+            FreeWork::Discard(_) | FreeWork::GiveUp { .. } => false,
             FreeWork::Take(_) | FreeWork::TakeRest(_) => {
                 let is_taken = self.take_space(segment).await;
                 self.with_core(|core| core.space_was_taken(work, is_taken));
@@ -62,6 +62,10 @@ impl Drive {
         }
         if !is_warm {
             self.discard_free(segment).await;
+        }
+        if let FreeWork::GiveUp { open, .. } = work {
+            let is_taken = self.take_space(open).await;
+            self.with_core(|core| core.space_was_taken(work, is_taken));
         }
         self.with_core(|core| core.end_hold(segment, is_warm));
         self.look_at_room();

@@ -99,6 +99,37 @@ fn a_host_that_others_fill_does_not_wedge_a_drive() {
     }
 }
 
+/// A drive whose last segment took no space while it was plenty is opened on a full file system,
+/// where other segments have theirs.
+#[test]
+fn the_rest_of_an_open_segment_gets_the_space_of_a_free_one() {
+    for is_besieged in [false, true] {
+        let world = World::new(small(SIZE, 48));
+        world.memory.set_room(Some(8 << 30));
+        let drive = world.open();
+        let plain = noise(1, 8 << 20);
+        world.run(drive.write(0, &plain[..1 << 20], true)).unwrap();
+        world.close(drive);
+        for segment in 20..30 {
+            world.run(world.memory.preallocate(SegmentId(segment))).unwrap();
+        }
+        world.memory.set_room(Some(0));
+        if is_besieged {
+            // What is given up is lost, but only once.
+            world.memory.besiege_room();
+            let drive = world.open();
+            world.run(world.runtime.sleep_ns(20_000_000_000));
+            let kept = drive.info().warm_bytes / u64::from(SEGMENT_BYTES);
+            assert!((10 - 3..10).contains(&kept), "{kept} segments are kept");
+            continue;
+        }
+        let drive = world.open();
+        world.run(drive.write(1 << 20, &plain[1 << 20..], true)).unwrap();
+        assert_eq!(world.memory.refused_appends(), 0);
+        assert!(world.read(&drive, 0, 8 << 20).unwrap() == plain);
+    }
+}
+
 /// Room was plenty when the segments were opened to which streams are appended.
 #[test]
 fn what_is_left_of_open_segments_gets_its_space_when_room_gets_low() {
