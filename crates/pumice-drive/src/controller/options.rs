@@ -48,7 +48,8 @@ pub struct OpenOptions {
     pub partial: bool,
     /// Open a bookmark, too: its disk can be compared with later ones, and not read.
     pub bookmark: bool,
-    /// Bytes of the map's leaves to keep in memory, about.
+    /// Bytes of the map's leaves to keep in memory, about. With less than a few MiB, checkpoints
+    /// are frequent, and batches short.
     pub map_cache_bytes: usize,
     /// Bytes of memory for decoded blocks that were read; 0 keeps none.
     pub read_cache_bytes: usize,

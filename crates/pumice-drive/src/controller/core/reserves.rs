@@ -61,7 +61,9 @@ pub(crate) fn meta_segments(shape: &DriveShape, leaf_bytes: usize, map_cache_byt
 }
 
 /// Returns the bytes of the map that may be dirty: as many as a checkpoint finds room for in the
-/// segments reserved for it, and no more than the cache. A leaf has up to `leaf_bytes`.
+/// segments reserved for it, and no more than the cache, but for two leaves: with less, every
+/// change waits for a checkpoint, which takes the room that garbage collection gains. A leaf has up
+/// to `leaf_bytes`.
 pub(crate) fn dirty_bytes_max(
     shape: &DriveShape,
     leaf_bytes: usize,
@@ -72,10 +74,11 @@ pub(crate) fn dirty_bytes_max(
     // The rest is for the directory, the tables and the ends of segments.
     let bytes = reserved * u64::from(shape.segment_bytes / 4 * 3);
     // In memory a leaf takes up to twice its bytes on the medium.
+    let two_leaves = 4 * leaf_bytes;
     if MapSize::of(shape, leaf_bytes).bytes <= bytes {
-        map_cache_bytes
+        map_cache_bytes.max(two_leaves)
     } else {
-        len_usize(bytes.min(map_cache_bytes as u64))
+        len_usize(bytes.min(map_cache_bytes as u64)).max(two_leaves)
     }
 }
 

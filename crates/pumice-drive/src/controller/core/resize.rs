@@ -167,7 +167,6 @@ impl Core {
         let leaf_bytes = leaf_bytes_max(self.superblock.has_block_frames);
         self.meta_segments = meta_segments(&shape, leaf_bytes, map_cache_bytes);
         self.dirty_bytes_max = dirty_bytes_max(&shape, leaf_bytes, map_cache_bytes);
-        assert!(self.dirty_bytes_max <= map_cache_bytes, "what is dirty fits the map's cache");
         self.space_was_freed();
         self.wake(Wakes::COLLECTOR);
         self.wake(Wakes::PROGRESS);

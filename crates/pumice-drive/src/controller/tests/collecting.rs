@@ -156,3 +156,26 @@ fn garbage_collection_ends_when_only_ends_of_segments_are_left() {
     }
     panic!("the drive never fills");
 }
+
+/// Guards against checkpoints, one for each frame that is moved or written, which take the room
+/// that garbage collection gains: however small the map's cache is, a few leaves may be dirty.
+#[test]
+fn a_tiny_cache_of_the_map_leaves_room_for_data() {
+    let spec = Spec { frame_blocks: 1, codec: Codec::None, ..small(32 << 20, 5) };
+    let mut world = World::new(spec);
+    world.plan.latency_ns = 100_000..=100_000;
+    let options = OpenOptions { map_cache_bytes: 2 << 10, ..OpenOptions::default() };
+    let drive = world.try_open(options).unwrap();
+    let mut random = random(1);
+    let block = payload::noise(&mut random, BLOCK_BYTES);
+    for number in 0..12_000 {
+        let place = random.random_range(0..2048) * 4 * BLOCK;
+        let write = drive.write(place, &block, false);
+        let written = world.run(world.runtime.timeout(10_000_000_000, write));
+        written.unwrap_or_else(|| panic!("{number}: a write waits forever")).unwrap();
+    }
+    let (victims, checkpoints) =
+        (drive.info().operations.gc_victims, drive.info().operations.checkpoints);
+    assert!(victims > 5 && checkpoints > 500, "{victims}, {checkpoints}: too tame a test");
+    world.close(drive);
+}

@@ -256,7 +256,7 @@ fn deaths_in_checkpoints_do_not_add_up_in_recovery() {
 /// Guards against garbage collection that changes more leaves than the cache may hold.
 #[test]
 fn moving_scattered_frames_keeps_to_the_map_cache() {
-    let cache_bytes = 16 << 10;
+    let cache_bytes = 64 << 10;
     let world = World::new(small(SIZE, 10));
     let drive = world
         .try_open(OpenOptions { map_cache_bytes: cache_bytes, ..OpenOptions::default() })
