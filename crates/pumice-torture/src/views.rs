@@ -130,6 +130,23 @@ impl Host {
             let at = block * BLOCK_BYTES;
             old[at..at + BLOCK_BYTES] != new[at..at + BLOCK_BYTES]
         };
+        // Data has a stamp of its write: what is the same in both was not written in between.
+        let is_data = |block: usize| {
+            let at = block * BLOCK_BYTES;
+            new[at..at + BLOCK_BYTES].iter().any(|&byte| byte != new[at])
+        };
+        let is_needless = |&block: &usize| is_listed[block] && !differ(&block) && is_data(block);
+        if let Some(block) = (0..blocks).find(is_needless)
+            && !self.scene.is_damaged.get()
+        {
+            return Err(Mismatch {
+                promised: format!(
+                    "what is the same in {} and {} is not listed",
+                    before.info.name, now.info.name
+                ),
+                found: format!("block {block} is"),
+            });
+        }
         match (0..blocks).filter(differ).find(|&block| !is_listed[block]) {
             None => Ok(()),
             Some(block) => Err(Mismatch {
