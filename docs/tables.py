@@ -305,6 +305,9 @@ def main():
     if unknown := set(arguments.names) - set(TABLES):
         parser.error(f"no table {', '.join(sorted(unknown))}; there are {', '.join(TABLES)}")
 
+    if not arguments.pumice.is_file():
+        parser.error(f"there is no program {arguments.pumice}: `make build` makes one")
+
     @functools.cache
     def pumice(*words):
         command = [arguments.pumice.resolve(), *words, "--json"]

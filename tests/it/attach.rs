@@ -317,6 +317,9 @@ fn a_drive_that_was_attached_by_a_relative_path_is_in_its_place() {
     };
     fs::rename(path, &other).unwrap();
     wait_until("the move is noticed", is_missed);
+    // Under its new name, and not under the old one as well.
+    let listed = run_ok(attachable.command("list").arg(&other)).stdout;
+    assert_eq!(listed.lines().count(), 2, "a line below the names of the columns: {listed}");
     fs::rename(&other, path).unwrap();
     wait_until("it is back", || !is_missed());
     attachable.detach_well(&device);
@@ -396,9 +399,12 @@ fn what_was_synced_survives_the_process() {
     // Without another attach, detaching cleans up, too, and says that it was no orderly end.
     kill_process(attachable.process().expect("a process"), Signal::KILL).unwrap();
     wait_until("the process is gone", || {
-        let finished = attachable.detach(attachable.drive.path());
-        finished.code == Some(1) && finished.stderr.contains("what was not synced is lost")
+        let info = run_ok(attachable.command("info").arg(attachable.drive.path())).stdout;
+        info.contains("stale: its process was killed")
     });
+    let finished = attachable.detach(attachable.drive.path());
+    let is_said = finished.stderr.contains("what was not synced is lost");
+    assert!(finished.code == Some(1) && is_said, "{finished:?}");
     attachable.assert_nothing_left();
     attachable.drive.assert_checks();
 }
@@ -508,10 +514,12 @@ fn a_device_below_another_is_not_detached() {
 fn a_partition_table_for_other_sectors_is_noticed() {
     let Some(attachable) = Attachable::new("64M") else { return };
     let Some(sfdisk) = tool("sfdisk") else { return };
-    for (sectors, others) in [("512", "4096"), ("4096", "512")] {
+    for (label, sectors, others) in
+        [("gpt", "512", "4096"), ("gpt", "4096", "512"), ("dos", "4096", "512")]
+    {
         let device = attachable.attach(&["--sector-size", sectors]);
-        let script = "printf 'label: gpt\nsize=32M\n' | \"$0\" --quiet --wipe=always \"$1\"";
-        run_ok(Command::new("sh").args(["-c", script]).arg(&sfdisk).arg(&device));
+        let script = "printf \"label: $2\nsize=32M\n\" | \"$0\" --quiet --wipe=always \"$1\"";
+        run_ok(Command::new("sh").args(["-c", script]).arg(&sfdisk).arg(&device).arg(label));
         let row = format!("for sectors of {sectors} bytes");
         let says_so = |said: String| assert!(said.contains(&row), "{said}");
         let info = || attachable.drive.ok(&["info", attachable.drive.path().to_str().unwrap()]);
@@ -767,6 +775,10 @@ fn a_new_file_system_is_its_user_s_and_gives_no_rights() {
     // Only a new one is given away.
     assert_eq!(fs::metadata(&mountpoint).unwrap().uid(), 65534);
     attachable.detach_well(&mountpoint);
+    // What mount(8) leaves to the kernel's log.
+    let unknown =
+        attachable.try_attach(&[mountpoint.to_str().unwrap(), "--mount-options=map-cahce"]);
+    refused(&unknown, "Unknown parameter 'map-cahce'");
 }
 
 #[test]

@@ -24,12 +24,23 @@ pub(crate) fn sector_bytes(start: &[u8; START_BYTES], disk_bytes: u64) -> Option
     }
     let records = || start[446..510].chunks_exact(16).filter(|record| record[4] != 0);
     let field = |bytes: &[u8]| u64::from(u32::from_le_bytes(bytes.try_into().expect("4 bytes")));
-    let end = |record: &[u8]| field(&record[8..12]) + field(&record[12..16]);
+    let first = |record: &[u8]| field(&record[8..12]);
+    let end = |record: &[u8]| first(record) + field(&record[12..16]);
     let is_table = start[510..512] == [0x55, 0xAA]
         && records().all(|record| record[0] & 0x7F == 0 && end(record) * 512 <= disk_bytes);
-    // Of a table without a GPT nothing tells but that its partitions would not fit.
-    let is_for_512 = is_table && records().any(|record| end(record) * 4096 > disk_bytes);
-    is_for_512.then_some(512)
+    if !is_table {
+        return None;
+    }
+    // Of a table without a GPT nothing tells but that its partitions would not fit, or begin at a
+    // MiB, as all programs have long made them, in sectors of one size only.
+    let begin_at_mib = |sector_bytes: u64| {
+        records().all(|record| (first(record) * sector_bytes).is_multiple_of(1 << 20))
+    };
+    if records().any(|record| end(record) * 4096 > disk_bytes) {
+        Some(512)
+    } else {
+        (begin_at_mib(4096) && !begin_at_mib(512)).then_some(4096)
+    }
 }
 
 /// As [`sector_bytes`], of the disk of a drive; `None` also if it cannot be read.
@@ -71,14 +82,21 @@ mod tests {
         assert_eq!(of(&[protective, signature, (4096, b"EFI PART")]), Some(4096));
         assert_eq!(of(&[(512, b"EFI PART"), (4096, b"EFI PART")]), None);
         // 100 MiB from 1 MiB on, and 1 MiB there, which fits either size.
-        let record = |sectors: u32| {
-            let mut record = [0, 32, 33, 0, 0x83, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0];
+        let record = |first: u32, sectors: u32| {
+            let mut record = [0, 32, 33, 0, 0x83, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+            record[8..12].copy_from_slice(&first.to_le_bytes());
             record[12..].copy_from_slice(&sectors.to_le_bytes());
             record
         };
-        assert_eq!(of(&[(446, &record(204_800)), signature]), Some(512));
-        assert_eq!(of(&[(446, &record(2048)), signature]), None);
-        assert_eq!(of(&[(446, &record(300_000)), signature]), None, "beyond the disk");
+        assert_eq!(of(&[(446, &record(2048, 204_800)), signature]), Some(512));
+        assert_eq!(of(&[(446, &record(2048, 2048)), signature]), None);
+        assert_eq!(of(&[(446, &record(2048, 300_000)), signature]), None, "beyond the disk");
+        // What sfdisk writes on a device with sectors of 4096 bytes: 60 MiB, and the rest.
+        let second = record(15_616, 17_152);
+        let both = [(446, &record(256, 15_360)[..]), (462, &second[..]), signature];
+        assert_eq!(of(&both), Some(4096));
+        // Of disks whose partitions began at a track.
+        assert_eq!(of(&[(446, &record(63, 2048)), signature]), None);
         // A boot sector, whose program is where a table would be.
         assert_eq!(of(&[(446, &[0xFA; 64]), signature]), None);
         assert_eq!(of(&[]), None);

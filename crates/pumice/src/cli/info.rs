@@ -240,7 +240,11 @@ fn occupied(info: &Info) -> String {
 
 /// Returns the rows on how the drive is in use.
 fn state_rows(state: &State) -> Vec<(&'static str, String)> {
-    let mut rows = vec![("state", state.word().to_owned())];
+    let cleaned = match state.word() {
+        "stale" => ": its process was killed; `pumice detach` cleans up, `pumice attach` as well",
+        _ => "",
+    };
+    let mut rows = vec![("state", format!("{}{cleaned}", state.word()))];
     let Some(process) = state.process else { return rows };
     let is_served = state.devices.is_empty();
     let name = if is_served { "address" } else { "device" };

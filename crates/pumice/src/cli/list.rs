@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde::Serialize;
+use uuid::Uuid;
 
-#[cfg(feature = "attach")]
-use super::attach::Attachment;
 use super::state::{self, HEALTHY, State, health, saved_text};
 use super::{Outcome, chain, lossy, output, print, print_schemas};
 use crate::control;
@@ -71,6 +70,8 @@ struct Facts {
     health: &'static str,
     #[serde(skip)]
     saved: String,
+    #[serde(skip)]
+    uuid: Uuid,
 }
 
 /// Runs the subcommand.
@@ -80,7 +81,7 @@ struct Facts {
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let paths = drives_at(&args.paths)?;
     let mut all: Vec<Listed> = paths.iter().map(|path| look(path)).collect();
-    all.extend(served(&paths)?);
+    all.extend(served(&paths, &all)?);
     if args.json {
         print_schemas("list-1", &all)?;
     } else if all.is_empty() {
@@ -111,8 +112,9 @@ fn drives_at(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(drives)
 }
 
-/// Returns the drives that are served, but for those that are named anyway.
-fn served(named: &[PathBuf]) -> Result<Vec<Listed>> {
+/// Returns the drives that are served, but for those that are named and listed already, perhaps
+/// under the name to which they were moved.
+fn served(named: &[PathBuf], listed: &[Listed]) -> Result<Vec<Listed>> {
     let file = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
     let named: Vec<_> = named.iter().filter_map(|path| file(path)).collect();
     let mut all = Vec::new();
@@ -120,7 +122,13 @@ fn served(named: &[PathBuf]) -> Result<Vec<Listed>> {
         match answer {
             Ok((service, info)) => {
                 let path = PathBuf::from(&service.path);
-                if file(&path).is_none_or(|file| !named.contains(&file)) {
+                let is_same = |one: &Listed| {
+                    let uuid = one.facts.as_ref().map(|facts| facts.uuid);
+                    (one.used_by.process, uuid) == (Some(service.process), Some(info.uuid))
+                };
+                if file(&path).is_none_or(|file| !named.contains(&file))
+                    && !listed.iter().any(is_same)
+                {
                     all.push(Listed::of(&path, info, State::of(&path, Some(service))));
                 }
             }
@@ -145,7 +153,6 @@ fn look(path: &Path) -> Listed {
 
 impl Listed {
     fn of(path: &Path, info: Info, used_by: State) -> Self {
-        let is_stale = used_by.process.is_none() && is_left(path);
         let facts = Facts {
             size_bytes: info.size_bytes,
             capacity_bytes: info.capacity_bytes,
@@ -155,26 +162,10 @@ impl Listed {
             used_percent: info.used_percent,
             health: health(&info),
             saved: saved_text(&info),
+            uuid: info.uuid,
         };
-        Self {
-            path: lossy(path),
-            state: if is_stale { "stale" } else { used_by.word() },
-            used_by,
-            facts: Some(facts),
-            error: None,
-        }
+        Self { path: lossy(path), state: used_by.word(), used_by, facts: Some(facts), error: None }
     }
-}
-
-/// Whether a process that had the drive attached was killed: `pumice detach` cleans up.
-#[cfg(feature = "attach")]
-fn is_left(path: &Path) -> bool {
-    matches!(Attachment::of(path), Ok(Some(_)))
-}
-
-#[cfg(not(feature = "attach"))]
-fn is_left(_path: &Path) -> bool {
-    false
 }
 
 fn text(all: &[Listed]) -> String {

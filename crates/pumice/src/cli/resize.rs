@@ -77,8 +77,12 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
 
 /// Returns the option that gives a drive room for all of its size.
 fn roomy(resized: &Resized) -> String {
-    let geometry = Spec::new(uuid::Uuid::nil(), resized.size_bytes).geometry();
-    let whole = geometry.ok().map(|geometry| geometry.capacity_bytes().div_ceil(1 << 20));
+    let spec = Spec {
+        // What `create` gives a drive of this capacity.
+        segment_bytes: create::segment_bytes_of(resized.capacity_bytes),
+        ..Spec::new(uuid::Uuid::nil(), resized.size_bytes)
+    };
+    let whole = spec.geometry().ok().map(|geometry| geometry.capacity_bytes().div_ceil(1 << 20));
     whole.map_or_else(String::new, |mib| format!("; --capacity {mib}M has room for any data"))
 }
 

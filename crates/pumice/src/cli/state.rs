@@ -36,6 +36,9 @@ pub(super) struct State {
     pub(super) log: Option<String>,
     /// For which size of sectors the partition table of the disk was made, in bytes, if it has one.
     pub(super) table_sector_bytes: Option<u32>,
+    /// Whether a process that had it attached was killed, and nothing was cleaned up.
+    #[serde(skip)]
+    is_stale: bool,
 }
 
 impl State {
@@ -64,6 +67,7 @@ impl State {
     /// Returns the word for it.
     pub(super) fn word(&self) -> &'static str {
         match (self.process, self.devices.is_empty()) {
+            (None, _) if self.is_stale => "stale",
             (None, _) => "closed",
             (Some(_), true) => "served",
             (Some(_), false) => "attached",
@@ -140,7 +144,18 @@ fn read_closed<T>(path: &Path, read: impl FnOnce(&Drive) -> T) -> Result<(Info, 
     drop(drive);
     // They hold the drive, and its file is locked.
     runtime.drop_tasks();
-    Ok((info, more, State { table_sector_bytes, ..State::default() }))
+    Ok((info, more, State { table_sector_bytes, is_stale: is_stale(path), ..State::default() }))
+}
+
+/// Whether a drive that no process has open is attached: `pumice detach` cleans up.
+#[cfg(feature = "attach")]
+fn is_stale(path: &Path) -> bool {
+    matches!(Attachment::of(path), Ok(Some(_)))
+}
+
+#[cfg(not(feature = "attach"))]
+fn is_stale(_path: &Path) -> bool {
+    false
 }
 
 /// Returns the drive that was opened at `path` by a server of this user, though nothing is there

@@ -9,7 +9,7 @@ use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 use super::{Attachment, FileSystem, loop_device, tools};
 use crate::cli::serve::name_of;
@@ -153,6 +153,7 @@ impl Wanted {
             let args = [OsStr::new("-o"), OsStr::new(options), device.as_os_str()];
             tools::run_well("mount", &[&args[..], &[mountpoint.as_os_str()]].concat())
         };
+        let log = tools::KernelLog::from_now();
         let mounted = mount(&options).map(drop).or_else(|error| {
             let ways = if self.read_only { found.other_ways() } else { &[] };
             let is_good = |way: &&Way| mount(&format!("{options},{}", way.options)).is_ok();
@@ -167,6 +168,9 @@ impl Wanted {
             Ok(())
         });
         mounted.map_err(|error: anyhow::Error| {
+            // mount(8) refers to it.
+            let said = log.line_with(&[&found.word(), &device_word(device)]);
+            let error = said.map_or(error, |line| anyhow!("mount failed: {line}"));
             let is_finer = self.sector_bytes > 512 && xfs_sector_bytes(device) == Some(512);
             let hint = "its XFS was created for sectors of 512 bytes: add --sector-size 512";
             if is_finer { error.context(hint) } else { error }
@@ -238,7 +242,20 @@ struct Way {
     skips_journal: bool,
 }
 
+/// Returns how file systems name a device in the kernel's log.
+fn device_word(device: &Path) -> String {
+    format!("({})", device.file_name().unwrap_or_default().display())
+}
+
 impl Signatures {
+    /// Returns how the kernel's log names the file system.
+    fn word(&self) -> String {
+        match self {
+            Self::FileSystem(kind) => format!("{kind}: "),
+            _ => String::from("none: "),
+        }
+    }
+
     /// Returns in which other ways a file system is mounted from a device that cannot be written: a
     /// snapshot, beside the file system that it was taken of, whose journal may not be empty.
     ///

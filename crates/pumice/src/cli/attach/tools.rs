@@ -1,10 +1,14 @@
-//! External programs: losetup, blkid, mkfs, mount, umount.
+//! External programs: losetup, blkid, mkfs, mount, umount; and what the kernel logs meanwhile.
 
 use std::ffi::OsStr;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use anyhow::{Context, Result, anyhow, bail};
+use rustix::fs::OFlags;
 
 /// Returns the path of a program. Administration programs are not on every user's path.
 ///
@@ -49,4 +53,39 @@ pub(super) fn run_well<S: AsRef<OsStr>>(name: &str, args: &[S]) -> Result<String
     let line = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no reason given");
     let line = line.trim().trim_end_matches('.');
     bail!("{name} failed: {line}")
+}
+
+/// What the kernel logs from some moment on.
+pub(super) struct KernelLog(Option<File>);
+
+/// A record of the kernel's log is at most this long.
+///
+/// Source: the kernel's `PRINTK_MESSAGE_MAX`.
+const RECORD_BYTES_MAX: usize = 2048;
+
+impl KernelLog {
+    /// Listens from now on; hears nothing without the right to.
+    pub(super) fn from_now() -> Self {
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let log = OpenOptions::new().read(true).custom_flags(flags).open("/dev/kmsg").ok();
+        Self(log.filter(|mut log| log.seek(SeekFrom::End(0)).is_ok()))
+    }
+
+    /// Returns the first line so far that has one of these words.
+    ///
+    /// Source: the kernel's `Documentation/ABI/testing/dev-kmsg`: a read returns one record, whose
+    /// text is between `;` and the end of the line.
+    pub(super) fn line_with(self, words: &[&str]) -> Option<String> {
+        let mut log = self.0?;
+        let mut record = [0; RECORD_BYTES_MAX];
+        while let Ok(count @ 1..) = log.read(&mut record) {
+            let record = String::from_utf8_lossy(&record[..count]);
+            let text = record.split_once(';').map_or("", |(_, text)| text);
+            let line = text.lines().next().unwrap_or_default();
+            if words.iter().any(|word| line.contains(word)) {
+                return Some(line.to_owned());
+            }
+        }
+        None
+    }
 }

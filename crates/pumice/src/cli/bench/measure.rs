@@ -30,14 +30,14 @@ pub(super) fn run(args: &Args, preset: Preset, locations: &[Location]) -> Result
         return Ok(Outcome::Good);
     }
     if args.dry_run {
+        if !args.destroy_data && !plan.only_looks() {
+            // As the run would be.
+            locations.iter().try_for_each(Location::check_empty)?;
+        }
         if args.json {
             print_schema("plan-1", &plan)?;
         } else {
             print(&dry::text(&plan, &args.targets, &locations))?;
-        }
-        if !args.destroy_data && !plan.only_looks() {
-            // As the run would be.
-            locations.iter().try_for_each(Location::check_empty)?;
         }
         return Ok(Outcome::Good);
     }
