@@ -440,29 +440,26 @@ fn delete_only(path: &Path, names: &[String]) -> Result<Vec<SnapshotInfo>> {
     Ok(deleted)
 }
 
-/// Deletes those of the snapshots that no client reads.
-fn delete_unused(path: &Path, names: Vec<String>) -> Result<Vec<SnapshotInfo>> {
-    if names.is_empty() {
-        return Ok(Vec::new());
-    }
-    let all = list(path)?;
+/// Deletes those of the snapshots that no client reads. One that another command has deleted
+/// meanwhile is deleted, too.
+fn delete_unused(path: &Path, mut expired: Vec<SnapshotInfo>) -> Result<Vec<SnapshotInfo>> {
+    let names: Vec<_> = expired.iter().map(|info| info.name.clone()).collect();
     match delete(path, &names) {
-        Err(error) if is_of(ErrorKind::Busy, &error) => {}
+        Err(error) if is_of(ErrorKind::Busy, &error) || is_of(ErrorKind::NotFound, &error) => {}
         deleted => return deleted,
     }
-    let mut kept = Vec::new();
-    for info in list(path)?.into_iter().filter(|info| names.contains(&info.name)) {
-        match delete(path, std::slice::from_ref(&info.name)) {
+    for name in names {
+        match delete(path, std::slice::from_ref(&name)) {
             Err(error) if is_of(ErrorKind::Busy, &error) => {
                 let error = crate::cli::chain(&error);
-                tracing::warn!(snapshot = info.name, %error, "kept beyond its time");
-                kept.push(info.name);
+                tracing::warn!(snapshot = name, %error, "kept beyond its time");
+                expired.retain(|info| info.name != name);
             }
+            Err(error) if is_of(ErrorKind::NotFound, &error) => {}
             deleted => drop(deleted?),
         }
     }
-    let is_deleted = |info: &SnapshotInfo| names.contains(&info.name) && !kept.contains(&info.name);
-    Ok(all.into_iter().filter(is_deleted).collect())
+    Ok(expired)
 }
 
 fn is_of(kind: ErrorKind, error: &anyhow::Error) -> bool {
@@ -478,20 +475,21 @@ struct Rule<'a> {
 }
 
 impl Rule<'_> {
-    /// Returns the names of what is not kept; what has clones is.
-    fn expired(&self, mut snapshots: Vec<SnapshotInfo>) -> Vec<String> {
+    /// Returns what is not kept; what has clones is.
+    fn expired(&self, mut snapshots: Vec<SnapshotInfo>) -> Vec<SnapshotInfo> {
         // A bookmark takes no snapshot's place.
         let is_of_kind = |info: &SnapshotInfo| self.bookmarks || !info.is_bookmark;
         snapshots.retain(|info| info.name.starts_with(self.prefix) && is_of_kind(info));
-        let mut expired = self.keep.expired(&snapshots);
-        let cloned = snapshots.iter().filter(|info| !info.clones.is_empty());
-        for SnapshotInfo { name, .. } in cloned {
-            if let Some(at) = expired.iter().position(|expired| expired == name) {
+        let expired = self.keep.expired(&snapshots);
+        snapshots.retain(|info| expired.contains(&info.name));
+        snapshots.retain(|info| {
+            if !info.clones.is_empty() {
+                let name = &info.name;
                 tracing::warn!(snapshot = name, "kept beyond its time: clones read from it");
-                expired.remove(at);
             }
-        }
-        expired
+            info.clones.is_empty()
+        });
+        snapshots
     }
 
     /// Takes the snapshots and deletes what is not kept.
@@ -517,9 +515,7 @@ impl Rule<'_> {
     /// Returns what would be deleted now.
     fn try_out(&self, paths: &[PathBuf]) -> Result<Vec<Done>> {
         let tried = paths.iter().map(|path| {
-            let mut deleted = list(path)?;
-            let expired = self.expired(deleted.clone());
-            deleted.retain(|info| expired.contains(&info.name));
+            let deleted = self.expired(list(path)?);
             Ok(Done { path: lossy(path), snapshots: Vec::new(), deleted })
         });
         tried.collect()
