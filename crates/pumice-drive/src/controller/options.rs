@@ -49,7 +49,8 @@ pub struct OpenOptions {
     /// Open a bookmark, too: its disk can be compared with later ones, and not read.
     pub bookmark: bool,
     /// Bytes of the map's leaves to keep in memory, about. With less than a few MiB, checkpoints
-    /// are frequent, and batches short.
+    /// are frequent, and batches short; with less than 1 MiB, garbage collection of a drive that
+    /// is half full may gain nothing, and writes wait.
     pub map_cache_bytes: usize,
     /// Bytes of memory for decoded blocks that were read; 0 keeps none.
     pub read_cache_bytes: usize,

@@ -9,7 +9,7 @@ use std::thread::available_parallelism;
 use anyhow::{Context, Result};
 use clap::value_parser;
 
-use crate::cli::values::{Compaction, compaction};
+use crate::cli::values::{Compaction, compaction, map_cache};
 use crate::cli::{keys, served_snapshot, signals, size};
 use crate::devices;
 use crate::holder::Holder;
@@ -35,10 +35,10 @@ pub(crate) struct Opening {
     #[arg(long)]
     pub(crate) read_only: bool,
 
-    /// Approximate memory for the map of each drive; the rest is read from the drive on demand. 64M
-    /// covers 128 GiB written in long requests, or 26 GiB on a drive of independent blocks (`create
-    /// --frame blocks`)
-    #[arg(long, value_parser = size, default_value = "256M", value_name = "SIZE")]
+    /// Approximate memory for the map of each drive, at least 1M; the rest is read from the drive
+    /// on demand. 64M covers 128 GiB written in long requests, or 26 GiB on a drive of
+    /// independent blocks (`create --frame blocks`)
+    #[arg(long, value_parser = map_cache, default_value = "256M", value_name = "SIZE")]
     map_cache: u64,
 
     /// Memory for blocks of each drive that were read lately, decoded; 0 for none
