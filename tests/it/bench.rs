@@ -382,6 +382,7 @@ fn mistakes_say_what_to_do() {
         (&["data", "--resume", "nothing"], "'--preset <NAME>' cannot be used with '--resume"),
         (&["no/such/folder"], "no/such/folder"),
         (&["/dev/null"], "not a file, folder or block device"),
+        (&["/nowhere/file"], "there is no folder /nowhere: create it first"),
     ] {
         let said = place.refused(args);
         assert!(said.contains(words) && said.lines().count() == 1, "{args:?}: {said}");

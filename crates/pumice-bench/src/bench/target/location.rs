@@ -101,10 +101,13 @@ impl Location {
             Ok(metadata) => metadata,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-                if folder.is_some_and(|folder| !folder.is_dir()) {
-                    return Err(Error::io(format!("cannot use {text}"), error));
-                }
-                return Ok(Self::File(path));
+                return match folder.filter(|folder| !folder.is_dir()) {
+                    Some(folder) => {
+                        let what = format!("there is no folder {}", folder.display());
+                        Err(Error::NotFound(format!("cannot use {text}: {what}: create it first")))
+                    }
+                    None => Ok(Self::File(path)),
+                };
             }
             Err(error) => return Err(Error::io(format!("cannot use {text}"), error)),
         };
