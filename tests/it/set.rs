@@ -3,7 +3,7 @@
 //!
 //! Method: the same text is written through qemu-io before and after; `info` says what it became.
 
-use std::fs;
+use std::fs::{self, File};
 use std::process::Command;
 
 use serde_json::Value;
@@ -111,4 +111,18 @@ fn what_is_no_drive_is_refused_with_what_to_do() {
     assert_eq!(refused.code, Some(2), "{refused:?}");
     assert!(refused.stderr.contains("check the path; `pumice list"), "{refused:?}");
     assert!(!refused.stderr.contains("pumice create"), "{refused:?}");
+}
+
+/// Another command that reads the drive ends soon, and is waited for.
+#[test]
+fn a_closed_drive_is_waited_for() {
+    if stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("64M", &[]);
+    let opened = File::open(drive.path()).unwrap();
+    opened.lock_shared().unwrap();
+    let mut reader = Command::new("sleep").arg("2").stdin(opened).spawn().unwrap();
+    drive.ok(&["snapshot", "create", &drive.named("taken")]);
+    assert!(reader.wait().unwrap().success(), "the reader kept the drive while it was open");
 }

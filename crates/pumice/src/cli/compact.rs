@@ -54,10 +54,9 @@ pub(crate) struct Args {
 /// There is no drive, it cannot be opened, or it is being compacted or resized.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     args.keys.provide();
-    let compacted = match control::connect(&args.path)? {
-        Some(client) => ask(client, &args.path, args.to)?,
-        None => compact(&args.path, args.to)?,
-    };
+    let path = args.path.as_path();
+    let served = |client| ask(client, path, args.to).map(Some);
+    let compacted = control::served_or_closed(path, served, || compact(path, args.to))?;
     if args.json {
         print_schema("compact-1", &compacted)?;
     } else {

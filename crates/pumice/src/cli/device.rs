@@ -129,10 +129,9 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         }
         Action::Fail { drive, member } => (drive, DeviceChange::Fail { path: listed(member)? }),
     };
-    let array = match control::connect(&drive.path)? {
-        Some(client) => ask(client, &drive.path, change)?,
-        None => change_closed(&drive.path, &change)?,
-    };
+    let path = drive.path.as_path();
+    let served = |client| ask(client, path, change.clone()).map(Some);
+    let array = control::served_or_closed(path, served, || change_closed(path, &change))?;
     show(drive, &array)
 }
 

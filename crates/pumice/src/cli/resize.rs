@@ -54,10 +54,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     args.keys.provide();
     let wanted = Resize { size_bytes: args.size, capacity_bytes: args.capacity };
-    let resized = match control::connect(&args.path)? {
-        Some(client) => ask(client, &args.path, wanted),
-        None => resize(&args.path, wanted),
-    }?;
+    let path = args.path.as_path();
+    let served = |client| ask(client, path, wanted).map(Some);
+    let resized = control::served_or_closed(path, served, || resize(path, wanted))?;
     if args.json {
         print_schema("resize-1", &resized)?;
     } else {

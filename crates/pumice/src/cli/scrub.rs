@@ -58,10 +58,9 @@ fn rate(text: &str) -> Result<u64, String> {
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     args.keys.provide();
     let rate_bytes = args.rate.unwrap_or(0);
-    let report = match control::connect(&args.path)? {
-        Some(client) => ask(client, &args.path, rate_bytes)?,
-        None => scrub(&args.path, rate_bytes)?,
-    };
+    let path = args.path.as_path();
+    let served = |client| ask(client, path, rate_bytes).map(Some);
+    let report = control::served_or_closed(path, served, || scrub(path, rate_bytes))?;
     if args.json {
         print_schema("scrub-1", &report)?;
     } else {

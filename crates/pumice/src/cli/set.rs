@@ -137,13 +137,15 @@ impl Shown {
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     args.keys.provide();
     let wanted = change(&args.settings)?;
-    let (changed, [before, after]) = match control::connect(&args.path)? {
-        Some(_) if wanted.origin.is_some() => {
-            bail!("{} has its origin open: end its server first", args.path.display())
+    let path = args.path.as_path();
+    let served = |client| {
+        if wanted.origin.is_some() {
+            bail!("{} has its origin open: end its server first", path.display());
         }
-        Some(client) => (ask(client, &args.path, wanted.of_drive)?, [None, None]),
-        None => set(&args.path, &wanted)?,
+        Ok(Some((ask(client, path, wanted.of_drive)?, [None, None])))
     };
+    let (changed, [before, after]) =
+        control::served_or_closed(path, served, || set(path, &wanted))?;
     let shown = Changed {
         path: lossy(&args.path),
         before: Shown { origin: before, ..Shown::of(&changed.before) },

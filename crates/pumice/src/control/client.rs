@@ -44,15 +44,49 @@ pub(crate) struct Client {
 /// `NotFound` if there is nothing at `drive`; `PermissionDenied` if the server, or the directory of
 /// its socket, belongs to another user, whose answers cannot be trusted.
 pub(crate) fn connect(drive: &Path) -> Result<Option<Client>> {
-    for _ in 1..LOOKS {
+    connect_within(drive, &mut LOOKS.clone())
+}
+
+fn connect_within(drive: &Path, looks: &mut u32) -> Result<Option<Client>> {
+    loop {
         let connected = connect_now(drive)?;
         let is_locked = || Holder::of(drive).is_some_and(|holder| holder.excludes_others());
-        if connected.is_some() || !is_locked() {
+        if connected.is_some() || *looks == 0 || !is_locked() {
             return Ok(connected);
         }
+        *looks -= 1;
         pause();
     }
-    connect_now(drive)
+}
+
+/// Uses the drive at `drive`: `served` asks its server, and returns `None` if that ends before it
+/// answers; `closed` opens the drive here if it has none. A server that begins between the two, or
+/// another command that opens the drive first, is waited for as by [`connect`].
+///
+/// # Errors
+/// Those of [`connect`], `served` and `closed`.
+pub(crate) fn served_or_closed<T>(
+    drive: &Path,
+    served: impl Fn(Client) -> anyhow::Result<Option<T>>,
+    closed: impl Fn() -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let mut looks = LOOKS;
+    loop {
+        if let Some(client) = connect_within(drive, &mut looks)?
+            && let Some(done) = served(client)?
+        {
+            return Ok(done);
+        }
+        let done = closed();
+        let is_busy = done.as_ref().is_err_and(|error| {
+            error.downcast_ref::<Error>().is_some_and(|error| error.kind() == ErrorKind::Busy)
+        });
+        if !is_busy || looks == 0 {
+            return done;
+        }
+        // An opening tries for a second.
+        looks = looks.saturating_sub(LOOKS / 5);
+    }
 }
 
 fn pause() {

@@ -28,11 +28,10 @@ pub(crate) fn named(path: &Path, name: &str) -> Result<SnapshotInfo> {
 /// There is no such snapshot, or it has too many clones: nothing has changed.
 pub(crate) fn register(path: &Path, name: &str, clone: RegisteredClone) -> Result<SnapshotInfo> {
     let wanted = Request::RegisterClone { name: name.to_owned(), clone: clone.clone() };
-    let registered = match request(path, &wanted)? {
-        Some(registered) => registered,
-        None => change(path, async |drive| Ok(vec![drive.register_clone(name, clone).await?]))?,
-    };
-    let registered = registered.into_iter().next();
+    let registered = request(path, &wanted, || {
+        change(path, async |drive| Ok(vec![drive.register_clone(name, clone.clone()).await?]))
+    });
+    let registered = registered?.into_iter().next();
     registered.with_context(|| format!("{}: the answer names no snapshot", path.display()))
 }
 
@@ -41,11 +40,11 @@ pub(crate) fn register(path: &Path, name: &str, clone: RegisteredClone) -> Resul
 /// # Errors
 /// The drive cannot be opened for writing.
 pub(crate) fn forget(path: &Path, clone: Uuid) -> Result<()> {
-    if request(path, &Request::ForgetClone { drive: clone })?.is_none() {
+    let closed = || {
         let forgetting = async |drive: &Drive| drive.forget_clone(clone).await.map(|_| Vec::new());
-        change_even_a_part(path, forgetting)?;
-    }
-    Ok(())
+        change_even_a_part(path, forgetting)
+    };
+    request(path, &Request::ForgetClone { drive: clone }, closed).map(drop)
 }
 
 /// As [`forget`]; that it failed is said, and costs nothing else. Returns whether it is done.

@@ -336,22 +336,18 @@ fn create(wanted: &[together::Wanted], how: How) -> Result<Vec<Done>> {
 /// # Errors
 /// There is no drive, or it cannot be read.
 pub(super) fn list(path: &Path) -> Result<Vec<SnapshotInfo>> {
-    match request(path, &Request::Snapshots {})? {
-        Some(listed) => Ok(listed),
-        None => {
-            // A drive that holds a part of a snapshot still has the others.
-            let options = OpenOptions { read_only: true, partial: true, ..OpenOptions::default() };
-            with(path, options, async |drive| Ok(drive.snapshots()))
-        }
-    }
+    request(path, &Request::Snapshots {}, || {
+        // A drive that holds a part of a snapshot still has the others.
+        let options = OpenOptions { read_only: true, partial: true, ..OpenOptions::default() };
+        with(path, options, async |drive| Ok(drive.snapshots()))
+    })
 }
 
 fn roll_back(snapshot: &Path, delete_newer: bool) -> Result<Done> {
     let (path, name) = Place::snapshot(snapshot)?;
-    let (rolled, deleted) = match control::connect(&path)? {
-        Some(client) => roll_back_served(client, &path, name, delete_newer)?,
-        None => roll_back_closed(&path, &name, delete_newer)?,
-    };
+    let served = |client| roll_back_served(client, &path, name.clone(), delete_newer).map(Some);
+    let closed = || roll_back_closed(&path, &name, delete_newer);
+    let (rolled, deleted) = control::served_or_closed(&path, served, closed)?;
     Ok(Done { path: lossy(&path), snapshots: rolled, deleted })
 }
 
@@ -403,10 +399,9 @@ fn advise_newer(error: Error) -> Error {
 }
 
 fn bookmark(path: &Path, name: String) -> Result<Vec<SnapshotInfo>> {
-    match request(path, &Request::BookmarkSnapshot { name: name.clone() })? {
-        Some(changed) => Ok(changed),
-        None => change(path, async |drive| Ok(vec![drive.bookmark_snapshot(&name).await?])),
-    }
+    request(path, &Request::BookmarkSnapshot { name: name.clone() }, || {
+        change(path, async |drive| Ok(vec![drive.bookmark_snapshot(&name).await?]))
+    })
 }
 
 /// Deletes snapshots of a drive, all in one step as far as requests are long enough.
@@ -428,13 +423,10 @@ fn delete_only(path: &Path, names: &[String]) -> Result<Vec<SnapshotInfo>> {
             bytes > NAMES_BYTES_MAX
         });
         let (part, later) = rest.split_at(too_many.unwrap_or(rest.len()).max(1));
-        let Some(some) = request(path, &Request::DeleteSnapshots { names: part.to_vec() })? else {
-            let names: Vec<&str> = rest.iter().map(String::as_str).collect();
-            let deleting = async |drive: &Drive| drive.delete_snapshots(&names).await;
-            deleted.extend(change_even_a_part(path, deleting)?);
-            break;
-        };
-        deleted.extend(some);
+        let names: Vec<&str> = part.iter().map(String::as_str).collect();
+        deleted.extend(request(path, &Request::DeleteSnapshots { names: part.to_vec() }, || {
+            change_even_a_part(path, async |drive| drive.delete_snapshots(&names).await)
+        })?);
         rest = later;
     }
     Ok(deleted)
@@ -528,10 +520,19 @@ fn new(name: String, yields: bool) -> NewSnapshot {
     NewSnapshot { name, guid, created_seconds, yields }
 }
 
-/// Asks the drive's server for something about snapshots, and returns those of the answer; `None`
-/// if no server has the drive.
-fn request(path: &Path, request: &Request) -> Result<Option<Vec<SnapshotInfo>>> {
-    let Some(client) = control::connect(path)? else { return Ok(None) };
+/// Asks the drive's server for something about snapshots, or does it with the closed drive. Returns
+/// the snapshots that it is about.
+fn request(
+    path: &Path,
+    request: &Request,
+    closed: impl Fn() -> Result<Vec<SnapshotInfo>>,
+) -> Result<Vec<SnapshotInfo>> {
+    control::served_or_closed(path, |client| ask(client, path, request), closed)
+}
+
+/// Asks a drive's server for something about snapshots, and returns those of the answer; `None` if
+/// it ends before it answers.
+fn ask(client: Client, path: &Path, request: &Request) -> Result<Option<Vec<SnapshotInfo>>> {
     let mut listed = Vec::new();
     let answer = client.ask(request, |answer| {
         if let Answer::SomeSnapshots(part) = answer {

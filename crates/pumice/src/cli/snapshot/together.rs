@@ -18,7 +18,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use uuid::Uuid;
 
-use super::{change, new, request};
+use super::{ask, change, new, request};
 use crate::control::{self, Answer, Request};
 use pumice_drive::controller::{Drive, NewSnapshot, OpenOptions, SnapshotInfo};
 use pumice_drive::runtime::{Backend, Runtime};
@@ -36,10 +36,9 @@ pub(super) type Wanted = (PathBuf, String);
 pub(super) fn create(wanted: &[Wanted], yields: bool) -> Result<Vec<SnapshotInfo>> {
     if let [(path, name)] = wanted {
         let new = new(name.clone(), yields);
-        return match request(path, &Request::CreateSnapshot(new.clone()))? {
-            Some(taken) => Ok(taken),
-            None => change(path, async |drive| Ok(vec![drive.create_snapshot(new).await?])),
-        };
+        return request(path, &Request::CreateSnapshot(new.clone()), || {
+            change(path, async |drive| Ok(vec![drive.create_snapshot(new.clone()).await?]))
+        });
     }
     let runtime = Runtime::new(Backend::Auto)?;
     let mut drives = Vec::new();
@@ -113,7 +112,11 @@ fn create_all(runtime: &Runtime, drives: &[Member<'_>]) -> Vec<Result<SnapshotIn
                 let create = Request::CreateSnapshot(drive.new.clone());
                 let path = drive.path;
                 let is_served = drive.closed.is_none() && all_held.is_ok();
-                is_served.then(|| scope.spawn(move || request(path, &create)))
+                let create = move || match control::connect(path)? {
+                    Some(client) => ask(client, path, &create),
+                    None => Ok(None),
+                };
+                is_served.then(|| scope.spawn(create))
             })
             .collect();
         let taken: Vec<Result<SnapshotInfo>> = drives
