@@ -435,6 +435,9 @@ fn delete_only(path: &Path, names: &[String]) -> Result<Vec<SnapshotInfo>> {
 /// Deletes those of the snapshots that no client reads. One that another command has deleted
 /// meanwhile is deleted, too.
 fn delete_unused(path: &Path, mut expired: Vec<SnapshotInfo>) -> Result<Vec<SnapshotInfo>> {
+    if expired.is_empty() {
+        return Ok(expired);
+    }
     let names: Vec<_> = expired.iter().map(|info| info.name.clone()).collect();
     match delete(path, &names) {
         Err(error) if is_of(ErrorKind::Busy, &error) || is_of(ErrorKind::NotFound, &error) => {}
