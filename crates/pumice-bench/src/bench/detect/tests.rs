@@ -105,6 +105,28 @@ fn numbers_that_do_not_follow_what_is_written_say_nothing() {
     );
 }
 
+/// What another writer adds to each of six runs of a kind of data, in MiB.
+fn beside_a_writer(added: [[f64; 6]; 5]) -> Account {
+    let of = |(data, added): (Data, [f64; 6])| {
+        let bytes = added.map(|added| ((8.0 + added) * MIB as f64) as i64).into();
+        Reading { data, bytes }
+    };
+    let readings: Vec<_> = Data::COMPARED.into_iter().zip(added).map(of).collect();
+    account("number", Class::Counter, SPAN, &readings, None)
+}
+
+#[test]
+fn what_others_write_is_no_saving() {
+    let quiet = [0.0; 6];
+    // By chance, all runs of one kind of data met less of another writer.
+    let some = beside_a_writer([[0.7, 1.2, 0.9, 1.5, 0.6, 1.1], quiet, quiet, quiet, quiet]);
+    assert!(some.is_usable());
+    assert_eq!(answer(&[some], &[]), Answer::ShowsNone);
+    let much = beside_a_writer([[0.7, 3.2, 0.9, 1.5, 2.6, 1.1], quiet, quiet, quiet, quiet]);
+    assert!(much.unusable.as_deref().is_some_and(|why| why.contains("1.09 to 1.40")), "{much:?}");
+    assert_eq!(answer(&[much], &[]), Answer::CannotTell);
+}
+
 #[test]
 fn speed_alone_is_perhaps() {
     let compressible = judged_speeds([100.0, 130.0, 150.0, 100.0, 100.0]);
