@@ -77,10 +77,16 @@ fn traces_and_jobs_are_workloads() {
     let trace = file("t.csv", "128166372003061629,hm,1,Write,0,8192,5\n");
     let of = json(&["--workload", &trace, "--saved", "0%", "--state", "new"]);
     assert_eq!(of["tests"][0]["drive"]["host_bytes"], 8192);
-    let job = file("job.fio", "[a job]\nrw=randread\nruntime=1\nrate=1m\nnorandommap\n");
+    let job = |line: &str| {
+        let text = format!("[a job]\nrw=randread\nruntime=1\nnorandommap\n{line}\n");
+        file("job.fio", &text)
+    };
+    let refused = forecast(&["--workload", &job("rate=1m"), "--saved", "0%"]);
+    assert!(refused.code == Some(2) && refused.stderr.contains("rate=1m"), "{}", refused.stderr);
+    let job = job("iodepth=4");
     let finished = forecast(&["--workload", &job, "--saved", "0%", "--state", "filled"]);
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
-    assert!(finished.stdout.contains("a job") && finished.stdout.contains("rate=1m"));
+    assert!(finished.stdout.contains("a job") && finished.stdout.contains("iodepth=4 is 1"));
 }
 
 #[test]

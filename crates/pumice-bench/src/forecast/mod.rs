@@ -1,8 +1,7 @@
 //! Forecasts: a profile, a workload and data produce figures, without a drive.
 //!
 //! * `scenario`: from a drive, workloads and data to a forecast; `options`: its parameters.
-//! * `source`: workloads by name or file: operation, preset, fio job or trace.
-//! * `job`: job files of fio.
+//! * `source`: workloads by name or file: operation, preset, another tool's file or trace.
 //! * `data`: the stored fraction of data.
 //! * `host`: the requests of a workload, a fill and a trace.
 //! * `device`: the simulated drive, of any design.
@@ -22,7 +21,6 @@ mod device;
 mod figures;
 mod grid;
 mod host;
-mod job;
 mod options;
 mod report;
 mod scenario;
@@ -38,7 +36,6 @@ pub use figures::{
     Breakdown, CacheUse, Endurance, Failing, Figures, LostPart, Point, Preconditioning, Speed, Worn,
 };
 pub use grid::{Grid, GridCell, GridSpec, grid};
-pub use job::Job;
 pub use options::{ForecastOptions, PlannedFault, SCALED_BYTES, State, size_bytes};
 pub use scenario::{CacheFacts, Forecast, Scenario, Test, Watch, forecast, forecasts};
 pub use source::{Asked, Case, Load, Source, TraceLoad};

@@ -1,13 +1,11 @@
-//! Workloads by name or file: an operation, a preset, a fio job or a trace.
+//! Workloads by name or file: an operation, a preset, another tool's file or a trace.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::job::{Job, JobFile};
 use crate::error::{Error, Result};
-use crate::workload::{Changes, PRESETS, Preset};
-use crate::workload::{Ends, Flush, Operation, Pattern, Workload};
+use crate::workload::{Changes, Ends, Flush, Operation, PRESETS, Pattern, Preset, Test, Workload};
 use pumice_drive::base::near::nearest;
 use pumice_drive::base::units::{format_size, format_size_exact};
 use pumice_sim::trace::{Format, Options as TraceOptions};
@@ -92,8 +90,6 @@ pub enum Source {
     Preset(Box<Preset>),
     /// One operation.
     Operation(Operation),
-    /// Jobs of fio.
-    Jobs(Vec<Job>),
     /// A trace.
     Trace(TraceLoad),
 }
@@ -129,23 +125,22 @@ impl Source {
         if asked.trace.format.or_else(|| Format::detect(&beginning)).is_some() {
             return Ok((Self::Trace(trace), Vec::new()));
         }
-        if JobFile::is_one(&String::from_utf8_lossy(&beginning)) {
-            let JobFile { jobs, remarks } = JobFile::read(path)?;
-            return Ok((Self::Jobs(jobs), remarks));
+        if Preset::is_of_another_tool(&String::from_utf8_lossy(&beginning)) {
+            let preset = Preset::load(name)?;
+            let remarks = preset.notes.clone();
+            return Ok((Self::Preset(Box::new(preset)), remarks));
         }
         let formats = Format::ALL.map(Format::name).join(", ");
-        let what = "is neither a preset (*.toml) nor a fio job nor a trace: specify --format";
+        let what = "is neither a preset (*.toml, a fio job) nor a trace: specify --format";
         Err(invalid(format!("{name} {what} ({formats})")))
     }
 
     /// Returns whether the addresses scale with the size of the drive, so that a smaller drive can
-    /// replace it: not for traces, nor for jobs with a size or offset.
+    /// replace it: see [`Preset::is_relative`]; not for traces.
     pub fn is_relative(&self) -> bool {
         match self {
-            Self::Preset(_) | Self::Operation(_) => true,
-            Self::Jobs(jobs) => {
-                jobs.iter().all(|job| job.size_bytes.is_none() && job.workload.shift_bytes == 0)
-            }
+            Self::Preset(preset) => preset.is_relative(),
+            Self::Operation(_) => true,
             Self::Trace(_) => false,
         }
     }
@@ -164,19 +159,6 @@ impl Source {
                 let name = trace.path.file_name().unwrap_or(trace.path.as_os_str());
                 let name = name.to_string_lossy().into_owned();
                 Ok(vec![Case { name, load: Load::Trace(trace.clone()) }])
-            }
-            Self::Jobs(jobs) => {
-                let case = |job: &Job| {
-                    let end = job.workload.end_bytes();
-                    if job.size_bytes.is_none() {
-                        return case(job.name.clone(), whole(job.workload.clone(), size_bytes));
-                    }
-                    if end > size_bytes {
-                        return Err(beyond(&format!("job '{}'", job.name), end, size_bytes));
-                    }
-                    case(job.name.clone(), job.workload.clone())
-                };
-                jobs.iter().map(case).collect()
             }
             Self::Operation(operation) => {
                 let what = match operation {
@@ -215,12 +197,20 @@ impl Source {
                 records.into_iter().map(workload).collect()
             }
             Self::Preset(preset) => {
-                let span_bytes = Some(changes.span_bytes.unwrap_or(size_bytes));
-                let mut plan = preset.plan(&Changes { span_bytes, ..changes.clone() })?;
+                let whole_bytes = Some(size_bytes);
+                let own = changes.span_bytes.or(whole_bytes.filter(|_| !preset.is_imported));
+                let changes = Changes { span_bytes: own, whole_bytes, ..changes.clone() };
+                let mut plan = preset.plan(&changes)?;
                 plan.leave_out_stdio();
                 plan.leave_out_copies();
-                let tests = plan.tests.into_iter();
-                tests.map(|test| case(test.name, fitted(test.workload, size_bytes))).collect()
+                let test = |Test { name, workload, .. }: Test| {
+                    let end = workload.end_bytes();
+                    if workload.span_bytes != size_bytes && end > size_bytes && preset.is_imported {
+                        return Err(beyond(&format!("test '{name}'"), end, size_bytes));
+                    }
+                    case(name, fitted(workload, size_bytes))
+                };
+                plan.tests.into_iter().map(test).collect()
             }
         }
     }
@@ -235,11 +225,6 @@ fn case(name: String, workload: Workload) -> Result<Case> {
 fn beyond(what: &str, end_bytes: u64, size_bytes: u64) -> Error {
     let (end, size) = (format_size(end_bytes), format_size(size_bytes));
     invalid(format!("{what} of {end} extends beyond the drive of {size}: make it smaller"))
-}
-
-/// Returns the workload over the whole drive.
-fn whole(workload: Workload, size_bytes: u64) -> Workload {
-    fitted(Workload { span_bytes: size_bytes, ..workload }, size_bytes)
 }
 
 /// Returns the workload with a span of whole records that ends at or before the end of the drive.

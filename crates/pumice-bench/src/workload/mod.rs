@@ -12,7 +12,7 @@
 //! Uses `payload` for the levels' data; knows no target.
 
 mod files;
-pub(crate) mod import;
+mod import;
 mod mix;
 pub mod pattern;
 mod plan;

@@ -128,9 +128,13 @@ pub struct Preset {
     levels: Vec<LevelText>,
     #[serde(rename = "test")]
     tests: Vec<TestText>,
-    /// What differs from the tool whose file this is, in sentences without a full stop.
+    /// Differences from the tool whose file this is, in sentences without a full stop: of the
+    /// requests.
     #[serde(skip)]
     pub notes: Vec<String>,
+    /// The same of how a benchmark makes them.
+    #[serde(skip)]
+    pub measuring_notes: Vec<String>,
     /// The target that the file of another tool names.
     #[serde(skip)]
     pub target: Option<String>,
@@ -210,8 +214,8 @@ pub struct Changes {
     pub warm_up_seconds: Option<f64>,
     /// Bytes of the target to use.
     pub span_bytes: Option<u64>,
-    /// Bytes of the whole target, which tests with `span = "all"` use; without them these use the
-    /// default span of 1 GiB.
+    /// Bytes of the whole target, which tests with `span = "all"` and imported ones without a size
+    /// use; without them the former use the default span of 1 GiB.
     pub whole_bytes: Option<u64>,
     /// Offset of the used part within the target, in bytes.
     pub shift_bytes: Option<u64>,
@@ -282,7 +286,8 @@ impl Preset {
             None => Self::parse(&text, name),
             Some(Err(what)) => Err(invalid(format!("{name}: {what}"))),
             Some(Ok(Imported { table, notes, target, needs_span })) => Ok(Self {
-                notes,
+                notes: notes.requests,
+                measuring_notes: notes.measuring,
                 target,
                 needs_span,
                 is_imported: true,
@@ -315,7 +320,7 @@ impl Preset {
     /// # Errors
     /// [`Error::Invalid`] for a number that is malformed or out of range.
     pub fn plan(&self, changes: &Changes) -> Result<Plan> {
-        if self.needs_span && changes.span_bytes.is_none() {
+        if self.needs_span && changes.span_bytes.or(changes.whole_bytes).is_none() {
             return Err(invalid("a test has no size: add --span"));
         }
         let runs = changes.runs.unwrap_or(self.runs);
@@ -364,6 +369,22 @@ impl Preset {
         };
         plan.check()?;
         Ok(plan)
+    }
+
+    /// Returns whether this is the text of another tool's file that [`Self::load`] reads. Its
+    /// beginning is enough.
+    pub fn is_of_another_tool(text: &str) -> bool {
+        import(text, "").is_some()
+    }
+
+    /// Returns whether the addresses scale with the target: not of an imported test with a size or
+    /// offset.
+    pub fn is_relative(&self) -> bool {
+        let settings = self.tests.iter().map(|test| &test.own).chain([&self.common]);
+        let has_place = |it: &Settings| {
+            it.span.is_some() || it.shift.as_deref().is_some_and(|shift| shift != "0")
+        };
+        !self.is_imported || !settings.into_iter().any(has_place)
     }
 
     /// Returns whether a test uses the whole of the target: see [`Changes::whole_bytes`].

@@ -421,7 +421,6 @@ impl Args {
         let (kind, unused) = match source {
             Source::Preset(_) => ("a preset", of_trace),
             Source::Operation(_) => ("an operation", of_preset.or(of_trace)),
-            Source::Jobs(_) => ("a job file", change.or(of_preset).or(of_trace)),
             Source::Trace(_) => ("a trace", change.or(of_preset)),
         };
         match unused {

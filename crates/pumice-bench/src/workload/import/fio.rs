@@ -3,7 +3,7 @@
 use super::job::Job;
 use super::sections::sections;
 use super::sizes::{percent, size};
-use super::{Imported, RUNS, table, unused};
+use super::{Imported, Notes, RUNS, table, unused};
 
 /// One kind of requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(super) struct Kind {
 /// The reason, with the line or job.
 pub(super) fn import(text: &str, name: &str) -> Result<Imported, String> {
     let sections = sections(text)?;
-    let mut notes = Vec::new();
+    let mut notes = Notes::default();
     let mut jobs = Vec::new();
     for section in &sections {
         let job = Job::new(section, &mut notes);
@@ -63,12 +63,14 @@ pub(super) fn import(text: &str, name: &str) -> Result<Imported, String> {
         tests.push(toml::Value::Table(test));
     }
     preset.insert("test".into(), tests.into());
-    let mut distinct: Vec<String> = Vec::new();
-    notes.retain(|note| {
-        let is_new = !distinct.contains(note);
-        distinct.push(note.clone());
-        is_new
-    });
+    for notes in [&mut notes.requests, &mut notes.measuring] {
+        let mut distinct: Vec<String> = Vec::new();
+        notes.retain(|note| {
+            let is_new = !distinct.contains(note);
+            distinct.push(note.clone());
+            is_new
+        });
+    }
     Ok(Imported { table: preset, notes, target, needs_span })
 }
 

@@ -13,7 +13,7 @@
 //! A line with an apostrophe is a key or a comment; those that follow it are its values. Source:
 //! Iometer 1.1.0, AccessSpecList.cpp, PageSetup.cpp and Worker.cpp.
 
-use super::{Imported, RUNS, table, unused};
+use super::{Imported, Notes, RUNS, table, unused};
 
 /// Maximum number of depths of a cycle (arbitrary).
 const DEPTHS_MAX: usize = 64;
@@ -83,7 +83,8 @@ pub(super) fn import(text: &str) -> Result<Imported, String> {
         let workers = config.workers;
         notes.push(format!("{workers} workers are one thread; --threads {workers} has as many"));
     }
-    notes.push("writes have random bytes; --kind byte:0x5a repeats one, as old versions do".into());
+    let data = "writes have random bytes; --kind byte:0x5a repeats one, as old versions do";
+    let notes = Notes { requests: notes, measuring: vec![data.into()] };
     Ok(Imported { table: preset, notes, target: None, needs_span })
 }
 

@@ -5,7 +5,7 @@
 use super::data::Data;
 use super::sections::Section;
 use super::sizes::{number, percent, seconds, size, switch};
-use super::table;
+use super::{Notes, table};
 
 /// Options that do not change which requests are made: how fio counts, reports, and lays out files.
 const NEUTRAL: [&str; 49] = [
@@ -162,13 +162,13 @@ impl Job {
     ///
     /// # Errors
     /// The reason: a value is malformed, or options are not supported.
-    pub(super) fn new(section: &Section, notes: &mut Vec<String>) -> Result<Self, String> {
+    pub(super) fn new(section: &Section, notes: &mut Notes) -> Result<Self, String> {
         let all = section.options.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let mut options = Options(all.collect());
         let options = &mut options;
         let direction = direction(options)?;
         let writes = direction.reads_percent < 100 && direction.operation != "trim";
-        let data = Data::take(options, writes, notes)?;
+        let data = Data::take(options, writes, &mut notes.measuring)?;
         let direct = match (options.take_as(&["direct"], switch)?, options.take(&["buffered"])) {
             (Some(direct), _) => direct,
             (None, buffered) => buffered == Some("0"),
@@ -180,14 +180,15 @@ impl Job {
         requests(options, &direction, &mut test)?;
         let depth = depth(options, direct, notes)?;
         test.insert("depth".into(), i64::from(depth).into());
-        let has_size = span(options, &direction, files, &mut test, notes)?;
+        let has_size = span(options, &direction, files, &mut test, &mut notes.requests)?;
         end(options, &mut test)?;
         let flush = flush(options)?;
         if writes {
             test.insert("flush".into(), flush.into());
         }
         if writes && direction.is_random {
-            notes.push("the span is written before random writes, as with overwrite=1".into());
+            let what = "the span is written before random writes, as with overwrite=1";
+            notes.measuring.push(what.into());
         }
         let is_warm = !options.take_as(&["invalidate"], switch)?.unwrap_or(true);
         let ramp_seconds = options.take_as(&["ramp_time"], seconds)?.unwrap_or(0.0);
@@ -325,7 +326,7 @@ fn pattern(distribution: &str, norandommap: bool) -> Result<&str, String> {
     })
 }
 
-fn depth(options: &mut Options<'_>, direct: bool, notes: &mut Vec<String>) -> Result<u32, String> {
+fn depth(options: &mut Options<'_>, direct: bool, notes: &mut Notes) -> Result<u32, String> {
     let engine = options.take(&["ioengine"]).unwrap_or("psync");
     let depth = options.take_as(&["iodepth"], number)?.unwrap_or(1);
     if engine == "nbd" {
@@ -337,12 +338,13 @@ fn depth(options: &mut Options<'_>, direct: bool, notes: &mut Vec<String>) -> Re
         return Err(format!("ioengine={engine} is not supported: expected nbd, {known}"));
     }
     if engine != "io_uring" {
-        notes.push(format!("ioengine={engine}: requests go through io_uring"));
+        notes.measuring.push(format!("ioengine={engine}: requests go through io_uring"));
     }
     let waits = SYNCHRONOUS.contains(&engine) || (engine == "libaio" && !direct);
     if waits && depth > 1 {
         let why = if engine == "libaio" { " without direct=1" } else { "" };
-        notes.push(format!("iodepth={depth} is 1, as it is to fio with ioengine={engine}{why}"));
+        let what = format!("iodepth={depth} is 1, as it is to fio with ioengine={engine}{why}");
+        notes.requests.push(what);
         return Ok(1);
     }
     Ok(depth)

@@ -13,7 +13,7 @@ mod data;
 mod fio;
 mod iometer;
 mod job;
-pub(crate) mod sections;
+mod sections;
 mod sizes;
 
 /// A preset from another tool's file.
@@ -21,12 +21,21 @@ mod sizes;
 pub(super) struct Imported {
     /// The preset, with the keys of a preset's file.
     pub(super) table: toml::Table,
-    /// What differs from the other tool, in sentences without a full stop.
-    pub(super) notes: Vec<String>,
+    /// What differs from the other tool.
+    pub(super) notes: Notes,
     /// The target that the file names, as the command line would name it.
     pub(super) target: Option<String>,
     /// Whether a workload has no size, so that a span must be given.
     pub(super) needs_span: bool,
+}
+
+/// Differences from another tool, in sentences without a full stop.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Notes {
+    /// Of the requests.
+    pub(super) requests: Vec<String>,
+    /// Of how a benchmark makes them: of its data, and of its way to the target.
+    pub(super) measuring: Vec<String>,
 }
 
 /// Number of rounds: enough for a verdict between targets in turns.

@@ -102,6 +102,7 @@ impl Preset {
                 (depth, None) => vec![depth.unwrap_or(1)],
             },
         };
+        let default = if self.needs_span { WHOLE } else { SPAN_DEFAULT };
         let spans = match (changes.span_bytes, &own.span, &own.spans) {
             (Some(span), ..) => vec![span],
             (None, Some(text), None) => vec![span(text, changes)?],
@@ -109,7 +110,7 @@ impl Preset {
                 (Some(spans), _) => {
                     spans.iter().map(|text| span(text, changes)).collect::<Result<_>>()?
                 }
-                (None, text) => vec![span(text.as_deref().unwrap_or(SPAN_DEFAULT), changes)?],
+                (None, text) => vec![span(text.as_deref().unwrap_or(default), changes)?],
             },
         };
         let count = records.len().saturating_mul(depths.len()).saturating_mul(spans.len());

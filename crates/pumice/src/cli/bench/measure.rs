@@ -62,7 +62,7 @@ pub(super) fn run(args: &Args, preset: Preset, locations: &[Location]) -> Result
 /// Says what differs from the tool whose file the preset is.
 fn say_differences(args: &Args, preset: &Preset, runs: u32) {
     let say = |what: &str| say_error(&format!("{}: {what}", args.preset));
-    preset.notes.iter().for_each(|note| say(note));
+    preset.notes.iter().chain(&preset.measuring_notes).for_each(|note| say(note));
     if let Some(named) = preset.target.as_ref().filter(|named| !args.targets.contains(named)) {
         say(&format!("the target is {}, not {named}", args.targets.join(", ")));
     }

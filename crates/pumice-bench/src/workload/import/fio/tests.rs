@@ -54,7 +54,8 @@ fn job(lines: &str) -> Result<Plan, String> {
 }
 
 fn notes(lines: &str) -> String {
-    imported(&format!("[x]\nsize=64m\n{lines}\n")).expect("a job").notes.join("\n")
+    let notes = imported(&format!("[x]\nsize=64m\n{lines}\n")).expect("a job").notes;
+    [notes.requests, notes.measuring].concat().join("\n")
 }
 
 #[test]
