@@ -4,6 +4,7 @@
 use std::fs;
 use std::process::Command;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::harness::{
@@ -81,6 +82,22 @@ fn drives_are_listed_with_their_state() {
     let finished = run(&mut command, COMMAND_LIMIT);
     assert_eq!((finished.code, &json(&finished)[0]["state"]), (Some(1), &"in use".into()));
     assert!(finished.stderr.contains(&format!("process {} ", server.id())), "{finished:?}");
+    server.stop();
+}
+
+/// Each time it is asked takes ten seconds.
+#[test]
+fn a_server_that_does_not_answer_is_asked_once() {
+    if stand_in().is_some() {
+        return;
+    }
+    let drive = Drive::create("64M", &[]);
+    let server = drive.serve_with_control(&[]);
+    let signal = |signal| kill_process(Pid::from_raw(server.id().cast_signed()).unwrap(), signal);
+    signal(Signal::STOP).unwrap();
+    let finished = list(&drive, &[drive.path().to_str().unwrap()]);
+    signal(Signal::CONT).unwrap();
+    assert_eq!((finished.code, finished.stderr.lines().count()), (Some(1), 1), "{finished:?}");
     server.stop();
 }
 

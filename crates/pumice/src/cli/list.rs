@@ -116,9 +116,9 @@ fn drives_at(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
 /// under the name to which they were moved.
 fn served(named: &[PathBuf], listed: &[Listed]) -> Result<Vec<Listed>> {
     let file = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
-    let named: Vec<_> = named.iter().filter_map(|path| file(path)).collect();
+    let files: Vec<_> = named.iter().filter_map(|path| file(path)).collect();
     let mut all = Vec::new();
-    for answer in control::servers() {
+    for answer in control::servers(named) {
         match answer {
             Ok((service, info)) => {
                 let path = PathBuf::from(&service.path);
@@ -126,7 +126,7 @@ fn served(named: &[PathBuf], listed: &[Listed]) -> Result<Vec<Listed>> {
                     let uuid = one.facts.as_ref().map(|facts| facts.uuid);
                     (one.used_by.process, uuid) == (Some(service.process), Some(info.uuid))
                 };
-                if file(&path).is_none_or(|file| !named.contains(&file))
+                if file(&path).is_none_or(|file| !files.contains(&file))
                     && !listed.iter().any(is_same)
                 {
                     all.push(Listed::of(&path, info, State::of(&path, Some(service))));

@@ -162,7 +162,7 @@ fn is_stale(_path: &Path) -> bool {
 /// any more.
 fn misplaced(path: &Path) -> Option<(Info, State)> {
     let path = std::path::absolute(path).ok()?;
-    let mut servers = control::servers().into_iter().filter_map(Result::ok);
+    let mut servers = control::servers(&[]).into_iter().filter_map(Result::ok);
     let (service, info) = servers.find(|(service, _)| Path::new(&service.path) == path)?;
     Some((info, State::of(&path, Some(service))))
 }

@@ -169,11 +169,15 @@ pub(crate) fn service(drive: &Path) -> Result<Option<Service>> {
 }
 
 /// Asks all servers of this user, and root those of services as well: how each drive is served, and
-/// its info. Those that have ended are left out.
-pub(crate) fn servers() -> Vec<Result<(Service, Info)>> {
+/// its info. Those of the drives at `but` are not asked, and those that have ended are left out.
+pub(crate) fn servers(but: &[PathBuf]) -> Vec<Result<(Service, Info)>> {
+    let but: Vec<_> = but.iter().filter_map(|drive| socket_name(drive).ok()).collect();
+    let is_asked = |socket: &PathBuf| {
+        socket.file_name().is_none_or(|name| !but.iter().any(|but| name == but.as_str()))
+    };
     let asked = existing().into_iter().flat_map(|found| match found {
         Ok(Found { directory, owner }) => {
-            let sockets = sockets(&directory).into_iter();
+            let sockets = sockets(&directory).into_iter().filter(is_asked);
             sockets.filter_map(|socket| server(&socket, owner).transpose()).collect()
         }
         Err(error) => vec![Err(error)],

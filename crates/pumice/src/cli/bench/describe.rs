@@ -20,7 +20,7 @@ pub(super) fn served(location: &Location) -> Vec<(String, String)> {
         return Vec::new();
     }
     // What a server does not answer is omitted, like any fact that cannot be read.
-    for (service, info) in control::servers().into_iter().flatten() {
+    for (service, info) in control::servers(&[]).into_iter().flatten() {
         let path = PathBuf::from(&service.path);
         if !is_of(location, &State::of(&path, Some(service))) {
             continue;
