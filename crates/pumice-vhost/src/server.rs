@@ -159,9 +159,4 @@ impl Server {
         let disk = &self.device.disk;
         if disk.is_read_only() { Ok(()) } else { disk.flush().await }
     }
-
-    /// Whether a front end is connected.
-    pub fn is_connected(&self) -> bool {
-        self.connected.borrow().is_some()
-    }
 }

@@ -109,11 +109,6 @@ impl Identity {
         Some(Locked::by_recovery(self.uuid, self.recovery.clone()?))
     }
 
-    /// Returns whether a superblock describes the drive.
-    pub fn has_superblock(&self) -> bool {
-        self.superblock.is_some()
-    }
-
     /// Returns the drive's uuid.
     pub fn uuid(&self) -> Uuid {
         self.uuid
