@@ -17,12 +17,12 @@ use pumice_drive::controller::{Origin, RegisteredClone, SnapshotInfo, Spec};
 use pumice_drive::format::check_clone_path;
 use pumice_drive::runtime::{Backend, Runtime};
 
-/// Make a drive of a snapshot of another, without a copy
+/// Create a writable copy-on-write drive from a snapshot
 ///
-/// The new drive is writable, and holds what is written to it; where nothing was, it reads from the
-/// snapshot, in units of 4 KiB. It does so for as long as it exists, or until `pumice flatten`: the
-/// drive with the snapshot, its origin, must stay, served or closed, and cannot delete the snapshot
-/// meanwhile. The clone keeps its path, and looks for it there, then in its own folder.
+/// The clone stores what is written to it and reads everything else from the snapshot, in units of
+/// 4 KiB, until `pumice flatten` makes it independent. Until then the drive of the snapshot, its
+/// origin, must remain, served or closed, and cannot delete the snapshot. The clone remembers the
+/// path of its origin, and looks for it there, then in its own folder.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

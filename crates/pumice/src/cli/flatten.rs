@@ -14,12 +14,12 @@ use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{Flattened, OpenOptions, Origin};
 use pumice_drive::runtime::{Backend, Runtime};
 
-/// Copy what a clone reads from its origin, so that it needs it no longer
+/// Make a clone independent by copying the data of its origin
 ///
-/// A served clone is flattened by its server, which continues if this command is interrupted. The
-/// next `pumice flatten` of a closed clone goes on where one ended that was interrupted or killed.
-/// The origin then no longer lists the clone. If the clone has snapshots, what they have is not
-/// copied: they go on reading from the origin, which is forgotten when the last of them is deleted.
+/// A served clone is flattened by its server, which continues even if this command is interrupted.
+/// If interrupted, the next `pumice flatten` of a closed clone resumes it. The origin then no
+/// longer lists the clone. The data of the clone's own snapshots is not copied: they still read
+/// from the origin until the last of them is deleted.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -34,12 +34,12 @@ const BATCHES_AHEAD: usize = 4;
 /// How often to look for a signal while the sender is silent.
 const LOOK_NS: u64 = 100_000_000;
 
-/// Make a snapshot on a drive out of what `pumice send` writes, from a pipe or a file
+/// Recreate a snapshot written by `pumice send` on another drive
 ///
-/// The snapshot appears when all of it has arrived, or not at all. If the transfer is interrupted,
-/// the disk holds a part of it, and is not served until it is whole: `pumice send --resume` sends
-/// the rest. What was sent --since a snapshot needs a drive whose newest snapshot is that one, and
-/// whose disk was not written since. The drive must not be in use.
+/// The snapshot appears once all of it has arrived. If the transfer is interrupted, the disk
+/// contains a part of it and cannot be served until `pumice send --resume` has sent the rest. A
+/// transfer sent with --since can only be received by a drive whose newest snapshot is the one
+/// named there, and whose disk was not written to since. The drive must not be in use.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -56,7 +56,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "FILE")]
     input: Option<PathBuf>,
 
-    /// Give the snapshot another name than it has on the drive that sends
+    /// Name of the snapshot on this drive [default: the sender's]
     #[arg(long = "as", value_name = "NAME")]
     name: Option<String>,
 
@@ -64,8 +64,8 @@ pub(crate) struct Args {
     #[arg(long)]
     create: bool,
 
-    /// With --create: codec for new data, which also encodes what is received if it is another one
-    /// than the sender's [default: the sender's]
+    /// With --create: codec for new data; received data is compressed again if the sender's codec
+    /// is another one [default: the sender's]
     #[arg(long, value_name = "CODEC", requires = "create")]
     codec: Option<Codec>,
 
@@ -74,7 +74,7 @@ pub(crate) struct Args {
     #[arg(long, value_parser = size, value_name = "SIZE", requires = "create")]
     capacity: Option<u64>,
 
-    /// Print where an interrupted receive goes on, for `pumice send --resume`, and end
+    /// Print the token with which `pumice send --resume` continues an interrupted transfer
     #[arg(long, conflicts_with_all = ["input", "name", "create", "json"])]
     resume_token: bool,
 

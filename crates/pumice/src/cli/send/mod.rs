@@ -23,11 +23,11 @@ use crate::control::{self, Arrival, Arrived, Sending, Wanted};
 use crate::place::Place;
 use output::Output;
 
-/// Write a snapshot to a pipe or file, from which `pumice receive` makes it on another drive
+/// Write a snapshot to a pipe or file, for `pumice receive` on another drive
 ///
-/// With --since, only what was written after an earlier snapshot is sent; the receiver must have
-/// that one as its newest. Data is sent as it is stored, compressed. What a clone reads from its
-/// origin is sent as well. If the drive is in use, its server sends; its clients go on.
+/// With --since, only data written after an earlier snapshot is sent; that must be the newest
+/// snapshot of the receiver. Data is sent as it is stored, compressed. A clone's transfer includes
+/// the data of its origin. If the drive is in use, its server sends, and its clients continue.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -40,11 +40,11 @@ pub(crate) struct Args {
     #[arg(value_name = "PATH@NAME")]
     snapshot: PathBuf,
 
-    /// Leave out what this earlier snapshot of the drive has; a bookmark of it will do
+    /// Send only what was written after this earlier snapshot or bookmark of the drive
     #[arg(long, value_name = "NAME", conflicts_with = "resume")]
     since: Option<String>,
 
-    /// Continue an interrupted receive: what `pumice receive --resume-token` prints
+    /// Continue an interrupted transfer, with the token that `pumice receive --resume-token` prints
     #[arg(long, value_name = "TOKEN")]
     resume: Option<Token>,
 

@@ -36,12 +36,12 @@ const NAMES_BYTES_MAX: usize = 1500;
 
 /// Take, list, rotate or delete snapshots of drives, or roll a disk back to one
 ///
-/// A snapshot keeps the disk as it was at one moment, with everything that was written before the
-/// command began, and what file systems that `pumice attach` mounted had in their caches; what
-/// others have there is not in it. It takes no copy: it costs the space of what is overwritten or
-/// trimmed later, until it is deleted. `pumice attach --read-only` reads PATH@NAME at any time,
-/// `extract`, `check` and `serve` while PATH is not in use; a server of PATH offers the export
-/// DRIVE@NAME.
+/// A snapshot keeps the state of a disk at one moment. It includes everything written before the
+/// command began and the caches of file systems mounted by `pumice attach`, but not the caches of
+/// other file systems. Nothing is copied: a snapshot takes the space of data that is overwritten
+/// or trimmed later, until it is deleted. `pumice attach --read-only` mounts PATH@NAME at any
+/// time; `extract`, `check` and `serve` read it while PATH is not in use; a server of PATH exports
+/// it as DRIVE@NAME.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_subcommand = true)]
 #[command(after_help = "\
@@ -61,23 +61,23 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Take a snapshot; when the command ends, it is durable
+    /// Take a snapshot, which is durable when the command ends
     ///
-    /// Snapshots of several drives are of one moment: what the host was told is written before it
-    /// sent something else is in all of them if that is in one. Writes wait for it, at most a
-    /// second.
+    /// Snapshots of several drives are taken at the same moment: if one of them has a write, all
+    /// have every write that was acknowledged before it was sent. Writes wait meanwhile, for a
+    /// second at most.
     Create {
         /// File or block device, and the name of the snapshot; or several of them; or several files
         /// or devices, then @NAME
         #[arg(value_name = "PATH@NAME", required = true)]
         snapshots: Vec<PathBuf>,
 
-        /// Delete the snapshot before a write is refused because the drive is full, the oldest such
-        /// one first
+        /// Let the snapshot be deleted before a write is refused because the drive is full; the
+        /// oldest such snapshot goes first
         #[arg(long = "yield")]
         yields: bool,
 
-        /// Do not hold the file system of a mounted drive still: in the snapshot it is as after a
+        /// Do not freeze the file system of a mounted drive: the snapshot has its state after a
         /// crash
         #[arg(long)]
         no_freeze: bool,
@@ -101,16 +101,16 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Make the disk what it was when a snapshot was taken
+    /// Restore the disk's state at the time of a snapshot
     ///
-    /// What was written since is lost. A drive that is served must have no clients. The disk keeps
-    /// its size; where it has grown since, it holds zeroes.
+    /// Everything written since is lost. A served drive must have no clients. The disk keeps its
+    /// size; the part by which it has grown since holds zeroes.
     Rollback {
         /// File or block device, and the name of the snapshot
         #[arg(value_name = "PATH@NAME")]
         snapshot: PathBuf,
 
-        /// Delete the snapshots that were taken after it, which is refused otherwise
+        /// Delete the snapshots taken after it; required if there are any
         #[arg(long)]
         delete_newer: bool,
 
@@ -121,16 +121,16 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Take a snapshot named by the time, and delete those that the rule no longer keeps
+    /// Take a snapshot named by the time, and delete older ones by a rule
     ///
-    /// Of several drives all are taken at one moment. Only snapshots whose name begins with the
-    /// prefix are deleted. In UTC; of each period, the newest is kept.
+    /// Snapshots of several drives are taken at the same moment. Only snapshots whose name begins
+    /// with the prefix are deleted; the newest of each period is kept. Times are in UTC.
     Rotate {
         /// Files or block devices
         #[arg(value_name = "PATH", required = true)]
         paths: Vec<PathBuf>,
 
-        /// What to keep: of each of the last 24 hours with a snapshot the newest, and so on; also
+        /// Rule: the newest snapshot of each of the last 24 hours with one, and so on; also daily,
         /// weekly, monthly and yearly
         #[arg(long, value_name = "hourly:24,daily:7")]
         keep: rotate::Keep,
@@ -139,11 +139,11 @@ enum Action {
         #[arg(long, default_value = PREFIX)]
         prefix: String,
 
-        /// Let the snapshot yield, as with create
+        /// Take the snapshot with --yield, as with create
         #[arg(long = "yield")]
         yields: bool,
 
-        /// Delete bookmarks, too, which are left alone otherwise
+        /// Delete bookmarks by the rule as well
         #[arg(long)]
         bookmarks: bool,
 
@@ -151,7 +151,7 @@ enum Action {
         #[arg(long)]
         dry_run: bool,
 
-        /// Do not hold the file system of a mounted drive still: in the snapshot it is as after a
+        /// Do not freeze the file system of a mounted drive: the snapshot has its state after a
         /// crash
         #[arg(long)]
         no_freeze: bool,
@@ -163,12 +163,13 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Give up the data of a snapshot, and keep what tells which blocks were written since
+    /// Drop the data of a snapshot, but still tell which blocks were written since
     ///
-    /// What is left is a bookmark, with the snapshot's name: `pumice diff`, `pumice send --since`
-    /// and the metadata contexts of a server compare later disks with it. Nothing can be read by
-    /// it. It takes the space of the map as it was, usually less than 1 % of the disk's data. After
-    /// garbage collection, comparisons may name more blocks than were written, and never fewer.
+    /// The snapshot becomes a bookmark of the same name, with which `pumice diff`, `pumice send
+    /// --since` and the metadata contexts of a server compare later states. It cannot be read. It
+    /// takes the space of the snapshot's map, usually less than 1 % of the disk's data. After
+    /// garbage collection, comparisons may include blocks that were not written, but never leave
+    /// out a written one.
     Bookmark {
         /// File or block device, and the name of the snapshot
         #[arg(value_name = "PATH@NAME")]
@@ -181,14 +182,14 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Delete a snapshot or bookmark; garbage collection gives back what only it held
+    /// Delete a snapshot or bookmark; garbage collection frees its space
     Delete {
         /// File or block device, and the name of the snapshot
         #[arg(value_name = "PATH@NAME")]
         snapshot: PathBuf,
 
-        /// Forget a clone of the snapshot that is gone, named as `snapshot list` does; may be
-        /// repeated. If it is not gone, it can never be read again
+        /// Forget a clone that no longer exists, named as in `snapshot list`; may be repeated. A
+        /// clone that still exists becomes unreadable
         #[arg(long, value_name = "CLONE")]
         forget: Vec<String>,
 
