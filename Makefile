@@ -26,8 +26,8 @@ DAYS := 365
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ## Build the release binary and let it show what it does.
-	$(CARGO) build --locked --release --package pumice
+demo: ## Build what the demonstration needs, and let it show what compression does.
+	$(CARGO) build --locked --release --package pumice --no-default-features --features bench
 	$(PUMICE) demo
 
 build: ## Build the release binary, its manual pages and completions.
