@@ -263,7 +263,10 @@ fn snapshots_of_a_flattened_clone_are_read_until_they_are_deleted() {
     let said = fs::read_to_string(format!("{a}.said")).unwrap();
     assert!(said.contains("2 snapshots do"), "{said}");
     assert_eq!(clones(&drive), [a.as_str()], "the origin lists it");
+    let openings = || drive.info()["epoch"].as_u64().unwrap();
+    let before = openings();
     drive.refused(&["snapshot", "delete", &drive.named("golden")], &a);
+    assert_eq!(openings(), before + 1, "the drive's own refusal is final");
     assert_decodes(&drive, &a, &expected);
     for (name, disk) in [(&old, &expected), (&older, &golden)] {
         let image = drive.beside("image");

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::rc::Rc;
 
 use anyhow::{Context, Result, bail};
 use futures_util::future::{Either, select};
@@ -9,12 +10,12 @@ use futures_util::future::{Either, select};
 use super::keys::KeyArgs;
 use super::progress::Descent;
 use super::signals::Interrupt;
-use super::{Outcome, print, print_schema};
-use crate::control::{self, Answer, Client, Request};
+use super::{Outcome, open, print, print_schema};
+use crate::control::{Answer, Client, Request};
 use pumice_drive::base::Clock;
 use pumice_drive::base::units::format_size;
-use pumice_drive::controller::{Compacted, OpenOptions};
-use pumice_drive::runtime::{Backend, Runtime};
+use pumice_drive::controller::{Compacted, Drive, OpenOptions};
+use pumice_drive::runtime::Runtime;
 
 /// Interval at which the progress and an interruption are looked at.
 const LOOK_NS: u64 = 100_000_000;
@@ -56,7 +57,10 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     args.keys.provide();
     let path = args.path.as_path();
     let served = |client| ask(client, path, args.to).map(Some);
-    let compacted = control::served_or_closed(path, served, || compact(path, args.to))?;
+    let options = OpenOptions { compact_percent: None, ..OpenOptions::default() };
+    let open = |runtime: &Runtime| open::alone(runtime, path, options);
+    let compact = |runtime: &Runtime, drive: &Rc<Drive>| compact(runtime, drive, args.to);
+    let compacted = open::served_or_closed(path, served, open, compact)?;
     if args.json {
         print_schema("compact-1", &compacted)?;
     } else {
@@ -81,18 +85,15 @@ fn ask(client: Client, path: &Path, percent: u32) -> Result<Compacted> {
 }
 
 /// Compacts a drive that is not served.
-fn compact(path: &Path, percent: u32) -> Result<Compacted> {
+fn compact(runtime: &Runtime, drive: &Drive, percent: u32) -> Result<Compacted> {
     let interrupt = Interrupt::catch()?;
-    let runtime = Runtime::new(Backend::Auto)?;
-    let options = OpenOptions { compact_percent: None, ..OpenOptions::default() };
-    let drive = super::open::alone(&runtime, path, options)?;
     let mut shown = Shown::new(percent);
     let compacting = async {
         let mut work = pin!(drive.compact(percent));
         loop {
             match select(work.as_mut(), pin!(runtime.sleep_ns(LOOK_NS))).await {
-                Either::Left((compacted, _)) => return Some(compacted),
-                Either::Right(_) if interrupt.came() => return None,
+                Either::Left((compacted, _)) => return Ok(compacted?),
+                Either::Right(_) if interrupt.came() => bail!("interrupted; the drive is sound"),
                 Either::Right(_) => {
                     let info = drive.info();
                     shown.set(info.occupied_bytes, info.live_bytes);
@@ -100,16 +101,7 @@ fn compact(path: &Path, percent: u32) -> Result<Compacted> {
             }
         }
     };
-    let compacted = runtime.block_on(compacting);
-    drop(shown);
-    let closed = runtime.block_on(drive.close());
-    runtime.drop_tasks();
-    let at_path = || path.display().to_string();
-    let compacted = compacted.transpose().and_then(|compacted| closed.map(|()| compacted));
-    match compacted.with_context(at_path)? {
-        Some(compacted) => Ok(compacted),
-        None => bail!("{}: interrupted; the drive is sound", path.display()),
-    }
+    runtime.block_on(compacting)
 }
 
 /// Progress on stderr.

@@ -1,20 +1,21 @@
 //! `pumice device`: the files and devices that hold a drive together, closed or served.
 
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
 use pumice_report::{Align, Table};
 
-use super::{Outcome, output, print, print_schema, progress, state};
-use crate::control::{self, Answer, Client, Progress, Request};
+use super::{Outcome, open, output, print, print_schema, progress, state};
+use crate::control::{Answer, Client, Progress, Request};
 use crate::devices::{self, DeviceChange, listed};
 use crate::storage::{self, Hints};
 use pumice_drive::base::Clock;
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{Drive, OpenOptions};
 use pumice_drive::media::array::{ArrayInfo, MemberStatus};
-use pumice_drive::runtime::{Backend, Runtime};
+use pumice_drive::runtime::Runtime;
 
 /// Interval between looks at the progress.
 const LOOK_NS: u64 = 100_000_000;
@@ -131,7 +132,9 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     };
     let path = drive.path.as_path();
     let served = |client| ask(client, path, change.clone()).map(Some);
-    let array = control::served_or_closed(path, served, || change_closed(path, &change))?;
+    let open = |runtime: &Runtime| open_for(runtime, path, &change);
+    let work = |runtime: &Runtime, drive: &Rc<Drive>| change_closed(runtime, drive, &change);
+    let array = open::served_or_closed(path, served, open, work)?;
     show(drive, &array)
 }
 
@@ -193,12 +196,7 @@ fn set(bar: &ProgressBar, bytes: u64, total: u64) {
 }
 
 /// Changes a drive that is not served.
-fn change_closed(path: &Path, change: &DeviceChange) -> Result<ArrayInfo> {
-    let runtime = Runtime::new(Backend::Auto)?;
-    // What is declared failed, or replaced, may be absent.
-    let degraded = matches!(change, DeviceChange::Fail { .. });
-    storage::hint(Hints { degraded, ..Hints::default() });
-    let drive = open(&runtime, path, change)?;
+fn change_closed(runtime: &Runtime, drive: &Rc<Drive>, change: &DeviceChange) -> Result<ArrayInfo> {
     let (watched, clock, bar) = (drive.clone(), runtime.clone(), progress::bytes(0));
     let shown = bar.clone();
     runtime.spawn(async move {
@@ -216,26 +214,26 @@ fn change_closed(path: &Path, change: &DeviceChange) -> Result<ArrayInfo> {
     let changed = match (change, drive.medium().array()) {
         // Opening the drive without it has done that.
         (DeviceChange::Fail { path }, Some(array)) if is_out(&array, path) => Ok(array),
-        _ => runtime.block_on(devices::change(&runtime, &drive, change)),
+        _ => runtime.block_on(devices::change(runtime, drive, change)),
     };
-    let closed = runtime.block_on(drive.close());
-    runtime.drop_tasks();
     bar.finish_and_clear();
-    let changed = changed.and_then(|changed| closed.map(|()| changed));
-    changed.with_context(|| path.display().to_string())
+    Ok(changed?)
 }
 
 /// Opens the drive, and makes an array of one file or device that gets a second one.
-fn open(runtime: &Runtime, path: &Path, change: &DeviceChange) -> Result<std::rc::Rc<Drive>> {
+fn open_for(runtime: &Runtime, path: &Path, change: &DeviceChange) -> Result<Rc<Drive>> {
+    // What is declared failed, or replaced, may be absent.
+    let degraded = matches!(change, DeviceChange::Fail { .. });
+    storage::hint(Hints { degraded, ..Hints::default() });
     let is_alone = storage::header_at(path).is_none();
     if !is_alone || !matches!(change, DeviceChange::Add { .. }) {
-        return super::open::alone(runtime, path, OpenOptions::default());
+        return open::alone(runtime, path, OpenOptions::default());
     }
     // It must be a drive, and one that opens.
-    let drive = super::open::alone(runtime, path, OpenOptions::default())?;
+    let drive = open::alone(runtime, path, OpenOptions::default())?;
     let closed = runtime.block_on(drive.close());
     runtime.drop_tasks();
     drop(drive);
     closed.with_context(|| path.display().to_string())?;
-    super::open::as_mirror(runtime, path)
+    open::as_mirror(runtime, path)
 }

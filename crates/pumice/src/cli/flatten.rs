@@ -1,17 +1,20 @@
 //! `pumice flatten`: makes a clone independent of the drive that it reads from, closed or served.
 
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use super::keys::KeyArgs;
 use super::signals::Interrupt;
-use super::{Outcome, lossy, origin, print, print_schema, progress, say_error, snapshot, state};
+use super::{
+    Outcome, lossy, open, origin, print, print_schema, progress, say_error, snapshot, state,
+};
 use crate::control::{self, Answer, Client, Request};
 use crate::place::Place;
 use pumice_drive::base::units::format_size;
-use pumice_drive::controller::{Flattened, OpenOptions, Origin};
+use pumice_drive::controller::{Drive, Flattened, OpenOptions, Origin};
 use pumice_drive::runtime::{Backend, Runtime};
 
 /// Make a clone independent by copying the data of its origin
@@ -65,10 +68,12 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         bail!("{} is no clone: it reads from no other drive", path.display());
     };
     let from = origin::path_of(path, &wanted);
-    let flattened = match control::connect(path)? {
-        Some(client) => ask(client, path, &wanted)?,
-        None => flatten(path, &wanted)?,
-    };
+    let served = |client| ask(client, path, &wanted).map(Some);
+    let place = Place::of(path)?;
+    let options = OpenOptions { compact_percent: None, ..OpenOptions::default() };
+    let open = |runtime: &Runtime| open::at(runtime, &place, options);
+    let flatten = |runtime: &Runtime, drive: &Rc<Drive>| flatten(runtime, drive, &wanted);
+    let flattened = open::served_or_closed(path, served, open, flatten)?;
     if !flattened.is_complete && flattened.snapshots == 0 {
         let left = format_size(flattened.total_bytes - flattened.done_bytes);
         say_error(&format!(
@@ -122,19 +127,13 @@ fn ask(client: Client, path: &Path, wanted: &Origin) -> Result<Flattened> {
     }
 }
 
-fn flatten(path: &Path, wanted: &Origin) -> Result<Flattened> {
+fn flatten(runtime: &Runtime, drive: &Drive, wanted: &Origin) -> Result<Flattened> {
     let interrupt = Interrupt::catch()?;
-    let runtime = Runtime::new(Backend::Auto)?;
-    let options = OpenOptions { compact_percent: None, ..OpenOptions::default() };
-    let drive = super::open::at(&runtime, &Place::of(path)?, options)?;
     let bar = progress::bytes(wanted.blocks * 4096);
     let flattened = runtime.block_on(drive.flatten(|so_far| {
         bar.set_position(so_far.done_bytes);
         !interrupt.came()
     }));
     bar.finish_and_clear();
-    let closed = runtime.block_on(drive.close());
-    runtime.drop_tasks();
-    let flattened = flattened.and_then(|flattened| closed.map(|()| flattened));
-    flattened.with_context(|| path.display().to_string())
+    Ok(flattened?)
 }

@@ -8,9 +8,11 @@ use std::thread::available_parallelism;
 
 use anyhow::{Context, Result};
 use clap::value_parser;
+use futures_util::future::Either;
 
 use crate::cli::values::{Compaction, compaction, map_cache};
 use crate::cli::{keys, served_snapshot, signals, size};
+use crate::control::{self, Client};
 use crate::devices;
 use crate::holder::Holder;
 use crate::objects::BucketPlace;
@@ -25,7 +27,7 @@ use pumice_drive::controller::{
     READ_AHEAD_BYTES_DEFAULT, is_flat_on,
 };
 use pumice_drive::media::file::{FileMedium, FileOptions};
-use pumice_drive::runtime::Runtime;
+use pumice_drive::runtime::{Backend, Runtime};
 
 /// Flags of subcommands that open a drive for hosts.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
@@ -312,6 +314,34 @@ pub(crate) fn alone(runtime: &Runtime, path: &Path, options: OpenOptions) -> Res
     let medium = medium.map_err(|error| served_snapshot::advise(&place, error))?;
     let opened = Drive::open(Rc::new(medium), runtime.clock(), options);
     runtime.block_on(opened).map_err(|error| super::remains::advise(path, error))
+}
+
+/// Does something with the drive at `path`: `served` asks its server, and returns `None` if that
+/// ends before it answers; if there is none, `open` opens the drive here, `work` is done with it,
+/// and it is closed. As [`control::served_or_open`].
+///
+/// # Errors
+/// Those of [`control::connect`], `served` and `open`; those of `work` and of closing, with the
+/// path.
+pub(crate) fn served_or_closed<T>(
+    path: &Path,
+    served: impl Fn(Client) -> Result<Option<T>>,
+    open: impl Fn(&Runtime) -> Result<Rc<Drive>>,
+    work: impl FnOnce(&Runtime, &Rc<Drive>) -> Result<T>,
+) -> Result<T> {
+    let open = || {
+        let runtime = Runtime::new(Backend::Auto)?;
+        let drive = open(&runtime)?;
+        Ok((runtime, drive))
+    };
+    let (runtime, drive) = match control::served_or_open(path, served, open)? {
+        Either::Left(done) => return Ok(done),
+        Either::Right(opened) => opened,
+    };
+    let done = work(&runtime, &drive);
+    let closed = runtime.block_on(drive.close());
+    runtime.drop_tasks();
+    done.and_then(|done| Ok(closed.map(|()| done)?)).with_context(|| path.display().to_string())
 }
 
 /// As [`alone`], read-only, also if a member of its array is absent.

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::rc::Rc;
 
 use anyhow::{Context, Result, bail};
 use futures_util::future::{Either, select};
@@ -10,10 +11,10 @@ use serde::Serialize;
 use super::keys::{self, KeyArgs};
 use super::progress::Descent;
 use super::signals::Interrupt;
-use super::{Outcome, lossy, outside, print, print_schema};
-use crate::control::{self, Answer, Client, Request};
+use super::{Outcome, lossy, open, outside, print, print_schema};
+use crate::control::{Answer, Client, Request};
 use pumice_drive::base::Clock;
-use pumice_drive::controller::{Locked, NewKeys, OpenOptions, Rekeyed, SlotInfo, SlotKind};
+use pumice_drive::controller::{Drive, Locked, NewKeys, OpenOptions, Rekeyed, SlotInfo, SlotKind};
 use pumice_drive::crypt::{Randomness, RecoveryCode};
 use pumice_drive::runtime::{Backend, Runtime};
 
@@ -80,10 +81,11 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
             format!("new recovery code, once the key is replaced; not shown again:\n{code}\n");
         if args.json { eprint!("{text}") } else { print(&text)? }
     }
-    let rekeyed = match control::connect(path)? {
-        Some(client) => ask(client, path, new)?,
-        None => rekey(&runtime, path, new.as_ref())?,
-    };
+    let served = |client| ask(client, path, new.clone()).map(Some);
+    let options = OpenOptions { compact_percent: None, ..OpenOptions::default() };
+    let open = |runtime: &Runtime| open::alone(runtime, path, options);
+    let rekey = |runtime: &Runtime, drive: &Rc<Drive>| rekey(runtime, drive, new.as_ref());
+    let rekeyed = open::served_or_closed(path, served, open, rekey)?;
     if args.json {
         let recovery_code = code.map(|code| code.to_string());
         print_schema("rekey-1", &Shown { path: lossy(path), rekeyed, recovery_code })?;
@@ -141,33 +143,20 @@ fn ask(client: Client, path: &Path, keys: Option<NewKeys>) -> Result<Rekeyed> {
 }
 
 /// Replaces the key of a drive that is not served.
-fn rekey(runtime: &Runtime, path: &Path, keys: Option<&NewKeys>) -> Result<Rekeyed> {
+fn rekey(runtime: &Runtime, drive: &Drive, keys: Option<&NewKeys>) -> Result<Rekeyed> {
     let interrupt = Interrupt::catch()?;
-    let options = OpenOptions { compact_percent: None, ..OpenOptions::default() };
-    let drive = super::open::alone(runtime, path, options)?;
     let mut shown = Descent::new();
     let working = async {
         let mut work = pin!(drive.rekey(keys));
         loop {
             match select(work.as_mut(), pin!(runtime.sleep_ns(LOOK_NS))).await {
-                Either::Left((rekeyed, _)) => return Some(rekeyed),
+                Either::Left((rekeyed, _)) => return Ok(rekeyed?),
                 Either::Right(_) if interrupt.came() && drive.segments_to_empty() > 0 => {
-                    return None;
+                    bail!("interrupted; the drive is sound, and both keys are in use: run it again")
                 }
                 Either::Right(_) => shown.set_segments_left(drive.segments_to_empty().into()),
             }
         }
     };
-    let rekeyed = runtime.block_on(working);
-    drop(shown);
-    let closed = runtime.block_on(drive.close());
-    runtime.drop_tasks();
-    let rekeyed = rekeyed.transpose().and_then(|rekeyed| closed.map(|()| rekeyed));
-    match rekeyed.with_context(|| path.display().to_string())? {
-        Some(rekeyed) => Ok(rekeyed),
-        None => bail!(
-            "{}: interrupted; the drive is sound, and both keys are in use: run it again",
-            path.display()
-        ),
-    }
+    runtime.block_on(working)
 }

@@ -1,18 +1,19 @@
 //! `pumice resize`: changes the size or the capacity of a drive, closed or served.
 
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use anyhow::{Context, Result, bail};
 use clap::ArgGroup;
 
 use super::keys::KeyArgs;
 use super::progress::Descent;
-use super::{Outcome, create, print, print_schema, size};
+use super::{Outcome, create, open, print, print_schema, size};
 use crate::control::{self, Answer, Client, Request};
 use pumice_drive::base::Clock;
 use pumice_drive::base::units::format_size;
-use pumice_drive::controller::{OpenOptions, Resize, Resized, Spec};
-use pumice_drive::runtime::{Backend, Runtime};
+use pumice_drive::controller::{Drive, OpenOptions, Resize, Resized, Spec};
+use pumice_drive::runtime::Runtime;
 
 /// Change the size or capacity of a drive, closed or served
 ///
@@ -56,7 +57,11 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let wanted = Resize { size_bytes: args.size, capacity_bytes: args.capacity };
     let path = args.path.as_path();
     let served = |client| ask(client, path, wanted).map(Some);
-    let resized = control::served_or_closed(path, served, || resize(path, wanted))?;
+    // A receive that had no room is given some.
+    let options = OpenOptions { partial: true, ..OpenOptions::default() };
+    let open = |runtime: &Runtime| open::alone(runtime, path, options);
+    let resize = |runtime: &Runtime, drive: &Rc<Drive>| resize(runtime, drive, wanted);
+    let resized = open::served_or_closed(path, served, open, resize)?;
     if args.json {
         print_schema("resize-1", &resized)?;
     } else {
@@ -121,11 +126,7 @@ fn ask(client: Client, path: &Path, wanted: Resize) -> Result<Resized> {
 }
 
 /// Resizes a drive that is not served.
-fn resize(path: &Path, wanted: Resize) -> Result<Resized> {
-    let runtime = Runtime::new(Backend::Auto)?;
-    // A receive that had no room is given some.
-    let options = OpenOptions { partial: true, ..OpenOptions::default() };
-    let drive = super::open::alone(&runtime, path, options)?;
+fn resize(runtime: &Runtime, drive: &Rc<Drive>, wanted: Resize) -> Result<Resized> {
     let (watched, clock) = (drive.clone(), runtime.clone());
     runtime.spawn(async move {
         let mut shown = Descent::new();
@@ -134,9 +135,5 @@ fn resize(path: &Path, wanted: Resize) -> Result<Resized> {
             shown.set_segments_left(watched.segments_to_empty().into());
         }
     });
-    let resized = runtime.block_on(drive.resize(wanted));
-    let closed = runtime.block_on(drive.close());
-    runtime.drop_tasks();
-    let resized = resized.and_then(|resized| closed.map(|()| resized));
-    resized.with_context(|| path.display().to_string())
+    Ok(runtime.block_on(drive.resize(wanted))?)
 }

@@ -1,19 +1,20 @@
 //! `pumice scrub`: reads all data of a drive and reports damage, closed or served.
 
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use anyhow::{Context, Result, bail};
 
 use super::check::list;
 use super::keys::KeyArgs;
 use super::output::counted;
-use super::{Outcome, print, print_schema, progress, size};
-use crate::control::{self, Answer, Client, Progress, Request};
+use super::{Outcome, open, print, print_schema, progress, size};
+use crate::control::{Answer, Client, Progress, Request};
 use crate::storage;
 use pumice_drive::base::Clock;
 use pumice_drive::base::units::format_size;
-use pumice_drive::controller::{OpenOptions, ScrubReport};
-use pumice_drive::runtime::{Backend, Runtime};
+use pumice_drive::controller::{Drive, OpenOptions, ScrubReport};
+use pumice_drive::runtime::Runtime;
 
 /// Read and verify all data of a drive at a limited rate, closed or served
 ///
@@ -60,7 +61,12 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let rate_bytes = args.rate.unwrap_or(0);
     let path = args.path.as_path();
     let served = |client| ask(client, path, rate_bytes).map(Some);
-    let report = control::served_or_closed(path, served, || scrub(path, rate_bytes))?;
+    // What is damaged on one member of a mirror is repaired; else a closed drive is only read.
+    let repairs = storage::header_at(path).is_some();
+    let options = OpenOptions { read_only: !repairs, ..OpenOptions::default() };
+    let open = |runtime: &Runtime| open::alone(runtime, path, options);
+    let scrub = |runtime: &Runtime, drive: &Rc<Drive>| scrub(runtime, drive, rate_bytes);
+    let report = open::served_or_closed(path, served, open, scrub)?;
     if args.json {
         print_schema("scrub-1", &report)?;
     } else {
@@ -91,12 +97,7 @@ fn ask(client: Client, path: &Path, rate_bytes: u64) -> Result<ScrubReport> {
 }
 
 /// Scrubs a drive that is not served.
-fn scrub(path: &Path, rate_bytes: u64) -> Result<ScrubReport> {
-    let runtime = Runtime::new(Backend::Auto)?;
-    // What is damaged on one member of a mirror is repaired; else a closed drive is only read.
-    let repairs = storage::header_at(path).is_some();
-    let options = OpenOptions { read_only: !repairs, ..OpenOptions::default() };
-    let drive = super::open::alone(&runtime, path, options)?;
+fn scrub(runtime: &Runtime, drive: &Rc<Drive>, rate_bytes: u64) -> Result<ScrubReport> {
     let bar = progress::segments();
     let (shown, watched, clock) = (bar.clone(), drive.clone(), runtime.clone());
     runtime.spawn(async move {
@@ -108,11 +109,8 @@ fn scrub(path: &Path, rate_bytes: u64) -> Result<ScrubReport> {
         }
     });
     let report = runtime.block_on(drive.scrub(rate_bytes));
-    let closed = if repairs { runtime.block_on(drive.close()) } else { Ok(()) };
-    runtime.drop_tasks();
     bar.finish_and_clear();
-    let report = report.and_then(|report| closed.map(|()| report));
-    report.with_context(|| path.display().to_string())
+    Ok(report?)
 }
 
 fn text(report: &ScrubReport) -> String {

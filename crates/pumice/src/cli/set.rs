@@ -1,19 +1,20 @@
 //! `pumice set`: changes settings that a drive keeps, closed or served.
 
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use super::keys::KeyArgs;
-use super::{Outcome, lossy, print, print_schema, thresholds};
-use crate::control::{self, Answer, Client, Request};
+use super::{Outcome, lossy, open, print, print_schema, thresholds};
+use crate::control::{Answer, Client, Request};
 use pumice_drive::base::near::nearest;
 use pumice_drive::codec::Codec;
 use pumice_drive::controller::{
-    OpenOptions, SettingsChange, SettingsChanged, StoredSettings, WARN_THRESHOLDS_MAX,
+    Drive, OpenOptions, SettingsChange, SettingsChanged, StoredSettings, WARN_THRESHOLDS_MAX,
 };
-use pumice_drive::runtime::{Backend, Runtime};
+use pumice_drive::runtime::Runtime;
 
 /// Change settings of a drive, closed or served
 ///
@@ -144,8 +145,10 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         }
         Ok(Some((ask(client, path, wanted.of_drive)?, [None, None])))
     };
-    let (changed, [before, after]) =
-        control::served_or_closed(path, served, || set(path, &wanted))?;
+    let options = OpenOptions { compact_percent: None, ..OpenOptions::default() };
+    let open = |runtime: &Runtime| open::alone(runtime, path, options);
+    let set = |runtime: &Runtime, drive: &Rc<Drive>| set(runtime, drive, &wanted);
+    let (changed, [before, after]) = open::served_or_closed(path, served, open, set)?;
     let shown = Changed {
         path: lossy(&args.path),
         before: Shown { origin: before, ..Shown::of(&changed.before) },
@@ -197,23 +200,20 @@ fn ask(client: Client, path: &Path, change: SettingsChange) -> Result<SettingsCh
 }
 
 /// Changes settings of a drive that is not served. Returns also where its origin was, and is.
-fn set(path: &Path, wanted: &Wanted) -> Result<(SettingsChanged, [Option<String>; 2])> {
-    let runtime = Runtime::new(Backend::Auto)?;
-    let options = OpenOptions { compact_percent: None, ..OpenOptions::default() };
-    let drive = super::open::alone(&runtime, path, options)?;
+fn set(
+    runtime: &Runtime,
+    drive: &Rc<Drive>,
+    wanted: &Wanted,
+) -> Result<(SettingsChanged, [Option<String>; 2])> {
     let origin = || drive.origin().map(|origin| origin.path);
     let before = origin();
     let changed = runtime.block_on(async {
         if let Some(origin) = &wanted.origin {
-            super::origin::move_to(&runtime, &drive, origin).await?;
+            super::origin::move_to(runtime, drive, origin).await?;
         }
         drive.change_settings(wanted.of_drive).await
-    });
-    let origins = [before, origin()];
-    let closed = runtime.block_on(drive.close());
-    runtime.drop_tasks();
-    let changed = changed.and_then(|changed| closed.map(|()| changed));
-    Ok((changed.with_context(|| path.display().to_string())?, origins))
+    })?;
+    Ok((changed, [before, origin()]))
 }
 
 fn text(settings: &[Setting], shown: &Changed) -> String {

@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use futures_util::future::Either;
 use rustix::event::{Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
 
@@ -59,30 +60,30 @@ fn connect_within(drive: &Path, looks: &mut u32) -> Result<Option<Client>> {
     }
 }
 
-/// Uses the drive at `drive`: `served` asks its server, and returns `None` if that ends before it
-/// answers; `closed` opens the drive here if it has none. A server that begins between the two, or
-/// another command that opens the drive first, is waited for as by [`connect`].
+/// Asks the server of the drive at `drive` as `served` does, which returns `None` if the server
+/// ends before it answers; if there is none, returns what `open` opens. A server that begins
+/// between the two, or another command that opens the drive first, is waited for as by [`connect`].
 ///
 /// # Errors
-/// Those of [`connect`], `served` and `closed`.
-pub(crate) fn served_or_closed<T>(
+/// Those of [`connect`], `served` and `open`.
+pub(crate) fn served_or_open<T, D>(
     drive: &Path,
     served: impl Fn(Client) -> anyhow::Result<Option<T>>,
-    closed: impl Fn() -> anyhow::Result<T>,
-) -> anyhow::Result<T> {
+    open: impl Fn() -> anyhow::Result<D>,
+) -> anyhow::Result<Either<T, D>> {
     let mut looks = LOOKS;
     loop {
         if let Some(client) = connect_within(drive, &mut looks)?
             && let Some(done) = served(client)?
         {
-            return Ok(done);
+            return Ok(Either::Left(done));
         }
-        let done = closed();
-        let is_busy = done.as_ref().is_err_and(|error| {
+        let opened = open();
+        let is_busy = opened.as_ref().is_err_and(|error| {
             error.downcast_ref::<Error>().is_some_and(|error| error.kind() == ErrorKind::Busy)
         });
         if !is_busy || looks == 0 {
-            return done;
+            return opened.map(Either::Right);
         }
         // An opening tries for a second.
         looks = looks.saturating_sub(LOOKS / 5);

@@ -32,7 +32,7 @@ pub(crate) use client::Loan;
 #[cfg(feature = "top")]
 pub(crate) use client::snapshot;
 pub(crate) use client::{
-    Arrival, Arrived, Client, Serving, connect, info, served_or_closed, servers, service, serving,
+    Arrival, Arrived, Client, Serving, connect, info, served_or_open, servers, service, serving,
 };
 #[cfg(feature = "attach")]
 pub(crate) use directory::{place, private_directory};

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use uuid::Uuid;
 
-use super::{change, change_even_a_part, list, request};
+use super::{change, change_even_a_part, list};
 use crate::cli::origin;
 use crate::control::Request;
 use pumice_drive::controller::{Drive, Origin, RegisteredClone, SnapshotInfo};
@@ -28,10 +28,8 @@ pub(crate) fn named(path: &Path, name: &str) -> Result<SnapshotInfo> {
 /// There is no such snapshot, or it has too many clones: nothing has changed.
 pub(crate) fn register(path: &Path, name: &str, clone: RegisteredClone) -> Result<SnapshotInfo> {
     let wanted = Request::RegisterClone { name: name.to_owned(), clone: clone.clone() };
-    let registered = request(path, &wanted, || {
-        change(path, async |drive| Ok(vec![drive.register_clone(name, clone.clone()).await?]))
-    });
-    let registered = registered?.into_iter().next();
+    let register = async |drive: &Drive| Ok(vec![drive.register_clone(name, clone).await?]);
+    let registered = change(path, &wanted, register)?.into_iter().next();
     registered.with_context(|| format!("{}: the answer names no snapshot", path.display()))
 }
 
@@ -40,11 +38,8 @@ pub(crate) fn register(path: &Path, name: &str, clone: RegisteredClone) -> Resul
 /// # Errors
 /// The drive cannot be opened for writing.
 pub(crate) fn forget(path: &Path, clone: Uuid) -> Result<()> {
-    let closed = || {
-        let forgetting = async |drive: &Drive| drive.forget_clone(clone).await.map(|_| Vec::new());
-        change_even_a_part(path, forgetting)
-    };
-    request(path, &Request::ForgetClone { drive: clone }, closed).map(drop)
+    let forgetting = async |drive: &Drive| drive.forget_clone(clone).await.map(|_| Vec::new());
+    change_even_a_part(path, &Request::ForgetClone { drive: clone }, forgetting).map(drop)
 }
 
 /// As [`forget`]; that it failed is said, and costs nothing else. Returns whether it is done.

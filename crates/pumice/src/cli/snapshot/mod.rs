@@ -11,6 +11,7 @@ pub(super) use clones::{forget, forget_or_warn, named, register};
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
@@ -19,14 +20,14 @@ use serde::Serialize;
 
 use super::output::{self, counted};
 use super::outside;
-use super::{Outcome, lossy, print, print_schema};
+use super::{Outcome, lossy, open, print, print_schema};
 use crate::cli::keys::KeyArgs;
-use crate::control::{self, Answer, Client, Request};
+use crate::control::{Answer, Client, Request};
 use crate::place::Place;
 use pumice_drive::base::units::format_size;
 use pumice_drive::base::{Error, ErrorKind};
 use pumice_drive::controller::{Drive, NewSnapshot, OpenOptions, SnapshotInfo};
-use pumice_drive::runtime::{Backend, Runtime};
+use pumice_drive::runtime::Runtime;
 
 /// Names of snapshots that rotate begin so, unless `--prefix` says otherwise.
 const PREFIX: &str = "auto-";
@@ -337,18 +338,26 @@ fn create(wanted: &[together::Wanted], how: How) -> Result<Vec<Done>> {
 /// # Errors
 /// There is no drive, or it cannot be read.
 pub(super) fn list(path: &Path) -> Result<Vec<SnapshotInfo>> {
-    request(path, &Request::Snapshots {}, || {
-        // A drive that holds a part of a snapshot still has the others.
-        let options = OpenOptions { read_only: true, partial: true, ..OpenOptions::default() };
-        with(path, options, async |drive| Ok(drive.snapshots()))
-    })
+    // A drive that holds a part of a snapshot still has the others.
+    let options = OpenOptions { read_only: true, partial: true, ..OpenOptions::default() };
+    with(path, &Request::Snapshots {}, options, async |drive| Ok(drive.snapshots()))
 }
 
 fn roll_back(snapshot: &Path, delete_newer: bool) -> Result<Done> {
     let (path, name) = Place::snapshot(snapshot)?;
     let served = |client| roll_back_served(client, &path, name.clone(), delete_newer).map(Some);
-    let closed = || roll_back_closed(&path, &name, delete_newer);
-    let (rolled, deleted) = control::served_or_closed(&path, served, closed)?;
+    // What was received of another snapshot is given up with it.
+    let options = OpenOptions { partial: true, compact_percent: None, ..OpenOptions::default() };
+    let open = |runtime: &Runtime| open::alone(runtime, &path, options);
+    let work = |runtime: &Runtime, drive: &Rc<Drive>| {
+        let before = drive.snapshots();
+        let rolling = drive.roll_back(&name, delete_newer);
+        let info = runtime.block_on(rolling).map_err(advise_newer)?;
+        let is_newer = |it: &SnapshotInfo| it.sequence > info.sequence;
+        let deleted = before.into_iter().filter(is_newer).collect();
+        Ok((vec![info], deleted))
+    };
+    let (rolled, deleted) = open::served_or_closed(&path, served, open, work)?;
     Ok(Done { path: lossy(&path), snapshots: rolled, deleted })
 }
 
@@ -376,18 +385,6 @@ fn roll_back_served(
     }
 }
 
-fn roll_back_closed(path: &Path, name: &str, deletes_newer: bool) -> Result<RolledBack> {
-    let mut deleted = Vec::new();
-    // What was received of another snapshot is given up with it.
-    let rolled = change_even_a_part(path, async |drive| {
-        let all = drive.snapshots();
-        let info = drive.roll_back(name, deletes_newer).await.map_err(advise_newer)?;
-        deleted = all.into_iter().filter(|it| it.sequence > info.sequence).collect();
-        Ok(vec![info])
-    })?;
-    Ok((rolled, deleted))
-}
-
 /// Says what is to be done about snapshots in the way.
 fn advise_newer(error: Error) -> Error {
     match error.kind() {
@@ -400,9 +397,8 @@ fn advise_newer(error: Error) -> Error {
 }
 
 fn bookmark(path: &Path, name: String) -> Result<Vec<SnapshotInfo>> {
-    request(path, &Request::BookmarkSnapshot { name: name.clone() }, || {
-        change(path, async |drive| Ok(vec![drive.bookmark_snapshot(&name).await?]))
-    })
+    let request = Request::BookmarkSnapshot { name: name.clone() };
+    change(path, &request, async |drive| Ok(vec![drive.bookmark_snapshot(&name).await?]))
 }
 
 /// Deletes snapshots of a drive, all in one step as far as requests are long enough.
@@ -425,9 +421,9 @@ fn delete_only(path: &Path, names: &[String]) -> Result<Vec<SnapshotInfo>> {
         });
         let (part, later) = rest.split_at(too_many.unwrap_or(rest.len()).max(1));
         let names: Vec<&str> = part.iter().map(String::as_str).collect();
-        deleted.extend(request(path, &Request::DeleteSnapshots { names: part.to_vec() }, || {
-            change_even_a_part(path, async |drive| drive.delete_snapshots(&names).await)
-        })?);
+        let request = Request::DeleteSnapshots { names: part.to_vec() };
+        let delete = async |drive: &Drive| drive.delete_snapshots(&names).await;
+        deleted.extend(change_even_a_part(path, &request, delete)?);
         rest = later;
     }
     Ok(deleted)
@@ -524,16 +520,6 @@ fn new(name: String, yields: bool) -> NewSnapshot {
     NewSnapshot { name, guid, created_seconds, yields }
 }
 
-/// Asks the drive's server for something about snapshots, or does it with the closed drive. Returns
-/// the snapshots that it is about.
-fn request(
-    path: &Path,
-    request: &Request,
-    closed: impl Fn() -> Result<Vec<SnapshotInfo>>,
-) -> Result<Vec<SnapshotInfo>> {
-    control::served_or_closed(path, |client| ask(client, path, request), closed)
-}
-
 /// Asks a drive's server for something about snapshots, and returns those of the answer; `None` if
 /// it ends before it answers.
 fn ask(client: Client, path: &Path, request: &Request) -> Result<Option<Vec<SnapshotInfo>>> {
@@ -553,35 +539,36 @@ fn ask(client: Client, path: &Path, request: &Request) -> Result<Option<Vec<Snap
     }
 }
 
-/// Opens a drive that is not served, changes it and closes it.
+/// Sends a request to the drive's server, or does the same work with the closed drive. Returns the
+/// snapshots that it is about.
 fn change(
     path: &Path,
+    request: &Request,
     work: impl AsyncFnOnce(&Drive) -> pumice_drive::base::Result<Vec<SnapshotInfo>>,
 ) -> Result<Vec<SnapshotInfo>> {
-    with(path, OpenOptions::default(), work)
+    with(path, request, OpenOptions::default(), work)
 }
 
 /// As [`change`], also if the disk holds a part of a snapshot: the drive still has the others.
 fn change_even_a_part(
     path: &Path,
+    request: &Request,
     work: impl AsyncFnOnce(&Drive) -> pumice_drive::base::Result<Vec<SnapshotInfo>>,
 ) -> Result<Vec<SnapshotInfo>> {
-    with(path, OpenOptions { partial: true, ..OpenOptions::default() }, work)
+    with(path, request, OpenOptions { partial: true, ..OpenOptions::default() }, work)
 }
 
 fn with(
     path: &Path,
+    request: &Request,
     options: OpenOptions,
     work: impl AsyncFnOnce(&Drive) -> pumice_drive::base::Result<Vec<SnapshotInfo>>,
 ) -> Result<Vec<SnapshotInfo>> {
-    let runtime = Runtime::new(Backend::Auto)?;
+    let served = |client| ask(client, path, request);
     let options = OpenOptions { compact_percent: None, ..options };
-    let drive = super::open::alone(&runtime, path, options)?;
-    let worked = runtime.block_on(work(&drive));
-    let closed = runtime.block_on(drive.close());
-    runtime.drop_tasks();
-    let worked = worked.and_then(|worked| closed.map(|()| worked));
-    worked.with_context(|| path.display().to_string())
+    let open = |runtime: &Runtime| open::alone(runtime, path, options);
+    let work = |runtime: &Runtime, drive: &Rc<Drive>| Ok(runtime.block_on(work(drive))?);
+    open::served_or_closed(path, served, open, work)
 }
 
 fn text(action: &str, done: &Done, is_tried: bool) -> String {

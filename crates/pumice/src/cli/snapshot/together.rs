@@ -18,7 +18,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use uuid::Uuid;
 
-use super::{ask, change, new, request};
+use super::{ask, change, new};
 use crate::control::{self, Answer, Request};
 use pumice_drive::controller::{Drive, NewSnapshot, OpenOptions, SnapshotInfo};
 use pumice_drive::runtime::{Backend, Runtime};
@@ -36,9 +36,8 @@ pub(super) type Wanted = (PathBuf, String);
 pub(super) fn create(wanted: &[Wanted], yields: bool) -> Result<Vec<SnapshotInfo>> {
     if let [(path, name)] = wanted {
         let new = new(name.clone(), yields);
-        return request(path, &Request::CreateSnapshot(new.clone()), || {
-            change(path, async |drive| Ok(vec![drive.create_snapshot(new.clone()).await?]))
-        });
+        let request = Request::CreateSnapshot(new.clone());
+        return change(path, &request, async |drive| Ok(vec![drive.create_snapshot(new).await?]));
     }
     let runtime = Runtime::new(Backend::Auto)?;
     let mut drives = Vec::new();
