@@ -5,7 +5,8 @@
 //! refuse. `code` strips comments and strings, `limits` counts, `words` knows what must not be
 //! written, `prose` which words have a plainer term, `links` follows the documents' links,
 //! `identifiers` and `promises` look for the names and tests they mention, `mutants` for the text
-//! that planted bugs replace. `ci` is no such rule: it holds what CI calls.
+//! that planted bugs replace. `layers`, `face` and `ci` are no such rules: they look for circles of
+//! imports, for types that the library does not export, and for the commands that CI calls.
 #![cfg(test)]
 
 use std::fs;
@@ -13,7 +14,9 @@ use std::path::Path;
 
 mod ci;
 mod code;
+mod face;
 mod identifiers;
+mod layers;
 mod limits;
 mod links;
 mod mutants;

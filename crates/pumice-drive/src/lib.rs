@@ -35,9 +35,9 @@
 //! # }
 //! ```
 //!
-//! The directory `examples/` has complete programs: `embed` keeps a drive in a file, and
-//! `custom_medium` adds a medium of its own. `nbd_export` of the crate `pumice-nbd` serves a drive
-//! to other programs.
+//! The directory `examples/` has complete programs: `embed` keeps a drive in a file, `snapshots`
+//! takes snapshots and rolls back, and `custom_medium` adds a medium of its own. The crate
+//! `pumice-nbd` has `nbd_export`, which serves a drive to other programs.
 //!
 //! # What a drive promises
 //!
@@ -91,11 +91,11 @@
 //!
 //! # Modules
 //!
-//! The names that an embedder needs are at the root of the crate. [`media`] and [`runtime`]
-//! document storage and execution. The modules [`base`], [`codec`], [`controller`] and
-//! [`format`](mod@format) are public because the other crates of the workspace use them: the
-//! server, the simulator, the benchmarks and the torture test. Names that only those modules have
-//! may change at any time.
+//! The names that an embedder needs are at the root of the crate and in [`snapshots`]: every type
+//! of the public methods of [`Drive`] is among them. [`media`] and [`runtime`] document storage and
+//! execution. The modules [`base`], [`codec`], [`controller`] and [`format`](mod@format) are public
+//! because the other crates of the workspace use them: the server, the simulator, the benchmarks
+//! and the torture test. Names that only those modules have may change at any time.
 
 pub mod base;
 pub mod codec;
@@ -105,12 +105,29 @@ pub mod format;
 pub mod media;
 pub mod runtime;
 
+/// Snapshots, clones, and transfers between drives.
+pub mod snapshots {
+    #[doc(inline)]
+    pub use crate::controller::{
+        Changed, Compared, Condition, Flattened, HeldChanges, NewSnapshot, Origin, Partial,
+        Receive, Received, RegisteredClone, Send, SnapshotInfo, TransferReader, View,
+    };
+    #[doc(inline)]
+    pub use crate::format::TransferHead;
+}
+
+#[doc(inline)]
+pub use base::clock::AnyClock;
 #[doc(inline)]
 pub use base::{AlignedBuffer, Clock, Error, ErrorKind, Lba, Result, SegmentId, SeqNo};
 #[doc(inline)]
-pub use codec::Codec;
+pub use codec::{Codec, Workers};
 #[doc(inline)]
-pub use controller::{Content, Drive, Extent, Info, Memory, OpenOptions, Operations, Spec, create};
+pub use controller::{
+    Compacted, Content, Drive, Extent, Info, Memory, NewKeys, OpenOptions, Operations, Overview,
+    Rekeyed, Resize, Resized, ScrubReport, SegmentMap, SettingsChange, SettingsChanged, Spec,
+    StoredSettings, create,
+};
 #[doc(inline)]
 pub use media::file::{FileMedium, FileOptions};
 #[doc(inline)]

@@ -17,17 +17,17 @@ use std::sync::Arc;
 use async_channel::{Receiver, Sender, bounded};
 
 use super::caller::Caller;
-use super::export::Announcement;
+use super::export::{Announcement, Export};
 use super::handover::Parked;
 use super::request::Shape;
-use super::server::Server;
 use super::tls::Tls;
 use pumice_drive::base::{Error, ErrorKind, Result};
 
 /// Orders that may wait. Arbitrary; when there are more, clients in their handshake wait.
 const ORDERS_MAX: usize = 64;
 
-/// The exports of a [`Server`] on another thread; see [`Server::elsewhere`].
+/// The exports of a [`Server`](super::Server) on another thread; see
+/// [`Server::elsewhere`](super::Server::elsewhere).
 #[derive(Debug)]
 pub struct Elsewhere {
     /// Those that clients may choose now.
@@ -36,7 +36,7 @@ pub struct Elsewhere {
 }
 
 /// What one thread asks of another, with the way back for the answer.
-enum Order {
+pub(super) enum Order {
     /// Return the shape of an export, if it is still there.
     Shape(String, Sender<Option<Shape>>),
     /// Serve a client to its end.
@@ -48,7 +48,7 @@ enum Order {
 }
 
 /// The end of the queue of orders at the thread that carries them out.
-struct Orders(Receiver<Order>);
+pub(super) struct Orders(pub(super) Receiver<Order>);
 
 impl Drop for Orders {
     /// Drops what was not taken, so that those who wait for an answer notice.
@@ -59,15 +59,22 @@ impl Drop for Orders {
 }
 
 /// A client that has chosen an export.
-struct Entering {
-    client: Parked,
-    caller: Arc<Caller>,
-    tls: Option<Tls>,
+pub(super) struct Entering {
+    pub(super) client: Parked,
+    pub(super) caller: Arc<Caller>,
+    pub(super) tls: Option<Tls>,
     /// Takes what becomes of the client.
-    ended: Sender<Option<Parked>>,
+    pub(super) ended: Sender<Option<Parked>>,
 }
 
 impl Elsewhere {
+    /// Returns the exports for another thread, and the orders that this one asks for.
+    pub(super) fn new(exports: &[Rc<Export>]) -> (Self, Orders) {
+        let (orders, taken) = bounded(ORDERS_MAX);
+        let announced = exports.iter().map(|export| Arc::new(Announcement::of(export))).collect();
+        (Self { exports: RefCell::new(announced), orders }, Orders(taken))
+    }
+
     /// Returns the shape of an export; `None` if its thread has ended, or no longer has it.
     pub(super) async fn shape(&self, export: &str) -> Option<Shape> {
         self.ask(|answer| Order::Shape(export.to_owned(), answer)).await?
@@ -97,12 +104,13 @@ impl Elsewhere {
         })
     }
 
-    /// As [`Server::hand_over`]. A thread that has ended has nothing to hand over.
+    /// As [`Server::hand_over`](super::Server::hand_over). A thread that has ended has nothing to
+    /// hand over.
     pub(super) async fn hand_over(&self) -> Result<()> {
         self.ask(Order::HandOver).await.unwrap_or(Ok(()))
     }
 
-    /// As [`Server::shutdown`].
+    /// As [`Server::shutdown`](super::Server::shutdown).
     pub(super) async fn shut_down(&self) -> Result<()> {
         self.ask(Order::ShutDown).await.unwrap_or_else(|| {
             let exports = self.exports.borrow();
@@ -121,45 +129,4 @@ impl Elsewhere {
         self.orders.send(order(sender)).await.ok()?;
         answer.recv().await.ok()
     }
-}
-
-/// Returns the exports of `server` for another thread. A task carries out what that asks.
-pub(super) fn of(server: &Rc<Server>) -> Elsewhere {
-    let (orders, taken) = bounded(ORDERS_MAX);
-    let exports = server.exports();
-    let announced = exports.iter().map(|export| Arc::new(Announcement::of(export))).collect();
-    server.runtime().spawn(obey(server.clone(), Orders(taken)));
-    Elsewhere { exports: RefCell::new(announced), orders }
-}
-
-async fn obey(server: Rc<Server>, orders: Orders) {
-    // An answer that is no longer waited for is dropped.
-    while let Ok(order) = orders.0.recv().await {
-        match order {
-            Order::Shape(name, answer) => {
-                let _ = answer.try_send(server.export(&name).map(|export| export.shape()));
-            }
-            Order::Enter(entering) => {
-                let Entering { client, caller, tls, ended } = *entering;
-                let end = move |parked| drop(ended.try_send(parked));
-                // Unless it was withdrawn while the client came in.
-                if let Some(export) = server.export(&client.export) {
-                    server.enter(export, client, caller, tls, end);
-                }
-            }
-            Order::HandOver(answer) => end_clients(&server, answer, true),
-            Order::ShutDown(answer) => end_clients(&server, answer, false),
-        }
-    }
-}
-
-fn end_clients(server: &Rc<Server>, answer: Sender<Result<()>>, hands_over: bool) {
-    let server = server.clone();
-    server.runtime().clone().spawn(async move {
-        let ended = match hands_over {
-            true => server.hand_over().await.map(drop),
-            false => server.shutdown().await,
-        };
-        let _ = answer.try_send(ended);
-    });
 }

@@ -11,12 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
+use async_channel::Sender;
 use futures_util::future::{join, join_all};
 
 use super::budget::Budget;
 use super::caller::{Caller, Peer};
 use super::connection;
-use super::elsewhere::{self, Elsewhere};
+use super::elsewhere::{Elsewhere, Entering, Order, Orders};
 use super::export::Export;
 use super::handover::{Handover, Parked};
 use super::identity::Identity;
@@ -544,10 +545,45 @@ impl Server {
     /// Returns the exports for a server on another thread: see [`Self::in_front_of`]. That one then
     /// ends this one.
     pub fn elsewhere(self: &Rc<Self>) -> Elsewhere {
-        elsewhere::of(self)
+        let (elsewhere, orders) = Elsewhere::new(&self.exports());
+        self.runtime().spawn(obey(self.clone(), orders));
+        elsewhere
     }
 
     pub(super) fn runtime(&self) -> &Runtime {
         &self.shared.runtime
     }
+}
+
+/// Does what the thread of the server in front of this one asks for.
+async fn obey(server: Rc<Server>, orders: Orders) {
+    // An answer that is no longer waited for is dropped.
+    while let Ok(order) = orders.0.recv().await {
+        match order {
+            Order::Shape(name, answer) => {
+                let _ = answer.try_send(server.export(&name).map(|export| export.shape()));
+            }
+            Order::Enter(entering) => {
+                let Entering { client, caller, tls, ended } = *entering;
+                let end = move |parked| drop(ended.try_send(parked));
+                // Unless it was withdrawn while the client came in.
+                if let Some(export) = server.export(&client.export) {
+                    server.enter(export, client, caller, tls, end);
+                }
+            }
+            Order::HandOver(answer) => end_clients(&server, answer, true),
+            Order::ShutDown(answer) => end_clients(&server, answer, false),
+        }
+    }
+}
+
+fn end_clients(server: &Rc<Server>, answer: Sender<Result<()>>, hands_over: bool) {
+    let server = server.clone();
+    server.runtime().clone().spawn(async move {
+        let ended = match hands_over {
+            true => server.hand_over().await.map(drop),
+            false => server.shutdown().await,
+        };
+        let _ = answer.try_send(ended);
+    });
 }

@@ -22,6 +22,9 @@ use crate::format::{DirectoryEntry, RECORD_HEADER_BYTES, Stream};
 /// Bytes of the records for a leaf, if each block needs one.
 const RECORDS_BYTES: usize = LEAF_BLOCKS as usize * RECORD_HEADER_BYTES;
 
+/// Attempts to read a leaf that is damaged before it is given up: the fault may be in the reading.
+pub(crate) const LOSE_ATTEMPTS: u32 = 5;
+
 /// What was lost of the map.
 #[derive(Debug, Default)]
 pub(super) struct LostLeaves {

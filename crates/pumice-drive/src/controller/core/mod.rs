@@ -85,6 +85,7 @@ use crate::format::{
 };
 
 pub(crate) use append::{Attempt, BlockWrite, Edge, MetaPosition, Move, table_of};
+pub(crate) use lost::LOSE_ATTEMPTS;
 use lost::LostLeaves;
 use low_room::LowRoom;
 

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 
 use futures_util::stream::{StreamExt, iter};
 
-use super::super::core::{GIVE_UP_NS, LeafPlace};
+use super::super::core::{GIVE_UP_NS, LOSE_ATTEMPTS, LeafPlace};
 use super::super::log::metadata::{Wanted, decode_meta, read_meta};
 use super::super::map::{KeptLeaves, LEAF_BLOCKS, Leaf, Reap};
 use super::super::place::FrameAddress;
@@ -30,9 +30,7 @@ use crate::base::{Error, ErrorKind, Lba, Result};
 use crate::format::{MetaKind, leaf_bytes_max};
 use crate::media::SUPERBLOCK_SLOTS;
 
-/// Attempts to read a leaf that is damaged before it is given up, and the pause between them: the
-/// fault may be in the reading.
-pub(in super::super) const LOSE_ATTEMPTS: u32 = 5;
+/// Pause between attempts to read a leaf that is damaged.
 const LOSE_PAUSE_NS: u64 = 20_000_000;
 
 /// Leaves that are read side by side ahead of their use.

@@ -19,6 +19,7 @@
 //! * `streams`: which reads are sequential.
 //! * `superblocks`: the two slots. `restoring`: damaged records from parity.
 
+mod audited;
 pub(crate) mod frame_cache;
 pub(super) mod leaf_sweep;
 pub(super) mod leaves;
@@ -35,6 +36,7 @@ use std::cell::{Cell, OnceCell, Ref, RefCell};
 use std::pin::pin;
 use std::rc::Rc;
 
+pub(super) use audited::{Audited, Found, Named};
 use frame_cache::FrameCache;
 use futures_util::future::{Either, select};
 use leaves::Loads;
@@ -45,12 +47,11 @@ use restoring::Restoring;
 use serde::{Deserialize, Serialize};
 use streams::Streams;
 use view::Lease;
+pub(super) use view::check_kind;
 
 use super::core::{Core, Wakes};
-use super::inspect::Audited;
 use super::log::buffers::Buffers;
 use super::log::walk::Cut;
-use super::operations::FULL_RETRY_NS;
 use super::options::OpenOptions;
 use crate::base::clock::AnyClock;
 use crate::base::wait::WaitQueue;
@@ -58,6 +59,9 @@ use crate::base::{Error, ErrorKind, Result, SegmentId};
 use crate::codec::{Codec, Compressor, Decompressor, FrameForm, Workers};
 use crate::format::Superblock;
 use crate::media::{AnyMedium, Geometry};
+
+/// How often a write is repeated for which the medium has no space.
+pub(super) const FULL_RETRY_NS: u64 = 1_000_000_000;
 
 /// An open drive: a disk of [`Drive::size_bytes`] bytes for a host, on a medium of segments.
 ///

@@ -12,16 +12,30 @@
 use std::rc::Rc;
 
 use super::super::core::Forwards;
-use super::super::maintenance::{check_kind, not_found};
 use super::super::options::OpenOptions;
-use super::super::recovery::{self, Limits};
+use super::super::recovery::{self, Limits, not_found};
 use super::Drive;
 use super::open::settings;
 use super::superblocks::StoredSuperblock;
 use crate::base::clock::AnyClock;
-use crate::base::{Result, SeqNo};
+use crate::base::{Error, ErrorKind, Result, SeqNo};
 use crate::format::{Snapshot, Superblock};
 use crate::media::AnyMedium;
+
+/// Checks that a snapshot has data, or that a bookmark will do.
+///
+/// # Errors
+/// `InvalidInput`.
+pub(in super::super) fn check_kind(entry: &Snapshot, options: &OpenOptions) -> Result<()> {
+    if options.bookmark || !entry.is_bookmark {
+        return Ok(());
+    }
+    let what = format!(
+        "{} is a bookmark, which has no data: use it with `pumice diff` or `pumice send --since`",
+        entry.name
+    );
+    Err(Error::new(ErrorKind::InvalidInput, what))
+}
 
 /// What keeps a snapshot from being deleted while it is read.
 pub(super) struct Lease {

@@ -46,6 +46,7 @@ impl Drive {
     /// # Errors
     /// `Corrupt`, naming the account that is wrong: a bug of the drive. `Medium`, or `Corrupt` too,
     /// if a leaf cannot be read. `Busy` if garbage collection does not come to rest.
+    #[doc(hidden)]
     pub async fn audit(&self) -> Result<Audit> {
         for _ in 0..ATTEMPTS_MAX {
             let turn = self.turn().await;
@@ -113,6 +114,7 @@ impl Drive {
     }
 
     /// Returns what the drive has accepted so far.
+    #[doc(hidden)]
     pub fn taken(&self) -> Taken {
         let totals = self.core().counters().totals();
         Taken { host_bytes: totals.host_bytes, frame_bytes: totals.frame_bytes }
@@ -121,6 +123,7 @@ impl Drive {
     /// Returns the number of snapshots begun since the opening. It moves in the very poll of
     /// [`Drive::create_snapshot`] in which the snapshot takes its place in the order of changes;
     /// the last such poll counts, since an attempt may fail for lack of space and be repeated.
+    #[doc(hidden)]
     pub fn snapshots_begun(&self) -> u64 {
         self.core().snapshots().begun()
     }

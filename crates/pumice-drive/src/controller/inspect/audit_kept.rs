@@ -14,16 +14,16 @@
 //! so that it does not end the emptying of a segment, which it is to judge. Nothing is written, and
 //! no turn is taken.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 use super::super::core::{Core, Kept};
-use super::super::drive::Drive;
+use super::super::drive::{Audited, Drive, Found, Named};
 use super::super::map::Mapping;
 use super::super::options::OpenOptions;
-use super::super::place::{FrameAddress, FramePlace, SegmentUse};
+use super::super::place::{FrameAddress, SegmentUse};
 use super::audit::compare_retained;
 use crate::base::units::{BLOCK_BYTES, len_usize};
-use crate::base::{Error, ErrorKind, Lba, Result, SeqNo};
+use crate::base::{Error, ErrorKind, Result};
 use crate::crypt::Cipher;
 use crate::format::{MetadataAddress, Record, RecordAddress, Snapshot, check_payload};
 
@@ -43,33 +43,6 @@ pub struct KeptAudit {
     pub stuck: u32,
 }
 
-/// What earlier audits found. The map of a snapshot does not change, nor does a frame in the
-/// present use of a segment.
-#[derive(Default)]
-pub(crate) struct Audited {
-    named: BTreeMap<SeqNo, Vec<Named>>,
-    /// Whether those of `named` that name a place are neighbors: fewer snapshots stay that.
-    are_neighbors: bool,
-    readable: HashSet<Found>,
-}
-
-/// A run of blocks that the map of a snapshot names in a frame.
-#[derive(Clone, Copy)]
-struct Named {
-    lba: Lba,
-    blocks: u64,
-    place: FramePlace,
-    generation: u64,
-}
-
-/// Where a run is now.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Found {
-    of: SegmentUse,
-    offset: u32,
-    lba: Lba,
-}
-
 /// Runs of a snapshot that are to be read, and where they are now.
 type Unread = (Snapshot, Vec<(Named, Found)>);
 
@@ -81,6 +54,7 @@ impl Drive {
     /// # Errors
     /// `Corrupt` without a location, naming the snapshot, the block and its place in the text: a
     /// bug of the drive, or damage. `Poisoned`. `Busy` if the drive changes too fast.
+    #[doc(hidden)]
     pub async fn audit_snapshots(&self) -> Result<KeptAudit> {
         let mut found = String::new();
         for _ in 0..ROUNDS_MAX {
@@ -96,6 +70,7 @@ impl Drive {
     }
 
     /// Returns where the newest checkpoint has the forwarding tables, for tests that damage them.
+    #[doc(hidden)]
     pub fn forward_pieces(&self) -> Vec<MetadataAddress> {
         self.core().forwards().metadata().collect()
     }

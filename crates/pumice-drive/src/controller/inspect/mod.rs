@@ -24,7 +24,6 @@ mod scrub;
 mod warn;
 
 pub use audit::{Audit, Taken};
-pub(super) use audit_kept::Audited;
 pub use audit_kept::KeptAudit;
 pub use check::{CheckReport, Checked, Depth, check, check_snapshot};
 pub use extract::{Extract, Extracted};

@@ -43,4 +43,3 @@ pub use rekey::Rekeyed;
 pub use resize::{Resize, Resized};
 pub use settings::{SettingsChange, SettingsChanged, StoredSettings};
 pub use snapshot::{HeldChanges, SnapshotInfo};
-pub(crate) use snapshot::{check_kind, not_found};

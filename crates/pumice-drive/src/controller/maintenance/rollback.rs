@@ -8,12 +8,12 @@ use std::rc::Rc;
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
 
 use super::super::core::{Condition, Forwards, KeptDisk, LeafPlace, Wish};
-use super::super::drive::Drive;
+use super::super::drive::{Drive, check_kind};
 use super::super::map::{Mapping, Reap, Released};
 use super::super::options::OpenOptions;
 use super::super::place::FramePlace;
 use super::super::recovery::{self, Limits, Reader};
-use super::snapshot::{SnapshotInfo, check_kind};
+use super::snapshot::SnapshotInfo;
 use crate::base::{Error, ErrorKind, Lba, Result, ensure};
 use crate::format::{DirectoryEntry, Snapshot, Superblock};
 

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::super::core::{Core, Edit, NewSnapshot, Wish};
 use super::super::drive::Drive;
-use super::super::options::OpenOptions;
+use super::super::recovery::not_found;
 use crate::base::{Error, ErrorKind, Result, SeqNo};
 use crate::format::{RegisteredClone, Snapshot, check_snapshot_name};
 
@@ -239,36 +239,6 @@ impl Drive {
         let at = names().position(|found| found == name);
         at.and_then(|at| info_at(&core, at)).ok_or_else(|| not_found(name, names()))
     }
-}
-
-/// Checks that a snapshot has data, or that a bookmark will do.
-///
-/// # Errors
-/// `InvalidInput`.
-pub(crate) fn check_kind(entry: &Snapshot, options: &OpenOptions) -> Result<()> {
-    if options.bookmark || !entry.is_bookmark {
-        return Ok(());
-    }
-    let what = format!(
-        "{} is a bookmark, which has no data: use it with `pumice diff` or `pumice send --since`",
-        entry.name
-    );
-    Err(Error::new(ErrorKind::InvalidInput, what))
-}
-
-/// Returns the error for a name that no snapshot has, with those that there are.
-pub(crate) fn not_found<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Error {
-    let names: Vec<&str> = names.collect();
-    let what = match names.as_slice() {
-        [] => format!("there is no snapshot named {name}: the drive has none"),
-        [.., newest] => {
-            format!(
-                "there is no snapshot named {name}: the drive has {}, the newest is {newest}",
-                names.len()
-            )
-        }
-    };
-    Error::new(ErrorKind::NotFound, what)
 }
 
 /// Returns the facts about the snapshot at an index.

@@ -30,4 +30,3 @@ pub use diff::{Changed, Compared};
 pub(crate) use diff::{Difference, Differences};
 pub use extents::{Content, Extent};
 pub(crate) use read::{READS_AT_ONCE, group_len};
-pub(crate) use write_back::FULL_RETRY_NS;

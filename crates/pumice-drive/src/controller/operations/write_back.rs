@@ -5,8 +5,8 @@
 //! [`Drive::run_upkeep`]. Syncs belong to `flush`.
 
 use super::super::core::Core;
-use super::super::drive::Drive;
 use super::super::drive::open::room;
+use super::super::drive::{Drive, FULL_RETRY_NS};
 use crate::base::ErrorKind;
 use crate::format::BATCH_ALIGNMENT;
 
@@ -16,9 +16,6 @@ const UPKEEP_NS: u64 = 1_000_000_000;
 
 /// How long trimmed leaves are taken down at a time: the rest of the upkeep waits for it.
 const REAP_NS: u64 = 500_000_000;
-
-/// How often a write is repeated for which the medium has no space.
-pub(crate) const FULL_RETRY_NS: u64 = 1_000_000_000;
 
 impl Drive {
     /// Appends sealed batches to the medium until the drive closes.

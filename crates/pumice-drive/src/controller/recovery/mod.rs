@@ -49,7 +49,7 @@ pub(crate) use kept_map::KeptMap;
 use reader::Checkpoint;
 pub(crate) use reader::Reader;
 use replay::Replay;
-pub(crate) use snapshots::superblock_of;
+pub(crate) use snapshots::{not_found, superblock_of};
 
 /// Metadata records read at once.
 const READS_AT_ONCE: usize = 32;

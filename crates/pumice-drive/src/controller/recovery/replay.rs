@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
 
-use super::super::core::{Core, LeafPlace, table_of};
-use super::super::drive::leaves::LOSE_ATTEMPTS;
+use super::super::core::{Core, LOSE_ATTEMPTS, LeafPlace, table_of};
 use super::super::log::records::{Found, records};
 use super::super::log::walk::Batch;
 use super::super::map::{L2p, Reap};

@@ -7,7 +7,6 @@
 use futures_util::stream::{StreamExt, iter};
 
 use super::super::core::{Forwards, Kept, RETAINED_BYTES_MAX, SegmentSet};
-use super::super::maintenance::not_found;
 use super::super::space::Space;
 use super::READS_AT_ONCE;
 use super::reader::Reader;
@@ -185,4 +184,19 @@ pub(crate) fn superblock_of(present: &Superblock, snapshot: &Snapshot) -> Superb
         clean: true,
         ..present.clone()
     }
+}
+
+/// Returns the error for a name that no snapshot has, with those that there are.
+pub(crate) fn not_found<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Error {
+    let names: Vec<&str> = names.collect();
+    let what = match names.as_slice() {
+        [] => format!("there is no snapshot named {name}: the drive has none"),
+        [.., newest] => {
+            format!(
+                "there is no snapshot named {name}: the drive has {}, the newest is {newest}",
+                names.len()
+            )
+        }
+    };
+    Error::new(ErrorKind::NotFound, what)
 }

@@ -1,0 +1,122 @@
+//! Rooms whose modules form no circle: a reader can take one after the other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+/// Directories whose modules import in one direction only.
+const ROOMS: [&str; 2] = ["crates/pumice-drive/src/controller", "crates/pumice-nbd/src"];
+
+/// One module of a room imports from another: where, once for each pair.
+type Arrows = BTreeMap<(String, String), String>;
+
+/// Returns the path of the module that a file of a room is: `drive/open.rs` is `drive::open`.
+fn module(file: &str) -> Vec<&str> {
+    let mut path: Vec<&str> = file.trim_end_matches(".rs").split('/').collect();
+    if matches!(path.last(), Some(&"mod" | &"lib")) {
+        path.pop();
+    }
+    path
+}
+
+/// Adds the imports of a file, given by its path below the room's directory, from other modules of
+/// the room.
+fn add(arrows: &mut Arrows, file: &str, text: &str, modules: &BTreeSet<String>) {
+    let path = module(file);
+    let Some(own) = path.first() else { return };
+    if path.contains(&"tests") {
+        return;
+    }
+    let code = crate::code::only(text);
+    for (at, _) in code.match_indices("super::") {
+        if code[..at].ends_with("super::") || code[..at].ends_with("in ") {
+            continue;
+        }
+        let (mut rest, mut ups) = (&code[at..], 0);
+        while let Some(after) = rest.strip_prefix("super::") {
+            (rest, ups) = (after, ups + 1);
+        }
+        if ups != path.len() {
+            continue;
+        }
+        for name in first_names(rest) {
+            if name != *own && modules.contains(name) {
+                let line = code[..at].lines().count();
+                let place = format!("{file}:{line}");
+                arrows.entry((own.to_string(), name.to_owned())).or_insert(place);
+            }
+        }
+    }
+}
+
+/// Returns the first names of a path, of which a group has several.
+fn first_names(path: &str) -> Vec<&str> {
+    let is_of_name = |c: char| c.is_alphanumeric() || c == '_';
+    let first = |text: &str| text.find(|c| !is_of_name(c)).unwrap_or(text.len());
+    let Some(group) = path.strip_prefix('{') else { return vec![&path[..first(path)]] };
+    let (mut names, mut depth) = (Vec::new(), 0);
+    for (at, c) in group.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            _ => {}
+        }
+        let begins = is_of_name(c) && !group[..at].ends_with(|c| is_of_name(c) || c == ':');
+        if depth == 0 && begins {
+            names.push(&group[at..at + first(&group[at..])]);
+        }
+    }
+    names
+}
+
+/// Leaves the arrows that are part of a circle, or lead from one to another.
+fn circles(mut arrows: Arrows) -> Arrows {
+    loop {
+        let from: BTreeSet<String> = arrows.keys().map(|(from, _)| from.clone()).collect();
+        let to: BTreeSet<String> = arrows.keys().map(|(_, to)| to.clone()).collect();
+        let count = arrows.len();
+        arrows.retain(|(tail, head), _| to.contains(tail) && from.contains(head));
+        if arrows.len() == count {
+            return arrows;
+        }
+    }
+}
+
+#[test]
+fn imports_form_no_circle() {
+    for room in ROOMS {
+        let root = Path::new(crate::ROOT).join(room);
+        let mut files = Vec::new();
+        crate::collect(&root, &root, &mut files);
+        let modules = files.iter().filter_map(|file| Some((*module(file).first()?).to_owned()));
+        let modules: BTreeSet<String> = modules.collect();
+        let mut arrows = Arrows::new();
+        for file in &files {
+            let text = fs::read_to_string(root.join(file)).expect("text files are UTF-8");
+            add(&mut arrows, file, &text, &modules);
+        }
+        assert!(!arrows.is_empty(), "no imports in {room}");
+        let circles = circles(arrows);
+        assert!(circles.is_empty(), "modules of {room} import each other: {circles:#?}");
+    }
+}
+
+#[test]
+fn a_circle_is_found() {
+    let modules = ["a", "b", "c", "d"].map(str::to_owned).into();
+    let mut arrows = Arrows::new();
+    for (file, text) in [
+        ("a/mod.rs", "use super::b::B;"),
+        ("a/inner.rs", "use super::inner;\nuse super::super::{Root, c::{C, d}};"),
+        ("d.rs", "use super::a::A;"),
+        ("b/tests.rs", "use super::super::a::A;"),
+    ] {
+        add(&mut arrows, file, text, &modules);
+    }
+    assert!(circles(arrows.clone()).is_empty(), "{arrows:?}");
+    add(&mut arrows, "c.rs", "fn f() { super::a::g() }", &modules);
+    let found: Vec<_> = circles(arrows).into_keys().collect();
+    let pair = |from: &str, to: &str| (from.to_owned(), to.to_owned());
+    assert_eq!(found, [pair("a", "c"), pair("c", "a")]);
+}
