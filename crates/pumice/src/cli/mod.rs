@@ -239,7 +239,13 @@ fn refuse(program: &clap::Command, error: &clap::Error, arguments: &Arguments) -
     let line = line.strip_prefix("error: ").unwrap_or(&line);
     let position = arguments.position_of(error).map(|position| position + ": ").unwrap_or_default();
     let meant = suggestion(error).map(|name| format!(": did you mean '{name}'?"));
-    let meant = meant.unwrap_or_default();
+    let is_whole = cfg!(all(feature = "attach", feature = "bench", feature = "top"));
+    let meant = match meant {
+        None if error.kind() == ErrorKind::InvalidSubcommand && !is_whole => {
+            "; this build leaves commands out: `make build` has them all".to_owned()
+        }
+        meant => meant.unwrap_or_default(),
+    };
     // None of the program's own flags takes the name of a subcommand.
     let given = arguments.args.iter().skip(1).filter_map(|arg| arg.to_str());
     let (mut found, mut command) = (program, String::new());
