@@ -132,7 +132,8 @@ fn theory(a: f64) -> f64 {
 
 /// Returns the bytes of log for a disk of incompressible blocks in frames of one block, each with
 /// its header and its source; plus the map twice; plus `percent` of these; plus the segments that
-/// never hold data. (`pumice create` adds an atomic write for each segment, for what is no record.)
+/// never hold data. (`pumice create` adds an atomic write for each segment, for bytes outside
+/// records.)
 fn capacity(size_bytes: u64, percent: u32) -> u64 {
     let blocks = size_bytes / BLOCK as u64;
     let stored = (size_bytes + blocks * 44) * u64::from(100 + percent) / 100;

@@ -134,7 +134,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// Returns the random reads of 4 KiB per second of a drive on which each block was written alone,
-/// from its read cache, which holds all that is read, or from the medium.
+/// from its read cache, which holds all the data read, or from the medium.
 fn read_rate(pool: &[u8], reads: usize, from_cache: bool) -> f64 {
     let runtime = Runtime::new(Backend::Auto).expect("a runtime");
     let medium = MemMedium::new(CAPACITY + (64 << 20));

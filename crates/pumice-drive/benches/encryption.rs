@@ -1,4 +1,4 @@
-//! What encryption costs in the process itself: random writes and reads of 4 KiB, of data that
+//! The cost of encryption in the process itself: random writes and reads of 4 KiB, of data that
 //! compresses to a half, on a plain and an encrypted drive in memory, in turns.
 //!
 //! ```text
@@ -6,8 +6,7 @@
 //! ```
 //!
 //! Prints the median time of each, and the median of the rounds' ratios: the speed of the encrypted
-//! drive over that of the plain one. The medium is free, so this is the most that encryption can
-//! cost.
+//! drive over the plain one's. The medium is free, so this is the maximum cost of encryption.
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 #![allow(missing_docs)]
 
@@ -82,7 +81,7 @@ fn main() {
         for round in 0..=rounds {
             for (drive, times) in drives.iter().zip(&mut times) {
                 let ns = measure(&runtime, drive, &blocks, writes);
-                // The first one warms up.
+                // The first round warms up.
                 if round > 0 {
                     times.push(ns);
                 }

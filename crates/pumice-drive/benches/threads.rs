@@ -2,9 +2,9 @@
 //!
 //! The controller on a memory medium, no NBD, many tasks that write, as a server has, of noise and
 //! zeroes in equal parts (the fastest data there is that compresses by half) and of the files in
-//! /usr. The two sides take turns on fresh drives, and the result is the ratio of each pair. What
-//! the codec alone gains from as many threads, each with its own blocks, says what the processors
-//! allow.
+//! /usr. The two sides take turns on fresh drives, and the result is the ratio of each pair. The
+//! gain of the codec alone from the same number of threads, each with its own blocks, shows the
+//! limit that the processors set.
 //!
 //! ```text
 //! cargo bench --bench threads            # as many threads as there are processors, at most 8
@@ -53,7 +53,7 @@ struct Case {
     depth: usize,
 }
 
-/// Returns MiB per second of writes with `others` threads beside the drive's.
+/// Returns MiB per second of writes with `others` threads in addition to the drive's.
 fn rate(case: &Case, pool: &Rc<Vec<u8>>, medium: &MemMedium, others: usize, run: u128) -> f64 {
     let runtime = Runtime::new(Backend::Auto).expect("a runtime");
     let uuid = uuid::Uuid::from_u128(run);

@@ -1,8 +1,8 @@
-//! A medium of one's own: memory whose syncs take 5 ms and are counted.
+//! A custom medium: memory whose syncs take 5 ms and are counted.
 //!
 //! A wrapper implements [`Layer`] and overrides the operations that it changes. Storage that wraps
 //! nothing implements `Medium`, whose documentation is the contract. The drive runs in virtual
-//! time, so the program ends at once whatever the delays.
+//! time, so the program ends immediately whatever the delays.
 //!
 //! ```sh
 //! cargo run --package pumice-drive --example custom_medium

@@ -20,11 +20,11 @@ pub trait Clock {
 /// A background task.
 pub type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-/// A clock on which tasks can be started: what an open drive runs on.
+/// A clock on which tasks can be started; an open drive runs on one.
 ///
 /// Implemented by [`crate::runtime::Runtime`].
 pub trait Spawn: Clock {
-    /// Starts a task. It runs beside its caller, on the same thread, until it ends.
+    /// Starts a task. It runs concurrently with its caller, on the same thread, until it ends.
     fn spawn(&self, task: Task);
 }
 
@@ -59,7 +59,7 @@ impl<C: Spawn + 'static> AnyClock for C {
 }
 
 /// Number of attempts of [`while_busy`], and the pause between them: a second in all, far above the
-/// time that a busy machine takes to end what a process left.
+/// time that a busy machine takes to clean up after a process.
 const BUSY_ATTEMPTS: u32 = 50;
 const BUSY_PAUSE_NS: u64 = 20_000_000;
 
@@ -84,7 +84,7 @@ pub async fn while_busy<T>(
 
 #[cfg(test)]
 mod tests {
-    //! Goal: what is in use for a moment is waited for, and what stays in use is refused.
+    //! Goal: a resource in use for a moment is waited for, and one that stays in use is refused.
     use super::super::{Error, ErrorKind};
     use super::{BUSY_ATTEMPTS, BUSY_PAUSE_NS, Clock, while_busy};
     use crate::runtime::Runtime;

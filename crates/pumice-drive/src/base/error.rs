@@ -1,9 +1,9 @@
-//! The public error type: a stable kind that a caller can act on, a description of what failed and
-//! where, and the cause.
+//! The public error type: a stable kind that a caller can act on, a description of the failure and
+//! its place, and the cause.
 //!
 //! `Display` prints what happened to which object and never repeats its source; the top of a
 //! program prints the [chain](Error::chain). There is no blanket conversion from `io::Error`: each
-//! call site states what it was doing, usually through [`ErrorContext`].
+//! call site states its operation, usually through [`ErrorContext`].
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
@@ -18,7 +18,8 @@ use super::units::{Lba, SegmentId};
 /// Result with the public [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What a caller can do about an error. Stable: a kind is never reused for another meaning.
+/// The kind of an error, which tells a caller how it can react. Stable: a kind is never reused for
+/// another meaning.
 ///
 /// Each kind has one Linux errno, from which every front end derives the value it reports:
 ///
@@ -129,15 +130,15 @@ struct Inner {
 }
 
 impl Error {
-    /// Creates an error of `kind`. `what` states what happened to which object, without a full
-    /// stop.
+    /// Creates an error of `kind`. The description states what happened to which object, without a
+    /// full stop.
     pub fn new(kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
         let what = what.into();
         Self(Box::new(Inner { kind, what, segment: None, offset: None, lba: None, source: None }))
     }
 
-    /// Creates an error from the operating system's, which was met while doing `what`. The kind
-    /// follows the errno; it is `Io` for an errno without a kind of its own.
+    /// Creates an error from the operating system's, with a description of the operation that
+    /// failed. The kind follows the errno; it is `Io` for an errno without a kind of its own.
     pub fn os(what: impl Into<Cow<'static, str>>, source: io::Error) -> Self {
         let kind = match source.kind() {
             io::ErrorKind::NotFound => ErrorKind::NotFound,
@@ -174,7 +175,7 @@ impl Error {
         self
     }
 
-    /// Returns the kind, which says what a caller can do.
+    /// Returns the kind, which determines how a caller can react.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
@@ -239,7 +240,7 @@ impl StdError for Error {
     }
 }
 
-/// Returns an error of `kind` unless `condition` holds. `what` is as in [`Error::new`].
+/// Returns an error of `kind` unless `condition` holds. The description is as in [`Error::new`].
 ///
 /// # Errors
 /// Of `kind`, if the condition does not hold.
@@ -248,10 +249,10 @@ pub fn ensure(condition: bool, kind: ErrorKind, what: impl Into<Cow<'static, str
     if condition { Ok(()) } else { Err(Error::new(kind, what)) }
 }
 
-/// Turns a missing value or a foreign error into an [`Error`] that says what was being done.
+/// Turns a missing value or a foreign error into an [`Error`] that describes the operation.
 pub trait ErrorContext<T>: Sized {
-    /// Returns the value, or an error of `kind` that says `what` happened. A foreign error becomes
-    /// its cause.
+    /// Returns the value, or an error of `kind` with this description. A foreign error becomes its
+    /// cause.
     ///
     /// # Errors
     /// Of `kind`, if there is no value.
@@ -272,9 +273,9 @@ impl<T, E: Into<Box<dyn StdError + Send + Sync>>> ErrorContext<T> for Result<T, 
     }
 }
 
-/// Turns an error of the operating system into an [`Error`] that says what was being done.
+/// Turns an error of the operating system into an [`Error`] that describes the operation.
 pub trait OsContext<T>: Sized {
-    /// Returns the value, or [`Error::os`] with the description that `what` returns.
+    /// Returns the value, or [`Error::os`] with the description that the closure returns.
     ///
     /// # Errors
     /// The operating system's.

@@ -53,7 +53,7 @@ pub fn len_u32(len: usize) -> u32 {
 /// Returns the length of something in memory.
 ///
 /// # Panics
-/// If nothing in memory can be as long.
+/// If nothing in memory can have this length.
 #[inline]
 pub fn len_usize(len: u64) -> usize {
     usize::try_from(len).expect("lengths in memory fit the address space")
@@ -86,7 +86,7 @@ const SUFFIXES: [(&str, u32); 6] = [("k", 1), ("m", 2), ("g", 3), ("t", 4), ("p"
 /// matter. A fraction is rounded down to whole bytes.
 ///
 /// # Errors
-/// A message that says what is wrong and which suffixes exist.
+/// A message that states the problem and the existing suffixes.
 pub fn parse_size(text: &str) -> std::result::Result<u64, String> {
     let text = text.trim();
     let number_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());

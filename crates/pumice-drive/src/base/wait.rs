@@ -2,9 +2,9 @@
 //! synchronisation. Not for use across threads.
 //!
 //! In a [`WaitQueue`] a waiter states its condition; the code that changes the state wakes all
-//! waiters, and each of them checks its condition again. Which of them gets what only one can have
-//! is decided by the order in which their tasks run: those who came late may always come first.
-//! What must be had in order of arrival is waited for in a [`Line`].
+//! waiters, and each of them checks its condition again. If only one of them can have something,
+//! the order in which their tasks run decides which: late arrivals may always come first. Waiters
+//! for something that must be had in order of arrival use a [`Line`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ pub struct WaitQueue {
 }
 
 impl WaitQueue {
-    /// Waits until `condition` returns a value. It is evaluated at once and then after every
+    /// Waits until `condition` returns a value. It is evaluated immediately and then after every
     /// [`WaitQueue::wake_all`].
     pub async fn wait_for<T>(&self, mut condition: impl FnMut() -> Option<T>) -> T {
         poll_fn(|context| match condition() {
@@ -72,7 +72,7 @@ pub struct Place<'a> {
 }
 
 impl Line {
-    /// Waits until all tasks that came before have left. A task that gives up waiting leaves.
+    /// Waits until all earlier tasks have left. A task that gives up waiting leaves.
     pub async fn turn(&self) -> Place<'_> {
         let place = self.enter();
         poll_fn(|context| {

@@ -46,7 +46,7 @@ impl Backoff {
         self.skips_left == 0
     }
 
-    /// Records the result of an attempt that was made beside others.
+    /// Records the result of an attempt that was made concurrently with others.
     pub(super) fn record_late(&mut self, saved: bool) {
         if saved || self.is_trying() {
             self.record(saved);

@@ -1,5 +1,5 @@
-//! Payloads of independent blocks: each block of a frame encoded on its own, so that one of them is
-//! read without the others.
+//! Payloads of independent blocks: each block of a frame is encoded on its own, so that one of them
+//! is read without the others.
 //!
 //! ```text
 //! | entry of block 0 | ... | entry of block n-1 | block 0 | ... | block n-1 |
@@ -7,8 +7,9 @@
 //! ```
 //!
 //! A block that does not compress is stored as it is. The checksums of the blocks cover no entry:
-//! that of the whole payload does. A [`BlockTable`] is therefore taken from a payload that has its
-//! checksum, or from what was stored of such a one elsewhere, and then serves to read parts of it.
+//! the checksum of the whole payload does. A [`BlockTable`] is therefore taken from a payload that
+//! matches its checksum, or from a stored copy of such a table, and then serves to read parts of
+//! the payload.
 //!
 //! Invariant: a table holds only entries that add up to a payload of theirs, which is shorter than
 //! its blocks. [`BlockTable::check`] alone decides that, for all readers.
@@ -27,7 +28,7 @@ pub const INDEPENDENT_BLOCKS_MAX: usize = 8;
 /// Bytes of the entry of a block.
 const ENTRY_BYTES: usize = 6;
 
-/// Bytes of a table that is stored alone: eight entries, of which those of no block are zero.
+/// Bytes of a table that is stored alone: eight entries; the entries of absent blocks are zero.
 pub const BLOCK_TABLE_BYTES: usize = INDEPENDENT_BLOCKS_MAX * ENTRY_BYTES;
 
 /// The bits of an entry's first two bytes that hold the length; the others hold the encoding.
@@ -45,7 +46,7 @@ type Entry = [u8; ENTRY_BYTES];
 pub(super) struct StoredBlock<'a> {
     /// How it is encoded: as it is, LZ4 or zstd.
     pub(super) encoding: Encoding,
-    /// Its stored bytes, which have their checksum.
+    /// Its stored bytes, which match their checksum.
     pub(super) bytes: &'a [u8],
 }
 
@@ -58,7 +59,7 @@ impl BlockTable {
     /// Returns the table of a payload of `count` blocks. Nothing of the payload is trusted.
     ///
     /// # Errors
-    /// `Corrupt` if it is no payload of that number of independent blocks. The checksums of its
+    /// `Corrupt` if it is not a payload of that number of independent blocks. The checksums of its
     /// blocks are not verified here.
     pub fn of(payload: &[u8], count: usize) -> Result<Self> {
         let entries = payload.get(..count * ENTRY_BYTES);
@@ -71,8 +72,8 @@ impl BlockTable {
         Ok(table)
     }
 
-    /// Returns the table of a payload of `count` blocks from what [`BlockTable::stored`] returned.
-    /// The bytes are not trusted.
+    /// Returns the table of a payload of `count` blocks from the bytes that [`BlockTable::stored`]
+    /// returned. The bytes are not trusted.
     ///
     /// # Errors
     /// `Corrupt` if no payload of that number of independent blocks has it.
@@ -122,17 +123,18 @@ impl BlockTable {
         from..from + self.0.get(index).map_or(0, stored_bytes)
     }
 
-    /// Returns whether a payload holds what block `index` of this table has the checksum of.
+    /// Returns whether a payload holds bytes that match the checksum of block `index` of this
+    /// table.
     pub(crate) fn has_block(&self, payload: &[u8], index: usize) -> bool {
         self.stored_block(index, self.bytes_of(payload, index)).is_ok()
     }
 
-    /// Returns what a payload has in the place of block `index`: nothing if it is too short.
+    /// Returns the bytes of a payload in the place of block `index`: none if it is too short.
     pub(super) fn bytes_of<'a>(&self, payload: &'a [u8], index: usize) -> &'a [u8] {
         payload.get(self.range(index)).unwrap_or_default()
     }
 
-    /// Returns block `index`, of which these are the stored bytes.
+    /// Returns block `index`, whose stored bytes these are.
     ///
     /// # Errors
     /// `Corrupt` if they do not have the block's checksum.
@@ -190,7 +192,7 @@ pub(super) fn encode(
 
 /// Copies some blocks of a payload, as they are encoded, to the start of `target` as a payload of
 /// their own. Returns its encoding and length; `None` if one of them is damaged, if the blocks are
-/// not shorter than they are decoded, or if the target is too short.
+/// not shorter than when decoded, or if the target is too short.
 pub(crate) fn cut(
     table: &BlockTable,
     payload: &[u8],
@@ -208,7 +210,7 @@ pub(crate) fn cut(
         ref all if all.iter().all(|(encoding, _)| *encoding == Encoding::Store) => {
             (Encoding::Store, [].as_slice())
         }
-        // Not from the payload, of which the entries may be damaged.
+        // Not from the payload, whose entries may be damaged.
         _ => (Encoding::Blocks, table.0.get(blocks.clone())?.as_flattened()),
     };
     let used = entries.len() + stored_bytes;

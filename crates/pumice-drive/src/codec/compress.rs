@@ -79,7 +79,7 @@ impl Compressor {
         !self.engine.is_none() && self.backoff.is_trying()
     }
 
-    /// Notes what came of frames that were compressed elsewhere.
+    /// Notes the results of frames that were compressed elsewhere.
     pub(crate) fn note(&mut self, encodings: impl Iterator<Item = Encoding>) {
         encodings.for_each(|encoding| self.backoff.record_late(encoding != Encoding::Store));
     }
@@ -110,7 +110,7 @@ fn store(source: &[u8], target: &mut [u8]) -> (Encoding, usize) {
     (Encoding::Store, source.len())
 }
 
-/// Encodes `source` as [`Compressor::compress`] does, whatever came of the frames before.
+/// Encodes `source` as [`Compressor::compress`] does, whatever the results of earlier frames.
 pub(super) fn encode_or_store(
     engine: &mut Engine,
     form: FrameForm,

@@ -15,7 +15,7 @@ use crate::base::{Error, ErrorContext, ErrorKind, Result, ensure};
 pub struct Decompressor {
     /// Made for the first payload: it takes 100 KiB.
     zstd: Option<DCtx<'static>>,
-    /// For what a caller does with a payload before it is decoded.
+    /// Buffer for a caller that processes a payload before decoding it.
     scratch: Vec<u8>,
 }
 
@@ -25,8 +25,7 @@ impl Decompressor {
         Self { zstd: None, scratch: Vec::new() }
     }
 
-    /// Returns a buffer of `len` bytes of any value, to be given back by
-    /// [`Decompressor::keep_scratch`].
+    /// Returns a buffer of `len` bytes of any value; return it with [`Decompressor::keep_scratch`].
     pub(crate) fn take_scratch(&mut self, len: usize) -> Vec<u8> {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.resize(len, 0);
@@ -98,8 +97,8 @@ impl Decompressor {
         self.decompress_stored(table, index, table.bytes_of(payload, index), target)
     }
 
-    /// Decodes block `index` of a payload, of which `source` are the stored bytes, into `target`,
-    /// which has the length of a block.
+    /// Decodes block `index` of a payload from its stored bytes, `source`, into `target`, which has
+    /// the length of a block.
     ///
     /// # Errors
     /// As [`Decompressor::decompress_block`].

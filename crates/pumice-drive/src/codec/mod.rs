@@ -11,9 +11,9 @@
 //! Every context is reused, so the work for one frame allocates nothing (zstd resizes its workspace
 //! when the size of frames changes a lot; see [`Compressor`]).
 //!
-//! This module knows no address, no header and no checksum but that of a block in a payload of
-//! several: the caller keeps the encoding and the length of a payload. Only [`Workers`] have
-//! threads. An embedder needs [`Codec`] and [`FrameForm`] and, for more than one thread,
+//! This module knows no address, no header and no checksum except the checksum of a block in a
+//! payload of several: the caller keeps the encoding and the length of a payload. Only [`Workers`]
+//! have threads. An embedder needs [`Codec`] and [`FrameForm`] and, for more than one thread,
 //! [`Workers`]; the rest serves the other crates of the workspace.
 
 #![warn(
@@ -146,7 +146,8 @@ impl fmt::Display for Codec {
     }
 }
 
-/// What the codec compresses of a frame. It affects writes only, like the codec.
+/// The form of frames: compressed as a whole, or block by block. It affects writes only, like the
+/// codec.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FrameForm {
     /// The whole frame at once: the densest.

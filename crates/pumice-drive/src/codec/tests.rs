@@ -26,7 +26,7 @@ const CODECS: [Codec; 6] = [
 const LENGTHS: [usize; 13] =
     [0, 1, 4, 12, 13, 31, 4095, 4096, 4097, 16_383, 16_384, 65_536, 200_000];
 
-/// Data of five kinds: constant, periodic, random words, half random, random.
+/// Returns data of one of five kinds: constant, periodic, random words, half random, random.
 fn sample(kind: u32, len: usize, seed: u64) -> Vec<u8> {
     const WORDS: &[u8; 128] = b"segment superblockletterserver  reading writing leaves  victims \
         garbage logical physicalchecksumaddress wear    channel program ";
@@ -86,8 +86,8 @@ fn every_codec_restores_every_kind_of_data_and_never_expands() {
     let mut decompressor = Decompressor::new();
     for codec in CODECS {
         for kind in 0..5 {
-            // One compressor for all lengths, so that what a long payload leaves in the
-            // tables meets a short one.
+            // One compressor for all lengths, so that remains of a long payload in the tables meet
+            // a short one.
             let mut compressor = Compressor::new(codec);
             for len in LENGTHS.into_iter().chain([4096]) {
                 let source = sample(kind, len, 1);
@@ -105,7 +105,7 @@ fn every_codec_restores_every_kind_of_data_and_never_expands() {
     }
 }
 
-/// Eight blocks of which some compress.
+/// Returns eight blocks, some of them compressible.
 fn mixed_blocks(seed: u64) -> Vec<u8> {
     (0..8)
         .flat_map(|block| sample([2, 4, 3, 2, 1, 4, 2, 3][block], 4096, seed + block as u64))
@@ -158,7 +158,8 @@ fn blocks_are_cut_from_a_payload_as_they_are() {
         assert_eq!(encoding == Encoding::Blocks, has_entries);
         assert!(decode_guarded(encoding, &target[..len], wanted.len()).unwrap() == wanted);
     }
-    // A damaged block is cut from nothing; damaged entries damage no cut, for the table has them.
+    // A damaged block is never cut out of its frame; damaged entries affect no cut, because the
+    // table has them.
     let mut damaged = encoded.clone();
     damaged[table.range(7).end - 1] ^= 1;
     damaged[9] ^= 1;
@@ -170,8 +171,8 @@ fn blocks_are_cut_from_a_payload_as_they_are() {
     assert_eq!(cut_blocks(&table, &encoded, 0..4, &mut [0; 100]), None);
 }
 
-/// Guards against a part of a frame that takes more than its blocks do alone: the space for it is
-/// not promised.
+/// Guards against a part of a frame that takes more than its blocks do alone: no space is reserved
+/// for that.
 #[test]
 fn blocks_that_would_be_cut_for_nothing_are_not() {
     let noise = sample(4, 4096, 1);
@@ -240,14 +241,15 @@ fn payload_of(blocks: &[(u16, usize, &[u8])]) -> Vec<u8> {
     blocks.iter().flat_map(entry).chain(stored).collect()
 }
 
-/// Returns a block that LZ4 makes `len` bytes of, and those.
+/// Returns a block whose LZ4 encoding has `len` bytes, and that encoding.
 fn block_of_encoded_len(len: usize) -> (Vec<u8>, Vec<u8>) {
     let block = |noise: usize| [sample(4, noise, 9), vec![0; 4096 - noise]].concat();
     let encode = |noise: usize| (block(noise), lz4_flex::block::compress(&block(noise)));
     (1..4096).map(encode).find(|(_, encoded)| encoded.len() == len).unwrap()
 }
 
-/// What no compressor writes, each checksum right. The decoder in Python refuses the same.
+/// Payloads that no compressor writes, with right checksums. The decoder in Python refuses the same
+/// ones.
 #[test]
 fn impossible_payloads_of_blocks_are_refused() {
     let noise = sample(4, 4096, 1);
@@ -260,7 +262,7 @@ fn impossible_payloads_of_blocks_are_refused() {
     };
     let expected = [&text[..], &noise].concat();
     assert!(decode(&[good, raw]) == Some(expected));
-    // As long as its content: it could be taken for that.
+    // As long as its content, for which it could be taken.
     assert_eq!(payload_of(&[raw, (1, 4084, &long)]).len(), 8192);
     for (what, blocks) in [
         ("no shorter than its content", &[raw, (1, 4084, &long[..])][..]),

@@ -1,4 +1,4 @@
-//! Threads that compress for drives, beside the threads that the drives run on.
+//! Threads that compress for drives, in addition to the threads that the drives run on.
 //!
 //! ```text
 //!   writes of a drive -> frames -> tray -> batch -> [queue] -> a thread, or a task of the drive's
@@ -7,17 +7,17 @@
 //! ```
 //!
 //! Passing work to another thread costs as much as compressing some kilobytes, so frames of several
-//! writes travel together: what the tasks that are ready now put on the tray, up to
+//! writes travel together: all frames that the currently ready tasks put on the tray, up to
 //! [`batch_bytes`]. A batch owns a copy of its frames, and its outcome is set once. Nothing else
 //! passes between the threads but a sum of bytes, so neither side can see half a result.
 //!
-//! While the threads have enough to do, the thread of the drives compresses what is written next
-//! itself, into its place. When none of its tasks is ready, the write that has waited longest takes
+//! While the threads have enough to do, the thread of the drives compresses the next writes itself,
+//! into their place. When none of its tasks is ready, the write that has waited longest takes
 //! batches from the queue: with `n` threads, `n` compress. A write that is alone on the tray is
 //! compressed by its own task, so at depth 1 no thread is woken for a write of up to a batch.
 //!
-//! The threads know no drive, no address and no order, and remember nothing of earlier frames:
-//! whether a stream is worth the attempt is for its drive to know. They end when the last handle is
+//! The threads know no drive, no address and no order, and remember nothing of earlier frames: each
+//! drive decides whether a stream is worth the attempt. The threads end when the last handle is
 //! dropped.
 
 mod aside;
@@ -45,8 +45,8 @@ use super::{Codec, Decompressor, Encoding, Engine, FrameForm};
 use crate::base::clock::AnyClock;
 use crate::base::wait::{Line, WaitQueue};
 
-/// Returns the bytes of frames in a batch, about: 30 to 100 us of the codec, a few times what it
-/// costs to wake a thread, and little enough that many writes at once are several batches.
+/// Returns the approximate bytes of frames in a batch: 30 to 100 us of the codec, a few times the
+/// cost of waking a thread, and few enough that many concurrent writes are several batches.
 fn batch_bytes(codec: Codec) -> usize {
     match codec {
         Codec::None | Codec::Lz4 => 64 << 10,
@@ -57,7 +57,8 @@ fn batch_bytes(codec: Codec) -> usize {
 /// Most writes that have frames in a batch.
 const BATCH_WRITES: usize = 16;
 
-/// Batches that may wait. What does not fit is compressed by the task that wanted to pass it on.
+/// Batches that may wait. A batch that does not fit is compressed by the task that wanted to pass
+/// it on.
 const QUEUE_BATCHES: usize = 64;
 
 /// Bytes of frames that may be copied, and compressed, and not yet appended, of all drives. Writes
@@ -66,7 +67,7 @@ const QUEUE_BATCHES: usize = 64;
 /// and for each thread's codecs, is not part of a drive's own.
 const PASSED_BYTES_MAX: usize = 16 << 20;
 
-/// What waits for each thread, in writes or batches, when it has enough to do.
+/// Writes or batches waiting for each thread at which it has enough to do.
 const BUSY_WRITES: usize = 2;
 
 /// Buffers that are kept for the next batches.
@@ -79,13 +80,13 @@ pub struct Workers {
     own: Rc<Own>,
 }
 
-/// What one thread of drives has itself.
+/// The state that one thread of drives has to itself.
 struct Own {
     pool: Arc<Pool>,
     contexts: RefCell<Contexts>,
     /// At most one batch for each coding.
     tray: RefCell<Vec<Batch>>,
-    /// Writes that wait, of which the first looks after the tray and the queue.
+    /// Writes that wait; the first of them looks after the tray and the queue.
     waiting: Line,
     /// Something was put on the tray, or into the queue.
     work: WaitQueue,
@@ -106,7 +107,7 @@ pub struct Pool {
     passed_bytes: AtomicUsize,
 }
 
-/// How frames are encoded.
+/// The way in which frames are encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Coding {
     /// The codec.
@@ -122,7 +123,7 @@ struct Frames {
     raw: Vec<u8>,
     lengths: Vec<usize>,
     payloads: Vec<Payload>,
-    /// The payloads, one after the other, and what is left of earlier ones.
+    /// The payloads, one after the other, and remains of earlier ones.
     bytes: Vec<u8>,
     /// Bytes of the payloads.
     used: usize,
@@ -170,7 +171,7 @@ impl Frames {
     }
 }
 
-/// What became of a batch, and which writes wait for it.
+/// The result of a batch, and the writes that wait for it.
 #[derive(Default)]
 struct Outcome {
     /// Set once; `None` if the thread panicked.
@@ -178,7 +179,7 @@ struct Outcome {
     waiting: [AtomicWaker; BATCH_WRITES],
 }
 
-/// What a thread takes from the queue.
+/// A job that a thread takes from the queue.
 enum Job {
     Compress(Batch),
     Work(Work),
@@ -246,7 +247,7 @@ enum Part {
 }
 
 impl Part {
-    /// Returns the compressed frames, once they are.
+    /// Returns the compressed frames, once all are compressed.
     ///
     /// # Panics
     /// If the thread that compressed them panicked.
@@ -290,7 +291,7 @@ pub(crate) struct CompressedFrames {
 }
 
 impl CompressedFrames {
-    /// Returns of each frame, in order: its length before, its encoding, its payload.
+    /// Returns, for each frame in order, its original length, its encoding and its payload.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, Encoding, &[u8])> {
         self.parts.iter().flat_map(|part| {
             let (payloads, bytes) = part.payloads().expect("the write waited for all its parts");
@@ -390,9 +391,9 @@ impl Workers {
         }
     }
 
-    /// Returns whether to pass a write of `bytes` bytes on: the codec takes much longer than
-    /// copying its frames and continuing it in another task, which is about 1 us for 4 KiB, half of
-    /// what LZ4 takes and a sixth of what zstd does (see `benches/threads.rs`), and there is room.
+    /// Returns whether to pass on a write of `bytes` bytes: there is room, and the codec takes much
+    /// longer than copying the write's frames and continuing it in another task, which is about 1
+    /// us for 4 KiB, half the time that LZ4 takes and a sixth of zstd's (see `benches/threads.rs`).
     pub(crate) fn can_take(&self, codec: Codec, bytes: usize) -> bool {
         let is_worth_it = match codec {
             Codec::None => false,
@@ -405,8 +406,8 @@ impl Workers {
     }
 
     /// Returns whether the threads have enough to do for the time that the caller's thread takes to
-    /// compress a write of `bytes` bytes, and to see to others that end meanwhile. It then does so
-    /// itself, into its place and without a copy.
+    /// compress a write of `bytes` bytes and to look after writes that end meanwhile. The caller's
+    /// thread then compresses the write itself, into its place and without a copy.
     fn are_busy(&self, codec: Codec, bytes: usize) -> bool {
         let waiting_bytes = self.own.pool.queue.len() * batch_bytes(codec);
         let threads = self.own.pool.threads.len();
@@ -414,7 +415,7 @@ impl Workers {
     }
 
     /// Compresses frames on these threads and the caller's, while the other tasks of the caller's
-    /// thread run. `clock` is that of the caller's executor.
+    /// thread run. `clock` is the clock of the caller's executor.
     ///
     /// # Panics
     /// If a codec panics.
@@ -432,8 +433,8 @@ impl Workers {
         frames
     }
 
-    /// Passes the frames of a write on. Of one that is more than a batch, this task compresses its
-    /// share at once, which needs no copy, if there are no other writes to see to.
+    /// Passes the frames of a write on. If the write is longer than a batch and there are no other
+    /// writes to look after, this task compresses its share itself, immediately and without a copy.
     fn begin(&self, coding: Coding, frames: &[&[u8]], is_alone: bool) -> Vec<Part> {
         let groups = groups(frames, batch_bytes(coding.codec));
         let own_share = match groups.len() {
@@ -447,7 +448,7 @@ impl Workers {
             .map(|(number, group)| (!is_own(number)).then(|| self.put(coding, group)))
             .collect();
         if groups.len() > 1 {
-            // Others have nothing to add before this task has done its share.
+            // Other writes have nothing to add before this task has done its share.
             self.take_from_tray(|batch| batch.coding == coding).into_iter().for_each(|batch| {
                 self.pass_on(batch);
             });
@@ -469,7 +470,7 @@ impl Workers {
         Part::Own(frames)
     }
 
-    /// Puts frames on the tray. What lies there and has no room for them is passed on.
+    /// Puts frames on the tray. A batch there that has no room for them is passed on.
     fn put(&self, coding: Coding, frames: &[&[u8]]) -> Part {
         let bytes: usize = frames.iter().map(|frame| frame.len()).sum();
         let is_full = |batch: &Batch| batch.coding == coding && !batch.has_room(bytes);
@@ -504,13 +505,13 @@ impl Workers {
         select(pin!(ended), pin!(self.help_until_ended(clock, parts))).await;
     }
 
-    /// Takes batches from the tray and the queue whenever no other task is ready, after all writes
-    /// that came before have ended, and until this one has.
+    /// Takes batches from the tray and the queue whenever no other task is ready, after all earlier
+    /// writes have ended, and until this write has.
     async fn help_until_ended(&self, clock: &dyn AnyClock, parts: &[Part]) {
         let _turn = self.own.waiting.turn().await;
         while parts.iter().any(|part| part.payloads().is_none()) {
             self.own.work.wait_for(|| self.has_work().then_some(())).await;
-            // The tasks that are ready run first, and those whose I/O has ended.
+            // Tasks that are ready, and tasks whose I/O has ended, run first.
             clock.sleep_ns(0).await;
             if let Some(batch) = self.take_from_tray(|_| true) {
                 match batch.writes {

@@ -23,8 +23,8 @@ use crate::format::{
 };
 use crate::media::{AnyMedium, Geometry, SUPERBLOCK_SLOTS};
 
-/// Default bytes of a segment. Large enough that a discard or an erase block is small beside it,
-/// small enough that relocating one takes a fraction of a second.
+/// Default bytes of a segment. Large enough that a discard or an erase block is small in
+/// comparison, small enough that relocating one takes a fraction of a second.
 pub const SEGMENT_BYTES_DEFAULT: u32 = 32 << 20;
 
 /// Default blocks of a frame: see "Frame sizes" in `docs/bench.md` for the measurements.
@@ -50,7 +50,7 @@ pub struct Spec {
     pub size_bytes: u64,
     /// Bytes for the log; `None` for the size plus over-provisioning and overhead.
     pub capacity_bytes: Option<u64>,
-    /// If the capacity is not given: its bytes beyond the disk, when nothing compresses, and beyond
+    /// If the capacity is not set: its bytes beyond the disk, when nothing compresses, and beyond
     /// its overhead, in per cent of the disk's size.
     pub over_provisioning_percent: u32,
     /// Bytes of a segment: a multiple of 4096 from 4 MiB to 1 GiB.
@@ -59,15 +59,16 @@ pub struct Spec {
     pub frame_blocks: u16,
     /// Codec for new data.
     pub codec: Codec,
-    /// What the codec compresses of a frame.
+    /// The form of frames: compressed as a whole, or block by block.
     pub frame_form: FrameForm,
     /// Shares of the capacity in use, in per cent, at which to warn; 0 disables a threshold.
     pub warn_percent: [u8; WARN_THRESHOLDS_MAX],
     /// Reserve space for all segments on the medium, and never give it back.
     pub preallocated: bool,
-    /// Of a clone, what its holes read from; see [`Drive::set_origin`](super::Drive::set_origin).
+    /// For a clone, the origin that its holes read from; see
+    /// [`Drive::set_origin`](super::Drive::set_origin).
     pub origin: Option<Origin>,
-    /// Of an encrypted drive, its keys, as [`super::new_keys`] draws them; the medium then has
+    /// For an encrypted drive, its keys, as [`super::new_keys`] draws them; the medium then has
     /// their cipher.
     pub keys: Option<KeyArea>,
 }
@@ -97,10 +98,10 @@ impl Spec {
         }
     }
 
-    /// Returns how the medium will be divided.
+    /// Returns the division of the medium.
     ///
     /// # Errors
-    /// `InvalidInput`, saying which value is impossible and what to do.
+    /// `InvalidInput`, naming the impossible value and the remedy.
     pub fn geometry(&self) -> Result<Geometry> {
         Ok(geometry(&self.superblock()?))
     }
@@ -227,8 +228,8 @@ impl Spec {
 /// Shares of the capacity in use, in per cent, at which a drive warns by default.
 const WARN_PERCENT_DEFAULT: [u8; WARN_THRESHOLDS_MAX] = [80, 90, 95, 0];
 
-/// Writes an empty drive's superblocks and makes them durable. What the medium held before is
-/// gone, though segments are not touched.
+/// Writes an empty drive's superblocks and makes them durable. The medium's earlier content is
+/// lost, though segments are not touched.
 ///
 /// # Errors
 /// `InvalidInput` for an impossible spec or a medium too small, `NoSpace` or `Unsupported` if space

@@ -1,5 +1,5 @@
-//! The keys of a drive that is not open: what is locked on a medium, what opens it, and changes of
-//! that.
+//! The keys of a drive that is not open: the locked drive on a medium, the secrets that open it,
+//! and changes of them.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -18,8 +18,8 @@ use crate::media::{AnyMedium, SUPERBLOCK_SLOTS};
 pub struct Locked {
     /// Identity of the drive.
     pub uuid: Uuid,
-    /// Size of the disk and division of the medium, as a superblock says that nothing verifies yet;
-    /// `None` if all superblocks are lost.
+    /// Size of the disk and division of the medium, from a superblock that nothing has verified
+    /// yet; `None` if all superblocks are lost.
     pub shape: Option<DriveShape>,
     /// The keys as each superblock has them, the newest first. They are equal unless a change of
     /// them was interrupted.
@@ -27,7 +27,7 @@ pub struct Locked {
 }
 
 impl Locked {
-    /// Returns what is locked on a medium; `None` if the drive there is not encrypted. Trusts
+    /// Returns the locked drive on a medium; `None` if the drive there is not encrypted. Trusts
     /// nothing: the drive's opening verifies the superblock with the keys.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ impl Locked {
         Ok(Some(Self { uuid, shape, areas }))
     }
 
-    /// Returns a drive of which nothing but a slot is known, as segment headers repeat it.
+    /// Returns a drive of which only one slot is known, repeated by its segment headers.
     pub(super) fn by_recovery(uuid: Uuid, slot: KeySlot) -> Self {
         let mut slots = [const { None }; KEY_SLOTS];
         if let Some(first) = slots.first_mut() {
@@ -99,7 +99,7 @@ impl Locked {
 }
 
 /// Draws the keys of a new drive `uuid`, which each of the secrets opens. Returns its cipher, and
-/// what its superblock has of it.
+/// the key area of its superblock.
 ///
 /// # Errors
 /// `InvalidInput` for no secret, more than [`KEY_SLOTS`], or an overlong passphrase.
@@ -125,8 +125,8 @@ pub fn new_keys(
 /// Slots of a drive, as bytes.
 type Slots = [Option<KeySlot>; KEY_SLOTS];
 
-/// A new master key for a drive, for the process that has it open: hidden by the present key, with
-/// the slots that it will be opened by. Says nothing to those who do not know the present key.
+/// A new master key for a drive, for the process that has it open: encrypted under the present key,
+/// with the slots that will open the drive. Reveals nothing without the present key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewKeys {
     pub(super) slots: Vec<Hex>,
@@ -158,14 +158,14 @@ impl TryFrom<String> for Hex {
 }
 
 impl NewKeys {
-    /// Draws a master key for the drive `uuid`, which each of the secrets will open, for someone
-    /// who has the present key.
+    /// Draws a master key for the drive `uuid`, which each of the secrets will open, for a process
+    /// that has the present key.
     ///
     /// # Errors
     /// As [`new_keys`].
     ///
     /// # Panics
-    /// If the cipher is that of a drive that is not encrypted.
+    /// If the cipher belongs to a drive that is not encrypted.
     pub fn draw(
         uuid: Uuid,
         present: &Cipher,
@@ -183,7 +183,7 @@ impl NewKeys {
     /// Returns the slots, and the wrapped key.
     ///
     /// # Errors
-    /// `InvalidInput` if they are none.
+    /// `InvalidInput` if they are malformed.
     pub(super) fn decode(&self) -> Result<(Slots, [u8; EARLIER_KEY_BYTES])> {
         let invalid = || Error::new(ErrorKind::InvalidInput, "the new keys are malformed");
         let wrapped = self.wrapped.0.as_slice().try_into().map_err(|_| invalid())?;
@@ -219,7 +219,7 @@ pub enum KeyChange {
 pub struct SlotInfo {
     /// Its number, which stays.
     pub number: usize,
-    /// What opens it.
+    /// The kind of secret that opens it.
     pub kind: SlotKind,
     /// When it was filled, in seconds since 1970; 0 if that is not known.
     pub created_seconds: u64,
@@ -258,8 +258,8 @@ fn slots_of(area: &KeyArea) -> Vec<SlotInfo> {
 }
 
 /// Changes the key slots of an encrypted drive that is not open, on a medium with its cipher.
-/// Returns the slots, with which the drive opens from now on: when this returns, both superblocks
-/// have them, durably. Interrupted, the drive opens with the slots before or after the change.
+/// Returns the slots that open the drive from now on: when this returns, both superblocks have
+/// them, durably. After an interruption, the drive opens with the slots before or after the change.
 ///
 /// # Errors
 /// `InvalidInput` if the slot is empty, all are filled, the last would be emptied, there would be

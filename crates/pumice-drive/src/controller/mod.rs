@@ -1,7 +1,7 @@
 //! The drive.
 //!
 //! ```text
-//!   rebuild, transfer ------------------+      a new drive from what is left of one; snapshots
+//!   rebuild, transfer ------------------+      a new drive from the remains of one; snapshots
 //!                                       |      that go to another drive
 //!   inspect    maintenance   operations |      look | the drive's own work | the host's requests
 //!        \          |           /       |
@@ -19,7 +19,7 @@
 //! Imports point down only. `create` makes a drive, `options` has the ways to open one. The shell
 //! is async code over two seams, [`Medium`](crate::media::Medium) and
 //! [`Clock`](crate::base::Clock), on one thread; it never names a socket, a thread or a runtime.
-//! What the core is, and how it moves to several cores, is in the header of `core`.
+//! The header of `core` describes the core, and how it moves to several cores.
 
 mod core;
 mod create;

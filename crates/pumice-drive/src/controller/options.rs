@@ -1,4 +1,4 @@
-//! How a drive is opened, and the defaults.
+//! Options for opening a drive, and their defaults.
 
 #![warn(
     clippy::cast_possible_truncation,
@@ -14,28 +14,28 @@ use crate::codec::Codec;
 /// that was written in random blocks.
 pub const MAP_CACHE_BYTES_DEFAULT: usize = 256 << 20;
 
-/// Default bytes of log between checkpoints, at most: what is read again when a drive is opened
-/// after a crash, in a second or less.
+/// Default maximum bytes of log between checkpoints: the amount that is read again, in a second or
+/// less, when a drive is opened after a crash.
 pub const CHECKPOINT_BYTES_DEFAULT: u64 = 1 << 30;
 
 /// Default bytes of memory for decoded blocks that were read: modest, as most hosts have a cache of
 /// their own.
 pub const READ_CACHE_BYTES_DEFAULT: usize = 32 << 20;
 
-/// Default bytes of memory for what is read ahead of sequential readers: enough for three or four
-/// of them whose data does not compress.
+/// Default bytes of memory for data that is read ahead of sequential readers: enough for three or
+/// four of them whose data does not compress.
 pub const READ_AHEAD_BYTES_DEFAULT: usize = 8 << 20;
 
 /// Default for the most blocks of a frame of cold data.
 ///
 /// Each doubling beyond the host's 8 blocks stores a few per cent less (zstd:3 on files of /usr:
-/// 3.1, 2.5, 4.0 %) and doubles what a read of 4 KiB decodes and reads. Cold data is read rarely,
-/// so one step is taken, and no more. See docs/bench.md.
+/// 3.1, 2.5, 4.0 %) and doubles the bytes that a read of 4 KiB reads and decodes. Cold data is read
+/// rarely, so one step is taken, and no more. See docs/bench.md.
 pub const COLD_FRAME_BLOCKS_DEFAULT: u16 = 16;
 
-/// Default for what a drive may occupy on its medium beyond its live bytes, in per cent of them,
-/// while the host is quiet: as much as the dead bytes of a drive that garbage collection can work
-/// on at a low cost.
+/// Default for the space that a drive may occupy on its medium beyond its live bytes, in per cent
+/// of them, while the host is quiet: equal to the dead bytes of a drive on which garbage collection
+/// can work at a low cost.
 pub const COMPACT_PERCENT_DEFAULT: u32 = 20;
 
 /// How to open a drive. Later versions may add fields: name those that differ, and take the rest
@@ -48,17 +48,17 @@ pub struct OpenOptions {
     pub partial: bool,
     /// Open a bookmark, too: its disk can be compared with later ones, and not read.
     pub bookmark: bool,
-    /// Bytes of the map's leaves to keep in memory, about. With less than a few MiB, checkpoints
-    /// are frequent, and batches short; with less than 1 MiB, garbage collection of a drive that
-    /// is half full may gain nothing, and writes wait.
+    /// Approximate bytes of the map's leaves to keep in memory. With less than a few MiB,
+    /// checkpoints are frequent, and batches short; with less than 1 MiB, garbage collection of a
+    /// drive that is half full may gain nothing, and writes wait.
     pub map_cache_bytes: usize,
     /// Bytes of memory for decoded blocks that were read; 0 keeps none.
     pub read_cache_bytes: usize,
-    /// Bytes of memory for what is read ahead of sequential readers; 0 reads nothing ahead.
+    /// Bytes of memory for data that is read ahead of sequential readers; 0 reads nothing ahead.
     pub read_ahead_bytes: usize,
-    /// Bytes of log between checkpoints, at most.
+    /// Maximum bytes of log between checkpoints.
     pub checkpoint_bytes: u64,
-    /// A denser codec for what garbage collection moves.
+    /// A denser codec for data that garbage collection moves.
     pub recompress: Option<Codec>,
     /// With `recompress`, the most blocks of a frame that is joined from several: a power of two up
     /// to 64, or the drive's `frame_blocks` if that is more; 1 disables joining.

@@ -61,8 +61,9 @@ impl FramePlace {
         FrameAddress { segment: self.segment, offset: self.offset }
     }
 
-    /// Returns the bytes that the frame counts as while all of it is live: those of its record, but
-    /// one at least for each block. A segment with a live block is never taken for an empty one.
+    /// Returns the bytes that the frame counts as while all of it is live: the bytes of its record,
+    /// but at least one for each block. A segment with a live block is never taken for an empty
+    /// one.
     #[inline]
     pub(crate) fn charged_bytes(&self) -> u32 {
         self.record_bytes.max(self.blocks.into())

@@ -1,12 +1,11 @@
-//! What a medium carries of the keys of its drive, and everything that asks for them: payloads that
-//! are sealed and opened, headers that are hidden, and MACs in place of checksums.
-//!
+//! The keys of a drive that a medium carries, and all operations that use them: sealing and opening
+//! payloads, hiding headers, and MACs in place of checksums.
 //! A drive that is not encrypted has the cipher [`PLAIN`], with which nothing is sealed and nothing
 //! hidden.
 //!
 //! **Which key.** Uses of a segment have numbers that only grow (generations). A master key is used
-//! from one of them on, the one before it up to there: so the number of the use says which key
-//! holds, and while a drive is given a new key, both do.
+//! from one of them on, and the previous key before it: so the number of the use determines the
+//! key, and while a drive is being given a new key, both are in use.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -28,7 +27,7 @@ pub const MAC_BYTES: usize = 16;
 /// The cipher of a drive that is not encrypted.
 pub static PLAIN: Cipher = Cipher(None);
 
-/// The keys of a drive, shared by all who have the cipher.
+/// The keys of a drive, shared by all holders of the cipher.
 #[derive(Clone, Default)]
 pub struct Cipher(Option<Arc<Ring>>);
 
@@ -38,7 +37,7 @@ struct Ring {
     randomness: Randomness,
 }
 
-/// A master key, where its use begins, and the one after it, which may come into use after the
+/// A master key, the start of its use, and the key after it, which may come into use after the
 /// drive was opened.
 struct Epoch {
     /// First generation of segments that are written with it.
@@ -48,7 +47,7 @@ struct Epoch {
     next: OnceLock<Box<Epoch>>,
 }
 
-/// What a payload is: it opens as nothing else.
+/// The identity of a payload: the payload opens as nothing else.
 #[derive(Clone, Copy)]
 pub struct Binding([u8; 28]);
 
@@ -75,10 +74,10 @@ impl Binding {
 }
 
 impl Cipher {
-    /// A generation that is written with the newest key, whatever comes.
+    /// A generation that is always written with the newest key.
     pub const NEWEST: u64 = u64::MAX;
 
-    /// Returns the cipher of the encrypted drive `uuid`, of which segments of generation `since`
+    /// Returns the cipher of the encrypted drive `uuid`, in which segments of generation `since`
     /// and later are written with `master`, and earlier ones with `previous`, if any are left.
     pub fn new(
         uuid: Uuid,
@@ -128,7 +127,8 @@ impl Cipher {
         }
     }
 
-    /// Returns the master key that new segments are written with, and from which generation on.
+    /// Returns the master key that new segments are written with, and the first generation that
+    /// uses it.
     ///
     /// # Panics
     /// If nothing is encrypted.
@@ -137,7 +137,7 @@ impl Cipher {
         (&newest.master, newest.since)
     }
 
-    /// Returns where random bytes come from.
+    /// Returns the source of random bytes.
     ///
     /// # Panics
     /// If nothing is encrypted.
@@ -145,8 +145,8 @@ impl Cipher {
         &self.ring().randomness
     }
 
-    /// Writes segments of generation `since` and later with another master key. The keys before it
-    /// stay known for as long as anyone has this cipher.
+    /// Writes segments of generation `since` and later with another master key. The earlier keys
+    /// stay known for as long as this cipher is held.
     ///
     /// # Panics
     /// If nothing is encrypted, or a later generation has a key of its own already.
@@ -182,7 +182,7 @@ impl Cipher {
     /// Opens a sealed payload into `target`, which is exactly [`SEAL_BYTES`] shorter.
     ///
     /// # Errors
-    /// `Corrupt` if a byte of it differs from what was sealed, or it is something else.
+    /// `Corrupt` if a byte of it differs from the sealed payload, or the binding is another one.
     ///
     /// # Panics
     /// If nothing is encrypted, or the target has another length.
@@ -217,7 +217,7 @@ impl Cipher {
         self.ring().epoch(generation).keys.header.encrypt(place, bytes);
     }
 
-    /// Shows what [`Cipher::hide`] has hidden.
+    /// Reverts [`Cipher::hide`].
     ///
     /// # Panics
     /// As [`Cipher::hide`].
@@ -273,7 +273,7 @@ impl Cipher {
         wrapped
     }
 
-    /// Opens what [`Cipher::wrap`] returned for the same use, under the newest key.
+    /// Opens a key that [`Cipher::wrap`] wrapped for the same use, under the newest key.
     ///
     /// # Errors
     /// `Corrupt` if a byte differs.
@@ -302,12 +302,12 @@ impl Cipher {
     }
 }
 
-/// What a master key that is wrapped under another one is to it.
+/// The relation of a wrapped master key to the key that it is wrapped under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrapped {
-    /// The one before it, as superblocks have it.
+    /// The key before it, as superblocks have it.
     Earlier,
-    /// The one after it, as it is handed to the process that has the drive open.
+    /// The key after it, as it is handed to the process that has the drive open.
     Next,
 }
 
@@ -355,7 +355,7 @@ impl Ring {
         self.epoch(Cipher::NEWEST)
     }
 
-    /// Returns the additional data of a payload: the drive and what it is.
+    /// Returns the additional data of a payload: the drive and the payload's identity.
     #[inline]
     fn bound(&self, binding: Binding) -> [u8; 44] {
         let mut bytes = [0; 44];

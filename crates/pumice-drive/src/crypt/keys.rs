@@ -1,5 +1,5 @@
 //! The keys that follow from one master key of a drive: by HKDF-SHA-256 with the drive's identity
-//! as the salt, so that no key of one drive is one of another.
+//! as the salt, so that no two drives share a key.
 //!
 //! Source: RFC 5869.
 
@@ -71,17 +71,17 @@ pub(super) fn aead(key: &[u8; KEY_BYTES]) -> LessSafeKey {
 
 /// The keys of one master key.
 pub(super) struct Keys {
-    /// Of payloads.
+    /// For payloads.
     pub(super) payload: LessSafeKey,
-    /// Of an earlier master key that is kept under this one.
+    /// For an earlier master key that is kept under this one.
     pub(super) wrapping: LessSafeKey,
-    /// Of record headers and sources.
+    /// For record headers and sources.
     pub(super) header: Xts,
-    /// Of their MACs.
+    /// For their MACs.
     pub(super) record: Mac,
-    /// Of the MACs of batch headers.
+    /// For the MACs of batch headers.
     pub(super) batch: Mac,
-    /// Of the MACs of superblocks.
+    /// For the MACs of superblocks.
     pub(super) superblock: Mac,
 }
 
@@ -117,7 +117,7 @@ impl Mac {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the primitives are those of the standards, and the keys are those of the document.
+    //! Goal: the primitives match the standards, and the keys match the document.
     use aws_lc_rs::aead::{Aad, Nonce};
 
     use super::*;

@@ -4,18 +4,18 @@
 //! passphrase, key, recovery code --Argon2id or HKDF--> wrapping key --opens a slot--> master key
 //! master key, uuid --HKDF--> payload key | header keys | keys of the MACs
 //!
-//! payload  nonce 12 | AES-256-GCM-SIV ciphertext | tag 16      bound to what it is, see `Binding`
+//! payload  nonce 12 | AES-256-GCM-SIV ciphertext | tag 16     bound to its identity, see `Binding`
 //! headers  AES-256-XTS, tweaked by their place in one use of a segment, and AES-256-CMAC
 //! ```
 //!
-//! * `cipher`: what a medium carries, and everything else asks: payloads, headers, MACs.
+//! * `cipher`: the keys that a medium carries, and their uses: payloads, headers, MACs.
 //! * `keys`: the keys that follow from one master key.
 //! * `xts`: AES-XTS with ciphertext stealing, for units of any length from 16 bytes on.
 //! * `wrap`: a master key under a passphrase or another key.
 //! * `recovery`: recovery codes as people copy them.
 //! * `random`: nonces, salts and keys.
 //!
-//! Knows no record, no slot and no drive: callers say which bytes, and what they are bound to.
+//! Knows no record, no slot and no drive: callers pass the bytes and their binding.
 //! `docs/encryption.md` has the reasons.
 
 #![warn(

@@ -1,4 +1,4 @@
-//! Where nonces, salts and keys come from: the operating system, through the generator of the
+//! The source of nonces, salts and keys: the operating system, through the generator of the
 //! cryptographic library, or a seed, so that a simulation repeats byte for byte.
 
 use std::cell::RefCell;
@@ -9,8 +9,8 @@ use rand_xoshiro::rand_core::Rng;
 
 use crate::base::seed::{self, Random};
 
-/// Bytes that a thread draws at once: a call for each nonce would cost a frame a tenth of its
-/// encryption. Nonces are public, so what is left over is no secret.
+/// Bytes that a thread draws at one time: a call for each nonce would cost a frame a tenth of its
+/// encryption. Nonces are public, so unused bytes are no secret.
 const POOL_BYTES: usize = 4092;
 
 /// A source of random bytes.

@@ -4,8 +4,8 @@
 //! 256 bits | 24 bits of SHA-256 -> 56 digits in base 32 -> 14 groups of 4: ABCD-EFGH-...
 //! ```
 //!
-//! The digits are Crockford's: no I, L, O or U. What is read takes I and L for 1, O for 0, small
-//! letters for capitals, and ignores spaces and hyphens.
+//! The digits are Crockford's: no I, L, O or U. Parsing takes I and L for 1, O for 0, small letters
+//! for capitals, and ignores spaces and hyphens.
 
 use std::fmt;
 use std::str::FromStr;
@@ -39,7 +39,7 @@ impl RecoveryCode {
         Self(bytes)
     }
 
-    /// Returns the secret that it is.
+    /// Returns the code as a secret.
     pub fn secret(&self) -> Secret {
         Secret::Recovery(self.0.clone())
     }

@@ -21,25 +21,25 @@ pub const NONCE_BYTES: usize = 12;
 /// Bytes of a wrapped master key.
 pub const WRAPPED_BYTES: usize = KEY_BYTES + 16;
 
-/// Least bytes of a secret that is no passphrase: nothing but its length protects it.
+/// Least bytes of a secret that is no passphrase: only its length protects it.
 pub const KEY_SECRET_BYTES_MIN: usize = 32;
 
-/// Most memory that Argon2 may be told to take by what was read, in KiB: 1 GiB.
+/// Most memory, in KiB, that stored parameters may make Argon2 take: 1 GiB.
 const MEMORY_KIB_MAX: u32 = 1 << 20;
 
-/// Most passes and lanes that Argon2 may be told to make by what was read. Arbitrary; the defaults
-/// are a fraction of it.
+/// Most passes and lanes that stored parameters may make Argon2 use. Arbitrary; the defaults are a
+/// fraction of it.
 const PASSES_MAX: u32 = 64;
 const LANES_MAX: u8 = 16;
 
-/// What opens a slot. Its bytes are erased when it is dropped.
+/// A secret that opens a slot. Its bytes are erased when it is dropped.
 #[derive(Clone)]
 pub enum Secret {
     /// A passphrase.
     Passphrase(Zeroizing<Vec<u8>>),
     /// A key: at least [`KEY_SECRET_BYTES_MIN`] bytes that cannot be guessed.
     Key(Zeroizing<Vec<u8>>),
-    /// What a recovery code says.
+    /// The bits of a recovery code.
     Recovery(Zeroizing<[u8; KEY_BYTES]>),
 }
 
@@ -53,7 +53,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// How a wrapping key follows from a secret.
+/// The derivation of a wrapping key from a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Derivation {
     /// From a passphrase.
@@ -70,11 +70,11 @@ pub enum Derivation {
 }
 
 impl Derivation {
-    /// The default for passphrases: a tenth of a second and 64 MiB, which every machine has that
-    /// serves a drive. Source: RFC 9106, section 4, the second recommended option.
+    /// The default for passphrases: a tenth of a second and 64 MiB, which every machine that serves
+    /// a drive has. Source: RFC 9106, section 4, the second recommended option.
     pub const PASSPHRASE: Self = Self::Argon2id { memory_kib: 64 << 10, passes: 3, lanes: 4 };
 
-    /// Returns whether these are parameters that this program follows.
+    /// Returns whether this program accepts these parameters.
     pub fn is_possible(&self) -> bool {
         match *self {
             Self::Hkdf => true,
@@ -137,7 +137,7 @@ pub fn wrap(
     Ok(wrapped)
 }
 
-/// Opens what [`wrap`] returned; `None` if the secret is another one, or a byte differs.
+/// Opens a key wrapped by [`wrap`]; `None` if the secret is another one, or a byte differs.
 ///
 /// # Errors
 /// `Corrupt` for impossible parameters; as [`wrap`].

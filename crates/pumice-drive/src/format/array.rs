@@ -1,5 +1,5 @@
-//! The header of a member of an array: which media hold one drive together, and which of them have
-//! all of it.
+//! The header of a member of an array: the media that hold one drive together, and which of them
+//! have all of it.
 //!
 //! Every member has the header twice, each with its own identity and the same list of all members.
 //! `events` grows whenever the list changes; a member that missed a write is marked out on the
@@ -63,7 +63,7 @@ layout! {
 pub(super) const FIELDS: &[super::layout::Field] = Layout::FIELDS;
 pub(super) const MEMBER_FIELDS: &[super::layout::Field] = Entry::FIELDS;
 
-/// How an array divides the segments of its drive.
+/// The division of the drive's segments in an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum ArrayLayout {
@@ -73,15 +73,15 @@ pub enum ArrayLayout {
     Concat = 2,
 }
 
-/// What a member has.
+/// The data that a member has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum MemberState {
     /// Everything that is durable.
     Active = 1,
-    /// What was written up to an event: it failed, or was absent.
+    /// Everything written up to an event: the member failed, or was absent.
     Out = 2,
-    /// What was written since it was added, and what has been copied to it.
+    /// Everything written since it was added, and the data that has been copied to it.
     Rebuilding = 3,
 }
 
@@ -90,19 +90,19 @@ pub enum MemberState {
 pub struct ArrayMember {
     /// Identity of the member, not nil.
     pub uuid: Uuid,
-    /// What it has.
+    /// The data that it has.
     pub state: MemberState,
-    /// Of a member that is out: the number of events that it was a part of. Else 0.
+    /// For a member that is out, the number of events that it was a part of. Otherwise 0.
     pub events: u64,
-    /// With [`ArrayLayout::Concat`], its first segment; else 0.
+    /// With [`ArrayLayout::Concat`], its first segment; otherwise 0.
     pub first_segment: u32,
-    /// With [`ArrayLayout::Concat`], the number of its segments, which follow those of the member
-    /// before it; else 0.
+    /// With [`ArrayLayout::Concat`], the number of its segments, which follow the previous
+    /// member's; otherwise 0.
     pub segment_count: u32,
-    /// Where it was, absolute, at most [`MEMBER_PATH_MAX`] bytes: a hint. Empty if unknown.
+    /// Its last known absolute path, at most [`MEMBER_PATH_MAX`] bytes: a hint. Empty if unknown.
     pub path: String,
-    /// Of a member of a mirror that is not active: another one, which leaves the array when this
-    /// one becomes active.
+    /// For a member of a mirror that is not active: another member, which leaves the array when
+    /// this one becomes active.
     pub replaces: Option<Uuid>,
 }
 
@@ -115,7 +115,7 @@ pub struct ArrayHeader {
     pub own: Uuid,
     /// Number of changes of the list of members.
     pub events: u64,
-    /// How the segments are divided.
+    /// The division of the segments.
     pub layout: ArrayLayout,
     /// All members, 1 to [`ARRAY_MEMBERS_MAX`].
     pub members: Vec<ArrayMember>,
@@ -125,7 +125,7 @@ impl ArrayHeader {
     /// Encodes the header.
     ///
     /// # Panics
-    /// If [`ArrayHeader::impossible`] has something to say.
+    /// If [`ArrayHeader::impossible`] returns a description.
     pub fn encode(&self) -> [u8; ARRAY_HEADER_BYTES] {
         assert_eq!(self.impossible(), None, "a header that no program would read");
         let mut layout = Layout::new_zeroed();
@@ -250,7 +250,7 @@ impl ArrayHeader {
 }
 
 impl Entry {
-    /// Encodes one of all members.
+    /// Encodes a member, which is one of `all`.
     fn of(member: &ArrayMember, all: &[ArrayMember]) -> Self {
         let mut entry = Self::new_zeroed();
         entry.uuid = *member.uuid.as_bytes();
@@ -269,7 +269,7 @@ impl Entry {
         entry
     }
 
-    /// Decodes one of all entries.
+    /// Decodes an entry, which is one of `all`.
     fn decode(&self, all: &[Self]) -> Option<ArrayMember> {
         let (path, rest) = self.path.split_at_checked(self.path_bytes.get().into())?;
         let is_padded = rest.iter().all(|&byte| byte == 0);
@@ -298,7 +298,7 @@ impl Entry {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a header survives its encoding, and no damaged or impossible one is taken.
+    //! Goal: a header survives its encoding, and no damaged or impossible header is accepted.
     use super::*;
 
     fn header() -> ArrayHeader {
@@ -337,7 +337,7 @@ mod tests {
         assert_eq!(ArrayHeader::decode(&bytes[..512]).unwrap_err().kind(), ErrorKind::Corrupt);
     }
 
-    /// What a newer program writes is refused as that, and not as damage.
+    /// The header of a newer program is refused as newer, and not as damaged.
     #[test]
     fn a_newer_header_is_unsupported() {
         for (at, kind) in [(8, ErrorKind::Unsupported), (24, ErrorKind::Unsupported)] {

@@ -106,11 +106,11 @@ pub struct BatchHeader {
     pub record_bytes: u32,
     /// Number of records.
     pub record_count: u32,
-    /// Pages of parity at the end of the body, up to [`PARITY_PAGES_MAX`]: only batches of metadata
-    /// have them. No checksum covers them.
+    /// Pages of parity at the end of the body, up to [`PARITY_PAGES_MAX`]: batches of metadata have
+    /// some, and batches of data from 64 KiB on have one. No checksum covers them.
     pub parity_pages: u8,
     /// Whether the last write in the batch ends in the next one, in another segment: the batch
-    /// counts only together with that one.
+    /// counts only together with the next one.
     pub needs_next: bool,
     /// Epoch of the drive in which the batch was written.
     pub epoch: u32,
@@ -139,7 +139,7 @@ pub fn chain_record(checksum: u32, record_header: &[u8; RECORD_HEADER_BYTES]) ->
 }
 
 impl BatchHeader {
-    /// Checks what holds for every batch that a drive seals. Call it before
+    /// Checks the rules for every batch that a drive seals. Call it before
     /// [`BatchHeader::encode_into`], which encodes other values too, for tests of the decoders.
     ///
     /// # Panics
@@ -189,8 +189,8 @@ impl BatchHeader {
         self.encode_with(target, &PLAIN)
     }
 
-    /// As [`BatchHeader::encode_into`], on a drive with a cipher: if that encrypts, a MAC takes the
-    /// place of the checksum.
+    /// As [`BatchHeader::encode_into`], on a drive with a cipher: if the cipher encrypts, a MAC
+    /// takes the place of the checksum.
     ///
     /// # Panics
     /// As [`BatchHeader::encode_into`].
@@ -297,7 +297,8 @@ impl BatchHeader {
     }
 }
 
-/// Returns the checksum of a header, in which it is 0; its MAC with a cipher that encrypts.
+/// Returns the checksum of a header, computed with a checksum of 0; its MAC with a cipher that
+/// encrypts.
 fn checksum(layout: &Layout, cipher: &Cipher) -> u64 {
     if cipher.is_plain() {
         crc64(layout.as_bytes())

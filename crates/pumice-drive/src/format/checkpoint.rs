@@ -207,21 +207,21 @@ pub struct Root {
     pub snapshot_lists: Vec<MetadataAddress>,
     /// Pieces of the bitmap of segments that the snapshot needs, if this is the root of one.
     pub retained_lists: Vec<MetadataAddress>,
-    /// Pieces of the forwarding tables, which are written only when they change. Only those of the
-    /// newest root count: a snapshot needs none of those that its own root names.
+    /// Pieces of the forwarding tables, which are written only when they change. Only the pieces of
+    /// the newest root count: a snapshot needs none of those that its own root names.
     pub forward_lists: Vec<MetadataAddress>,
-    /// The first of those pieces that could not be read, which stay named: what they say is needed
-    /// by snapshots up to [`Root::lost_until`].
+    /// Number of those pieces, the first ones, that could not be read and stay named: snapshots up
+    /// to [`Root::lost_until`] need their content.
     pub lost_pieces: u16,
     /// The last batch of the newest snapshot when one of them could not be read first; 0 without.
     pub lost_until: SeqNo,
-    /// The last batch before the disk last became that of a snapshot; 0 if it never did. A replay
-    /// from an older checkpoint goes on as if it had not.
+    /// The last batch before the disk was last rolled back to a snapshot; 0 if it never was. A
+    /// replay from an older checkpoint continues as if there had been no rollback.
     pub rolled_back: SeqNo,
 }
 
 impl Root {
-    /// Checks what holds for every root that a drive writes. Call it before [`Root::encode`], which
+    /// Checks the rules for every root that a drive writes. Call it before [`Root::encode`], which
     /// encodes other values too, for tests of the decoders.
     ///
     /// # Panics
@@ -260,8 +260,8 @@ impl Root {
         assert_eq!(distinct, self.opened_segments.len(), "each use of a segment is opened once");
     }
 
-    /// Returns the generation of a segment in which the checkpoint wrote metadata; `None` of
-    /// others, or if it is not known here.
+    /// Returns the generation of a segment in which the checkpoint wrote metadata; `None` for other
+    /// segments, or if it is not known here.
     pub fn generation_of(&self, segment: SegmentId) -> Option<u64> {
         let [_host, _moved, meta] = &self.tails;
         let tail = meta.as_ref().map(|tail| (tail.segment, tail.generation));

@@ -1,4 +1,5 @@
-//! Forwarding tables: where frames are that snapshots name and that garbage collection has moved.
+//! Forwarding tables: the new places of frames that snapshots name and that garbage collection has
+//! moved.
 //!
 //! ```text
 //! piece of a table: | header: the use of a segment | entries, by the offsets that maps name |
@@ -51,18 +52,18 @@ const _: () = assert!(
 /// The bit of an entry's bytes that says that blocks of the frame were live when it was moved.
 const WAS_LIVE: u32 = 1 << 31;
 
-/// The bit of an entry's bytes that says that the record is one of metadata.
+/// The bit of an entry's bytes that says that the record is a metadata record.
 const IS_META: u32 = 1 << 30;
 
 const FLAGS: u32 = WAS_LIVE | IS_META;
 const _: () = assert!(super::SEGMENT_BYTES_MAX <= IS_META, "no flag is a part of a length");
 
-/// Where one frame is now.
+/// The present place of one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forward {
     /// Byte offset of the frame in the segment in which maps name it.
     pub offset: u32,
-    /// The segment in which its copy is, which stays in use as long as a snapshot needs the copy.
+    /// The segment of its copy, which stays in use as long as a snapshot needs the copy.
     pub new_segment: SegmentId,
     /// Byte offset of the copy.
     pub new_offset: u32,
@@ -70,11 +71,11 @@ pub struct Forward {
     pub new_bytes: u32,
     /// Whether blocks of it were live when it was moved.
     pub was_live: bool,
-    /// Whether it is no frame, but a record of the map or the lists of a snapshot.
+    /// Whether it is not a frame, but a record of the map or the lists of a snapshot.
     pub is_meta: bool,
     /// A snapshot whose last batch is before this one does not name the frame.
     pub since: SeqNo,
-    /// Nor does one whose last batch is after this one.
+    /// Nor does a snapshot whose last batch is after this one.
     pub until: SeqNo,
 }
 
@@ -86,7 +87,7 @@ pub struct ForwardPiece {
     /// Its generation in that use.
     pub generation: u64,
     /// The newest batch when everything that snapshots name in it had been moved; 0 before that.
-    /// What snapshots up to it name in the segment is in this use or in an earlier one.
+    /// Data that snapshots up to it name in the segment is in this use or in an earlier one.
     pub emptied: SeqNo,
     /// Its entries, by ascending offset.
     pub entries: Vec<Forward>,

@@ -1,5 +1,5 @@
 //! The keys of an encrypted drive in its superblock: slots that each hold the master key under one
-//! secret, and the master key before it while segments written with that one are left.
+//! secret, and the previous master key while segments written with it are left.
 
 use uuid::Uuid;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -38,13 +38,13 @@ layout! {
 
 pub(super) const FIELDS: &[super::layout::Field] = Layout::FIELDS;
 
-/// What opens a slot.
+/// The kind of secret that opens a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum SlotKind {
     /// A passphrase.
     Passphrase = 1,
-    /// The content of a key file, or what a command prints.
+    /// The content of a key file, or the output of a command.
     Key = 2,
     /// A recovery code.
     Recovery = 3,
@@ -64,7 +64,7 @@ impl SlotKind {
 /// The master key under one secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeySlot {
-    /// What opens it.
+    /// The kind of secret that opens it.
     pub kind: SlotKind,
     /// When it was made, in seconds since 1970; information only.
     pub created_seconds: u64,
@@ -75,14 +75,14 @@ pub struct KeySlot {
 }
 
 impl KeySlot {
-    /// Makes a slot for `secret` of the newest master key of the drive `uuid`, with what
-    /// [`Derivation`] has for that kind of secret.
+    /// Makes a slot for `secret` of the newest master key of the drive `uuid`, with the default
+    /// [`Derivation`] for that kind of secret.
     ///
     /// # Errors
     /// `InvalidInput` for an overlong passphrase.
     ///
     /// # Panics
-    /// If the cipher is that of a drive that is not encrypted.
+    /// If the cipher belongs to a drive that is not encrypted.
     pub fn new(uuid: Uuid, cipher: &Cipher, secret: &Secret, created_seconds: u64) -> Result<Self> {
         let kind = SlotKind::of(secret);
         let derivation = match kind {
@@ -102,7 +102,7 @@ impl KeySlot {
     /// Returns the master key; `None` if the secret is not this slot's.
     ///
     /// # Errors
-    /// `Corrupt` for parameters that this program does not follow.
+    /// `Corrupt` for parameters that this program does not accept.
     pub fn open(&self, uuid: Uuid, secret: &Secret) -> Result<Option<MasterKey>> {
         if SlotKind::of(secret) != self.kind {
             return Ok(None);
@@ -111,7 +111,7 @@ impl KeySlot {
         unwrap(&self.wrapped, secret, self.derivation, &self.salt, self.nonce, &bound)
     }
 
-    /// Returns what the wrapped key is bound to: the drive, and the slot up to the salt.
+    /// Returns the data that the wrapped key is bound to: the drive, and the slot up to the salt.
     fn bound(&self, uuid: Uuid) -> [u8; 16 + 56] {
         let mut bound = [0; 16 + 56];
         let (uuid_bytes, rest) = bound.split_at_mut(16);
@@ -168,7 +168,7 @@ impl KeySlot {
             nonce: layout.nonce,
             wrapped: layout.wrapped,
         };
-        // Also no other byte of it means anything.
+        // Every other byte must have the value that encoding gives it.
         let is_possible = derivation.is_possible() && slot.encode() == *bytes;
         if is_possible { Ok(Some(slot)) } else { Err(()) }
     }
@@ -179,7 +179,7 @@ impl KeySlot {
 pub struct KeyArea {
     /// Generation from which on segments are written with the master key of the slots.
     pub since: u64,
-    /// The master key of earlier segments, under that one.
+    /// The master key of earlier segments, wrapped under that key.
     pub earlier: Option<[u8; EARLIER_KEY_BYTES]>,
     /// The slots: their numbers stay.
     pub slots: [Option<KeySlot>; KEY_SLOTS],
@@ -220,8 +220,8 @@ impl KeyArea {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a slot opens with its secret and on its drive only; no changed byte of it opens; bytes
-    //! that no program writes are refused.
+    //! Goal: a slot opens only with its secret and on its drive; no slot with a changed byte opens;
+    //! bytes that no program writes are refused.
     use rand_xoshiro::rand_core::Rng;
 
     use super::*;
@@ -237,7 +237,7 @@ mod tests {
         Cipher::new(uuid, MasterKey::draw(&randomness), 0, None, randomness)
     }
 
-    /// What a changed slot is to a reader: refused, or it does not open.
+    /// Returns whether a changed slot is accepted and opens.
     fn opens(bytes: &[u8; KEY_SLOT_BYTES], uuid: Uuid, secret: &Secret) -> bool {
         let slot = KeySlot::decode(bytes).ok().flatten();
         slot.is_some_and(|slot| matches!(slot.open(uuid, secret), Ok(Some(_))))

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Each content has exactly one encoding, so equal content is equal byte for byte. The records that
-//! carry leaves and pages have the checksums. This file does not know what a map does with runs,
-//! nor what a table says.
+//! carry leaves and pages have the checksums. This file does not know how a map uses runs, nor the
+//! content of a table.
 
 use std::collections::BTreeMap;
 
@@ -37,12 +37,12 @@ pub const LEAF_RUN_BYTES: usize = 16;
 /// Bytes of the table of a frame of independent blocks in a leaf.
 pub const LEAF_TABLE_BYTES: usize = 48;
 
-/// Blocks of a leaf that must map to a frame for the leaf to have its table. Of fewer blocks the
-/// table would be longer than what it saves a read, and a leaf of many would be too long for an
-/// address.
+/// Blocks of a leaf that must map to a frame for the leaf to have its table. With fewer blocks the
+/// table would be longer than the bytes that it saves a read, and a leaf with many tables would be
+/// too long for an address.
 pub const TABLE_BLOCKS_MIN: u8 = 4;
 
-/// Tables of a leaf at most.
+/// Maximum number of tables of a leaf.
 pub const LEAF_TABLES_MAX: usize = LEAF_BLOCKS as usize / TABLE_BLOCKS_MIN as usize;
 
 /// Number of segments that a [`MetadataAddress`] can name.
@@ -107,7 +107,7 @@ const FILL: u32 = 1;
 const HAS_TABLE: u8 = 1 << 7;
 const _: () = assert!(FRAME_BLOCKS_MAX < HAS_TABLE as u16, "the flag is no part of a number");
 
-/// Returns the most bytes of a leaf of a drive whose leaves have tables, or have none.
+/// Returns the maximum bytes of a leaf of a drive whose leaves have tables, or have none.
 pub const fn leaf_bytes_max(has_tables: bool) -> usize {
     let tables = if has_tables { LEAF_TABLES_MAX * LEAF_TABLE_BYTES } else { 0 };
     LEAF_BLOCKS as usize * LEAF_RUN_BYTES + tables
@@ -120,7 +120,7 @@ pub struct MapLimits {
     pub segment_count: u32,
     /// Bytes of each segment.
     pub segment_bytes: u32,
-    /// Bytes that a frame takes beyond its blocks and their sources: those of its seal on an
+    /// Bytes that a frame takes beyond its blocks and their sources: the bytes of its seal on an
     /// encrypted drive.
     pub seal_bytes: u32,
 }
@@ -277,7 +277,7 @@ pub enum RunContent {
     },
 }
 
-/// The table of a frame of which several blocks are live, as a leaf has it.
+/// The table of a frame with several live blocks, as a leaf has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeafTable<'a> {
     /// Segment number of the frame.
@@ -360,7 +360,7 @@ fn split_leaf(bytes: &[u8]) -> Option<(&[LeafRun], &[[u8; LEAF_TABLE_BYTES]])> {
     let (mut runs_bytes, mut tables_bytes) = (0, 0);
     for (at, run) in units.iter().enumerate() {
         runs_bytes += LEAF_RUN_BYTES;
-        // Of a frame of eight blocks no more than seven runs are between two of its own.
+        // Between two runs of a frame of eight blocks there are no more than seven other runs.
         let before = units.get(at.saturating_sub(usize::from(INDEPENDENT_BLOCKS_MAX))..at)?;
         if run.has_table() && !before.iter().any(|before| before.frame() == run.frame()) {
             tables_bytes += LEAF_TABLE_BYTES;
@@ -376,8 +376,8 @@ fn split_leaf(bytes: &[u8]) -> Option<(&[LeafRun], &[[u8; LEAF_TABLE_BYTES]])> {
     is_whole.then_some((runs, tables))
 }
 
-/// Returns the tables of a leaf in the order of their frames; `None` unless each is that of one
-/// frame, and as many blocks map to that as a table must have.
+/// Returns the tables of a leaf in the order of their frames; `None` unless each belongs to one
+/// frame, and enough blocks for a table map to that frame.
 fn tables_of<'a>(
     runs: &[LeafRun],
     tables: &'a [[u8; LEAF_TABLE_BYTES]],

@@ -8,8 +8,8 @@
 //! record:  | record header | payload |
 //! ```
 //!
-//! Decoders accept untrusted bytes: they never panic, never allocate more than the input
-//! justifies, and reject values that only a newer format could define. Encoders assert what only a
+//! Decoders accept untrusted bytes: they never panic, never allocate more than the input justifies,
+//! and reject values that only a newer format could define. Encoders assert conditions that only a
 //! bug of this crate can violate.
 //!
 //! This module does no I/O, and knows neither the order of writes nor the meaning of a map. It

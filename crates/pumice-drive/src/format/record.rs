@@ -67,7 +67,7 @@ pub(super) const SOURCE_LENGTH: u32 = 16;
 /// Bytes of a header's checksum, which is its first field.
 const CHECKSUM_BYTES: usize = size_of::<U32>();
 
-/// Most bytes of the sources of a record.
+/// Maximum bytes of the sources of a record.
 const SOURCES_BYTES_MAX: usize = super::FRAME_BLOCKS_MAX as usize * SOURCE_BYTES;
 
 /// The bit of an encoding that says that the payload is encrypted.
@@ -128,7 +128,7 @@ impl RecordAddress {
         bytes
     }
 
-    /// Returns the location of what follows the header of the record.
+    /// Returns the location of the bytes after the header of the record.
     fn after_header(self) -> Self {
         Self { offset: self.offset.wrapping_add(HEADER_BYTES), ..self }
     }
@@ -251,7 +251,7 @@ pub enum Record {
 }
 
 impl Record {
-    /// Checks what holds for every record that a drive writes. Call it before
+    /// Checks the rules for every record that a drive writes. Call it before
     /// [`Record::encode_into`], which encodes other values too, for tests of the decoders.
     ///
     /// # Panics
@@ -352,8 +352,8 @@ impl Record {
         self.encode_with(address, sources, target, &PLAIN);
     }
 
-    /// As [`Record::encode_into`], on a drive with a cipher: if that encrypts, header and sources
-    /// are hidden, and a MAC takes the place of the checksum.
+    /// As [`Record::encode_into`], on a drive with a cipher: if the cipher encrypts, header and
+    /// sources are hidden, and a MAC takes the place of the checksum.
     ///
     /// # Panics
     /// As [`Record::encode_into`].
@@ -608,7 +608,7 @@ pub fn check_payload(payload: &[u8], expected: u64, address: RecordAddress) -> R
     Err(error.in_segment(address.segment).at_offset(u64::from(address.offset)))
 }
 
-/// Returns the most bytes of the payload of a frame.
+/// Returns the maximum bytes of the payload of a frame.
 fn stored_bytes_max(lba_count: u16, encoding: u8) -> u32 {
     let seal_bytes = if encoding & SEALED == 0 { 0 } else { SEAL_LENGTH };
     u32::from(lba_count) * BLOCK_LENGTH + seal_bytes

@@ -53,8 +53,8 @@ pub(super) const FIELDS: &[super::layout::Field] = Layout::FIELDS;
 /// The decoded segment header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
-    /// Of an encrypted drive, the master key of this use of the segment under the recovery code, so
-    /// that a drive can be rebuilt without its superblocks.
+    /// For an encrypted drive, the master key of this use of the segment under the recovery code,
+    /// so that a drive can be rebuilt without its superblocks.
     pub recovery: Option<KeySlot>,
     /// The drive the segment belongs to.
     pub uuid: Uuid,
@@ -67,7 +67,7 @@ pub struct SegmentHeader {
     /// The stream that is appended to it.
     pub stream: Stream,
     /// Sequence number of the first batch after the opening of the drive in which the segment was
-    /// started; 0 if it is not known.
+    /// started; 0 if unknown.
     pub opening_seq: SeqNo,
     /// Shape of the drive when the segment was started.
     pub shape: DriveShape,
@@ -133,7 +133,7 @@ pub fn generation(epoch: u32, ordinal: u32) -> u64 {
 }
 
 impl SegmentHeader {
-    /// Checks what holds for every segment that a drive starts. Call it before
+    /// Checks the rules for every segment that a drive starts. Call it before
     /// [`SegmentHeader::encode_into`], which encodes other values too, for tests of the decoders.
     ///
     /// # Panics

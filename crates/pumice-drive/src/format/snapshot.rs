@@ -1,4 +1,4 @@
-//! The list of snapshots that a checkpoint carries: what each is called, and where its root is.
+//! The list of snapshots that a checkpoint carries: the name of each, and the place of its root.
 //!
 //! A snapshot is a root that is kept. The list is written whole by every checkpoint, in pieces of
 //! [`SNAPSHOTS_IN_A_PIECE`] entries, oldest first. The clones of a snapshot follow it in entries of
@@ -61,13 +61,13 @@ pub struct Snapshot {
     /// takes the snapshot.
     pub guid: Uuid,
     /// The last batch whose effects are in it: its number on this drive. No other snapshot of the
-    /// drive has it, ever.
+    /// drive ever has the same one.
     pub watermark: SeqNo,
     /// Header checksum of that batch.
     pub watermark_checksum: u64,
     /// When it was taken, in seconds since 1970 by the clock of the program. For display only.
     pub created_seconds: u64,
-    /// Its root. `None` in the very checkpoint that is the snapshot: then its root is the one that
+    /// Its root. `None` in the very checkpoint that is the snapshot: then its root is the root that
     /// names this list.
     pub root: Option<CheckpointAddress>,
     /// Size of the disk in bytes.
@@ -91,7 +91,7 @@ pub struct Snapshot {
 pub struct RegisteredClone {
     /// Its identity.
     pub drive: Uuid,
-    /// Where it is, or was; see [`check_clone_path`].
+    /// Its path, now or formerly; see [`check_clone_path`].
     pub path: String,
     /// When it was registered, in seconds since 1970.
     pub created_seconds: u64,
@@ -102,7 +102,7 @@ pub struct RegisteredClone {
 pub enum Listed<'a> {
     /// A snapshot.
     Snapshot(&'a Snapshot),
-    /// A clone of the snapshot before it, of this batch.
+    /// A clone of the snapshot before it, whose last batch has this number.
     Clone(SeqNo, &'a RegisteredClone),
 }
 
@@ -118,7 +118,7 @@ impl Listed<'_> {
     /// Appends the entry to `out`.
     ///
     /// # Panics
-    /// If its name or path is an impossible one.
+    /// If its name or path is impossible.
     pub fn encode_into(&self, out: &mut Vec<u8>) {
         match self {
             Self::Snapshot(snapshot) => snapshot.encode_into(out),
@@ -139,7 +139,7 @@ impl RegisteredClone {
         out.extend(layout.as_bytes());
     }
 
-    /// Decodes the entry of a clone of the snapshot of this batch.
+    /// Decodes the entry of a clone of the snapshot with this batch.
     fn decode(layout: &SnapshotLayout, of: SeqNo) -> Option<Self> {
         let clone = Self {
             drive: Uuid::from_bytes(layout.guid),
@@ -177,16 +177,16 @@ impl Snapshot {
         Self { yields: false, is_bookmark: true, ..self.clone() }
     }
 
-    /// Returns its entries in the list: its own, and those of its clones.
+    /// Returns its entries in the list: its own, and its clones'.
     pub fn listed(&self) -> impl Iterator<Item = Listed<'_>> {
         let clones = self.clones.iter().map(|clone| Listed::Clone(self.watermark, clone));
         std::iter::once(Listed::Snapshot(self)).chain(clones)
     }
 
-    /// Appends its own entry to `out`, without those of its clones.
+    /// Appends its own entry to `out`, without its clones' entries.
     ///
     /// # Panics
-    /// If the name is not one that [`check_snapshot_name`] accepts, or a bookmark yields.
+    /// If [`check_snapshot_name`] does not accept the name, or a bookmark yields.
     pub fn encode_into(&self, out: &mut Vec<u8>) {
         assert!(check_snapshot_name(&self.name).is_ok(), "a snapshot has a possible name");
         assert!(!(self.yields && self.is_bookmark), "a bookmark has nothing to yield");
@@ -271,7 +271,7 @@ impl CheckpointAddress {
 /// separates it from a path, and without a leading `-`.
 ///
 /// # Errors
-/// `InvalidInput` with what is wrong.
+/// `InvalidInput` with the problem.
 pub fn check_snapshot_name(name: &str) -> Result<()> {
     let wrong = |what: &str| {
         let what = format!("a snapshot cannot be named {name:?}: {what}");
@@ -290,7 +290,7 @@ pub fn check_snapshot_name(name: &str) -> Result<()> {
 /// characters.
 ///
 /// # Errors
-/// `InvalidInput` with what is wrong.
+/// `InvalidInput` with the problem.
 pub fn check_clone_path(path: &str) -> Result<()> {
     let is_short = path.len() <= CLONE_PATH_MAX;
     let is_possible = is_short && path.starts_with('/') && !path.contains(char::is_control);
@@ -326,8 +326,8 @@ pub fn decode_snapshots(bytes: &[u8]) -> Result<Vec<Snapshot>> {
     Ok(list)
 }
 
-/// Checks the rules of a whole list: oldest first, distinct names, at most [`SNAPSHOTS_MAX`], and a
-/// root that is not named in the last entry only.
+/// Checks the rules of a whole list: oldest first, distinct names, at most [`SNAPSHOTS_MAX`], and
+/// an unnamed root in the last entry only.
 ///
 /// # Errors
 /// `Corrupt`.

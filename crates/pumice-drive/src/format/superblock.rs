@@ -38,17 +38,17 @@ const KNOWN_READ_ONLY: u64 = 0;
 /// The compatible feature: space for all segments was reserved on the medium.
 const PREALLOCATED: u64 = 1;
 
-/// The incompatible feature: frames may be of independent blocks, and new ones of several blocks
+/// The incompatible feature: frames may be of independent blocks, and new frames of several blocks
 /// are.
 const BLOCK_FRAMES: u64 = 1;
 
 /// The incompatible feature: leaves of the map may hold the tables of frames of independent blocks.
-/// Each leaf says which it has, so a reader need not remember it, and a writer sets it on every
-/// drive of such frames.
+/// Each leaf says which tables it has, so a reader need not remember the feature, and a writer sets
+/// it on every drive of such frames.
 const BLOCK_TABLES: u64 = 2;
 
-/// The incompatible feature: the newest checkpoint may name snapshots, and what they need is not
-/// free.
+/// The incompatible feature: the newest checkpoint may name snapshots, and the space they need is
+/// not free.
 const SNAPSHOTS: u64 = 4;
 
 /// The incompatible feature: the disk holds a part of a snapshot that is being received.
@@ -58,15 +58,16 @@ const RECEIVING: u64 = 8;
 /// drive.
 const CLONE: u64 = 16;
 
-/// The incompatible feature: the newest checkpoint may name clones of snapshots, and what these
-/// snapshots need stays where it is.
+/// The incompatible feature: the newest checkpoint may name clones of snapshots, and the data that
+/// these snapshots need stays in its place.
 const CLONED: u64 = 32;
 
 /// The incompatible feature: payloads are encrypted, headers are hidden, and MACs take the place of
 /// some checksums.
 const ENCRYPTED: u64 = 64;
 
-/// The incompatible feature: the medium is a member of an array, and may lack what others have.
+/// The incompatible feature: the medium is a member of an array, and may lack data that others
+/// have.
 const ARRAY: u64 = 128;
 
 /// The features that say nothing about the form of frames.
@@ -95,10 +96,11 @@ pub const SIZE_BYTES_MAX: u64 = 1 << 54;
 /// Maximum number of blocks of one frame. A run of the L2P counts them in a byte.
 pub const FRAME_BLOCKS_MAX: u16 = 64;
 
-/// Most segments that a superblock names as bad.
+/// Maximum number of segments that a superblock names as bad.
 pub const BAD_SEGMENTS_MAX: usize = 128;
 
-/// Most detours of a superblock. One is needed for each stream, until the next checkpoint.
+/// Maximum number of detours of a superblock. One is needed for each stream, until the next
+/// checkpoint.
 pub const DETOURS_MAX: usize = 16;
 
 const _: () = assert!(size_of::<Layout>() == SUPERBLOCK_BYTES, "the layout fills a slot");
@@ -209,30 +211,31 @@ pub struct Superblock {
     pub warn_percent: [u8; 4],
     /// Whether space for all segments was reserved on the medium; segments are then not discarded.
     pub is_preallocated: bool,
-    /// Whether frames may be of independent blocks, and new ones of several blocks are. Each frame
-    /// names its own encoding.
+    /// Whether frames may be of independent blocks, and new frames of several blocks are. Each
+    /// frame names its own encoding.
     pub has_block_frames: bool,
     /// Whether the newest checkpoint may name snapshots.
     pub has_snapshots: bool,
-    /// The snapshot of which the disk holds a part: not what a host wrote, and not yet the
-    /// snapshot.
+    /// The snapshot of which the disk holds a part: then the disk is neither as a host wrote it
+    /// nor, yet, the snapshot.
     pub receiving: Option<Receiving>,
-    /// Of a clone, the snapshot of another drive from which its holes read.
+    /// For a clone, the snapshot of another drive from which its holes read.
     pub origin: Option<Origin>,
-    /// Of a clone whose disk was flattened, and which has snapshots that were not: neither the disk
-    /// nor a snapshot of this batch or a later one reads from the origin. Else 0.
+    /// For a clone whose disk was flattened and that has snapshots that were not: neither the disk
+    /// nor a snapshot of this batch or a later one reads from the origin. Otherwise 0.
     pub flat_since: SeqNo,
     /// Whether the newest checkpoint may name clones of snapshots.
     pub has_clones: bool,
-    /// Of an encrypted drive, its keys.
+    /// For an encrypted drive, its keys.
     pub keys: Option<KeyArea>,
-    /// Whether the drive lies on an [array](super::ArrayHeader), whose members are not to be used
+    /// Whether the drive lies on an [array](super::ArrayHeader), whose members must not be used
     /// alone.
     pub is_array: bool,
-    /// Segments in which an append failed, each once: nothing is written there any more. At most
+    /// Segments in which an append failed, each once: they are not written any more. At most
     /// [`BAD_SEGMENTS_MAX`].
     pub bad_segments: Vec<SegmentId>,
-    /// Where streams left a bad segment, in the order of the log: at most [`DETOURS_MAX`].
+    /// The detours by which streams left a bad segment, in the order of the log: at most
+    /// [`DETOURS_MAX`].
     pub detours: Vec<Detour>,
 }
 
@@ -243,8 +246,8 @@ pub struct Receiving {
     pub snapshot: Uuid,
     /// Identity of the snapshot that the disk was before, if it was one.
     pub base: Option<Uuid>,
-    /// Byte of the disk up to which it is the new one, durably; beyond it may be either, block by
-    /// block.
+    /// Byte of the disk up to which it is the new snapshot, durably; each block beyond may be old
+    /// or new.
     pub offset: u64,
 }
 
@@ -257,10 +260,11 @@ pub struct Origin {
     pub snapshot: Uuid,
     /// Its number on that drive: its last batch.
     pub watermark: SeqNo,
-    /// Blocks of the disk, from the first on, of which holes read from the snapshot; others are
+    /// Blocks of the disk, from the first on, whose holes read from the snapshot; other holes are
     /// zeroes.
     pub blocks: u64,
-    /// Where the drive was, absolute, at most [`ORIGIN_PATH_MAX`] bytes: a hint.
+    /// Absolute path of the drive when the clone was made, at most [`ORIGIN_PATH_MAX`] bytes: a
+    /// hint.
     pub path: String,
 }
 
@@ -309,7 +313,7 @@ impl Layout {
 }
 
 impl Superblock {
-    /// Checks what holds for every superblock that a drive stores. Call it before
+    /// Checks the rules for every superblock that a drive stores. Call it before
     /// [`Superblock::encode`], which encodes other values too, for tests of the decoders. The
     /// location of the checkpoint comes from the medium and is checked when the checkpoint is read.
     ///
@@ -327,7 +331,7 @@ impl Superblock {
         self.encode_with(&PLAIN)
     }
 
-    /// Encodes the slot; that of an encrypted drive has a MAC by its cipher.
+    /// Encodes the slot; the slot of an encrypted drive has a MAC by its cipher.
     ///
     /// # Panics
     /// If the drive is encrypted, and the cipher is not.
@@ -393,7 +397,7 @@ impl Superblock {
     /// Checks the MAC of a slot of an encrypted drive, which was decoded.
     ///
     /// # Errors
-    /// `Corrupt` if it is wrong: the slot was changed, or the cipher is that of another key.
+    /// `Corrupt` if it is wrong: the slot was changed, or the cipher has another key.
     ///
     /// # Panics
     /// If nothing is encrypted with the cipher.
@@ -506,7 +510,7 @@ impl Superblock {
         (since == 0 && rest.all(|&byte| byte == 0)).then_some(None)
     }
 
-    /// Returns what is being received; `None` if that is impossible.
+    /// Returns the snapshot being received; `None` if its fields are impossible.
     fn decode_receiving(layout: &Layout) -> Option<Option<Receiving>> {
         let snapshot = Uuid::from_bytes(layout.receiving_snapshot);
         let base = Uuid::from_bytes(layout.receiving_base);
@@ -520,7 +524,7 @@ impl Superblock {
         is_possible.then_some(Some(Receiving { snapshot, base, offset }))
     }
 
-    /// Returns the origin of a clone; `None` if that is impossible.
+    /// Returns the origin of a clone; `None` if its fields are impossible.
     fn decode_origin(layout: &Layout) -> Option<Option<Origin>> {
         let (path, rest) = layout.origin_path.split_at_checked(layout.origin_path_bytes.into())?;
         let origin = Origin {
@@ -543,7 +547,8 @@ impl Superblock {
         is_nothing.then_some(None)
     }
 
-    /// Returns `None` if a list, what is being received, the origin or the keys are impossible.
+    /// Returns `None` if a list, the snapshot being received, the origin or the keys are
+    /// impossible.
     fn from_layout(layout: &Layout) -> Option<Self> {
         let (bad_segments, detours) = Self::decode_bad(layout)?;
         Some(Self {

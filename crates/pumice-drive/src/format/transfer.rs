@@ -1,5 +1,5 @@
-//! The head of a transfer: which snapshot follows, in batches of the log's format, and to which
-//! earlier snapshot it adds.
+//! The head of a transfer: the snapshot that follows, in batches of the log's format, and the
+//! earlier snapshot to which it adds.
 //!
 //! ```text
 //! | head 640 | batch | batch | ... | batch without records |
@@ -60,22 +60,22 @@ pub(super) const FIELDS: &[super::layout::Field] = Layout::FIELDS;
 /// The decoded head of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransferHead {
-    /// The drive that sends. Information only.
+    /// The sending drive. Information only.
     pub drive: Uuid,
     /// Identity of the snapshot.
     pub snapshot: Uuid,
-    /// Its name on the drive that sends.
+    /// Its name on the sending drive.
     pub name: String,
     /// When it was taken, in seconds since 1970.
     pub created_seconds: u64,
-    /// The snapshot from which on changes are sent; `None` if all of the disk is.
+    /// The snapshot since which changes are sent; `None` if the whole disk is sent.
     pub base: Option<TransferBase>,
     /// Size of the disk in bytes: a multiple of 4096 above 0.
     pub size_bytes: u64,
     /// Byte of the disk before which nothing is sent, since the receiver has it: a multiple of
     /// 4096, at most `size_bytes`.
     pub start: u64,
-    /// Most blocks of a frame that the host of the drive writes.
+    /// Maximum number of blocks of a frame that the host of the drive writes.
     pub frame_blocks: u16,
     /// Codec of most frames, as in the superblock. Each frame names its own encoding.
     pub codec: u16,
@@ -90,7 +90,7 @@ pub struct TransferHead {
 pub struct TransferBase {
     /// Its identity.
     pub snapshot: Uuid,
-    /// Its name on the drive that sends.
+    /// Its name on the sending drive.
     pub name: String,
 }
 
@@ -98,7 +98,7 @@ impl TransferHead {
     /// Encodes the head. Returns it and its checksum, which the first batch names.
     ///
     /// # Panics
-    /// If a value is one that [`TransferHead::decode`] refuses.
+    /// If [`TransferHead::decode`] would refuse a value.
     pub fn encode(&self) -> ([u8; TRANSFER_HEAD_BYTES], u64) {
         assert!(self.is_possible(), "a head that no program would read");
         let mut layout = Layout::new_zeroed();

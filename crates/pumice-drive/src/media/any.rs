@@ -1,4 +1,4 @@
-//! Media as a drive has them: of any type.
+//! The medium of a drive, of any type.
 
 use std::any::Any;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use crate::base::{AlignedBuffer, Result, SegmentId};
 use crate::crypt::Cipher;
 
 /// [`Medium`] as an object, with boxed futures: the code of a drive is compiled once and not for
-/// each type of its medium. Every medium is one; its methods are those of [`Medium`].
+/// each type of its medium. Every medium implements it; its methods are those of [`Medium`].
 #[expect(missing_docs, reason = "as in `Medium`")]
 pub trait AnyMedium: Any {
     fn capabilities(&self) -> Capabilities;
@@ -74,7 +74,7 @@ pub trait AnyMedium: Any {
 }
 
 impl dyn AnyMedium {
-    /// Returns the medium, if it is of this type.
+    /// Returns the medium if it is of type `M`.
     pub fn downcast_ref<M: Medium + 'static>(&self) -> Option<&M> {
         (self as &dyn Any).downcast_ref()
     }

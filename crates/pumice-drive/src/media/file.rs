@@ -6,14 +6,14 @@
 //! ```
 //!
 //! Invariants:
-//! * The file is locked while it is open, by one writer or by any number of readers; but for
-//!   readers who read nothing that a writer changes, or know how to tell.
+//! * The file is locked while it is open, by one writer or by any number of readers. Exempt are
+//!   readers that read nothing a writer changes, or that can detect such a change.
 //! * After a sync failed, or was dropped before its result was known, nothing is written or synced
 //!   until the medium is reopened: the kernel reports a lost write only once. A durable append is a
 //!   write and a sync in this respect; see `durable`.
-//! * Nothing is read or written outside the superblock slots and the segments.
+//! * All reads and writes lie within the superblock slots and the segments.
 //!
-//! This medium does not cache, does not check content and does not know what a drive is.
+//! This medium does not cache, does not check content and knows nothing of drives.
 
 use std::cell::Cell;
 use std::cmp::Ordering;
@@ -57,8 +57,8 @@ pub use whereabouts::{Look, Whereabouts};
 /// device.
 const WRITE_UNIT: u32 = 4096;
 
-/// Largest part of a truncated drive that may be missing: all but one in this many bytes. A limit
-/// for what a superblock alone can make a reader allocate; arbitrary beyond that.
+/// Largest part of a truncated drive that may be missing: all but one in this many bytes. Limits
+/// the memory that a superblock alone can make a reader allocate; arbitrary beyond that.
 const TRUNCATED_MAX: u64 = 256;
 
 /// Options for [`FileMedium::open`]. The default opens the file for writing, through the page
@@ -70,11 +70,11 @@ pub struct FileOptions {
     pub read_only: bool,
     /// Bypass the page cache (`O_DIRECT`) if the file supports it.
     pub direct: bool,
-    /// Read what is left of a file or device that is too short for its drive. Reads that reach
-    /// beyond its end fail, like those of damaged sectors. Only with `read_only`.
+    /// Read the rest of a file or device that is too short for its drive. Reads that reach beyond
+    /// its end fail, like reads of damaged sectors. Only with `read_only`.
     pub truncated: bool,
-    /// Read a file that another process may have open for writing: it is not locked. What is read
-    /// must not be written meanwhile, or verify itself. Only with `read_only`.
+    /// Read a file that another process may have open for writing: it is not locked. The data read
+    /// must not change meanwhile, or must carry a checksum of its own. Only with `read_only`.
     pub unlocked: bool,
 }
 
@@ -93,7 +93,7 @@ impl FileOptions {
         self
     }
 
-    /// Sets whether to read what is left of a file that is too short for its drive.
+    /// Sets whether to read the rest of a file that is too short for its drive.
     #[must_use]
     pub fn with_truncated(mut self, truncated: bool) -> Self {
         self.truncated = truncated;
@@ -122,9 +122,9 @@ pub struct FileMedium {
     cipher: Cipher,
     geometry: Cell<Option<Geometry>>,
     poisoned: Cell<bool>,
-    /// Durable appends that failed, and of which it is being found out whether a sync did.
+    /// Failed durable appends for which it is not known yet whether the sync failed.
     doubts: Cell<u32>,
-    /// Woken when that is known of one.
+    /// Woken when that becomes known for one of them.
     certain: WaitQueue,
     pace: Pace,
     discard_refused: Cell<bool>,
@@ -154,8 +154,8 @@ impl FileMedium {
     ///
     /// # Errors
     /// `AlreadyExists` if data would be overwritten; `Busy` if the file is open elsewhere;
-    /// `InvalidInput` for a directory or a device that is too small; else the operating system's.
-    /// Nothing is changed then.
+    /// `InvalidInput` for a directory or a device that is too small; else the error of the
+    /// operating system. Nothing is changed then.
     pub fn create(path: &Path, bytes: u64, force: bool) -> Result<()> {
         create::create(path, bytes, force)
     }
@@ -203,7 +203,7 @@ impl FileMedium {
         Ok(FileMedium {
             runtime,
             file: Arc::new(file.into()),
-            // It is looked at later, when the process may be in another folder.
+            // The path is checked later, when the process may have another working directory.
             path: std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
             kind,
             bytes: Cell::new(bytes),
@@ -222,13 +222,13 @@ impl FileMedium {
         })
     }
 
-    /// Returns the medium with the keys of the drive that is on it.
+    /// Returns the medium with the keys of its drive.
     #[must_use]
     pub fn with_cipher(self, cipher: Cipher) -> Self {
         Self { cipher, ..self }
     }
 
-    /// Sets the keys of the drive that is on it.
+    /// Sets the keys of the medium's drive.
     pub fn set_cipher(&mut self, cipher: Cipher) {
         self.cipher = cipher;
     }
@@ -249,18 +249,19 @@ impl FileMedium {
         &self.runtime
     }
 
-    /// Returns the path with which the medium was opened, absolute.
+    /// Returns the absolute path with which the medium was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns what looks, on another thread, whether the path still leads to the medium.
+    /// Returns a watcher that checks, on another thread, whether the path still leads to this
+    /// medium.
     pub fn whereabouts(&self) -> Whereabouts {
         Whereabouts::new(&self.file, &self.path, self.kind, &self.found)
     }
 
-    /// Returns an error of the medium that says what was being done. A full file system is
-    /// `NoSpace` if the operation `may_fill` it.
+    /// Returns an error of the medium that names the operation. A full file system is `NoSpace` if
+    /// the operation `may_fill` it.
     fn medium_error(&self, doing: &str, may_fill: bool, error: io::Error) -> Error {
         let is_of_space =
             matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
@@ -269,7 +270,7 @@ impl FileMedium {
         Error::new(kind, format!("cannot {doing} {}", self.path.display())).caused_by(error)
     }
 
-    /// Returns the error of a request that failed in the operating system.
+    /// Returns the error for a request that failed in the operating system.
     fn failed(&self, doing: &str, location: Location, error: io::Error) -> Error {
         let error = self.medium_error(doing, doing == "write", error);
         match location {
@@ -320,10 +321,10 @@ impl FileMedium {
         self.check_synced()
     }
 
-    /// Waits until it is known of every durable append that failed whether a sync did.
+    /// Waits until it is known for every failed durable append whether the sync failed.
     ///
     /// # Errors
-    /// `Poisoned` if one has.
+    /// `Poisoned` if a sync has failed.
     async fn wait_for_certainty(&self) -> Result<()> {
         self.certain.wait_for(|| (self.doubts.get() == 0).then_some(())).await;
         self.check_synced()
@@ -446,7 +447,8 @@ impl FileMedium {
         let result = self.runtime.sync_data(&self.file).await;
         outcome.succeeded = result.is_ok();
         result.map_err(|error| self.medium_error("sync", false, error))?;
-        // Another one that failed in the meantime may have learnt of a loss that concerns this one.
+        // A sync that failed in the meantime may have received the report of a loss that concerns
+        // this one.
         self.wait_for_certainty().await
     }
 
@@ -564,7 +566,7 @@ impl Medium for FileMedium {
             match self.runtime.preallocate(&self.file, at, len.into()).await {
                 Ok(()) => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // No one can promise more.
+                // No stronger promise is possible.
                 Err(error) if Errno::from_io_error(&error) == Some(Errno::OPNOTSUPP) => {
                     return Ok(());
                 }

@@ -1,12 +1,12 @@
 //! A medium in memory: for tests, and for measurements of the controller without a device.
 //!
 //! Every operation completes at its first poll. An append copies nothing: the medium keeps the
-//! buffer, unless little of it is used. Buffers that it no longer needs it returns in exchange. A
+//! buffer, unless little of it is used, and returns buffers that it no longer needs in exchange. A
 //! segment occupies memory from its first append to its discard, so a mostly empty medium may be
 //! larger than the machine.
 //!
 //! ```text
-//! segment:  |.....|batch||batch|.....|   what was appended, disjoint; the rest reads as zeroes
+//! segment:  |.....|batch||batch|.....|   appended ranges, disjoint; the rest reads as zeroes
 //! ```
 //!
 //! This medium loses nothing and never fails, unless its room is bounded
@@ -32,16 +32,16 @@ const WRITE_UNIT: u32 = 4096;
 /// The finest read unit of common devices.
 const READ_UNIT: u32 = 512;
 
-/// A buffer of which less than three quarters are used is copied: keeping it would take more memory
-/// than that saves time.
+/// A buffer of which less than three quarters are used is copied: the memory for keeping it is not
+/// worth the time saved.
 const KEPT_USE: (usize, usize) = (3, 4);
 
 /// Buffers that are kept for [`Medium::spare_buffer`]: two for each append that a drive has in
 /// progress.
 const SPARE_MAX: usize = 8;
 
-/// A medium in memory. A clone is another handle on the same bytes, so a caller can keep one, drop
-/// the drive and open it again.
+/// A medium in memory. A clone is another handle on the same bytes, so a caller can keep a clone,
+/// drop the drive and open it again.
 #[derive(Clone, Debug)]
 pub struct MemMedium {
     bytes: u64,
@@ -50,7 +50,7 @@ pub struct MemMedium {
     state: Rc<RefCell<State>>,
 }
 
-/// The ciphers that a medium had in turn; the last one counts.
+/// The successive ciphers of a medium; the last one counts.
 #[derive(Debug, Default)]
 struct KeyChain {
     cipher: Cipher,
@@ -100,7 +100,7 @@ impl Kept {
         &self.buffer[self.from as usize..][..self.len as usize]
     }
 
-    /// Returns the part from `skipped` bytes on, of `len` bytes.
+    /// Returns the part of `len` bytes that begins after `skipped` bytes.
     fn part(&self, skipped: u32, len: u32) -> Self {
         assert!(skipped + len <= self.len, "a part lies in what was kept");
         Self { buffer: self.buffer.clone(), from: self.from + skipped, len }
@@ -108,13 +108,13 @@ impl Kept {
 }
 
 impl Segment {
-    /// Returns where each kept part in a range begins, in descending order.
+    /// Returns the kept parts in a range, each with its offset, in descending order.
     fn kept_in(&self, start: u32, end: u32) -> impl Iterator<Item = (u32, &Kept)> {
         let before_end = self.kept.range(..end).rev().map(|(&at, kept)| (at, kept));
         before_end.take_while(move |(at, kept)| at + kept.len > start)
     }
 
-    /// Cuts a range out of what is kept. Returns the buffers that are needed no more.
+    /// Cuts a range out of the kept parts. Returns the buffers that are no longer needed.
     fn cut(&mut self, start: u32, end: u32) -> impl Iterator<Item = AlignedBuffer> {
         let hidden: Vec<_> = self.kept_in(start, end).map(|(at, _)| at).collect();
         let mut hidden = hidden.into_iter();
@@ -158,45 +158,45 @@ impl MemMedium {
         Self { bytes, durable_appends: true, keys: Rc::default(), state: Rc::default() }
     }
 
-    /// Returns the medium with the keys of the drive that is on it.
+    /// Returns the medium with the keys of its drive.
     #[must_use]
     pub fn with_cipher(self, cipher: Cipher) -> Self {
         Self { keys: Rc::new(KeyChain::new(cipher)), ..self }
     }
 
-    /// Sets keys that were read from the medium anew for this handle, and all that were cloned
-    /// from it, as another process that opens the drive does.
+    /// Sets keys that were read from the medium again, for this handle and all its clones, as
+    /// another process that opens the drive does.
     pub fn set_cipher(&self, cipher: Cipher) {
         let set = self.keys.last().next.set(Box::new(KeyChain::new(cipher)));
         assert!(set.is_ok(), "the last one has none after it");
     }
 
-    /// Returns the medium as one that has no durable appends, like a file without direct I/O, and
-    /// which does not prefer any place for an append.
+    /// Returns the medium without durable appends, like a file without direct I/O, and without a
+    /// preference for the place of an append.
     #[must_use]
     pub fn without_durable_appends(self) -> Self {
         Self { durable_appends: false, ..self }
     }
 
-    /// Leaves room for this many bytes beyond what segments have, as a file system does that others
-    /// fill as well: what they have counts from the first call with a number, made before anything
-    /// is appended. `None`, as at first, never runs out.
+    /// Leaves room for this many bytes in addition to the space of the segments, as a file system
+    /// does that other users fill as well. Space is counted from the first call with a number,
+    /// which must come before any append. With `None`, the initial state, room never runs out.
     pub fn set_room(&self, bytes: Option<u64>) {
         self.state.borrow_mut().room.set_left(bytes);
     }
 
-    /// Lets others take at once, from now on, what is given back to a bounded room.
+    /// Makes other users take any space that is returned to a bounded room from now on.
     #[cfg(test)]
     pub(crate) fn besiege_room(&self) {
         self.state.borrow_mut().room.besiege();
     }
 
-    /// Returns the bytes that segments have of a bounded room.
+    /// Returns the bytes of a bounded room that segments occupy.
     pub fn taken_bytes(&self) -> u64 {
         self.state.borrow().room.taken()
     }
 
-    /// Returns how many appends found too little room.
+    /// Returns the number of appends that failed for lack of room.
     pub fn refused_appends(&self) -> u64 {
         self.state.borrow().refused
     }
@@ -222,8 +222,8 @@ impl MemMedium {
         Self { state: Rc::new(RefCell::new(state)), keys, ..self.clone() }
     }
 
-    /// Returns the bytes of the segments that occupy memory, each from its first append to its
-    /// discard, as if all of it did.
+    /// Returns the total size of the segments that occupy memory, each from its first append to its
+    /// discard. A segment counts as a whole.
     pub fn resident_bytes(&self) -> u64 {
         let state = self.state.borrow();
         let segments = state.segments.iter().filter(|segment| !segment.is_empty());
@@ -309,9 +309,9 @@ impl Medium for MemMedium {
         &self.keys.last().cipher
     }
 
-    /// Drops all content if the segments had another size or offset before. Another number of
-    /// segments keeps the content of the remaining ones. Like a device, the medium never changes
-    /// its size in bytes.
+    /// Drops all content if the size or offset of the segments changes. Another number of segments
+    /// keeps the content of the remaining ones. Like a device, the medium never changes its size in
+    /// bytes.
     fn set_geometry(&self, geometry: Geometry) -> Result<()> {
         if geometry.medium_bytes() > self.bytes {
             return Err(Error::new(
@@ -490,7 +490,7 @@ mod tests {
         assert!(read(&medium, 3, 0, 4096).iter().all(|&byte| byte == 0));
     }
 
-    /// Appends of all lengths, kept and copied, over each other, against an array.
+    /// Appends of all lengths, kept and copied, overlapping, compared with an array.
     #[test]
     fn what_was_appended_last_is_read() {
         let (medium, mut random) = (medium(), random(1));

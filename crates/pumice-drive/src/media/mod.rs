@@ -2,13 +2,13 @@
 //!
 //! * [`mem`]: memory, for tests and for measurements of the controller alone.
 //! * [`mod@file`]: a file or a block device, through the runtime's I/O.
-//! * [`mod@array`]: several media as one, with a copy of everything on each, or with all their
+//! * [`mod@array`]: several media as one, with a copy of everything on each, or with their combined
 //!   room.
 //! * [`layer`]: media that wrap another medium.
 //! * [`tier`]: a local journal and an object store.
 //!
 //! [`Medium`] is the contract between the controller and its storage. A medium knows two superblock
-//! slots and numbered segments of equal size. It does not know what an LBA, a frame or a batch is.
+//! slots and numbered segments of equal size. It knows nothing of LBAs, frames or batches.
 
 #![warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
 
@@ -40,20 +40,20 @@ pub const SUPERBLOCK_SLOTS: u32 = 2;
 /// beyond that). Segments begin after the last slot.
 pub const SUPERBLOCK_STRIDE: u64 = 1 << 20;
 
-/// Number of slots of a medium that can be a member of an array. Those after the superblocks hold
-/// the header of the member, each of the two all of it; they are as long, and are read and written
-/// in the same way.
+/// Number of slots of a medium that can be a member of an array. The two slots after the
+/// superblocks each hold a whole copy of the member's header; they have the same length, and are
+/// read and written in the same way.
 pub const SLOTS: u32 = SUPERBLOCK_SLOTS + 2;
 
-/// Returns the byte offset of a slot on a medium that has byte offsets. Those of an array's headers
-/// lie half a stride after the superblocks.
+/// Returns the byte offset of a slot on a medium that has byte offsets. The slots of an array's
+/// headers lie half a stride after the superblocks.
 pub const fn slot_offset(slot: u32) -> u64 {
     let half = SUPERBLOCK_STRIDE / 2;
     (slot % SUPERBLOCK_SLOTS) as u64 * SUPERBLOCK_STRIDE + (slot / SUPERBLOCK_SLOTS) as u64 * half
 }
 
-/// Names one of the copies that a medium has of everything, as long as the medium is open: it never
-/// becomes the name of another copy.
+/// Names one of the copies that a medium has of everything. While the medium is open, an ID is
+/// never reused for another copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CopyId(pub u32);
 
@@ -81,7 +81,7 @@ impl Geometry {
     }
 }
 
-/// What a medium supports and what it requires of its caller. Start from the
+/// The features of a medium and its requirements on the caller. Start from the
 /// [default](Capabilities::default), which suits every medium, and relax it with the setters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -94,11 +94,11 @@ pub struct Capabilities {
     pub read_unit: u32,
     /// Whether [`Medium::discard`] frees space.
     pub discard: bool,
-    /// Whether [`Medium::append_durably`] is one operation, which costs less than an append and a
-    /// sync, and any number of which may be in progress. The drive calls it only then.
+    /// Whether [`Medium::append_durably`] is one operation that costs less than an append and a
+    /// sync, and any number of these may be in progress. The drive calls it only then.
     pub durable_appends: bool,
-    /// Whether a durable append into bytes that were written before takes less time than into
-    /// others: in a file system that writes in place, the others cost a commit of its journal.
+    /// Whether a durable append into bytes that were written before takes less time than into other
+    /// bytes: in a file system that writes in place, the latter cost a commit of its journal.
     pub prefers_written: bool,
 }
 
@@ -182,8 +182,7 @@ impl Capabilities {
 ///   512 bytes, independently of all others and of the order in which they completed.
 /// * A successful sync covers every append, discard and superblock write that had completed when it
 ///   was called. Writes that were still in progress are not covered.
-/// * A durable append covers its own range and nothing else: what was appended plainly before it is
-///   as volatile as before.
+/// * A durable append covers its own range and nothing else: earlier plain appends stay volatile.
 /// * A medium must never tear a write at a finer granularity than 512 bytes, and must never change
 ///   bytes outside the range of a write.
 ///
@@ -200,32 +199,33 @@ impl Capabilities {
 ///
 /// An operation owns its buffer: a read takes a buffer and returns it; an append shares one,
 /// because the drive serves reads from it meanwhile. The drive never changes what it has appended,
-/// so a medium may keep the buffer instead of a copy; [`spare_buffer`](Medium::spare_buffer) is
-/// what it can return in exchange. The future of an operation may be dropped. The
-/// operation may then take effect, in part or as a whole, at any later time, and the medium must
-/// keep the buffer alive as long as it is in use.
+/// so a medium may keep the buffer instead of a copy; it can return another one in exchange through
+/// [`spare_buffer`](Medium::spare_buffer). The future of an operation may be dropped. The operation
+/// may then take effect, in part or as a whole, at any later time, and the medium must keep the
+/// buffer alive as long as it is in use.
 pub trait Medium {
-    /// Returns what the medium supports and requires. Constant while the medium is open.
+    /// Returns the features and requirements of the medium. Constant while the medium is open.
     fn capabilities(&self) -> Capabilities;
 
-    /// Returns the keys of the drive on the medium, which its owner gave; [`PLAIN`] if none were
-    /// given. The medium itself stores what it is handed. Constant while the medium is open.
+    /// Returns the keys of the drive on the medium, as set by the medium's owner; [`PLAIN`] if none
+    /// were set. The medium itself stores bytes as it receives them. Constant while the medium is
+    /// open.
     fn cipher(&self) -> &Cipher {
         &PLAIN
     }
 
     /// Sets the division of the medium into segments. A later call may only change the number of
     /// segments, when the capacity of the drive changes; no operation is in progress on a segment
-    /// that the call removes. A medium that can then grows, or frees the space beyond the last
-    /// segment, which no longer holds data. The new size is durable after a sync.
+    /// that the call removes. A medium that can do so then grows, or frees the space beyond the
+    /// last segment, which no longer holds data. The new size is durable after a sync.
     ///
     /// # Errors
     /// `InvalidInput` if the medium is too small for the geometry; `NoSpace` or `Medium` if it
     /// cannot grow. Nothing is changed then.
     fn set_geometry(&self, geometry: Geometry) -> Result<()>;
 
-    /// Reserves the space of all segments, so that no append fails for lack of it, on a medium that
-    /// can grow. The drive then never discards. May take a while.
+    /// Reserves the space of all segments on a medium that can grow, so that no append fails for
+    /// lack of space. The drive then never discards. May take a while.
     ///
     /// # Errors
     /// `NoSpace`; `Unsupported` if the medium cannot.
@@ -233,26 +233,27 @@ pub trait Medium {
         Ok(())
     }
 
-    /// Returns the bytes that are left where the medium takes its space from as it is written: what
-    /// the file system of a sparse file has left for it. `None` if that cannot run out, or is not
-    /// known. Must not block for long.
+    /// Returns the bytes left in the storage from which the medium allocates space as it is
+    /// written, such as the free space of the file system of a sparse file. `None` if that cannot
+    /// run out, or is not known. Must not block for long.
     fn room(&self) -> Option<u64> {
         None
     }
 
-    /// Takes the space of a segment from there, where it has none: until the segment is discarded,
-    /// no append to it fails for lack of space, as far as the medium can promise that. Its bytes
-    /// are not changed, and may be appended to meanwhile.
+    /// Allocates the missing space of a segment from the storage of [`room`](Medium::room): until
+    /// the segment is discarded, no append to it fails for lack of space, as far as the medium can
+    /// promise that. The bytes of the segment are not changed, and appends to it may be in
+    /// progress.
     ///
     /// # Errors
-    /// `NoSpace`; a part of it may have been taken then. `Medium`.
+    /// `NoSpace`; part of the space may have been allocated then. `Medium`.
     fn preallocate(&self, segment: SegmentId) -> impl Future<Output = Result<()>> {
         let _ = segment;
         async { Ok(()) }
     }
 
-    /// Returns what has happened to the place where the medium lies, and what to do, if its content
-    /// is at risk although it can be used. Must not block.
+    /// Returns a message with the problem and its remedy if the place of the medium has changed
+    /// such that its content is at risk although it can be used. Must not block.
     fn misplaced(&self) -> Option<String> {
         None
     }
@@ -270,14 +271,14 @@ pub trait Medium {
         buffer: Arc<AlignedBuffer>,
     ) -> impl Future<Output = Result<()>>;
 
-    /// Writes the buffer as [`append`](Medium::append) does, and makes it durable: the range of
-    /// this append, and no other. The drive calls this where
-    /// [`Capabilities::durable_appends`] says so; the default is an append and a sync.
+    /// Writes the buffer as [`append`](Medium::append) does, and makes the range of this append
+    /// durable, and no other. The drive calls this where [`Capabilities::durable_appends`] says so;
+    /// the default is an append and a sync.
     ///
     /// # Errors
     /// `NoSpace` or `Medium` if the bytes could not be written: see [`append`](Medium::append).
-    /// After `NoSpace` the drive repeats it as an append that is not durable. `Poisoned` if they
-    /// were written and could not be made durable: see [Failures](Medium#failures).
+    /// After `NoSpace` the drive repeats the operation as an append that is not durable. `Poisoned`
+    /// if the bytes were written and could not be made durable: see [Failures](Medium#failures).
     fn append_durably(
         &self,
         segment: SegmentId,
@@ -291,7 +292,8 @@ pub trait Medium {
     }
 
     /// Returns a buffer that the medium kept after an append and no longer needs. The drive asks
-    /// when it finds that the medium has kept one. A medium that keeps none has none.
+    /// for one when it finds that the medium has kept a buffer. A medium that keeps no buffers
+    /// returns `None`.
     fn spare_buffer(&self) -> Option<AlignedBuffer> {
         None
     }
@@ -315,9 +317,9 @@ pub trait Medium {
     /// `Medium`. See [Failures](Medium#failures).
     fn sync(&self) -> impl Future<Output = Result<()>>;
 
-    /// Prepares a free segment for durable appends, on a medium that does that for itself: see
-    /// [`Capabilities::prefers_written`]. Returns whether it does; if not, the drive writes zeroes
-    /// to the segment.
+    /// Prepares a free segment for durable appends, on a medium that does so itself: see
+    /// [`Capabilities::prefers_written`]. Returns whether the medium does; if not, the drive writes
+    /// zeroes to the segment.
     ///
     /// # Errors
     /// As [`append`](Medium::append). Nothing is lost.
@@ -348,15 +350,14 @@ pub trait Medium {
     fn write_superblock(&self, slot: u32, bytes: AlignedBuffer)
     -> impl Future<Output = Result<()>>;
 
-    /// Returns the copies of everything that the medium has and that can be read apart: one, but
-    /// for a mirror. One may be gone, or another one be there, whenever an operation is in
-    /// progress.
+    /// Returns the copies of everything that can be read separately: one, except for a mirror.
+    /// While an operation is in progress, copies may disappear and new ones may appear at any time.
     fn copies(&self) -> Vec<CopyId> {
         vec![CopyId::default()]
     }
 
-    /// Reads as [`read`](Medium::read) does, from this copy and from no other one. So a reader that
-    /// finds wrong bytes asks for others.
+    /// Reads as [`read`](Medium::read) does, from this copy and from no other one. A reader that
+    /// finds wrong bytes asks for other copies in this way.
     ///
     /// # Errors
     /// `Medium`, also if there is no such copy (any more).
@@ -385,12 +386,12 @@ pub trait Medium {
     }
 
     /// Compares the bytes at `offset` of `segment` in each copy with `bytes`, and overwrites copies
-    /// that differ or cannot be read. Returns how many it has overwritten. Offset and length need
-    /// not be aligned: other bytes of a copy that can be read stay as they are.
+    /// that differ or cannot be read. Returns the number of copies overwritten. Offset and length
+    /// need not be aligned: other bytes of a copy that can be read stay as they are.
     ///
     /// The caller knows by a checksum that `bytes` were written there, completely, in the segment's
     /// present use, and keeps the segment from being discarded meanwhile. Not durable before a
-    /// sync. A medium with one copy, or that is not written to, does nothing.
+    /// sync. A medium with one copy, or one that is not written to, does nothing.
     ///
     /// # Errors
     /// `NoSpace`, or `Medium` if no copy can be written.
@@ -404,30 +405,32 @@ pub trait Medium {
         async { Ok(0) }
     }
 
-    /// Notes that copies may differ in a range of a segment, and which of them have what a reader
-    /// has found there, by a checksum: it is read from these alone from now on. A medium with one
-    /// copy does nothing. Only for a medium that is not written to: else the copies are
-    /// [made equal](Medium::repair).
+    /// Notes that copies may differ in a range of a segment, and which of them have the bytes that
+    /// a reader has found there and verified by a checksum: from now on the range is read from
+    /// these copies alone. A medium with one copy does nothing. Only for a medium that is not
+    /// written to; otherwise the copies are [made equal](Medium::repair).
     fn note_holders(&self, copies: &[CopyId], segment: SegmentId, range: Range<u32>) {
         let _ = (copies, segment, range);
     }
 
-    /// Returns how a medium that is kept in a bucket stands to it. Must not block.
+    /// Returns the state of the bucket and of the lag, if the medium is kept in a bucket. Must not
+    /// block.
     fn bucket(&self) -> Option<Status> {
         None
     }
 
-    /// Learns that the drive is about to be closed: from now on an operation that waits for a place
-    /// elsewhere, such as a bucket, fails if that refuses for ten seconds, or is silent for a
-    /// minute. An append then fails as `NoSpace`, and a sync as `Medium`: what it was to cover is
-    /// not durable. May be called again. Must not block.
+    /// Tells the medium that the drive is about to be closed: from now on an operation that waits
+    /// for remote storage, such as a bucket, fails if that refuses for ten seconds, or is silent
+    /// for a minute. An append then fails as `NoSpace`, and a sync as `Medium`: the writes that it
+    /// should have covered are not durable. May be called again. Must not block.
     fn ending(&self) {}
 
-    /// Completes what the medium keeps elsewhere later than here, such as in a bucket. The drive
-    /// calls it once it is closed; everything is durable already as by [`sync`](Medium::sync).
+    /// Completes the copy that the medium keeps in remote storage, such as a bucket, with a delay.
+    /// The drive calls this once it is closed; everything is durable already as by
+    /// [`sync`](Medium::sync).
     ///
     /// # Errors
-    /// What is kept elsewhere is not complete. Nothing is lost here.
+    /// The remote copy is not complete. Nothing is lost locally.
     fn finish(&self) -> impl Future<Output = Result<()>> {
         async { Ok(()) }
     }

@@ -1,4 +1,4 @@
-//! When to poll for completions before the thread sleeps.
+//! Deciding when to poll for completions before the thread sleeps.
 //!
 //! Waking a thread whose processor has gone idle costs 2 to 5 us on hardware, and 15 to 30 us in a
 //! virtual machine, where the host has to wake the processor as well. A client with one request at
@@ -10,8 +10,8 @@
 //! thread whose clients are slow, or that shares its processor with a busy neighbor, therefore
 //! polls in few waits.
 //!
-//! Does not know what is waited for. The driver does not poll while the kernel's own threads have
-//! to run for it: they may be queued on this processor.
+//! Does not know the purpose of a wait. The driver does not poll while the kernel's own threads
+//! have to run for it: they may be queued on this processor.
 
 /// Waits that are not polled after several in a row were polled in vain: the cost of polling in
 /// vain is then the limit in 64 waits, each of which is longer than the limit.
@@ -23,14 +23,14 @@ pub(super) struct BusyPoll {
     limit_ns: u64,
     /// Waits that are not polled before the next one that is.
     resting: u32,
-    /// What `resting` was set to when polling was last in vain; 0 after a hit.
+    /// The value that `resting` had when polling was last in vain; 0 after a hit.
     penalty: u32,
     #[cfg(test)]
     pub(super) polled: u64,
 }
 
 impl BusyPoll {
-    /// Sets for how long a wait is polled; 0 for never.
+    /// Sets the nanoseconds for which a wait is polled; 0 for never.
     pub(super) fn set_limit(&mut self, limit_ns: u64) {
         *self = Self { limit_ns, ..Self::default() };
     }
@@ -48,7 +48,7 @@ impl BusyPoll {
         Some(self.limit_ns)
     }
 
-    /// Takes note of whether something came while the wait was polled.
+    /// Notes whether a completion arrived while the wait was polled.
     pub(super) fn ended(&mut self, is_hit: bool) {
         #[cfg(test)]
         (self.polled += 1);
@@ -59,7 +59,7 @@ impl BusyPoll {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: how often a wait is polled.
+    //! Goal: waits are polled as often as the rule says.
     use super::*;
 
     /// Returns which of `waits` waits are polled, each of them with this outcome.

@@ -335,8 +335,8 @@ impl Runtime {
         on_driver!(self, fallocate(file, mode, offset, len), refused())
     }
 
-    /// Takes the space of `len` bytes at `offset` from the file system, where they have none. What
-    /// is there is kept, and may be written meanwhile.
+    /// Takes the space of `len` bytes at `offset` from the file system, where they have none.
+    /// Existing bytes are kept, and may be written meanwhile.
     ///
     /// # Errors
     /// Those of `fallocate`; `Unsupported` if the file system does not support it.

@@ -21,10 +21,11 @@ use rand_xoshiro::rand_core::Rng;
 use super::*;
 use crate::base::seed;
 
-/// Longer than any test may take; a timer of this length must not be what ends a wait.
+/// Longer than any test may take; no wait may end by a timer of this length.
 const FOREVER_NS: u64 = 3_600_000_000_000;
 
-/// A runtime for each backend, and for each way of setting the ring up, with and without polling.
+/// Returns a runtime for each backend, and for each way of setting up the ring, with and without
+/// polling.
 fn real_runtimes() -> Vec<Runtime> {
     let mut runtimes = vec![Runtime::new(Backend::Threads).unwrap()];
     for (skipped, poll_ns) in (0..uring::SETUPS.len()).flat_map(|at| [(at, 0), (at, 50_000)]) {
@@ -179,7 +180,8 @@ fn one_large_send_meets_many_small_receives() {
 
 #[test]
 fn aligned_buffers_travel_by_ranges() {
-    // More than a socket holds, so that both ends also wait; and nothing outside the range moves.
+    // More bytes than a socket holds, so that both ends also wait; and no byte outside the range
+    // moves.
     const BYTES: usize = 4 << 20;
     const RANGE: Range<usize> = 1000..BYTES - 1000;
     for runtime in real_runtimes() {
@@ -286,7 +288,7 @@ fn a_file_is_readable_when_there_is_something_or_the_end() {
             send_all(&runtime, &far, b"ab").await;
             let waited = runtime.timeout(FOREVER_NS, readable).await;
             waited.expect("something is there").unwrap();
-            // Waiting took nothing, and the second byte is there yet.
+            // The wait consumed nothing, and the second byte is still there.
             assert_eq!(receive_exactly(&runtime, &near, 1).await, b"a");
             runtime.readable(&near).await.unwrap();
             assert_eq!(receive_exactly(&runtime, &near, 1).await, b"b");
@@ -392,7 +394,7 @@ fn connections_are_accepted_until_the_listener_is_shut_down() {
                 assert!(poll_once(&mut dropped).await.is_none());
                 runtime.yield_now().await;
             }
-            // What a cancelled accept leaves must not swallow the next connection.
+            // The remains of a cancelled accept must not swallow the next connection.
             runtime.yield_now().await;
             let mut client = UnixStream::connect(directory.path().join("socket")).unwrap();
             let server = Arc::new(runtime.accept(&listener).await.unwrap());
@@ -439,7 +441,7 @@ fn a_wake_from_another_thread_ends_the_wait() {
     }
 }
 
-/// Where the kernel's thread that ends a write may wait for this processor.
+/// The kernel thread that completes a write may have to wait for this processor.
 #[test]
 fn no_wait_is_polled_while_a_file_is_changed() {
     for skipped in 0..uring::SETUPS.len() {
@@ -453,7 +455,7 @@ fn no_wait_is_polled_while_a_file_is_changed() {
         let writer = Arc::new(OwnedFd::from(writer));
         let buffer = Arc::new(AlignedBuffer::zeroed(4096));
         runtime.block_on(async {
-            // What a pipe takes; the next write lasts until something is read.
+            // The capacity of a pipe; the next write lasts until something is read.
             let full = Arc::new(AlignedBuffer::zeroed(64 << 10));
             assert_eq!(runtime.write_at(&writer, 0, full).await.unwrap(), 64 << 10);
             {
@@ -550,7 +552,7 @@ fn timers_and_completions_are_seen_while_tasks_stay_ready() {
         let server = Arc::new(OwnedFd::from(server));
         let stop = Rc::new(Cell::new(false));
         let busy = stop.clone();
-        // Wakes itself, so that some task is ready at every moment.
+        // The task wakes itself, so that some task is ready at every moment.
         runtime.spawn(poll_fn(move |context| {
             context.waker().wake_by_ref();
             if busy.get() { Poll::Ready(()) } else { Poll::Pending }
@@ -689,7 +691,8 @@ fn virtual_time_costs_no_time_and_does_no_input_or_output() {
     assert!(start.elapsed() < Duration::from_secs(60));
 }
 
-/// Runs tasks that sleep, yield, spawn and time out at random. Returns which task continued when.
+/// Runs tasks that sleep, yield, spawn and time out at random. Returns the time at which each task
+/// continued.
 fn random_run(seed: u64) -> Vec<(u64, u32)> {
     let runtime = Runtime::simulated();
     let log = Rc::new(RefCell::new(Vec::new()));
@@ -758,7 +761,8 @@ fn an_interrupted_wait_ends_and_takes_nothing() {
             runtime.interrupt(&listener);
             interrupted(accept.await.map(|_| 0));
 
-            // What was not taken is there for the next one, and so is what came first.
+            // Bytes that were not taken are there for the next receive, and so are the earlier
+            // ones.
             send_all(&runtime, &far, b"ab").await;
             runtime.interrupt(&near);
             assert_eq!(receive_exactly(&runtime, &near, 2).await, b"ab");

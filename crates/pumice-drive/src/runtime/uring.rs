@@ -70,7 +70,7 @@ const CANCEL: u64 = u64::MAX - 1;
 enum Buffer {
     None,
     Aligned(AlignedBuffer),
-    /// Of a write. Others may read it meanwhile.
+    /// The buffer of a write, which others may read meanwhile.
     Shared(Arc<AlignedBuffer>),
     Bytes(Vec<u8>),
 }

@@ -1,5 +1,5 @@
 //! Work of any kind for the threads of [`super::Workers`], one piece at a time: long reads are
-//! verified and decoded so.
+//! verified and decoded this way.
 //!
 //! ```text
 //!   task of a drive: begin -> [queue] -> a thread: work(decompressor) -> outcome, once
@@ -7,8 +7,8 @@
 //!          +-- its own share of the work -- finish: waits <----------------+
 //! ```
 //!
-//! The work owns what it needs and returns what it made, so nothing is shared meanwhile. Without
-//! other threads, `finish` takes from the queue itself: simulations go the same way.
+//! The work owns its inputs and returns its results, so nothing is shared meanwhile. Without other
+//! threads, `finish` takes from the queue itself: simulations do the same.
 
 use std::future::poll_fn;
 use std::mem;
@@ -25,10 +25,10 @@ use super::{BUSY_WRITES, Contexts, Job, Own, PASSED_BYTES_MAX, SPARE_MAX, Worker
 /// Work that another thread does.
 pub(super) type Work = Box<dyn FnOnce(&mut Contexts) + Send>;
 
-/// What is or will be the outcome of work that was passed on.
+/// The present or future outcome of work that was passed on.
 pub(crate) struct Aside<T>(Arc<Outcome<T>>);
 
-/// Counts bytes of frames as on their way until it is dropped, also if a read is cancelled.
+/// Counts bytes of frames as on their way until it is dropped, even if a read is cancelled.
 pub(crate) struct PassedBytes {
     own: Rc<Own>,
     bytes: usize,
@@ -62,7 +62,7 @@ impl<T> Outcome<T> {
     }
 }
 
-/// Sets the outcome when the work ends, however it does.
+/// Sets the outcome when the work ends, however it ends.
 struct Ending<T>(Arc<Outcome<T>>);
 
 impl<T> Drop for Ending<T> {
@@ -91,8 +91,8 @@ impl<T> Aside<T> {
 }
 
 impl Workers {
-    /// Returns how many threads take part in work that is cut into shares, the caller's among them:
-    /// two at least.
+    /// Returns how many threads take part in work that is cut into shares, including the caller's:
+    /// at least two.
     pub(crate) fn shares(&self) -> usize {
         self.own.pool.threads.len().max(1) + 1
     }
@@ -111,7 +111,7 @@ impl Workers {
         PassedBytes { own: self.own.clone(), bytes }
     }
 
-    /// Passes work on, if there is room in the queue; otherwise does it at once.
+    /// Passes work on, if there is room in the queue; otherwise does it immediately.
     pub(crate) fn begin_aside<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Decompressor) -> T + Send + 'static,

@@ -1,12 +1,12 @@
-//! From "the room is there" to "mapped", each in one call: what the host writes and trims, what
-//! garbage collection moves, what a checkpoint writes.
+//! From "the room is there" to "mapped", each in one call: writes and trims of the host, frames
+//! that garbage collection moves, parts of a checkpoint.
 //!
 //! ```text
 //! room -> (is the map still as the caller saw it?) -> record -> map -> live bytes
 //! ```
 //!
-//! A call that returns [`Attempt::Wait`] or [`Attempt::Changed`] has appended nothing. The private
-//! doors `map_frame`, `map_range` and `map_moved` are what recovery applies a record with.
+//! A call that returns [`Attempt::Wait`] or [`Attempt::Changed`] has appended nothing. Recovery
+//! applies records through the private doors `map_frame`, `map_range` and `map_moved`.
 
 use super::super::log::framing::{Span, spans};
 use super::super::log::packing::{
@@ -23,15 +23,16 @@ use crate::format::{
     TABLE_BLOCKS_MIN,
 };
 
-/// What an attempt to append came to.
+/// The outcome of an attempt to append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Attempt {
-    /// It is appended and mapped.
+    /// The change is appended and mapped.
     Done,
     /// There is no room yet: try again after [`super::Wakes::PROGRESS`].
     Wait,
-    /// A leaf of the map is not in memory, or something is not what the caller saw: look again.
+    /// A leaf of the map is not in memory, or the map has changed since the caller read it: look
+    /// again.
     Changed,
 }
 
@@ -46,14 +47,14 @@ impl Attempt {
 pub(super) struct Moved {
     /// Where it is.
     pub(super) to: FramePlace,
-    /// Where it was in a retained segment, if it was moved whole and blocks of it were live, and
-    /// the batch in which the oldest of them was written first.
+    /// Its former place in a retained segment, if it was moved whole and some of its blocks were
+    /// live, and the batch in which the oldest of them was first written.
     pub(super) from: Option<(FramePlace, SeqNo)>,
 }
 
-/// What a block maps to, and in which use of its segment. While this stays the same, so does the
-/// content. A pin would do as well, but a write waits for room with this in hand, and must not keep
-/// a segment from being freed that makes the room.
+/// The mapping of a block and the generation of its segment. While both stay the same, so does the
+/// content. A pin would serve as well, but a write holds this while it waits for room, and must not
+/// prevent the freeing of a segment that would make the room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Version {
     mapping: Mapping,
@@ -62,18 +63,18 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    /// Returns whether it maps to nothing.
+    /// Returns whether the block is a hole.
     pub(crate) fn is_hole(&self) -> bool {
         self.mapping == Mapping::Hole
     }
 }
 
-/// A block that a write covers only in part, merged with what it held.
+/// A block that a write covers only in part, merged with its previous content.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Edge {
     /// The block.
     pub(crate) lba: Lba,
-    /// What it mapped to when it was read.
+    /// Its mapping when it was read.
     pub(crate) before: Version,
 }
 
@@ -86,7 +87,7 @@ pub(crate) struct BlockWrite<'a> {
     pub(crate) blocks: usize,
     /// Their bytes, in order; each part is whole blocks.
     pub(crate) parts: &'a [&'a [u8]],
-    /// Blocks that must still be what they were when they were merged.
+    /// Blocks that must not have changed since they were merged.
     pub(crate) edges: &'a [Edge],
     /// Bytes that the host wrote.
     pub(crate) host_bytes: usize,
@@ -95,7 +96,7 @@ pub(crate) struct BlockWrite<'a> {
 }
 
 impl BlockWrite<'_> {
-    /// Asserts what the callers have made sure of, on a disk of `size_bytes`.
+    /// Asserts the conditions that callers guarantee, on a disk of `size_bytes`.
     #[inline]
     fn check(&self, size_bytes: u64) {
         let end = self.lba.0 + self.blocks as u64;
@@ -108,7 +109,7 @@ impl BlockWrite<'_> {
     }
 }
 
-/// Live blocks of one frame, encoded, for another place in the log.
+/// Live blocks of one frame, encoded for another place in the log.
 pub(crate) struct Move<'a> {
     /// First block of the frame.
     pub(crate) lba: Lba,
@@ -116,11 +117,11 @@ pub(crate) struct Move<'a> {
     pub(crate) from: FramePlace,
     /// Its live blocks when they were encoded.
     pub(crate) pieces: &'a [LivePiece],
-    /// What they become.
+    /// The frames that they become.
     pub(crate) frames: &'a [MovedFrame<'a>],
     /// Bytes that must fit in the open batch.
     pub(crate) room_bytes: usize,
-    /// Whether it is moved also if a snapshot needs it where it is.
+    /// Whether it is moved even if a snapshot needs it in its present place.
     pub(crate) repairs: bool,
 }
 
@@ -217,7 +218,7 @@ impl Core {
         }
         self.push_range(record);
         if self.is_refusing() {
-            // It may have made room.
+            // The trim may have made room.
             self.wake_collector();
         }
         Ok(Attempt::Done)
@@ -248,21 +249,21 @@ impl Core {
         Ok(Attempt::Done)
     }
 
-    /// Returns whether a moved frame, for which there is room, is sealed by the key of the segment
-    /// that it goes to: another one may have been begun since it was encoded.
+    /// Returns whether a moved frame, for which there is room, is sealed with the key of the
+    /// segment that receives it: another segment may have been begun since it was encoded.
     pub(super) fn has_right_key(&self, frame: &MovedFrame<'_>) -> bool {
         let next = self.log.sealing_generation(Stream::Moved);
         frame.payload.is_empty() || self.settings.cipher.is_same_key(frame.generation, next)
     }
 
-    /// Returns whether frames of a segment stay where a snapshot names them, so that what differs
-    /// from it is found by comparing places.
+    /// Returns whether frames of a segment stay where a snapshot names them, so that differences
+    /// from it are found by comparing places.
     pub(crate) fn stays_for_snapshot(&self, segment: SegmentId, repairs: bool) -> bool {
         self.space.is_retained(segment) && (!repairs || self.is_rolling_back)
     }
 
-    /// Appends live blocks of several frames as one frame and maps them there, if `is_current` says
-    /// that they still are where they were read from.
+    /// Appends live blocks of several frames as one frame and maps them there, if `is_current`
+    /// returns that they have not moved since they were read.
     ///
     /// # Errors
     /// `NoSpace`, `Poisoned`; nothing is appended then.
@@ -318,7 +319,7 @@ impl Core {
         appended
     }
 
-    /// Returns what a block maps to, if its leaf is in memory.
+    /// Returns the mapping of a block, if its leaf is in memory.
     pub(crate) fn version(&self, lba: Lba) -> Option<Version> {
         let Lookup::Run(mapping, _) = self.map.peek(lba) else { return None };
         let generation = match mapping {
@@ -347,7 +348,7 @@ impl Core {
         self.note_moved(copy);
     }
 
-    /// As [`Core::push_moved`]; what snapshots named is for the caller to note.
+    /// Like [`Core::push_moved`], but the caller notes the frames that snapshots named.
     pub(super) fn push_copy(&mut self, moved: &MovedFrame<'_>) -> Moved {
         let place = self.log.open_batch(Stream::Moved).push_moved(moved);
         assert_eq!(
@@ -364,33 +365,34 @@ impl Core {
     }
 }
 
-/// Returns the table that the map takes of a frame with this payload, which has its checksum.
+/// Returns the table that the map keeps for a frame with this payload, which matches its checksum.
 pub(crate) fn table_of(blocks: u8, encoding: u8, payload: &[u8]) -> Option<BlockTable> {
     if encoding != Encoding::Blocks as u8 || blocks < TABLE_BLOCKS_MIN {
         return None;
     }
-    // A frame that no program would write fails to be read.
+    // Reading a frame that no program would write fails.
     BlockTable::of(payload, blocks.into()).ok()
 }
 
-/// The doors of live traffic and of recovery: a record of the log takes effect.
+/// The doors of live traffic and of recovery, through which a record of the log takes effect.
 impl Core {
-    /// Maps the blocks of a frame that the host wrote; `table` is that of its independent blocks.
+    /// Maps the blocks of a frame that the host wrote; `table` lists its independent blocks.
     #[inline]
     pub(crate) fn map_frame(&mut self, lba: Lba, place: FramePlace, table: Option<BlockTable>) {
         self.check_place(&place);
         let Self { map, space, .. } = self;
         space.add_live(place.segment, place.charged_bytes());
-        // Moved, it names its source.
+        // When moved, it names its source.
         space.add_burden(place.segment, len_u32(SOURCE_BYTES));
         map.map_frame(lba, place, |dead| space.release_blocks(dead.place, dead.index, dead.count));
         self.note_table(lba, place, table);
     }
 
-    /// Notes the table of a frame whose first block is `lba`, as far as it is mapped.
+    /// Notes the table of a frame whose first block is `lba`, for those of its blocks that are
+    /// mapped.
     #[inline]
     pub(crate) fn note_table(&mut self, lba: Lba, place: FramePlace, table: Option<BlockTable>) {
-        // Programs that know no tables refuse such drives only.
+        // Programs that do not know tables refuse only such drives.
         if self.superblock.has_block_frames {
             self.map.set_table(lba, place, table);
         }
@@ -425,9 +427,9 @@ impl Core {
         });
     }
 
-    /// Maps the blocks of a moved frame that still map to their sources; `table` is that of its
-    /// independent blocks. A block that does not was written or trimmed after it was copied: the
-    /// copy of it is dead.
+    /// Maps the blocks of a moved frame that still map to their sources; `table` lists its
+    /// independent blocks. A block that does not was written or trimmed after it was copied: its
+    /// copy is dead.
     pub(crate) fn map_moved(
         &mut self,
         lba: Lba,
@@ -471,7 +473,7 @@ impl Core {
         assert_eq!(index, place.blocks, "the sources of a moved frame are those of its blocks");
         let carried = place.charged_bytes().saturating_sub(live_bytes);
         if live_bytes > 0 {
-            // What is dead already stays as long as the rest.
+            // Blocks that are dead already stay as long as the rest.
             space.add_burden(place.segment, carried);
         }
         self.note_table(lba, place, table);

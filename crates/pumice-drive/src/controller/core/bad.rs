@@ -1,21 +1,21 @@
-//! Segments in which an append failed: nothing is written there any more.
+//! Segments in which an append failed, and which are no longer written.
 //!
 //! ```text
-//! (or, at the tail of the log, what was written cannot be read)
+//! (or, at the tail of the log, written bytes cannot be read)
 //! append fails -> poisoned -> the superblock names the segment (the shell writes it)
 //! next opening -> streams whose tail is there make a detour into a free segment; the superblock
 //!                 says so until a checkpoint has their new tails
 //! empty        -> stays free, and is never handed out
 //! ```
 //!
-//! A bad segment is never tried again, like a block that a flash drive has retired: an append that
-//! fails ends the life of the drive, so each attempt would cost the host one, and a place that can
-//! be written once more is the likeliest to fail next. Every drive has a segment to spare
-//! ([`super::SEGMENTS_MIN`]). An operator who knows that the cause is gone drops the mark by
-//! a resize to a capacity without the segment, and back.
+//! A bad segment is never tried again, like a block that a flash drive has retired: a failed append
+//! ends the life of the drive, so each attempt would cost the host one, and a place that became
+//! writable again is the likeliest to fail next. Every drive has a segment to spare
+//! ([`super::SEGMENTS_MIN`]). An operator who knows that the cause is gone clears the mark by
+//! resizing to a capacity without the segment, and back.
 //!
-//! The stream cannot name its next segment itself, as it does in a full one: the record would have
-//! to be written in the segment that cannot be written.
+//! The stream cannot name its next segment itself, as in a full segment: the record would have to
+//! be written in the bad segment.
 
 use super::Core;
 use crate::base::{Error, ErrorKind, SegmentId};
@@ -24,28 +24,28 @@ use crate::format::{BAD_SEGMENTS_MAX, DETOURS_MAX, Detour, Stream, Superblock};
 impl Core {
     /// Notes that an append failed in a segment: the log ends for good.
     pub(crate) fn append_failed(&mut self, segment: SegmentId, error: &Error) {
-        // Another kind says nothing about the place.
+        // An error of another kind says nothing about the place.
         if error.kind() == ErrorKind::Medium && !self.log.is_poisoned() {
             self.bad_segment = Some(segment);
         }
         self.poison(error);
     }
 
-    /// Notes that a sync failed: the log ends for good, and no superblock may be written, for it is
-    /// unknown what that would make durable.
+    /// Notes that a sync failed: the log ends for good, and no superblock may be written, since it
+    /// is unknown which writes that would make durable.
     pub(crate) fn sync_failed(&mut self, error: &Error) {
         self.bad_segment = None;
         self.has_failed_sync = true;
         self.poison(error);
     }
 
-    /// Returns the segment that the superblock does not name as bad yet.
+    /// Returns the bad segment that the superblock does not yet name.
     pub(crate) fn bad_segment(&self) -> Option<SegmentId> {
         self.bad_segment.filter(|_| !self.has_failed_sync)
     }
 
-    /// Returns the superblock that names the new bad segment, to be written once; `None` if there
-    /// is none, or no room to name it. The caller has the turn, and no sync is under way.
+    /// Returns the superblock that names the new bad segment, for one write; `None` if there is
+    /// none, or no room to name it. The caller has the turn, and no sync is under way.
     pub(crate) fn superblock_with_bad_segment(&mut self) -> Option<Superblock> {
         let segment = self.bad_segment()?;
         self.bad_segment = None;
@@ -58,7 +58,7 @@ impl Core {
         Some(superblock)
     }
 
-    /// Notes, while the drive is opened, that what is written in a segment cannot be read.
+    /// Notes, while the drive is opened, that bytes written in a segment cannot be read.
     pub(crate) fn note_bad_segment(&mut self, segment: SegmentId, superblock: &mut Superblock) {
         let is_new = !superblock.bad_segments.contains(&segment);
         if is_new && superblock.bad_segments.len() < BAD_SEGMENTS_MAX {
@@ -67,11 +67,11 @@ impl Core {
         }
     }
 
-    /// Continues every stream whose segment is bad in another one, and adds that to `superblock`,
-    /// which is to be made durable before any batch is written. Without a free segment, or room to
-    /// say so, the streams stay where they are.
+    /// Continues every stream whose segment is bad in another one, and adds the detours to
+    /// `superblock`, which must be made durable before any batch is written. Without a free
+    /// segment, or room for a detour, the streams stay where they are.
     pub(crate) fn leave_bad_segments(&mut self, superblock: &mut Superblock) {
-        // Those beyond the end of the log are no drive's.
+        // Detours beyond the end of the log are invalid.
         let known = self.checkpoints.checkpointed()..=self.log.sealed_seq();
         superblock.detours.retain(|detour| known.contains(&detour.seq));
         for stream in Stream::ALL {

@@ -1,13 +1,13 @@
-//! Checkpoints, as far as they are state: when one is due, what it says, what it makes dead.
+//! The state of checkpoints: when one is due, its content, and the blocks that it makes dead.
 //!
 //! ```text
 //! turn -> begin -> leaves -> pages -> lists -> root -> (flush, superblocks) -> end
 //!    \________________________ given up: abandon _______________________________/
 //! ```
 //!
-//! `maintenance::checkpoint` has the order of the steps and the I/O. Invariant: everything up to
-//! batch `checkpointed` is in the newest checkpoint; it never moves back, and never beyond the
-//! watermark.
+//! `maintenance::checkpoint` has the order of the steps and the I/O. Invariant: the newest
+//! checkpoint contains everything up to batch `checkpointed`, which never moves back and never
+//! passes the watermark.
 
 use super::super::log::packing::{MetaRecord, meta_bytes_max};
 use super::super::log::{ChainEnd, Totals};
@@ -20,33 +20,33 @@ use crate::format::{
     OpenedSegment, Root, Snapshot, Stream, StreamTail, Superblock, TableEntry, encode_page,
 };
 
-/// Checkpoints may take one part in this many of the bytes written to the medium.
+/// Checkpoints may take one part in this number of the bytes written to the medium.
 const COST_DIVISOR: u64 = 50;
 
-/// Bytes of log below which a checkpoint is not worth its two syncs; read again in a tenth of a
-/// second.
+/// Bytes of log below which a checkpoint is not worth its two syncs; recovery reads them in a tenth
+/// of a second.
 const DISTANCE_BYTES_MIN: u64 = 64 << 20;
 
 /// Leaves that may have changed since the last checkpoint: recovery reads most of them one by one,
-/// which takes a medium of 50,000 reads a second 0.7 s. Reached only by writes scattered over
+/// which takes 0.7 s on a medium of 50,000 reads per second. Reached only by writes scattered over
 /// 128 GiB and more.
 const DIRTY_LEAVES_MAX: usize = 32 << 10;
 
 /// The newest checkpoint.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NewestCheckpoint {
-    /// The batch up to which everything is in it.
+    /// The batch up to which it contains everything.
     pub(crate) checkpointed: SeqNo,
     /// Media bytes of the drive's life when it was begun.
     pub(crate) begun_at_bytes: u64,
-    /// Its lists and its root.
+    /// The places of its lists and its root.
     pub(crate) lists: Vec<MetadataAddress>,
 }
 
 /// The checkpoints of one drive.
 pub(crate) struct Checkpoints {
     newest: NewestCheckpoint,
-    /// Media bytes of metadata sealed since it was begun: what a checkpoint itself costs.
+    /// Media bytes of metadata sealed since it was begun: the cost of the checkpoint itself.
     own_bytes: u64,
     /// Whether some task has the turn to change checkpoint and superblock.
     is_running: bool,
@@ -64,7 +64,7 @@ pub(crate) struct PendingLeaf {
     content: LeafContent,
 }
 
-/// What a checkpoint says about the moment at which it was begun.
+/// The content of a checkpoint as of the moment at which it was begun.
 pub(crate) struct Begun {
     /// The root, without the lists and the segments that are opened for the checkpoint.
     pub(crate) root: Root,
@@ -72,7 +72,7 @@ pub(crate) struct Begun {
     pub(crate) table: Vec<TableEntry>,
     /// The dropped ranges.
     pub(crate) dropped: Vec<DroppedRange>,
-    /// The snapshots that there are with it.
+    /// The snapshots after it.
     pub(crate) snapshots: Vec<Snapshot>,
     /// The forwarding tables that it must write.
     pub(crate) forwards: Vec<PendingPiece>,
@@ -91,7 +91,7 @@ impl Checkpoints {
         }
     }
 
-    /// Returns the batch up to which everything is in the newest checkpoint.
+    /// Returns the batch up to which the newest checkpoint contains everything.
     pub(crate) fn checkpointed(&self) -> SeqNo {
         self.newest.checkpointed
     }
@@ -118,8 +118,8 @@ impl Checkpoints {
         }
     }
 
-    /// Notes that a stream continues in a segment. Only metadata matters: what a checkpoint names
-    /// is read before the log after it, which would say so.
+    /// Notes that a stream continues in a segment. Only metadata matters: recovery reads the
+    /// records that a checkpoint names before the following log, which would announce the segment.
     pub(super) fn segment_opened(&mut self, stream: Stream, segment: SegmentId, generation: u64) {
         if self.is_running && stream == Stream::Meta {
             assert!(
@@ -137,27 +137,27 @@ impl Core {
         !std::mem::replace(&mut self.checkpoints.is_running, true)
     }
 
-    /// Returns the turn. A checkpoint may have become due that could not be begun.
+    /// Releases the turn. A checkpoint that could not be begun may have become due.
     pub(crate) fn return_turn(&mut self) {
         assert!(self.checkpoints.is_running, "the turn was taken before it is returned");
         self.checkpoints.is_running = false;
         self.checkpoints.opened_segments.clear();
         self.wake(Wakes::TURN);
         self.wake(Wakes::CHECKPOINTER);
-        // A write may have waited for what was done in it, whatever that was.
+        // A write may have waited for the work done in the turn.
         self.wake(Wakes::PROGRESS);
     }
 
     /// Returns whether another checkpoint is due: enough was written since the last one, or enough
     /// of the map is dirty. Until recovery would take about a second, a checkpoint waits until it
-    /// costs no more than 2 % of what was written. What a checkpoint writes does not count: it
-    /// would be the reason for the next one, on a drive that is not in use.
+    /// costs no more than 2 % of the bytes written. Bytes that a checkpoint writes do not count: on
+    /// an idle drive they would cause the next one.
     pub(crate) fn checkpoint_is_due(&self) -> bool {
         let checkpoints = &self.checkpoints;
         if checkpoints.is_running {
             return false;
         }
-        // Requests wait for it, whatever was written: metadata being moved dirties leaves, too.
+        // Requests wait for it, however little was written: moving metadata dirties leaves, too.
         if self.has_too_many_changed_leaves() || self.has_long_tables() {
             return true;
         }
@@ -173,9 +173,9 @@ impl Core {
             || self.map.dirty_leaves() > DIRTY_LEAVES_MAX
     }
 
-    /// Returns whether changes must wait until a checkpoint has made leaves of the map clean, which
-    /// only then can be evicted; or until one is complete, because recovery could not hold all that
-    /// changed since the last.
+    /// Returns whether changes must wait until a checkpoint has made leaves of the map clean, since
+    /// only clean leaves can be evicted; or until one is complete, because recovery could not hold
+    /// all leaves that changed since the last.
     pub(crate) fn must_wait_for_checkpoint(&mut self) -> bool {
         let is_over = self.has_too_many_changed_leaves();
         if is_over && !self.checkpoints.is_running {
@@ -184,20 +184,21 @@ impl Core {
         is_over
     }
 
-    /// Twice as much may have changed since the last checkpoint as may be dirty: what one that is
-    /// under way writes, and what changes in the meantime. So an attempt that fails, or a crash in
-    /// it, and then another, leave no more than that to recovery: see [`super::super::recovery`].
+    /// Twice the bytes that may be dirty may have changed since the last checkpoint: those that a
+    /// running checkpoint writes, and those that change in the meantime. So a failed attempt, or a
+    /// crash in it, followed by another leaves no more than that to recovery: see
+    /// [`super::super::recovery`].
     fn has_too_many_changed_leaves(&self) -> bool {
         let most = self.dirty_bytes_max;
         self.map.dirty_bytes() + self.map.frozen_bytes() > most
             || self.map.unsaved_bytes() / 2 > most
     }
 
-    /// Begins a checkpoint of the drive as it is now: seals every stream and takes everything that
-    /// the checkpoint says about this moment. Dirty leaves become pending.
+    /// Begins a checkpoint of the present state of the drive: seals every stream and collects the
+    /// content of the checkpoint as of this moment. Dirty leaves become pending.
     ///
     /// # Errors
-    /// If the wish cannot be met, see [`Core::check_wish`]; nothing is begun then.
+    /// As [`Core::check_wish`], if the wish cannot be met; nothing is begun then.
     ///
     /// # Panics
     /// If the turn was not taken, or a checkpoint is running.
@@ -275,8 +276,8 @@ impl Core {
         assert!(self.checkpoints.is_running, "checkpoint and superblock change in turn");
     }
 
-    /// Returns the next leaf to write, each once, in order; `None` at the end. Its content when the
-    /// checkpoint began is appended to `raw`, unless it is one hole or fill.
+    /// Returns the next leaf to write, each once, in order; `None` at the end. Appends its content
+    /// as of the beginning of the checkpoint to `raw`, unless it is one hole or fill.
     pub(crate) fn next_leaf(&mut self, raw: &mut Vec<u8>) -> Option<PendingLeaf> {
         self.check_turn();
         assert!(raw.is_empty(), "a leaf is written alone");
@@ -342,7 +343,7 @@ impl Core {
         Ok(true)
     }
 
-    /// Appends the root, which names the segments opened for the checkpoint, its own included, and
+    /// Appends the root, which names the segments opened for the checkpoint, including its own, and
     /// seals it; `None` if there is no room yet.
     ///
     /// # Errors
@@ -354,7 +355,7 @@ impl Core {
     ) -> Result<Option<MetaRecord>> {
         self.check_turn();
         assert!(root.watermark <= self.log.sealed_seq(), "a root is of what was sealed");
-        // Making room may open one more segment.
+        // Making room may open another segment.
         root.opened_segments.clone_from(&self.checkpoints.opened_segments);
         let one_more = OpenedSegment { segment: SegmentId(0), generation: 0, stream: Stream::Meta };
         root.opened_segments.push(one_more);
@@ -376,7 +377,8 @@ impl Core {
         Ok(Some(appended))
     }
 
-    /// Ends a checkpoint that both superblock slots name: what only the one before named is dead.
+    /// Ends a checkpoint that both superblock slots name: records that only the previous one named
+    /// are dead.
     pub(crate) fn end_checkpoint(
         &mut self,
         root: &Root,
@@ -401,7 +403,7 @@ impl Core {
         self.check_invariants();
     }
 
-    /// Lets continue what waited for a checkpoint, written or not.
+    /// Wakes all work that waited for a checkpoint, whether it was written or not.
     pub(crate) fn checkpoint_ended(&mut self, result: &Result<()>) {
         let error = result.as_ref().err().map(Error::kind);
         self.checkpoints.lacks_space = error == Some(ErrorKind::NoSpace);
@@ -409,7 +411,7 @@ impl Core {
         self.wake(Wakes::COLLECTOR);
     }
 
-    /// Abandons a checkpoint: the leaves and pages that it wrote are for the next one to name, its
+    /// Abandons a checkpoint: the next one will name the leaves and pages that it wrote; its
     /// `lists` are dead. Does nothing after [`Core::end_checkpoint`].
     pub(crate) fn abandon_checkpoint(&mut self, lists: &[MetadataAddress]) {
         self.check_turn();
@@ -428,8 +430,8 @@ impl Core {
     }
 
     /// Returns the bytes of a segment that are live because the newest checkpoint names them,
-    /// though the map as it is now does not: lists, its root, and what the next checkpoint will not
-    /// name.
+    /// although the present map does not: lists, its root, and records that the next checkpoint
+    /// will not name.
     pub(crate) fn checkpoint_only_bytes(&self, segment: SegmentId) -> u64 {
         let lists = self.checkpoints.newest.lists.iter().copied();
         let tables = self.forwards.metadata();
@@ -444,7 +446,7 @@ impl Core {
         map.chain(self.checkpoints.newest.lists.iter().copied()).chain(tables).collect()
     }
 
-    /// Returns the superblock to write next: as it is, with the watermark of now.
+    /// Returns the superblock to write next: the present one with the present watermark.
     pub(crate) fn next_superblock(&self) -> Superblock {
         self.check_turn();
         let durable = self.log.durable_end();
@@ -473,7 +475,7 @@ impl Core {
 
     /// Notes that a superblock is durable in both slots.
     pub(crate) fn set_superblock(&mut self, superblock: Superblock) {
-        // Equal only where the counter, which is read from the medium, is worn out.
+        // Equal only if the counter, which is read from the medium, has reached its maximum.
         assert!(superblock.revision >= self.superblock.revision, "revisions never decrease");
         let before = &self.superblock;
         assert_eq!(superblock.uuid, before.uuid, "a drive keeps its identity");
@@ -483,11 +485,11 @@ impl Core {
         self.check_invariants();
     }
 
-    /// Checks that the log ends as a superblock that says "closed in order" would claim.
+    /// Checks that the end of the log is as a superblock marked "closed in order" claims.
     ///
     /// # Errors
-    /// `Busy` if something was appended after the last flush. To call that durable would make its
-    /// loss look like damage; an unclean end is always safe.
+    /// `Busy` if something was appended after the last flush. Marking that as durable would make
+    /// its loss look like damage; an unclean end is always safe.
     pub(crate) fn check_all_is_durable(&self) -> Result<()> {
         let has_open_records =
             Stream::ALL.into_iter().any(|stream| self.log.has_open_records(stream));

@@ -1,9 +1,9 @@
-//! Clones, as far as they are state. On the side of the origin: which snapshots have clones, and
-//! that what these need stays where it is. On the side of the clone: which holes are not zeroes.
+//! The state of clones. On the side of the origin: the snapshots that have clones, whose frames
+//! stay where they are. On the side of the clone: the holes that are not zeroes.
 //!
 //! Another process reads a cloned snapshot, with the forwarding tables that it found when it opened
 //! the drive. So no segment that such a snapshot needs is emptied, from the step that begins the
-//! checkpoint which names the clone: that checkpoint has the tables of all that was emptied before.
+//! checkpoint which names the clone: that checkpoint has the tables of all segments emptied before.
 
 use uuid::Uuid;
 
@@ -17,8 +17,8 @@ use crate::format::{CLONES_MAX, Record, RegisteredClone, Snapshot, check_clone_p
 const NAMED_MAX: usize = 3;
 
 impl Core {
-    /// Returns how many blocks of the disk, from the first on, read from the origin of a clone
-    /// where they are holes; 0 if the drive is no clone, or its disk was flattened.
+    /// Returns the number of blocks of the disk, from the first on, that read from the origin of a
+    /// clone where they are holes; 0 if the drive is no clone, or its disk was flattened.
     #[inline]
     pub(crate) fn inherited_blocks(&self) -> u64 {
         match &self.superblock.origin {
@@ -27,8 +27,8 @@ impl Core {
         }
     }
 
-    /// Returns the batch from which on nothing reads from the origin, if nothing of the disk does,
-    /// and how many snapshots are older.
+    /// Returns the batch from which on nothing reads from the origin, if no block of the disk does,
+    /// and the number of older snapshots.
     pub(crate) fn flat_since(&self) -> (SeqNo, u32) {
         let known = Some(self.superblock.flat_since).filter(|&since| since > SeqNo(0));
         // The first batch has number 1.
@@ -46,16 +46,16 @@ impl Core {
         flat_since > SeqNo(0) && !self.snapshots.next_list().iter().any(reads)
     }
 
-    /// Notes that the disk is that of a snapshot from now on, which may read from the origin where
-    /// the disk does not.
+    /// Notes that the disk is rolled back to a snapshot, which may read from the origin where the
+    /// disk does not.
     pub(super) fn inherit_as(&mut self, snapshot: SeqNo) {
         if snapshot < self.superblock.flat_since {
             self.superblock.flat_since = SeqNo(0);
         }
     }
 
-    /// Returns the record that makes blocks zeroes as `record` does: a trim of blocks that a clone
-    /// would then read from its origin becomes a fill.
+    /// Returns a record that makes blocks zeroes like `record`: a trim of blocks that a clone would
+    /// then read from its origin becomes a fill.
     pub(super) fn without_holes(&self, record: &Record) -> Record {
         match *record {
             Record::Trim { lba, lba_count } if lba < Lba(self.inherited_blocks()) => {
@@ -80,7 +80,7 @@ impl Core {
         self.append_range(&Record::Fill { lba, lba_count: blocks, byte: 0 })
     }
 
-    /// Returns an error if a snapshot has clones that is to go.
+    /// Returns an error if a snapshot that would go has clones.
     pub(super) fn check_uncloned(&self, goes: &impl Fn(SeqNo) -> bool) -> Result<()> {
         let mut cloned = self.snapshots.kept().iter().map(|kept| &kept.entry);
         let cloned = cloned.find(|entry| goes(entry.watermark) && !entry.clones.is_empty());
@@ -98,14 +98,14 @@ impl Core {
         Err(Error::new(ErrorKind::Busy, what))
     }
 
-    /// Returns whether a clone can be registered.
+    /// Checks that a clone can be registered.
     ///
     /// # Errors
     /// `InvalidInput`, `AlreadyExists`, `NoSpace`, `Corrupt`; `Busy` while the key is replaced.
     pub(super) fn check_new_clone(&self, of: SeqNo, clone: &RegisteredClone) -> Result<()> {
         check_clone_path(&clone.path)?;
         if self.is_rekeying {
-            // What it needs would stay under the earlier key.
+            // Data that the clone needs would stay under the earlier key.
             let what = "the key of the drive is being replaced: wait until that has ended";
             return Err(Error::new(ErrorKind::Busy, what));
         }
@@ -130,8 +130,8 @@ impl Core {
         Ok(())
     }
 
-    /// Keeps garbage collection from the segments that snapshots need which views or clones read,
-    /// and from no others.
+    /// Keeps garbage collection away from exactly those segments that are needed by snapshots which
+    /// views or clones read.
     pub(super) fn fix_read(&mut self) {
         let mut fixed = SegmentSet::default();
         for kept in self.snapshots.kept().iter().filter(|kept| self.snapshots.is_read(kept)) {
@@ -142,7 +142,7 @@ impl Core {
         self.space.fix_only(|segment| fixed.contains(segment));
     }
 
-    /// Returns the snapshot that has a clone, if one has.
+    /// Returns the snapshot that has a clone, if there is one.
     pub(crate) fn origin_of(&self, clone: Uuid) -> Option<SeqNo> {
         let mut kept = self.snapshots.kept().iter();
         let has = |drives: &[RegisteredClone]| drives.iter().any(|found| found.drive == clone);

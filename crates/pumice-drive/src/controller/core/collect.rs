@@ -1,12 +1,13 @@
-//! Garbage collection, as far as it is state: whether it should work, which segment it empties
-//! next, and the credit that sets the host's pace.
+//! The state of garbage collection: whether it should run, which segment it empties next, and the
+//! credit that sets the host's pace.
 //!
-//! **Pace.** While garbage collection works, data is let in only as fast as segments are gained, so
-//! that a write waits a little, often, and not long when the last segment is used up. Each gain is
-//! the host's as far as what is left of its segment lasts until the next one is free:
+//! **Pace.** While garbage collection runs, data is admitted only as fast as segments are gained,
+//! so that writes wait briefly and often instead of long when the last segment is used up. The host
+//! gets the share of each gain with which the room left in its segment lasts until the next one is
+//! free:
 //!
 //! ```text
-//! share = room left in the host's segment / what is still to be gained for the next one
+//! share = room left in the host's segment / bytes still to gain for the next one
 //! ```
 //!
 //! `maintenance::gc` has the order of the steps and the I/O.
@@ -19,29 +20,29 @@ use crate::base::SegmentId;
 use crate::base::units::{len_u32, len_usize};
 use crate::format::Stream;
 
-/// Garbage collection works when there are fewer free segments than data must leave and this many
-/// more, at most: what the host fills while the first victims are emptied.
+/// Garbage collection runs when fewer segments are free than data must leave plus at most this
+/// number, which the host fills while the first victims are emptied.
 const HEADROOM_SEGMENTS_MAX: u64 = 3;
 
-/// The headroom is no more than this part of the space that is not live. A segment that is kept
-/// free cannot hold what is dead, and the more of that there is, the less must be moved for each
-/// segment gained: of 118 segments, three that are kept free at 95 % in use double what is moved.
+/// The headroom is at most this part of the space that is not live. A segment kept free cannot hold
+/// dead data, and the more dead data the segments hold, the less must be moved for each one gained:
+/// with 118 segments, 95 % in use, keeping three free doubles the moved bytes.
 const HEADROOM_DIVISOR: u64 = 8;
 
-/// A segment with fewer dead bytes than this part of it is no victim: so little is gained that
-/// moving the rest would wear the medium for nothing.
+/// A segment whose dead bytes are less than this part of it is no victim: the gain is too small to
+/// justify the wear of moving the rest.
 const GAIN_DIVISOR: u32 = 50;
 
-/// A victim that gains this part of a segment is sure to gain something, whatever is not known of
-/// its content: a moved record is longer by a fifth at most.
+/// A victim that promises this part of a segment is sure to gain something, whatever its content: a
+/// moved record is longer by a fifth at most.
 const SURE_GAIN_DIVISOR: u32 = 4;
 
 /// Headers of the segment and its batches, and parity, take less than this part of a segment.
 const HEADERS_DIVISOR: u32 = 128;
 
-/// Victims in a row that gained nothing, after which what must be evacuated comes first, with the
-/// room that is left. Frames that are live only in part may not get smaller by being moved; their
-/// new segment counts what they carry along, so none of them is moved for nothing twice.
+/// Victims in a row that gained nothing, after which evacuations come first, with the room that is
+/// left. Frames that are live only in part may not become smaller when moved; their new segment
+/// counts the dead blocks that they carry along, so none of them is moved in vain twice.
 const FRUITLESS_BEFORE_EVACUATION: u32 = 2;
 
 /// Blocks of a frame that `--recompress` joins, at most.
@@ -56,16 +57,16 @@ const SHARE_DIVISOR_MAX: u64 = 4;
 /// Emptied segments that may wait for another one before they are freed together.
 const EMPTIED_WAITING_MAX: usize = 1;
 
-/// What the host may write before the first gain, and the most that it can save up of what was
-/// gained while it did not write, in bytes: about a batch. More would let it fill the rest of the
-/// free segments at once and then wait for a whole one.
+/// Bytes that the host may write before the first gain, and the most credit that it can save up
+/// while it does not write: about a batch. With more it would fill the remaining free segments in
+/// one go and then wait for a whole one.
 const CREDIT_BYTES: i64 = 1 << 20;
 
-/// The most that the host has to wait to be gained: what it can write at once.
+/// The largest debt, in bytes, that the host must wait out: as much as it can write in one go.
 const DEBT_BYTES: i64 = -CREDIT_BYTES;
 
-/// The most that it has to wait to be gained for metadata: a checkpoint, which has a reserve and
-/// whose content dies with the next one, may write far more at once than the host should wait for.
+/// The largest debt that it must wait out for metadata: a checkpoint, which has a reserve and whose
+/// content dies with the next one, may write far more in one go than the host should wait for.
 const META_DEBT_BYTES: i64 = DEBT_BYTES / 4;
 
 /// The state of garbage collection.
@@ -75,17 +76,17 @@ pub(crate) struct Collector {
     /// from the first victim until enough segments are free.
     credit: i64,
     is_moving: bool,
-    /// Bytes of the victim that were gone through.
+    /// Bytes of the victim scanned so far.
     passed_bytes: u64,
-    /// Victims whose gain the host was given already, and which are not freed yet.
+    /// Victims whose gain was already credited to the host, and which are not freed yet.
     credited: Vec<SegmentId>,
-    /// [`super::Space::changes`] when nothing was found to be gained.
+    /// [`super::Space::changes`] when no gain was found.
     exhausted_at: Option<u64>,
     /// Victims in a row that gained nothing.
     fruitless: u32,
     /// Segments emptied since the opening.
     victims: u64,
-    /// Works although enough segments are free: more are wanted.
+    /// Whether it runs although enough segments are free, because more are wanted.
     is_compacting: bool,
 }
 
@@ -95,18 +96,18 @@ impl Collector {
         self.victims
     }
 
-    /// Returns whether nothing was to be gained when that many changes had been counted.
+    /// Returns whether nothing could be gained at this count of changes.
     pub(crate) fn is_exhausted(&self, changes: u64) -> bool {
         self.exhausted_at == Some(changes)
     }
 
-    /// Takes what was written to the medium, and not by garbage collection, off the credit.
+    /// Subtracts bytes written to the medium, other than by garbage collection, from the credit.
     pub(super) fn spend(&mut self, bytes: u64, stream: Stream) {
         let least = if stream == Stream::Meta { META_DEBT_BYTES } else { DEBT_BYTES };
         self.credit = self.credit.saturating_sub_unsigned(bytes).max(least.min(self.credit));
     }
 
-    /// The host may write something before the first gain, and whenever nothing is to be gained.
+    /// The host may write something before the first gain, and whenever nothing can be gained.
     fn begin_credit(&mut self, gains_nothing: bool) {
         let was_moving = std::mem::replace(&mut self.is_moving, true);
         if !was_moving || gains_nothing {
@@ -114,13 +115,13 @@ impl Collector {
         }
     }
 
-    /// Adds what was gained, or takes off what moving cost.
+    /// Adds a gain to the credit, or subtracts the cost of moving.
     fn earn(&mut self, bytes: i64) {
         self.credit = self.credit.saturating_add(bytes).min(CREDIT_BYTES);
         assert!(self.credit <= CREDIT_BYTES, "the host saves up a batch at most");
     }
 
-    /// Adds the worth of an empty segment, unless its emptying has earned that already.
+    /// Adds the size of an empty segment, unless emptying it has earned that already.
     fn earn_segment(&mut self, segment: SegmentId, segment_bytes: u32) {
         match self.credited.iter().position(|&victim| victim == segment) {
             Some(at) => drop(self.credited.swap_remove(at)),
@@ -136,14 +137,14 @@ pub(crate) struct Victim {
     pub(crate) segment: SegmentId,
     /// Its generation.
     pub(crate) generation: u64,
-    /// What the disk or a snapshot needed of it before, in bytes.
+    /// Bytes that the disk or a snapshot needed of it before.
     pub(crate) needed_bytes: u32,
-    /// [`super::Counters::moved_bytes`] before.
+    /// [`super::Counters::moved_bytes`] before it was emptied.
     moved_bytes: u64,
 }
 
 impl Core {
-    /// Returns whether garbage collection has something to do.
+    /// Returns whether garbage collection has work.
     pub(crate) fn collection_is_wanted(&self) -> bool {
         self.compaction_is_wanted()
             || (self.must_collect() && !self.collector.is_exhausted(self.space.changes()))
@@ -154,7 +155,7 @@ impl Core {
         self.is_short_of_segments() || self.space.has_going()
     }
 
-    /// Returns whether garbage collection could still gain something; asks it to try.
+    /// Returns whether garbage collection could still gain something, and wakes it.
     pub(super) fn can_gain(&mut self) -> bool {
         let is_exhausted = self.collector.is_exhausted(self.space.changes());
         if !is_exhausted {
@@ -163,7 +164,7 @@ impl Core {
         !is_exhausted || self.checkpoints.is_running()
     }
 
-    /// Returns whether so few segments are free that garbage collection should work.
+    /// Returns whether so few segments are free that garbage collection should run.
     pub(crate) fn is_short_of_segments(&self) -> bool {
         let is_short = self.collector.is_compacting || self.has_few_segments();
         is_short || self.space.free_count() < self.snapshots.wanted_segments()
@@ -173,7 +174,7 @@ impl Core {
         self.space.free_count() < self.gc_target_segments()
     }
 
-    /// Returns the free segments with which garbage collection rests.
+    /// Returns the number of free segments at which garbage collection rests.
     pub(crate) fn gc_target_segments(&self) -> u32 {
         self.reserved_segments(Purpose::Data) + self.headroom_segments()
     }
@@ -188,7 +189,7 @@ impl Core {
         len_u32(len_usize(headroom)) + more
     }
 
-    /// Returns how many segments the space for data has beyond what is live.
+    /// Returns the size, in segments, of the space for data that is not live.
     fn spare_segments(&self) -> u64 {
         let segment_bytes = u64::from(self.superblock.segment_bytes);
         let usable = self.space.usable_count();
@@ -198,15 +199,15 @@ impl Core {
         space.saturating_sub(self.space.live_bytes() + retained) / segment_bytes
     }
 
-    /// Returns the bytes that are left of the segment to which a stream is appended.
+    /// Returns the bytes left in the segment to which a stream is appended.
     fn unfilled(&self, stream: Stream) -> u64 {
         let filled = self.log.filled(stream).unwrap_or(self.superblock.segment_bytes);
         u64::from(self.superblock.segment_bytes.saturating_sub(filled))
     }
 
-    /// Returns whether data must wait for garbage collection to gain something first: what it puts
-    /// in the open batch counts already, so that each write waits for its own share of the moving,
-    /// and the one that needs the next batch not for all of them.
+    /// Returns whether data must wait for garbage collection to gain something first. Bytes in the
+    /// open batch count already, so that each write waits for its own share of the moving, and the
+    /// write that needs the next batch does not wait for all of them.
     #[inline]
     pub(super) fn must_wait_for_gc(&self) -> bool {
         self.collector.is_moving && self.host_is_ahead() && self.has_few_segments()
@@ -219,7 +220,7 @@ impl Core {
         self.collector.credit <= i64::from(open)
     }
 
-    /// Makes garbage collection work, or not, as if too few segments were free.
+    /// Sets whether garbage collection runs as if too few segments were free.
     pub(crate) fn set_compacting(&mut self, is_compacting: bool) {
         self.collector.is_compacting = is_compacting;
     }
@@ -229,15 +230,15 @@ impl Core {
         self.wake(Wakes::COLLECTOR);
     }
 
-    /// Returns the segments that may be freed once what made their records dead is durable: nothing
-    /// in them is live, no one reads them, and their last batch is in the newest checkpoint, so
-    /// that recovery reads no batch in them any more.
+    /// Returns the segments that may be freed once the changes that made their records dead are
+    /// durable: nothing in them is live, no one reads them, and their last batch is in the newest
+    /// checkpoint, so that recovery no longer reads a batch in them.
     pub(crate) fn empty_segments(&self) -> Vec<SegmentId> {
         self.space.empty(self.checkpoints.checkpointed())
     }
 
     /// Returns whether empty segments may be freed later, together with the next victim: the host
-    /// could not have them yet, and there is room to move without them. A flush and a discard for
+    /// could not use them yet, and there is room to move without them. A flush and a discard for
     /// each segment take as long as emptying it.
     pub(crate) fn can_free_later(&self) -> bool {
         let (free, waiting) = (self.space.free_count(), self.space.empty_count());
@@ -262,7 +263,7 @@ impl Core {
             && self.space.has_empty_after(self.checkpoints.checkpointed())
     }
 
-    /// Frees an empty segment, whose content may be discarded already.
+    /// Frees an empty segment, whose content may already be discarded.
     pub(crate) fn free_segment(&mut self, segment: SegmentId) {
         let last_seq = self.space.last_seq(segment);
         assert!(
@@ -279,8 +280,8 @@ impl Core {
         self.wake(Wakes::PROGRESS);
     }
 
-    /// Returns the segment to empty next. Evacuating a segment gains nothing by itself: as long as
-    /// there is little room for it, room is made first.
+    /// Returns the segment to empty next. Evacuating a segment gains nothing by itself: while there
+    /// is little room for it, room is made first.
     pub(crate) fn next_victim(&self) -> Option<SegmentId> {
         if !self.must_collect() {
             return self.compaction_victim();
@@ -297,11 +298,11 @@ impl Core {
         let room_bytes = self.room_to_move(at_all);
         let choice = Choice { now, segment_bytes, gain_bytes_min, room_bytes, frame_blocks: None };
         let best = || {
-            // Where much is gained for sure, the reserve of trims comes back with it.
+            // A sure large gain also restores the reserve of trims.
             let gain_bytes_min = gain_bytes_min.max(segment_bytes / SURE_GAIN_DIVISOR);
             let room_bytes = self.room_to_move(self.reserved_segments(Purpose::Moved));
             let sure = Choice { gain_bytes_min, room_bytes, ..choice };
-            // Before a write is refused, what may be gained is tried.
+            // Before a write is refused, even an uncertain gain is tried.
             let frame_blocks = Some(self.superblock.frame_blocks.max(JOINED_BLOCKS));
             let hoped = Choice { frame_blocks, ..choice };
             let sure = || space.victim(&sure);
@@ -315,13 +316,13 @@ impl Core {
         best().or_else(evacuee)
     }
 
-    /// Returns the bytes that garbage collection can move while it leaves as many free segments.
+    /// Returns the bytes that garbage collection can move while it leaves `left_segments` free.
     pub(super) fn room_to_move(&self, left_segments: u32) -> u64 {
         let segment_bytes = self.superblock.segment_bytes;
         let filled = self.log.tail(Stream::Moved).filter(|tail| !self.must_leave(tail));
         let filled = filled.and_then(|_| self.log.filled(Stream::Moved)).unwrap_or(segment_bytes);
         let free = self.space.free_count().saturating_sub(left_segments);
-        // Headers, and an end that the next frame does not fit into.
+        // Headers, and an end into which the next frame does not fit.
         let frame_blocks = usize::from(self.superblock.frame_blocks);
         let frame = len_u32(moved_bytes_max(frame_blocks, self.seal_bytes()));
         let unusable = frame + segment_bytes / HEADERS_DIVISOR;
@@ -340,13 +341,13 @@ impl Core {
         self.note_errand();
         self.collector.victims += 1;
         self.collector.passed_bytes = 0;
-        // What must be evacuated earns nothing, and the host need not wait for it.
+        // An evacuated segment earns nothing, and the host need not wait for it.
         let is_evacuated = self.space.must_go(segment);
         self.collector.begin_credit(is_evacuated);
         self.victim(segment)
     }
 
-    /// Returns what is known about a segment before it is emptied.
+    /// Returns the state of a segment before it is emptied.
     pub(crate) fn victim(&self, segment: SegmentId) -> Victim {
         Victim {
             segment,
@@ -356,7 +357,7 @@ impl Core {
         }
     }
 
-    /// Adds what a part of a victim earned: the bytes passed in it, less the bytes moved.
+    /// Adds the gain of a part of a victim: the bytes passed in it, less the bytes moved.
     pub(crate) fn earn(&mut self, passed_bytes: u32, moved_bytes: u64) {
         assert!(
             passed_bytes <= self.superblock.segment_bytes,
@@ -372,11 +373,11 @@ impl Core {
         self.wake(Wakes::PROGRESS);
     }
 
-    /// Returns what the host may write for bytes that were gained.
+    /// Returns the bytes that the host may write for `gained` bytes.
     fn host_share(&self, gained: u64) -> u64 {
         let segment_bytes = u64::from(self.superblock.segment_bytes);
         let segments = |count: u64| count * segment_bytes;
-        // A segment is half full on average when the next one comes free.
+        // A segment is half full on average when the next one becomes free.
         let wanted = segments(self.gc_target_segments().into()) + segment_bytes / 2;
         let emptied = segments(self.collector.credited.len() as u64) + self.collector.passed_bytes;
         let free = segments(self.space.free_count().into());
@@ -385,7 +386,7 @@ impl Core {
         share.max(gained / SHARE_DIVISOR_MAX)
     }
 
-    /// Notes that all that can be moved out of a segment was moved, and earned.
+    /// Notes that everything that can be moved out of a segment was moved and credited.
     pub(crate) fn victim_scanned(&mut self, segment: SegmentId) {
         assert!(!self.space.is_free(segment), "a victim stays in use until it is freed");
         self.collector.passed_bytes = 0;
@@ -394,14 +395,14 @@ impl Core {
         }
     }
 
-    /// Notes that a segment cannot be emptied: it is no victim any more.
+    /// Notes that a segment cannot be emptied: it is no longer a victim.
     pub(crate) fn set_stuck(&mut self, segment: SegmentId) {
         self.space.set_stuck(segment);
     }
 
-    /// Notes that a segment was emptied, as it was before. Returns whether more may be gained: each
-    /// segment is emptied in vain once at most until something in it dies, so when more than all of
-    /// them were, something is wrong with what they count, and garbage collection rests.
+    /// Notes that `victim` was emptied. Returns whether more may be gained: each segment is emptied
+    /// in vain at most once until something in it dies, so if more victims than there are segments
+    /// were in vain, their counts are wrong, and garbage collection rests.
     pub(crate) fn end_victim(&mut self, victim: &Victim) -> bool {
         let moved_bytes = self.counters.moved_bytes.get().checked_sub(victim.moved_bytes);
         let moved_bytes = moved_bytes.expect("counters never decrease");
@@ -424,13 +425,13 @@ impl Core {
         self.collector.fruitless <= self.space.segment_count()
     }
 
-    /// Lets garbage collection try again, although nothing has died since it failed.
+    /// Lets garbage collection try again although nothing has died since it failed.
     pub(crate) fn collect_again(&mut self) {
         self.collector.exhausted_at = None;
     }
 
-    /// Looks, once a second, whether a segment that could not be emptied is to be tried again.
-    /// While nothing else can be gained, seconds count as checkpoints: there may be none.
+    /// Checks, once a second, whether a segment that could not be emptied should be tried again.
+    /// While nothing else can be gained, seconds count as checkpoints, since there may be none.
     pub(crate) fn stuck_tick(&mut self) {
         if self.must_collect() && self.collector.is_exhausted(self.space.changes()) {
             self.space.let_stuck_rest();
@@ -438,9 +439,9 @@ impl Core {
         }
     }
 
-    /// Ends a step of garbage collection; with `gains_nothing` it rests until something dies.
-    /// Between victims the host is kept at the same pace: let go, it would fill a whole segment and
-    /// then wait for all of the next one.
+    /// Ends a step of garbage collection; with `gains_nothing`, garbage collection rests until
+    /// something dies. Between victims the host is kept at the same pace: unpaced, it would fill a
+    /// whole segment and then wait for all of the next one.
     pub(crate) fn end_collection_step(&mut self, gains_nothing: bool) {
         if gains_nothing {
             if self.must_collect() {

@@ -1,5 +1,5 @@
-//! Giving space back to the medium, as far as it is state: when empty segments are freed although
-//! none are needed, and when segments are emptied although enough are free.
+//! The state of giving space back to the medium: when empty segments are freed although none are
+//! needed, and when segments are emptied although enough are free.
 //!
 //! ```text
 //! tick, once a second:  the host was quiet, or a while has passed -> empty segments are freed
@@ -7,16 +7,16 @@
 //! errand: emptiest segment -> ... -> little more occupied than live, or nothing gained -> rest
 //! ```
 //!
-//! **Occupied** are the sealed segments, whole, and what is filled of the open ones. The *excess*
-//! is what of that is not live.
+//! **Occupied** bytes are all bytes of sealed segments and the filled bytes of open ones. The
+//! *excess* is the part of them that is not live.
 //!
-//! **It ends.** A segment is emptied only if that frees a fair part of it, and an errand ends when
-//! several in a row freed less than they promised, or as many were emptied as were in use when it
-//! began: a host that never rests would always leave another. The next one begins only once the
-//! excess has grown, or the live data has shrunk, by a segment, which takes changes by the host: a
-//! drive that is not in use comes to rest, whatever its content.
+//! **Termination.** A segment is emptied only if that frees a fair part of it, and an errand ends
+//! when several segments in a row freed less than they promised, or when the number emptied equals
+//! the number in use at its start: a host that never rests would always leave another. The next
+//! errand begins only once the excess has grown, or the live data has shrunk, by a segment, which
+//! takes changes by the host: a drive that is not in use comes to rest, whatever its content.
 //!
-//! `maintenance::gc` does the work; `maintenance::compact` asks for it.
+//! `maintenance::gc` does the work; `maintenance::compact` requests it.
 
 use super::{Core, Purpose, Wakes};
 use crate::base::{Error, ErrorKind, Result, SegmentId};
@@ -28,40 +28,40 @@ const QUIET_TICKS: u32 = 3;
 /// Ticks without a request by the host after which buffers are released.
 const SHED_TICKS: u32 = 10;
 
-/// Ticks after which empty segments are freed beside a host that is not quiet: twice in a minute,
-/// so that a trim shows within one.
+/// Ticks after which empty segments are freed even if the host is not quiet: twice a minute, so
+/// that a trim shows within one.
 const BUSY_TICKS: u32 = 25;
 
-/// Dead bytes that are not worth an errand, nor a stream's move to another segment.
+/// Dead bytes that justify neither an errand nor moving a stream to another segment.
 const SLACK_BYTES: u64 = 4 << 20;
 const DEAD_TAIL_BYTES: u32 = 1 << 20;
 
 /// The least part of a segment that emptying it must free.
 const GAIN_DIVISOR: u32 = 50;
 
-/// Segments in a row that freed less than half of what they promised, after which an errand ends.
+/// Segments in a row that freed less than half of the promised bytes, after which an errand ends.
 const FRUITLESS_MAX: u32 = 3;
 
-/// Emptied segments that wait for a checkpoint during an errand, at most. Their content takes as
-/// much of the medium a second time until then, and the medium may have little room.
+/// Emptied segments that wait for a checkpoint during an errand, at most. Until then their content
+/// takes its space on the medium twice, and the medium may have little room.
 const WAITING_SEGMENTS_MAX: usize = 2;
 
-/// What of the options decides about it.
+/// The options for giving space back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GivesBack {
-    /// Empty segments are freed soon, since the medium makes use of that.
+    /// Empty segments are freed soon, since the medium benefits from it.
     pub(crate) empty: bool,
-    /// While the host is quiet, segments are emptied down to this excess, in per cent of what is
-    /// live.
+    /// While the host is quiet, segments are emptied down to this excess, in per cent of live
+    /// bytes.
     pub(crate) idle_percent: Option<u32>,
 }
 
-/// A task for garbage collection beside its own.
+/// A task for garbage collection in addition to its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Errand {
-    /// The excess at which it ends, in per cent of what is live.
+    /// The excess at which it ends, in per cent of live bytes.
     percent: u32,
-    /// It ends when the host changes something; [`Core::host_changes`] when it began.
+    /// [`Core::host_changes`] at its start, if it ends when the host changes something.
     until_changes: Option<u64>,
     /// Segments in a row that gained too little.
     fruitless: u32,
@@ -76,25 +76,25 @@ pub(crate) struct Compaction {
     seen_changes: u64,
     /// Ticks since the host last changed something.
     quiet_ticks: u32,
-    /// Host reads at the last tick, and ticks since the host last asked for anything.
+    /// Host reads at the last tick, and ticks since the last request of the host.
     seen_reads: u64,
     idle_ticks: u32,
-    /// Ticks since empty segments were looked for.
+    /// Ticks since the last search for empty segments.
     busy_ticks: u32,
-    /// [`super::Space::changes`] when empty segments were last looked for.
+    /// [`super::Space::changes`] at the last search for empty segments.
     looked_at: Option<u64>,
-    /// Empty segments are to be freed, with a checkpoint if that takes one.
+    /// Whether empty segments should be freed, with a checkpoint if necessary.
     frees: bool,
     errand: Option<Errand>,
-    /// [`Core::begin_compaction`] was called, and [`Core::end_compaction`] was not yet.
+    /// Whether a compaction begun by [`Core::begin_compaction`] has not been ended.
     is_asked: bool,
-    /// The segment that is being emptied was chosen for an errand.
+    /// Whether the segment being emptied was chosen for an errand.
     is_emptying: bool,
-    /// What was occupied when the last errand ended.
+    /// The occupied bytes when the last errand ended.
     rested_at: Option<Occupied>,
 }
 
-/// How much a drive occupies on its medium.
+/// The space that a drive occupies on its medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Occupied {
     /// Bytes of sealed segments, and filled bytes of open ones.
@@ -108,19 +108,19 @@ impl Occupied {
         self.bytes.saturating_sub(self.live_bytes)
     }
 
-    /// Returns whether the excess is within `percent` of what is live.
+    /// Returns whether the excess is within `percent` of the live bytes.
     pub(crate) fn is_within(self, percent: u32) -> bool {
         self.excess() <= self.live_bytes / 100 * u64::from(percent) + SLACK_BYTES
     }
 }
 
 impl Core {
-    /// Counts what the host changed since the opening.
+    /// Returns the number of writes and trims of the host since the opening.
     fn host_changes(&self) -> u64 {
         self.counters.writes.get() + self.counters.trims.get()
     }
 
-    /// Returns how much the drive occupies on its medium.
+    /// Returns the space that the drive occupies on its medium.
     pub(crate) fn occupied(&self) -> Occupied {
         let segment_bytes = u64::from(self.superblock.segment_bytes);
         let used =
@@ -133,8 +133,8 @@ impl Core {
         Occupied { bytes, live_bytes: self.space.live_bytes() + retained }
     }
 
-    /// Looks, once a second, whether there is something to give back. Returns whether the drive
-    /// has been out of use for so long that buffers should be released.
+    /// Checks, once a second, whether there is space to give back. Returns whether the drive has
+    /// been idle long enough that buffers should be released.
     pub(crate) fn compaction_tick(&mut self) -> bool {
         let (changes, reads) = (self.host_changes(), self.counters.reads.get());
         let compaction = &mut self.compaction;
@@ -166,7 +166,7 @@ impl Core {
         }
         self.compaction.busy_ticks = 0;
         let empty = self.space.empty_count() as u64 * u64::from(self.superblock.segment_bytes);
-        // Beside a busy host, a checkpoint must free at least what it writes.
+        // While the host is busy, a checkpoint must free at least as many bytes as it writes.
         let is_worth_it = is_quiet || empty >= self.map.dirty_bytes() as u64;
         if is_worth_it {
             self.compaction.looked_at = changes;
@@ -203,11 +203,11 @@ impl Core {
         Errand { percent, until_changes, fruitless: 0, left }
     }
 
-    /// Begins to empty segments until the excess is within `percent` of what is live, whatever the
-    /// host does.
+    /// Begins to empty segments until the excess is within `percent` of the live bytes, whatever
+    /// the host does.
     ///
     /// # Errors
-    /// `Busy` if that, or a resize, is under way.
+    /// `Busy` if a compaction, a resize or a change of the key is under way.
     pub(crate) fn begin_compaction(&mut self, percent: u32) -> Result<()> {
         if self.is_resizing || self.is_rekeying || self.compaction.is_asked {
             let what = "the drive is being resized, compacted or given another key: wait until \
@@ -222,24 +222,25 @@ impl Core {
         Ok(())
     }
 
-    /// Ends what [`Core::begin_compaction`] began, done or not.
+    /// Ends a compaction begun by [`Core::begin_compaction`], complete or not.
     pub(crate) fn end_compaction(&mut self) {
         self.compaction.is_asked = false;
         self.compaction.errand.take_if(|errand| errand.until_changes.is_none());
     }
 
-    /// Returns whether what [`Core::begin_compaction`] began has not been ended.
+    /// Returns whether a compaction begun by [`Core::begin_compaction`] has not been ended.
     pub(crate) fn is_being_compacted(&self) -> bool {
         self.compaction.is_asked
     }
 
-    /// Returns whether segments are still emptied for it, or warm.
+    /// Returns whether segments are still being emptied for a requested compaction, or warm ones
+    /// still wait to be discarded.
     pub(crate) fn compacts_more(&self) -> bool {
         let is_emptying = |errand: Errand| errand.until_changes.is_none();
         self.compaction.errand.is_some_and(is_emptying) || !self.nothing_cools()
     }
 
-    /// Has garbage collection give back what has become free, soon.
+    /// Makes garbage collection give back newly freed space soon.
     pub(super) fn give_back_once(&mut self) {
         self.compaction.frees = true;
     }
@@ -255,24 +256,24 @@ impl Core {
         self.compaction.errand.filter(|errand| errand.until_changes.is_none_or(|at| at == changes))
     }
 
-    /// Returns whether a segment that is being emptied is to be left as it is: the host is back and
-    /// nothing else asks for its emptying, or a snapshot needs it now.
+    /// Returns whether a segment being emptied must be left as it is: the host is back and nothing
+    /// else requires it to be emptied, or a snapshot now needs it.
     pub(crate) fn must_stop_collecting(&self, victim: SegmentId) -> bool {
         self.space.is_retained(victim) || self.errand_is_over()
     }
 
-    /// Returns whether the host is back, and nothing else asks for the emptying of a segment.
+    /// Returns whether the host is back and nothing else requires a segment to be emptied.
     pub(crate) fn errand_is_over(&self) -> bool {
         let is_over = || self.errand().is_none() && !self.must_collect();
         self.compaction.is_emptying && is_over()
     }
 
-    /// Returns whether garbage collection takes its time, for nothing waits for it.
+    /// Returns whether garbage collection runs slowly because nothing waits for it.
     pub(crate) fn collects_gently(&self) -> bool {
         self.errand().is_some_and(|errand| errand.until_changes.is_some()) && !self.must_collect()
     }
 
-    /// Notes why a segment begins to be emptied.
+    /// Notes the reason for which a segment is emptied.
     pub(super) fn note_errand(&mut self) {
         self.compaction.is_emptying = self.errand().is_some() && !self.must_collect();
     }
@@ -280,13 +281,14 @@ impl Core {
     /// Returns the dead bytes that a segment must have to be emptied on an errand.
     fn errand_gain_min(&self, errand: Errand) -> u32 {
         let segment_bytes = self.superblock.segment_bytes;
-        // If the excess is too large, the segment with the most dead bytes has more than this.
+        // If the excess is too large, the segment with the most dead bytes has more dead bytes than
+        // this.
         let part = u64::from(segment_bytes) * u64::from(errand.percent);
         let half_share = part / (100 + u64::from(errand.percent)) / 2;
         u32::try_from(half_share).unwrap_or(segment_bytes).max(segment_bytes / GAIN_DIVISOR)
     }
 
-    /// Returns whether a segment more may be taken for moving what is live.
+    /// Returns whether another segment may be used for moving live data.
     fn has_room_to_compact(&self) -> bool {
         let has_space = self.log.check_medium_full().is_ok();
         has_space && self.space.free_count() > self.reserved_segments(Purpose::Data) + 1
@@ -302,13 +304,13 @@ impl Core {
         self.space.emptiest(now, self.superblock.segment_bytes, self.errand_gain_min(errand))
     }
 
-    /// Returns whether a checkpoint should free what was emptied on an errand.
+    /// Returns whether a checkpoint should free the segments emptied on an errand.
     pub(super) fn has_emptied_enough(&self) -> bool {
         self.errand().is_some() && self.space.empty_count() >= WAITING_SEGMENTS_MAX
     }
 
-    /// Returns a stream whose open segment holds so little that is live that the stream should
-    /// continue in another, if space is to be given back.
+    /// Returns a stream whose open segment holds so little live data that the stream should
+    /// continue in another segment, so that space can be given back.
     pub(crate) fn stale_stream(&self) -> Option<Stream> {
         if !self.has_room_to_compact() {
             return None;
@@ -329,8 +331,7 @@ impl Core {
         })
     }
 
-    /// Notes that a segment was emptied for `moved_bytes`, which may end an errand. Segments that
-    /// are needed are a matter of their own.
+    /// Notes that a segment was emptied for `moved_bytes`, which may end an errand.
     pub(super) fn errand_gained(&mut self, needed_bytes: u32, moved_bytes: u64) {
         let Some(errand) = &mut self.compaction.errand else { return };
         let segment_bytes = u64::from(self.superblock.segment_bytes);
@@ -343,7 +344,8 @@ impl Core {
         }
     }
 
-    /// Notes that nothing more can be given back now: the next errand waits until more is dead.
+    /// Notes that no more space can be given back now: the next errand waits until more data is
+    /// dead.
     pub(super) fn rest_compaction(&mut self) {
         self.compaction.frees = false;
         if self.compaction.errand.take().is_some() {

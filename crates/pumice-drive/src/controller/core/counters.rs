@@ -10,7 +10,7 @@ use super::Totals;
 pub(crate) struct Counters {
     /// Bytes the host wrote.
     pub(crate) host_bytes: Counter,
-    /// Record headers and payloads that they became.
+    /// Bytes of record headers and payloads written for them.
     pub(crate) frame_bytes: Counter,
     /// Bytes appended to the medium.
     pub(crate) media_bytes: Counter,
@@ -34,7 +34,7 @@ pub(crate) struct Counters {
     pub(crate) trims: Counter,
     /// Batches appended to the medium.
     pub(crate) batches: Counter,
-    /// Of them, those that were durable without a sync.
+    /// Batches that were durable without a sync.
     pub(crate) durable_appends: Counter,
     /// Syncs of the medium.
     pub(crate) syncs: Counter,
@@ -75,7 +75,7 @@ impl Counters {
     }
 }
 
-/// A number that only grows. It saturates: what it continues from is read from the medium.
+/// A number that only grows. It saturates, because its initial value is read from the medium.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(u64);
 

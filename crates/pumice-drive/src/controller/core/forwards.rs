@@ -1,20 +1,20 @@
-//! Where frames are that snapshots name, and that garbage collection has moved.
+//! The present places of frames that snapshots name and garbage collection has moved.
 //!
 //! ```text
 //! map of a snapshot: segment 5, offset 8192 --(its use of segment 5)--> table of that use
 //!     8192 -> segment 9, offset 4096: the frame
 //! ```
 //!
-//! A copy that is copied again takes what leads to it along: each entry names where its frame is
-//! now, and never a use of a segment that is over.
+//! When a copy is copied again, the entries that lead to it follow: each entry names the present
+//! place of its frame, and never a use of a segment that has ended.
 //!
-//! Records of the maps and lists of snapshots are found by the same tables: they are moved when the
-//! capacity shrinks, out of segments that are to go.
+//! The same tables lead to records of the maps and lists of snapshots, which are moved out of
+//! segments that are removed when the capacity shrinks.
 //!
 //! A table belongs to one use of a segment. All are in memory; a checkpoint writes those that
 //! changed. An entry is needed as long as there is a snapshot between the two batches that it
-//! names; the segment that it points to is retained by each of those, so it is not used again, and
-//! where tables lead to is always there.
+//! names; each such snapshot retains the segment that the entry points to, so the segment is not
+//! reused, and the target of an entry always exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::take;
@@ -27,7 +27,7 @@ use crate::format::{
     RECORD_HEADER_BYTES, Snapshot,
 };
 
-/// Bytes that an entry takes in memory and in a checkpoint, about.
+/// Approximate bytes that an entry takes in memory and in a checkpoint.
 const ENTRY_BYTES: usize = 128;
 
 /// An entry of a table.
@@ -41,16 +41,16 @@ pub(crate) struct Copied {
     pub(crate) record_bytes: u32,
     /// Whether blocks of it were live when it was copied.
     pub(crate) was_live: bool,
-    /// Whether it is a record of the map or the lists of snapshots, which bookmarks need, too.
+    /// Whether it is a record of a map or a list of snapshots, which bookmarks need, too.
     pub(crate) is_meta: bool,
     /// No snapshot before this batch names the frame.
     pub(crate) since: SeqNo,
-    /// Nor does one after this batch.
+    /// No snapshot after this batch names the frame.
     pub(crate) until: SeqNo,
 }
 
 impl Copied {
-    /// Returns where its record is.
+    /// Returns the address of its record.
     pub(crate) fn address(&self) -> FrameAddress {
         FrameAddress { segment: self.to.segment, offset: self.offset }
     }
@@ -60,8 +60,9 @@ impl Copied {
         self.since <= watermark && watermark <= self.until
     }
 
-    /// Returns whether a snapshot is read by the entry. A bookmark, which only compares places, is
-    /// by every entry: what it named may be where younger snapshots still need it.
+    /// Returns whether a snapshot is read through the entry. A bookmark, which only compares
+    /// places, is read through every entry: frames that it named may be where younger snapshots
+    /// still need them.
     fn is_read_by(&self, entry: &Snapshot) -> bool {
         entry.is_bookmark || self.is_named_by(entry.watermark)
     }
@@ -75,10 +76,11 @@ impl Copied {
 /// The table of one use of a segment.
 #[derive(Clone, Debug, Default)]
 struct Table {
-    /// The newest batch when all that snapshots name in it had been copied; 0 before that.
+    /// The newest batch at the time at which everything that snapshots name in it had been copied;
+    /// 0 before that.
     emptied: SeqNo,
     entries: BTreeMap<u32, Copied>,
-    /// Where the newest checkpoint has it.
+    /// Its places in the newest checkpoint.
     pieces: Vec<MetadataAddress>,
     is_dirty: bool,
 }
@@ -118,17 +120,17 @@ fn forward_of((&offset, copied): (&u32, &Copied)) -> Forward {
 /// A piece of a table for a checkpoint to write.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingPiece {
-    /// Whose table it is a piece of.
+    /// The use of a segment whose table it belongs to.
     pub(crate) of: SegmentUse,
     /// Its content.
     pub(crate) raw: Vec<u8>,
 }
 
-/// What the running checkpoint writes.
+/// The state of the running checkpoint.
 #[derive(Clone, Debug)]
 struct Running {
     written: BTreeMap<SegmentUse, Vec<MetadataAddress>>,
-    /// The tables that were there when it began, and that it does not write.
+    /// The pieces of tables that existed when it began and that it does not write.
     clean: Vec<MetadataAddress>,
     superseded: Vec<MetadataAddress>,
 }
@@ -136,9 +138,9 @@ struct Running {
 /// An entry, in the order of the copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Lead {
-    /// Where the copy is.
+    /// The place of the copy.
     to: (SegmentUse, u32),
-    /// Where the frame was.
+    /// The former place of the frame.
     from: (SegmentUse, u32),
 }
 
@@ -146,10 +148,10 @@ struct Lead {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Forwards {
     tables: BTreeMap<SegmentUse, Table>,
-    /// The entries by where they lead to.
+    /// The entries, ordered by target.
     leads: BTreeSet<Lead>,
     entry_count: usize,
-    /// Pieces that cannot be read. It is not known which tables they are of, nor where they lead.
+    /// Pieces that cannot be read. Their tables and targets are unknown.
     lost: Vec<MetadataAddress>,
     /// The last batch of the newest snapshot that may need one of them.
     lost_until: SeqNo,
@@ -159,11 +161,11 @@ pub(crate) struct Forwards {
 }
 
 impl Forwards {
-    /// Restores the tables of a checkpoint from their pieces. `generation_of` returns that of the
-    /// use in which a segment is, which for a copy that is needed is its own.
+    /// Restores the tables of a checkpoint from their pieces. `generation_of` returns the present
+    /// generation of a segment, which for a needed copy is that of the copy.
     ///
     /// # Errors
-    /// `Corrupt` if two pieces say different things.
+    /// `Corrupt` if two pieces contradict each other.
     pub(crate) fn restore(
         pieces: Vec<(MetadataAddress, ForwardPiece)>,
         generation_of: impl Fn(SegmentId) -> u64,
@@ -212,18 +214,18 @@ impl Forwards {
         (count, self.lost_until)
     }
 
-    /// Returns whether a snapshot may need what cannot be read.
+    /// Returns whether a snapshot may need an unreadable piece.
     pub(crate) fn may_lack(&self, entry: &Snapshot) -> bool {
         !self.lost.is_empty() && !entry.is_bookmark && entry.watermark <= self.lost_until
     }
 
-    /// Returns what a snapshot is read by, wherever that is done. These tables are not written, and
-    /// in no accounts.
+    /// Returns the tables through which a snapshot is read, wherever that is done. These tables are
+    /// not written, and no counts include them.
     pub(crate) fn of(&self, entry: &Snapshot) -> Self {
         self.those(|copied| copied.is_read_by(entry))
     }
 
-    /// Returns where metadata is that was moved, for reading.
+    /// Returns the tables of moved metadata, for reading.
     pub(crate) fn of_metadata(&self) -> Self {
         self.those(|copied| copied.is_meta)
     }
@@ -242,14 +244,16 @@ impl Forwards {
         forwards
     }
 
-    /// Returns where a frame is that a map names in `generation` of its segment, and the generation
-    /// there: what it names itself, if the frame was not moved.
+    /// Returns the present place of a frame that a map names in `generation` of its segment, and
+    /// the generation there: the arguments, if the frame was not moved.
     pub(crate) fn resolve(&self, place: FramePlace, generation: u64) -> (FramePlace, u64) {
-        // What is copied again takes along what leads to it: no entry leads to another one.
+        // When a copy is copied again, the entries that lead to it follow: no entry leads to
+        // another.
         Self::follow(self.leading_from(place, generation), place, generation)
     }
 
-    /// As [`Forwards::resolve`] in what a snapshot is read by; see [`Forwards::of`].
+    /// As [`Forwards::resolve`] in the tables through which a snapshot is read; see
+    /// [`Forwards::of`].
     pub(crate) fn resolve_for(
         &self,
         entry: &Snapshot,
@@ -275,8 +279,8 @@ impl Forwards {
         }
     }
 
-    /// Returns where a record of metadata is that a root or a map of a snapshot names at a place in
-    /// `generation` of its segment, and the generation there, if it was moved.
+    /// Returns the present place of a record of metadata that a root or a map of a snapshot names
+    /// at a place in `generation` of its segment, and the generation there, if it was moved.
     pub(crate) fn metadata_at(
         &self,
         place: MetadataAddress,
@@ -294,12 +298,14 @@ impl Forwards {
         !self.tables.is_empty()
     }
 
-    /// Returns whether a place has an entry: then every snapshot that names it is served.
+    /// Returns whether a place has an entry: then the entry serves every snapshot that names the
+    /// place.
     pub(crate) fn has(&self, of: SegmentUse, offset: u32) -> bool {
         self.tables.get(&of).is_some_and(|table| table.entries.contains_key(&offset))
     }
 
-    /// Returns whether what a snapshot names in a segment was moved out of the use that it names.
+    /// Returns whether everything that a snapshot names in a segment was moved out of the use that
+    /// it names.
     pub(crate) fn is_emptied(&self, segment: SegmentId, watermark: SeqNo) -> bool {
         let emptied = self.tables_of(segment).map(|(_, table)| table.emptied).max();
         emptied.is_some_and(|emptied| emptied > SeqNo(0) && emptied >= watermark)
@@ -310,7 +316,7 @@ impl Forwards {
         self.tables.range(of(0)..=of(u64::MAX))
     }
 
-    /// Returns the uses of segments in which copies are that a snapshot needs, with repetitions.
+    /// Returns the uses of segments with copies that a snapshot needs, with repetitions.
     pub(crate) fn needed_by(&self, entry: &Snapshot) -> impl Iterator<Item = SegmentUse> {
         self.copies().filter(|copied| copied.is_needed_by(entry)).map(|copied| copied.to)
     }
@@ -336,7 +342,7 @@ impl Forwards {
         self.tables.values().flat_map(|table| table.entries.values())
     }
 
-    /// Makes the entry of a place, or replaces it.
+    /// Adds or replaces the entry of a place.
     pub(crate) fn put(&mut self, from: (SegmentUse, u32), copied: Copied) {
         let (of, offset) = from;
         let table = self.tables.entry(of).or_default();
@@ -350,15 +356,15 @@ impl Forwards {
         self.leads.insert(Lead { to: (copied.to, copied.offset), from });
     }
 
-    /// Notes that all that snapshots name in a use of a segment was copied, when the newest batch
-    /// was `sealed`.
+    /// Notes that everything that snapshots name in a use of a segment was copied, when the newest
+    /// batch was `sealed`.
     pub(crate) fn set_emptied(&mut self, of: SegmentUse, sealed: SeqNo) {
         let table = self.tables.entry(of).or_default();
         (table.emptied, table.is_dirty) = (table.emptied.max(sealed), true);
     }
 
-    /// Drops what none of the snapshots, in any order, needs. `names` says whether one of a batch
-    /// names anything in a segment.
+    /// Drops the entries and tables that none of the snapshots, given in any order, needs. `names`
+    /// returns whether the snapshot of a batch names anything in a segment.
     ///
     /// # Panics
     /// If a checkpoint is running.
@@ -413,12 +419,12 @@ impl Forwards {
         }
     }
 
-    /// Returns the bytes that the tables take in memory, about.
+    /// Returns the approximate bytes that the tables take in memory.
     pub(crate) fn bytes(&self) -> usize {
         (self.entry_count + self.tables.len()) * ENTRY_BYTES
     }
 
-    /// Returns the bytes that the next checkpoint writes of them, at most.
+    /// Returns the most bytes that the next checkpoint writes of them.
     pub(crate) fn dirty_bytes(&self) -> usize {
         let dirty = self.tables.values().filter(|table| table.is_dirty);
         let bytes = |table: &Table| {
@@ -428,7 +434,7 @@ impl Forwards {
         dirty.map(bytes).sum()
     }
 
-    /// Returns whether a root can name the pieces of all tables and of `more` others.
+    /// Returns whether a root can name the pieces of all tables and `more` others.
     pub(crate) fn has_room(&self, more: usize) -> bool {
         let count: usize = self.tables.values().map(Table::piece_count).sum();
         count + more <= FORWARD_PIECES_MAX / 2
@@ -446,14 +452,14 @@ impl Forwards {
         self.superseded.iter().copied().chain(running)
     }
 
-    /// Makes the next checkpoint write tables again of which a piece is where `is_there` says.
+    /// Makes the next checkpoint rewrite the tables that have a piece for which `is_there` is true.
     pub(crate) fn touch(&mut self, is_there: impl Fn(&MetadataAddress) -> bool) {
         for table in self.tables.values_mut() {
             table.is_dirty |= table.pieces.iter().any(&is_there);
         }
     }
 
-    /// Begins a checkpoint: returns what it must write of the tables as they are now.
+    /// Begins a checkpoint: returns the pieces of the present tables that it must write.
     pub(crate) fn begin_checkpoint(&mut self) -> Vec<PendingPiece> {
         assert!(self.running.is_none(), "a checkpoint is running already");
         let mut pending = Vec::new();
@@ -475,15 +481,15 @@ impl Forwards {
         pending
     }
 
-    /// Notes where the running checkpoint wrote a piece.
+    /// Notes the place at which the running checkpoint wrote a piece.
     pub(crate) fn written(&mut self, of: SegmentUse, place: MetadataAddress) {
         let running = self.running.as_mut().expect("no checkpoint is running");
         let pieces = running.written.get_mut(&of).expect("only dirty tables are written");
         pieces.push(place);
     }
 
-    /// Returns the pieces of all tables for the root of the running checkpoint, which has written
-    /// its own.
+    /// Returns the pieces of all tables for the root of the running checkpoint, including those
+    /// that it has written.
     pub(crate) fn pieces(&self) -> Vec<MetadataAddress> {
         let running = self.running.iter();
         let all = running.flat_map(|running| {
@@ -492,7 +498,7 @@ impl Forwards {
         self.lost.iter().copied().chain(all).collect()
     }
 
-    /// Ends the running checkpoint; returns the pieces that only the one before named.
+    /// Ends the running checkpoint; returns the pieces that only the previous one named.
     pub(crate) fn end_checkpoint(&mut self) -> Vec<MetadataAddress> {
         let Some(Running { written, superseded, .. }) = self.running.take() else {
             return Vec::new();

@@ -1,14 +1,14 @@
-//! How full the drive is: the share of the space for data that is in use, the thresholds that it
-//! has passed, and whether writes are refused.
+//! The fullness of the drive: the share of the space for data that is in use, the thresholds that
+//! it has passed, and whether writes are refused.
 //!
 //! ```text
 //! share = 1 - (free segments above the reserves + rest of the host's segment
 //!              + what garbage collection can gain) / space for data
 //! ```
 //!
-//! It is 100 % exactly while writes are refused. What comes first is logged when it happens, where
-//! segments are taken: each threshold once, until the share fell [`REARM_POINTS`] below it; the
-//! first write that is refused, and the end of that.
+//! The share is 100 % exactly while writes are refused. Events are logged when they happen, where
+//! segments are taken: each threshold once, until the share has fallen [`REARM_POINTS`] below it;
+//! the first refused write, and the end of refusal.
 
 use super::{Core, Purpose, WARN_THRESHOLDS_MAX};
 use crate::base::units::BLOCK_BYTES;
@@ -16,24 +16,24 @@ use crate::format::{RECORD_HEADER_BYTES, Stream};
 
 use super::super::log::Fit;
 
-/// How far below a threshold, in per cent of the capacity, re-arms it, at least.
+/// The least distance below a threshold, in per cent of the capacity, that re-arms it.
 const REARM_POINTS: f64 = 2.0;
 
-/// The share in use when every write is accepted is no more than this, in per cent.
+/// The largest share in use, in per cent, while every write is accepted.
 const ACCEPTING_PERCENT_MAX: f64 = 99.9;
 
-/// What was logged about the space.
+/// The events about space that were logged.
 #[derive(Debug, Default)]
 pub(crate) struct Fullness {
-    /// A write was refused, and since then none was accepted and no segment came free.
+    /// Whether a write was refused, and since then none was accepted and no segment became free.
     is_refusing: bool,
     /// Which thresholds have been passed.
     passed: [bool; WARN_THRESHOLDS_MAX],
 }
 
 /// Returns the thresholds that `used_percent` has passed since the last call, lowest first.
-/// `passed` says which thresholds have been passed and logged; one is again when the share fell
-/// `rearm_points` below it.
+/// `passed` holds the thresholds that have been passed and logged; one is logged again after the
+/// share has fallen `rearm_points` below it.
 fn newly_passed(
     passed: &mut [bool; WARN_THRESHOLDS_MAX],
     used_percent: f64,
@@ -84,7 +84,7 @@ impl Core {
     }
 
     /// Returns whether the next write of a block would be refused for space, as far as is known
-    /// without trying: garbage collection has found that nothing is to be gained.
+    /// without trying: garbage collection has found that nothing can be gained.
     pub(crate) fn is_full(&self) -> bool {
         let has_no_room = || {
             let reserved = self.reserved_segments(Purpose::Data);
@@ -98,7 +98,7 @@ impl Core {
             && (self.fullness.is_refusing || has_no_room())
     }
 
-    /// Returns whether writes are refused since one that was.
+    /// Returns whether a write was refused and none has been accepted since.
     pub(super) fn is_refusing(&self) -> bool {
         self.fullness.is_refusing
     }
@@ -133,7 +133,7 @@ impl Core {
         }
     }
 
-    /// Notes that a segment came free.
+    /// Notes that a segment became free.
     pub(super) fn space_was_freed(&mut self) {
         if self.fullness.is_refusing && self.has_segment_for_data() {
             self.writes_are_accepted();
@@ -150,7 +150,7 @@ impl Core {
         self.settings.warn_percent.unwrap_or(self.superblock.warn_percent)
     }
 
-    /// Notes that the thresholds are others: those that are passed already are logged again.
+    /// Notes that the thresholds have changed: thresholds that are already passed are logged again.
     pub(crate) fn thresholds_changed(&mut self) {
         self.fullness.passed = Default::default();
     }
@@ -158,10 +158,10 @@ impl Core {
     /// Logs the thresholds that were passed since the last call.
     pub(crate) fn warn_of_space(&mut self) {
         let (used_percent, thresholds) = (self.used_percent(), self.warn_percent());
-        // Two segments that come and go are no news, where there are few.
+        // With few segments, the coming and going of two is not worth a message.
         let rearm_points = REARM_POINTS.max(200.0 / f64::from(self.space.usable_count().max(1)));
         let passed = &mut self.fullness.passed;
-        // Of several that are passed at once, the highest says it all.
+        // Of several thresholds passed in one step, only the highest is logged.
         if let Some(threshold) = newly_passed(passed, used_percent, rearm_points, thresholds).pop()
         {
             tracing::warn!(
@@ -177,7 +177,8 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: each threshold is reported once, and again only after the share fell well below it.
+    //! Goal: each threshold is reported once, and again only after the share has fallen well below
+    //! it.
     use super::*;
 
     #[test]

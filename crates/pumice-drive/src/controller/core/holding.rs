@@ -1,4 +1,5 @@
-//! Moving what snapshots need: the copy, the table that says where it is, and who retains it.
+//! Moving frames and metadata that snapshots need: the copy, the table that leads to it, and the
+//! snapshots that retain it.
 //!
 //! ```text
 //! frame of a retained segment: the disk, an entry or a snapshot needs it -> copied whole
@@ -8,9 +9,9 @@
 //!
 //! The whole rule is in ARCHITECTURE.md, "The life of a snapshot".
 //!
-//! A frame that is copied whole has the same blocks at the same indexes, so a snapshot reads it
-//! where the table says. Replay notes the copies of live frames again; a copy of a dead frame is in
-//! vain then, since its segment is still there.
+//! A frame that is copied whole has the same blocks at the same indexes, so a snapshot reads it at
+//! the place that the table names. Replay notes the copies of live frames again; the copy of a dead
+//! frame is then useless, since its segment still exists.
 
 use std::collections::BTreeMap;
 
@@ -23,12 +24,11 @@ use super::{Attempt, Core, Kept, Purpose};
 use crate::base::{Lba, Result, SegmentId, SeqNo};
 use crate::format::{MetadataAddress, Snapshot, Superblock};
 
-/// Tables of fewer bytes than this are kept in memory whatever the map's cache: about a million
-/// frames.
+/// Tables up to this size are kept in memory regardless of the map cache: about a million frames.
 const FORWARD_BYTES_MIN: usize = 64 << 20;
 
-/// Tables may have changed by this part of a segment before garbage collection leaves retained
-/// segments alone until a checkpoint has written them.
+/// Part of a segment by which tables may have changed before garbage collection leaves retained
+/// segments alone until a checkpoint has written the tables.
 const DIRTY_DIVISOR: u32 = 4;
 
 /// The emptying of a retained segment.
@@ -36,9 +36,9 @@ const DIRTY_DIVISOR: u32 = 4;
 pub(crate) struct Emptying {
     /// The segment, in this use.
     pub(crate) of: SegmentUse,
-    /// Snapshots whose maps name something in it, oldest first.
+    /// Snapshots whose maps name frames in it, oldest first.
     pub(crate) users: Vec<Snapshot>,
-    /// [`Core::needs`] when that was found.
+    /// [`Core::needs`] when they were found.
     needs: u64,
 }
 
@@ -62,14 +62,14 @@ impl Core {
         &self.forwards
     }
 
-    /// Returns what it takes to read maps of snapshots: the superblock, and where metadata was
-    /// moved.
+    /// Returns the superblock and the tables of moved metadata, with which maps of snapshots are
+    /// read.
     pub(crate) fn to_read_kept(&self) -> (Superblock, Forwards) {
         (self.superblock.clone(), self.forwards.of_metadata())
     }
 
-    /// Puts the tables in place that a snapshot is read by: from now on [`Core::locate`] returns
-    /// where frames are, and not where the map names them.
+    /// Installs the tables through which a snapshot is read: from now on [`Core::locate`] returns
+    /// the present places of frames, not those that the map names.
     pub(crate) fn read_through(&mut self, forwards: Forwards) {
         self.forwards = forwards;
         self.is_view = true;
@@ -80,7 +80,7 @@ impl Core {
         self.is_view
     }
 
-    /// Makes this the map of a bookmark, by which nothing is read.
+    /// Makes this the map of a bookmark, through which nothing is read.
     pub(crate) fn be_bookmark(&mut self) {
         assert!(self.is_view, "a bookmark is no disk of a host");
         self.is_bookmark = true;
@@ -91,19 +91,19 @@ impl Core {
         self.is_bookmark
     }
 
-    /// Returns where a frame is that a map of this drive or of one of its snapshots names in
-    /// `generation` of its segment, and the generation there.
+    /// Returns the present place of a frame that a map of this drive or of one of its snapshots
+    /// names in `generation` of its segment, and the generation there.
     #[inline]
     pub(crate) fn forwarded(&self, place: FramePlace, generation: u64) -> (FramePlace, u64) {
         self.forwards.resolve(place, generation)
     }
 
-    /// Notes that it has changed who needs what: an emptying under way ends.
+    /// Notes a change in who needs which segments: an emptying under way ends.
     pub(super) fn needs_changed(&mut self) {
         self.needs += 1;
     }
 
-    /// Begins to empty a retained segment; `None` if it is not retained, or stays for now.
+    /// Begins to empty a retained segment; `None` if it is not retained, or must stay for now.
     pub(crate) fn begin_emptying(&self, segment: SegmentId) -> Option<Emptying> {
         if !self.space.is_retained(segment) || self.space.stays_retained(segment) {
             return None;
@@ -118,7 +118,7 @@ impl Core {
         Some(Emptying { of, users, needs: self.needs })
     }
 
-    /// Returns whether what was found when an emptying began is no longer so.
+    /// Returns whether the findings at the beginning of an emptying no longer hold.
     pub(crate) fn is_void(&self, emptying: &Emptying) -> bool {
         self.needs != emptying.needs
     }
@@ -127,13 +127,13 @@ impl Core {
         SegmentUse { segment, generation: self.space.generation(segment) }
     }
 
-    /// Makes the next checkpoint write the tables again that have a piece in a segment.
+    /// Makes the next checkpoint rewrite the tables that have a piece in a segment.
     pub(crate) fn rewrite_forwards_in(&mut self, segment: SegmentId) {
         self.forwards.touch(|piece| piece.segment == segment);
     }
 
-    /// Returns whether a frame of the segment is to be copied, if its leaf is in memory: whether
-    /// the disk, an entry or a snapshot needs it where it is.
+    /// Returns whether a frame of the segment must be copied, if its leaf is in memory: whether the
+    /// disk, an entry or a snapshot needs it at its place.
     pub(crate) fn needs_copy(
         &self,
         it: &Emptying,
@@ -150,7 +150,7 @@ impl Core {
         !self.is_void(it) && !self.forwards.has(it.of, at) && is_needed()
     }
 
-    /// Copies a frame that [`Core::needs_copy`] says is to be.
+    /// Copies a frame for which [`Core::needs_copy`] returns true.
     ///
     /// # Errors
     /// `NoSpace`, `Poisoned`; nothing is appended then.
@@ -174,8 +174,8 @@ impl Core {
         Ok(Attempt::Done)
     }
 
-    /// Notes what a frame that was moved means for snapshots: any since its data was written may
-    /// name it where it was.
+    /// Notes the effect of a moved frame on snapshots: any snapshot since its data was written may
+    /// name it at its former place.
     pub(super) fn note_moved(&mut self, moved: Moved) {
         if let Some((from, since)) = moved.from {
             let named = (since, self.snapshots.newest_watermark());
@@ -204,8 +204,9 @@ impl Core {
         }
     }
 
-    /// Notes that what is at a place was copied: what leads there leads to the copy, and snapshots
-    /// from the first to the last of `named` find it by an entry. Returns whether one needs it.
+    /// Notes that the frame or record at a place was copied: entries that lead there now lead to
+    /// the copy, and snapshots from the first to the last of `named` find it through an entry.
+    /// Returns whether one needs it.
     fn note_copy(
         &mut self,
         place: (SegmentUse, u32),
@@ -243,7 +244,7 @@ impl Core {
     }
 
     /// Notes that records of maps and lists of snapshots were copied out of a use of a segment, and
-    /// are on the medium. From now on they do not count as live.
+    /// that the copies are on the medium. From now on the copies do not count as live.
     pub(crate) fn note_metadata(&mut self, of: SegmentUse, copies: &[MetadataCopy]) {
         for &MetadataCopy { offset, place, named } in copies {
             let copied = Copied {
@@ -267,7 +268,7 @@ impl Core {
         }
     }
 
-    /// Ends the emptying of a retained segment of which everything needed was copied. Returns
+    /// Ends the emptying of a retained segment from which everything needed was copied. Returns
     /// whether nothing in it is needed any more.
     pub(crate) fn end_emptying(&mut self, it: &Emptying) -> bool {
         let of = it.of;
@@ -289,8 +290,8 @@ impl Core {
         true
     }
 
-    /// Lets garbage collection empty retained segments, unless the tables would get too long, a
-    /// snapshot is damaged, a bookmark is read, or a snapshot is being made or rolled back to.
+    /// Lets garbage collection empty retained segments, unless the tables would grow too long, a
+    /// snapshot is damaged, a bookmark is read, or a snapshot is being created or rolled back to.
     pub(crate) fn fix_retained(&mut self) {
         let most = self.settings.map_cache_bytes.max(FORWARD_BYTES_MIN);
         let frames = self.superblock.segment_bytes as usize / size_of::<[u64; 4]>();
@@ -310,19 +311,19 @@ impl Core {
         self.forwards.dirty_bytes() > most as usize
     }
 
-    /// Returns whether it must be measured how much of retained segments snapshots hold.
+    /// Returns whether the bytes that snapshots hold in retained segments must be measured.
     pub(crate) fn wants_measure(&self) -> bool {
         !self.snapshots.is_measured() && self.space.has_retained()
     }
 
-    /// Returns the number that moves with whatever changes who needs what.
+    /// Returns the number of changes in who needs which segments.
     pub(crate) fn needs(&self) -> u64 {
         self.needs
     }
 
-    /// Notes what snapshots hold in retained segments of which that was not known: bytes that were
-    /// live when they were taken, by segment. Changes nothing if that is not so by now, since
-    /// [`Core::needs`] has moved.
+    /// Notes the bytes that snapshots hold in retained segments not yet measured: bytes that were
+    /// live when they were taken, by segment. Does nothing if the figures are out of date, that is,
+    /// if [`Core::needs`] has changed.
     pub(crate) fn measured(
         &mut self,
         needs: u64,
@@ -333,7 +334,7 @@ impl Core {
             return;
         }
         let mut copies: BTreeMap<SegmentUse, [u64; 2]> = BTreeMap::new();
-        // Several entries may lead to one.
+        // Several entries may lead to one copy.
         let all = self.forwards.copies().map(|copied| ((copied.to, copied.offset), copied));
         for copied in all.collect::<BTreeMap<_, _>>().into_values() {
             let [live, dead] = copies.entry(copied.to).or_default();
@@ -347,8 +348,8 @@ impl Core {
             if direct.is_none() && live + dead == 0 && !is_whole {
                 continue;
             }
-            // Copies that were live when they were made were so when a snapshot was taken after
-            // that, most of them.
+            // Most copies that were live when they were made were still live when a snapshot was
+            // taken later.
             let named = direct.unwrap_or(0).max(live);
             let most = u64::from(self.superblock.segment_bytes);
             self.space.set_held(segment, (named + dead).min(most), named);
@@ -360,10 +361,10 @@ impl Core {
 /// A record of the map or the lists of snapshots that was copied.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MetadataCopy {
-    /// Its offset where it was.
+    /// The offset of the original.
     pub(crate) offset: u32,
     /// The copy, which counts as live.
     pub(crate) place: MetadataAddress,
-    /// The first and the last snapshot that name it there.
+    /// The first and the last snapshot that name the original.
     pub(crate) named: Option<(SeqNo, SeqNo)>,
 }

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! From then on the leaf is an ordinary one, and its blocks fail to be read until they are written
-//! or trimmed. What it mapped before goes on counting as live where it is, since nothing says where
-//! that was; garbage collection counts it as dead once a scan of the whole segment shows that the
-//! map names nothing more in it.
+//! or trimmed. Frames that it mapped before still count as live in their segments, since their
+//! places are unknown; garbage collection counts them as dead once a scan of the whole segment
+//! shows that the map names nothing more in it.
 
 use super::super::map::{LEAF_BLOCKS, Leaf, Mapping};
 use super::super::place::blocks_of_frame;
@@ -22,15 +22,15 @@ use crate::format::{DirectoryEntry, RECORD_HEADER_BYTES, Stream};
 /// Bytes of the records for a leaf, if each block needs one.
 const RECORDS_BYTES: usize = LEAF_BLOCKS as usize * RECORD_HEADER_BYTES;
 
-/// Attempts to read a leaf that is damaged before it is given up: the fault may be in the reading.
+/// Attempts to read a damaged leaf before it is given up: the fault may be in the read.
 pub(crate) const LOSE_ATTEMPTS: u32 = 5;
 
-/// What was lost of the map.
+/// The lost leaves of the map.
 #[derive(Debug, Default)]
 pub(super) struct LostLeaves {
     /// Leaves over the drive's life.
     count: u32,
-    /// Those in memory that are written at the next checkpoint.
+    /// Lost leaves in memory that are written at the next checkpoint.
     waiting: Vec<u64>,
 }
 
@@ -40,8 +40,8 @@ impl Core {
         self.lost.count = count;
     }
 
-    /// Returns the leaves that were lost over the drive's life. Unless there are none, more may
-    /// count as live than the map names.
+    /// Returns the number of leaves that were lost over the drive's life. Unless it is 0, more
+    /// bytes may count as live than the map names.
     pub(crate) fn lost_leaves(&self) -> u32 {
         self.lost.count
     }
@@ -51,8 +51,8 @@ impl Core {
         !self.lost.waiting.is_empty()
     }
 
-    /// Makes a leaf whose record is damaged beyond restoring a lost one, so that the drive can
-    /// change and free around it.
+    /// Marks a leaf whose record is damaged beyond restoring as lost, so that the drive can change
+    /// and free everything around it.
     pub(crate) fn lose_leaf(&mut self, leaf: u64) {
         let DirectoryEntry::Leaf(place) = self.map.entry(leaf) else { return };
         let first = leaf * u64::from(LEAF_BLOCKS);
@@ -76,7 +76,7 @@ impl Core {
     }
 
     /// Appends frames without content for blocks of a lost leaf that were not written since, and
-    /// maps them there; the last of such leaves first. `None` if there is no room yet.
+    /// maps them there; the last lost leaf first. `None` if there is no room yet.
     ///
     /// # Errors
     /// `NoSpace`, `Poisoned`; nothing is appended then.
@@ -113,8 +113,8 @@ impl Core {
         self.space.stream(segment) == Stream::Meta
     }
 
-    /// Counts everything in a segment of frames as dead, because the log says that it was used
-    /// again, if a leaf was lost: nothing says of what that mapped when it died.
+    /// Counts everything in a segment of frames as dead, because the log says that it was reused,
+    /// if a leaf was lost: nothing says when the frames that it mapped died.
     pub(crate) fn forget_reused(&mut self, segment: SegmentId) {
         if self.lost.count > 0 && !self.holds_metadata(segment) {
             self.space.release(segment, self.space.live_bytes_of(segment));
@@ -122,7 +122,7 @@ impl Core {
     }
 
     /// Counts everything in a segment as dead that a scan of all of it has not found to be live, if
-    /// a leaf was lost. Returns whether one was.
+    /// a leaf was lost. Returns whether a leaf was lost.
     pub(crate) fn forget_live(&mut self, segment: SegmentId) -> bool {
         if self.lost.count == 0 {
             return false;

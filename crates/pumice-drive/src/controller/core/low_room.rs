@@ -1,16 +1,17 @@
-//! Low room: the file system below a sparse drive has little left, and others may take that.
+//! Low room: the file system below a sparse drive has little space left, which other files may
+//! take.
 //!
 //! ```text
-//! free segments  = kept ones + cold ones that there is room for        what the drive goes by
+//! free segments  = kept ones + cold ones that there is room for        used in all decisions
 //! handed out     = kept ones                                           never one without space
 //! kept           = the reserves and [`AHEAD`] more, taken from the file system ahead of time
 //! ```
 //!
-//! A segment is kept if it has its space: it is *warm*, as those are that wait for flushes. While
-//! room is not low nothing of this happens: a segment takes its space as it is written. Once it is
-//! low, the free segments that there is no room for do not count, so that all that is done when few
-//! are free is done in time: garbage collection, checkpoints, waiting, the refusal of writes. What
-//! was let through has its space, and so have trims and what gives back space.
+//! A segment is kept if it has its space: it is *warm*, like the segments kept for flushes. While
+//! room is not low, none of this applies: a segment takes its space as it is written. Once room is
+//! low, free segments without room do not count, so that all measures for few free segments are
+//! taken in time: garbage collection, checkpoints, waiting, the refusal of writes. Admitted changes
+//! have their space, and so do trims and the work that gives back space.
 
 use super::super::log::Tail;
 use super::warm::FreeWork;
@@ -18,47 +19,46 @@ use super::{Core, Purpose, Wakes};
 use crate::base::SegmentId;
 use crate::format::Stream;
 
-/// Segments that are kept beside the reserves: one for each stream to continue in.
+/// Segments kept in addition to the reserves: one for each stream to continue in.
 const AHEAD: u32 = 3;
 const _: () = assert!(AHEAD as usize == Stream::COUNT, "one for each stream");
 
-/// Room is low when, beside what the drive keeps, less than this is left: what others may fill
-/// before it is looked at again, a second later.
+/// Room is low when less than this is left in addition to the space that the drive keeps: other
+/// files may fill it before the next check, a second later.
 const SUDDEN_BYTES: u64 = 1 << 30;
 
-/// Segments that are tried once room is low, though there is room for none: they may have space
-/// from before. And how many in each second after that.
+/// Segments that are tried once room is low even if there is room for none, since they may still
+/// have space; and the number per second after that.
 const TRIES: u32 = 256;
 const TRIES_PER_TICK: u32 = 4;
 
-/// What is known of the room.
+/// The state of the room.
 #[derive(Debug, Default)]
 pub(crate) struct LowRoom {
     /// Bytes that are left; `None` if they cannot run out.
     left_bytes: Option<u64>,
     is_low: bool,
-    /// Open segments to look at, of which some bytes may have no space.
+    /// Open segments to check, which may have bytes without space.
     open: Vec<SegmentId>,
-    /// Those of which that is so, and for which nothing was left: a kept segment is given up for
-    /// each.
+    /// Open segments for whose bytes no space was left: a kept segment is given up for each.
     short: Vec<SegmentId>,
-    /// Those for which one was given up. Only once: others may have taken it.
+    /// Open segments for which one was given up: only once, since other files may have taken the
+    /// space.
     paid: Vec<SegmentId>,
-    /// No free segment below this one is tried until the next look.
+    /// No free segment below this one is tried until the next check.
     from: u32,
-    /// How many more may be tried in vain.
+    /// Number of tries that may still fail.
     tries: u32,
 }
 
 impl Core {
-    /// Notes what is left where the medium takes its space from, which was looked at just now;
-    /// `None` if that cannot run out.
+    /// Notes the space that is left for the medium at this moment; `None` if it cannot run out.
     pub(crate) fn note_room(&mut self, left_bytes: Option<u64>) {
         self.room.left_bytes = left_bytes;
         self.look_at_room();
     }
 
-    /// Looks, once a second, whether room is low, and lets what failed be tried again.
+    /// Checks, once a second, whether room is low, and allows failed tries again.
     pub(crate) fn room_tick(&mut self, left_bytes: Option<u64>) {
         self.room.from = 0;
         self.room.tries = self.room.tries.max(TRIES_PER_TICK);
@@ -79,7 +79,7 @@ impl Core {
         self.room.left_bytes.filter(|_| self.room.is_low)
     }
 
-    /// Returns what makes a full drive take writes again, beside trims.
+    /// Returns the measure, other than trims, that makes a full drive accept writes again.
     pub(crate) fn makes_room(&self) -> &'static str {
         if self.room.is_low {
             "free space on the file system that holds it"
@@ -145,7 +145,7 @@ impl Core {
     pub(crate) fn keeps_space(&self, segment: SegmentId) -> bool {
         let highest = self.space.warm().iter().max();
         let is_wanted = || {
-            // Without discards it has its space in any case.
+            // Without discards it keeps its space in any case.
             !self.settings.gives_back.empty
                 || self.space.kept_count() < self.wanted_kept() as usize
                 || highest.is_some_and(|&highest| segment < highest)
@@ -154,7 +154,7 @@ impl Core {
         self.room.is_low && may_be && is_wanted()
     }
 
-    /// Returns what is to be done with a segment while room is low.
+    /// Returns the next work on a segment while room is low.
     pub(super) fn low_room_work(&self) -> Option<FreeWork> {
         let end = self.space.end();
         let warm = self.space.warm();
@@ -202,7 +202,7 @@ impl Core {
             room.tries = room.tries.saturating_sub(1);
         }
         if room.tries == 0 {
-            // Whatever the file system says.
+            // Overrides the figure of the file system.
             self.note_room(Some(0));
         }
     }

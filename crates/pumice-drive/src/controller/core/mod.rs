@@ -6,10 +6,10 @@
 //!      v                                                     | places, pins, batches, wakes
 //!   core:    room        is there room, may a request run, reserves
 //!            append      room -> record -> map -> live bytes, in one call
-//!            checkpoint  what a checkpoint says, what it makes dead
-//!            collect     which segment to empty, what that earns
-//!            compact     what is given back to the medium, and when
-//!            warm        what is not given back, for the sake of flushes
+//!            checkpoint  the content of a checkpoint, the blocks it makes dead
+//!            collect     the segment to empty next, the credit that it earns
+//!            compact     when space is given back to the medium
+//!            warm        free segments kept for fast flushes
 //!            bad         segments that cannot be written
 //!            full        the share in use, warnings
 //!            |
@@ -18,27 +18,27 @@
 //! ```
 //!
 //! The core orders and places. Its methods take `&self` or `&mut self` and return; they await
-//! nothing, do no I/O, ask no clock, and hold no lock, no cell and no waker. What happens within
-//! one call happens at once: "the room is there" and "the block is mapped" are one step because
-//! they are one method, and no other request can come between. When a change may let others
-//! continue, the core notes it in [`Wakes`]; the shell wakes their queues after the call.
+//! nothing, do no I/O, read no clock, and hold no lock, no cell and no waker. Each call is atomic:
+//! "the room is there" and "the block is mapped" are one step because they are one method, and no
+//! other request can come between. When a change may let others continue, the core notes it in
+//! [`Wakes`]; the shell wakes their queues after the call.
 //!
 //! **Recovery** builds a core from the newest checkpoint and then calls the same private doors as
 //! live traffic for every record of the log after it: `map_frame`, `map_range`, `map_moved`,
-//! `enter_segment`, `note_batch`. So what a replay arrives at is what the drive was.
+//! `enter_segment`, `note_batch`. So a replay arrives at the state that the drive had.
 //!
-//! **To several cores.** One thread owns the core and stays its only owner. What can leave that
-//! thread already enters and leaves the core as values:
+//! **To several cores.** One thread owns the core and stays its only owner. Work that can leave
+//! that thread already enters and leaves the core as values:
 //! * *Compression.* [`Core::append_write`] and [`Core::move_frame`] never call a codec. The first
 //!   takes a closure that writes the payload at its place in the batch buffer: with one thread it
 //!   compresses there directly, without a copy; with several it copies a payload that a front end
 //!   has compressed on its own thread. The second takes encoded frames. Metadata is compressed in
 //!   the call: checkpoints are written from the core's own thread.
-//! * *Reading and decompression* need what [`Core::locate`] returns and no more: the place of a
-//!   frame, the generation of its segment, and a pin that keeps the segment from being freed.
-//! * *Checksums, framing, protocol* know no core.
+//! * *Reading and decompression* need only the result of [`Core::locate`]: the place of a frame,
+//!   the generation of its segment, and a pin that keeps the segment from being freed.
+//! * *Checksums, framing and protocol* do not use the core.
 //!
-//! What is left per 4 KiB request in the core is the map, the live bytes, a record header and one
+//! The work left in the core per 4 KiB request is the map, the live bytes, a record header and one
 //! copy of the compressed bytes. Front ends will send their calls through a queue instead of
 //! [`std::cell::RefCell`], and [`Wakes`] will be answers in the other direction.
 
@@ -114,7 +114,7 @@ pub(crate) use warm::{FreeWork, Warming};
 /// Thresholds of a drive for warnings about space, in per cent; 0 disables one.
 pub const WARN_THRESHOLDS_MAX: usize = 4;
 
-/// Leaves of trimmed ranges taken down in one step: at most 64 K runs, well under a millisecond.
+/// Leaves of trimmed ranges reaped in one step: at most 64 K runs, well under a millisecond.
 const REAP_STEPS: u32 = 64;
 
 /// Queues of the shell whose waiters must look again.
@@ -122,14 +122,14 @@ const REAP_STEPS: u32 = 64;
 pub(crate) struct Wakes(u8);
 
 impl Wakes {
-    /// Buffers came free, batches were written or became durable, the log was poisoned, segments
-    /// or credit were gained.
+    /// Buffers became free, batches were written or became durable, the log was poisoned, or
+    /// segments or credit were gained.
     pub(crate) const PROGRESS: Self = Self(1);
     /// A batch was sealed, or the log is closing.
     pub(crate) const WRITERS: Self = Self(2);
     /// A sync was requested, or the log is closing.
     pub(crate) const SYNCER: Self = Self(4);
-    /// Garbage collection may have something to do.
+    /// Garbage collection may have work.
     pub(crate) const COLLECTOR: Self = Self(8);
     /// A checkpoint may be due.
     pub(crate) const CHECKPOINTER: Self = Self(16);
@@ -150,7 +150,7 @@ impl Wakes {
     }
 }
 
-/// What of [`super::OpenOptions`] the core decides by.
+/// The parts of [`super::OpenOptions`] that the core uses.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     /// The keys of the drive.
@@ -165,23 +165,23 @@ pub(crate) struct Settings {
     pub(crate) map_cache_bytes: usize,
     /// Bytes of log between checkpoints, at most.
     pub(crate) checkpoint_bytes: u64,
-    /// What is given back to the medium although nothing needs it.
+    /// The space that is given back to the medium although nothing needs it.
     pub(crate) gives_back: GivesBack,
     /// Thresholds for warnings about space, instead of those of the superblock.
     pub(crate) warn_percent: Option<[u8; WARN_THRESHOLDS_MAX]>,
 }
 
-/// What serves a block.
+/// The source that serves a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Located {
-    /// Its mapping, for how many blocks from it on the same run continues, and the generation of
-    /// the frame's segment.
+    /// Its mapping, the number of blocks from it on in the same run, and the generation of the
+    /// frame's segment.
     Run { mapping: Mapping, blocks: u64, generation: u64 },
     /// The leaf of this number must be loaded first.
     Missing(u64),
 }
 
-/// What recovery begins with: the newest checkpoint.
+/// The state that recovery begins with: the newest checkpoint.
 pub(crate) struct Restored {
     /// The map.
     pub(crate) map: L2p,
@@ -220,32 +220,31 @@ pub(crate) struct Core {
     lost: LostLeaves,
     /// Segments reserved for checkpoints.
     meta_segments: u32,
-    /// Bytes of the map's leaves that may wait for a checkpoint.
+    /// Bytes of dirty leaves that may wait for a checkpoint.
     dirty_bytes_max: usize,
-    /// Whether size or capacity are being changed.
+    /// Whether size or capacity is being changed.
     is_resizing: bool,
     /// Whether a key is being replaced.
     is_rekeying: bool,
     /// Whether [`Core::end`] was called.
     is_ending: bool,
-    /// The newest batch that holds nothing and vouches for those before it; 0 if there is none.
+    /// The newest empty batch, which vouches for the batches before it; 0 if there is none.
     vouching: SeqNo,
     /// The segment in which an append failed, until the superblock names it.
     bad_segment: Option<SegmentId>,
     has_failed_sync: bool,
-    /// Whether a copy in the open batch of what is moved carries dead blocks along.
+    /// Whether a copy in the open batch of moved frames carries dead blocks along.
     carries_dead: bool,
     background: Background,
-    /// Segments that garbage collection left because something in them cannot be read.
+    /// Segments that garbage collection left because part of them cannot be read.
     unreadable: Vec<unreadable::Unreadable>,
     warming: Warming,
     room: LowRoom,
     snapshots: Snapshots,
     forwards: Forwards,
-    /// How often it has changed who needs what, for which reason whatsoever.
+    /// Number of changes, for any reason, in who needs which segments.
     needs: u64,
-    /// Whether the disk is about to become that of a snapshot: what snapshots need stays where it
-    /// is.
+    /// Whether the disk is about to be rolled back: frames that snapshots need stay where they are.
     is_rolling_back: bool,
     /// Whether this is a snapshot, whose map names frames that may have been moved.
     is_view: bool,
@@ -255,7 +254,7 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// Creates the core that recovery starts with. It takes no writes before [`Core::start`].
+    /// Creates the core that recovery starts with, which takes no writes before [`Core::start`].
     pub(crate) fn new(superblock: Superblock, settings: Settings, restored: Restored) -> Self {
         let Restored { map, space, newest, tails } = restored;
         let shape = superblock.shape();
@@ -305,9 +304,8 @@ impl Core {
         }
     }
 
-    /// Ends recovery: the log continues at `end`, everything up to which must be durable, with the
-    /// counters of its last batch and `buffers` batch buffers. The superblock, and its slot, are
-    /// those of this opening.
+    /// Ends recovery: the log, durable up to `end`, continues there with the counters of its last
+    /// batch and `buffers` batch buffers. The superblock and its slot are those of this opening.
     pub(crate) fn start(
         &mut self,
         superblock: Superblock,
@@ -342,7 +340,7 @@ impl Core {
         self.check_invariants();
     }
 
-    /// Asserts what holds between calls once the drive is open.
+    /// Asserts the invariants that hold between calls once the drive is open.
     #[inline]
     fn check_invariants(&self) {
         let durable = self.log.durable_seq();
@@ -355,13 +353,13 @@ impl Core {
         );
     }
 
-    /// Returns the bytes that a payload takes beyond its own.
+    /// Returns the bytes that sealing adds to a payload.
     #[inline]
     pub(super) fn seal_bytes(&self) -> usize {
         self.settings.cipher.seal_bytes()
     }
 
-    /// Returns which queues must be woken since the last call.
+    /// Returns the queues that must be woken since the last call.
     #[inline]
     pub(crate) fn take_wakes(&mut self) -> Wakes {
         std::mem::take(&mut self.wakes)
@@ -409,7 +407,7 @@ impl Core {
         &self.counters
     }
 
-    /// Returns the counters, for what the shell counts.
+    /// Returns the counters, for events that the shell counts.
     pub(crate) fn counters_mut(&mut self) -> &mut Counters {
         &mut self.counters
     }
@@ -491,7 +489,7 @@ impl Core {
         self.log.check_poison()
     }
 
-    /// Returns what serves a block, and notes that its leaf was used.
+    /// Returns the source that serves a block, and notes that its leaf was used.
     #[inline]
     pub(crate) fn locate(&mut self, lba: Lba) -> Located {
         match self.map.lookup(lba) {
@@ -526,7 +524,7 @@ impl Core {
         self.space.pin(segment);
     }
 
-    /// Ends what [`Core::pin`] began.
+    /// Removes a pin set by [`Core::pin`].
     #[inline]
     pub(crate) fn unpin(&mut self, segment: SegmentId) {
         self.space.unpin(segment);
@@ -546,7 +544,7 @@ impl Core {
     }
 
     /// Takes a leaf that was loaded from `place` into memory. Does nothing if the leaf has been
-    /// loaded, moved or taken down in the meantime.
+    /// loaded, moved or reaped in the meantime.
     pub(crate) fn install_leaf(&mut self, leaf: u64, place: MetadataAddress, content: Leaf) {
         self.map.install(leaf, place, content);
     }
@@ -562,37 +560,37 @@ impl Core {
         Some(LeafPlace { place, generation: self.space.generation(place.segment) })
     }
 
-    /// Returns where a leaf is that the map names at a place: in that of a snapshot it may have
-    /// been moved.
+    /// Returns the present place of a leaf that the map names at `from`: a leaf of a snapshot may
+    /// have been moved.
     pub(crate) fn leaf_at(&self, from: LeafPlace) -> LeafPlace {
         let moved = self.forwards.metadata_at(from.place, from.generation);
         let moved = moved.filter(|_| self.is_view);
         moved.map_or(from, |(place, generation)| LeafPlace { place, generation })
     }
 
-    /// Returns the place of a leaf that is what is stored there: see [`L2p::stored_leaf`].
+    /// Returns the place of a leaf whose content is the one stored there: see [`L2p::stored_leaf`].
     pub(crate) fn stored_leaf(&self, leaf: u64) -> Option<LeafPlace> {
         let place = self.map.stored_leaf(leaf)?;
         Some(LeafPlace { place, generation: self.space.generation(place.segment) })
     }
 
-    /// Makes the next checkpoint write a leaf again elsewhere, if its newest version is at `place`.
+    /// Makes the next checkpoint rewrite a leaf elsewhere, if its newest version is at `place`.
     /// Returns false if the leaf must be loaded first. The number may come from the medium.
     pub(crate) fn touch_leaf(&mut self, leaf: u64, place: MetadataAddress) -> bool {
         !self.map.is_current_leaf(leaf, place) || self.map.touch_leaf(leaf)
     }
 
-    /// Makes the next checkpoint write a directory page again elsewhere, if its newest version is
-    /// at `place`. The number may come from the medium.
+    /// Makes the next checkpoint rewrite a directory page elsewhere, if its newest version is at
+    /// `place`. The number may come from the medium.
     pub(crate) fn touch_page(&mut self, page: u32, place: MetadataAddress) {
         if self.map.is_current_page(page, place) {
             self.map.touch_page(page);
         }
     }
 
-    /// Makes the next checkpoint write a leaf that is in memory, or a directory page, again
-    /// elsewhere, if its newest version is at `place`. Every checkpoint writes anything else. Does
-    /// nothing in a drive that is only read.
+    /// Makes the next checkpoint rewrite a leaf that is in memory, or a directory page, elsewhere,
+    /// if its newest version is at `place`. Every checkpoint writes all other metadata anyway. Does
+    /// nothing on a read-only drive.
     pub(crate) fn rewrite_metadata(&mut self, kind: MetaKind, number: u64, place: MetadataAddress) {
         match kind {
             _ if self.settings.is_read_only => {}
@@ -614,12 +612,12 @@ impl Core {
         }
     }
 
-    /// Takes down some leaves of trimmed ranges.
+    /// Reaps some leaves of trimmed ranges.
     pub(crate) fn reap(&mut self) -> Reap {
         self.reap_steps(REAP_STEPS)
     }
 
-    /// Takes down all leaves of trimmed ranges that are in memory.
+    /// Reaps all leaves of trimmed ranges that are in memory.
     pub(crate) fn reap_resident(&mut self) -> Reap {
         self.reap_steps(u32::MAX)
     }
@@ -681,7 +679,7 @@ impl Core {
         }
     }
 
-    /// Notes that something was written to a medium which `was_full`.
+    /// Notes a successful write to a medium that `was_full`.
     fn medium_may_have_space(&mut self, was_full: bool) {
         if was_full && !self.log.is_medium_full() {
             tracing::warn!(
@@ -692,7 +690,8 @@ impl Core {
         }
     }
 
-    /// Notes that a batch is on the medium, which has `spare` buffers for those that it kept.
+    /// Notes that a batch is on the medium, which has `spare` buffers in place of those that it
+    /// kept.
     pub(crate) fn batch_written(
         &mut self,
         seq: SeqNo,
@@ -712,7 +711,7 @@ impl Core {
     }
 
     /// Begins a flush of the host: its open batch is sealed now or, while every writer is busy, as
-    /// soon as one is not. Returns the batches of the host that are sealed by then.
+    /// soon as one is free. Returns the number of host batches sealed by then.
     pub(crate) fn begin_flush(&mut self) -> u64 {
         self.counters.flushes.add(1);
         if !self.log.has_open_records(Stream::Host) {
@@ -737,14 +736,15 @@ impl Core {
         self.log.request_sync()
     }
 
-    /// Begins the next sync, if one was requested; returns what it will make durable.
+    /// Begins the next sync, if one was requested; returns the end of the chain that it makes
+    /// durable.
     pub(crate) fn begin_sync(&mut self) -> Option<ChainEnd> {
         let end = self.log.begin_sync().then(|| self.log.written_end())?;
         assert!(end.seq >= self.log.durable_seq(), "a sync makes no less durable than the last");
         Some(end)
     }
 
-    /// Notes that the sync that was begun last has ended well: the watermark advances to `end`.
+    /// Notes that the sync begun last has succeeded: the watermark advances to `end`.
     pub(crate) fn sync_ended(&mut self, end: ChainEnd) {
         self.counters.syncs.add(1);
         self.log.sync_ended(end);
@@ -778,7 +778,7 @@ impl Core {
     }
 }
 
-/// Doors for tests that make states which no caller makes.
+/// Doors for tests that create states which no caller creates.
 #[cfg(test)]
 impl Core {
     pub(crate) fn map_mut(&mut self) -> &mut L2p {

@@ -1,4 +1,5 @@
-//! Leaves of the map as what comparing disks needs: pieces with the places of their frames.
+//! Leaves of the map in the form that comparing disks needs: pieces with the places of their
+//! frames.
 
 use super::super::map::{LEAF_BLOCKS, Mapping};
 use super::Core;
@@ -12,16 +13,16 @@ pub(crate) struct LeafPiece {
     pub(crate) start: u64,
     /// The block after the last.
     pub(crate) end: u64,
-    /// What the first is; those after it continue it.
+    /// The mapping of the first block; the blocks after it continue it.
     pub(crate) mapping: Mapping,
     /// Generation of the segment of the frame; 0 without a frame.
     pub(crate) generation: u64,
 }
 
 impl Core {
-    /// Returns the pieces of a leaf in order, which cover it, with frames where they are. `None` if
-    /// the leaf must be loaded first or lies beyond the disk, and of a clone, which may have blocks
-    /// of its origin there.
+    /// Returns the pieces that cover a leaf, in order, with the present places of frames. `None` if
+    /// the leaf must be loaded first or lies beyond the disk, and for a clone, which may have
+    /// blocks of its origin there.
     pub(crate) fn leaf_pieces(&self, leaf: u64) -> Option<impl Iterator<Item = LeafPiece>> {
         let leaves = (self.size_bytes() / BLOCK_BYTES as u64).div_ceil(LEAF_BLOCKS.into());
         let runs = (leaf < leaves && self.inherited_blocks() == 0)

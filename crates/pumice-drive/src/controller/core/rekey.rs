@@ -1,19 +1,20 @@
-//! A new key, as far as it is state: from which generation on it holds, and what is left under the
-//! one before. `maintenance::rekey` has the order of the steps and the crash argument.
+//! The state of a new key: the generation from which it applies, and the segments left under the
+//! previous key. `maintenance::rekey` has the order of the steps and the crash argument.
 
 use super::{Core, Evacuation, Wakes};
 use crate::base::{Error, ErrorKind, Result};
 use crate::format::{KeyArea, generation};
 
-/// Generations between what is written now and what the new key holds from: more segments than are
-/// begun while two superblocks are written.
+/// Generations between the present one and the first of the new key: more segments than are begun
+/// while two superblocks are written.
 const MARGIN_SEGMENTS: u32 = 1 << 16;
 
 impl Core {
     /// Begins to replace a key.
     ///
     /// # Errors
-    /// `Busy` if that, or a resize, is under way; `InvalidInput` if snapshots hinder it.
+    /// `Busy` if another change of the key, a resize or a compaction is under way; `InvalidInput`
+    /// if snapshots prevent it.
     pub(crate) fn begin_rekey(&mut self) -> Result<()> {
         if self.is_resizing || self.is_rekeying || self.is_being_compacted() {
             let what = "the drive is being resized, compacted or given another key: wait until \
@@ -25,7 +26,7 @@ impl Core {
         Ok(())
     }
 
-    /// Ends what [`Core::begin_rekey`] began, done or not.
+    /// Ends the replacement begun by [`Core::begin_rekey`], complete or not.
     pub(crate) fn end_rekey(&mut self) {
         assert!(self.is_rekeying, "what ends was begun");
         self.is_rekeying = false;
@@ -34,7 +35,7 @@ impl Core {
         self.wake(Wakes::PROGRESS);
     }
 
-    /// Returns a generation from which on another key may hold: no segment is begun with it before
+    /// Returns a generation from which another key may apply: no segment is begun with it before
     /// [`Core::enter_key`].
     pub(crate) fn next_key_since(&self) -> u64 {
         let ordinal = self.segments_opened.checked_add(MARGIN_SEGMENTS);
@@ -42,13 +43,13 @@ impl Core {
         generation(self.log.epoch(), ordinal)
     }
 
-    /// Checks that no segment was begun with a generation of [`Core::next_key_since`] meanwhile.
+    /// Asserts that no segment was meanwhile begun with a generation of [`Core::next_key_since`].
     pub(crate) fn check_key_unused(&self, since: u64) {
         let next = generation(self.log.epoch(), self.segments_opened);
         assert!(next <= since, "fewer segments were begun while superblocks were written");
     }
 
-    /// Begins no segment under another key than the one that holds from generation `since` on,
+    /// From now on begins segments only under the key that applies from generation `since` on,
     /// which the superblocks have.
     pub(crate) fn enter_key(&mut self, since: u64) {
         let (cipher, keys) = (&self.settings.cipher, self.superblock.keys.as_ref());
@@ -58,7 +59,7 @@ impl Core {
         let ordinal = u32::try_from(since & u64::from(u32::MAX)).expect("half of the bits");
         let is_of_epoch = generation(self.log.epoch(), ordinal) == since;
         if is_of_epoch {
-            // Beyond it if an earlier call in this epoch did not come to its end.
+            // Beyond it if an earlier call in this epoch did not complete.
             self.segments_opened = self.segments_opened.max(ordinal);
         }
         self.log.expire(since, recovery);
@@ -66,7 +67,7 @@ impl Core {
         self.wake(Wakes::COLLECTOR);
     }
 
-    /// Returns how far what was written under earlier keys is moved.
+    /// Returns the progress of moving data written under earlier keys.
     pub(crate) fn rekeyed(&self, since: u64) -> Evacuation {
         let left = self.space.used_before(since);
         if left == 0 {
@@ -81,7 +82,7 @@ impl Core {
     /// Checks that snapshots allow everything to be moved.
     ///
     /// # Errors
-    /// `InvalidInput`, with what to do.
+    /// `InvalidInput`, with the remedy.
     pub(crate) fn check_snapshots_to_rekey(&self) -> Result<()> {
         let invalid = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
         for kept in self.snapshots.kept() {

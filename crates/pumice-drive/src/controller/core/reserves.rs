@@ -1,11 +1,11 @@
-//! How many segments are reserved for what, and how much of the map may be dirty: arithmetic on the
-//! shape of a drive.
+//! The segments reserved for each purpose, and the bytes of the map that may be dirty: arithmetic
+//! on the shape of a drive.
 //!
 //! ```text
 //! free segments, from the last one up:  checkpoints | trims | garbage collection | data
 //! ```
 //!
-//! Data stops first, and what frees space continues.
+//! Data stops first, and work that frees space continues.
 
 use crate::base::units::{BLOCK_BYTES, len_usize};
 use crate::format::{
@@ -15,28 +15,28 @@ use crate::format::{
 use super::super::log::closing_bytes;
 use super::super::log::packing::ATOMIC_WRITE_BYTES;
 
-/// Segments reserved for garbage collection: the one it writes to and the next one, so that a
+/// Segments reserved for garbage collection: the one that it writes to and the next one, so that a
 /// victim can always be emptied.
 const GC_SEGMENTS: u32 = 2;
 
-/// Segments withheld from data so that trims and write-zeroes still find room when the log is
-/// full: while one fills, the one before, in which nothing is live, can be freed. One of 32 MiB
-/// holds over a million of their records, or 8,000 that are each flushed.
+/// Segments withheld from data so that trims and write-zeroes still find room when the log is full:
+/// while one fills, the previous one, in which nothing is live, can be freed. One of 32 MiB holds
+/// over a million of their records, or 8,000 that are flushed individually.
 pub(super) const TRIM_SEGMENTS: u32 = 2;
 
-/// Segments withheld from data beside those for checkpoints.
+/// Segments withheld from data in addition to those for checkpoints.
 pub(crate) const RESERVED_SEGMENTS: u32 = GC_SEGMENTS + TRIM_SEGMENTS;
 
-/// Segments a drive needs at least: the one that each stream writes to, one for it to continue in,
-/// the reserves, something for data, and one that may turn bad.
+/// Fewest segments of a drive: the one that each stream writes to, one for it to continue in, the
+/// reserves, some for data, and one that may turn bad.
 pub(crate) const SEGMENTS_MIN: u32 = 11;
 const _: () = assert!(
     SEGMENTS_MIN as usize > 2 * Stream::COUNT + RESERVED_SEGMENTS as usize,
     "the smallest drive has two segments for each stream beside the reserves, and a spare one"
 );
 
-/// Returns the bytes of records that a segment is taken to hold: headers, padding and parity of its
-/// batches, and an end that no frame fits into, take no more than an atomic write would.
+/// Returns the bytes of records that a segment is assumed to hold: headers, padding and parity of
+/// its batches, and an end into which no frame fits, take no more than an atomic write would.
 pub(crate) fn usable_segment_bytes(segment_bytes: u32) -> u64 {
     let closing_bytes = closing_bytes(Stream::Host) as usize;
     let unusable = SEGMENT_HEADER_BYTES + BATCH_HEADER_BYTES + closing_bytes + ATOMIC_WRITE_BYTES;
@@ -44,8 +44,8 @@ pub(crate) fn usable_segment_bytes(segment_bytes: u32) -> u64 {
     usable.expect("every segment holds an atomic write")
 }
 
-/// Returns the segments to reserve for checkpoints: one to write to, and as many as the largest
-/// checkpoint takes, when half of the map's cache is dirty. A leaf has up to `leaf_bytes`.
+/// Returns the segments to reserve for checkpoints: one to write to, and those for the largest
+/// checkpoint, when half of the map's cache is dirty. A leaf has up to `leaf_bytes`.
 pub(crate) fn meta_segments(shape: &DriveShape, leaf_bytes: usize, map_cache_bytes: usize) -> u32 {
     let map = MapSize::of(shape, leaf_bytes);
     let map_bytes = map.bytes.min(map_cache_bytes as u64 / 2);
@@ -54,16 +54,16 @@ pub(crate) fn meta_segments(shape: &DriveShape, leaf_bytes: usize, map_cache_byt
     // Parity: four pages in a full batch.
     let checkpoint_bytes = checkpoint_bytes + checkpoint_bytes / 64;
     let wanted = checkpoint_bytes.div_ceil(u64::from(shape.segment_bytes));
-    // A thin drive cannot reserve what its whole map would take; it writes checkpoints more often.
+    // A thin drive cannot reserve the space of its whole map; it writes checkpoints more often.
     let reserved = wanted.min(u64::from(shape.segment_count / 8).max(1));
     assert!(reserved > 0, "a checkpoint has a root, which takes room");
     1 + u32::try_from(reserved).expect("an eighth of the segments has a number")
 }
 
-/// Returns the bytes of the map that may be dirty: as many as a checkpoint finds room for in the
-/// segments reserved for it, and no more than the cache, but for two leaves: with less, every
-/// change waits for a checkpoint, which takes the room that garbage collection gains. A leaf has up
-/// to `leaf_bytes`.
+/// Returns the bytes of the map that may be dirty: as many as fit into the segments reserved for
+/// checkpoints, and no more than the cache, but at least two leaves: with less, every change waits
+/// for a checkpoint, which takes the room that garbage collection gains. A leaf has up to
+/// `leaf_bytes`.
 pub(crate) fn dirty_bytes_max(
     shape: &DriveShape,
     leaf_bytes: usize,

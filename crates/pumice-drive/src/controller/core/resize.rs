@@ -1,18 +1,18 @@
-//! Resizing, as far as it is state: which segments are handed out, and what depends on the drive's
-//! shape. `maintenance::resize` has the order of the steps and the crash argument.
+//! The state of resizing: the segments that are handed out, and the values that depend on the
+//! drive's shape. `maintenance::resize` has the order of the steps and the crash argument.
 
 use super::{Core, Purpose, Wakes, dirty_bytes_max, meta_segments};
 use crate::base::units::BLOCK_BYTES;
 use crate::base::{Error, ErrorKind, Result, SegmentId};
 use crate::format::{Superblock, leaf_bytes_max};
 
-/// Free segments, beyond the reserves, that are left to the drive while others are emptied.
+/// Free segments, beyond the reserves, that the drive keeps while others are emptied.
 const ROOM_SEGMENTS: u32 = 1;
 
-/// How far the evacuation of segments has come.
+/// The progress of the evacuation of segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Evacuation {
-    /// Nothing is left in them, and none of them is handed out.
+    /// The segments are empty, and none of them is handed out.
     Done,
     /// This many segments are left.
     Left(u32),
@@ -24,7 +24,7 @@ impl Core {
     /// Begins a resize.
     ///
     /// # Errors
-    /// `Busy` if one is under way.
+    /// `Busy` if a resize or a change of the key is under way.
     pub(crate) fn begin_resize(&mut self) -> Result<()> {
         if self.is_resizing || self.is_rekeying {
             let what = "the drive is being resized or given another key: wait until that has ended";
@@ -35,8 +35,8 @@ impl Core {
         Ok(())
     }
 
-    /// Ends a resize, done or not. The table must not be longer than the superblock says, or a
-    /// checkpoint would be; segments up to there that were withheld are handed out again.
+    /// Ends a resize, complete or not. The table must not be longer than the superblock says, or a
+    /// checkpoint's table would be; withheld segments up to there are handed out again.
     pub(crate) fn end_resize(&mut self, segment_count: u32) {
         self.check_resizing();
         self.is_resizing = false;
@@ -44,11 +44,11 @@ impl Core {
         if self.space.segment_count() > segment_count {
             self.space.shrink(segment_count);
         }
-        // Room for as many as there were was never released.
+        // Memory for the former number of segments was never released.
         if self.space.grow(segment_count).is_ok() && self.space.end() != segment_count {
             self.space.set_end(segment_count);
         }
-        // The table forgets what it loses.
+        // The table forgets the marks of segments that it loses.
         for &segment in &self.superblock.bad_segments {
             self.space.set_bad(segment);
         }
@@ -58,7 +58,7 @@ impl Core {
     /// Checks that snapshots allow the segments from `end` on to be emptied.
     ///
     /// # Errors
-    /// `Busy` while one is taken; `InvalidInput`, with what to do.
+    /// `Busy` while a snapshot is taken; `InvalidInput`, with the remedy.
     pub(crate) fn check_snapshots(&self, end: u32) -> Result<()> {
         if self.snapshots.are_taken() {
             let what = "the capacity cannot shrink while a snapshot is taken";
@@ -83,7 +83,7 @@ impl Core {
         Ok(())
     }
 
-    /// Checks that no snapshot is read, which keeps what it needs where it is.
+    /// Checks that no snapshot is read: a reader keeps the frames that it needs in place.
     ///
     /// # Errors
     /// `Busy`.
@@ -112,7 +112,7 @@ impl Core {
         self.space.grow(segment_count)
     }
 
-    /// Uses what a superblock that is durable has more than before: segments, blocks.
+    /// Puts segments and blocks that a durable superblock has added into use.
     pub(crate) fn use_growth(&mut self) {
         self.check_resizing();
         let Superblock { segment_count, size_bytes, .. } = self.superblock;
@@ -125,7 +125,7 @@ impl Core {
         self.take_shape();
     }
 
-    /// Takes the segments from `segment_count` on, which are free, out of the table.
+    /// Removes the segments from `segment_count` on, which are free, from the table.
     pub(crate) fn remove_segments(&mut self, segment_count: u32) {
         self.check_resizing();
         assert!(segment_count >= self.space.end(), "segments are emptied before they are removed");
@@ -133,7 +133,7 @@ impl Core {
     }
 
     /// Takes more of the segments from `end` on out of use, step by step, so that there is always
-    /// room for what garbage collection moves out of them.
+    /// room for the frames that garbage collection moves out of them.
     pub(crate) fn evacuate_step(&mut self, end: u32) {
         self.check_resizing();
         let room = self.reserved_segments(Purpose::Data) + ROOM_SEGMENTS;
@@ -142,11 +142,11 @@ impl Core {
         if step < self.space.end() {
             self.space.set_end(step);
         }
-        // Where segments hold dead bytes, taking those out makes room before the new end.
+        // Compacting segments that hold dead bytes makes room before the new end.
         self.set_compacting(step > end);
     }
 
-    /// Returns how far the segments from `end` on are emptied.
+    /// Returns the progress of emptying the segments from `end` on.
     pub(crate) fn evacuation(&self, end: u32) -> Evacuation {
         let left = self.space.used_from(end);
         if left == 0 && self.space.end() == end {
@@ -158,7 +158,7 @@ impl Core {
         }
     }
 
-    /// Adapts what depends on the drive's shape to the superblock.
+    /// Adapts all values that depend on the drive's shape to the superblock.
     pub(crate) fn take_shape(&mut self) {
         self.check_resizing();
         let shape = self.superblock.shape();

@@ -1,5 +1,5 @@
-//! Rolling back, as far as it is state: the disk becomes that of a snapshot in one step, which the
-//! checkpoint that it begins makes durable.
+//! The state of rolling back: the disk becomes that of a snapshot in one step, which the checkpoint
+//! that it begins makes durable.
 
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
@@ -9,40 +9,41 @@ use super::super::space::Space;
 use super::Core;
 use crate::base::{Result, SegmentId, SeqNo};
 
-/// Returns why something that only others know of is not possible now. Must not ask the drive.
+/// Returns an error if an external condition makes an action impossible now. Must not call the
+/// drive.
 pub type Condition = Rc<dyn Fn() -> Result<()>>;
 
 /// A disk as a snapshot has it.
 pub(crate) struct KeptDisk {
     /// The snapshot's last batch.
     pub(crate) watermark: SeqNo,
-    /// Its map, of the size that the disk has now.
+    /// Its map, in the present size of the disk.
     pub(crate) map: L2p,
     /// The segment table when it was taken.
     pub(crate) space: Space,
     /// Leaves that the drive had lost until then.
     pub(crate) lost_leaves: u32,
-    /// Live bytes of frames that its map names elsewhere than the snapshot's does, by segment.
+    /// Live bytes of frames that its map names at other places than the snapshot's map, by segment.
     pub(crate) copies: BTreeMap<SegmentId, u32>,
 }
 
 impl Core {
-    /// Lets what snapshots need stay where it is while the disk of one is read, which then becomes
-    /// the disk, or lets it be moved again.
+    /// Sets whether frames that snapshots need stay in place: they do while the snapshot that is to
+    /// become the disk is read.
     pub(crate) fn set_rolling_back(&mut self, is_rolling_back: bool) {
         self.is_rolling_back = is_rolling_back;
         self.needs_changed();
         self.fix_retained();
     }
 
-    /// Sets the last batch before the disk last became that of a snapshot, from a checkpoint.
+    /// Sets the last batch before the disk was last rolled back to a snapshot, from a checkpoint.
     pub(crate) fn set_rolled_back(&mut self, last: SeqNo) {
         self.snapshots.set_rolled_back(last);
     }
 
-    /// Makes the disk what a snapshot has, in memory: the map is the snapshot's, and the frames
-    /// that were live then are live again. What else the newest checkpoint names stays until this
-    /// one is complete.
+    /// Makes the disk that of a snapshot, in memory: the map is the snapshot's, and the frames that
+    /// were live then are live again. Everything else that the newest checkpoint names stays until
+    /// this one is complete.
     pub(super) fn roll_back_to(&mut self, disk: KeptDisk) {
         self.needs_changed();
         self.snapshots.begin_rollback(disk.watermark, self.log.sealed_seq());

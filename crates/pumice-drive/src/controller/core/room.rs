@@ -5,12 +5,12 @@
 //!    yes -> the open batch has the room | seal it, begin another | in a new segment
 //! ```
 //!
-//! A write of the host that the rest of a segment is too short for is divided: its first part goes
-//! there ([`Fit::Parts`]), the rest to the next segment ([`Core::continue_in_next_segment`]).
+//! A host write that does not fit into the rest of a segment is divided: its first part goes there
+//! ([`Fit::Parts`]), the rest to the next segment ([`Core::continue_in_next_segment`]).
 //!
-//! A change is let through only when the log is sure to take its worst case, so that once
-//! acknowledged it cannot fail for lack of space; a refused one changed nothing. The callers in
-//! `append` use the room in the same call.
+//! A change is admitted only when the log is sure to take its worst case, so that once acknowledged
+//! it cannot fail for lack of space; a refused change has changed nothing. The callers in `append`
+//! use the room in the same call.
 
 use super::super::log::packing::{RECORDS_BYTES_MAX, frame_bytes_max, moved_bytes_max};
 use super::super::log::{Fit, SealedBatch, Tail};
@@ -20,22 +20,22 @@ use crate::base::units::len_u32;
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::format::{RECORD_HEADER_BYTES, Record, Stream, generation};
 
-/// Batch buffers that are left to the host: garbage collection and checkpoints have one batch on
-/// its way while there are no more, so that they cannot fill the queue to the medium.
+/// Batch buffers that are left to the host: while no more are free, garbage collection and
+/// checkpoints have one batch in flight, so that they cannot fill the queue to the medium.
 const HOST_BUFFERS: usize = 4;
 
-/// Times that requests of the host leave a checkpoint or garbage collection the buffers for which
-/// it waits, until it asks again, which it does whenever a batch was written: more than there are
-/// requests. What has stopped waiting holds up no one for long.
+/// Number of host requests that leave alone the buffers for which a checkpoint or garbage
+/// collection waits, until it asks again, as it does after each written batch: more than there are
+/// requests. A waiter that has given up delays no one for long.
 const HOST_TURNS: u32 = 1024;
 
-/// What batches of moved frames have beside records is no gain up to this part of a segment: in
-/// batches of 160 KiB, header, padding and parity take 4 %, in full ones 0.7 %. More must stay a
-/// gain, since a full drive has little more than that to spare.
+/// The overhead of batches of moved frames does not count as a gain up to this part of a segment:
+/// in batches of 160 KiB, header, padding and parity take 4 %, in full ones 0.7 %. More must count
+/// as a gain, since a full drive has little more than that to spare.
 const OVERHEAD_DIVISOR: u32 = 25;
 
-/// Opened segments after which the share in use is looked at, as a part of all segments; besides,
-/// once a second.
+/// Opened segments, as a part of all segments, after which the share in use is checked, in addition
+/// to once a second.
 const WARN_DIVISOR: u32 = 1024;
 
 /// The purpose of a request for room.
@@ -67,24 +67,24 @@ impl Purpose {
     }
 }
 
-/// What garbage collection and checkpoints have of the batch buffers.
+/// The use of batch buffers by garbage collection and checkpoints.
 #[derive(Default)]
 pub(crate) struct Background {
-    /// The last batch that they sealed.
+    /// The last batch that either sealed.
     sealed: SeqNo,
     /// Buffers that they wait for.
     wanted: usize,
-    /// How often the host still leaves them these.
+    /// How many more host requests leave them these buffers.
     host_turns: u32,
 }
 
-/// What a request for room must overcome.
+/// The outcome of a request for room.
 enum Obstacle {
-    /// Nothing: this is how it fits.
+    /// No obstacle: the request fits in this way.
     None(Fit),
-    /// Something that passes: a batch on its way to the medium, garbage collection, a checkpoint.
+    /// A temporary obstacle: a batch on its way to the medium, garbage collection, a checkpoint.
     Wait,
-    /// There is no space, and nothing to be gained.
+    /// There is no space, and none can be gained.
     Full,
 }
 
@@ -98,7 +98,7 @@ impl Core {
         assert!(bytes <= RECORDS_BYTES_MAX, "a request for room fits an empty batch");
         self.log.check_poison()?;
         if let Err(error) = self.log.check_medium_full() {
-            // Background work waits, except for the end of the drive, which it would keep.
+            // Background work waits, except at the end of the drive, which it would delay.
             let waits = !purpose.is_of_host() && !self.is_ending;
             return if waits { Ok(false) } else { Err(error) };
         }
@@ -132,8 +132,8 @@ impl Core {
         Ok(true)
     }
 
-    /// Asserts that the log and the segment table agree on the segment that a stream is appended
-    /// to.
+    /// Asserts that the log and the segment table agree on the segment to which a stream is
+    /// appended.
     fn check_tail(&self, stream: Stream) {
         let tail = self.log.tail(stream).expect("a stream has a segment before a batch begins");
         assert!(
@@ -143,16 +143,16 @@ impl Core {
         );
     }
 
-    /// Returns the bytes of the largest part into which a request for room may be divided: a frame,
-    /// of what the host writes.
+    /// Returns the bytes of the largest part into which a request for room may be divided: for host
+    /// data, a frame.
     fn part_bytes(&self, bytes: usize, purpose: Purpose) -> usize {
         let frame_blocks = usize::from(self.superblock.frame_blocks);
         let frame_bytes = frame_bytes_max(frame_blocks, self.seal_bytes());
         if purpose == Purpose::Data { bytes.min(frame_bytes) } else { bytes }
     }
 
-    /// Continues a divided write in the next segment, if its next record, of up to `bytes`, may not
-    /// fit into the open batch. Returns whether it does: then the batch counts only together with
+    /// Continues a divided write in the next segment if its next record, of up to `bytes`, may not
+    /// fit into the open batch. Returns whether it did: then the batch counts only together with
     /// the next one, which the caller must seal before anything else is sealed.
     pub(super) fn continue_in_next_segment(&mut self, bytes: usize) -> bool {
         let batch = self.log.open_batch(Stream::Host);
@@ -169,19 +169,19 @@ impl Core {
         let part_bytes = self.part_bytes(bytes, purpose);
         let fit = self.log.fit_parts(purpose.stream(), bytes, part_bytes, self.space.end());
         let opens_segment = matches!(fit, Fit::Parts | Fit::NewSegment);
-        // What is held comes back soon.
+        // Held segments come back soon.
         let (free, available) = (self.space.free_count(), self.space.available_count());
         if purpose.is_of_host() {
             if self.snapshots.is_held() {
                 return Obstacle::Wait;
             }
-            // A snapshot is not kept waiting by a host that takes each segment that comes free.
+            // A host that takes each segment as it becomes free must not keep a snapshot waiting.
             let is_new = purpose == Purpose::Data && opens_segment;
             let wanted = self.snapshots.wanted_segments();
             if is_new && wanted > 0 && available <= wanted {
                 return Obstacle::Wait;
             }
-            // Once something has begun to use the reserve, what is left of it is not for data.
+            // Once something has begun to use the reserve, the rest of it is not for data.
             let needed = self.reserved_segments(purpose) + u32::from(opens_segment);
             // Trims dirty leaves, whose old places snapshots keep: a checkpoint always has room.
             let needs_segments =
@@ -190,12 +190,12 @@ impl Core {
                 let comes_back = free >= needed;
                 return if comes_back || self.can_gain() { Obstacle::Wait } else { Obstacle::Full };
             }
-            // Until a segment is free, what is left of the last one is not for smaller writes.
+            // Until a segment is free, the rest of the last one is not for smaller writes.
             if purpose == Purpose::Data && self.is_refusing() && !self.has_segment_for_data() {
                 return if self.can_gain() { Obstacle::Wait } else { Obstacle::Full };
             }
             if self.must_wait_for_checkpoint() {
-                // One that fails for lack of space would be waited for in vain.
+                // Waiting for a checkpoint that fails for lack of space would be in vain.
                 let fails = self.checkpoints.lacks_space();
                 return if fails { Obstacle::Full } else { Obstacle::Wait };
             }
@@ -220,7 +220,7 @@ impl Core {
             (Fit::NewBatch, false) => self.has_buffers_for_background(1),
         };
         if !has_buffers {
-            // What is open becomes a buffer that will be free again.
+            // The open batch becomes a buffer that will be free again.
             self.seal(purpose.stream());
             return Obstacle::Wait;
         }
@@ -237,8 +237,8 @@ impl Core {
         false
     }
 
-    /// A host that has many batches on their way at any time leaves few buffers free at any time:
-    /// what has waited takes those that it needs when there are as many.
+    /// A host that always has many batches in flight always leaves few buffers free: background
+    /// work that has waited takes the buffers that it needs as soon as enough are free.
     fn has_buffers_for_background(&mut self, needed: usize) -> bool {
         let free = self.log.free_buffers();
         let has_none_under_way = self.log.written_seq() >= self.background.sealed;
@@ -254,8 +254,9 @@ impl Core {
     }
 
     /// Returns the free segments that a purpose must leave to other purposes. Trims and garbage
-    /// collection share theirs: what trims have taken comes back without moving anything, since
-    /// nothing lives in it, and garbage collection plans to leave them theirs.
+    /// collection share a reserve: segments that trims have taken come back without moving
+    /// anything, since nothing in them is live, and garbage collection plans to leave trims their
+    /// share.
     pub(crate) fn reserved_segments(&self, purpose: Purpose) -> u32 {
         let metadata = self.meta_segments + self.retained_meta_segments();
         match purpose {
@@ -265,8 +266,8 @@ impl Core {
         }
     }
 
-    /// Returns the segments in which checkpoints write the metadata again that snapshots retain
-    /// where it is now: that gives back nothing.
+    /// Returns the segments in which checkpoints rewrite the metadata that snapshots retain in its
+    /// present place: the rewrite frees nothing.
     fn retained_meta_segments(&self) -> u32 {
         if !self.space.has_retained() {
             return 0;
@@ -281,14 +282,14 @@ impl Core {
         u32::try_from(bytes.div_ceil(usable)).unwrap_or(u32::MAX / 2)
     }
 
-    /// Returns the free segments that a drive needs for one snapshot more: then all its metadata is
-    /// retained, with what that checkpoint writes, and a checkpoint finds room even so.
+    /// Returns the free segments that a drive needs for another snapshot: then all its metadata is
+    /// retained, including that of the snapshot's checkpoint, and a checkpoint still finds room.
     pub(crate) fn segments_for_snapshot(&self) -> u32 {
         let metadata = self.space.meta_bytes() + self.map.dirty_bytes() as u64;
         self.meta_segments + RESERVED_SEGMENTS + 3 + self.segments_for_metadata(metadata)
     }
 
-    /// Returns whether there is room to move a few frames beside the reserves.
+    /// Returns whether there is room to move a few frames without touching the reserves.
     pub(crate) fn has_room_to_repair(&self) -> bool {
         self.space.free_count() > self.reserved_segments(Purpose::Data)
     }
@@ -298,8 +299,8 @@ impl Core {
     }
 
     /// Moves every stream whose segment must be emptied, because it lies beyond the end of the
-    /// segment table or its key is to go, to another one. Returns whether that is done; if not, the
-    /// caller waits for [`Wakes::PROGRESS`].
+    /// segment table or its key is being retired, to another segment. Returns whether that is done;
+    /// if not, the caller waits for [`Wakes::PROGRESS`].
     ///
     /// # Errors
     /// `NoSpace`, `Poisoned`.
@@ -321,7 +322,7 @@ impl Core {
         Ok(true)
     }
 
-    /// Lets a stream continue in a free segment although its own has room left, if that leaves the
+    /// Continues a stream in a free segment although its own has room left, if that leaves the
     /// reserves alone. Returns whether that is settled; if not, the caller waits for
     /// [`Wakes::PROGRESS`].
     ///
@@ -329,7 +330,7 @@ impl Core {
     /// `Poisoned`.
     pub(crate) fn leave_segment(&mut self, stream: Stream) -> Result<bool> {
         self.log.check_poison()?;
-        // No buffer may come free while the medium is full; the end of the drive does not wait.
+        // While the medium is full, no buffer may become free; the end of the drive does not wait.
         let is_hindered = self.is_ending || self.log.check_medium_full().is_err();
         if is_hindered || self.space.available_count() <= self.reserved_segments(Purpose::Data) {
             return Ok(true);
@@ -345,13 +346,13 @@ impl Core {
         Ok(true)
     }
 
-    /// Seals a stream's open batch; one without a record is discarded.
+    /// Seals a stream's open batch; a batch without records is discarded.
     ///
-    /// A copy that carries dead blocks along calls them older than everything. What made them dead
-    /// must not be lost without the copy: it precedes the copy in the log.
+    /// A copy that carries dead blocks along marks them as older than everything. The change that
+    /// made them dead must not be lost without the copy, so it precedes the copy in the log.
     pub(crate) fn seal(&mut self, stream: Stream) {
         let carries_dead = stream == Stream::Moved && std::mem::take(&mut self.carries_dead);
-        // A flush does not wait for what other streams seal after it was requested.
+        // A flush does not wait for batches that other streams seal after it was requested.
         let is_flushed = stream != Stream::Host && self.log.is_collecting();
         if carries_dead || is_flushed {
             self.seal(Stream::Host);
@@ -386,8 +387,8 @@ impl Core {
     }
 
     /// Seals a batch without records, whose watermark says that all batches before it are durable,
-    /// if they are and nothing on the medium says so yet. Without it, damage to the last of them
-    /// would look like a torn tail. Returns whether it did; there must be room.
+    /// if that is so and nothing on the medium says so yet. Without it, damage to the last of them
+    /// would look like a torn tail. Returns whether it sealed one; there must be room.
     pub(crate) fn vouch(&mut self) -> bool {
         let last = self.log.sealed_seq();
         let is_wanted = last == self.log.durable_seq()
@@ -395,7 +396,8 @@ impl Core {
             && last > self.vouching
             && !self.must_end()
             && !Stream::ALL.into_iter().any(|stream| self.log.has_open_records(stream));
-        // The request is for data, so that this takes no reserve. What cannot be has to wait.
+        // The request is for data, so that this takes no reserve. If there is no room, it must
+        // wait.
         if !is_wanted || !matches!(self.make_room(0, Purpose::Data), Ok(true)) {
             return false;
         }
@@ -417,11 +419,11 @@ impl Core {
         self.space.batch_sealed(segment, seq);
     }
 
-    /// Continues a stream in a free segment, of which there must be one; two buffers (four if it is
-    /// the stream's first) must be free. Closes the segment before.
+    /// Continues a stream in a free segment, which must exist; two buffers (four if it is the
+    /// stream's first) must be free. Closes the previous segment.
     fn open_segment(&mut self, stream: Stream) {
         if stream != Stream::Host && self.log.tail(Stream::Host).is_none() {
-            // The log begins in the lowest segment, whatever is written first.
+            // The log begins in the lowest segment, whichever stream is written first.
             self.open_segment(Stream::Host);
         }
         assert!(self.log.free_buffers() >= 2, "a stream has the buffers to change its segment");
@@ -447,10 +449,10 @@ impl Core {
         self.enter_segment(stream, segment, generation, unused_bytes);
         self.check_tail(stream);
         if self.collection_is_wanted() {
-            // Before anyone waits for it.
+            // Before any request waits for it.
             self.wake(Wakes::COLLECTOR);
         }
-        // It looks at all segments, of which one is a small part then.
+        // The check visits all segments, of which one is then a small part.
         if self.segments_opened.is_multiple_of(self.space.segment_count() / WARN_DIVISOR + 1) {
             self.warn_of_space();
         }
@@ -465,7 +467,7 @@ impl Core {
     }
 
     /// Continues a stream in a segment, which is open: the door of live traffic and of recovery.
-    /// The segment before, if there is one, is full; what came next did not fit into the
+    /// The previous segment, if there is one, is full; the next record did not fit into the
     /// `unused_bytes` at its end.
     pub(crate) fn enter_segment(
         &mut self,
@@ -485,8 +487,8 @@ impl Core {
         self.checkpoints.segment_opened(stream, segment, generation);
     }
 
-    /// Returns the bytes at the end of a stream's full segment in which no frame had room. Where
-    /// the host's stream leaves a segment early, frames fit there.
+    /// Returns the bytes at the end of a stream's full segment in which no frame had room. If the
+    /// host's stream leaves a segment early, frames still fit there.
     fn unused_bytes(&self, stream: Stream) -> u32 {
         let used = self.log.tail(stream).map_or(0, |tail| tail.used);
         let unused = self.superblock.segment_bytes.checked_sub(used);
@@ -508,7 +510,7 @@ impl Core {
         }
         self.check_tail(Stream::Host);
         self.log.announce(Stream::Host, record);
-        // What is written in the new segment must not precede this in the log.
+        // Records in the new segment must not precede this one in the log.
         self.seal(Stream::Host);
     }
 }

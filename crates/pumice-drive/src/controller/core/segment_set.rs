@@ -1,4 +1,4 @@
-//! A set of segments, and the bitmap that it is on the medium.
+//! A set of segments, and its bitmap on the medium.
 
 use crate::base::SegmentId;
 
@@ -19,7 +19,7 @@ impl SegmentSet {
         is_new
     }
 
-    /// Takes a segment out; returns whether it was in the set.
+    /// Removes a segment; returns whether it was in the set.
     pub(crate) fn remove(&mut self, segment: SegmentId) -> bool {
         let was_in = self.contains(segment);
         if let Some(word) = self.0.get_mut(segment.0 as usize / 64) {
@@ -37,7 +37,7 @@ impl SegmentSet {
     /// Returns the segments, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = SegmentId> {
         (0..).zip(&self.0).flat_map(|(at, &word)| {
-            // Each step takes the lowest bit off.
+            // Each step clears the lowest bit.
             let rest = std::iter::successors(Some(word), |rest| Some(rest & rest.wrapping_sub(1)));
             let rest = rest.take_while(|rest| *rest != 0);
             rest.map(move |rest| SegmentId(at * 64 + rest.trailing_zeros()))
@@ -69,7 +69,7 @@ impl SegmentSet {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the bitmap that is written is the one that is read.
+    //! Goal: a bitmap is read as it was written.
     use super::*;
 
     #[test]

@@ -1,21 +1,21 @@
-//! Snapshots, as far as they are state: which there are, which segments each needs, and the one
-//! that the running checkpoint makes or deletes.
+//! The state of snapshots: the list of snapshots, the segments that each needs, and the one that
+//! the running checkpoint creates or deletes.
 //!
 //! ```text
 //! create: begin_checkpoint -> segments with live frames are retained, from this moment
 //!         leaves, pages, lists -> segments with metadata join the bitmap -> root, superblocks
 //!         end_checkpoint -> the segments with metadata are retained, too
 //! delete: begin_checkpoint -> a list without it -> root, superblocks
-//!         end_checkpoint -> its segments are let go
-//! bookmark: begin_checkpoint -> a list that says so -> root, superblocks
-//!           end_checkpoint -> its segments without metadata are let go
+//!         end_checkpoint -> its segments are no longer retained
+//! bookmark: begin_checkpoint -> a list that marks it -> root, superblocks
+//!           end_checkpoint -> its segments without metadata are no longer retained
 //! roll back: begin_checkpoint -> the map of the snapshot is the map of the disk
-//!            end_checkpoint -> what only the map before named is dead
+//!            end_checkpoint -> frames that only the map before named are dead
 //! ```
 //!
-//! Between begin and end no segment is freed, since that takes the turn. A checkpoint that is
-//! abandoned leaves everything as it was before, except for one that rolls back: what is in memory
-//! is ahead of the medium then, so the drive takes no more writes.
+//! Between begin and end no segment is freed, since that takes the turn. An abandoned checkpoint
+//! leaves everything as it was before, except for one that rolls back: the state in memory is then
+//! ahead of the medium, so the drive takes no more writes.
 
 use std::collections::BTreeSet;
 
@@ -34,37 +34,37 @@ use crate::format::{
 /// 32 MiB.
 pub(crate) const RETAINED_BYTES_MAX: usize = 64 << 20;
 
-/// What is asked of a checkpoint beside being one.
+/// An additional action performed by a checkpoint.
 pub(crate) enum Wish {
     /// Nothing.
     None,
     /// Become a snapshot.
     Create {
-        /// What was decided about it.
+        /// The properties of the snapshot.
         new: NewSnapshot,
-        /// Whether it is to be of the moment at which the host's changes were held for it.
+        /// Whether it must be of the moment at which the host's changes were held for it.
         while_held: bool,
     },
-    /// Be the first with a list that was changed.
+    /// Write a changed list of snapshots.
     Edit(Edit),
-    /// Be of a disk as a snapshot has it, and the first without those taken after it, if that is
-    /// possible in the step in which the disk becomes another.
+    /// Make the disk that of a snapshot, and drop the snapshots taken after it, if the condition
+    /// allows it in the step that replaces the disk.
     RollBack(Box<KeptDisk>, Condition),
 }
 
 /// A change of the list of snapshots, each named by its last batch.
 pub(crate) enum Edit {
-    /// These go.
+    /// Delete these snapshots.
     Delete(Vec<SeqNo>),
-    /// Only the map of this one is kept.
+    /// Keep only the map of this snapshot.
     Bookmark(SeqNo),
-    /// This one has a clone more.
+    /// Add a clone to this snapshot.
     Register(SeqNo, RegisteredClone),
-    /// This one does not have the clone of this identity.
+    /// Remove the clone of this identity from this snapshot.
     Forget(SeqNo, Uuid),
 }
 
-/// What the one who takes a snapshot decides about it.
+/// The properties of a new snapshot, chosen by the caller.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct NewSnapshot {
     /// Its name; see [`check_snapshot_name`](crate::format::check_snapshot_name).
@@ -80,26 +80,26 @@ pub struct NewSnapshot {
 /// A snapshot of an open drive, or a bookmark.
 #[derive(Clone, Debug)]
 pub(crate) struct Kept {
-    /// Its entry in the list.
+    /// The snapshot's entry in the list.
     pub(crate) entry: Snapshot,
-    /// Every segment that held something of it when it was taken: what its root says. What is
-    /// named there may have been moved since. Of a bookmark those of its map.
+    /// Every segment that held data or metadata of it when it was taken, as its root says. The
+    /// frames named there may have been moved since. For a bookmark, the segments of its map.
     pub(crate) named: SegmentSet,
-    /// Every segment that holds something of it now.
+    /// Every segment that holds data or metadata of it now.
     pub(crate) retained: SegmentSet,
-    /// What is wrong with its root or its bitmap: then every segment that was in use is retained.
+    /// Damage to its root or its bitmap, if any: then every segment that was in use is retained.
     pub(crate) damage: Option<String>,
-    /// Views of it that are open.
+    /// Open views of it.
     pub(crate) readers: u32,
 }
 
 impl Kept {
-    /// Returns whether a view or a clone reads it: then what it needs stays where it is.
+    /// Returns whether a view or a clone reads it: then the frames that it needs stay in place.
     pub(super) fn is_read(&self) -> bool {
         self.readers > 0 || !self.entry.clones.is_empty()
     }
 
-    /// Keeps the map only; returns the segments that it needs no more.
+    /// Keeps the map only; returns the segments that it no longer needs.
     fn give_up_data(&mut self, space: &Space) -> Vec<SegmentId> {
         let is_of_map = |segment: &SegmentId| space.stream(*segment) == Stream::Meta;
         let (map, gone): (Vec<_>, Vec<_>) = self.retained.iter().partition(is_of_map);
@@ -112,13 +112,13 @@ impl Kept {
     }
 }
 
-/// What the running checkpoint changes.
+/// The change that the running checkpoint makes to the list.
 struct Change {
-    /// The list when it is complete, oldest first.
+    /// The list once the checkpoint is complete, oldest first.
     list: Vec<Snapshot>,
-    /// The last of them, if it is being made.
+    /// The last snapshot of the list, if it is being created.
     new: Option<Box<Kept>>,
-    /// Whether the disk is that of a snapshot from now on.
+    /// Whether the checkpoint rolls the disk back.
     rolls_back: bool,
 }
 
@@ -128,7 +128,7 @@ impl Change {
         at.ok().and_then(|at| self.list.get(at))
     }
 
-    /// Returns whether the data of a snapshot goes.
+    /// Returns whether the change gives up the data of a snapshot.
     fn takes_data_of(&self, of: &Snapshot) -> bool {
         self.entry(of).is_none_or(|entry| entry.is_bookmark != of.is_bookmark)
     }
@@ -140,23 +140,24 @@ pub(crate) struct Snapshots {
     /// Oldest first.
     kept: Vec<Kept>,
     change: Option<Change>,
-    /// Checkpoints begun since the opening that were to become snapshots.
+    /// Checkpoints begun since the opening to create snapshots.
     begun: u64,
-    /// Snapshots being made, from the first check of whether that is possible.
+    /// Snapshots being created, counted from the first check of whether that is possible.
     creating: u32,
-    /// Free segments that one needs, which the host leaves free until it is begun; 0 if none does.
+    /// Free segments that a new snapshot needs, which the host leaves free until it is begun; 0 if
+    /// none.
     wanted_segments: u32,
-    /// As many cannot be had.
+    /// Whether that number of free segments cannot be gained.
     lacks_segments: bool,
-    /// Identities of snapshots to be taken until which the host's changes are held back.
+    /// Identities of the coming snapshots for which the host's changes are held back.
     holds: Vec<Uuid>,
-    /// The host needs the space of a snapshot that yields.
+    /// Whether the host needs the space of a snapshot that yields.
     must_yield: bool,
-    /// Snapshots given up for that since the opening.
+    /// Snapshots given up for the host since the opening.
     given_up: u64,
-    /// Whether it is known, as far as it can be, what they hold of each segment.
+    /// Whether the bytes that they hold of each segment are known, as far as they can be.
     is_measured: bool,
-    /// The last batch before the disk last became that of one; 0 if it never did.
+    /// The last batch before the disk was last rolled back to a snapshot; 0 if it never was.
     rolled_back: SeqNo,
 }
 
@@ -166,25 +167,26 @@ impl Snapshots {
         &self.kept
     }
 
-    /// Returns the snapshots, and the one that is being made, to change what they retain.
+    /// Returns the snapshots, and the one being created, to change the segments that they retain.
     pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Kept> {
         let new = self.change.as_mut().and_then(|change| change.new.as_deref_mut());
         self.kept.iter_mut().chain(new)
     }
 
-    /// Returns the snapshots, and the one that is being made, oldest first.
+    /// Returns the snapshots, and the one being created, oldest first.
     pub(crate) fn all(&self) -> impl DoubleEndedIterator<Item = &Kept> {
         let new = self.change.as_ref().and_then(|change| change.new.as_deref());
         self.kept.iter().chain(new)
     }
 
-    /// Returns the last batch of the newest snapshot, one that is being made included; 0 without.
+    /// Returns the last batch of the newest snapshot, including one being created; 0 if there is
+    /// none.
     pub(super) fn newest_watermark(&self) -> SeqNo {
         self.all().next_back().map_or(SeqNo(0), |kept| kept.entry.watermark)
     }
 
-    /// Returns whether a bookmark is compared with: what it names is not retained, and has to be
-    /// where it was when that began.
+    /// Returns whether a comparison reads a bookmark: the frames that it names are not retained,
+    /// and must stay where they were when the comparison began.
     pub(super) fn bookmarks_are_read(&self) -> bool {
         self.kept.iter().any(|kept| kept.entry.is_bookmark && kept.readers > 0)
     }
@@ -194,35 +196,35 @@ impl Snapshots {
         self.change.is_some()
     }
 
-    /// Returns whether it is known what they hold of each segment.
+    /// Returns whether the bytes that they hold of each segment are known.
     pub(super) fn is_measured(&self) -> bool {
         self.is_measured
     }
 
-    /// Notes whether it is known what they hold of each segment.
+    /// Notes whether the bytes that they hold of each segment are known.
     pub(super) fn set_measured(&mut self, is_measured: bool) {
         self.is_measured = is_measured;
     }
 
-    /// Notes that nothing is to be gained: what waits for free segments is refused, and the host
-    /// goes on before that is known.
+    /// Notes that no segment can be gained: a snapshot that waits for free segments is refused, and
+    /// the host continues before the snapshot learns of it.
     pub(super) fn give_up_segments(&mut self) {
         self.lacks_segments |= self.wanted_segments > 0;
         self.wanted_segments = 0;
     }
 
-    /// Returns the free segments that the host leaves to a snapshot to be made.
+    /// Returns the free segments that the host leaves to a new snapshot.
     #[inline]
     pub(crate) fn wanted_segments(&self) -> u32 {
         self.wanted_segments
     }
 
-    /// Returns the number of checkpoints begun since the opening that were to become snapshots.
+    /// Returns the number of checkpoints begun since the opening to create snapshots.
     pub(crate) fn begun(&self) -> u64 {
         self.begun
     }
 
-    /// Notes that the disk is that of a snapshot from now on, after batch `last`.
+    /// Notes that the disk is rolled back to a snapshot after batch `last`.
     pub(super) fn begin_rollback(&mut self, watermark: SeqNo, last: SeqNo) {
         assert!(self.change.is_none(), "one checkpoint at a time changes snapshots");
         self.rolled_back = last;
@@ -231,22 +233,23 @@ impl Snapshots {
         self.change = Some(Change { list, new: None, rolls_back: true });
     }
 
-    /// Returns whether one is being taken, from the first check of whether that is possible.
+    /// Returns whether a snapshot is being taken, from the first check of whether that is possible.
     pub(super) fn are_taken(&self) -> bool {
         self.creating > 0
     }
 
-    /// Sets the last batch before the disk last became that of a snapshot.
+    /// Sets the last batch before the disk was last rolled back to a snapshot.
     pub(super) fn set_rolled_back(&mut self, last: SeqNo) {
         self.rolled_back = last;
     }
 
-    /// Returns the last batch before the disk last became that of a snapshot; 0 if it never did.
+    /// Returns the last batch before the disk was last rolled back to a snapshot; 0 if it never
+    /// was.
     pub(crate) fn rolled_back(&self) -> SeqNo {
         self.rolled_back
     }
 
-    /// Returns how many snapshots that yield were given up since the opening.
+    /// Returns the number of yielding snapshots given up since the opening.
     pub(crate) fn given_up(&self) -> u64 {
         self.given_up
     }
@@ -267,7 +270,7 @@ impl Snapshots {
         self.holds.contains(&of)
     }
 
-    /// Returns whether a view or a clone reads a snapshot, or a clone is about to.
+    /// Returns whether a view or a clone reads a snapshot, or a clone is being registered.
     pub(super) fn is_read(&self, kept: &Kept) -> bool {
         let next = self.change.as_ref().and_then(|change| change.entry(&kept.entry));
         kept.is_read() || next.is_some_and(|entry| !entry.clones.is_empty())
@@ -278,7 +281,7 @@ impl Snapshots {
         self.kept.iter().map(|kept| kept.entry.clone()).collect()
     }
 
-    /// Returns the list as it is when the running checkpoint is complete.
+    /// Returns the list as of the completion of the running checkpoint.
     pub(super) fn next_list(&self) -> Vec<Snapshot> {
         self.change.as_ref().map_or_else(|| self.list(), |change| change.list.clone())
     }
@@ -290,11 +293,11 @@ impl Core {
         &self.snapshots
     }
 
-    /// Puts the snapshots in place that recovery found, with the tables of what was moved, and
-    /// protects what they need. To be called before anything is replayed.
+    /// Installs the snapshots that recovery found and the tables of moved frames, and protects the
+    /// segments that they need. Must be called before anything is replayed.
     ///
     /// # Errors
-    /// `Corrupt` if a piece of a table is where there can be none.
+    /// `Corrupt` if a piece of a table lies where none can be.
     pub(crate) fn set_snapshots(&mut self, kept: Vec<Kept>, forwards: Forwards) -> Result<()> {
         let segment_bytes = self.superblock.segment_bytes;
         for place in forwards.metadata() {
@@ -320,7 +323,7 @@ impl Core {
         Ok(())
     }
 
-    /// Drops what no snapshot needs of the tables of what was moved.
+    /// Drops the entries that no snapshot needs from the tables of moved frames.
     fn prune_forwards(&mut self) {
         let kept = &self.snapshots.kept;
         let names = |segment, watermark| {
@@ -330,7 +333,7 @@ impl Core {
         self.forwards.prune(kept.iter().map(|kept| &kept.entry), names);
     }
 
-    /// Begins to make a snapshot: from now on the capacity does not change.
+    /// Begins to create a snapshot: from now on the capacity does not change.
     ///
     /// # Errors
     /// `AlreadyExists`, `NoSpace`, `Busy`, `ReadOnly`, `Poisoned`.
@@ -346,11 +349,11 @@ impl Core {
         Ok(())
     }
 
-    /// Ends what [`Core::begin_snapshot`] began.
+    /// Ends the creation begun by [`Core::begin_snapshot`].
     pub(crate) fn end_snapshot(&mut self) {
         let left = self.snapshots.creating.checked_sub(1);
         self.snapshots.creating = left.expect("a snapshot that was begun ends once");
-        // Another one may still wait for them.
+        // Another snapshot may still wait for the segments.
         if self.snapshots.creating == 0 {
             self.snapshots.wanted_segments = 0;
             self.wake(Wakes::PROGRESS);
@@ -371,17 +374,17 @@ impl Core {
         Ok(())
     }
 
-    /// Returns whether there is room for one snapshot more; `None` if garbage collection may make
+    /// Returns whether there is room for another snapshot; `None` if garbage collection may make
     /// it.
     ///
     /// # Errors
     /// `NoSpace`, `Poisoned`.
     pub(crate) fn room_for_snapshot(&mut self) -> Result<Option<()>> {
-        // Nothing would come of waiting.
+        // In these cases waiting would not help.
         self.check_writable(0, 0)?;
         self.log.check_medium_full()?;
         let needed = self.segments_for_snapshot();
-        // The host leaves that many until the snapshot is begun.
+        // The host leaves this number free until the snapshot is begun.
         self.snapshots.wanted_segments = needed;
         if self.space.free_count() >= needed {
             return Ok(Some(()));
@@ -402,7 +405,7 @@ impl Core {
     }
 
     /// Begins to read a snapshot or a bookmark: until [`Core::end_view`] it is not deleted, and
-    /// nothing that it needs is moved. Returns its entry, and where frames are that were
+    /// nothing that it needs is moved. Returns its entry and the present places of frames that were
     /// moved before; `None` if there is no such snapshot.
     ///
     /// # Errors
@@ -425,7 +428,7 @@ impl Core {
         Ok(Some((entry, forwards)))
     }
 
-    /// Ends what [`Core::begin_view`] began for the snapshot of this batch.
+    /// Ends a view, begun by [`Core::begin_view`], of the snapshot of this batch.
     pub(crate) fn end_view(&mut self, watermark: SeqNo) {
         let mut all = self.snapshots.kept.iter_mut();
         let kept = all.find(|kept| kept.entry.watermark == watermark);
@@ -435,10 +438,10 @@ impl Core {
         self.fix_retained();
     }
 
-    /// Returns whether a wish can still be met, at the moment at which its checkpoint begins.
+    /// Checks whether a wish can still be met at the moment at which its checkpoint begins.
     ///
     /// # Errors
-    /// `AlreadyExists`, `NotFound`, `Busy`, `NoSpace`: with the last, there may be room again.
+    /// `AlreadyExists`, `NotFound`, `Busy`, `NoSpace`: after the last, there may be room later.
     pub(crate) fn check_wish(&self, wish: &Wish) -> Result<()> {
         match wish {
             Wish::None => Ok(()),
@@ -464,7 +467,7 @@ impl Core {
         }
     }
 
-    /// Returns the list of snapshots as a change makes it.
+    /// Returns the list of snapshots after a change.
     ///
     /// # Errors
     /// As [`Core::check_wish`].
@@ -497,8 +500,8 @@ impl Core {
         Ok(list)
     }
 
-    /// Returns an error if a part is received onto a snapshot whose data is to go: rolling back to
-    /// it gives the part up.
+    /// Returns an error if a part is received onto a snapshot whose data would go: rolling back to
+    /// it discards the part.
     fn check_no_base(&self, gone: &[SeqNo]) -> Result<()> {
         let mut gone = self
             .snapshots
@@ -519,7 +522,7 @@ impl Core {
         self.superblock.receiving.is_some_and(|part| part.base == Some(entry.guid))
     }
 
-    /// Returns an error if a snapshot is read, or has clones, that is to go.
+    /// Returns an error if a snapshot that would go is being read or has clones.
     fn check_unread(&self, goes: impl Fn(SeqNo) -> bool) -> Result<()> {
         self.check_uncloned(&goes)?;
         let mut read = self.snapshots.kept.iter().filter(|kept| kept.readers > 0);
@@ -532,7 +535,7 @@ impl Core {
         }
     }
 
-    /// Notes what the checkpoint that begins changes.
+    /// Notes the change that the starting checkpoint makes.
     pub(super) fn begin_change(&mut self, wish: Wish, root: &Root, table: &[TableEntry]) {
         assert!(self.snapshots.change.is_none(), "one checkpoint at a time changes snapshots");
         let (list, new) = match wish {
@@ -555,7 +558,8 @@ impl Core {
         self.fix_retained();
     }
 
-    /// Retains every segment in which the map names a frame, which counts as live there.
+    /// Retains every segment in which the map names a frame, that is, every segment with live
+    /// bytes.
     fn retain_frames(&mut self, new: NewSnapshot, root: &Root, table: &[TableEntry]) -> Kept {
         let mut retained = SegmentSet::default();
         let mut live_bytes = 0;
@@ -586,8 +590,8 @@ impl Core {
         Kept { entry, named: retained.clone(), retained, damage: None, readers: 0 }
     }
 
-    /// Returns the bitmap of what the snapshot that is being made needs; `None` if there is none.
-    /// Leaves and pages of the checkpoint have their places; `lists` are its lists so far.
+    /// Returns the bitmap of the segments that the snapshot being created needs; `None` if there is
+    /// none. Leaves and pages of the checkpoint have their places; `lists` are its lists so far.
     pub(crate) fn retained_bitmap(&mut self, lists: &[MetadataAddress]) -> Option<Vec<u8>> {
         let more = self.metadata_segments(lists);
         let segment_count = self.space.segment_count();
@@ -604,8 +608,8 @@ impl Core {
         map.chain(lists.iter().copied()).map(|place| place.segment).collect()
     }
 
-    /// Makes what the checkpoint changed so: both superblocks name it as `named`. To be called
-    /// before what only the checkpoint before named is released.
+    /// Applies the change of the checkpoint, which both superblocks name as `named`. Must be called
+    /// before the blocks that only the previous checkpoint named are released.
     pub(super) fn end_change(&mut self, named: CheckpointAddress, lists: &[MetadataAddress]) {
         let Some(mut change) = self.snapshots.change.take() else { return self.fix_retained() };
         let new = change.new.take();
@@ -652,7 +656,7 @@ impl Core {
         self.fix_retained();
     }
 
-    /// Forgets what a checkpoint that was abandoned would have changed.
+    /// Discards the change of an abandoned checkpoint.
     pub(super) fn abandon_change(&mut self) {
         let change = self.snapshots.change.take();
         if change.as_ref().is_some_and(|change| change.rolls_back) {
@@ -673,21 +677,21 @@ impl Core {
         self.snapshots.holds.push(of);
     }
 
-    /// Ends what [`Core::hold_changes`] began, if that is so still.
+    /// Stops holding back changes for the snapshot `of`, if that is still so.
     pub(crate) fn let_changes_go(&mut self, of: Uuid) {
         self.snapshots.holds.retain(|&held| held != of);
         self.wake(Wakes::PROGRESS);
     }
 
-    /// Returns the oldest snapshot that is given up before the host is refused: none that is read,
-    /// that has clones, or that a part is received onto.
+    /// Returns the oldest snapshot that may be given up before the host is refused: it yields, is
+    /// not read, has no clones, and is not the base of a part being received.
     fn oldest_that_yields(&self) -> Option<&Snapshot> {
         let unread = self.snapshots.kept.iter().filter(|kept| kept.readers == 0);
         let mut unread = unread.map(|kept| &kept.entry).filter(|it| it.clones.is_empty());
         unread.find(|entry| entry.yields && !self.is_base_of_part(entry))
     }
 
-    /// Asks for the space of the oldest snapshot that yields; returns whether there is one.
+    /// Requests the space of the oldest snapshot that yields; returns whether there is one.
     pub(super) fn ask_to_yield(&mut self) -> bool {
         let yields = self.oldest_that_yields().is_some();
         if yields && !self.checkpoints.lacks_space() {
@@ -698,7 +702,7 @@ impl Core {
         false
     }
 
-    /// Returns the snapshot that is to be given up now.
+    /// Returns the snapshot to give up now.
     pub(crate) fn next_to_yield(&mut self) -> Option<Snapshot> {
         let is_wanted = std::mem::take(&mut self.snapshots.must_yield);
         self.oldest_that_yields().filter(|_| is_wanted).cloned()
@@ -709,19 +713,19 @@ impl Core {
         self.snapshots.given_up += 1;
     }
 
-    /// Returns whether a snapshot is to be given up.
+    /// Returns whether a snapshot must be given up.
     pub(crate) fn must_yield(&self) -> bool {
         self.snapshots.must_yield
     }
 
-    /// Returns whether the checkpoint that is being written names snapshots, and clones of them.
+    /// Returns whether the checkpoint being written names snapshots, and whether it names clones.
     pub(crate) fn will_have_snapshots(&self) -> (bool, bool) {
         let list = self.snapshots.next_list();
         (!list.is_empty(), list.iter().any(|entry| !entry.clones.is_empty()))
     }
 
-    /// Returns the bytes that only one snapshot holds, which its deletion gives back, and those
-    /// that it may hold together with others.
+    /// Returns the bytes that only this snapshot holds, which its deletion would free, and the
+    /// bytes that it may share with others.
     pub(crate) fn bytes_held(&self, kept: &Kept) -> [u64; 2] {
         let segment_bytes = self.superblock.segment_bytes;
         let (mut alone, mut shared) = (0, 0);
@@ -734,7 +738,7 @@ impl Core {
         [alone, shared]
     }
 
-    /// Returns the bytes of the disk that blocks of a snapshot cover that hold data.
+    /// Returns the size, in bytes, of the blocks of a snapshot that hold data.
     pub(crate) fn mapped_bytes(entry: &Snapshot) -> u64 {
         entry.mapped_blocks.saturating_mul(BLOCK_BYTES as u64)
     }

@@ -3,12 +3,12 @@
 //!
 //! ```text
 //! first visit -> left where they are; the segment is no victim for a while
-//! a visit five minutes later, or when writes would be refused otherwise -> they become lost
+//! a visit five minutes later, or when writes would otherwise be refused -> they become lost
 //! ```
 //!
 //! A drive in trouble may read a sector again after a reset, when it is cooler, or on another path.
-//! A frame that was given up never comes back. But as long as it is there, all of its segment is,
-//! and the host must not be refused a write for a block that it cannot read anyway.
+//! A frame that was given up never comes back. But as long as it is kept, so is its whole segment,
+//! and a write must not be refused for the sake of a block that the host cannot read anyway.
 
 use super::{Core, Purpose};
 use crate::base::SegmentId;
@@ -24,12 +24,12 @@ const SEGMENTS_MAX: usize = 1024;
 pub(super) struct Unreadable {
     segment: SegmentId,
     generation: u64,
-    /// When that was found.
+    /// The time at which that was found.
     since_ns: u64,
 }
 
 impl Core {
-    /// Returns whether what cannot be read in a segment was left there long enough.
+    /// Returns whether unreadable frames of a segment were left there long enough.
     pub(crate) fn gives_up_unreadable(&self, segment: SegmentId, now_ns: u64) -> bool {
         let known = self.unreadable.iter().find(|known| known.segment == segment);
         known.is_some_and(|known| {
@@ -38,7 +38,7 @@ impl Core {
         })
     }
 
-    /// Notes that something in a segment cannot be read, and was left there.
+    /// Notes that a part of a segment cannot be read and was left there.
     pub(crate) fn note_unreadable(&mut self, segment: SegmentId, now_ns: u64) {
         let space = &self.space;
         self.unreadable.retain(|known| space.generation(known.segment) == known.generation);
@@ -49,13 +49,14 @@ impl Core {
         }
     }
 
-    /// Notes that what could not be read in a segment was given up.
+    /// Notes that the unreadable frames of a segment were given up.
     pub(crate) fn forget_unreadable(&mut self, segment: SegmentId) {
         self.unreadable.retain(|known| known.segment != segment);
     }
 
-    /// Returns a segment to empty although something in it cannot be read, and is given up: writes
-    /// would be refused otherwise. There must be no other victim. Also returns when it was found.
+    /// Returns a segment to empty although its unreadable frames are thereby given up, because
+    /// writes would otherwise be refused. There must be no other victim. Also returns the time at
+    /// which it was found.
     pub(crate) fn last_resort(&self) -> Option<(SegmentId, u64)> {
         if !self.must_collect() || self.has_segment_for_data() {
             return None;

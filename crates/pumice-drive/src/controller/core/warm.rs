@@ -1,4 +1,5 @@
-//! Warm segments: free, and with bytes that were written before, because the host flushes often.
+//! Warm segments: free segments whose bytes were written before, kept for a host that flushes
+//! often.
 //!
 //! ```text
 //! freed --the host flushed often in the last minute, few are free before it--> warm
@@ -8,20 +9,22 @@
 //!      discarded
 //! ```
 //!
-//! A flush into bytes that were written before costs the file system below nothing but the write.
-//! Into a hole, or into space that was reserved and never written, it costs a commit of its journal
-//! too: two to three times as long. The host's stream is given warm segments, the others cold ones.
+//! A flush into bytes that were written before costs the underlying file system only the write. A
+//! flush into a hole, or into space that was reserved but never written, also costs a journal
+//! commit and takes two to three times as long. The host's stream gets warm segments, the others
+//! cold ones.
 //!
-//! Where garbage collection works, what it frees is enough. Before that, a drive continues in
-//! segments that it has not used yet: the next one is filled with zeroes ahead of time. A segment
-//! that still holds what an earlier process left there needs no zeroes. A bulk load does not flush,
-//! and never pays for this. Once the next segment is warm, the host leaves one that is not, though
-//! there is room left in it: each flush there would cost a commit until it is full. It does so once
-//! for a time of flushes, since more would waste what zeroes cannot keep up with.
+//! Once garbage collection runs, the segments that it frees are enough. Before that, a drive
+//! continues in segments that it has not used yet: the next one is filled with zeroes ahead of
+//! time. A segment that still holds data of an earlier process needs no zeroes. A bulk load does
+//! not flush, and never pays for this. Once the next segment is warm, the host's stream leaves a
+//! cold segment even if it has room left: each flush there would cost a commit until it is full. It
+//! does so once per period of frequent flushes, since doing so more often would waste segments
+//! faster than they are zeroed.
 //!
 //! Nothing depends on which segments are warm: the bytes of a free segment may be anything. The
-//! list is kept in memory only, so after a death of the process what was warm stays on the medium
-//! until it is used again.
+//! list is kept in memory only, so after a crash of the process the warm segments stay on the
+//! medium until they are used again.
 //!
 //! `maintenance::warm` does the work.
 
@@ -30,25 +33,25 @@ use super::{Core, Wakes};
 use crate::base::{Result, SegmentId};
 use crate::format::Stream;
 
-/// Flushes in a second from which on a host flushes often, if each is for at most this many bytes
-/// of log, on average. Zeroing costs as much as writing, so what is saved must be worth a second
-/// write of it.
+/// Flushes per second at which a host counts as flushing often, if each is for at most this number
+/// of bytes of log, on average. Zeroing costs as much as writing, so the saving must be worth
+/// writing the bytes twice.
 const OFTEN_FLUSHES: u64 = 16;
 const OFTEN_BYTES: u64 = (1 << 20) / OFTEN_FLUSHES;
 
-/// Bytes of log for a flush from which on it counts: flushes that find nothing to do add none, and
-/// of eight that share a batch each adds 512 or more.
+/// Bytes of log per flush at which flushes count: a flush with nothing to write adds none, and each
+/// of eight that share a batch adds 512 or more.
 const OFTEN_BYTES_MIN: u64 = 512;
 
-/// A segment is zeroed once this part of its size was flushed beyond all that was zeroed before the
-/// last one: while the host fills a warm segment, the next becomes one, and for a host of short
-/// bursts zeroes are never two segments more than log.
+/// A segment is zeroed once this part of its size was flushed beyond the bytes zeroed before the
+/// last zeroed segment: while the host fills a warm segment, the next one becomes warm, and for a
+/// host with short bursts, zeroes never exceed the log by two segments.
 const ZEROED_AFTER: u64 = 8;
 
-/// A segment that is not warm is left for one that is if more than this part of it is unused.
+/// A cold segment is left for a warm one if more than this part of it is unused.
 const LEFT_BEFORE: u32 = 8;
 
-/// Seconds for which the host must not have flushed often before warm segments are discarded.
+/// Seconds without frequent flushes after which warm segments are discarded.
 const QUIET_TICKS: u32 = 60;
 
 /// Bytes that warm segments take of the medium, at most, though one segment may always be warm:
@@ -62,35 +65,35 @@ pub(crate) struct Warming {
     seen_flushes: u64,
     /// Media bytes at the last tick.
     seen_bytes: u64,
-    /// Ticks since a second in which the host flushed often; `None` before there was one.
+    /// Ticks since the last second in which the host flushed often; `None` before the first.
     quiet_ticks: Option<u32>,
     /// Media bytes in seconds in which the host flushed often.
     flushed_bytes: u64,
-    /// Bytes of segments that were begun to be zeroed: never much more than those.
+    /// Bytes of segments whose zeroing was begun: never much more than `flushed_bytes`.
     zeroed_bytes: u64,
-    /// Whether the segment that the host's stream is in was warm. Not known after an opening.
+    /// Whether the present segment of the host's stream was warm. Not known after an opening.
     is_tail_warm: bool,
     /// Whether the host has left a segment since it began to flush often.
     has_left: bool,
-    /// Segments that were left before they were full, and not freed since.
+    /// Segments that were left before they were full and have not been freed since.
     partly_written: Vec<SegmentId>,
-    /// Whether writing zeroes has failed, or the medium was full, which they made worse: not tried
-    /// again in this opening.
+    /// Whether writing zeroes has failed, or the medium was full, which zeroes made worse: zeroing
+    /// is not tried again in this opening.
     has_failed: bool,
 }
 
-/// What is to be done with a segment: a free one is held until [`Core::end_hold`].
+/// Work to do on a segment: a free one is held until [`Core::end_hold`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FreeWork {
     /// Discard it: it was warm.
     Discard(SegmentId),
     /// Fill it with zeroes.
     Zero(SegmentId),
-    /// Take its space from the file system: room is low.
+    /// Reserve its space in the file system: room is low.
     Take(SegmentId),
-    /// The same of what is left of an open segment, which is not held.
+    /// Reserve the space of the rest of an open segment, which is not held.
     TakeRest(SegmentId),
-    /// Discard it, and take what is left of an open segment from what that gives back.
+    /// Discard it, and use the space for the rest of an open segment.
     GiveUp { kept: SegmentId, open: SegmentId },
 }
 
@@ -107,7 +110,7 @@ impl FreeWork {
 }
 
 impl Core {
-    /// Looks, once a second, whether the host flushes often.
+    /// Checks, once a second, whether the host flushes often.
     pub(crate) fn warm_tick(&mut self) {
         let flushes = self.counters.flushes.get();
         let bytes = self.counters.media_bytes.get();
@@ -126,7 +129,7 @@ impl Core {
         self.wake(Wakes::WARMER);
     }
 
-    /// Returns whether segments are warm, or become so.
+    /// Returns whether segments stay warm or become warm.
     fn keeps_warm(&self) -> bool {
         let flushes = self.warming.quiet_ticks.is_some_and(|ticks| ticks < QUIET_TICKS);
         let is_of_use = self.settings.gives_back.empty && self.settings.prefers_written;
@@ -141,7 +144,7 @@ impl Core {
         self.keeps_warm() && (more == 1 || bytes <= WARM_BYTES_MAX)
     }
 
-    /// Returns whether a segment that is freed now is not to be discarded.
+    /// Returns whether a segment that is freed now should stay warm instead of being discarded.
     pub(crate) fn stays_warm(&self, segment: SegmentId) -> bool {
         let is_written = !self.warming.partly_written.contains(&segment);
         is_written && self.may_warm() && self.space.is_among_lowest(segment)
@@ -161,11 +164,11 @@ impl Core {
     pub(crate) fn free_warm_segment(&mut self, segment: SegmentId) {
         self.free_segment(segment);
         self.space.set_warm(segment);
-        // Another may be too many now.
+        // There may now be one warm segment too many.
         self.wake(Wakes::WARMER);
     }
 
-    /// Returns what is to be done with a segment, if anything is, and holds it if it is free.
+    /// Returns the next work on a segment, if any, and holds the segment if it is free.
     pub(crate) fn begin_free_work(&mut self) -> Option<FreeWork> {
         let work = self.next_free_work()?;
         match work {
@@ -188,7 +191,7 @@ impl Core {
         cooled.map(FreeWork::Discard).or_else(|| self.segment_to_zero().map(FreeWork::Zero))
     }
 
-    /// Returns the segment that the host gets next, if it should be zeroed before.
+    /// Returns the segment that the host gets next, if it should be zeroed first.
     fn segment_to_zero(&self) -> Option<SegmentId> {
         let is_of_use = self.warming.quiet_ticks == Some(0) && !self.warming.has_failed;
         let segment_bytes = u64::from(self.superblock.segment_bytes);
@@ -202,12 +205,12 @@ impl Core {
     /// Notes whether the segment that the host's stream enters is warm.
     pub(super) fn note_host_enters(&mut self, is_warm: bool) {
         self.warming.is_tail_warm = is_warm;
-        // The one after it may be zeroed.
+        // The next segment may be zeroed.
         self.wake(Wakes::WARMER);
     }
 
-    /// Returns whether the host's stream should go on in the next segment, which is warm, although
-    /// its own has room left.
+    /// Returns whether the host's stream should continue in the next segment, which is warm,
+    /// although its own has room left.
     pub(crate) fn should_leave_cold_segment(&self) -> bool {
         let next = self.space.next_for(Stream::Host);
         let is_next_warm = next.is_some_and(|segment| self.space.is_warm(segment));
@@ -221,7 +224,7 @@ impl Core {
             && self.has_spare()
     }
 
-    /// Lets the host's stream go on in the next segment. Returns whether that is settled; if not,
+    /// Continues the host's stream in the next segment. Returns whether that is settled; if not,
     /// the caller waits for [`Wakes::PROGRESS`].
     ///
     /// # Errors
@@ -232,13 +235,13 @@ impl Core {
         Ok(has_left)
     }
 
-    /// Returns whether zeroing a segment ends before its end.
+    /// Returns whether zeroing of a segment must stop early.
     pub(crate) fn must_stop_zeroing(&self) -> bool {
         !self.keeps_warm() || !self.has_spare()
     }
 
-    /// Returns whether a free segment may be held for long: not where garbage collection works or
-    /// soon will, which leaves warm segments anyway.
+    /// Returns whether a free segment may be held for long: not while garbage collection runs or
+    /// soon will, since that leaves warm segments anyway.
     fn has_spare(&self) -> bool {
         self.space.free_count() > self.gc_target_segments()
     }
@@ -253,7 +256,7 @@ impl Core {
         self.warming.has_failed = true;
     }
 
-    /// Lets a segment be handed out again that was held.
+    /// Releases a held segment so that it can be handed out again.
     pub(crate) fn end_hold(&mut self, segment: SegmentId, is_warm: bool) {
         self.space.end_hold(segment);
         if is_warm {
@@ -262,17 +265,17 @@ impl Core {
         self.wake(Wakes::PROGRESS);
     }
 
-    /// Has what is due with free segments be done now.
+    /// Wakes the warmer, which does the due work on free segments now.
     pub(crate) fn wake_warmer(&mut self) {
         self.wake(Wakes::WARMER);
     }
 
-    /// Returns whether no free segment is held or to be discarded.
+    /// Returns whether no free segment is held or waits to be discarded.
     pub(crate) fn nothing_cools(&self) -> bool {
         !self.space.has_held() && !matches!(self.next_free_work(), Some(FreeWork::Discard(_)))
     }
 
-    /// Returns the bytes of segments that are kept, and of one that is being zeroed or discarded.
+    /// Returns the bytes of kept segments, including one that is being zeroed or discarded.
     pub(crate) fn warm_bytes(&self) -> u64 {
         self.space.kept_count() as u64 * u64::from(self.superblock.segment_bytes)
     }

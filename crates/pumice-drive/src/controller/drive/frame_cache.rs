@@ -1,8 +1,8 @@
-//! The last decoded frames of several blocks, so that small sequential reads do not read and
-//! decode a frame once a block.
+//! The last decoded frames of several blocks, so that small sequential reads do not read and decode
+//! a frame once per block.
 //!
 //! An address in the log holds one frame until its segment is freed, and then the entries of the
-//! segment are forgotten: an entry can never be stale. An entry answers only for the LBAs of its
+//! segment are forgotten: an entry can never be stale. An entry is valid only for the LBAs of its
 //! frame. Frames of one block are not kept: they are used whole.
 
 use std::cell::{Cell, RefCell};
@@ -18,9 +18,9 @@ const ENTRIES: usize = 64;
 /// The address of no frame.
 const NO_KEY: FrameAddress = FrameAddress { segment: SegmentId(u32::MAX), offset: u32::MAX };
 
-/// What [`FrameCache::begin`] found.
+/// The result of [`FrameCache::begin`].
 pub(crate) enum Lookup<T> {
-    /// The frame is here; the closure's answer.
+    /// The frame is here; the closure's result.
     Hit(T),
     /// The frame is not here: the caller loads it and ends with [`FrameCache::finish`].
     Miss,
@@ -28,7 +28,7 @@ pub(crate) enum Lookup<T> {
     Loading,
 }
 
-/// A frame that is asked for.
+/// A requested frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     /// Where it is.
@@ -52,7 +52,7 @@ pub(crate) struct FrameCache {
     entries: RefCell<Vec<Entry>>,
     hand: Cell<usize>,
     loading: RefCell<Vec<FrameAddress>>,
-    /// A load has ended.
+    /// Woken when a load has ended.
     pub(crate) loaded: WaitQueue,
 }
 
@@ -90,7 +90,8 @@ impl FrameCache {
         self.position(wanted).is_some()
     }
 
-    /// Returns which entry has a frame. Only a damaged map asks for other blocks at its address.
+    /// Returns the entry that has a frame. Only a damaged map leads to a request for other blocks
+    /// at its address.
     fn position(&self, wanted: Wanted) -> Option<usize> {
         let at = self.keys.borrow().iter().position(|found| *found == wanted.address)?;
         let entry = &self.entries.borrow()[at];
@@ -136,7 +137,7 @@ impl FrameCache {
         self.loading.borrow().contains(&key)
     }
 
-    /// Notes that the load that [`FrameCache::begin`] started has ended, well or not.
+    /// Notes that the load started by [`FrameCache::begin`] has ended, successfully or not.
     pub(crate) fn finish(&self, key: FrameAddress) {
         self.loading.borrow_mut().retain(|loading| *loading != key);
         self.loaded.wake_all();
@@ -251,7 +252,7 @@ mod tests {
         for number in 0..ENTRIES as u32 + 1 {
             load(&cache, key(number, 0), number as u8);
         }
-        // The hand has come by all of them: only those asked for since count as used.
+        // The hand has passed all of them: only frames requested since count as used.
         assert_eq!(hit(&cache, key(1, 0)), Some(1));
         load(&cache, key(1000, 0), 7);
         assert_eq!((hit(&cache, key(1, 0)), hit(&cache, key(2, 0))), (Some(1), None));

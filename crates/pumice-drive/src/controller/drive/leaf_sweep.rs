@@ -1,14 +1,14 @@
-//! Loading many leaves of the map in the order of the medium, for what goes through whole maps.
+//! Loading many leaves of the map in the order of the medium, for tasks that walk whole maps.
 //!
 //! ```text
 //! leaves -> places, sorted -> spans of a segment -> medium -> decode -> core
 //! ```
 //!
 //! A checkpoint writes its leaves one after the other, a few hundred bytes each if they map few
-//! frames, so neighbours on the disk mostly are neighbours on the medium: a read of 64 KiB loads
-//! hundreds of them, where each alone waits for a read of its own. Only helps: what cannot be read
-//! or decoded here, or is in a buffer still, is left for [`Drive::load_leaf`], which restores
-//! damaged leaves and says what is wrong with others.
+//! frames, so neighbours on the disk are mostly neighbours on the medium: a read of 64 KiB loads
+//! hundreds of them, where each alone waits for a read of its own. A sweep is only an optimization:
+//! leaves that cannot be read or decoded here, or are still in a buffer, are left to
+//! [`Drive::load_leaf`], which restores damaged leaves and reports errors.
 
 use std::ops::Range;
 
@@ -26,17 +26,17 @@ use crate::format::MetaKind;
 /// Most leaves of one sweep.
 pub(in super::super) const SWEEP_LEAVES_MAX: usize = 4096;
 
-/// Bytes of one read, about: decoding what it holds keeps the thread for less than a millisecond.
+/// Approximate bytes of one read: decoding its leaves keeps the thread for less than a millisecond.
 const SPAN_BYTES: u32 = 64 << 10;
 
-/// Bytes between two leaves that are read along: another read would take longer.
+/// Most bytes between two leaves that are read in one go: another read would take longer.
 const GAP_BYTES: u32 = 16 << 10;
 
-/// Reads side by side.
+/// Concurrent reads.
 const SPANS_AT_ONCE: usize = 8;
 
-/// Bytes of a leaf in memory for each of its record, and beside it: an estimate, which is safe
-/// because a leaf that is evicted before its use is loaded again.
+/// Bytes of a leaf in memory for each byte of its record, and in addition to them: an estimate,
+/// which is safe because a leaf that is evicted before its use is loaded again.
 const DECODED_BYTES_EACH: usize = 4;
 const DECODED_BYTES_MORE: usize = 128;
 
@@ -44,9 +44,9 @@ const DECODED_BYTES_MORE: usize = 128;
 #[derive(Clone, Copy)]
 struct Target {
     leaf: u64,
-    /// Where the map names it.
+    /// The place that the map names.
     named: LeafPlace,
-    /// Where it is.
+    /// Its present place.
     at: LeafPlace,
 }
 
@@ -56,7 +56,7 @@ impl Target {
     }
 }
 
-/// Leaves that are read at once.
+/// Leaves that are read with one operation.
 struct Span {
     segment: SegmentId,
     offsets: Range<u32>,
@@ -65,8 +65,8 @@ struct Span {
 
 impl Drive {
     /// Loads the first of these leaves that are on the medium only, as many as do not evict each
-    /// other. Numbers beyond the disk are passed over. Returns how many of `leaves` it looked at,
-    /// at least one if there is one.
+    /// other. Skips numbers beyond the disk. Returns the number of `leaves` it has examined, at
+    /// least one if there is one.
     pub(in super::super) async fn sweep_leaves(&self, leaves: &[u64]) -> usize {
         let (targets, covered) = self.sweep_targets(leaves);
         if targets.len() > 1 {
@@ -78,7 +78,7 @@ impl Drive {
         covered
     }
 
-    /// Returns what to load, in the order of the medium, and how many leaves that is for.
+    /// Returns the leaves to load, in the order of the medium, and the number of leaves examined.
     fn sweep_targets(&self, leaves: &[u64]) -> (Vec<Target>, usize) {
         let core = self.core();
         let mut bytes_left = self.options.map_cache_bytes / LOADS_DIVISOR;
@@ -118,7 +118,7 @@ impl Drive {
                 }
             }
         };
-        // What cannot be read is loaded, and reported, when it is needed.
+        // Unreadable leaves are loaded, or reported, when they are needed.
         let _ = self.buffers.read(&*self.medium, segment, offsets, install).await;
     }
 

@@ -5,15 +5,15 @@
 //! ```
 //!
 //! A leaf that several requests miss is read once. A damaged leaf fails the requests that need it
-//! and no others. Knows nothing of eviction: the map keeps its own budget.
+//! and no others. Loading knows nothing of eviction: the map keeps its own budget.
 //!
-//! **Progress.** A change may need two leaves at once, and while it reads the second, or waits for
-//! room, other requests may evict the first, as it evicts theirs. A request whose leaf was evicted
-//! takes a turn ([`Drive::keep_leaves`]) in which its leaves stay in memory once loaded. One
-//! request has the turn at a time, in the order of asking; it only needs to have each of its leaves
-//! read once, and never waits for a request that waits for the turn, so it ends. A request that
-//! needs one leaf at a time has it in the very poll in which its own reading of it ends. So some
-//! request always makes progress.
+//! **Progress.** A change may need two leaves at the same time, and while it reads the second, or
+//! waits for room, other requests may evict the first, as it evicts theirs. A request whose leaf
+//! was evicted takes a turn ([`Drive::keep_leaves`]) in which its leaves stay in memory once
+//! loaded. One request has the turn at a time, in order of arrival; it only needs each of its
+//! leaves to be read once, and never waits for a request that waits for the turn, so it ends. A
+//! request that needs one leaf at a time has it in the very poll in which its own read of it ends.
+//! So some request always makes progress.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -33,13 +33,13 @@ use crate::media::SUPERBLOCK_SLOTS;
 /// Pause between attempts to read a leaf that is damaged.
 const LOSE_PAUSE_NS: u64 = 20_000_000;
 
-/// Leaves that are read side by side ahead of their use.
+/// Leaves that are read concurrently ahead of their use.
 const LOADS_AT_ONCE: usize = 32;
 
-/// They take no more than this part of the map's cache.
+/// Leaves loaded ahead take no more than this part of the map's cache.
 pub(super) const LOADS_DIVISOR: usize = 4;
 
-/// Steps of taking down leaves in one turn, at most.
+/// Steps of reaping leaves in one turn, at most.
 const REAPS_MAX: u32 = 256;
 
 /// Leaves whose failures are remembered; others count as failing for the first time.
@@ -50,24 +50,24 @@ const FAILING_MAX: usize = 4096;
 pub(crate) struct Loads {
     loading: RefCell<Vec<u64>>,
     ended: WaitQueue,
-    /// Leaves that could not be loaded when that was tried last.
+    /// Leaves that could not be loaded at the last attempt.
     failing: RefCell<BTreeMap<u64, Failing>>,
-    /// Whether a request has its leaves kept.
+    /// Whether a request has the turn in which its leaves are kept.
     is_keeping: Cell<bool>,
     kept: WaitQueue,
 }
 
-/// What is known of a leaf that cannot be loaded.
+/// The failures of a leaf that cannot be loaded.
 #[derive(Clone, Copy, Debug)]
 struct Failing {
-    /// Since when.
+    /// The time of the first failure.
     since_ns: u64,
-    /// How often in a row all of its batch could be read, and it was damaged.
+    /// Failures in a row in which all of its batch could be read and it was damaged.
     damaged: u32,
 }
 
 impl Loads {
-    /// Notes how loading a leaf ended.
+    /// Notes the outcome of loading a leaf.
     fn note(&self, leaf: u64, error: Option<&Error>, now_ns: u64) {
         let mut failing = self.failing.borrow_mut();
         let Some(error) = error else {
@@ -108,9 +108,9 @@ impl Drop for Load<'_> {
 }
 
 impl Drive {
-    /// Loads the leaves that looking at `count` blocks from `lba` on needs, one after the other.
-    /// The last is in memory when this returns; those before it may have been evicted since, so if
-    /// there are several, or after a later await, the caller looks again.
+    /// Loads the leaves of `count` blocks from `lba` on, one after the other. The last is in memory
+    /// when this returns; earlier ones may have been evicted since, so if there are several, or
+    /// after a later await, the caller checks again.
     ///
     /// # Errors
     /// `Medium` or `Corrupt`, naming the first block of the leaf.
@@ -124,9 +124,9 @@ impl Drive {
         Ok(())
     }
 
-    /// Loads the leaves that the first of these ranges of blocks need side by side, as far as that
-    /// is useful; returns how many ranges that are, at least one. A leaf that cannot be read is an
-    /// error only where it is needed.
+    /// Concurrently loads the leaves of the first of these ranges of blocks, as far as that is
+    /// useful; returns the number of ranges covered, at least one. An unreadable leaf is an error
+    /// only where it is needed.
     pub(in super::super) async fn load_leaves_ahead(
         &self,
         ranges: impl Iterator<Item = (Lba, u64)>,
@@ -150,7 +150,7 @@ impl Drive {
         covered.max(1)
     }
 
-    /// Loads the leaves that changing `count` blocks from `lba` on needs, as [`Drive::load_range`].
+    /// Loads the leaves needed to change `count` blocks from `lba` on, like [`Drive::load_range`].
     /// A leaf that is damaged beyond restoring becomes lost, and the change takes effect.
     ///
     /// # Errors
@@ -165,9 +165,9 @@ impl Drive {
         Ok(())
     }
 
-    /// Loads a leaf. One that is damaged beyond restoring in several attempts becomes lost, and so
-    /// does one that could not be read for five minutes, if the medium can be read elsewhere:
-    /// before that, it may yet succeed.
+    /// Loads a leaf. A leaf that is damaged beyond restoring in several attempts becomes lost, and
+    /// so does a leaf that could not be read for five minutes, if the medium can be read elsewhere:
+    /// until then, reading may still succeed.
     ///
     /// # Errors
     /// As [`Drive::load_to_change`].
@@ -178,7 +178,7 @@ impl Drive {
                 // Another request may have failed to load it.
                 return Ok(());
             };
-            // Requests that wait for one leaf count together.
+            // Requests that wait for one leaf share its count.
             let failing = self.loads.failing.borrow().get(&leaf).copied();
             let is_damaged = error.kind() == ErrorKind::Corrupt;
             let is_lost = match failing {
@@ -203,7 +203,7 @@ impl Drive {
         }
     }
 
-    /// Returns whether the medium can be read, apart from what cannot.
+    /// Returns whether the medium can be read elsewhere.
     async fn can_read_elsewhere(&self) -> bool {
         for slot in 0..SUPERBLOCK_SLOTS {
             if self.medium.read_superblock(slot).await.is_ok() {
@@ -299,7 +299,7 @@ impl Drive {
         Ok(())
     }
 
-    /// Takes down every leaf of trimmed ranges: what they held is dead only then.
+    /// Reaps every leaf of trimmed ranges: their frames are dead only then.
     ///
     /// # Errors
     /// As [`Drive::load_range`].
@@ -308,13 +308,13 @@ impl Drive {
         Ok(())
     }
 
-    /// Takes down leaves of trimmed ranges for about `limit_ns`. Returns whether some are left.
+    /// Reaps leaves of trimmed ranges for about `limit_ns`. Returns whether some are left.
     ///
     /// # Errors
     /// As [`Drive::load_range`].
     pub(in super::super) async fn reap_for(&self, limit_ns: u64) -> Result<bool> {
         let end_ns = self.clock.now_ns().saturating_add(limit_ns);
-        // Without any reading, no time may pass in a simulation.
+        // Without any reads, no time may pass in a simulation.
         for _ in 0..REAPS_MAX {
             if !self.reap_some().await? {
                 return Ok(false);
@@ -326,8 +326,8 @@ impl Drive {
         Ok(true)
     }
 
-    /// Takes down some leaves of trimmed ranges; those that are not in memory are read side by
-    /// side. Returns whether there may be more.
+    /// Reaps some leaves of trimmed ranges; leaves that are not in memory are read concurrently.
+    /// Returns whether there may be more.
     async fn reap_some(&self) -> Result<bool> {
         let reaped = self.with_core(|core| core.reap());
         match reaped {
@@ -335,7 +335,7 @@ impl Drive {
             Reap::More => self.clock.sleep_ns(0).await,
             Reap::Missing(first) => {
                 let leaves = self.core().map().missing_to_reap(self.loads_at_once());
-                // An error counts only where it stops the taking down.
+                // An error counts only if it stops the reaping.
                 let (ahead, _) = futures_util::future::join(
                     self.load_or_lose(first),
                     self.load_side_by_side(leaves),

@@ -4,19 +4,19 @@
 //! ```text
 //!   request or task --> Drive::with_core(call) --> core
 //!         ^                      |
-//!         |   wake queues <------+  what the call changed
+//!         |   wake queues <------+  changes made by the call
 //!         +-- wait, I/O
 //! ```
 //!
-//! The core is borrowed for the length of a call and never across an await. What is the shell's
-//! own, and no part of the drive's state: queues of waiting tasks, buffers, decoded frames, loads
-//! under way, codecs.
+//! The core is borrowed for the length of a call and never across an await. The shell itself owns
+//! queues of waiting tasks, buffers, decoded frames, loads under way and codecs, none of which are
+//! part of the drive's state.
 //!
 //! * `open`: opening, the drive's tasks, closing. `view`: reading a snapshot of an open drive.
-//! * `origin`: what a clone reads from.
+//! * `origin`: the snapshot that a clone reads from.
 //! * `leaves`: loading leaves of the map. `frame_cache`: decoded frames.
-//! * `read_cache`: decoded blocks. `read_ahead`: stored frames that a host will ask for.
-//! * `streams`: which reads are sequential.
+//! * `read_cache`: decoded blocks. `read_ahead`: stored frames that a host will request.
+//! * `streams`: recognising sequential reads.
 //! * `superblocks`: the two slots. `restoring`: damaged records from parity.
 
 mod audited;
@@ -60,13 +60,12 @@ use crate::codec::{Codec, Compressor, Decompressor, FrameForm, Workers};
 use crate::format::Superblock;
 use crate::media::{AnyMedium, Geometry};
 
-/// How often a write is repeated for which the medium has no space.
+/// Interval at which a write for which the medium has no space is repeated.
 pub(super) const FULL_RETRY_NS: u64 = 1_000_000_000;
 
 /// An open drive: a disk of [`Drive::size_bytes`] bytes for a host, on a medium of segments.
 ///
-/// [`Drive::open`] starts the tasks that run beside the host's requests; [`Drive::close`] ends
-/// them.
+/// [`Drive::open`] starts the background tasks; [`Drive::close`] ends them.
 pub struct Drive {
     pub(super) medium: Rc<dyn AnyMedium>,
     pub(super) clock: Rc<dyn AnyClock>,
@@ -74,7 +73,7 @@ pub struct Drive {
     core: RefCell<Core>,
     pub(super) queues: Queues,
     pub(super) opened: Opened,
-    /// Codec of new frames; that of the superblock.
+    /// Codec of new frames, as in the superblock.
     pub(super) codec: Cell<Codec>,
     pub(super) form: FrameForm,
     pub(super) read_unit: u32,
@@ -94,15 +93,15 @@ pub struct Drive {
     /// Whether the task of garbage collection runs.
     pub(super) gc_runs: Cell<bool>,
     pub(super) scrub: Cell<ScrubProgress>,
-    /// Of a view: the drive that it is a view of.
+    /// For a view, the drive that it is a view of.
     lease: Option<Lease>,
-    /// Of a clone: what its holes read from, once that is open.
+    /// For a clone, the drive that its holes read from, once it is open.
     origin: OnceCell<Rc<Drive>>,
-    /// What tests know of snapshots from earlier audits.
+    /// The state of snapshots that tests know from earlier audits.
     pub(super) audited: RefCell<Audited>,
 }
 
-/// Tasks that wait for the core; see [`Wakes`] for what wakes each queue.
+/// Tasks that wait for the core; see [`Wakes`] for the events that wake each queue.
 #[derive(Debug, Default)]
 pub(super) struct Queues {
     pub(super) progress: WaitQueue,
@@ -143,13 +142,13 @@ impl Queues {
     }
 }
 
-/// How far a scrub is, or where the last one ended; all 0 before the first.
+/// Progress of the running scrub, or the end of the last one; all 0 before the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ScrubProgress {
     /// Whether one is running.
     pub scrub_running: bool,
-    /// Segments to read, as far as is known.
+    /// Segments to read, as far as known.
     pub scrub_segments: u64,
     /// Segments that have been read.
     pub scrub_segments_done: u64,
@@ -164,13 +163,13 @@ pub struct ScrubProgress {
 /// Facts about the opening of a drive.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opened {
-    /// Whether the drive was closed in order before.
+    /// Whether the drive had been closed in order.
     pub(super) was_clean: bool,
     /// Batches that were rolled forward.
     pub(super) recovered_batches: u64,
-    /// What that took.
+    /// Nanoseconds that recovery took.
     pub(super) recovery_ns: u64,
-    /// What was found beyond the end of the log.
+    /// The bytes found beyond the end of the log.
     pub(super) cut: Cut,
 }
 
@@ -188,7 +187,7 @@ impl Drive {
         result
     }
 
-    /// Returns the core to look at, for the length of an expression.
+    /// Returns the core for reading, for the length of an expression.
     #[inline]
     pub(super) fn core(&self) -> Ref<'_, Core> {
         self.core.borrow()
@@ -211,10 +210,10 @@ impl Drive {
         self.wait_for(&self.queues.progress, |core| call(core).transpose()).await
     }
 
-    /// Lets these threads compress what hosts write, where that is worth passing it on. Without, as
-    /// with a codec of `none`, all work is done on the thread that the drive runs on, and in the
-    /// same order in every run. Counts once; later calls change nothing. A drive in virtual time
-    /// takes [`Workers`] without threads only: that time does not wait for others.
+    /// Lets these threads compress host writes that are worth handing over. Without them, as with a
+    /// codec of `none`, all work is done on the drive's own thread, and in the same order in every
+    /// run. Only the first call has an effect. A drive in virtual time takes only [`Workers`]
+    /// without threads: virtual time does not wait for other threads.
     pub fn use_workers(&self, workers: Workers) {
         let _ = self.workers.set(workers);
     }
@@ -239,7 +238,7 @@ impl Drive {
         self.core().superblock().uuid
     }
 
-    /// Returns how the medium is divided.
+    /// Returns the division of the medium into segments.
     pub fn geometry(&self) -> Geometry {
         superblocks::geometry(self.core().superblock())
     }
@@ -257,7 +256,7 @@ impl Drive {
     }
 
     /// Waits until more than `seen` snapshots that yield were given up since the opening because
-    /// the host needed their space. Returns how many; `None` once the drive is closing.
+    /// the host needed their space. Returns their number; `None` once the drive is closing.
     pub async fn snapshots_given_up(&self, seen: u64) -> Option<u64> {
         let more = || Some(self.core().snapshots().given_up()).filter(|&count| count > seen);
         let ending = || self.core().is_ending().then_some(());
@@ -298,7 +297,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// A superblock waits for space, if it `has_waited`; no more when this is dropped.
+/// Notes that a superblock waits for space, if it `has_waited`, until dropped.
 struct WaitsForSpace<'a> {
     drive: &'a Drive,
     has_waited: bool,
@@ -312,7 +311,7 @@ impl Drop for WaitsForSpace<'_> {
     }
 }
 
-/// Superblocks are being written; dropped before the end, that leaves it open which of them counts.
+/// Marks superblocks as being written; if dropped before the end, it is unknown which one counts.
 struct Updating<'a> {
     drive: &'a Drive,
     has_ended: bool,
@@ -334,14 +333,14 @@ impl Drive {
         Turn(self)
     }
 
-    /// Changes the superblock: one slot, made durable, then the other. The caller has the turn. A
-    /// slot for which the medium has no space is written again every second; until that succeeds
-    /// the slot before it counts.
+    /// Changes the superblock: writes one slot, makes it durable, then writes the other. The caller
+    /// has the turn. If the medium has no space for a slot, the write is repeated every second;
+    /// until it succeeds, the other slot counts.
     ///
     /// # Errors
-    /// `Medium` or `Poisoned`, and the drive is poisoned: which superblock counts is not known. The
-    /// same if this is dropped before its end. `NoSpace` if the drive ends while the medium has no
-    /// space; if neither slot was written, nothing is changed.
+    /// `Medium` or `Poisoned`, and the drive is poisoned, since it is unknown which superblock
+    /// counts. Dropping the future before its end also poisons the drive. `NoSpace` if the drive
+    /// ends while the medium has no space; if neither slot was written, nothing is changed.
     pub(super) async fn update_superblocks(
         &self,
         change: impl FnOnce(&mut Superblock),
@@ -374,9 +373,9 @@ impl Drive {
         Ok(())
     }
 
-    /// Writes a superblock to a slot, as often as the medium has no space for it. That slot may be
-    /// torn in the meantime; the other one counts. Nothing waits for less than the whole update, so
-    /// nothing is acknowledged that needs it.
+    /// Writes a superblock to a slot, and repeats that while the medium has no space for it. The
+    /// slot may be torn in the meantime; the other one counts. Every waiter waits for the whole
+    /// update, so nothing that needs the update is acknowledged early.
     async fn store_slot(&self, slot: u32, superblock: &Superblock) -> Result<()> {
         let mut waiting = WaitsForSpace { drive: self, has_waited: false };
         loop {
@@ -396,7 +395,7 @@ impl Drive {
         }
     }
 
-    /// Writes a superblock of a poisoned drive to the older slot, and syncs the medium. The newer
+    /// Writes a superblock of a poisoned drive to the older slot and syncs the medium. The newer
     /// slot stays as it is, so nothing is lost if this fails. The caller has the turn, and no sync
     /// is under way.
     pub(super) async fn store_one_superblock(&self, mut superblock: Superblock) -> Result<()> {
@@ -414,7 +413,7 @@ impl Drive {
     /// had completed by then.
     ///
     /// # Errors
-    /// `Poisoned` if it fails, or one before it has.
+    /// `Poisoned` if this sync or an earlier one fails.
     pub(super) async fn sync(&self) -> Result<()> {
         let number = self.with_core(Core::request_sync);
         let synced = |core: &mut Core| {

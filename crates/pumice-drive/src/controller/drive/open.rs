@@ -1,4 +1,4 @@
-//! Opening a drive, the tasks that run beside the host's requests, and closing.
+//! Opening a drive, its background tasks, and closing.
 //!
 //! ```text
 //! superblock -> recovery builds the core -> sync -> both superblock slots, in a new epoch -> tasks
@@ -31,20 +31,19 @@ use crate::format::BATCH_ALIGNMENT;
 use crate::format::Superblock;
 use crate::media::AnyMedium;
 
-/// Attempts to read what was just written.
+/// Attempts to read bytes that were just written.
 const READS_MAX: usize = 3;
 
 impl Drive {
     /// Opens the drive on a medium: reads the superblock, replays the log, begins a new epoch
     /// unless read-only, and starts the drive's tasks on `clock`, which also runs tasks: they write
-    /// batches to the medium and sync it, collect garbage, write checkpoints. They end after
+    /// batches to the medium, sync it, collect garbage and write checkpoints. They end after
     /// [`Drive::close`]. A drive whose process crashed needs nothing special.
     ///
     /// # Errors
     /// `NotADrive`, `Unsupported`, `Corrupt`, `Medium`; `InvalidInput` if the medium is too small,
-    /// if the disk holds a part of a snapshot, unless that is asked for (`partial`), or if the log
-    /// changes more of the map than four times `map_cache_bytes`, or than 1 GiB if
-    /// that is more.
+    /// if the disk holds a part of a snapshot and `partial` is not set, or if the log changes more
+    /// of the map than four times `map_cache_bytes`, or 1 GiB if that is more.
     pub async fn open(
         medium: Rc<dyn AnyMedium>,
         clock: Rc<dyn AnyClock>,
@@ -56,7 +55,7 @@ impl Drive {
     }
 
     /// Opens a drive that [`create_target`](crate::controller::create_target) made, to write the
-    /// disk that is rebuilt. The drive stays incomplete when it is closed, until
+    /// disk being rebuilt. The drive stays incomplete when it is closed, until
     /// [`complete_target`](crate::controller::complete_target).
     ///
     /// # Errors
@@ -72,8 +71,8 @@ impl Drive {
         Ok(Self::start(Rc::new(drive)))
     }
 
-    /// Opens a snapshot of the drive on a medium, read-only, or a bookmark, if `options` say so.
-    /// The drive must not be open for writing meanwhile.
+    /// Opens a snapshot of the drive on a medium, or a bookmark if `options` say so, read-only. The
+    /// drive must not be open for writing meanwhile.
     ///
     /// # Errors
     /// `NotFound`, `InvalidInput` if it is a bookmark, or as [`Drive::open`].
@@ -99,7 +98,7 @@ impl Drive {
         drive
     }
 
-    /// Returns the tasks that run beside the host's requests.
+    /// Returns the background tasks.
     fn tasks(drive: &Rc<Self>) -> Vec<Task> {
         let held = || Held::new(drive);
         let mut tasks: Vec<Task> = Vec::new();
@@ -158,7 +157,7 @@ impl Drive {
         Self::assemble(medium, clock, options, stored, recovered, recovery_ns).await
     }
 
-    /// Makes a drive of what recovery found; unless it is read-only, in a new epoch.
+    /// Builds a drive from the result of recovery; unless it is read-only, in a new epoch.
     pub(super) async fn assemble(
         medium: Rc<dyn AnyMedium>,
         clock: Rc<dyn AnyClock>,
@@ -228,10 +227,10 @@ impl Drive {
         })
     }
 
-    /// Learns that the drive is about to be closed, before its last requests have ended: none of
-    /// them waits for long for what is far away, such as a bucket. See [`AnyMedium::ending`].
+    /// Announces that the drive is about to be closed, before its last requests have ended: none of
+    /// them waits long for remote storage, such as a bucket. See [`AnyMedium::ending`].
     pub fn ending(&self) {
-        // A view has the medium of a drive that goes on.
+        // A view uses the medium of a drive that stays open.
         if self.lease.is_none() {
             self.medium.ending();
         }
@@ -242,8 +241,9 @@ impl Drive {
     /// it any more: the medium is released with the last handle of the caller.
     ///
     /// # Errors
-    /// `Poisoned`, `Medium`, or `Busy` if requests were still under way: what was not flushed
-    /// before may be lost, the drive still opens. Those of [`AnyMedium::finish`]: nothing is lost.
+    /// `Poisoned`, `Medium`, or `Busy` if requests were still under way: writes that were not
+    /// flushed before may be lost, but the drive still opens. After errors of
+    /// [`AnyMedium::finish`], nothing is lost.
     pub async fn close(&self) -> Result<()> {
         self.close_with(Ending::Checkpoint).await
     }
@@ -275,7 +275,7 @@ impl Drive {
         if self.is_read_only() {
             return Ok(());
         }
-        // What other streams have sealed since the last batch of the host.
+        // Batches that other streams have sealed since the last batch of the host.
         self.flush_log().await?;
         let is_in_log = {
             let core = self.core();
@@ -296,7 +296,7 @@ impl Drive {
     }
 }
 
-/// A drive as one of its tasks holds it. [`Drive::close`] waits until all of these are dropped.
+/// A task's handle to the drive. [`Drive::close`] waits until all handles are dropped.
 struct Held(Rc<Drive>);
 
 impl Held {
@@ -314,7 +314,7 @@ impl Drop for Held {
     }
 }
 
-/// What a drive that is closed leaves for the next opening.
+/// The state that a closed drive leaves for the next opening.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ending {
     /// A checkpoint of everything.
@@ -329,19 +329,20 @@ pub(in super::super) fn can_discard(medium: &dyn AnyMedium, superblock: &Superbl
     medium.capabilities().discard && !superblock.is_preallocated
 }
 
-/// Returns what is left where the medium takes its space from, if the drive has not reserved it.
+/// Returns the space that is left for the medium, if the drive has not reserved its own.
 pub(in super::super) fn room(medium: &dyn AnyMedium, superblock: &Superblock) -> Option<u64> {
     medium.room().filter(|_| !superblock.is_preallocated)
 }
 
-/// Returns what is given back to a medium on which segments are discarded, or not.
+/// Returns the settings for giving back space to a medium, depending on whether segments can be
+/// discarded.
 fn gives_back(options: &OpenOptions, can_discard: bool) -> GivesBack {
     let is_of_use = can_discard && !options.read_only;
     GivesBack { empty: is_of_use, idle_percent: options.compact_percent.filter(|_| is_of_use) }
 }
 
-/// Makes what recovery found durable, and readable what was not where streams continue. Returns the
-/// segments in which that failed.
+/// Makes the log that recovery found durable, and unreadable pages readable where streams continue.
+/// Returns the segments in which that failed.
 ///
 /// # Errors
 /// `Medium` if the sync fails.
@@ -352,13 +353,13 @@ async fn settle_tail(
     mut written: Vec<(SegmentId, u32, bool)>,
 ) -> Result<BTreeSet<SegmentId>> {
     written.extend(rewrite_unreadable(medium, end, unreadable).await);
-    // What was found must be durable before anything calls it so.
+    // The log must be durable before anything records it as durable.
     medium.sync().await?;
     Ok(still_unreadable(medium, written).await)
 }
 
-/// Writes what was restored at the end of the log. Returns the places, and whether that succeeded;
-/// until it does, parity restores it again.
+/// Writes the pages that were restored at the end of the log. Returns their places and whether each
+/// write succeeded; until it does, parity restores the page again.
 async fn write_completed(
     medium: &dyn AnyMedium,
     completed: Vec<Pages>,
@@ -373,13 +374,14 @@ async fn write_completed(
     written
 }
 
-/// Returns whether a write says nothing against its place: a full file system does not.
+/// Returns whether the result of a write does not count against its place: a full file system does
+/// not.
 fn is_not_refused(written: Result<()>) -> bool {
     !written.is_err_and(|error| error.kind() == ErrorKind::Medium)
 }
 
-/// Overwrites with zeroes what cannot be read where streams continue: a device then replaces the
-/// sectors. Returns the places, and whether that succeeded.
+/// Overwrites unreadable pages with zeroes where streams continue: a device then replaces the
+/// sectors. Returns the places and whether each write succeeded.
 async fn rewrite_unreadable(
     medium: &dyn AnyMedium,
     end: &LogEnd,
@@ -398,7 +400,7 @@ async fn rewrite_unreadable(
     written
 }
 
-/// Returns the segments in which something could not be written, or cannot be read after that.
+/// Returns the segments in which a page could not be written, or cannot be read afterwards.
 async fn still_unreadable(
     medium: &dyn AnyMedium,
     written: Vec<(SegmentId, u32, bool)>,
@@ -413,7 +415,7 @@ async fn still_unreadable(
 }
 
 /// Returns whether one of several attempts to read a page succeeds: a segment is not given up for a
-/// fault that passes.
+/// transient fault.
 async fn can_be_read(medium: &dyn AnyMedium, segment: SegmentId, offset: u32) -> bool {
     for _ in 0..READS_MAX {
         let buffer = AlignedBuffer::zeroed(BATCH_ALIGNMENT);

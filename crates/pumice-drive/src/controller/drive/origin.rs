@@ -1,4 +1,4 @@
-//! What a clone reads from: a snapshot of another drive.
+//! The origin of a clone: a snapshot of another drive.
 //!
 //! ```text
 //! read of the clone -> its map -> a frame, a fill: its own
@@ -7,10 +7,10 @@
 //!
 //! The origin is a drive of its own, read-only, built from the kept root of its snapshot like a
 //! view. Another process may have it open and write to it meanwhile: its superblocks are then read
-//! while they are written, so an opening is tried again. What the snapshot needs stays where it is,
-//! because the origin lists the clone; so nothing has to be asked of that process. Origins of
-//! origins are set one by one. A clone has no holes of its own below the origin's blocks: what is
-//! trimmed there becomes a fill.
+//! while they are written, so a failed opening is tried again. Frames that the snapshot needs stay
+//! where they are, because the origin lists the clone; so no request to that process is needed.
+//! Origins of origins are set one by one. A clone has no holes of its own below the origin's
+//! blocks: a trim there becomes a fill.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -27,14 +27,15 @@ use crate::base::{Error, ErrorKind, Lba, Result, SeqNo};
 use crate::format::{Origin, Superblock};
 use crate::media::AnyMedium;
 
-/// Attempts to open an origin, whose superblocks may be changing: it does that for the time of two
-/// writes and syncs.
+/// Attempts to open an origin, whose superblocks may be changing: a change takes two writes and
+/// syncs.
 const ATTEMPTS: u32 = 6;
 
-/// Pause between two of them.
+/// Pause between two attempts.
 const PAUSE_NS: u64 = 50_000_000;
 
-/// Returns what the holes of the drive on a medium read from, if it is a clone, and its identity.
+/// Returns the identity of the drive on a medium, and the origin that its holes read from if it is
+/// a clone.
 ///
 /// # Errors
 /// `NotADrive`, `Unsupported`, `Corrupt`, `Medium`.
@@ -43,7 +44,8 @@ pub async fn origin_on(medium: &dyn AnyMedium) -> Result<(Uuid, Option<Origin>)>
     Ok((superblock.uuid, superblock.origin))
 }
 
-/// Returns whether the disk on a medium reads nothing from an origin, which snapshots may.
+/// Returns whether the disk on a medium reads nothing from an origin. Its snapshots may still do
+/// so.
 ///
 /// # Errors
 /// As [`origin_on`].
@@ -53,18 +55,19 @@ pub async fn is_flat_on(medium: &dyn AnyMedium) -> Result<bool> {
 }
 
 impl Drive {
-    /// Returns whether holes of the disk read from an origin; not once it was flattened.
+    /// Returns whether holes of the disk read from an origin; false after a flatten.
     pub fn reads_from_origin(&self) -> bool {
         self.core().inherited_blocks() > 0
     }
 
-    /// Returns what the holes of this clone, or of snapshots of it, read from; `None` if the drive
-    /// is no clone.
+    /// Returns the origin that the holes of this clone, or of its snapshots, read from; `None` if
+    /// the drive is no clone.
     pub fn origin(&self) -> Option<Origin> {
         self.core().superblock().origin.clone()
     }
 
-    /// Returns how many of `blocks` blocks from a hole on read from the origin; `None` for zeroes.
+    /// Returns the number of the `blocks` blocks from a hole on that read from the origin; `None`
+    /// for zeroes.
     #[inline]
     pub(in super::super) fn inherited(&self, hole: Lba, blocks: u64) -> Option<u64> {
         let left = self.core().inherited_blocks().checked_sub(hole.0)?;
@@ -82,7 +85,7 @@ impl Drive {
         })
     }
 
-    /// Returns the drive that is `depth` origins away: itself, its origin, the origin of that.
+    /// Returns the drive that is `depth` origins away: itself, its origin, the origin's origin.
     ///
     /// # Panics
     /// If one of them is not open.
@@ -91,18 +94,18 @@ impl Drive {
             .fold(self, |drive, _| drive.origin.get().expect("an origin that was read is open"))
     }
 
-    /// Lets a view of a clone read from what the clone does.
+    /// Lets a view of a clone read from the clone's origin.
     pub(super) fn share_origin(&self, view: &Self) {
         if let Some(origin) = self.origin.get() {
             let _ = view.origin.set(origin.clone());
         }
     }
 
-    /// Lets the holes of this clone read from `origin`, until the drive is dropped. Before, reading
-    /// them fails. Counts once.
+    /// Lets the holes of this clone read from `origin` until the drive is dropped. Before this
+    /// call, reading them fails. Only the first call has an effect.
     ///
     /// # Errors
-    /// `InvalidInput` if that is not the snapshot that the clone was made from.
+    /// `InvalidInput` if `origin` is not the snapshot that the clone was made from.
     pub fn set_origin(&self, origin: Rc<Self>) -> Result<()> {
         let wrong = |what| Error::new(ErrorKind::InvalidInput, what);
         let wanted = self.origin().ok_or_else(|| wrong("the drive is no clone"))?;
@@ -118,8 +121,8 @@ impl Drive {
 }
 
 impl Drive {
-    /// Fills `out` with what the origin has at byte `offset`. In a box of its own, because an
-    /// origin may be a clone, too.
+    /// Fills `out` with the origin's data at byte `offset`. Boxed, because an origin may be a
+    /// clone, too.
     pub(in super::super) fn read_inherited<'a>(
         &'a self,
         offset: u64,
@@ -136,10 +139,10 @@ impl Drive {
 
 impl Drive {
     /// Opens the snapshot that `clone` was made from, read-only, on the medium of its drive, which
-    /// may be open for writing elsewhere. It has no tasks: dropping it is all that ends it.
+    /// may be open for writing elsewhere. It has no tasks, so it need only be dropped.
     ///
     /// # Errors
-    /// `InvalidInput` if the medium holds another drive, `NotFound` if the snapshot is not there,
+    /// `InvalidInput` if the medium holds another drive, `NotFound` if the snapshot does not exist
     /// or does not list the clone; or as [`Drive::open`].
     pub async fn open_origin(
         medium: Rc<dyn AnyMedium>,
@@ -181,7 +184,7 @@ impl Drive {
             (entry.guid, entry.watermark) == (wanted.snapshot, wanted.watermark)
         });
         let (snapshot, forwards) = found.await?;
-        // Else nothing keeps what it needs where these tables say.
+        // Otherwise nothing keeps the needed frames at the places in these tables.
         if snapshot.clones.iter().all(|listed| listed.drive != clone) {
             let what = format!("its snapshot {} does not list the clone any more", snapshot.name);
             return Err(Error::new(ErrorKind::NotFound, what));

@@ -5,11 +5,11 @@
 //!    \--failed: released
 //! ```
 //!
-//! A *stretch* is a range of a segment that was read with one operation. It answers only for the
+//! A *stretch* is a range of a segment that was read with one operation. It is valid only for the
 //! frames that were on the medium when it was read, under the generation that their segment had
-//! then: what lies between them may be written later. A frame's content never changes while its
-//! segment has that generation, so a stretch can never be stale, and overwrites have nothing to
-//! invalidate. Frames are verified when they are used; one that fails is read again.
+//! then: bytes between them may be written later. A frame's content never changes while its segment
+//! has that generation, so a stretch can never be stale, and overwrites have nothing to invalidate.
+//! Frames are verified when they are used; one that fails is read again.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -19,11 +19,10 @@ use super::super::place::{FrameAddress, FramePlace};
 use crate::base::wait::WaitQueue;
 use crate::base::{AlignedBuffer, SegmentId};
 
-/// Host reads in progress at once from which on nothing is read ahead: they keep the medium busy by
-/// themselves.
+/// Concurrent host reads at which nothing is read ahead: they keep the medium busy by themselves.
 const READS_MAX: u32 = 4;
 
-/// Number of a stretch; they ascend.
+/// Number of a stretch; later stretches have higher numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct StretchId(u64);
 
@@ -31,35 +30,35 @@ pub(crate) struct StretchId(u64);
 struct Stretch {
     /// Byte offset in the segment.
     start: u32,
-    /// What the buffer takes.
+    /// Bytes of the buffer.
     bytes: usize,
-    /// The frames, and whether they were used.
+    /// The frames, and whether each was used.
     frames: Vec<(Key, bool)>,
-    /// `None` until they have arrived.
+    /// `None` until the frames have arrived.
     buffer: Option<AlignedBuffer>,
-    /// When one of them was used last, or all were read.
+    /// The tick at which one of them was last used, or the stretch was begun.
     used_tick: u64,
 }
 
 /// Segment and offset of a frame.
 type Key = (SegmentId, u32);
 
-/// What was read ahead in one drive.
+/// The frames read ahead in one drive.
 #[derive(Debug)]
 pub(crate) struct ReadAhead {
     bytes_max: usize,
     bytes: Cell<usize>,
     stretches: RefCell<BTreeMap<StretchId, Stretch>>,
-    /// Which stretch has a frame, and the generation of the segment.
+    /// The stretch that has each frame, and the generation of its segment.
     frames: RefCell<BTreeMap<Key, (u64, StretchId)>>,
     next_id: Cell<u64>,
     tick: Cell<u64>,
     host_reads: Cell<u32>,
     read_bytes: Cell<u64>,
     used_bytes: Cell<u64>,
-    /// A reader wants more to be read ahead, or the drive ends.
+    /// Woken when a reader wants more to be read ahead, or the drive ends.
     pub(crate) wanted: WaitQueue,
-    /// A stretch has been read, well or not.
+    /// Woken when a stretch has been read or has failed.
     pub(crate) arrived: WaitQueue,
 }
 
@@ -104,13 +103,13 @@ impl ReadAhead {
         HostRead(self)
     }
 
-    /// Returns whether reading ahead is of use beside the host reads in progress.
+    /// Returns whether reading ahead is useful given the host reads in progress.
     #[inline]
     pub(crate) fn is_of_use(&self) -> bool {
         self.bytes_max > 0 && self.host_reads.get() < READS_MAX
     }
 
-    /// Returns which stretch has a frame.
+    /// Returns the stretch that has a frame.
     #[inline]
     pub(crate) fn find(&self, address: FrameAddress, generation: u64) -> Option<StretchId> {
         let frames = self.frames.borrow();
@@ -124,8 +123,8 @@ impl ReadAhead {
     }
 
     /// Begins to read a stretch of these frames in a segment of a generation, with a buffer that
-    /// takes `bytes`; `None` if there is no room for it. What no reader has used since the last
-    /// tick makes room.
+    /// takes `bytes`; `None` if there is no room for it. Stretches that no reader has used since
+    /// the last tick make room.
     pub(crate) fn begin(
         &self,
         (frames, generation): (&[FramePlace], u64),
@@ -149,8 +148,8 @@ impl ReadAhead {
         Some(Reading { ahead: self, id })
     }
 
-    /// Passes to `use_record` what was read from the start of a frame on: returns `None` without
-    /// calling it if that is not here.
+    /// Passes the bytes read from the start of a frame on to `use_record`: returns `None` without
+    /// calling it if the frame is not here.
     pub(crate) fn with_record<T>(
         &self,
         id: StretchId,
@@ -165,7 +164,7 @@ impl ReadAhead {
         stretch.buffer.as_ref()?.get(at as usize..).map(use_record)
     }
 
-    /// Notes that a frame was used. A stretch whose frames all were is released.
+    /// Notes that a frame was used. A stretch is released once all its frames were used.
     pub(crate) fn note_used(&self, id: StretchId, place: &FramePlace, buffers: &Buffers) {
         let mut stretches = self.stretches.borrow_mut();
         let Some(stretch) = stretches.get_mut(&id) else { return };
@@ -209,18 +208,18 @@ impl ReadAhead {
         stretch.buffer
     }
 
-    /// Begins another period: what is not used in it, or the next, may be released.
+    /// Begins another period: stretches that are not used in it, or in the next, may be released.
     pub(crate) fn tick(&self) {
         self.tick.set(self.tick.get() + 1);
     }
 
-    /// Releases what has arrived.
+    /// Releases all stretches that have arrived.
     pub(crate) fn release_all(&self, buffers: &Buffers) {
         self.tick();
         while self.release_oldest_unused(buffers) {}
     }
 
-    /// Returns the bytes that were read.
+    /// Returns the bytes that were read ahead.
     pub(crate) fn read_bytes(&self) -> u64 {
         self.read_bytes.get()
     }
@@ -237,7 +236,7 @@ impl ReadAhead {
 }
 
 impl Reading<'_> {
-    /// Ends the reading: the frames are here.
+    /// Ends the reading: the frames have arrived.
     pub(crate) fn arrived(self, buffer: AlignedBuffer) {
         let read_bytes = &self.ahead.read_bytes;
         read_bytes.set(read_bytes.get() + buffer.len() as u64);

@@ -1,14 +1,14 @@
-//! Decoded blocks that short reads asked for, within a budget of memory.
+//! Decoded blocks requested by short reads, within a budget of memory.
 //!
-//! A block is known by the frame that holds it: segment, generation of the segment, offset of the
-//! record, first LBA, index in the frame. What a frame holds never changes while its segment has
-//! that generation, so an entry can never be stale. An overwritten or moved block has another key,
-//! and its old entry leaves like any other that nothing asks for. The LBA is that of the record's
-//! header when the block was read, so that no hit is for another LBA than the record's.
+//! A block is identified by the frame that holds it: segment, generation of the segment, offset of
+//! the record, first LBA, index in the frame. The content of a frame never changes while its
+//! segment has that generation, so an entry can never be stale. An overwritten or moved block has
+//! another key, and its old entry leaves like any other unused one. The LBA is taken from the
+//! record's header when the block was read, so that no hit is for another LBA than the record's.
 //!
-//! The policy is that of `quick_cache`, a variant of S3-FIFO: a block that was asked for once makes
-//! room before one that was asked for again, so a scan does not drive out what is in use. The
-//! hash function has no random seed: the same requests leave the same blocks in memory.
+//! The policy is that of `quick_cache`, a variant of S3-FIFO: a block that was requested once makes
+//! room before one that was requested again, so a scan does not evict blocks in use. The hash
+//! function has no random seed: the same requests leave the same blocks in memory.
 
 use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -20,11 +20,11 @@ use super::super::place::FrameAddress;
 use crate::base::Lba;
 use crate::base::units::BLOCK_BYTES;
 
-/// Bytes of a block's entry: the block, and about what the cache takes to find and order it,
-/// including its share of the keys of blocks that left.
+/// Bytes of a block's entry: the block, and approximately the memory that the cache takes to find
+/// and order it, including its share of the keys of evicted blocks.
 const ENTRY_BYTES: usize = BLOCK_BYTES + 256;
 
-/// What frame is stored where.
+/// The identity and place of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct FrameKey {
     /// Address of the frame.
@@ -35,7 +35,7 @@ pub(crate) struct FrameKey {
     pub(crate) lba: Lba,
 }
 
-/// Where a block is stored.
+/// The place of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct BlockKey {
     /// The block's frame.
@@ -101,7 +101,7 @@ impl ReadCache {
         true
     }
 
-    /// Takes a block that had to be read and decoded.
+    /// Adds a block that had to be read and decoded.
     #[inline]
     pub(crate) fn insert(&self, key: BlockKey, bytes: &[u8]) {
         let Some(blocks) = &self.blocks else { return };
@@ -113,12 +113,12 @@ impl ReadCache {
         self.spare.replace(evicted);
     }
 
-    /// Returns how many blocks were served from here.
+    /// Returns the number of blocks served from the cache.
     pub(crate) fn hits(&self) -> u64 {
         self.hits.get()
     }
 
-    /// Returns how many blocks had to be read and decoded first.
+    /// Returns the number of blocks that had to be read and decoded first.
     pub(crate) fn misses(&self) -> u64 {
         self.misses.get()
     }
@@ -135,7 +135,7 @@ impl ReadCache {
 #[cfg(test)]
 mod tests {
     //! Goal: a block is found until it makes room, memory stays within the budget, and a scan
-    //! leaves what is in use.
+    //! leaves blocks in use.
     use super::*;
     use crate::base::SegmentId;
 
@@ -145,7 +145,7 @@ mod tests {
         BlockKey { frame, index: (number % 8) as u8 }
     }
 
-    /// Asks for a block as a read does; returns whether it was there.
+    /// Requests a block like a read; returns whether it was there.
     fn ask(cache: &ReadCache, number: u32) -> bool {
         let mut out = [0; 4];
         let is_hit = cache.read(key(number), 8, &mut out);

@@ -13,10 +13,10 @@ use crate::crypt::Cipher;
 use crate::format::{BatchHeader, Record, RecordAddress, check_payload};
 
 /// A record that could not be restored is not tried again for this long: reading a batch with bad
-/// sectors can take seconds, and a host repeats what has failed.
+/// sectors can take seconds, and a host repeats failed requests.
 const PAUSE_NS: u64 = 10_000_000_000;
 
-/// Records that are remembered so, at most; then the oldest is forgotten.
+/// Failures that are remembered, at most; beyond that the oldest is forgotten.
 const FAILURES_MAX: usize = 256;
 
 /// Lets one request restore at a time: each takes the memory of two batches.
@@ -24,7 +24,7 @@ const FAILURES_MAX: usize = 256;
 pub(crate) struct Restoring {
     is_busy: Cell<bool>,
     ended: WaitQueue,
-    /// What could not be restored lately, the oldest first.
+    /// Records that recently could not be restored, the oldest first.
     failures: RefCell<VecDeque<Failure>>,
 }
 
@@ -46,8 +46,8 @@ impl Restoring {
         Turn(self)
     }
 
-    /// Returns whether a part of the batch could not be read, if the record could not be restored
-    /// lately.
+    /// Returns whether a part of the batch could not be read, if restoring the record has recently
+    /// failed.
     fn lately(&self, place: RecordAddress, now_ns: u64) -> Option<bool> {
         let mut failures = self.failures.borrow_mut();
         failures.retain(|failure| now_ns.saturating_sub(failure.at_ns) < PAUSE_NS);
@@ -73,12 +73,12 @@ impl Drop for Turn<'_> {
 }
 
 impl Drive {
-    /// Restores a record from another copy or the parity of its batch; `is_right` says whether its
-    /// bytes are the wanted ones. Returns whether that was possible: what was not is not tried
-    /// again for ten seconds.
+    /// Restores a record from another copy or the parity of its batch; `is_right` returns whether
+    /// its bytes are the wanted ones. Returns whether that was possible: after a failure, the
+    /// record is not tried again for ten seconds.
     ///
     /// # Errors
-    /// `Medium` if it was not, and a part of the batch cannot be read.
+    /// `Medium` if that was not possible and a part of the batch cannot be read.
     pub(in super::super) async fn restore_record(
         &self,
         place: RecordAddress,
@@ -116,13 +116,13 @@ impl Drive {
         restored
     }
 
-    /// Overwrites the copies of a record that differ from `bytes`, if these are what was written,
-    /// and its segment is still in the same use.
+    /// Overwrites the copies of a record that differ from `bytes`, if `bytes` are the record as
+    /// written and its segment is still in the same use.
     async fn repair_record(&self, place: RecordAddress, bytes: &[u8]) {
         if self.is_read_only() || !is_intact(self.medium.cipher(), place, bytes) {
             return;
         }
-        // From here on the segment is not freed.
+        // From now on the segment is not freed.
         let _pin = self.pin(place.segment);
         if self.core().space().generation(place.segment) != place.generation {
             return;
@@ -144,8 +144,8 @@ impl Drive {
         }
     }
 
-    /// Repairs the records of a batch one by one, in every copy: no copy has all of the batch.
-    /// Returns how many are whole nowhere.
+    /// Repairs the records of a batch one by one, in every copy: no copy has the whole batch.
+    /// Returns the number of records that are whole in no copy.
     pub(in super::super) async fn repair_records(&self, header: &BatchHeader, body: &[u8]) -> u64 {
         let mut lost = 0;
         for found in records(self.medium.cipher(), header, body).map_while(Result::ok) {
@@ -157,13 +157,13 @@ impl Drive {
         lost
     }
 
-    /// Forgets what could not be restored lately.
+    /// Forgets recent failures to restore.
     pub(in super::super) fn restore_again(&self) {
         self.restoring.failures.borrow_mut().clear();
     }
 }
 
-/// Returns whether header and payload of a record are what was written to a place.
+/// Returns whether header and payload of a record are as written to a place.
 fn is_intact(cipher: &Cipher, place: RecordAddress, bytes: &[u8]) -> bool {
     let Ok(record) = Record::decode_with(bytes, place, cipher) else { return false };
     let payload = bytes.get(record.header_bytes() as usize..);

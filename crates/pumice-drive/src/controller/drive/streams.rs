@@ -1,20 +1,20 @@
 //! Recognises sequential readers: a read that begins where one of the last few ended continues it.
-//! Says how far ahead of such a reader is worth reading: as far as it has come, up to a limit, so
-//! that what is read in vain is at most what was read of use.
+//! Decides how far to read ahead of such a reader: as far as it has come, up to a limit, so that
+//! the bytes read in vain are at most the bytes read usefully.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
-/// Readers that are told apart. Random reads take turns in the same slots, so a sequential reader
-/// is recognised beside up to this many random reads for each of its own. Arbitrary.
+/// Readers that are told apart. Random reads rotate through the same slots, so a sequential reader
+/// is recognised among up to this number of random reads for each of its own. Arbitrary.
 const STREAMS: usize = 32;
 
-/// Reads in a row from which on a reader counts as sequential enough to read ahead of it: two are
-/// a record that crosses the end of a block.
+/// Reads in a row at which a reader counts as sequential enough to read ahead of it: two may be a
+/// record that crosses the end of a block.
 const READS_MIN: u32 = 3;
 
-/// Bytes of the disk that are read ahead of a reader at most. With half of that, reads of 128 KiB
-/// and of 1 MiB, one at a time, are a fifth slower.
+/// Most bytes of the disk that are read ahead of a reader. With half of that, reads of 128 KiB and
+/// of 1 MiB, one at a time, are a fifth slower.
 const WINDOW_BYTES_MAX: u64 = 2 << 20;
 
 /// The progress of a reader.
@@ -24,15 +24,15 @@ struct Run {
     reads: u32,
     /// Their bytes.
     bytes: u64,
-    /// The end of what was read ahead.
+    /// The end of the bytes that were read ahead.
     ahead: u64,
-    /// Whether more is to be read ahead.
+    /// Whether more should be read ahead.
     is_wanted: bool,
 }
 
 impl Run {
-    /// Returns what is to be read ahead of a reader that is at `end`: nothing while it has half of
-    /// its window before it.
+    /// Returns the range to read ahead of a reader at `end`: none while half of its window is still
+    /// ahead.
     fn next(&self, end: u64) -> Option<Range<u64>> {
         let window = self.bytes.min(WINDOW_BYTES_MAX);
         let ahead = self.ahead.max(end);
@@ -41,7 +41,7 @@ impl Run {
     }
 }
 
-/// Where the last reads ended.
+/// The ends of the last reads.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     ends: RefCell<[u64; STREAMS]>,
@@ -76,8 +76,8 @@ impl Streams {
         known.is_some()
     }
 
-    /// Notes that the last read of the reader that is at `end` needed the medium; returns whether
-    /// there is something to read ahead.
+    /// Notes that the last read of the reader at `end` needed the medium; returns whether there is
+    /// something to read ahead.
     pub(crate) fn want(&self, end: u64) -> bool {
         let reader = self.ends.borrow().iter().position(|known| *known == end);
         let mut runs = self.runs.borrow_mut();
@@ -86,7 +86,7 @@ impl Streams {
         run.is_wanted
     }
 
-    /// Returns what is to be read ahead next.
+    /// Returns the next range to read ahead.
     pub(crate) fn next_wanted(&self) -> Option<Wanted> {
         let ends = self.ends.borrow();
         let mut runs = self.runs.borrow_mut();
@@ -101,8 +101,8 @@ impl Streams {
         None
     }
 
-    /// Returns whether a reader has yet to come to the byte before `end`, a part of what was
-    /// wanted last.
+    /// Returns whether a reader has yet to reach the byte before `end`, a part of the range wanted
+    /// last.
     pub(crate) fn is_ahead(&self, wanted: &Wanted, end: u64) -> bool {
         let at = self.ends.borrow().get(wanted.reader).copied();
         let ahead = self.runs.borrow().get(wanted.reader).map(|run| run.ahead);
@@ -114,7 +114,7 @@ impl Streams {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: what continues is told from what does not, and is read ahead of in proportion.
+    //! Goal: sequential reads are told from others, and are read ahead of in proportion.
     use super::*;
 
     #[test]
@@ -131,7 +131,7 @@ mod tests {
         assert!(streams.note(8292, 100));
     }
 
-    /// Reads `len` bytes at `at`; returns what is read ahead after that.
+    /// Reads `len` bytes at `at`; returns the range that is read ahead after that.
     fn ahead(streams: &Streams, at: u64, len: usize) -> Option<Range<u64>> {
         streams.note(at, len);
         streams.want(at + len as u64).then(|| streams.next_wanted().unwrap().range)
@@ -143,7 +143,7 @@ mod tests {
         let len = 1 << 16;
         assert_eq!((ahead(&streams, 0, len), ahead(&streams, 1 << 16, len)), (None, None));
         assert_eq!(ahead(&streams, 2 << 16, len), Some(3 << 16..6 << 16));
-        // Half of the window is before the reader, and then not.
+        // Half of the window is ahead of the reader, and then less.
         assert_eq!(ahead(&streams, 3 << 16, len), Some(6 << 16..8 << 16));
         assert_eq!(ahead(&streams, 4 << 16, len), None);
         assert_eq!(streams.next_wanted(), None);

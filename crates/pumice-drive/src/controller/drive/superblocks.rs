@@ -10,11 +10,11 @@ use crate::media::{AnyMedium, CopyId, Geometry, SUPERBLOCK_SLOTS};
 pub(crate) struct StoredSuperblock {
     /// The superblock.
     pub(crate) superblock: Superblock,
-    /// The slot it was read from.
+    /// The slot from which it was read.
     pub(crate) slot: u32,
 }
 
-/// The newest valid superblock, and what is wrong with the other slot, if it is not merely older.
+/// The newest valid superblock, and the errors of the other slot, if it is not merely older.
 pub(crate) struct Loaded {
     /// The superblock that counts.
     pub(crate) stored: StoredSuperblock,
@@ -44,7 +44,7 @@ pub(crate) async fn load(medium: &dyn AnyMedium) -> Result<Loaded> {
     Ok(loaded)
 }
 
-/// Reads both slots, in every copy, also those of an incomplete drive.
+/// Reads both slots, in every copy, including those of an incomplete drive.
 ///
 /// # Errors
 /// `Medium` if no slot is valid and one cannot be read; `NotADrive` if no slot has the magic;
@@ -79,7 +79,7 @@ pub(crate) async fn load_any(medium: &dyn AnyMedium) -> Result<Loaded> {
     }
     match newest {
         Some(stored) => {
-            // A member that was left out meanwhile has no part in the drive any more.
+            // A member that was dropped meanwhile is no longer part of the drive.
             let present = medium.copies();
             problems.retain(|(_, copy, _)| copies.len() == 1 || present.contains(copy));
             let named = |(slot, copy, error): (u32, CopyId, Error)| {
@@ -100,7 +100,7 @@ pub(crate) async fn load_any(medium: &dyn AnyMedium) -> Result<Loaded> {
     }
 }
 
-/// Returns where a copy of a medium is.
+/// Returns the path of a copy of a medium.
 pub(crate) fn copy_name(medium: &dyn AnyMedium, copy: CopyId) -> String {
     let members = medium.array().map(|array| array.members).unwrap_or_default();
     let found = members.into_iter().find(|member| member.copy == copy);
@@ -122,7 +122,7 @@ fn verified(bytes: &[u8], cipher: &Cipher) -> Result<Superblock> {
     }
 }
 
-/// Returns why there is no drive to open.
+/// Returns the reason for which there is no drive to open.
 fn no_superblock(problems: Vec<(u32, Error)>) -> Error {
     let kinds: Vec<ErrorKind> = problems.iter().map(|(_, error)| error.kind()).collect();
     if let Some(unreadable) = kinds.iter().position(|kind| *kind == ErrorKind::Medium) {

@@ -2,12 +2,12 @@
 //!
 //! A view is a drive of its own, read-only, on another handle of the medium: its map and its
 //! segment table are those of the snapshot's checkpoint, and the log after that is not read. The
-//! places that it names do not change as long as the snapshot is read: garbage collection leaves
-//! what it needs where it is meanwhile, and tables say where it had moved frames before. So
-//! the two drives need to know nothing of each other but that. Where the checkpoint lies is asked
-//! of the open drive, not of the medium, where superblocks may just be written. What was copied
-//! last may still be in buffers of the open drive, which a view does not see: it is written out
-//! first. A view has no tasks, and writes nothing.
+//! places that it names do not change as long as the snapshot is read: meanwhile garbage collection
+//! leaves the needed frames in place, and tables name the places to which it had moved frames
+//! before. Otherwise the two drives are independent. The place of the checkpoint comes from the
+//! open drive, not from the medium, where superblocks may be in the middle of a write. The latest
+//! copies may still be in buffers of the open drive, which a view does not see: they are written
+//! out first. A view has no tasks, and writes nothing.
 
 use std::rc::Rc;
 
@@ -22,7 +22,7 @@ use crate::base::{Error, ErrorKind, Result, SeqNo};
 use crate::format::{Snapshot, Superblock};
 use crate::media::AnyMedium;
 
-/// Checks that a snapshot has data, or that a bookmark will do.
+/// Checks that a snapshot has data, or that the options accept a bookmark.
 ///
 /// # Errors
 /// `InvalidInput`.
@@ -37,7 +37,7 @@ pub(in super::super) fn check_kind(entry: &Snapshot, options: &OpenOptions) -> R
     Err(Error::new(ErrorKind::InvalidInput, what))
 }
 
-/// What keeps a snapshot from being deleted while it is read.
+/// Keeps a snapshot from being deleted while it is read.
 pub(super) struct Lease {
     origin: Rc<Drive>,
     watermark: SeqNo,
@@ -50,14 +50,14 @@ impl Drop for Lease {
 }
 
 impl Drive {
-    /// Opens a snapshot of this open drive, read-only, or a bookmark, if `options` say so. As long
-    /// as the result lives, the snapshot is not deleted, and this drive not released; dropping it
-    /// is all that ends it. Memory: the directory and the segment table, about 4 MiB for each TiB,
+    /// Opens a snapshot of this open drive, or a bookmark if `options` say so, read-only. As long
+    /// as the result lives, the snapshot is not deleted, and this drive is not released; the result
+    /// need only be dropped. Memory: the directory and the segment table, about 4 MiB for each TiB,
     /// and the caches of `options`.
     ///
     /// # Errors
     /// `NotFound`, `InvalidInput` if it is a bookmark, `Busy` while it is being deleted, `Corrupt`
-    /// or `Medium` if its checkpoint cannot be read; as [`Drive::flush`] if what was moved last
+    /// or `Medium` if its checkpoint cannot be read; as [`Drive::flush`] if the latest copies
     /// cannot be written.
     pub async fn view(self: &Rc<Self>, name: &str, options: OpenOptions) -> Result<Rc<Self>> {
         let Some((entry, forwards)) = self.with_core(|core| core.begin_view(name))? else {
@@ -74,8 +74,8 @@ impl Drive {
         Ok(Rc::new(view))
     }
 
-    /// Builds the drive that a snapshot of this one is read by. Nothing keeps what it reads where
-    /// it is.
+    /// Builds the drive through which a snapshot of this one is read. Nothing keeps the frames that
+    /// it reads in place.
     pub(in super::super) async fn open_kept(
         &self,
         entry: &Snapshot,
@@ -83,7 +83,7 @@ impl Drive {
         options: OpenOptions,
     ) -> Result<Self> {
         let (medium, clock) = (self.medium.clone(), self.clock.clone());
-        // There is no task to read ahead.
+        // A view has no task to read ahead.
         let options = OpenOptions { read_ahead_bytes: 0, ..options };
         let present = self.core().superblock().clone();
         let view = Self::of_kept(medium, clock, &present, (entry, forwards), options).await?;
@@ -91,8 +91,8 @@ impl Drive {
         Ok(view)
     }
 
-    /// Builds the drive that a snapshot or a bookmark is read by: `present` is the superblock of
-    /// its drive, and the tables are those by which it is read. It writes nothing.
+    /// Builds the drive through which a snapshot or a bookmark is read: `present` is the superblock
+    /// of its drive, and `forwards` are the tables through which it is read. It writes nothing.
     ///
     /// # Errors
     /// `Corrupt` or `Medium` if its checkpoint cannot be read.
@@ -117,11 +117,11 @@ impl Drive {
         Self::assemble(medium, clock, options, stored, recovered, 0).await
     }
 
-    /// Makes sure that the copies to which tables lead are on the medium. From now on nothing is
-    /// copied that the snapshot needs, since it is read.
+    /// Ensures that the copies to which tables lead are on the medium. From now on nothing that the
+    /// snapshot needs is copied, since it is being read.
     ///
     /// # Errors
-    /// As [`Drive::flush`], if one of them is not.
+    /// As [`Drive::flush`], if one of them is not on the medium.
     async fn write_out_copies(&self, forwards: &Forwards) -> Result<()> {
         let are_in_memory = {
             let core = self.core();

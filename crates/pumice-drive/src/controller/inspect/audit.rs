@@ -1,5 +1,5 @@
-//! What a test of the drive may ask: whether its accounts agree with its map and its metadata, and
-//! the moment at which a change takes its place in the order.
+//! Queries for tests of a drive: whether its accounts agree with its map and its metadata, and the
+//! moment at which a change takes its place in the order.
 //!
 //! Writes nothing to the medium, and is not for the data path.
 
@@ -10,11 +10,11 @@ use super::super::place::blocks_of_frame;
 use crate::base::{Error, ErrorKind, Result, SegmentId};
 use crate::format::Stream;
 
-/// Counts that garbage collection may spoil before the audit fails. It rests when nothing is
-/// written, so that one of the first succeeds.
+/// Counts that garbage collection may spoil before the audit fails. Garbage collection rests when
+/// nothing is written, so that one of the first counts succeeds.
 const ATTEMPTS_MAX: u32 = 10_000;
 
-/// How long to let garbage collection continue after it spoilt a count.
+/// Time for which garbage collection continues after it spoilt a count.
 const RETRY_NS: u64 = 1_000_000;
 
 /// The accounts of a drive, found to be right.
@@ -24,12 +24,12 @@ pub struct Audit {
     pub live_bytes: u64,
     /// Segments in use.
     pub used_segments: u32,
-    /// Segments that may be written anew.
+    /// Segments that may be written again.
     pub free_segments: u32,
 }
 
-/// How much a drive has accepted since its creation. It moves in the very poll in which a change
-/// takes its place in the order of changes.
+/// The amount of data a drive has accepted since its creation. It changes in the very poll in which
+/// a change takes its place in the order of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
     /// Bytes the host wrote, without trims and whole blocks of write-zeroes.
@@ -40,8 +40,8 @@ pub struct Taken {
 
 impl Drive {
     /// Counts live bytes again from the map and the metadata, segment by segment, and compares the
-    /// segment table with the count. Takes trimmed leaves down first, since they count as live
-    /// until then, and loads every leaf. No request of a host may be under way; checkpoints wait.
+    /// segment table with the count. Reaps trimmed leaves first, since they count as live until
+    /// then, and loads every leaf. No request of a host may be under way; checkpoints wait.
     ///
     /// # Errors
     /// `Corrupt`, naming the account that is wrong: a bug of the drive. `Medium`, or `Corrupt` too,
@@ -66,7 +66,7 @@ impl Drive {
     fn account_version(&self) -> (u64, u64) {
         let core = self.core();
         let space = core.space();
-        // What dies is counted as a change; what comes to live makes the sum larger.
+        // Deaths are counted as changes; data that becomes live makes the sum larger.
         (space.changes(), space.live_bytes())
     }
 
@@ -94,7 +94,7 @@ impl Drive {
         Ok(counted)
     }
 
-    /// Counts what a leaf maps; returns whether it was in memory.
+    /// Counts the bytes that a leaf maps; returns whether the leaf was in memory.
     fn count_leaf(
         &self,
         leaf: u64,
@@ -113,14 +113,14 @@ impl Drive {
         Ok(true)
     }
 
-    /// Returns what the drive has accepted so far.
+    /// Returns the amount of data the drive has accepted so far.
     #[doc(hidden)]
     pub fn taken(&self) -> Taken {
         let totals = self.core().counters().totals();
         Taken { host_bytes: totals.host_bytes, frame_bytes: totals.frame_bytes }
     }
 
-    /// Returns the number of snapshots begun since the opening. It moves in the very poll of
+    /// Returns the number of snapshots begun since the opening. It changes in the very poll of
     /// [`Drive::create_snapshot`] in which the snapshot takes its place in the order of changes;
     /// the last such poll counts, since an attempt may fail for lack of space and be repeated.
     #[doc(hidden)]
@@ -138,7 +138,7 @@ fn compare(core: &Core, mut counted: Vec<u64>) -> Result<Audit> {
         used_segments += 1;
         let count = counted.get_mut(used.segment.0 as usize).map_or(0, std::mem::take);
         live_bytes += count;
-        // What a lost leaf mapped counts as live, and nothing names it.
+        // Frames that a lost leaf mapped count as live, and nothing names them.
         let is_less = core.lost_leaves() > 0 && count < u64::from(used.live_bytes);
         if count != u64::from(used.live_bytes) && !is_less {
             let (segment, live) = (used.segment, used.live_bytes);
@@ -168,7 +168,7 @@ fn compare(core: &Core, mut counted: Vec<u64>) -> Result<Audit> {
     Ok(Audit { live_bytes, used_segments, free_segments })
 }
 
-/// Compares how many snapshots need each segment with what each snapshot needs.
+/// Compares the number of snapshots that need each segment with the segments each snapshot needs.
 pub(super) fn compare_retained(core: &Core) -> Result<()> {
     let mut counted = vec![0u16; core.space().segment_count() as usize];
     for segment in core.snapshots().all().flat_map(|kept| kept.retained.iter()) {

@@ -1,5 +1,5 @@
-//! What a test may ask about snapshots: whether each of them still has each of its blocks. Nothing
-//! is concluded from one snapshot about another, as garbage collection does.
+//! A test's audit of snapshots: whether each of them still has each of its blocks. Unlike garbage
+//! collection, it concludes nothing from one snapshot about another.
 //!
 //! ```text
 //! map of a snapshot -> places that it names -> by its tables, where the frames are now
@@ -7,11 +7,11 @@
 //!     named by no snapshots but neighbors in the list
 //! tables   -> every entry leads to a use of a segment that is not over, and to no other entry; the
 //!             disk names no place that has one
-//! segments -> counts of the snapshots that need them: those of the snapshots' own sets
+//! segments -> counts of the snapshots that need them: equal to the snapshots' own sets
 //! ```
 //!
-//! Snapshots are opened and read as views are. Unlike a view, an audit keeps nothing where it is,
-//! so that it does not end the emptying of a segment, which it is to judge. Nothing is written, and
+//! Snapshots are opened and read as views are. Unlike a view, an audit keeps nothing in its place,
+//! so that it does not end the emptying of a segment, which it must judge. Nothing is written, and
 //! no turn is taken.
 
 use std::collections::{HashMap, HashSet};
@@ -30,10 +30,10 @@ use crate::format::{MetadataAddress, Record, RecordAddress, Snapshot, check_payl
 /// Rounds that changes of the drive may spoil before the audit fails.
 const ROUNDS_MAX: u32 = 100;
 
-/// What a drive holds for its snapshots, found to be right.
+/// The data that a drive holds for its snapshots, found to be right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeptAudit {
-    /// Snapshots that were asked: those with data and without known damage.
+    /// Snapshots that were audited: those with data and without known damage.
     pub snapshots: u32,
     /// Runs of blocks that their maps name in frames.
     pub runs: u64,
@@ -43,13 +43,13 @@ pub struct KeptAudit {
     pub stuck: u32,
 }
 
-/// Runs of a snapshot that are to be read, and where they are now.
+/// Runs of a snapshot to be read, and their present places.
 type Unread = (Snapshot, Vec<(Named, Found)>);
 
 impl Drive {
-    /// Checks that the promise of snapshots holds, by brute force: each of their blocks is there,
-    /// where their tables say, and stays there. Snapshots with known damage are left out. What is
-    /// in buffers of the drive is checked there; all else is read once in an opening.
+    /// Checks that the promise of snapshots holds, by brute force: each of their blocks is where
+    /// their tables say, and stays there. Snapshots with known damage are left out. Data in buffers
+    /// of the drive is checked there; all other data is read once in an opening.
     ///
     /// # Errors
     /// `Corrupt` without a location, naming the snapshot, the block and its place in the text: a
@@ -62,14 +62,15 @@ impl Drive {
             match self.audit_kept().await {
                 Ok(audit) => return Ok(audit),
                 Err(error) if error.chain() == found => return Err(error),
-                // What a round relies on may have changed meanwhile; then the next one differs.
+                // State that a round relies on may have changed meanwhile; then the next round
+                // differs.
                 Err(error) => found = error.chain(),
             }
         }
         Err(Error::new(ErrorKind::Busy, format!("what snapshots hold changes too fast: {found}")))
     }
 
-    /// Returns where the newest checkpoint has the forwarding tables, for tests that damage them.
+    /// Returns the places of the newest checkpoint's forwarding tables, for tests that damage them.
     #[doc(hidden)]
     pub fn forward_pieces(&self) -> Vec<MetadataAddress> {
         self.core().forwards().metadata().collect()
@@ -107,7 +108,7 @@ impl Drive {
         Ok(audit)
     }
 
-    /// Opens a snapshot as a view of it is, but keeps nothing where it is.
+    /// Opens a snapshot as views are opened, but keeps nothing in its place.
     async fn kept_view(&self, entry: &Snapshot) -> Result<Self> {
         let forwards = self.core().forwards().of(entry);
         let options = OpenOptions { read_cache_bytes: 0, ..OpenOptions::default() };
@@ -115,7 +116,7 @@ impl Drive {
         opened.map_err(|error| broken(entry, "its root", &error.chain()))
     }
 
-    /// Returns what the map of this view names in frames.
+    /// Returns the runs that the map of this view names in frames.
     async fn named_in_frames(&self) -> Result<Vec<Named>> {
         let (mut found, mut next) = (Vec::new(), 0);
         loop {
@@ -128,7 +129,7 @@ impl Drive {
         }
     }
 
-    /// Adds what a leaf names in frames; returns whether it was in memory.
+    /// Adds the runs that a leaf names in frames; returns whether the leaf was in memory.
     fn add_named(&self, leaf: u64, found: &mut Vec<Named>) -> bool {
         let core = self.core();
         let Some(runs) = core.map().leaf_runs(leaf) else { return false };
@@ -179,8 +180,8 @@ fn readable(core: &Core) -> impl Iterator<Item = &Kept> {
     kept.filter(|kept| !kept.entry.is_bookmark && kept.damage.is_none())
 }
 
-/// Checks, at one moment, where everything is that snapshots name. Returns what is to be read, by
-/// snapshot.
+/// Checks, at one point in time, the places of everything that snapshots name. Returns the runs to
+/// read, by snapshot.
 fn judge(core: &Core, audited: &Audited) -> Result<(KeptAudit, Vec<Unread>)> {
     compare_retained(core)?;
     check_entries(core)?;
@@ -189,7 +190,7 @@ fn judge(core: &Core, audited: &Audited) -> Result<(KeptAudit, Vec<Unread>)> {
     let (mut audit, mut unread) = (KeptAudit { stuck, ..KeptAudit::default() }, Vec::new());
     let mut seen = HashSet::new();
     for kept in readable(core) {
-        // One that was taken just now is for the next audit.
+        // A snapshot that was taken just now is left to the next audit.
         let Some(named) = audited.named.get(&kept.entry.watermark) else { continue };
         audit.snapshots += 1;
         check_set(core, kept)?;
@@ -230,8 +231,8 @@ fn is_over(core: &Core, of: SegmentUse) -> bool {
     core.space().is_free(of.segment) || core.space().generation(of.segment) != of.generation
 }
 
-/// Checks that a snapshot retains every segment that its bitmap has, and that was not emptied, and
-/// every one that an entry leads to.
+/// Checks that a snapshot retains every segment that its bitmap has and that was not emptied, and
+/// every segment that an entry leads to.
 fn check_set(core: &Core, kept: &Kept) -> Result<()> {
     let (forwards, watermark) = (core.forwards(), kept.entry.watermark);
     let named = kept.named.iter().filter(|&segment| !forwards.is_emptied(segment, watermark));
@@ -287,7 +288,7 @@ fn check_disk(core: &Core) -> Result<()> {
     Ok(())
 }
 
-/// Checks that those that name a place are neighbors.
+/// Checks that the snapshots that name a place are neighbors.
 fn check_neighbors(core: &Core, audited: &Audited) -> Result<()> {
     let mut last_named: HashMap<(SegmentUse, u32), usize> = HashMap::new();
     for (number, kept) in readable(core).enumerate() {

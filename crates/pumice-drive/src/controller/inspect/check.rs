@@ -1,10 +1,11 @@
 //! Checking a drive without changing it: superblocks, checkpoint, the log after it, every leaf of
-//! the map, the live bytes of every segment, and in a full check every record of every segment and
-//! every frame's checksum and decoding, and whether a table that the map has of it is its own. Of
-//! snapshots every leaf and the live bytes; a snapshot can be checked in full by itself.
+//! the map, the live bytes of every segment, and in a full check every record of every segment, the
+//! checksum and decoding of every frame, and whether the map's table of a frame, if any, belongs to
+//! it. Of snapshots, every leaf and the live bytes are checked; a snapshot can be checked in full
+//! by itself.
 //!
-//! What nothing names (overwritten, trimmed, left by a life that was lost) may be damaged without
-//! being a problem: it will never be read.
+//! Data that nothing names (overwritten, trimmed, left by a life that was lost) may be damaged
+//! without being a problem: it will never be read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +29,7 @@ use crate::codec::Decompressor;
 use crate::format::{BatchHeader, FRAME_BLOCKS_MAX, Record, Snapshot, Superblock};
 use crate::media::{AnyMedium, CopyId};
 
-/// A check writes nothing, so what the core writes by does not matter.
+/// A check writes nothing, so the core's settings for writing do not matter.
 fn settings(medium: &dyn AnyMedium) -> Settings {
     Settings {
         cipher: medium.cipher().clone(),
@@ -42,14 +43,14 @@ fn settings(medium: &dyn AnyMedium) -> Settings {
     }
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckReport {
     /// Segments in use.
     pub segments: u64,
     /// Batches after the newest checkpoint, which opening the drive reads.
     pub recovered_batches: u64,
-    /// Snapshots, of which the maps were checked; the data of one is checked by its name.
+    /// Snapshots whose maps were checked; a snapshot's data is checked by its name.
     #[serde(default)]
     pub snapshots: u64,
     /// Leaves of the map that were read.
@@ -68,7 +69,7 @@ pub struct CheckReport {
     pub problem_count: u64,
 }
 
-/// How far a check is.
+/// The progress of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checked {
     /// Segments that were read, one of them perhaps in part.
@@ -79,7 +80,7 @@ pub struct Checked {
     pub bytes: u64,
 }
 
-/// How much to check.
+/// The depth of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
     /// Superblocks, checkpoint, log, map and accounting: whether the drive opens.
@@ -88,7 +89,7 @@ pub enum Depth {
     Full,
 }
 
-/// Checks the drive on a medium; `progress` is called with what has been checked.
+/// Checks the drive on a medium; calls `progress` with the amount checked so far.
 ///
 /// # Errors
 /// If there is nothing to check: `NotADrive`, `Unsupported`, both superblocks `Corrupt`, the
@@ -105,7 +106,7 @@ pub async fn check(
     Ok(report)
 }
 
-/// As [`check`], without a look at what was left out meanwhile.
+/// As [`check`], without reporting copies that were left out meanwhile.
 async fn check_all(
     medium: &dyn AnyMedium,
     depth: Depth,
@@ -151,7 +152,7 @@ async fn check_all(
     Ok(report)
 }
 
-/// Checks a snapshot of the drive on a medium, as [`check`] does the disk; of a bookmark its map.
+/// Checks a snapshot of the drive on a medium, as [`check`] does the disk; of a bookmark, its map.
 ///
 /// # Errors
 /// `NotFound`, or as [`check`].
@@ -170,7 +171,7 @@ pub async fn check_snapshot(
     Ok(report)
 }
 
-/// Reads the superblock, and what is wrong with its slots.
+/// Reads the superblock, and returns it with the errors of its slots.
 async fn load_superblock(medium: &dyn AnyMedium) -> Result<(Superblock, Vec<Error>)> {
     let loaded = superblocks::load(medium).await?;
     let superblock = loaded.stored.superblock;
@@ -209,7 +210,7 @@ async fn check_recovered(
     }
     report.recovered_batches = batches;
     let reader = match core.is_view() {
-        // Its map names what may have been moved, in segments that may be gone.
+        // The view's map names frames that may have been moved, in segments that may be gone.
         true => {
             let reader = Reader::of_kept(medium, superblock, core.forwards());
             reader.widen(core.space().segment_count());
@@ -231,7 +232,7 @@ async fn check_recovered(
 }
 
 impl CheckReport {
-    /// Adds what is wrong with a snapshot.
+    /// Adds the problems of a snapshot.
     fn add_all(&mut self, name: &str, found: CheckReport) {
         self.problem_count += found.problem_count;
         let room = PROBLEMS_LISTED_MAX.saturating_sub(self.problems.len());
@@ -241,8 +242,8 @@ impl CheckReport {
         }));
     }
 
-    /// Adds that copies which were there at the beginning were left out: members that do not
-    /// answer.
+    /// Adds the copies that were there at the beginning and were left out since: members that do
+    /// not answer.
     fn add_left_out(&mut self, medium: &dyn AnyMedium, before: &[CopyId]) {
         let present = medium.copies();
         let members = medium.array().map(|array| array.members).unwrap_or_default();
@@ -263,12 +264,12 @@ impl CheckReport {
     }
 }
 
-/// What the map and the checkpoint name.
+/// The bytes and blocks that the map and the checkpoint name.
 #[derive(Default)]
 struct Counted {
     /// Bytes of records in each segment, where the map names them.
     by_map: BTreeMap<SegmentId, u64>,
-    /// Blocks of the host's disk in each use of a segment, where they are.
+    /// Blocks of the host's disk in each use of a segment, where they are now.
     by_use: BTreeMap<SegmentUse, u64>,
 }
 
@@ -283,7 +284,7 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// Loads a leaf; reports what is wrong with it. Returns whether it is in memory.
+    /// Loads a leaf; reports any error. Returns whether the leaf is in memory.
     async fn load(&mut self, leaf: u64) -> Result<bool> {
         let Some(from) = self.core.leaf_to_load(leaf) else { return Ok(true) };
         match self.reader.leaf(leaf, from).await {
@@ -300,7 +301,7 @@ impl Check<'_> {
         }
     }
 
-    /// Takes trimmed leaves down, so that live bytes are exact.
+    /// Reaps trimmed leaves, so that live bytes are exact.
     async fn reap(&mut self) -> Result<()> {
         loop {
             match self.core.reap_resident() {
@@ -315,7 +316,7 @@ impl Check<'_> {
         }
     }
 
-    /// Reads every leaf; returns what the map and the checkpoint name.
+    /// Reads every leaf; returns the bytes and blocks that the map and the checkpoint name.
     async fn check_map(&mut self) -> Result<Counted> {
         let Counted { mut by_map, mut by_use } = Counted::default();
         let mut next = self.core.map().next_stored_leaf(0);
@@ -340,14 +341,14 @@ impl Check<'_> {
                 }
             }
         }
-        // Leaves that were taken down since the checkpoint are live until the next one.
+        // Leaves that were reaped since the checkpoint are live until the next one.
         for place in self.core.metadata() {
             *by_map.entry(place.segment).or_default() += u64::from(place.bytes);
         }
         Ok(Counted { by_map, by_use })
     }
 
-    /// Returns where a frame is that the map names, and the generation there.
+    /// Returns the present place of a frame that the map names, and the generation there.
     fn place_of_data(&self, place: FramePlace) -> (FramePlace, u64) {
         self.core.forwarded(place, self.core.space().generation(place.segment))
     }
@@ -366,7 +367,7 @@ impl Check<'_> {
         }
         for UsedSegment { segment, live_bytes, .. } in used {
             let named = counted.get(&segment).copied().unwrap_or(0);
-            // What a lost leaf mapped counts as live, and nothing names it.
+            // Frames that a lost leaf mapped count as live, and nothing names them.
             let is_right = if self.core.lost_leaves() > 0 {
                 named <= u64::from(live_bytes)
             } else {
@@ -391,7 +392,7 @@ impl Check<'_> {
         let used = self.core.space().used();
         let used =
             used.map(|UsedSegment { segment, generation, .. }| SegmentUse { segment, generation });
-        // Where nothing was moved, these are the same.
+        // Where nothing was moved, the two sets are equal.
         let used: BTreeSet<_> = used.chain(counted.keys().copied()).collect();
         let segments_total = used.len() as u64;
         let metadata = self.core.metadata().into_iter();
@@ -406,7 +407,7 @@ impl Check<'_> {
                 self.report.batches += 1;
                 let mut live_records = Vec::new();
                 for found in records(self.medium.cipher(), &header, body) {
-                    // What follows it is missed below.
+                    // The records that follow are missed below.
                     let Ok(found) = found else { break };
                     self.report.records += 1;
                     let live = self.live_blocks(&found).await?;
@@ -459,8 +460,8 @@ impl Check<'_> {
         self.check_table(&found)
     }
 
-    /// Compares the copies of a batch in which these records are live; reports those that are
-    /// damaged. What an unclean end has left in some copies only is no damage: the next opening for
+    /// Compares the copies of a batch in which these records are live; reports the damaged copies.
+    /// Data that an unclean end has left in some copies only is not damage: the next opening for
     /// writing makes them equal.
     async fn check_copies(&mut self, header: &BatchHeader, live: &[Found<'_>]) {
         let Some(first) = live.first().filter(|_| self.medium.copies().len() > 1) else { return };
@@ -506,8 +507,8 @@ impl Check<'_> {
         Ok(blocks)
     }
 
-    /// Checks that the table that the map has of a frame, if any, is that of its payload, which is
-    /// whole. With another one reads are right, and slow: nothing else shows it.
+    /// Checks that the table that the map has of a frame, if any, matches its payload, which is
+    /// whole. With a wrong table, reads are right but slow: nothing else reveals it.
     fn check_table(&self, found: &Found<'_>) -> Result<()> {
         let Record::Data { lba, lba_count, encoding, .. } = found.record else { return Ok(()) };
         let place = place_of(found, lba_count);
@@ -532,7 +533,7 @@ fn place_of(found: &Found<'_>, lba_count: u16) -> FramePlace {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: what a check remembers is bounded, however wrecked the medium is.
+    //! Goal: the memory of a check is bounded, however damaged the medium is.
     use super::*;
 
     #[test]

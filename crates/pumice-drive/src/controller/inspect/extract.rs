@@ -1,15 +1,15 @@
-//! Reading a whole disk out of its drive, in order, without a host: what `pumice extract` writes
-//! and `pumice rebuild` copies.
+//! Reading a whole disk out of its drive, in order, without a host: the data that `pumice extract`
+//! writes and `pumice rebuild` copies.
 //!
 //! ```text
 //! next mapped leaf -> its runs -> frames: read as the host reads, a mebibyte at a time
 //!                              -> fills: reported in one piece
-//!                              -> what cannot be read: reported, and skipped
-//!                              -> holes of a clone: what its origin has
+//!                              -> unreadable blocks: reported, and skipped
+//!                              -> holes of a clone: its origin's content
 //! ```
 //!
 //! Holes are left out. Writes nothing, needs no background task, and works on a drive that was
-//! opened read-only. Damage never ends it: what follows is still returned.
+//! opened read-only. Damage never ends it: the data that follows is still returned.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ use super::Problem;
 use crate::base::units::{BLOCK_BYTES, buffer_bytes};
 use crate::base::{Error, Lba};
 
-/// Bytes read at once: as many as one media read joins.
+/// Bytes per read: the most that one media read joins.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// A part of a disk. Parts come in order of their offset and do not overlap; holes lie between
@@ -54,7 +54,7 @@ pub struct Extract<'a> {
     runs: VecDeque<(Lba, u64, Mapping)>,
     /// This many runs are read one by one, because reading them together failed.
     single: usize,
-    /// Blocks, from the first on, of which holes are those of the origin of a clone.
+    /// Blocks, from the first on, whose holes read from the origin of a clone.
     inherited_blocks: u64,
     buffer: Vec<u8>,
 }
@@ -74,13 +74,13 @@ impl<'a> Extract<'a> {
         Self { drive, next_leaf: 0, runs: VecDeque::new(), single: 0, inherited_blocks, buffer }
     }
 
-    /// As [`Extract::new`], of a clone without what its origin has.
+    /// As [`Extract::new`], for a clone without its origin's data.
     pub(in super::super) fn of_itself(drive: &'a Drive) -> Self {
         Self { inherited_blocks: 0, ..Self::new(drive) }
     }
 
-    /// Returns the next part of the disk; `None` at its end. Whether it includes what the host
-    /// writes during the extraction is unspecified.
+    /// Returns the next part of the disk; `None` at its end. It is unspecified whether the host's
+    /// writes during the extraction are included.
     pub async fn next(&mut self) -> Option<Extracted<'_>> {
         Some(match self.advance().await? {
             Step::Data { offset, len } => {
@@ -146,7 +146,7 @@ impl<'a> Extract<'a> {
         }
     }
 
-    /// Returns the next leaf of which something is to be returned.
+    /// Returns the next leaf with blocks to return.
     fn next_leaf(&self) -> Option<u64> {
         if self.next_leaf * u64::from(LEAF_BLOCKS) < self.inherited_blocks {
             return Some(self.next_leaf);
@@ -154,8 +154,8 @@ impl<'a> Extract<'a> {
         self.drive.core().map().next_mapped_leaf(self.next_leaf)
     }
 
-    /// Returns what the origin of a clone has, of `count` blocks from `lba` on as much as is of one
-    /// kind; `None` if it has a hole there.
+    /// Returns the content that the origin of a clone has for the `count` blocks from `lba` on, as
+    /// far as it is of one kind; `None` if the origin has a hole there.
     async fn inherited(&mut self, lba: Lba, count: u64) -> Option<Step> {
         let block = BLOCK_BYTES as u64;
         let offset = lba.0 * block;

@@ -21,7 +21,7 @@ pub struct Info {
     pub format_version: u32,
     /// Seconds since 1970 when the drive was created; 0 if unknown.
     pub created_seconds: u64,
-    /// Whether the drive was closed in order before this opening.
+    /// Whether the drive was closed cleanly before this opening.
     pub was_clean: bool,
     /// Openings for writing so far.
     pub epoch: u32,
@@ -50,7 +50,7 @@ pub struct Info {
     /// Whether everything on the medium is encrypted.
     #[serde(default)]
     pub encrypted: bool,
-    /// Whether a key that was replaced is still in use: `pumice rekey` goes on with that.
+    /// Whether a key that was replaced is still in use: `pumice rekey` completes the replacement.
     #[serde(default)]
     pub has_earlier_key: bool,
     /// Codec for new data, as given to `create`.
@@ -77,7 +77,7 @@ pub struct Info {
     pub warn_percent: Vec<u8>,
     /// The thresholds, in per cent, that this has reached; lowest first.
     pub warnings: Vec<u8>,
-    /// What is wrong, the worst first.
+    /// The drive's problems, the worst first.
     pub alerts: Vec<Alert>,
     /// Number of snapshots.
     #[serde(default)]
@@ -91,33 +91,33 @@ pub struct Info {
     /// The snapshot of which the disk holds a part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receiving: Option<Partial>,
-    /// Of a clone, what it reads from.
+    /// For a clone, its origin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<OriginInfo>,
     /// Number of clones that read from snapshots.
     #[serde(default)]
     pub clones: u32,
-    /// On several files or devices, their state.
+    /// For a drive on several files or devices, their state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub array: Option<ArrayInfo>,
-    /// In a bucket, how its journal stands to it.
+    /// For a drive in a bucket, the state of its journal relative to the bucket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bucket: Option<Status>,
-    /// Bytes that the log occupies on the medium: whole segments, and what is filled of those that
-    /// are written to.
+    /// Bytes that the log occupies on the medium: whole segments, and the filled part of open ones.
     pub occupied_bytes: u64,
-    /// Bytes of free segments that are kept on the medium, beyond what the log occupies: flushes
-    /// into bytes that were written before take less time; or room on the file system is low.
+    /// Bytes of free segments that are kept on the medium, beyond the bytes that the log occupies:
+    /// flushes into bytes that were written before take less time; or room on the file system is
+    /// low.
     #[serde(default)]
     pub warm_bytes: u64,
-    /// Bytes that the file system of a sparse file has left, if that is so little that the drive
-    /// goes by it and not by its capacity alone.
+    /// Bytes that the file system of a sparse file has left, if they are so few that they, and not
+    /// the capacity alone, limit the drive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub low_room_bytes: Option<u64>,
     /// Bytes of the host's disk that hold data other than zeroes.
     pub mapped_bytes: u64,
     /// Whether the medium had no space for the newest batch: the file system of a sparse file is
-    /// full. Writes and flushes fail with ENOSPC until it has.
+    /// full. Writes and flushes fail with ENOSPC until space is available.
     #[serde(default)]
     pub medium_full: bool,
     /// The last batch of the log.
@@ -145,7 +145,7 @@ pub struct Partial {
     pub offset: u64,
 }
 
-/// What a clone reads from, for display.
+/// The origin of a clone, for display.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OriginInfo {
     /// Identity of the drive.
@@ -236,13 +236,13 @@ pub struct Operations {
     pub map_evictions: u64,
     /// Batches appended to the medium.
     pub batches: u64,
-    /// Of them, those that were durable without a sync.
+    /// Of them, the batches that were durable without a sync.
     #[serde(default)]
     pub durable_appends: u64,
     /// Syncs of the medium.
     pub syncs: u64,
-    /// Bytes of zeroes written to free segments, so that flushes into them take less time. No media
-    /// bytes.
+    /// Bytes of zeroes written to free segments, so that flushes into them take less time. Not
+    /// counted as media bytes.
     #[serde(default)]
     pub zeroed_bytes: u64,
 }
@@ -250,17 +250,17 @@ pub struct Operations {
 /// Bytes of memory held, by owner.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
-    /// The L2P: directory, leaves and what a checkpoint has set aside.
+    /// The L2P: directory, leaves and the copies that a checkpoint has set aside.
     pub map_bytes: u64,
     /// Of that, leaves; their budget is the map cache.
     pub map_leaf_bytes: u64,
     /// Batch buffers.
     pub batch_bytes: u64,
-    /// Read buffers, kept and in use, and what was read ahead.
+    /// Read buffers, kept and in use, and data that was read ahead.
     pub read_buffer_bytes: u64,
     /// Decoded frames kept.
     pub frame_cache_bytes: u64,
-    /// The read cache, and tables of where blocks are.
+    /// The read cache, and the tables of block places.
     #[serde(default)]
     pub read_cache_bytes: u64,
     /// Budget of the read cache.

@@ -1,9 +1,9 @@
 //! Looking at a drive without changing it.
 //!
-//! * `info`, `overview`: what an open drive says about itself. `warn`: warnings about space.
-//! * `scrub`: reads all that an open drive holds. `extract`: takes the whole disk out.
+//! * `info`, `overview`: facts about an open drive, and its state. `warn`: warnings about space.
+//! * `scrub`: reads all that an open drive holds. `extract`: reads the whole disk out.
 //! * `check`: checks a drive that is not open. `audit`: recounts the accounts of an open one.
-//!   `audit_kept`: asks each of its snapshots for each of its blocks.
+//!   `audit_kept`: checks that each of its snapshots still has each of its blocks.
 
 #![warn(
     clippy::cast_possible_truncation,

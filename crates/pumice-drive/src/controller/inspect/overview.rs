@@ -1,5 +1,5 @@
-//! What an operator wants to know beside the counters: how the capacity is used, what garbage
-//! collection owes, what is wrong, and the segments as a map for display.
+//! The overview for an operator, in addition to the counters: the use of the capacity, the debt of
+//! garbage collection, alerts, and the segments as a map for display.
 //!
 //! Changes nothing. The caller limits the length of the map of segments, whatever the drive's size.
 
@@ -15,7 +15,8 @@ use crate::format::Stream;
 pub struct Overview {
     /// Bytes that the map or the newest checkpoint names.
     pub live_bytes: u64,
-    /// Bytes in segments in use that nothing names: what garbage collection can gain, and headers.
+    /// Bytes in segments in use that nothing names: the possible gain of garbage collection, and
+    /// headers.
     pub dead_bytes: u64,
     /// Bytes that data may still take without any garbage collection.
     pub free_bytes: u64,
@@ -23,18 +24,18 @@ pub struct Overview {
     pub reserve_bytes: u64,
     /// Segments that garbage collection must free before it rests; 0 while it rests.
     pub gc_debt_segments: u32,
-    /// What is wrong, the worst first; empty for a drive in good health.
+    /// The drive's problems, the worst first; empty for a drive in good health.
     pub alerts: Vec<Alert>,
 }
 
-/// One thing that is wrong with a drive.
+/// One problem of a drive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alert {
-    /// What it is, for programs.
+    /// Its kind, for programs.
     pub kind: AlertKind,
     /// Whether the drive refuses writes because of it.
     pub refuses_writes: bool,
-    /// What it is and what to do, for people.
+    /// The problem and its remedy, for people.
     pub what: String,
 }
 
@@ -44,7 +45,7 @@ pub struct Alert {
 pub enum AlertKind {
     /// The medium failed: nothing can become durable until the drive is reopened.
     Poisoned,
-    /// There is no room for data, and none to be gained.
+    /// There is no room for data, and garbage collection cannot gain any.
     Full,
     /// The path of the medium no longer leads to it.
     Misplaced,
@@ -52,9 +53,9 @@ pub enum AlertKind {
     Bucket,
     /// A member of the array is out.
     Degraded,
-    /// What a clone reads from cannot be opened.
+    /// A clone's origin cannot be opened.
     Origin,
-    /// Reads or a scrub met bytes that are not what was written.
+    /// Reads or a scrub found bytes other than those written.
     Damage,
     /// A threshold of space is passed.
     Space,
@@ -69,16 +70,16 @@ pub struct SegmentMap {
     pub segments_per_cell: u32,
     /// Bytes of one segment.
     pub segment_bytes: u32,
-    /// What a cell holds.
+    /// The cells, in order.
     pub cells: Vec<MapCell>,
 }
 
-/// What the segments of a cell hold: the state, and live bytes in per cent of the cell's bytes.
-/// In JSON an array of the two.
+/// The content of a cell's segments: the state, and live bytes in per cent of the cell's bytes. In
+/// JSON an array of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapCell(pub CellState, pub u8);
 
-/// What a cell is shown as: the last of these that any of its segments is.
+/// The state that a cell is shown in: the last of these that any of its segments has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CellState {
@@ -86,9 +87,9 @@ pub enum CellState {
     Free,
     /// Parts of checkpoints.
     Meta,
-    /// What garbage collection moved there.
+    /// Data moved by garbage collection.
     Moved,
-    /// What the host wrote.
+    /// The host's writes.
     Host,
     /// Being filled.
     Open,
@@ -114,7 +115,7 @@ impl Drive {
         let used = space.segment_count().checked_sub(space.all_free_count());
         let used = used.expect("free segments are segments of the drive");
         let used_bytes = u64::from(used) * segment_bytes;
-        // Neither can be more, unless the medium holds wrong counts.
+        // Neither can be larger, unless the medium holds wrong counts.
         let live_bytes = space.live_bytes().min(used_bytes);
         let unfilled = unfilled.min(used_bytes - live_bytes);
         Overview {
@@ -145,7 +146,7 @@ impl Drive {
         }
     }
 
-    /// Returns what is wrong, the worst first.
+    /// Returns the drive's problems, the worst first.
     pub(super) fn alerts(&self) -> Vec<Alert> {
         let mut alerts = Vec::new();
         let mut say = |kind, refuses_writes, what| {
@@ -235,7 +236,7 @@ fn cell(segments: &[SegmentView], segment_bytes: u32) -> MapCell {
     };
     let live: u64 = segments.iter().map(|view| u64::from(view.live_bytes)).sum();
     let bytes = segments.len() as u64 * u64::from(segment_bytes);
-    // Rounded up: a cell with anything live is not shown as if it had nothing.
+    // Rounded up: a cell with any live bytes is not shown as empty.
     let percent = (live * 100).div_ceil(bytes.max(1)).min(100) as u8;
     MapCell(segments.iter().map(state).max().unwrap_or(CellState::Free), percent)
 }

@@ -1,4 +1,4 @@
-//! Something wrong on a medium, as checks, scrubs and extracts report it.
+//! A problem on a medium, as checks, scrubs and extracts report it.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,10 +8,10 @@ use crate::base::{Error, Lba};
 /// memory.
 pub(crate) const PROBLEMS_LISTED_MAX: usize = 10_000;
 
-/// Something wrong on the medium.
+/// A problem on the medium.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// What is wrong.
+    /// Description of the problem.
     pub what: String,
     /// The segment, if it is in one.
     pub segment: Option<u32>,

@@ -8,15 +8,15 @@
 //! -> the segments that garbage collection has moved data to since
 //! ```
 //!
-//! Runs beside host requests, garbage collection and checkpoints. Whether a
-//! record is live is looked up in the step in which it is checked, with no await in between, so
-//! what has died since it was read is no problem. What is only in batch buffers is left out: a
-//! segment is read up to the last batch sealed when its turn came, once that is written.
+//! Runs concurrently with host requests, garbage collection and checkpoints. Whether a record is
+//! live is looked up in the step in which it is checked, with no await in between, so records that
+//! have died since they were read do no harm. Batches that are only in buffers are left out: a
+//! segment is read up to the last batch sealed when its turn came, once that batch is written.
 //!
-//! On a mirror, every copy of a batch is read, and those that differ from one that is right are
-//! overwritten. What is then still damaged and can be restored from parity is written again
-//! elsewhere: metadata by a checkpoint at the end, frames as garbage collection moves them. Nothing
-//! else is repaired.
+//! On a mirror, every copy of a batch is read, and copies that differ from a right one are
+//! overwritten. Records that are then still damaged and can be restored from parity are written
+//! again elsewhere: metadata by a checkpoint at the end, frames as garbage collection moves them.
+//! Nothing else is repaired.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -44,11 +44,11 @@ use crate::format::{
 };
 
 /// Rounds at most: the first reads all segments, each later one the segments that data was moved to
-/// during the one before. Under any load that lets garbage collection rest the second finds next to
-/// nothing; the limit is for a load that does not.
+/// during the round before. Under any load that lets garbage collection rest, the second finds next
+/// to nothing; the limit is for a load that does not.
 const ROUNDS_MAX: u32 = 4;
 
-/// Time by which a scrub may be late and still catch up at once: about one batch at usual rates.
+/// Lateness that a scrub may still make up for in one burst: about one batch at usual rates.
 const BURST_NS: u64 = 20_000_000;
 
 /// The longest sleep, so that a scrub at a low rate notices soon that the drive closes.
@@ -120,7 +120,7 @@ impl Drive {
     /// [`Drive::info`] has its progress.
     ///
     /// # Errors
-    /// `Busy` if a scrub is running, `Poisoned`. Damage, and what cannot be read, is in the report.
+    /// `Busy` if a scrub is running, `Poisoned`. Damaged and unreadable data is in the report.
     pub async fn scrub(&self, rate_bytes: u64) -> Result<ScrubReport> {
         let completed = self.scrub.get().scrubs_completed;
         if self.scrub.get().scrub_running {
@@ -165,7 +165,7 @@ struct Scrub<'a> {
     pace: Pace,
     decompressor: RefCell<Decompressor>,
     frame: Vec<u8>,
-    /// Whether the batch that is being checked is one of the log, and not of a life that was lost.
+    /// Whether the batch being checked belongs to the log, and not to a life that was lost.
     is_of_log: bool,
     /// Whether parity cannot restore a live frame of the batch: it is left where it is.
     is_beyond_parity: bool,
@@ -179,7 +179,7 @@ struct Scrub<'a> {
 struct Extent {
     /// The last batch to check.
     last: SeqNo,
-    /// Where the last of them ends, if the segment was open.
+    /// The end of that batch, if the segment was open.
     end: Option<u32>,
 }
 
@@ -237,8 +237,8 @@ impl Scrub<'_> {
         self.rewrite_roots(damaged);
     }
 
-    /// Reports damage to root and lists. All of it is in memory, so the checkpoint at the end
-    /// writes them anew.
+    /// Reports damage to root and lists. All of them are in memory, so the checkpoint at the end
+    /// writes them again.
     fn rewrite_roots(&mut self, damaged: Vec<Error>) {
         if self.drive.is_read_only() {
             damaged.iter().for_each(|error| self.report.add(error, None));
@@ -248,7 +248,7 @@ impl Scrub<'_> {
     }
 
     /// Makes the checkpoint at the end write a leaf or a page again, if its content is known: from
-    /// memory, where all pages are, or from parity. Returns whether it is.
+    /// memory, where all pages are, or from parity. Returns whether the content is known.
     async fn repair(&mut self, kind: MetaKind, number: u64, place: MetadataAddress) -> bool {
         let drive = self.drive;
         if drive.is_read_only() || kind == MetaKind::Leaf && drive.load_leaf(number).await.is_err()
@@ -260,8 +260,8 @@ impl Scrub<'_> {
         true
     }
 
-    /// Moves what the map names in a segment of metadata elsewhere, because a header in it is
-    /// damaged. Returns whether all of it could be read.
+    /// Moves elsewhere the records that the map names in a segment of metadata, because a header in
+    /// it is damaged. Returns whether all of them could be read.
     async fn repair_segment(&mut self, segment: SegmentId) -> bool {
         let named: Vec<_> = self.drive.core().map().metadata_in(segment).collect();
         let mut is_whole = true;
@@ -313,7 +313,7 @@ impl Scrub<'_> {
         used.filter(wanted).collect()
     }
 
-    /// Checks the roots of snapshots, which stay where they are, and reports those of which more is
+    /// Checks the roots of snapshots, which stay where they are, and reports the snapshots that are
     /// known to be damaged.
     async fn check_snapshot_roots(&mut self, superblock: &Superblock) {
         let forwards = self.drive.core().forwards().of_metadata();
@@ -359,7 +359,7 @@ impl Scrub<'_> {
         let (mut live_bytes, mut is_after_last) = (0, false);
         let is_meta = drive.core().space().stream(segment) == Stream::Meta;
         self.report.segments += 1;
-        // Once all of it is dead, the pin should not keep it from being freed.
+        // Once the whole segment is dead, the pin should not keep it from being freed.
         while self.is_in_use(used) && !drive.core().is_ending() {
             if extent.end.is_some_and(|end| scan.offset() >= end) {
                 break;
@@ -371,7 +371,7 @@ impl Scrub<'_> {
             if drive.medium.copies().len() > 1 && !drive.is_read_only() {
                 match copies::repair_batch(&*drive.medium, &shape, &header).await {
                     Ok(Some(copies)) => self.report.repaired += u64::from(copies),
-                    // What cannot be repaired and is live is reported below.
+                    // Live records that cannot be repaired are reported below.
                     Ok(None) => _ = drive.repair_records(&header, body).await,
                     Err(error) => self.report.add(&error.in_segment(segment), None),
                 }
@@ -381,12 +381,12 @@ impl Scrub<'_> {
             self.is_of_log = !is_after_last && header.seq <= last;
             is_after_last |= header.seq >= last;
             for found in records(drive.medium.cipher(), &header, body) {
-                // What follows it is missed below.
+                // The records that follow are missed below.
                 let Ok(found) = found else { break };
                 live_bytes += self.check_record(&found).await;
             }
-            // Headers may be damaged, something dead, or the parity itself.
-            // What is live of metadata was written again above.
+            // Damage may be in headers, in dead records, or in the parity itself. Live metadata was
+            // written again above.
             let is_data = !is_meta && !self.is_beyond_parity;
             if is_data && scan.is_damaged(header.offset).await {
                 let again = SegmentScan::new(&*drive.medium, uuid, &shape, segment, generation);
@@ -414,7 +414,7 @@ impl Scrub<'_> {
         Ok(())
     }
 
-    /// Waits until everything that is sealed is written; returns what to read of a segment.
+    /// Waits until all sealed batches are written; returns the part of a segment to read.
     async fn extent(&self, segment: SegmentId) -> Result<Extent> {
         let extent = {
             let core = self.drive.core();
@@ -466,8 +466,8 @@ impl Scrub<'_> {
             live_bytes <= u64::from(place.charged_bytes()),
             "the blocks of a frame are live once"
         );
-        // Which dead frames a snapshot needs, only its map says: all in its segments are checked,
-        // but for what a crash left after the last batch.
+        // Only a snapshot's map says which dead frames the snapshot needs: all in its segments are
+        // checked, except those that a crash left after the last batch.
         let may_be_kept = self.is_of_log && drive.core().space().is_retained(segment);
         if live_bytes > 0 || may_be_kept {
             self.report.frames += 1;
@@ -476,7 +476,7 @@ impl Scrub<'_> {
                 check_frame(self.drive.medium.cipher(), found, decompressor, &mut self.frame)
             };
             if let Err(error) = checked {
-                // Otherwise its content is lost, or cannot be decoded.
+                // Otherwise the record's content is lost, or cannot be decoded.
                 let is_damaged = !found.is_whole();
                 let can_restore = is_damaged
                     && !drive.is_read_only()
@@ -492,8 +492,9 @@ impl Scrub<'_> {
         live_bytes
     }
 
-    /// Moves what is live in the next batch of a scan elsewhere: a part of it is damaged on the
-    /// medium, and parity restores no other part beside it. Reports what it has no room for.
+    /// Moves the live records in the next batch of a scan elsewhere: a part of the batch is damaged
+    /// on the medium, and while it is, parity can restore no other part. Reports records for which
+    /// there is no room.
     async fn repair_batch(&mut self, mut scan: SegmentScan<'_>) {
         let drive = self.drive;
         let Some((header, body)) = scan.next().await else { return };
@@ -582,19 +583,19 @@ impl Scrub<'_> {
         u64::from(record_bytes)
     }
 
-    /// Returns whether more of a full segment is live than was met.
+    /// Returns whether more bytes of a full segment are live than were met.
     async fn is_missed(&mut self, segment: SegmentId, met_bytes: u64) -> bool {
         let drive = self.drive;
-        // What a running checkpoint has written counts as live, and nothing names it yet.
+        // Records written by a running checkpoint count as live, and nothing names them yet.
         let is_meta = drive.core().space().stream(segment) == Stream::Meta;
         let _turn = if is_meta { Some(drive.turn().await) } else { None };
-        // What was trimmed counts as live until it is taken down.
+        // Trimmed blocks count as live until they are reaped.
         if let Err(error) = drive.reap_all().await {
             tracing::warn!(%segment, error = %error.chain(), "the scrub cannot recount a segment");
             return false;
         }
         if !is_meta && drive.core().lost_leaves() > 0 {
-            // What they mapped counts as live, and nothing names it.
+            // Frames that the lost leaves mapped count as live, and nothing names them.
             return false;
         }
         let live_bytes = u64::from(drive.core().space().live_bytes_of(segment));
@@ -651,7 +652,7 @@ impl Scrub<'_> {
     }
 }
 
-/// Keeps a rate.
+/// Keeps a scrub within its rate.
 struct Pace {
     rate_bytes: u64,
     /// When the next read may begin.

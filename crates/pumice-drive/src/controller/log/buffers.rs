@@ -2,7 +2,7 @@
 //!
 //! A read takes the smallest size that it fits into, so that a frame of 32 KiB does not take, and
 //! the first time zero, a buffer for the longest coalesced read. Reads wait while the buffers in
-//! flight would exceed [`IN_FLIGHT_BYTES_MAX`]: clients decide how many reads there are at once,
+//! flight would exceed [`IN_FLIGHT_BYTES_MAX`]: clients decide how many concurrent reads there are,
 //! and must not decide how much memory a drive takes.
 //!
 //! **Progress.** A reader holds at most one buffer, and only for one operation of the medium.
@@ -15,15 +15,15 @@ use crate::base::wait::{Line, WaitQueue};
 use crate::base::{AlignedBuffer, Result, SegmentId};
 use crate::media::AnyMedium;
 
-/// Longest media read that adjacent frames are joined into: what one operation of a fast medium
-/// moves in well under a millisecond.
+/// Longest media read that adjacent frames are joined into: an amount that one operation of a fast
+/// medium moves in well under a millisecond.
 pub(crate) const COALESCED_BYTES_MAX: usize = 1 << 20;
 
 /// Both sides of a read are widened to the read unit.
 const WIDENING_BYTES: usize = 8 << 10;
 
-/// The sizes: a page, two pages, a widened frame of one incompressible block, frames of 8 to 128 of
-/// them, widened, and the longest coalesced read.
+/// The sizes: a page, two pages, a widened frame of one incompressible block, widened frames of 8
+/// to 128 such blocks, and the longest coalesced read.
 const SIZES: [usize; 9] = [
     4 << 10,
     8 << 10,
@@ -43,7 +43,7 @@ const _: () = assert!(
 /// Bytes of buffers that are kept: more than the reads of a deep queue take.
 const KEPT_BYTES_MAX: usize = 12 << 20;
 
-/// Bytes of buffers in flight: twice the reads side by side of one long host read.
+/// Bytes of buffers in flight: twice the concurrent reads of one long host read.
 const IN_FLIGHT_BYTES_MAX: usize = 64 << 20;
 
 /// The buffers of one drive.
@@ -53,12 +53,12 @@ pub(crate) struct Buffers {
     kept_bytes: Cell<usize>,
     in_flight_bytes: Cell<usize>,
     in_flight_bytes_most: Cell<usize>,
-    /// Reads that wait for room: a long one is not passed by short ones again and again.
+    /// Reads that wait for room: short reads do not pass a long one again and again.
     waiting: Line,
     returned: WaitQueue,
 }
 
-/// Counts a buffer that is in flight until this is dropped, also if the read is cancelled and the
+/// Counts a buffer that is in flight until this is dropped, even if the read is cancelled and the
 /// buffer does not come back.
 pub(crate) struct InFlight<'a> {
     buffers: &'a Buffers,
@@ -116,11 +116,11 @@ impl Buffers {
         Some(InFlight { buffers: self, bytes })
     }
 
-    /// Reads a range of a segment, widened to the read unit of the medium. Returns what `then`
-    /// makes of the bytes in the range.
+    /// Reads a range of a segment, widened to the read unit of the medium. Returns the result of
+    /// `then` for the bytes in the range.
     ///
     /// # Errors
-    /// That of the medium.
+    /// The medium's.
     pub(crate) async fn read<R>(
         &self,
         medium: &dyn AnyMedium,
@@ -146,7 +146,7 @@ impl Buffers {
         self.keep(buffer);
     }
 
-    /// Keeps a buffer that is in flight no more.
+    /// Keeps a buffer that is no longer in flight.
     pub(crate) fn keep(&self, buffer: AlignedBuffer) {
         let bytes = buffer.capacity();
         let kept_bytes = self.kept_bytes.get() + bytes;
@@ -173,7 +173,7 @@ impl Buffers {
         self.kept_bytes.get() + self.in_flight_bytes.get()
     }
 
-    /// Returns the most bytes that were in flight at once.
+    /// Returns the most bytes that were in flight at one time.
     #[cfg(test)]
     pub(crate) fn in_flight_bytes_most(&self) -> usize {
         self.in_flight_bytes_most.get()
@@ -224,7 +224,7 @@ mod tests {
             taken.push(buffer);
         }
         assert!((60..=64).contains(&taken.len()), "{} buffers in flight", taken.len());
-        // A cancelled read brings no buffer back, and its room is there again.
+        // A cancelled read brings no buffer back, but its room is free again.
         drop(taken.pop());
         taken.push(take(&buffers, 1 << 20).unwrap());
         for (buffer, in_flight) in taken {
@@ -239,7 +239,7 @@ mod tests {
         assert!(take(&buffers, 1).is_none(), "a later read got a buffer first");
         others.clear();
         assert!(long.as_mut().poll(&mut context).is_ready());
-        // One that exceeds the bound alone does not wait forever.
+        // A read that exceeds the bound alone does not wait forever.
         assert!(take(&buffers, IN_FLIGHT_BYTES_MAX + 1).is_some());
     }
 }

@@ -15,8 +15,8 @@ use crate::crypt::Cipher;
 use crate::format::{BATCH_HEADER_BYTES, BatchHeader, DriveShape, SegmentHeader};
 use crate::media::{AnyMedium, CopyId};
 
-/// Overwrites copies of a batch that differ from one that is right. Returns how many; `None` if no
-/// copy has all of it. The caller keeps the segment from being freed.
+/// Overwrites copies of a batch that differ from a right one. Returns how many; `None` if no copy
+/// has all of the batch. The caller keeps the segment from being freed.
 ///
 /// # Errors
 /// `NoSpace`, `Medium`.
@@ -30,16 +30,16 @@ pub(crate) async fn repair_batch(
     let right = copies.find(|copy| is_right(medium.cipher(), header, copy));
     let Some(mut append) = right else { return Ok(None) };
     if header.parity_pages > 0 {
-        // Nothing else vouches for it.
+        // Nothing else vouches for the parity.
         fill_parity(&mut append, header.parity_pages.into());
     }
     let (from, _) = place_of(header);
     Ok(Some(medium.repair(header.segment, from, &append).await?))
 }
 
-/// Returns the copies in which a batch is damaged or cannot be read: if one has all of it, those
-/// that differ; if none has, those in which one of these records is not whole. A copy that is gone
-/// meanwhile is none of them.
+/// Returns the copies in which a batch is damaged or cannot be read: if one copy has all of it, the
+/// copies that differ; if none has, the copies in which one of these records is not whole. A copy
+/// that is gone meanwhile is not included.
 pub(crate) async fn damaged_copies(
     medium: &dyn AnyMedium,
     shape: &DriveShape,
@@ -68,7 +68,7 @@ pub(crate) async fn damaged_copies(
     damaged.map(|(id, _)| *id).collect()
 }
 
-/// Returns a record that is damaged from a copy in which it is whole.
+/// Returns a damaged record from a copy in which it is whole.
 pub(crate) async fn whole_record(
     medium: &dyn AnyMedium,
     shape: &DriveShape,
@@ -95,7 +95,7 @@ fn place_of(header: &BatchHeader) -> (u32, u32) {
     (from, header.offset - from + batch_bytes(header))
 }
 
-/// Reads the append of a batch from each copy; `None` for one that cannot be read, or is gone.
+/// Reads the append of a batch from each copy; `None` for a copy that cannot be read, or is gone.
 async fn read_all(
     medium: &dyn AnyMedium,
     shape: &DriveShape,
@@ -112,7 +112,7 @@ async fn read_all(
     copies
 }
 
-/// Returns whether an append, but for its parity, is what was written.
+/// Returns whether an append, except its parity, is as it was written.
 fn is_right(cipher: &Cipher, wanted: &BatchHeader, append: &[u8]) -> bool {
     let batch_at = append.len() - batch_bytes(wanted) as usize;
     let (segment_header, batch) = append.split_at(batch_at);

@@ -1,4 +1,4 @@
-//! The echo of a batch without parity: its headers once more, in the padding of the batch after it.
+//! The echo of a batch without parity: its headers again, in the padding of the batch after it.
 //!
 //! ```text
 //! | batch header | record | record | batch header, record headers of the one before | zeroes |
@@ -6,8 +6,8 @@
 //!
 //! Without its headers it is unknown which blocks a batch holds, and a drive with such damage does
 //! not open. Padding costs nothing; an echo that does not fit into it is left out. Its bytes are
-//! those of the headers, so each has its checksum, and the batch names the checksum of the batch
-//! header before it: an echo needs none of its own.
+//! copies of the headers, so each has its checksum, and the batch names the checksum of the batch
+//! header before it: an echo needs no checksum of its own.
 
 use crate::base::units::len_u32;
 use crate::crypt::Cipher;
@@ -43,7 +43,7 @@ impl<'a> Echo<'a> {
     }
 }
 
-/// Returns the header of the batch before one with a header and this padding, if it is there.
+/// Returns the header of the batch before a batch with this header and padding, if it is there.
 pub(super) fn echoed(
     header: &BatchHeader,
     padding: &[u8],
@@ -72,8 +72,7 @@ pub(super) fn restore(
     true
 }
 
-/// Returns whether the padding of a batch is what a writer makes it: an echo, or nothing, and
-/// zeroes.
+/// Returns whether the padding of a batch is as a writer makes it: an echo, or nothing, and zeroes.
 pub(super) fn is_padding_right(header: &BatchHeader, padding: &[u8], cipher: &Cipher) -> bool {
     let is_zero = |bytes: &[u8]| bytes.iter().all(|&byte| byte == 0);
     if is_zero(padding) {

@@ -1,12 +1,12 @@
-//! Uses of segments that no stream continues in: the key that they were begun with is replaced.
+//! Uses of segments in which no stream continues: the key that they were begun with is replaced.
 
 use super::{Log, Tail};
 use crate::crypt::Cipher;
 use crate::format::{KeySlot, Stream};
 
 impl Log {
-    /// Continues no stream in a use of a segment with a lower generation any more: segments from
-    /// there on have another key, whose recovery slot their headers repeat.
+    /// Ends the continuation of streams in uses of segments with a lower generation: later segments
+    /// have another key, whose recovery slot their headers repeat.
     pub(crate) fn expire(&mut self, generation: u64, recovery: Option<KeySlot>) {
         assert!(self.expired <= generation, "keys follow one another");
         if self.expired < generation {
@@ -15,8 +15,8 @@ impl Log {
         }
     }
 
-    /// Returns a generation with the key of what will be appended to a stream next, unless a
-    /// segment with another key is begun before that.
+    /// Returns a generation with the key of the next append to a stream, unless a segment with
+    /// another key is begun before it.
     pub(crate) fn sealing_generation(&self, stream: Stream) -> u64 {
         let tail = self.tail(stream).filter(|tail| !self.is_expired(tail));
         tail.map_or(Cipher::NEWEST, |tail| tail.generation)

@@ -1,4 +1,4 @@
-//! Where a request finds room: in the open batch, in another, in the next segment.
+//! Finding room for a request: in the open batch, in another, in the next segment.
 
 use super::packing::OpenBatch;
 use super::{Log, closing_bytes, parity};
@@ -9,11 +9,11 @@ use crate::format::{BATCH_HEADER_BYTES, SEGMENT_HEADER_BYTES, Stream};
 pub(crate) enum Fit {
     /// The open batch has the room.
     Open,
-    /// A new batch in the same segment has.
+    /// A new batch in the same segment has the room.
     NewBatch,
     /// A new batch in the same segment has room for a part, and the next segment for the rest.
     Parts,
-    /// Only a new segment has.
+    /// Only a new segment has the room.
     NewSegment,
 }
 

@@ -1,8 +1,8 @@
 //! Splitting a write into frames and fills.
 //!
 //! A frame never crosses a multiple of the frame size in the LBA space, so that rewriting the same
-//! range kills whole frames, and never crosses a leaf of the L2P. Blocks that consist of one byte
-//! leave the data and become fills.
+//! range kills whole frames, and never crosses a leaf of the L2P. Blocks that consist of one
+//! repeated byte are taken out of the data and become fills.
 
 use crate::base::Lba;
 use crate::base::units::{BLOCK_BYTES, len_usize};
@@ -45,7 +45,7 @@ pub fn spans(lba: Lba, bytes: &[u8], frame_blocks: u16) -> Spans<'_> {
 pub struct Spans<'a> {
     lba: u64,
     rest: &'a [u8],
-    /// The byte of the first block of `rest`, if that is a fill: every block is tested once.
+    /// The byte of the first block of `rest`, if that block is a fill: every block is tested once.
     fill: Option<u8>,
     frame_blocks: u64,
 }

@@ -81,7 +81,7 @@ pub(crate) async fn read_meta(
     let decode = |record: &[u8]| decode_meta(medium.cipher(), record, decompressor, wanted);
     let decoded = buffers.read(medium, segment, range, decode).await.flatten();
     let Err(error) = decoded else { return decoded };
-    // A part that cannot be read comes first: that may pass, and the rest be restored.
+    // An unreadable part comes first: the error may pass, and the rest be restored.
     let restored = restore_meta(medium, decompressor, segment_bytes, wanted);
     let restored = Box::pin(restored).await?;
     let Some(restored) = restored else { return Err(error) };

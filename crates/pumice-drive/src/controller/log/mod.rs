@@ -7,22 +7,22 @@
 //!                           durable_seq: all batches up to it survive power loss (the watermark)
 //! ```
 //!
-//! Three streams are appended to, each with an open segment and, at times, an open batch: what the
-//! host writes, what garbage collection moves, and metadata. Their batches form one chain, in the
-//! order in which they were sealed.
+//! Three streams are appended to, each with an open segment and, at times, an open batch: the
+//! host's writes, the data moved by garbage collection, and metadata. Their batches form one chain,
+//! in the order in which they were sealed.
 //!
 //! Several batches are on their way to the medium at a time and may arrive in any order;
 //! `written_seq` advances only over an unbroken run, and over a batch whose last write ends in the
-//! next one only together with that. Invariant, asserted at every step:
-//! `durable <= written <= sealed < next`. A failed append or sync poisons the log for good: no
+//! next batch only together with the next batch. Invariant, asserted at every step:
+//! `durable <= written <= sealed < next`. A failed append or sync poisons the log permanently: no
 //! later batch may be called durable. An append for which the medium has no space is repeated.
 //!
-//! * `framing`: a write into frames and fills. `fit`: where a request finds room.
+//! * `framing`: a write into frames and fills. `fit`: finding room for a request.
 //! * `packing`: records into the buffer of an open batch.
-//! * `records`: records out of a batch that was read; `payload`: what frames hold.
+//! * `records`: records out of a batch that was read; `payload`: the content of frames.
 //! * `window`, `segment_scan`, `walk`: reading a segment, its batches, the whole log.
-//! * `parity`: what restores a damaged batch. `copies`: those of a batch on a mirror.
-//! * `watermark`: up to where everything is durable.
+//! * `parity`: restoring a damaged batch. `copies`: the copies of a batch on a mirror.
+//! * `watermark`: the position up to which everything is durable.
 //! * `metadata`, `buffers`: reading one metadata record, and buffers for reads.
 //!
 //! [`Log`] is a part of the core: it does no I/O, awaits nothing and wakes no one.
@@ -74,11 +74,11 @@ use crate::format::{
 /// of 1 MiB keep a medium of 2 GB/s busy for 4 ms, longer than any stall of this thread.
 pub(crate) const BUFFER_COUNT: usize = 10;
 
-/// Batches on their way to the medium at once.
+/// Batches on their way to the medium at the same time.
 pub(crate) const WRITERS: usize = 4;
 
 /// Returns the bytes at the end of every segment of a stream that are reserved for the batch that
-/// names the next segment. In the stream of metadata it has a page of parity.
+/// names the next segment. In the stream of metadata, that batch has a page of parity.
 pub(crate) const fn closing_bytes(stream: Stream) -> u32 {
     match stream {
         Stream::Host | Stream::Moved => UNIT,
@@ -97,8 +97,8 @@ const _: () = assert!(
     "the first batch of a segment follows the segment's header"
 );
 
-/// Exclusive upper bound of the sequence numbers that are taken from a medium: half of those that a
-/// record's sources can name. A drive that continues there never comes to the other half.
+/// Exclusive upper bound of the sequence numbers accepted from a medium: half of the numbers that a
+/// record's sources can name. A drive that continues there never reaches the other half.
 const SEQ_END: u64 = 1 << 55;
 
 /// Returns the bytes of a batch whose header was decoded, which holds it to a maximum.
@@ -126,7 +126,7 @@ pub(crate) struct SealedBatch {
     pub(crate) seq: SeqNo,
     /// Bytes it will take on the medium, a segment header included.
     pub(crate) media_bytes: u64,
-    /// Of them, those that are no records: headers, padding, parity.
+    /// Of them, the bytes that are not records: headers, padding, parity.
     pub(crate) overhead_bytes: u32,
 }
 
@@ -134,11 +134,11 @@ pub(crate) struct SealedBatch {
 pub(crate) struct BatchToWrite {
     /// Its sequence number.
     pub(crate) seq: SeqNo,
-    /// Where it goes.
+    /// Its place on the medium.
     pub(crate) place: BatchPlace,
     /// Its bytes.
     pub(crate) bytes: Arc<AlignedBuffer>,
-    /// Whether it is to be appended durably.
+    /// Whether it must be appended durably.
     pub(crate) is_durable: bool,
 }
 
@@ -204,10 +204,10 @@ pub(crate) struct Log {
     /// Buffers that are free, and how many more there may be.
     free: Vec<Arc<AlignedBuffer>>,
     unmade: usize,
-    /// Batch buffers: those that are free, made or not, open and sealed.
+    /// Batch buffers: free ones, made or not, and those of open and sealed batches.
     buffers: usize,
     chain: ChainEnd,
-    /// What the next batch repeats of the last one.
+    /// The headers of the last batch, which the next one repeats.
     echo: Vec<u8>,
     written: ChainEnd,
     watermark: Watermark,
@@ -224,9 +224,9 @@ pub(crate) struct Log {
     opening_seq: SeqNo,
     uuid: Uuid,
     cipher: Cipher,
-    /// What segment headers repeat of the keys.
+    /// The key slot that segment headers repeat.
     recovery: Option<KeySlot>,
-    /// What headers of a lower generation repeat: that of the key before.
+    /// The previous key's slot, which headers of a lower generation repeat.
     earlier_recovery: Option<KeySlot>,
     /// No stream continues in a use of a segment with a lower generation.
     expired: u64,
@@ -235,7 +235,8 @@ pub(crate) struct Log {
     lacks_space: Option<SeqNo>,
     /// Whether the medium had no space for a superblock, until it is written.
     superblock_lacks_space: bool,
-    /// Syncs of the medium that were requested, begun, and ended well; each has a number, from 1.
+    /// Syncs of the medium that were requested, begun and successfully completed; each has a
+    /// number, from 1.
     syncs_requested: u64,
     syncs_begun: u64,
     syncs_ended: u64,
@@ -244,7 +245,7 @@ pub(crate) struct Log {
 
 impl Log {
     /// Creates the log of the drive `uuid`, opened for the `epoch`-th time, that continues at
-    /// `end`; everything up to there must be durable. It has `buffers` batch buffers:
+    /// `end`; everything up to `end` must be durable. It has `buffers` batch buffers:
     /// [`BUFFER_COUNT`], or none if nothing will be written. Its medium has durable appends or not.
     pub(crate) fn new(
         end: LogEnd,
@@ -331,7 +332,7 @@ impl Log {
         self.open(stream).is_some()
     }
 
-    /// Makes `segment` the one that a stream is appended to; its open batch must be sealed.
+    /// Starts to append a stream to `segment`; the stream's open batch must be sealed.
     ///
     /// # Panics
     /// If a batch is open, or another stream is appended to the same use of the segment.
@@ -349,7 +350,7 @@ impl Log {
         self.tails[stream]
     }
 
-    /// Returns the bytes of a stream's segment that are taken, those of the open batch included.
+    /// Returns the bytes of a stream's segment that are taken, including those of the open batch.
     pub(crate) fn filled(&self, stream: Stream) -> Option<u32> {
         let tail = self.tail(stream)?;
         let filled = self.open(stream).map_or(tail.used, OpenBatch::end);
@@ -421,7 +422,7 @@ impl Log {
         Some(self.seal_batch(stream, open, totals))
     }
 
-    /// Seals a stream's open batch, which holds no record: it vouches for those before it.
+    /// Seals a stream's open batch, which holds no record: it vouches for the batches before it.
     ///
     /// # Panics
     /// If no batch is open, or it holds records.
@@ -509,8 +510,8 @@ impl Log {
         Some(BatchToWrite { seq: end.seq, place, bytes: buffer.clone(), is_durable })
     }
 
-    /// Notes that batch `seq` is on the medium, durable if it was to be; its buffer is free once
-    /// all before it are written too, or one of the `spare` buffers if the medium has kept it.
+    /// Notes that batch `seq` is on the medium, durable if requested; its buffer is free once all
+    /// before it are written too, or one of the `spare` buffers if the medium has kept it.
     ///
     /// # Panics
     /// If the batch is not in flight.
@@ -619,7 +620,7 @@ impl Log {
         self.written.seq
     }
 
-    /// Returns the same with its checksum.
+    /// Returns the last written batch and its checksum.
     pub(crate) fn written_end(&self) -> ChainEnd {
         self.written
     }
@@ -640,8 +641,8 @@ impl Log {
         left.count() >= WRITERS
     }
 
-    /// Makes the host's open batch the one that a flush waits for: it is sealed as soon as a writer
-    /// can take it, or another stream seals one. Until then it collects what other requests add.
+    /// Makes a flush wait for the host's open batch: the batch is sealed as soon as a writer can
+    /// take it, or another stream seals one. Until then it collects the records of other requests.
     pub(crate) fn collect_for_flush(&mut self) {
         assert!(self.has_open_records(Stream::Host), "an empty batch is not waited for");
         self.is_collecting = true;
@@ -657,15 +658,15 @@ impl Log {
         self.host_batches
     }
 
-    /// Returns the last sealed batch of the host, and notes that a flush waits for it. What other
-    /// streams sealed after it is no one's acknowledged data.
+    /// Returns the last sealed batch of the host, and notes that a flush waits for it. Batches that
+    /// other streams sealed after it hold no acknowledged data.
     pub(crate) fn want_host_batches(&mut self) -> SeqNo {
         self.watermark.want(self.host_seq);
         self.host_seq
     }
 
-    /// Returns whether a flush made something durable that no batch says so of, with batches after
-    /// it that are not durable.
+    /// Returns whether a flush made batches durable that no batch confirms, while later batches are
+    /// not durable.
     pub(crate) fn is_unconfirmed(&self) -> bool {
         let is_left = self.durable_seq() < self.sealed_seq();
         is_left && self.watermark.wants_more_than(self.confirmed)
@@ -700,11 +701,11 @@ impl Log {
         true
     }
 
-    /// Notes that the sync that was begun last, when everything up to `end` was written, has ended
-    /// well.
+    /// Notes that the sync that was begun last, when everything up to `end` was written, has
+    /// succeeded.
     ///
     /// # Panics
-    /// If that is not written.
+    /// If the batches up to `end` are not written.
     pub(crate) fn sync_ended(&mut self, end: ChainEnd) {
         assert_eq!(self.syncs_begun, self.syncs_ended + 1, "a sync begins before it ends");
         assert!(
@@ -716,15 +717,15 @@ impl Log {
         self.check_invariants();
     }
 
-    /// Returns whether a sync was begun that has not ended well.
+    /// Returns whether a sync was begun that has not succeeded.
     pub(crate) fn is_syncing(&self) -> bool {
         self.syncs_begun > self.syncs_ended
     }
 
-    /// Returns whether the sync with a number has ended well.
+    /// Returns whether the sync with a number has succeeded.
     pub(crate) fn has_synced(&self, number: u64) -> bool {
         assert!(number <= self.syncs_requested, "a sync that is waited for was requested");
-        // One that ends after a failure of the medium proves nothing.
+        // A sync that ends after a failure of the medium proves nothing.
         self.syncs_ended >= number && !self.watermark.has_failed()
     }
 
@@ -762,7 +763,7 @@ impl Log {
         self.is_closing
     }
 
-    /// Asserts what holds between calls.
+    /// Asserts the invariants that hold between calls.
     #[inline]
     fn check_invariants(&self) {
         let durable = self.watermark.durable();

@@ -31,7 +31,7 @@ use super::parity::{fill_parity, parity_pages, room_beside_parity};
 use super::payload::encode_sealed;
 
 /// A host write of up to this many bytes is atomic; a longer one is cut, between blocks, into
-/// pieces of at most as many.
+/// pieces of at most this size.
 pub const ATOMIC_WRITE_BYTES: usize = 1 << 20;
 
 /// Bytes of a batch buffer that may reach the medium. Larger batches save media operations, but
@@ -49,8 +49,8 @@ const _: () = assert!(
 );
 const _: () = assert!(BATCH_LIMIT <= BATCH_BYTES_MAX, "every reader can hold a batch");
 
-/// Bytes of records that any empty batch of data has room for, also the first of a segment, beside
-/// its parity.
+/// Bytes of records for which any empty batch of data has room besides its parity, also the first
+/// batch of a segment.
 pub(crate) const RECORDS_BYTES_MAX: usize =
     BATCH_LIMIT - SEGMENT_HEADER_BYTES - BATCH_HEADER_BYTES - BATCH_ALIGNMENT;
 
@@ -76,7 +76,7 @@ pub(crate) struct OpenBatch {
     records_checksum: u32,
     /// See [`BatchHeader::needs_next`].
     needs_next: bool,
-    /// Its headers, for its [echo](super::echo); more than fit into any padding are not kept.
+    /// Its headers, for its [echo](super::echo); headers too long for any padding are not kept.
     headers: Vec<u8>,
     stream: Stream,
     cipher: Cipher,
@@ -239,7 +239,7 @@ impl OpenBatch {
     }
 
     /// Appends a frame of `blocks` blocks, whose payload `encode` writes at the start of the bytes
-    /// that it is given: it compresses there directly, or copies a payload that another thread has
+    /// passed to it: it compresses there directly, or copies a payload that another thread has
     /// compressed. It returns the encoding and the length. The caller has made sure of the room.
     #[inline]
     pub(crate) fn push_frame(
@@ -380,10 +380,11 @@ impl OpenBatch {
         self.buffer.get((address.offset - self.place.base) as usize..self.used)
     }
 
-    /// Ends the batch: pads it, completes `header` with what only the batch knows, puts the segment
-    /// header before the first batch of a segment, and returns the batch's place, the bytes to
-    /// append there, and the checksum of the batch header. Puts `echo`, which the batch before it
-    /// left, into the padding if it fits, and leaves its own. A batch without records only vouches.
+    /// Ends the batch: pads it, completes `header` with the values that only the batch knows, puts
+    /// the segment header before the first batch of a segment, and returns the batch's place, the
+    /// bytes to append there, and the checksum of the batch header. Puts `echo`, left by the batch
+    /// before it, into the padding if it fits, and leaves its own. A batch without records only
+    /// vouches.
     pub(crate) fn seal(
         mut self,
         header: BatchHeader,

@@ -1,5 +1,5 @@
-//! Parity of batches: what restores a page of them that is damaged or cannot be read, whatever is
-//! in it.
+//! Parity of batches, which restores a page that is damaged or cannot be read, whatever its
+//! content.
 //!
 //! ```text
 //! | (segment header) | batch header, records, padding | parity |     n pages, then p pages
@@ -7,14 +7,15 @@
 //! ```
 //!
 //! Parity page `g` is the XOR of all pages `i` of the append with `i = g (mod p)`, so it restores
-//! any run of up to `p` pages: damage of neighbours is the most likely damage of several. It covers
-//! the headers too, without which neither the log nor a segment could be followed. No checksum
-//! covers it: what was restored is verified by its own checksums.
+//! any run of up to `p` pages: damage to several pages is most likely to hit neighbours. Parity
+//! covers the headers too, without which neither the log nor a segment could be followed. No
+//! checksum covers parity: restored pages are verified by their own checksums.
 //!
-//! **Cost.** A full batch of metadata has four such pages, 1.5 %: less than what makes a segment
-//! worth collecting. Parity after each record would take 4 KiB for each leaf, which compresses to
-//! about as much, and could not restore the headers. A batch of data has one page from 16 pages on,
-//! 0.4 to 6 %; a shorter one has none, since a page for each small flush would be dear.
+//! **Cost.** A full batch of metadata has four such pages, 1.5 %: less than the share that makes a
+//! segment worth collecting. Parity after each record would take 4 KiB for each leaf, which
+//! compresses to about that size, and could not restore the headers. A batch of data has one page
+//! from 16 pages on, 0.4 to 6 %; a shorter one has none, since a page for each small flush would be
+//! expensive.
 
 use std::ops::Range;
 
@@ -31,14 +32,14 @@ use crate::media::AnyMedium;
 
 const PAGE: usize = BATCH_ALIGNMENT;
 
-/// Bytes that are read at once to find the header of a batch.
+/// Bytes per read when searching for the header of a batch.
 const SEARCH_BYTES: u32 = 64 << 10;
 
-/// Pages from which on an append of data has parity: a page more is 6 % there.
+/// Pages from which on an append of data has parity: one more page is 6 % there.
 const DATA_PAGES_MIN: usize = 16;
 
-/// Returns the pages of parity of an append with this many other pages. They grow slowly: the
-/// record that closes a segment may add a page to both.
+/// Returns the number of parity pages of an append with this many other pages. They grow slowly:
+/// the record that closes a segment may add a page to both.
 pub(super) fn parity_pages(stream: Stream, pages: usize) -> usize {
     let parity = match (stream, pages) {
         (Stream::Host | Stream::Moved, pages) => usize::from(pages >= DATA_PAGES_MIN),
@@ -51,8 +52,8 @@ pub(super) fn parity_pages(stream: Stream, pages: usize) -> usize {
     parity
 }
 
-/// Returns the bytes of an append of up to `room` bytes that are left beside its parity. The record
-/// that closes a segment fits into the bytes reserved for it, also if parity begins or grows there.
+/// Returns the bytes of an append of up to `room` bytes that remain besides its parity. The record
+/// that closes a segment fits into the bytes reserved for it, even if parity begins or grows there.
 pub(super) fn room_beside_parity(stream: Stream, room: usize) -> usize {
     let room_pages = room / PAGE;
     let closing_pages = closing_bytes(stream) as usize / PAGE;
@@ -90,16 +91,16 @@ fn page_mut(bytes: &mut [u8], index: usize) -> &mut [u8] {
     page.expect("a page lies in its append")
 }
 
-/// Returns whether the parity of an append matches all other pages of it: of a batch, and of what
-/// precedes the first one of a segment, which is the segment's header.
+/// Returns whether the parity of an append matches all its other pages: the pages of a batch and,
+/// before the first batch of a segment, the segment header.
 pub(crate) fn is_parity_right(segment_header: &[u8], batch: &[u8], parity: usize) -> bool {
     let len = segment_header.len() + batch.len();
     let pages = segment_header.chunks(PAGE).chain(batch.chunks(PAGE));
     parity == 0 || damaged_groups(pages, len, parity).iter().all(Option::is_none)
 }
 
-/// Returns, for each parity page of an append of `len` bytes that does not match its pages, by
-/// what.
+/// Returns, for each parity page of an append of `len` bytes that does not match its pages, the
+/// difference.
 fn damaged_groups<'a>(
     append: impl Iterator<Item = &'a [u8]>,
     len: usize,
@@ -129,7 +130,7 @@ pub(crate) struct Append {
 
 impl Append {
     /// Reads the append whose batch begins at `batch` of a segment, in a generation of it or, if
-    /// that is unknown, in any, and restores its header if it must. Returns `None` if there is no
+    /// that is unknown, in any, and restores its header if necessary. Returns `None` if there is no
     /// append, or none with parity.
     pub(crate) async fn read(
         window: &mut Window<'_>,
@@ -156,7 +157,7 @@ impl Append {
         let head = window.read(segment, batch, UNIT).await;
         let header = match decode_header(head, cipher) {
             Some(header) if belongs(&header) => header,
-            // What is whole, and has no parity, was not damaged.
+            // A batch that is whole, and has no parity, was not damaged.
             Some(header) if is_here(&header) => return None,
             _ => {
                 let bytes = window.read(segment, from, longest).await;
@@ -174,7 +175,7 @@ impl Append {
         is_parity_right(&[], &self.bytes, self.parity)
     }
 
-    /// Returns the bytes of a part of the segment, if they are a part of this.
+    /// Returns the bytes of a part of the segment, if they are a part of this append.
     pub(crate) fn part(&self, offset: u32, len: u32) -> Option<&[u8]> {
         let at = offset.checked_sub(self.from)? as usize;
         self.bytes.get(at..)?.get(..len as usize)
@@ -202,7 +203,7 @@ impl Append {
         self.bytes.get((self.batch - self.from) as usize..).unwrap_or_default()
     }
 
-    /// Returns the bytes of what precedes the batch: a segment header, or nothing.
+    /// Returns the bytes before the batch: a segment header, or nothing.
     pub(crate) fn segment_header(&self) -> &[u8] {
         self.bytes.get(..(self.batch - self.from) as usize).unwrap_or_default()
     }
@@ -240,7 +241,7 @@ impl Append {
         false
     }
 
-    /// Adds to each page of a run what its group lacks. A second time undoes it.
+    /// Adds to each page of a run the difference of its group. A second time undoes it.
     fn apply(&mut self, run: Range<usize>, groups: &[Option<Vec<u8>>]) {
         for page in run {
             if let Some(Some(sum)) = groups.get(page % self.parity) {
@@ -254,8 +255,8 @@ fn decode_header(bytes: &[u8], cipher: &Cipher) -> Option<BatchHeader> {
     BatchHeader::decode_with(bytes, cipher).ok().map(|(header, _)| header)
 }
 
-/// Returns the header of an append whose header is page `at`, restored from its parity. How long
-/// the append is only the header says: it is the length with which the header comes out right.
+/// Returns the header of an append whose header is page `at`, restored from its parity. Only the
+/// header says how long the append is: the length is the one with which the header comes out right.
 fn restored_header(
     bytes: &[u8],
     at: usize,
@@ -289,9 +290,10 @@ fn restored_header(
     None
 }
 
-/// Returns where the batch begins that a record at `place` belongs to, or would if its header were
-/// whole: the end of the batch before it. Searches backwards, a little at a time: most batches are
-/// short, and reading beside a bad sector is slow. Also returns why it may have missed a header.
+/// Returns the start of the batch to which a record at `place` belongs, or would belong if the
+/// batch's header were whole: the end of the batch before it. Searches backwards in small steps:
+/// most batches are short, and reading next to a bad sector is slow. Also returns why it may have
+/// missed a header.
 pub(crate) async fn batch_of(
     window: &mut Window<'_>,
     place: RecordAddress,
@@ -323,11 +325,11 @@ pub(crate) async fn batch_of(
     (lowest, unreadable)
 }
 
-/// Restores a record, of which `is_right` says whether its bytes are the wanted ones, from another
-/// copy or the parity of its batch, or reads it again. Returns whether that was possible.
+/// Restores a record from another copy or the parity of its batch, or reads it again; `is_right`
+/// says whether bytes are the wanted ones. Returns whether that was possible.
 ///
 /// # Errors
-/// `Medium` if it was not, and a part of the batch cannot be read.
+/// `Medium` if it was not possible, and a part of the batch cannot be read.
 pub(crate) async fn restore_record(
     medium: &dyn AnyMedium,
     segment_bytes: u32,
@@ -341,12 +343,12 @@ pub(crate) async fn restore_record(
         return Ok(true);
     }
     let mut window = Window::new(medium, segment_bytes);
-    // What follows is of no use.
+    // The data after the range is of no use.
     window.read_again(Some(usize::MAX));
     let (batch, before) = batch_of(&mut window, place).await;
     let generation = Some(place.generation);
     let append = Append::read(&mut window, place.segment, generation, batch, &|_| true).await;
-    // What precedes a batch that was found does not matter.
+    // Errors before a batch that was found do not matter.
     let unreadable = window.take_error().or(if append.is_some() { None } else { before });
     let is_restored = append.is_some_and(|mut append| {
         append.restore(place.offset..end, &mut |append| {
@@ -359,8 +361,8 @@ pub(crate) async fn restore_record(
     }
 }
 
-/// Reads a range of a segment from each copy, if the medium has several, until `is_right` says that
-/// the bytes are the wanted ones. Returns whether it did.
+/// Reads a range of a segment from each copy, if the medium has several, until `is_right` accepts
+/// the bytes. Returns whether it did.
 async fn read_copies(
     medium: &dyn AnyMedium,
     segment: SegmentId,

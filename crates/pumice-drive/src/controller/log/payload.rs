@@ -13,7 +13,7 @@ pub(crate) struct Stored<'a> {
     pub(crate) encoding: Encoding,
     /// The bytes as they are stored.
     pub(crate) bytes: &'a [u8],
-    /// Of a sealed payload, what it is bound to, and the use of the segment that says by which key.
+    /// For a sealed payload, its binding, and the use of the segment that determines the key.
     seal: Option<(Binding, u64)>,
 }
 
@@ -22,7 +22,7 @@ impl<'a> Stored<'a> {
     ///
     /// # Errors
     /// `Corrupt` for an unknown encoding, a payload in the clear on an encrypted drive, or a sealed
-    /// one on another.
+    /// payload on another drive.
     pub(crate) fn of_frame(
         record: &Record,
         bytes: &'a [u8],
@@ -64,7 +64,7 @@ impl<'a> Stored<'a> {
     /// Decodes the payload into all of `target`.
     ///
     /// # Errors
-    /// `Corrupt` if it is not what was sealed, or does not decode to that length.
+    /// `Corrupt` if it differs from the sealed payload, or does not decode to that length.
     pub(crate) fn decode(
         &self,
         cipher: &Cipher,
@@ -85,10 +85,10 @@ impl<'a> Stored<'a> {
         decoded
     }
 
-    /// Returns the encoded bytes, not sealed.
+    /// Returns the encoded bytes, decrypted.
     ///
     /// # Errors
-    /// `Corrupt` if they are not what was sealed.
+    /// `Corrupt` if they differ from the sealed bytes.
     pub(crate) fn open(&self, cipher: &Cipher) -> Result<Vec<u8>> {
         let Some((binding, generation)) = self.seal else { return Ok(self.bytes.to_vec()) };
         let mut opened = vec![0; self.bytes.len() - SEAL_BYTES];
@@ -98,8 +98,8 @@ impl<'a> Stored<'a> {
 }
 
 /// Encodes the payload of a frame at the start of `target`, sealed if the cipher encrypts. Returns
-/// the encoding as records have it, and the bytes. `encode` is given the place for the bytes in the
-/// clear; `bind` says what they are, of that encoding.
+/// the encoding as records have it, and the bytes. `encode` writes the bytes in the clear; `bind`
+/// returns their binding for that encoding.
 #[inline]
 pub(crate) fn encode_sealed(
     target: &mut [u8],

@@ -1,4 +1,4 @@
-//! The records of a batch that was read from a medium: one after the other, and whether the batch
+//! The records of a batch that was read from a medium, one after the other, and whether the batch
 //! was sealed with them.
 //!
 //! Bytes from the medium are never trusted: every length is checked before use.
@@ -36,7 +36,7 @@ impl<'a> Found<'a> {
         self.record.sources_with(self.bytes, self.place, cipher)
     }
 
-    /// Returns whether the stored payload is what its checksum says.
+    /// Returns whether the stored payload matches its checksum.
     pub(crate) fn is_whole(&self) -> bool {
         match self.record {
             Record::Data { payload_checksum, .. } => {
@@ -48,8 +48,8 @@ impl<'a> Found<'a> {
 }
 
 impl Found<'_> {
-    /// Returns whether other bytes are this record, of which the headers are right, with the
-    /// payload that its checksum says.
+    /// Returns whether other bytes are this record, whose headers are right, with a payload that
+    /// matches its checksum.
     pub(crate) fn is_copied_in(&self, bytes: &[u8]) -> bool {
         let headers = self.record.header_bytes() as usize;
         let Some((head, payload)) = bytes.split_at_checked(headers) else { return false };
@@ -60,7 +60,7 @@ impl Found<'_> {
     }
 }
 
-/// The records of a batch; ends with the first that is wrong, as an error.
+/// The records of a batch; ends with the first wrong record, as an error.
 pub(crate) struct Records<'a> {
     cipher: &'a Cipher,
     header: &'a BatchHeader,
@@ -113,7 +113,8 @@ pub(crate) enum Body {
     Whole,
     /// The record headers match; a payload or the padding is wrong.
     WrongPayload,
-    /// Something else, if only in one record header: which blocks the batch held is unknown.
+    /// Something else, even if only in one record header: it is unknown which blocks the batch
+    /// held.
     Foreign,
 }
 

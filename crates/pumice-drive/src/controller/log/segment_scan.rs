@@ -1,10 +1,10 @@
-//! Reading every batch of one segment, wherever in the log it belongs: what garbage collection,
-//! `check`, scrubbing and `rebuild` share.
+//! Reading every batch of one segment, wherever in the log it belongs: the code shared by garbage
+//! collection, `check`, scrubbing and `rebuild`.
 //!
 //! A batch counts if its header is whole and was written for this place in this use of the segment.
 //! It may still belong to a life that was lost: the map decides whether anything in it is live.
 //! Damaged headers are restored from the batch's parity, or from its [echo] if that lies in the
-//! segment; after one that cannot be, the scan searches for the next whole one.
+//! segment; after a header that cannot be restored, the scan searches for the next whole one.
 //!
 //! Only reads. Bytes from the medium are never trusted.
 
@@ -29,7 +29,7 @@ pub(crate) struct SegmentScan<'a> {
     pub(crate) skipped_bytes: u64,
     /// Whether a header in the newest batch, its own or a record's, was restored.
     is_restored: bool,
-    /// Whether the batch after it restored them, so that reads of a frame do not.
+    /// Whether the next batch restored them, so that reads of a frame do not.
     is_from_echo: bool,
     restored: Vec<u8>,
 }
@@ -119,7 +119,7 @@ impl<'a> SegmentScan<'a> {
             return Some(());
         }
         let Self { segment, generation, .. } = *self;
-        // The scan's own may hold what follows.
+        // The scan's own window may hold the data that follows.
         let medium = self.window.medium();
         let cipher = medium.cipher();
         let mut window = Window::new(medium, self.segment_bytes);
@@ -143,7 +143,7 @@ impl<'a> SegmentScan<'a> {
         Some(())
     }
 
-    /// Restores the headers of the batch that the one at `at` repeats, if it lies between `from`
+    /// Restores the headers of the batch that the batch at `at` repeats, if it lies between `from`
     /// and there. Returns its header.
     async fn restore_before(&mut self, at: u32, from: u32) -> Option<BatchHeader> {
         let cipher = self.window.medium().cipher();
@@ -214,12 +214,12 @@ impl<'a> SegmentScan<'a> {
         append.is_some_and(|append| !append.is_parity_right())
     }
 
-    /// Returns whether headers in the newest batch were restored from the one after it.
+    /// Returns whether headers in the newest batch were restored from the batch after it.
     pub(crate) fn is_from_echo(&self) -> bool {
         self.is_from_echo
     }
 
-    /// Returns how far the scan has come in the segment.
+    /// Returns the scan's offset in the segment.
     pub(crate) fn offset(&self) -> u32 {
         self.offset
     }

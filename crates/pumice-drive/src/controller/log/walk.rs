@@ -7,17 +7,18 @@
 //! A stream's next batch follows its last one, or lies at the start of the segment that a record
 //! named as the next. So a walk reads the log and nothing else, whatever the drive's size.
 //!
-//! **Where the log ends.** At the first batch that is missing, wrong or unreadable, also when it is
+//! **Where the log ends.** At the first batch that is missing, wrong or unreadable, even when it is
 //! read again in several ways, unless that batch is known to have been durable: the superblock's
-//! watermark, or the watermark in any batch found beyond, reaches it. Then it is damage and not a
+//! watermark, or the watermark in any batch found beyond, reaches it. Then it is damaged and not a
 //! torn tail. A damaged batch whose header and record headers are whole still says which blocks it
-//! held, and the walk continues: reading blocks whose payload is wrong fails, and nothing older is
-//! returned in their place. Otherwise the walk fails. What was found beyond the end is counted in
-//! [`Cut`]. A batch whose last write ends in the next one ends the log if that one does not count.
+//! held, and the walk continues: reads of blocks whose payload is wrong fail, and nothing older is
+//! returned in their place. Otherwise the walk fails. Batches found beyond the end are counted in
+//! [`Cut`]. A batch whose last write ends in the next batch ends the log if the next batch does not
+//! count.
 //!
-//! **At the end, nothing tells** damage from what a power loss has torn, and need not: either way a
-//! batch that is restored as a whole is what the host wrote last. It is taken, and recovery writes
-//! what was restored ([`WalkEnd::completed`]).
+//! **At the end of the log**, a damaged batch cannot be told from one torn by a power loss, and
+//! need not be: either way, a batch that is restored as a whole holds the host's last writes. It is
+//! taken, and recovery writes the restored pages ([`WalkEnd::completed`]).
 //!
 //! Only reads. Bytes from the medium are never trusted: every length is checked before use.
 
@@ -41,24 +42,25 @@ use crate::format::{
 use crate::media::{AnyMedium, CopyId};
 use restoring::Restored;
 
-/// Segments searched for a proof that a missing batch was durable, beside the segments of the
-/// streams. Three would do if no segment had been freed since; arbitrary beyond that.
+/// Segments searched for a proof that a missing batch was durable, in addition to the segments of
+/// the streams. Three would do if no segment had been freed since; arbitrary beyond that.
 const SEGMENTS_PROBED: usize = 16;
 
 /// Ways in which the place of a missing batch is read again, after reading ahead: as a whole, and
-/// in units of 4 KiB and of the medium's sectors. A wrong bit or an error of the transfer rarely
-/// comes twice.
+/// in units of 4 KiB and of the medium's sectors. A wrong bit or a transfer error rarely occurs
+/// twice.
 const READINGS: usize = 3;
 
-/// Bytes beyond the end of a stream in which records are searched that show that a batch was there,
-/// whose header is torn or damaged: no frame is longer.
+/// Bytes searched beyond the end of a stream for records that prove that a batch with a torn or
+/// damaged header was there: no frame is longer.
 const REMAINS_BYTES: u32 = 512 << 10;
 
-/// Bytes beyond the end of the log that may be unreadable. A power loss leaves some sectors of what
-/// was being written; more than one batch of them is a medium that fails (arbitrary beyond that).
+/// Bytes beyond the end of the log that may be unreadable. A power loss leaves unreadable some
+/// sectors of the data being written; more than one batch of them means a failing medium (arbitrary
+/// beyond that).
 const UNREADABLE_BYTES_MAX: u64 = 1 << 20;
 
-/// What lies beyond the end of the log, and is not part of it.
+/// The data found beyond the end of the log, which is not part of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cut {
     /// Batches of the last life that wrote: the torn tail of a crash.
@@ -78,15 +80,15 @@ pub(crate) struct WalkEnd {
     pub(crate) epoch: u32,
     /// Lifetime counters as the last batch has them.
     pub(crate) totals: Totals,
-    /// What was found beyond.
+    /// The data found beyond the end.
     pub(crate) cut: Cut,
     /// Pages of 4 KiB beyond the end that cannot be read: segment, offset.
     pub(crate) unreadable: Vec<(SegmentId, u32)>,
-    /// On a medium with several copies, the batches that some of them may lack: those that are not
+    /// On a medium with several copies, the batches that some copies may lack: batches that are not
     /// known to have been durable.
     pub(crate) unproven: Vec<Unproven>,
-    /// What was restored of batches that are not known to have been durable, or is to be zeroed of
-    /// one that does not count: recovery writes it.
+    /// Restored pages of batches that are not known to have been durable, and pages of a batch that
+    /// does not count, which must be zeroed: recovery writes them.
     pub(crate) completed: Vec<Pages>,
 }
 
@@ -124,15 +126,15 @@ pub(crate) struct Batch<'a> {
     pub(crate) enters: Option<SegmentHeader>,
     /// The bytes after its header.
     pub(crate) body: &'a [u8],
-    /// What is wrong with it on the medium.
+    /// The damage to the batch on the medium.
     pub(crate) damage: Option<Error>,
 }
 
-/// Where a stream's next batch is searched for.
+/// The place where the walk looks for a stream's next batch.
 #[derive(Clone, Copy, Debug)]
 struct Position {
     segment: SegmentId,
-    /// `None` where any will do: in a drive's first segment.
+    /// `None` where any generation will do: in a drive's first segment.
     generation: Option<u64>,
     /// 0 if the segment is yet to be entered.
     used: u32,
@@ -148,13 +150,13 @@ struct Next {
     is_restored: bool,
 }
 
-/// A next batch, and what is wrong with it on the medium.
+/// A next batch, and the damage to it on the medium.
 struct Step {
     next: Next,
     damage: Option<Error>,
 }
 
-/// A next batch of which a payload is damaged.
+/// A next batch with a damaged payload.
 struct Damaged {
     next: Next,
     batch: Vec<u8>,
@@ -166,7 +168,7 @@ impl Damaged {
     }
 }
 
-/// What was found at a position.
+/// The result of looking at a position.
 enum Found {
     Batch(Next),
     /// The header continues the log and its record headers are right, but a payload is not.
@@ -175,7 +177,7 @@ enum Found {
 }
 
 /// Returns the damaged batch that continues the log: of two, the one of the later opening, which
-/// found no end of the log at the other.
+/// did not find the end of the log at the other.
 fn later(found: Option<Damaged>, damaged: Damaged) -> Option<Damaged> {
     let is_later = found.as_ref().is_none_or(|found| damaged.epoch() > found.epoch());
     if is_later { Some(damaged) } else { found }
@@ -202,14 +204,15 @@ pub(crate) struct Walk<'a> {
     unreadable: Vec<(SegmentId, u32)>,
     /// The batch that was restored or salvaged last.
     restored: Vec<u8>,
-    /// The body of a batch that counts only together with the next one, and that one, once found.
+    /// The body of a batch that counts only together with the next one, and the next one, once
+    /// found.
     body: Vec<u8>,
     ahead: Option<Step>,
     /// See [`WalkEnd::completed`].
     completed: Vec<Pages>,
-    /// Where batches have the number after the next one's.
+    /// Places of batches that have the number after the next batch's.
     after_next: Vec<(SegmentId, u32)>,
-    /// Whether they are searched, and not a proof.
+    /// Whether the walk searches for these places, and not for a proof.
     is_searching: bool,
 }
 
@@ -257,7 +260,7 @@ impl<'a> Walk<'a> {
                     used: tail.used,
                 })
             }));
-            // Begun before the host wrote anything.
+            // The checkpoint was begun before the host wrote anything.
             if root.watermark == SeqNo(0) {
                 walk.positions[Stream::Host].get_or_insert(first);
             }
@@ -273,8 +276,8 @@ impl<'a> Walk<'a> {
         walk
     }
 
-    /// Continues the streams in other segments that the superblock says left a bad one here.
-    /// Returns their new positions. Called before each [`Walk::next`].
+    /// Continues in another segment each stream that, according to the superblock, left a bad
+    /// segment at this point. Returns the new positions. Called before each [`Walk::next`].
     pub(crate) fn take_detours(&mut self) -> Vec<Detour> {
         let detours = self.superblock.detours.iter().filter(|detour| detour.seq == self.seq);
         let detours: Vec<Detour> = detours.copied().collect();
@@ -289,7 +292,7 @@ impl<'a> Walk<'a> {
     /// segments that are free or could be, by the segment table so far.
     ///
     /// # Errors
-    /// `Corrupt` when durable batches are missing or damaged; `Medium` when they, or too much
+    /// `Corrupt` when durable batches are missing or damaged; `Medium` when they, or too many bytes
     /// beyond the end of the log, cannot be read.
     pub(crate) async fn next(
         &mut self,
@@ -306,7 +309,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Searches the batch that continues the log.
+    /// Searches for the batch that continues the log.
     async fn find(
         &mut self,
         lowest_empty: &dyn Fn(usize) -> Vec<SegmentId>,
@@ -316,7 +319,7 @@ impl<'a> Walk<'a> {
             return Err(Error::new(ErrorKind::Corrupt, what));
         }
         let mut damaged = None;
-        // Those of now: one that is given up meanwhile must not take another's place.
+        // The copies as they are now: one that is given up meanwhile must not take another's place.
         let copies = self.medium.copies();
         let others = copies.len().saturating_sub(1);
         for reading in 0..=READINGS + others {
@@ -347,7 +350,7 @@ impl<'a> Walk<'a> {
             (None, Some(damaged)) => return Ok(Some(self.salvage(damaged))),
             (None, None) => {
                 self.is_searching = true;
-                // What was found before an error counts.
+                // Batches found before an error count.
                 self.is_proven(next_seq, lowest_empty).await.ok();
                 self.is_searching = false;
                 self.by_echo().await
@@ -360,7 +363,7 @@ impl<'a> Walk<'a> {
         Ok(Some(Step { next, damage: Some(error) }))
     }
 
-    /// Returns the copy that is read first: of a batch that is taken, one copy has all.
+    /// Returns the copy to read first: one copy has the whole of every batch that is taken.
     fn first_copy(medium: &dyn AnyMedium) -> Option<CopyId> {
         Some(medium.copies()).filter(|copies| copies.len() > 1)?.first().copied()
     }
@@ -373,9 +376,10 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Reads ahead, or (1 to [`READINGS`]) again and otherwise, or (beyond that) other copies. A
-    /// batch that one of them has was written in this life of the drive, or durable: it counts,
-    /// like one that a power loss has left on a medium with one copy.
+    /// Sets the windows to read ahead, to read again in other ways (1 to [`READINGS`]), or to read
+    /// other copies (beyond that). A batch found in one of the copies was written in this life of
+    /// the drive, or was durable: it counts, like a batch that a power loss has left on a medium
+    /// with one copy.
     fn set_reading(&mut self, reading: usize, copies: &[CopyId]) {
         if reading == 0 && !self.is_reading_again {
             return;
@@ -405,7 +409,7 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// Returns whether a header is that of the next batch of the log.
+    /// Returns whether a header belongs to the next batch of the log.
     fn continues(&self, header: &BatchHeader) -> bool {
         header.seq.0 == self.seq.0 + 1
             && header.previous_checksum == self.chain
@@ -414,7 +418,7 @@ impl<'a> Walk<'a> {
             && header.uuid == self.superblock.uuid
     }
 
-    /// Continues with a batch whose record headers are right, and not all of its payloads.
+    /// Continues with a batch whose record headers are right, but not all of its payloads.
     fn salvage(&mut self, Damaged { mut next, batch }: Damaged) -> Step {
         let what = "the records of a batch do not match its header";
         let error = Error::new(ErrorKind::Corrupt, what)
@@ -450,7 +454,7 @@ impl<'a> Walk<'a> {
     pub(crate) fn end(&self) -> WalkEnd {
         let tails = self.positions.0.map(|position| {
             let Position { segment, generation, used } = position?;
-            // Without a generation it is the first segment of a drive, and nothing is in it.
+            // Without a generation, it is the first segment of a drive, and the segment is empty.
             Some(Tail { segment, generation: generation?, used })
         });
         let end = LogEnd { seq: self.seq, checksum: self.chain, tails };
@@ -512,14 +516,14 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Returns whether the superblock knows that another batch of the number is the durable one.
+    /// Returns whether the superblock knows that another batch with this number is the durable one.
     fn is_another(&self, next: &Next) -> bool {
         let Superblock { uuid, watermark, watermark_checksum, .. } = *self.superblock;
         let is_known = watermark_checksum != chain_start(uuid);
         is_known && next.header.seq == watermark && next.checksum != watermark_checksum
     }
 
-    /// Moves past a batch, which its stream's window holds, and returns it.
+    /// Moves past a batch, which is held by its stream's window, and returns it.
     fn enter(&mut self, Step { next, damage }: Step) -> Result<Batch<'_>> {
         let Next { stream, offset, header, checksum, enters, is_restored, .. } = next;
         assert_eq!(header.seq.0, self.seq.0 + 1, "a walk enters one batch after the other");
@@ -564,7 +568,7 @@ impl<'a> Walk<'a> {
 
     /// Returns whether batch `seq`, which cannot be read, is known to have been durable: some batch
     /// after it says so, in its segment or in a segment that was begun later. The record that names
-    /// that segment may be what was lost, but streams continue in the lowest free segments.
+    /// that segment may itself be lost, but streams continue in the lowest free segments.
     async fn was_durable(
         &mut self,
         seq: SeqNo,
@@ -577,8 +581,8 @@ impl<'a> Walk<'a> {
         self.is_proven(seq, lowest_empty).await
     }
 
-    /// Returns whether a batch beyond the next one says that `seq` was durable. Counts what is
-    /// there, and notes where the batch after the next one is, if none does.
+    /// Returns whether a batch beyond the next one says that `seq` was durable. If none does,
+    /// counts the batches found there and notes the places of the batch after the next one.
     async fn is_proven(
         &mut self,
         seq: SeqNo,
@@ -606,13 +610,13 @@ impl<'a> Walk<'a> {
         Ok(false)
     }
 
-    /// Returns whether the drive was closed in order, and all of its log has been read.
+    /// Returns whether the drive was closed cleanly and all of its log has been read.
     fn is_closed(&self) -> bool {
         self.superblock.clean && self.seq == self.superblock.watermark
     }
 
-    /// Returns whether a batch at a position or after it, in its segment, says that `seq` was
-    /// durable. Counts what is there if none does.
+    /// Returns whether a batch at a position or after it in the same segment says that `seq` was
+    /// durable. If none does, counts the batches found there.
     async fn has_proof(&mut self, seq: SeqNo, mut at: Position) -> Result<bool> {
         let uuid = self.superblock.uuid;
         let cipher = self.medium.cipher();
@@ -620,14 +624,14 @@ impl<'a> Walk<'a> {
         if at.used == 0 {
             let bytes = self.page(at.segment, 0).await?;
             match SegmentHeader::decode(bytes, uuid, at.segment) {
-                // What is left of an earlier use proves nothing.
+                // Remains of an earlier use prove nothing.
                 Ok(Some(header)) if header.first_seq < seq => return Ok(false),
                 Ok(Some(header)) => at.generation = at.generation.or(Some(header.generation)),
-                // Never used; or the first write to it was lost, and not the next.
+                // The segment was never used; or the first write to it was lost, and not the next.
                 Ok(None) => end = end.min(FIRST_BATCH_OFFSET + len_u32(BATCH_LIMIT)),
-                // The header may be what is damaged. Without it the batches may be left from an
-                // earlier use, but then their watermarks are lower: a durable sequence number is
-                // never assigned again.
+                // The header may be damaged. Without it, the batches may be remains of an earlier
+                // use, but then their watermarks are lower: a durable sequence number is never
+                // assigned again.
                 Err(_) => {}
             }
         }
@@ -672,7 +676,7 @@ impl<'a> Walk<'a> {
             }
         }
         if self.cut.batches == counted && remains > 0 && !self.is_closed() {
-            // The header is what is torn or damaged.
+            // The header is torn or damaged.
             self.cut.batches += 1;
             self.cut.bytes += remains;
         }
@@ -682,12 +686,12 @@ impl<'a> Walk<'a> {
     /// Reads a page beyond the end of the log; zeroes if it cannot be read.
     ///
     /// # Errors
-    /// `Medium` if too many cannot.
+    /// `Medium` if too many pages cannot be read.
     async fn page(&mut self, segment: SegmentId, offset: u32) -> Result<&[u8]> {
         let is_closed = self.is_closed();
         let window = &mut self.windows[Stream::Host];
         window.read(segment, offset, UNIT).await;
-        // A drive that was closed has nothing there. What one copy lacks, another may have.
+        // A closed drive has nothing there. Data that one copy lacks may be in another.
         let may_lack = is_closed || self.copy.is_some();
         if let Some(error) = window.error().filter(|_| !may_lack) {
             self.cut.unreadable_bytes += BATCH_ALIGNMENT as u64;
@@ -702,7 +706,8 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Returns whether a record header of a segment's present use lies in a page of it, at `place`.
+/// Returns whether a page of a segment holds, at `place`, a record header of the segment's present
+/// use.
 fn holds_record(page: &[u8], place: RecordAddress, cipher: &Cipher) -> bool {
     let is_record = |(offset, bytes): (u32, &[u8])| {
         let place = RecordAddress { offset, ..place };

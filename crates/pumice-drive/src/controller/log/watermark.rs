@@ -1,4 +1,4 @@
-//! The watermark: up to which batch all are durable, and what it takes to move it.
+//! The watermark: the batch up to which all are durable, and the rules for moving it.
 //!
 //! ```text
 //!    durable          written                        sealed
@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A batch that a flush waits for is appended durably if everything before it is durable, is being
-//! made so by the sync in progress, or is itself a durable append. Otherwise the flush needs a sync
-//! anyway, which covers a plain append too.
+//! made durable by the sync in progress, or is itself a durable append. Otherwise the flush needs a
+//! sync anyway, which covers a plain append too.
 //!
 //! Does no I/O and knows no buffers.
 
@@ -20,13 +20,13 @@ use crate::base::SeqNo;
 #[derive(Debug)]
 pub(super) struct Watermark {
     durable: ChainEnd,
-    /// The newest batch that was handed out to be appended plainly, and the newest of those that
-    /// are written together with all before them.
+    /// The newest batch that was handed out to be appended plainly, and the newest batch that is
+    /// written together with all before it.
     plain_taken: SeqNo,
     plain_written: SeqNo,
     /// The newest batch that a flush of the host waits for.
     wanted: SeqNo,
-    /// What the sync in progress covers, or covered.
+    /// The batches that the sync in progress covers, or the last sync covered.
     synced: SeqNo,
     /// Whether the medium has durable appends.
     is_possible: bool,
@@ -59,7 +59,7 @@ impl Watermark {
         self.wanted = self.wanted.max(seq);
     }
 
-    /// Returns whether a batch that is handed out now is to be appended durably. One that the
+    /// Returns whether a batch that is handed out now must be appended durably. A batch that the
     /// medium had no space for `is_repeated`: the sync that follows a plain append tells its errors
     /// apart.
     pub(super) fn take(&mut self, seq: SeqNo, is_repeated: bool) -> bool {
@@ -73,7 +73,7 @@ impl Watermark {
         is_durable
     }
 
-    /// Notes that a batch and all before it are written, this one as an append that `is_durable` or
+    /// Notes that a batch and all before it are written, this one by an append that `is_durable` or
     /// not.
     pub(super) fn written(&mut self, end: ChainEnd, is_durable: bool) {
         if !is_durable {
@@ -82,7 +82,7 @@ impl Watermark {
         self.advance(end);
     }
 
-    /// Moves the watermark over durable appends up to `written`, if no plain one is left among
+    /// Moves the watermark over durable appends up to `written`, if no plain append is left among
     /// them.
     fn advance(&mut self, written: ChainEnd) {
         assert!(written.seq >= self.durable.seq, "what is durable is written");
@@ -91,8 +91,8 @@ impl Watermark {
         }
     }
 
-    /// Notes that the medium has failed. Of two operations that sync at once only one may learn of
-    /// a loss that concerns both, so what ends well after it proves nothing.
+    /// Notes that the medium has failed. Of two concurrent operations that sync, only one may learn
+    /// of a loss that concerns both, so a success after it proves nothing.
     pub(super) fn fail(&mut self) {
         self.has_failed = true;
     }
@@ -113,7 +113,7 @@ impl Watermark {
         self.synced = written.seq;
     }
 
-    /// Notes that a sync that covers everything up to `end` has ended well; batches up to `written`
+    /// Notes that a sync that covers everything up to `end` has succeeded; batches up to `written`
     /// are written by now.
     pub(super) fn sync_ended(&mut self, end: ChainEnd, written: ChainEnd) {
         assert!(end.seq <= written.seq, "a batch is written before it is durable");
@@ -123,7 +123,7 @@ impl Watermark {
         self.advance(written);
     }
 
-    /// Returns whether only a sync that has not begun yet makes batches durable that are written.
+    /// Returns whether some written batches become durable only by a sync that has not begun yet.
     pub(super) fn needs_sync(&self) -> bool {
         self.plain_written > self.durable.seq.max(self.synced)
     }
@@ -131,9 +131,9 @@ impl Watermark {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the watermark moves over durable appends exactly when nothing plain is left before
+    //! Goal: the watermark moves over durable appends exactly when no plain append is left before
     //! them, whatever the order of events.
-    //! Method: a few batches by hand; random orders are the crash tests'.
+    //! Method: a few batches by hand; the crash tests cover random orders.
 
     use super::*;
 

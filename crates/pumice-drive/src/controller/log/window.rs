@@ -5,10 +5,10 @@
 //!       from      (bytes)     (ahead: reads under way)           ahead_end
 //! ```
 //!
-//! What cannot be read, in [`READS_MAX`] attempts, becomes zeroes, which no checksum takes for
+//! Bytes that cannot be read in [`READS_MAX`] attempts become zeroes, which no checksum takes for
 //! content: one bad sector costs its own content and nothing else. A caller that decides something
 //! from the *absence* of content must ask [`Window::error`], and reads again with
-//! [`Window::read_again`]. Only reads; does not know what the bytes mean.
+//! [`Window::read_again`]. Only reads; does not know the meaning of the bytes.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -23,21 +23,21 @@ use crate::base::{AlignedBuffer, Error, Result, SegmentId};
 use crate::format::BATCH_ALIGNMENT;
 use crate::media::{AnyMedium, CopyId};
 
-/// Bytes read at once: a long batch and what follows it. Larger reads are no faster on any medium
+/// Bytes per read: a long batch and the data after it. Larger reads are no faster on any medium
 /// here, and every stream of a log has a window.
 const WINDOW_BYTES: usize = if cfg!(fuzzing) { FUZZ_BYTES } else { 2 << 20 };
 
 /// For a fuzzer, whose images have few bytes and which opens hundreds of them in a second.
 const FUZZ_BYTES: usize = 64 << 10;
 
-/// Bytes of a read that runs while what came before it is used.
+/// Bytes of a read that runs while the bytes before it are used.
 const CHUNK_BYTES: usize = WINDOW_BYTES / 2;
 const _: () = assert!(CHUNK_BYTES.is_multiple_of(BATCH_ALIGNMENT), "reads are whole units");
 
 /// Attempts to read a unit that fails.
 const READS_MAX: usize = 3;
 
-/// Bytes read at once where a long read has failed.
+/// Bytes per read where a long read has failed.
 const PART_BYTES: usize = 64 << 10;
 
 /// Reads that run ahead in a log: enough for a medium that needs several at once to be fast.
@@ -53,18 +53,19 @@ pub(crate) struct Window<'a> {
     copy: Option<CopyId>,
     bytes: AlignedBuffer,
     held: Option<(SegmentId, u32)>,
-    /// Why a part of the bytes is zeroes.
+    /// The reason why a part of the bytes is zeroes.
     error: Option<Error>,
-    /// If set, nothing beyond what is asked for is read, in reads of this many bytes.
+    /// If set, only the requested bytes are read, in reads of this many bytes.
     unit: Option<usize>,
-    /// Where a long read has failed: up to this offset, no more is read than what is asked for.
+    /// The place where a long read has failed: up to this offset, only the requested bytes are
+    /// read.
     careful_until: Option<(SegmentId, u32)>,
     chunks_ahead: usize,
-    /// Reads under way: what follows the window, in order.
+    /// Reads under way: the data after the window, in order.
     ahead: VecDeque<MaybeDone<Chunk<'a>>>,
-    /// Where the next of them begins; `None` if the window cannot be continued.
+    /// The offset of the next read; `None` if the window cannot be continued.
     ahead_end: Option<u32>,
-    /// Buffers for them.
+    /// Buffers for these reads.
     spare: Vec<AlignedBuffer>,
 }
 
@@ -104,18 +105,18 @@ impl<'a> Window<'a> {
         self.segment_bytes
     }
 
-    /// Returns why some of the bytes in the window are zeroes, if they could not be read.
+    /// Returns the error because of which some of the bytes in the window are zeroes, if any.
     pub(crate) fn error(&self) -> Option<&Error> {
         self.error.as_ref()
     }
 
-    /// Returns that, and forgets it.
+    /// Returns that error, and clears it.
     pub(crate) fn take_error(&mut self) -> Option<Error> {
         self.error.take()
     }
 
-    /// Forgets all bytes. From now on every read is of no more than what is asked for: in one
-    /// operation, or in operations of `unit` bytes each; `None` reads ahead again.
+    /// Forgets all bytes. From now on every read covers only the requested bytes: in one operation,
+    /// or in operations of `unit` bytes each; `None` reads ahead again.
     pub(crate) fn read_again(&mut self, unit: Option<usize>) {
         self.unit = unit;
         self.held = None;
@@ -123,7 +124,7 @@ impl<'a> Window<'a> {
         self.ahead_end = None;
     }
 
-    /// Forgets all bytes. From now on what is read is that of one copy, or of any with `None`.
+    /// Forgets all bytes. From now on reads one copy, or any with `None`.
     pub(crate) fn read_copy(&mut self, copy: Option<CopyId>) {
         self.copy = copy;
         self.held = None;
@@ -167,7 +168,7 @@ impl<'a> Window<'a> {
         self.part(from, offset, len)
     }
 
-    /// Returns again what [`Window::read`] returned last for `offset`.
+    /// Returns again the bytes that [`Window::read`] returned last for `offset`.
     pub(crate) fn held(&self, offset: u32, len: u32) -> &[u8] {
         let (_, from) = self.held.expect("a window is asked again only after a read");
         self.part(from, offset, len)
@@ -186,8 +187,8 @@ impl<'a> Window<'a> {
         end
     }
 
-    /// Moves the window's front to `offset`, which is in it or just after it, and adds what was
-    /// read ahead until it holds `len` bytes; returns whether that was possible.
+    /// Moves the window's front to `offset`, which is in it or just after it, and adds data that
+    /// was read ahead until it holds `len` bytes; returns whether that was possible.
     async fn advance(&mut self, segment: SegmentId, offset: u32, len: u32) -> bool {
         let (Some((_, from)), true) = (self.held.take(), self.chunks_ahead > 0) else {
             return false;
@@ -277,8 +278,8 @@ impl<'a> Window<'a> {
         self.held = Some((segment, offset));
     }
 
-    /// Reads `len` bytes in parts, where reading them at once failed, and a part that fails in
-    /// pages: each page by itself would take a thousand operations for the longest batch.
+    /// Reads `len` bytes in parts, where a single read failed, and a part that fails in pages:
+    /// reading each page by itself would take a thousand operations for the longest batch.
     async fn load_parts(&mut self, segment: SegmentId, offset: u32, len: u32) {
         self.bytes.set_len(len as usize);
         for at in (0..len as usize).step_by(PART_BYTES) {
@@ -294,7 +295,7 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// Reads a range of the bytes unit by unit, where reading it at once failed.
+    /// Reads a range of the bytes unit by unit, where a single read failed.
     async fn load_units(
         &mut self,
         segment: SegmentId,
@@ -353,8 +354,8 @@ async fn read_from(
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a window returns the segment's bytes, wherever it is moved, and zeroes only for what
-    //! cannot be read.
+    //! Goal: a window returns the segment's bytes, wherever it is moved, and zeroes only for bytes
+    //! that cannot be read.
     //! Method: random walks, mostly forwards, over a medium that is slow and fails now and then.
 
     use rand::RngExt;

@@ -1,18 +1,18 @@
-//! Checkpoints: the map and the segment table on the medium, so that opening a drive reads what was
-//! written since the last one and not the whole log.
+//! Checkpoints: the map and the segment table on the medium, so that opening a drive reads the log
+//! since the last one and not the whole log.
 //!
 //! ```text
 //! begin:  seal every stream -> its last batch; take the table, the tails, the dropped ranges;
-//!         dirty leaves become pending (from here the host continues, on copies)
+//!         dirty leaves become pending (now the host continues, on copies)
 //! write:  leaves -> directory pages -> lists -> root, as batches of the metadata stream
 //! end:    flush -> superblock slot, sync -> the other slot, sync
-//!         -> what the checkpoint before named is dead
+//!         -> records that only the previous checkpoint named are dead
 //! ```
 //!
-//! The superblock moves only when everything it names is durable, and nothing that the one before
+//! The superblock moves only when everything it names is durable, and nothing that the previous one
 //! named is freed until both slots have moved: whichever slot survives names whole structures. A
-//! checkpoint is exact: it says what the drive was after its last batch, with nothing of what came
-//! later, so that rolling forward through the same methods gives the same accounting.
+//! checkpoint is exact: it holds the state of the drive after its last batch, without later
+//! changes, so that rolling forward through the same methods yields the same accounting.
 
 use std::mem::take;
 
@@ -32,11 +32,11 @@ const RECORDS_A_TURN: u32 = 8;
 /// After a failure, how long to wait before the next attempt.
 const RETRY_NS: u64 = 1_000_000_000;
 
-/// A checkpoint that is being written. Dropped before its end it is given up: the leaves and pages
-/// that it wrote are for the next one to name, its lists are dead.
+/// A checkpoint that is being written. If dropped before its end, it is abandoned: the next one
+/// names the leaves and pages that it wrote, and its lists are dead.
 struct Attempt<'a> {
     drive: &'a Drive,
-    /// Its lists and its root.
+    /// The places of its lists and its root.
     lists: Vec<MetadataAddress>,
 }
 
@@ -46,7 +46,7 @@ impl Drop for Attempt<'_> {
     }
 }
 
-/// Which list of a checkpoint, and how long its entries are.
+/// A kind of list of a checkpoint, and the length of its entries.
 #[derive(Clone, Copy)]
 struct ListKind {
     kind: MetaKind,
@@ -54,17 +54,17 @@ struct ListKind {
 }
 
 impl Drive {
-    /// Writes a checkpoint of the drive as it is now. When this returns, all of it is durable.
-    /// Dropped before its end it is given up; while it writes superblocks, the drive is poisoned
-    /// then.
+    /// Writes a checkpoint of the present state of the drive. When this returns, all of it is
+    /// durable. If dropped before its end, it is abandoned; if dropped while it writes superblocks,
+    /// the drive is poisoned.
     ///
     /// # Errors
-    /// `ReadOnly`, `NoSpace`, `Poisoned`, `Medium`: the checkpoint before is still the newest.
+    /// `ReadOnly`, `NoSpace`, `Poisoned`, `Medium`: the previous checkpoint is still the newest.
     pub async fn checkpoint(&self) -> Result<()> {
         self.checkpoint_with(Wish::None).await
     }
 
-    /// Writes a checkpoint that also becomes a snapshot, or is the first without one.
+    /// Writes a checkpoint that also performs an additional action, such as creating a snapshot.
     ///
     /// # Errors
     /// As [`Drive::checkpoint`]; and if the wish cannot be met.
@@ -76,7 +76,7 @@ impl Drive {
         self.checkpoint_in(turn, wish).await
     }
 
-    /// The same in a turn that the caller has taken.
+    /// Writes a checkpoint in a turn that the caller has taken.
     pub(super) async fn checkpoint_in(&self, turn: Turn<'_>, wish: Wish) -> Result<()> {
         self.core().log().check_poison()?;
         if self.core().log().is_closing() {
@@ -119,7 +119,7 @@ impl Drive {
         lists: &mut Vec<MetadataAddress>,
         wish: Wish,
     ) -> Result<(Root, CheckpointAddress)> {
-        // What was received is whole with its snapshot, and what has arrived is given up with it.
+        // Creating its snapshot completes a received part, and a rollback discards it.
         let (created, is_given_up) = match &wish {
             Wish::Create { new, .. } => (Some(new.guid), false),
             Wish::RollBack(..) => (None, true),
@@ -190,7 +190,8 @@ impl Drive {
         let list = ListKind { kind: MetaKind::Dropped, entry_bytes: DroppedRange::BYTES };
         root.dropped_lists =
             self.write_list(list, &dropped, lists, DroppedRange::encode_into).await?;
-        // It needs no bits for the lists that follow: a reader of the root has their places.
+        // The bitmap needs no bits for the lists that follow: a reader of the root has their
+        // places.
         if let Some(bitmap) = self.with_core(|core| core.retained_bitmap(lists)) {
             let list = ListKind { kind: MetaKind::Retained, entry_bytes: 1 };
             root.retained_lists =
@@ -202,7 +203,7 @@ impl Drive {
         Ok(root)
     }
 
-    /// Writes the forwarding tables that changed; returns the places of all of them.
+    /// Writes the forwarding tables that changed; returns the places of all tables.
     async fn write_forwards(&self, pieces: &[PendingPiece]) -> Result<Vec<MetadataAddress>> {
         for (written, piece) in (1..).zip(pieces) {
             self.with_room(|core| {
@@ -215,7 +216,8 @@ impl Drive {
         Ok(self.core().forwards().pieces())
     }
 
-    /// Writes the leaves that were dirty when the checkpoint was begun, as they were then.
+    /// Writes the leaves that were dirty when the checkpoint was begun, with their content at that
+    /// time.
     async fn write_leaves(&self) -> Result<()> {
         let mut raw = Vec::new();
         for written in 1_u32.. {
@@ -279,7 +281,7 @@ impl Drive {
         Ok(places)
     }
 
-    /// Lets other tasks run, now and then.
+    /// Lets other tasks run after every few records.
     async fn give_turn(&self, records_written: u32) {
         if records_written.is_multiple_of(RECORDS_A_TURN) {
             self.clock.sleep_ns(0).await;

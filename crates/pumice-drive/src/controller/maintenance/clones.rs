@@ -1,5 +1,5 @@
-//! Registering a clone with the drive that it reads from, and taking that back: checkpoints, which
-//! list the clones of each snapshot.
+//! Registering a clone with the drive that it reads from, and removing it again, by checkpoints,
+//! which list the clones of each snapshot.
 
 use uuid::Uuid;
 
@@ -11,8 +11,8 @@ use crate::format::{ORIGIN_PATH_MAX, RegisteredClone};
 
 impl Drive {
     /// Registers a clone of a snapshot. When this returns, that is durable: until the clone is
-    /// forgotten, the snapshot is not deleted, and what it needs stays where it is. To be called
-    /// before the clone is made. Must run to its end, as [`Drive::create_snapshot`].
+    /// forgotten, the snapshot is not deleted, and the data that it needs stays in place. Call this
+    /// before creating the clone. Must run to its end, as [`Drive::create_snapshot`].
     ///
     /// # Errors
     /// `NotFound`, `AlreadyExists`, `InvalidInput` for an impossible path, `NoSpace` if there are
@@ -39,7 +39,7 @@ impl Drive {
         Ok(true)
     }
 
-    /// Lets this clone say that its origin is at another path. When this returns, that is durable.
+    /// Changes the path of this clone's origin. When this returns, the change is durable.
     ///
     /// # Errors
     /// `InvalidInput` if the drive is no clone, or the path is too long; `ReadOnly`, `Poisoned`,

@@ -1,9 +1,8 @@
-//! Giving back to the medium what is dead: by itself while the host is quiet, and at once when
-//! asked to.
+//! Giving back dead space to the medium: automatically while the host is quiet, and immediately on
+//! request.
 //!
-//! What is given back, and when, is decided by `core::compact`; garbage collection does the work,
-//! at an easy pace unless it was asked for, and leaves a segment half emptied when the host is
-//! back.
+//! `core::compact` decides which space is given back, and when; garbage collection does the work,
+//! slowly unless it was requested, and leaves a segment half emptied when the host is back.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +14,7 @@ use crate::base::Result;
 /// are read, and half of the time of a slower medium is left to the host's reads.
 const PAUSE_NS_A_BYTE: u64 = 8;
 
-/// What a compaction came to.
+/// The result of a compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Compacted {
     /// Bytes that the log occupied on the medium before.
@@ -24,10 +23,10 @@ pub struct Compacted {
     pub occupied_bytes: u64,
     /// Bytes of records that are live.
     pub live_bytes: u64,
-    /// Bytes of records that were moved for it.
+    /// Bytes of records moved for it.
     pub moved_bytes: u64,
-    /// Whether the drive now occupies no more than was asked for. If not, the rest cannot be
-    /// gained by moving records, or there is no room to move them.
+    /// Whether the drive now occupies no more than requested. If not, the rest cannot be gained by
+    /// moving records, or there is no room to move them.
     pub is_complete: bool,
 }
 
@@ -42,12 +41,13 @@ impl Drop for Compacting<'_> {
 
 impl Drive {
     /// Empties and discards segments until the drive occupies at most `percent` per cent more than
-    /// its live bytes, while it is in use. Dropped before its end, it stops where it is.
+    /// its live bytes, while it is in use. If dropped before its end, it stops where it is.
     ///
     /// # Errors
-    /// `Busy` if a compaction or a resize is under way, `ReadOnly`, `Poisoned`.
+    /// `Busy` if a compaction, a resize or a replacement of the key is under way, `ReadOnly`,
+    /// `Poisoned`.
     pub async fn compact(&self, percent: u32) -> Result<Compacted> {
-        // What was trimmed is live until then.
+        // Trimmed blocks count as live until they are reaped.
         self.with_core(|core| core.check_writable(0, 0))?;
         self.reap_all().await?;
         if self.core().wants_measure() {
@@ -75,7 +75,7 @@ impl Drive {
         })
     }
 
-    /// Looks, once a second, whether there is something to give back.
+    /// Checks, once a second, whether there is space to give back.
     pub(crate) fn give_back_tick(&self) {
         let is_out_of_use = self.with_core(Core::compaction_tick);
         self.ahead.tick();
@@ -87,7 +87,7 @@ impl Drive {
         }
     }
 
-    /// Lets a stream leave a segment that holds little that is live; returns whether one did.
+    /// Makes a stream leave a segment that holds little live data; returns whether one did.
     pub(super) async fn leave_stale_segment(&self) -> Result<bool> {
         let stream = {
             let core = self.core();
@@ -98,7 +98,7 @@ impl Drive {
         Ok(true)
     }
 
-    /// Waits after `bytes` of a segment were gone through, if nothing waits for its emptying.
+    /// Waits after `bytes` of a segment were scanned, if nothing waits for its emptying.
     pub(super) async fn pause_gently(&self, bytes: u32) {
         if self.core().collects_gently() {
             self.pause(u64::from(bytes) * PAUSE_NS_A_BYTE).await;

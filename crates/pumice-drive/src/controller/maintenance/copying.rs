@@ -1,16 +1,16 @@
-//! Copying everything that the drive uses of its medium to another place, while it is used: the
-//! rebuilding of a member of a mirror.
+//! Copying all parts of the medium that the drive uses to another place while the drive is in use:
+//! rebuilds a member of a mirror.
 //!
 //! ```text
-//! segments in use now -> each: pin, all that was appended to it -> superblocks
-//!                              \-> batch by batch: checksums -> damage? -> from there on each
+//! segments in use now -> each: pin, everything appended to it -> superblocks
+//!                              \-> batch by batch: checksums -> damage? -> after it, each
 //!                                  batch of each copy; the right one, or parity, -> all copies
-//! segments that are begun later: their appends go to the other place, too
+//! segments begun later: their appends go to the other place, too
 //! ```
 //!
-//! What is free is not copied. The caller copies, and shows what it has copied; the drive says
-//! what, keeps it where it is, and verifies it, so that damage of one member does not become that
-//! of all. What no member has whole is copied as it is.
+//! Free segments are not copied. The caller copies the ranges that the drive names and shows the
+//! copied bytes; the drive keeps the data in place and verifies it, so that damage of one member
+//! does not spread to all. Data that no member has whole is copied as it is.
 
 use std::ops::Range;
 
@@ -28,15 +28,14 @@ use crate::base::{Result, SegmentId};
 use crate::crypt::Cipher;
 use crate::format::{BATCH_HEADER_BYTES, BatchHeader, Record, SegmentHeader, Stream};
 
-/// Segments that are copied at once: the end of one would leave the devices without work.
+/// Segments that are copied in parallel: with one, its end would leave the devices without work.
 const SEGMENTS_AT_ONCE: usize = 2;
 
 impl Drive {
-    /// Calls `copy` for each segment in use, two at a time, with the range that may hold something
-    /// and what is to be shown the bytes of it, in order, with their offsets; then writes the
-    /// superblocks again.
-    /// The medium must pass on all appends, and repairs, to the other place from before this call
-    /// on. Before the first call, `plan` gets the sum of the bytes.
+    /// Calls `copy` for each segment in use, two at a time, with the range that may hold data and a
+    /// callback for the copied bytes, in order, with their offsets; then writes the superblocks
+    /// again. The medium must forward all appends and repairs to the other place, starting before
+    /// this call. `plan` receives the sum of the bytes before the first call.
     ///
     /// # Errors
     /// Those of `copy`; `Poisoned`; `Medium` if the drive closes.
@@ -67,7 +66,7 @@ impl Drive {
         copy: &impl AsyncFn(SegmentId, Range<u32>, &mut dyn FnMut(u32, &[u8])) -> Result<()>,
     ) -> Result<()> {
         let SegmentUse { segment, generation } = used;
-        // Otherwise it was freed: what is in it now was begun later, or a shrink has removed it.
+        // Otherwise it was freed: its present use was begun later, or a shrink has removed it.
         if self.core().space().generation(segment) != generation {
             return Ok(());
         }
@@ -107,7 +106,7 @@ impl Drive {
         Ok(())
     }
 
-    /// Returns the segments in use, each with the end of what was appended to it.
+    /// Returns the segments in use, each with the end of the bytes appended to it.
     fn ranges_in_use(&self) -> Vec<(SegmentUse, u32)> {
         let core = self.core();
         let segment_bytes = core.superblock().segment_bytes;
@@ -125,13 +124,12 @@ impl Drive {
     }
 }
 
-/// Follows the batches of a segment in bytes that arrive in order, and finds the first that is not
-/// what was written.
+/// Follows the batches of a segment in bytes that arrive in order, and finds the first damaged one.
 struct Verifier<'a> {
     cipher: &'a Cipher,
     used: SegmentUse,
     stream: Stream,
-    /// Bytes that are yet to be verified, and where they begin.
+    /// Bytes that are not yet verified, and their offset.
     held: Vec<u8>,
     at: u32,
     /// The header of the segment, which the parity of its first batch covers.
@@ -143,9 +141,9 @@ struct Verifier<'a> {
 enum Verified {
     /// Everything so far.
     SoFar,
-    /// Everything: the batch that closes the segment was met.
+    /// Everything: the batch that closes the segment was reached.
     All,
-    /// Everything up to the byte that is held first.
+    /// Everything before the first held byte.
     UpToHeld,
 }
 
@@ -160,7 +158,7 @@ impl<'a> Verifier<'a> {
             return;
         }
         if offset != self.at + len_u32(self.held.len()) {
-            // What lies between cannot be read.
+            // The bytes in between cannot be read.
             self.progress = Verified::UpToHeld;
             return;
         }
@@ -186,8 +184,8 @@ impl<'a> Verifier<'a> {
         self.at += len_u32(passed);
     }
 
-    /// Returns the bytes of what begins with `rest`: a segment's header or a batch; `None` if it is
-    /// neither.
+    /// Returns the length of the segment header or batch at the beginning of `rest`; `None` if
+    /// there is neither.
     fn next_len(&self, rest: &[u8], at: u32) -> Option<usize> {
         if at == 0 || rest.len() < UNIT as usize {
             return Some(FIRST_BATCH_OFFSET.max(UNIT) as usize);
@@ -223,7 +221,7 @@ impl<'a> Verifier<'a> {
         if closes { Verified::All } else { Verified::SoFar }
     }
 
-    /// Returns from where on a segment, of which everything up to `end` was shown, may be damaged.
+    /// Returns the offset from which a segment, shown up to `end`, may be damaged.
     fn suspect(&self, end: u32) -> Option<u32> {
         (self.progress != Verified::All && self.at < end).then_some(self.at)
     }

@@ -1,7 +1,7 @@
-//! Waiting until garbage collection has emptied the segments that must go: those beyond the end of
-//! a drive that shrinks, those under an earlier key.
+//! Waiting until garbage collection has emptied the segments that must go: segments beyond the end
+//! of a shrinking drive, and segments under an earlier key.
 //!
-//! It does not know which they are.
+//! This module does not know which segments these are.
 
 use super::super::core::{Core, Evacuation};
 use super::super::drive::Drive;
@@ -11,12 +11,12 @@ use crate::base::{Error, ErrorKind, Result};
 const LOOK_NS: u64 = 5_000_000;
 
 /// How long the number of segments to be emptied may stay the same before this fails: many times
-/// what moving the largest segment takes.
+/// the time for moving the largest segment.
 const STALL_NS: u64 = 60_000_000_000;
 
 impl Drive {
-    /// Waits until segments are empty. `step` is called before each look, and returns how far that
-    /// is; `check_hindrance` says what keeps them from being emptied, if that takes too long.
+    /// Waits until segments are empty. `step` is called before each check, and `evacuation` returns
+    /// the progress; `check_hindrance` returns the cause as an error if emptying takes too long.
     ///
     /// # Errors
     /// `Corrupt` if a segment cannot be emptied; those of `check_hindrance`; `NoSpace` if nothing

@@ -1,22 +1,22 @@
 //! Making a clone independent of its origin, while it is in use.
 //!
 //! ```text
-//! each hole below the origin's blocks -> what the origin has there -> appended, if still a hole
+//! each hole below the origin's blocks -> the origin's data there -> appended, if still a hole
 //!    -> all are filled -> flush -> superblock without an origin, both slots
 //!                              \-> with the number of the last batch, if snapshots need the origin
 //!       the last of these is deleted -> its checkpoint's superblock has no origin
 //! ```
 //!
-//! Nothing makes holes there, so what was filled stays filled, and a run that was cut off is gone
-//! on with by the next. *Crash before both superblocks are durable:* the drive is a clone, of which
-//! nothing or little reads from the origin. *After:* its disk reads nothing from there, and all
-//! that it had filled is durable; holes of the disk are zeroes from then on.
+//! Nothing makes holes there, so filled blocks stay filled, and an interrupted run is resumed by
+//! the next. *Crash before both superblocks are durable:* the drive is still a clone, of which
+//! little or nothing reads from the origin. *After:* its disk reads nothing from the origin, and
+//! all filled blocks are durable; holes of the disk are zeroes from then on.
 //!
-//! **Snapshots** of the clone that were taken before go on reading from the origin. What they have
-//! is not copied: their maps are kept checkpoints, which nothing changes, and a copy for them alone
-//! would take the space that the deletion of each is meant to give back. Later ones are those of a
-//! disk without holes that read from there, up to the batch that the superblock names. Rolled back
-//! to an earlier one, the disk reads from the origin again, by the same superblock that names the
+//! **Snapshots** of the clone that were taken before still read from the origin. Their data is not
+//! copied: their maps are kept checkpoints, which never change, and a copy for them alone would
+//! take the space that deleting each is meant to free. Snapshots from the batch on that the
+//! superblock names are of a disk without holes that read from the origin. If the disk is rolled
+//! back to an earlier one, it reads from the origin again, by the same superblock that names the
 //! map.
 
 use serde::{Deserialize, Serialize};
@@ -33,12 +33,12 @@ use crate::format::LEAF_BLOCKS;
 /// Blocks copied in one write.
 const COPIED_BLOCKS: u64 = (ATOMIC_WRITE_BYTES / BLOCK_BYTES) as u64;
 
-/// How far a flattening has come, or what one did.
+/// The progress of a flatten, or its result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flattened {
-    /// Bytes of the disk that do not read from the origin any more, from the first on.
+    /// Bytes of the disk, from the first on, that no longer read from the origin.
     pub done_bytes: u64,
-    /// Bytes of the disk that could.
+    /// Bytes of the disk that can read from the origin.
     pub total_bytes: u64,
     /// Bytes of data that were copied.
     pub copied_bytes: u64,
@@ -51,16 +51,16 @@ pub struct Flattened {
 }
 
 impl Drive {
-    /// Copies what the disk of this clone reads from its origin, then forgets the origin, or, if
-    /// the clone has snapshots, leaves it to these: the origin is forgotten when the last of them
-    /// is deleted. `goes_on` is told how far it has come, and returns false to stop: the next call
-    /// goes on from there. When this returns, what it did is durable. Must run to its end, as
-    /// [`Drive::create_snapshot`]; if that is complete, the origin may forget the clone.
+    /// Copies the data that the disk of this clone reads from its origin, then forgets the origin,
+    /// or, if the clone has snapshots, leaves it to these: the origin is forgotten when the last of
+    /// them is deleted. `goes_on` receives the progress, and returns false to stop: the next call
+    /// continues from there. When this returns, its work is durable. Must run to its end, as
+    /// [`Drive::create_snapshot`]; if the result is complete, the origin may forget the clone.
     ///
     /// # Errors
     /// `InvalidInput` if the drive is no clone; `NotFound` if its origin is not open; `NoSpace`,
     /// `Corrupt` or `Medium` if a block of the origin cannot be read, `ReadOnly`, `Poisoned`;
-    /// `Busy` if it was rolled back meanwhile. The drive is a clone then, and in use; after
+    /// `Busy` if it was rolled back meanwhile. The drive is then still a clone, and in use; after
     /// `Medium` it may take no writes.
     pub async fn flatten(&self, mut goes_on: impl FnMut(Flattened) -> bool) -> Result<Flattened> {
         self.core().check_writable(0, 0)?;
@@ -68,7 +68,7 @@ impl Drive {
         let total_bytes = origin.map(|origin| origin.blocks * BLOCK_BYTES as u64);
         let total_bytes = total_bytes.ok_or_else(no_clone)?;
         let rolled_back = self.core().snapshots().rolled_back();
-        // None if that was done before.
+        // None if the disk was flattened before.
         let end = self.core().inherited_blocks();
         let mut done = Flattened { total_bytes, ..Flattened::default() };
         let mut buffer = vec![0; ATOMIC_WRITE_BYTES];
@@ -80,7 +80,7 @@ impl Drive {
                 self.flush().await?;
                 return Ok(done);
             }
-            // Others have a turn, also where nothing is waited for.
+            // Other tasks have a turn even if this never waits.
             self.clock.sleep_ns(0).await;
         }
         self.flush().await?;
@@ -90,7 +90,7 @@ impl Drive {
             let what = "the disk was rolled back while it was flattened: flatten it again";
             return Err(Error::new(ErrorKind::Busy, what));
         }
-        // Checkpoints that are begun from now on have all that was filled.
+        // Checkpoints that are begun from now on have all filled blocks.
         let (flat_since, snapshots) = self.with_core(|core| core.flat_since());
         let is_complete = snapshots == 0;
         self.update_superblocks(|superblock| match is_complete {
@@ -101,8 +101,8 @@ impl Drive {
         Ok(Flattened { done_bytes: total_bytes, snapshots, is_complete, ..done })
     }
 
-    /// Fills what is a hole from a block on; returns how many blocks it has dealt with, 0 if
-    /// something changed meanwhile.
+    /// Fills the hole at a block, if it is one; returns the number of blocks done, 0 if something
+    /// changed meanwhile.
     async fn flatten_from(
         &self,
         lba: Lba,
@@ -138,7 +138,7 @@ impl Drive {
         Ok(if is_done { blocks } else { 0 })
     }
 
-    /// Writes blocks that are all holes; returns false if one is none any more.
+    /// Writes blocks that are all holes; returns false if one no longer is.
     async fn fill_with(&self, lba: Lba, bytes: &[u8]) -> Result<bool> {
         let blocks = bytes.len() / BLOCK_BYTES;
         let Some(hole) = self.core().version(lba).filter(|version| version.is_hole()) else {

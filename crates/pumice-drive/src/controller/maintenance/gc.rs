@@ -1,16 +1,16 @@
 //! Garbage collection: emptying segments that hold little live data, and freeing empty ones.
 //!
 //! ```text
-//! few segments are free -> take down trimmed leaves -> free what is empty
-//!                       -> a checkpoint, if that is what frees segments -> a victim -> ...
-//! victim:  each record that the map names -> copied, still compressed, after what was moved
+//! few segments are free -> reap trimmed leaves -> free empty segments
+//!                       -> a checkpoint, if it frees segments -> a victim -> ...
+//! victim:  each record that the map names -> copied, still compressed, after the frames moved
 //!          before -> the map names the copy
 //! free:    seal every stream, flush -> discard, unless it stays warm -> free
 //! ```
 //!
 //! **A segment is freed** when nothing in it is live, no read is under way in it, everything that
-//! made its records dead is durable, and its last batch is in the newest checkpoint: recovery reads
-//! no batch in it any more and finds every map entry into it replaced. (Metadata dies when a
+//! made its records dead is durable, and its last batch is in the newest checkpoint: recovery no
+//! longer reads a batch in it and finds every map entry into it replaced. (Metadata dies when a
 //! checkpoint that does not name it is complete.)
 //!
 //! A frame whose payload is damaged beyond restoring becomes a record of its loss: it stays
@@ -26,34 +26,33 @@ use super::moving::Mover;
 use crate::base::{ErrorKind, Lba, Result, SegmentId, SeqNo};
 use crate::format::{LEAF_BLOCKS, MetaKind, Record, Stream, Superblock};
 
-/// Bytes that are moved before other tasks have a turn: a fraction of a millisecond, so that a
-/// medium without pauses of its own leaves none. A frame that is compressed anew is a turn of its
-/// own.
+/// Bytes that are moved before other tasks have a turn: a fraction of a millisecond, for a medium
+/// whose I/O never yields. Compressing a frame anew is a turn of its own.
 const TURN_BYTES: u64 = 128 << 10;
 
-/// How long trimmed leaves are taken down before what came free is looked at: the host may wait
-/// for it.
+/// How long trimmed leaves are reaped before newly empty segments are freed: the host may wait for
+/// them.
 pub(super) const REAP_NS: u64 = 10_000_000;
 
 /// How long to wait for the last readers of an empty segment.
 const READERS_NS: u64 = 1_000_000;
 
-/// Steps in a row that may fail for a fault of the medium before it counts as lasting.
+/// Steps in a row that may fail because of a fault of the medium before it counts as lasting.
 const FAILURES_MAX: u32 = 8;
 
 /// How long to wait after such a step.
 const RETRY_NS: u64 = 50_000_000;
 
-/// How long to wait once writes are refused for it.
+/// How long to wait once writes are refused because of such a fault.
 const REFUSED_RETRY_NS: u64 = 1_000_000_000;
 
-/// How long frames that may be read again are left at least, while the host waits.
+/// How long frames that may become readable again are left at least, while the host waits.
 const LAST_RESORT_NS: u64 = 5_000_000_000;
 
-/// How often a victim is read again when something in it could not be read.
+/// How often a victim is read again when a part of it could not be read.
 const SCANS_AGAIN: u32 = 2;
 
-/// The task of garbage collection runs as long as this lives.
+/// Marks the task of garbage collection as running until dropped.
 struct Running<'a>(&'a Drive);
 
 impl Drop for Running<'_> {
@@ -63,11 +62,11 @@ impl Drop for Running<'_> {
     }
 }
 
-/// What one step of garbage collection came to.
+/// The outcome of one step of garbage collection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     Progress,
-    /// Nothing is to be gained now.
+    /// Nothing can be gained now.
     Nothing,
 }
 
@@ -117,8 +116,8 @@ impl Drive {
             self.measure_retained().await;
             return Ok(Step::Progress);
         }
-        // A trim may be of the whole disk: what comes free is used while the rest is taken down. If
-        // that fails, what else there is to free must not wait for it.
+        // A trim may cover the whole disk: segments that become empty are used while the rest is
+        // reaped. If reaping fails, other empty segments must not wait for it.
         let reaped = self.reap_for(REAP_NS).await;
         let is_left = reaped.as_ref().is_ok_and(|&is_left| is_left);
         let is_later = self.core().can_free_later();
@@ -152,7 +151,7 @@ impl Drive {
             return reaped.map(|_| Step::Nothing);
         };
         if let Some((_, since_ns)) = last_resort {
-            // The host waits for this, which is better than what comes of it.
+            // The host waits for this, since waiting is better than the loss that follows.
             let left_ns = self.clock.now_ns().saturating_sub(since_ns);
             self.pause(LAST_RESORT_NS.saturating_sub(left_ns)).await;
             if self.core().next_victim().is_some() || self.core().last_resort() != last_resort {
@@ -174,15 +173,15 @@ impl Drive {
         Ok(if continues { Step::Progress } else { Step::Nothing })
     }
 
-    /// Frees every segment that may be freed; returns how many.
+    /// Frees every segment that may be freed; returns their number.
     async fn free_empty_segments(&self) -> Result<usize> {
         if self.core().empty_segments().is_empty() {
             return Ok(0);
         }
-        // A segment that was in use when a checkpoint was begun must not hold a piece of it: its
-        // table would say two things about the segment.
+        // A segment that was in use when a checkpoint was begun must not hold a piece of it: the
+        // checkpoint's table would contradict itself about the segment.
         let _turn = self.turn().await;
-        // What made their records dead may be in batches that are still open.
+        // The changes that made their records dead may be in batches that are still open.
         let empty = self.with_core(|core| {
             core.seal_all();
             core.empty_segments()
@@ -199,7 +198,7 @@ impl Drive {
             if is_discarded {
                 self.discard_free(segment).await;
             }
-            // No read can have begun in it: nothing names it.
+            // No read can have begun in the segment, since nothing names it.
             self.with_core(|core| core.free_segment(segment));
             self.look_at_room();
         }
@@ -212,10 +211,10 @@ impl Drive {
         self.empty_victim_as(segment, false).await
     }
 
-    /// Moves everything live out of a segment. What cannot be read is given up if that was tried
-    /// long enough, or as a last resort.
+    /// Moves everything live out of a segment. Frames that cannot be read are given up if reading
+    /// was tried long enough, or as a last resort.
     async fn empty_victim_as(&self, segment: SegmentId, is_last_resort: bool) -> Result<()> {
-        // A batch that is still on its way would not be found.
+        // The scan would not find a batch that is still in flight.
         let last_seq = self.core().space().last_seq(segment);
         let is_written = |core: &mut Core| {
             (core.log().written_seq() >= last_seq || core.must_end()).then_some(())
@@ -227,7 +226,7 @@ impl Drive {
         mover.gives_up = self.gives_up(segment, is_last_resort);
         let mut is_whole = self.scan_victim(&superblock, &victim, &mut mover, Pass::First).await?;
         if mover.joins.has_waiting {
-            // Frames that waited for a frame that has died.
+            // Frames may have waited for a frame that has died.
             is_whole &= self.scan_victim(&superblock, &victim, &mut mover, Pass::Second).await?;
         }
         for _ in 0..SCANS_AGAIN {
@@ -254,11 +253,11 @@ impl Drive {
         if self.core().must_end() || self.core().must_stop_collecting(segment) {
             return Ok(());
         }
-        // Trims that came in the meantime.
+        // Reap trims that arrived in the meantime.
         let is_left = self.reap_for(REAP_NS).await?;
         let left_bytes = self.core().space().live_bytes_of(segment);
         if is_left {
-            // What is left may be dead.
+            // The rest may be dead.
             return Ok(());
         }
         if mover.gives_up {
@@ -282,7 +281,7 @@ impl Drive {
         Ok(())
     }
 
-    /// Returns whether what cannot be read in a segment is given up; it is tried once more then.
+    /// Returns whether unreadable frames of a segment are given up; each is then tried a last time.
     fn gives_up(&self, segment: SegmentId, is_last_resort: bool) -> bool {
         let now_ns = self.clock.now_ns();
         let gives_up = is_last_resort || self.core().gives_up_unreadable(segment, now_ns);
@@ -292,8 +291,8 @@ impl Drive {
         gives_up
     }
 
-    /// Makes the next checkpoint write what the map names in a segment of metadata elsewhere. The
-    /// scan has found most of it, and nothing after a damaged header.
+    /// Makes the next checkpoint write elsewhere the metadata that the map names in a segment. The
+    /// scan has found most of it, but nothing after a damaged header.
     pub(super) async fn rewrite_metadata_in(&self, segment: SegmentId) {
         self.with_core(|core| core.rewrite_forwards_in(segment));
         let named: Vec<_> = self.core().map().metadata_in(segment).collect();
@@ -311,7 +310,7 @@ impl Drive {
         }
     }
 
-    /// Moves what is live in a segment, record by record; in the first pass joined with its
+    /// Moves the live frames of a segment, record by record; the first pass joins them with their
     /// neighbours there, if the options ask for that. Returns whether every batch and every record
     /// was found.
     async fn scan_victim(
@@ -344,7 +343,7 @@ impl Drive {
             is_whole &= self.scan_batch(superblock, batch, mover, pass).await?;
             let moved_bytes = moved_total().checked_sub(moved_before);
             let moved_bytes = moved_bytes.expect("counters never decrease");
-            // What the second pass goes through was earned by the first.
+            // The first pass has already earned the bytes that the second passes.
             let passed = scan.offset().checked_sub(before).expect("a scan moves forward");
             let passed = if pass == Pass::First { passed } else { 0 };
             self.with_core(|core| core.earn(passed, moved_bytes));
@@ -359,7 +358,7 @@ impl Drive {
         Ok(is_whole && is_end && scan.skipped_bytes == 0)
     }
 
-    /// Moves what is live in a batch of a victim. Returns whether every record was found.
+    /// Moves the live frames of a batch of a victim. Returns whether every record was found.
     async fn scan_batch(
         &self,
         superblock: &Superblock,
@@ -376,8 +375,8 @@ impl Drive {
         let mut is_whole = true;
         let mut possible = Vec::new();
         for found in records(self.medium.cipher(), batch.header, batch.body) {
-            // The frames after a damaged header cannot be found any more, and a life that was lost
-            // may have left anything.
+            // Frames after a damaged header can no longer be found, and a lost life may have left
+            // anything.
             match found {
                 Ok(found) if check_possible(&found, superblock).is_ok() => possible.push(found),
                 _ => is_whole = false,
@@ -405,7 +404,7 @@ impl Drive {
         Ok(is_whole)
     }
 
-    /// Waits as long as a host's write would have to, unless garbage collection must end.
+    /// Waits as long as a host write would have to, unless garbage collection must end.
     pub(super) async fn wait_for_clean_leaves(&self) {
         let next =
             |core: &mut Core| (core.must_end() || !core.must_wait_for_checkpoint()).then_some(());
@@ -418,6 +417,6 @@ impl Drive {
 enum Pass {
     /// Joins frames, if the options ask for that, and moves the rest.
     First,
-    /// Moves what the first left waiting for another frame.
+    /// Moves the frames that the first pass left waiting for another frame.
     Second,
 }

@@ -1,17 +1,17 @@
-//! Emptying a segment that snapshots need: what they name in it, and what is live, is copied whole;
-//! a table says where to, and the rest is dead. The rule is in ARCHITECTURE.md, "The life of a
-//! snapshot".
+//! Emptying a segment that snapshots need: frames that they name in it, and live frames, are copied
+//! whole; a table leads to the copies, and the rest is dead. The rule is in ARCHITECTURE.md, "The
+//! life of a snapshot".
 //!
 //! ```text
 //! frame of the victim: live -> every snapshot since its batch names it
 //!                      dead -> the first such snapshot names it? --no--> none does
 //!                                yes: the last one that does, by halving
-//! named, live, or led to -> copied; otherwise dropped
+//! named, live, or target of an entry -> copied; otherwise dropped
 //! ```
 //!
-//! The maps of snapshots stay as they are on the medium, and are asked batch by batch. Nothing is
-//! remembered from one batch to the next, and whatever changes who needs what ends the emptying:
-//! what was copied until then is not copied again.
+//! The maps of snapshots stay as they are on the medium, and are queried batch by batch. Nothing is
+//! remembered from one batch to the next, and any change in who needs which segments ends the
+//! emptying: frames copied until then are not copied again.
 
 use std::collections::BTreeMap;
 
@@ -28,31 +28,32 @@ use super::moving::{Frame, Mover, mark_dead, sources_of};
 use crate::base::{Lba, Result, SegmentId, SeqNo};
 use crate::format::{RECORD_HEADER_BYTES, Record, SOURCE_BYTES, Snapshot, Stream};
 
-/// Maps of snapshots in memory: halving a day of hourly snapshots asks five.
+/// Maps of snapshots in memory: halving a day of hourly snapshots queries five.
 const MAPS_MAX: usize = 6;
 
-/// Bytes that are copied before other tasks have a turn, as in `gc`.
+/// Bytes copied before other tasks have a turn, as in `gc`.
 const TURN_BYTES: u64 = 128 << 10;
 
-/// The maps of snapshots that were asked last, the newest last.
+/// The maps of the snapshots queried last, the newest last.
 struct Maps<'a> {
     drive: &'a Drive,
     open: Vec<KeptMap>,
 }
 
-/// A frame of a batch, and how many of the snapshots that can name it do, the first of them first.
+/// A frame of a batch, and the number of snapshots, counted from the first that can name it, that
+/// do.
 struct Candidate<'b> {
     found: &'b Found<'b>,
     lba: Lba,
     place: FramePlace,
-    /// The fewest that it can be.
+    /// The lower bound of that number.
     named: usize,
-    /// The most.
+    /// The upper bound.
     unnamed: usize,
 }
 
 impl Candidate<'_> {
-    /// Returns the snapshot to ask next.
+    /// Returns the snapshot to query next.
     fn question(&self) -> Option<usize> {
         match self.named {
             named if named == self.unnamed => None,
@@ -70,7 +71,7 @@ impl Candidate<'_> {
 }
 
 impl Maps<'_> {
-    /// Asks a snapshot which of some frames it names. If it cannot be read, it may name all.
+    /// Returns which of some frames a snapshot names. If it cannot be read, it may name all.
     async fn ask(
         &mut self,
         snapshot: &Snapshot,
@@ -108,7 +109,7 @@ impl Maps<'_> {
         }
     }
 
-    /// Asks until it is known how many of some snapshots name which frames.
+    /// Queries snapshots until the number of them that name each frame is known.
     async fn search(&mut self, of: SegmentUse, users: &[Snapshot], frames: &mut [Candidate<'_>]) {
         loop {
             let mut questions: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
@@ -136,12 +137,12 @@ impl Maps<'_> {
 }
 
 impl Drive {
-    /// Copies what the disk and snapshots need out of a retained segment.
+    /// Copies the frames that the disk and snapshots need out of a retained segment.
     pub(crate) async fn empty_retained(&self, segment: SegmentId) -> Result<()> {
         if self.core().space().stream(segment) == Stream::Meta {
             return Box::pin(self.empty_kept_metadata(segment)).await;
         }
-        // A batch that is still on its way would not be found.
+        // The scan would not find a batch that is still in flight.
         let last_seq = self.core().space().last_seq(segment);
         let is_written = |core: &mut Core| {
             (core.log().written_seq() >= last_seq || core.must_end()).then_some(())
@@ -153,7 +154,7 @@ impl Drive {
         let copied = self.copy_needed(&emptying, &mut mover, last_seq).await?;
         let Some(is_whole) = copied else { return Ok(()) };
         if self.reap_for(super::gc::REAP_NS).await? {
-            // What is left may be dead.
+            // The rest may be dead.
             return Ok(());
         }
         let is_whole = is_whole && !mover.has_left;
@@ -171,7 +172,7 @@ impl Drive {
         Ok(())
     }
 
-    /// Copies what is needed, batch by batch. Returns whether every batch and record was found;
+    /// Copies the needed frames, batch by batch. Returns whether every batch and record was found;
     /// `None` if the emptying is over before the end.
     async fn copy_needed(
         &self,
@@ -205,7 +206,7 @@ impl Drive {
             self.with_core(|core| core.earn(passed, moved_bytes));
             self.pause_gently(passed).await;
             if last >= last_seq {
-                // What a crash left beyond that is no part of the log.
+                // Bytes that a crash left beyond that are not part of the log.
                 break;
             }
         }
@@ -214,7 +215,7 @@ impl Drive {
         Ok(Some(is_whole && last >= last_seq && scan.skipped_bytes == 0))
     }
 
-    /// Copies what is needed of a batch. Returns whether every record was found.
+    /// Copies the needed frames of a batch. Returns whether every record was found.
     async fn copy_needed_of(
         &self,
         emptying: &Emptying,
@@ -250,8 +251,8 @@ impl Drive {
         Ok(is_whole)
     }
 
-    /// Returns the frames of a batch, with what is known of each without asking any of the `users`
-    /// snapshots that can name it.
+    /// Returns the frames of a batch, with the bounds of each that are known without querying any
+    /// of the `users` snapshots that can name it.
     async fn candidates<'b>(
         &self,
         users: usize,
@@ -271,7 +272,8 @@ impl Drive {
                 mover.has_left = true;
                 continue;
             }
-            // What is live, and dies before its turn, was live when each of them was taken.
+            // A frame that is live now, even if it dies before its turn, was live when each of them
+            // was taken.
             let is_live = self.core().map().live_pieces(lba, place).next().is_some();
             let named = if is_live { users } else { 0 };
             frames.push(Candidate { found, lba, place, named, unnamed: users });
@@ -279,8 +281,8 @@ impl Drive {
         frames
     }
 
-    /// Measures what snapshots hold of each segment, by their tables: after an opening, and after
-    /// one was deleted.
+    /// Measures the bytes that snapshots hold of each segment, by their tables: after an opening,
+    /// and after a snapshot was deleted.
     pub(crate) async fn measure_retained(&self) {
         let (needs, kept): (u64, Vec<Kept>) = {
             let core = self.core();
@@ -288,7 +290,7 @@ impl Drive {
             (core.needs(), with_data.cloned().collect())
         };
         let (superblock, forwards) = self.core().to_read_kept();
-        // The last batch in each segment, and the last that a snapshot so far was taken after.
+        // The last batch in each segment, and the last batch contained in a snapshot so far.
         let mut open: BTreeMap<SegmentUse, (SeqNo, SeqNo)> = {
             let core = self.core();
             let space = core.space();
@@ -334,7 +336,7 @@ impl Drive {
 }
 
 impl Mover<'_> {
-    /// Copies a frame whole, if it is needed; snapshots of `named` name it. One that is damaged
+    /// Copies a frame whole, if it is needed; the snapshots of `named` name it. A damaged frame
     /// stays where it is.
     async fn hold_record(
         &mut self,
@@ -394,7 +396,7 @@ impl Mover<'_> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: halving finds the last snapshot that names a frame, and asks few.
+    //! Goal: halving finds the last snapshot that names a frame, with few queries.
     use super::*;
     use crate::format::RecordAddress;
 

@@ -10,9 +10,9 @@
 //! [`OpenOptions`](crate::controller::OpenOptions)). A *run* is live blocks of the victim that are
 //! consecutive on the disk, within one multiple of the largest cold frame. The scan that empties
 //! the victim meets its frames in the order of the log; the last of a run's frames moves all of it,
-//! the earlier frames wait for it, so that nothing has to be sorted and no more than one run is in
-//! memory. Frames whose run changed while they waited are left, and moved by a second pass that
-//! joins nothing.
+//! and the earlier frames wait for it, so that nothing has to be sorted and no more than one run is
+//! in memory. Frames whose run changed while they waited are left, and a second pass that joins
+//! nothing moves them.
 //!
 //! A joined frame names the frames of all its blocks, and has only live blocks: if any part of the
 //! run died while it waited for room, its frames are moved alone.
@@ -35,15 +35,15 @@ use crate::format::{
     SEALED, SOURCE_BYTES, Source, check_payload,
 };
 
-/// A joined frame must be smaller than what its blocks take by this part to be worth it: every
-/// later read pays for decoding more of it.
+/// A joined frame must be smaller by this part than the stored blocks to be worth it: every later
+/// read pays for decoding more of it.
 const JOINED_DIVISOR: u32 = 16;
 
-/// Where all frames are dense already, a joined frame must have this many times the blocks of the
+/// If all frames are already dense, a joined frame must have this many times the blocks of the
 /// largest of them: fewer never saved enough on real files.
 const DENSE_GROWTH: u8 = 4;
 
-/// Frames of a run that are read at once.
+/// Frames of a run that are read concurrently.
 const READS_AT_ONCE: usize = 16;
 
 /// Blocks of one frame in a run.
@@ -147,8 +147,8 @@ impl Mover<'_> {
         self.joins.enter(PassedBatch { offset: header.offset, seq: header.seq });
     }
 
-    /// Moves a record of `batch`, or what is still live of it, with every run that it is the last
-    /// frame of; other runs wait for their last frame.
+    /// Moves a record of `batch`, or its live blocks, with every run of which it is the last frame;
+    /// other runs wait for their last frame.
     ///
     /// # Errors
     /// As [`Mover::move_record`].
@@ -167,7 +167,7 @@ impl Mover<'_> {
                 continue;
             }
             let members = self.read_members(run, batch).await;
-            // The second pass may be able to read what this one could not.
+            // The second pass may be able to read frames that this one could not.
             self.joins.has_waiting |= members.len() < run.frames().len();
             if !self.join(run, &members).await? {
                 for member in &members {
@@ -241,8 +241,8 @@ impl Mover<'_> {
         is_it.then_some(Member { place, record, bytes, seq })
     }
 
-    /// Moves a run as one frame if that is worth it and nothing of it has died; returns whether it
-    /// was moved.
+    /// Moves a run as one frame if that is worth it and none of it has died; returns whether it was
+    /// moved.
     async fn join(&mut self, run: &Run, members: &[Member]) -> Result<bool> {
         self.take_key();
         let Some((encoding, bytes, sources)) = self.encode_run(run, members) else {

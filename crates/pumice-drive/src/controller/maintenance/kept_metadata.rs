@@ -1,15 +1,15 @@
-//! Emptying a segment that holds metadata of snapshots, when it is to go: what their roots and maps
-//! name in it is copied, and forwarding tables say where to, as of frames.
+//! Emptying a segment that holds metadata of snapshots: the records that their roots and maps name
+//! in it are copied, and forwarding tables lead to the copies, as with frames.
 //!
 //! ```text
-//! what the disk's map has there -> written again by a checkpoint
-//! root, lists, pages, leaves of each snapshot, as far as they are there -> copied, on the medium
+//! records of the disk's map there -> written again by a checkpoint
+//! root, lists, pages, leaves of each snapshot that are there -> copied, on the medium
 //!    -> tables, in memory -> a checkpoint has them -> the segment is free
 //! ```
 //!
-//! The turn is taken meanwhile, so that no checkpoint counts copies as live which nothing names.
-//! *Crash before the checkpoint that has the tables:* the copies are dead, and what was copied is
-//! where it was.
+//! The turn is held meanwhile, so that no checkpoint counts copies as live that nothing names.
+//! *Crash before the checkpoint that has the tables:* the copies are dead, and the originals are
+//! where they were.
 
 use std::collections::BTreeMap;
 
@@ -20,13 +20,13 @@ use super::super::place::SegmentUse;
 use super::super::recovery::{KeptMap, Reader};
 use crate::base::{Result, SegmentId, SeqNo};
 
-/// A record that snapshots need, and the first and the last that name it where it is.
+/// A record that snapshots need, and the first and the last snapshot that name it at its place.
 struct Needed {
     wanted: Wanted,
     named: Option<(SeqNo, SeqNo)>,
 }
 
-/// Copies that nothing names yet. Dropped before that, they are dead.
+/// Copies that nothing names yet, which are dead if dropped.
 struct Copies<'a> {
     drive: &'a Drive,
     all: Vec<MetadataCopy>,
@@ -39,8 +39,8 @@ impl Drop for Copies<'_> {
 }
 
 impl Drive {
-    /// Copies what snapshots have in a retained segment of metadata, and lets the disk's own be
-    /// written elsewhere.
+    /// Copies the records of snapshots in a retained segment of metadata, and has the disk's own
+    /// records written elsewhere.
     pub(super) async fn empty_kept_metadata(&self, segment: SegmentId) -> Result<()> {
         self.with_core(|core| core.begin_victim(segment));
         self.rewrite_metadata_in(segment).await;
@@ -58,7 +58,8 @@ impl Drive {
         Ok(())
     }
 
-    /// Copies what snapshots have there; returns whether nothing in the segment is needed any more.
+    /// Copies the records of snapshots there; returns whether nothing in the segment is needed any
+    /// more.
     async fn copy_metadata(&self, emptying: &Emptying) -> Result<bool> {
         let of = emptying.of;
         let Some(needed) = self.kept_metadata_in(of).await else { return Ok(false) };
@@ -82,7 +83,7 @@ impl Drive {
                 .await?;
             copies.all.push(MetadataCopy { offset, place: appended.place, named });
         }
-        // They are read from the medium.
+        // The copies are read from the medium.
         self.with_core(Core::seal_all);
         self.flush_log().await?;
         Ok(self.with_core(|core| {
@@ -94,8 +95,8 @@ impl Drive {
         }))
     }
 
-    /// Returns what roots and maps of snapshots name there, by offset; `None` if one cannot be
-    /// read.
+    /// Returns the records that roots and maps of snapshots name there, by offset; `None` if one
+    /// cannot be read.
     async fn kept_metadata_in(&self, of: SegmentUse) -> Option<BTreeMap<u32, Needed>> {
         let mut found: BTreeMap<u32, Needed> = BTreeMap::new();
         let kept = self.core().snapshots().kept().to_vec();

@@ -1,14 +1,16 @@
-//! What a drive does for itself, beside the host's requests.
+//! The maintenance of a drive, apart from the host's requests.
 //!
 //! * `checkpoint`: the map and the segment table on the medium.
 //! * `gc`: emptying segments, record by record (`moving`), or several frames as one (`joining`).
-//! * `clones`: which drives read from snapshots of this one. `flatten`: reading from none.
+//! * `clones`: registering drives that read from snapshots of this one. `flatten`: making a clone
+//!   independent of its origin.
 //! * `holding`: emptying segments that snapshots need.
-//! * `compact`: giving back to the medium what is dead. `copying`: another place for all of it.
+//! * `compact`: giving dead space back to the medium. `copying`: copying the drive to another
+//!   place.
 //! * `warm`: discarding and zeroing segments that are free.
 //! * `snapshot`: checkpoints that are kept.
-//! * `resize`: another size, another capacity. `rekey`: another master key. `emptying`: waiting for
-//!   what both empty. `settings`: another codec, other thresholds.
+//! * `resize`: changing size and capacity. `rekey`: changing the master key. `emptying`: waiting
+//!   for the segments that both empty. `settings`: changing the codec and the thresholds.
 
 #![warn(
     clippy::cast_possible_truncation,

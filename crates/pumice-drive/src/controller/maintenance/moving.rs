@@ -2,17 +2,17 @@
 //!
 //! ```text
 //! frame, all of it live  -> copied, still compressed (or compressed anew, denser, if asked for)
-//! frame, a part live     -> the live blocks in frames of their own, if they are smaller
+//! frame, partly live     -> the live blocks in frames of their own, if they are smaller
 //! neighbours on the disk -> one larger frame, if asked for: see `joining`
 //! frame, damaged         -> a record without payload, which keeps its blocks lost; independent
-//!                           blocks that are whole, as far as that is known, in frames of their own
+//!                           blocks that are known to be whole, in frames of their own
 //! leaf, directory page   -> marked dirty: the next checkpoint writes it elsewhere
 //! anything else          -> nothing: the map or the checkpoint has it
 //! ```
 //!
-//! A frame is encoded first, from what was live then; the core appends it and maps it in one call,
-//! if that is still so. A copy names its sources; recovery maps a block of it only if the block
-//! still maps to its source.
+//! A frame is first encoded from the blocks that are then live; the core appends and maps it in one
+//! call, if those are still the live blocks. A copy names its sources; recovery maps a block of it
+//! only if the block still maps to its source.
 
 use std::ops::Range;
 
@@ -37,11 +37,11 @@ use crate::format::{
 /// the slower decoding.
 const DENSER_DIVISOR: usize = 16;
 
-/// Bytes for the seals of what a frame is cut into.
+/// Bytes for the seals of the parts into which a frame is cut.
 const FRAME_SEALS_BYTES: usize = FRAME_BLOCKS_MAX as usize * SEAL_BYTES;
 
-/// How often a payload that looks damaged is read again before it is taken for damaged. More than
-/// once, since what disturbed one reading may disturb the next; arbitrary beyond that.
+/// How often a payload that looks damaged is read again before it counts as damaged. More than
+/// once, since the cause that disturbed one read may disturb the next; arbitrary beyond that.
 const READS_AGAIN: u32 = 4;
 
 /// Moves records, with its own buffers.
@@ -53,9 +53,9 @@ pub(crate) struct Mover<'a> {
     pub(super) target: Vec<u8>,
     /// Compresses live parts of frames like new data.
     codec: Compressor,
-    /// Compresses cold frames denser, if asked for.
+    /// Compresses cold frames more densely, if requested.
     pub(super) dense: Option<Compressor>,
-    /// What joining frames needs.
+    /// The state of joining frames.
     pub(super) joins: Joins,
     /// A generation with the key by which payloads are sealed.
     pub(super) generation: u64,
@@ -65,11 +65,11 @@ pub(crate) struct Mover<'a> {
     pub(crate) gives_up: bool,
     /// Whether a frame was left because it cannot be read.
     pub(crate) has_unreadable: bool,
-    /// Whether frames are moved because of damage, also if a snapshot needs them where they are.
+    /// Whether frames are moved because of damage, even if a snapshot needs them in place.
     pub(crate) repairs: bool,
 }
 
-/// What came of reading a payload again.
+/// The outcome of reading a payload again.
 enum Reread {
     Whole(Vec<u8>),
     /// Its bytes are wrong.
@@ -86,19 +86,19 @@ pub(super) struct PassedBatch {
     pub(super) seq: SeqNo,
 }
 
-/// What joining keeps while it goes through a victim.
+/// The state that joining keeps during the scan of a victim.
 #[derive(Default)]
 pub(crate) struct Joins {
     /// The batches so far.
     pub(super) batches: Vec<PassedBatch>,
     /// The blocks of a run, decoded.
     pub(super) blocks: Vec<u8>,
-    /// Whether a frame was left to wait for another one.
+    /// Whether a frame was left waiting for another one.
     pub(crate) has_waiting: bool,
 }
 
 impl Joins {
-    /// Returns the batch that an offset lies in.
+    /// Returns the batch that contains an offset.
     pub(super) fn seq_at(&self, offset: u32) -> Option<SeqNo> {
         let after = self.batches.partition_point(|batch| batch.offset <= offset);
         self.batches.get(after.checked_sub(1)?).map(|batch| batch.seq)
@@ -124,7 +124,7 @@ pub(super) struct Frame<'a> {
     pub(super) payload: &'a [u8],
     pub(super) payload_checksum: u64,
     pub(super) place: FramePlace,
-    /// Whether the payload has its checksum.
+    /// Whether the payload matches its checksum.
     pub(super) is_whole: bool,
 }
 
@@ -142,7 +142,7 @@ impl Frame<'_> {
         Stored::of_frame(&record, self.payload, self.generation, cipher)
     }
 
-    /// Returns a record without payload for some of its blocks: it says that their content is lost.
+    /// Returns a record without payload for some of its blocks, which marks their content as lost.
     /// With the damaged payload, the new batch would look like a torn one after a crash.
     fn lost(&self, index: u8, blocks: u8, sources: Vec<Source>) -> Encoded {
         Encoded {
@@ -156,7 +156,7 @@ impl Frame<'_> {
     }
 }
 
-/// What a frame, or a part of it, becomes.
+/// The result of encoding a frame or a part of it.
 pub(super) struct Encoded {
     lba: Lba,
     blocks: u8,
@@ -198,8 +198,8 @@ impl<'a> Mover<'a> {
     /// Moves a record of batch `seq`, or the parts of it that are still live.
     ///
     /// # Errors
-    /// `NoSpace`, `Poisoned`; a leaf of the map that cannot be read is no error: what it maps stays
-    /// where it is.
+    /// `NoSpace`, `Poisoned`; an unreadable leaf of the map is no error: the blocks that it maps
+    /// stay where they are.
     pub(crate) async fn move_record(&mut self, seq: SeqNo, found: &Found<'_>) -> Result<()> {
         match found.record {
             Record::Data { lba, lba_count, encoding, payload_checksum, .. } => {
@@ -267,8 +267,9 @@ impl<'a> Mover<'a> {
         matches!(self.read_again(found, is_whole).await, Reread::Whole(_))
     }
 
-    /// Reads a payload that looks damaged again: the fault may have been in the reading, and a copy
-    /// would make it permanent. What is damaged on the medium is restored from the batch's parity.
+    /// Reads a payload that looks damaged again: the fault may have been in the read, and a copy
+    /// would make it permanent. A payload that is damaged on the medium is restored from the
+    /// batch's parity.
     async fn read_again(&self, found: &Found<'_>, is_whole: impl Fn(&[u8]) -> bool) -> Reread {
         let mut outcome = Reread::Unreadable;
         let drive = self.drive;
@@ -362,13 +363,13 @@ impl<'a> Mover<'a> {
         }
     }
 
-    /// Returns bytes of the target, to which they were compressed.
+    /// Returns compressed bytes of the target.
     pub(super) fn encoded(&self, from: usize, len: usize) -> &[u8] {
         let encoded = self.target.get(from..).and_then(|bytes| bytes.get(..len));
         encoded.expect("what was compressed lies in the target")
     }
 
-    /// Encodes what is live of a frame for its next place.
+    /// Encodes the live blocks of a frame for its next place.
     fn encode(
         &mut self,
         frame: &Frame<'_>,
@@ -391,9 +392,10 @@ impl<'a> Mover<'a> {
         reframed.unwrap_or_else(|| vec![self.copy(frame, sources)])
     }
 
-    /// Puts the live blocks of a damaged frame that can still be verified, alone, into frames of
-    /// their own, and the other live ones into lost ones. `None` without such a block. Only the
-    /// table in the map verifies them: the one in the payload may be damaged, or of another time.
+    /// Puts the live blocks of a damaged frame that can still be verified individually into frames
+    /// of their own, and the other live blocks into lost frames. `None` without such a block. Only
+    /// the table in the map verifies them: the one in the payload may be damaged, or of another
+    /// time.
     fn salvage(
         &mut self,
         frame: &Frame<'_>,
@@ -441,7 +443,7 @@ impl<'a> Mover<'a> {
     }
 
     /// Puts blocks of a frame of independent blocks into the target from byte `at` on, as they are
-    /// encoded; decoded if that is shorter. `None` if there is no room, or if one is damaged.
+    /// encoded, or decoded if that is shorter. `None` if there is no room, or if one is damaged.
     fn cut(
         &mut self,
         frame: &Frame<'_>,
@@ -468,15 +470,15 @@ impl<'a> Mover<'a> {
         stored.is_ok_and(|stored| self.decode_stored(&stored, frame.place.blocks))
     }
 
-    /// As [`Mover::decode`], the payload of a frame of as many blocks.
+    /// Like [`Mover::decode`], for the payload of a frame of `blocks` blocks.
     pub(super) fn decode_stored(&mut self, stored: &Stored<'_>, blocks: u8) -> bool {
         let (target, _) = self.frame.split_at_mut(usize::from(blocks) * BLOCK_BYTES);
         let mut decompressor = self.drive.decompressor.borrow_mut();
         stored.decode(self.drive.medium.cipher(), &mut decompressor, target).is_ok()
     }
 
-    /// Returns where in the target a payload in the clear begins that is to be sealed from the
-    /// start of the target on.
+    /// Returns the offset in the target of a plaintext payload that will be sealed to the start of
+    /// the target.
     pub(super) fn clear_at(&self) -> usize {
         if self.drive.medium.cipher().is_plain() { 0 } else { NONCE_BYTES }
     }
@@ -493,13 +495,14 @@ impl<'a> Mover<'a> {
         encode_sealed(&mut self.target, self.generation, cipher, |_| (encoding, len), bind)
     }
 
-    /// Seals what is encoded from now on by the key of the segment that moved frames go to.
+    /// Selects the key of the segment that receives moved frames for all payloads encoded from now
+    /// on.
     pub(super) fn take_key(&mut self) {
         self.generation = self.drive.core().log().sealing_generation(Stream::Moved);
     }
 
-    /// Seals the payload of a frame again, if the key of the segment that it goes to is another
-    /// one; `None` if it is the same, or the payload cannot be opened.
+    /// Seals the payload of a frame again if the segment that receives it has a different key;
+    /// `None` if the key is the same, or the payload cannot be opened.
     fn seal_again(&mut self, frame: &Frame<'_>) -> Option<(u8, usize)> {
         let cipher = self.drive.medium.cipher();
         if cipher.is_same_key(frame.generation, self.generation) {
@@ -512,7 +515,7 @@ impl<'a> Mover<'a> {
         Some(self.seal((frame.lba, frame.place.blocks), (stored.encoding, clear.len())))
     }
 
-    /// Copies a frame that is whole as it is, or denser.
+    /// Encodes a whole frame as it is, or denser.
     pub(super) fn copy(&mut self, frame: &Frame<'_>, sources: Vec<Source>) -> Encoded {
         let as_stored = Encoded {
             lba: frame.lba,
@@ -580,9 +583,9 @@ impl<'a> Mover<'a> {
         (bytes < copy).then_some(parts)
     }
 
-    /// Encodes a live part of a frame to the target from byte `at` on: of a frame of independent
-    /// blocks as they are, of others from the decoded frame. `None` if there is no room, or if the
-    /// frame cannot be cut.
+    /// Encodes a live part of a frame to the target from byte `at` on: blocks of a frame of
+    /// independent blocks as they are, others from the decoded frame. `None` if there is no room,
+    /// or if the frame cannot be cut.
     fn encode_piece(
         &mut self,
         frame: &Frame<'_>,
@@ -681,7 +684,7 @@ fn blocks_of(sources: &[Source]) -> u64 {
 }
 
 /// Returns the sources of a frame whose live blocks are `pieces`: dead blocks are older than
-/// everything, so that a copy that carries them along never passes for the newest version of them.
+/// everything, so that a copy that carries them along is never taken for their newest version.
 pub(super) fn mark_dead(sources: &[Source], pieces: &[LivePiece]) -> Vec<Source> {
     let blocks = sources.iter().map(|source| source.blocks).sum();
     let place = *sources.first().expect("a frame that is moved has a source");

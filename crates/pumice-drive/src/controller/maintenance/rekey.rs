@@ -1,23 +1,23 @@
-//! Another master key for an encrypted drive, while it is in use.
+//! Replacing the master key of an encrypted drive while it is in use.
 //!
 //! ```text
 //! new key, from generation G on -> superblock with both keys, both slots
 //!    -> segments begun from now on have generation G or more; every stream continues in one
-//!    -> garbage collection empties all others, also of what snapshots need
+//!    -> garbage collection empties all others, including data of snapshots
 //!    -> checkpoint -> superblock without the earlier key, both slots
 //! ```
 //!
-//! Frames are opened with the key of the segment that they come from, and sealed with that of the
-//! one that they go to; metadata is written anew.
+//! Frames are opened with the key of their present segment and sealed with the key of their new
+//! one; metadata is written anew.
 //!
 //! **Power loss** at any moment leaves a drive that opens. *Before both superblocks have the new
-//! key:* one of them may, and no segment has generation G or more, so that what was written opens
-//! with the earlier key, which both have. The next opening begins an epoch, whose generations are
-//! higher than G. *After:* what is written under either key says by its generation which it is, and
-//! the superblocks have both. The earlier key goes when no segment with an earlier generation is in
-//! use: then no map, no snapshot, no table and no log that recovery reads names a record there,
-//! since a segment is only freed once the newest checkpoint, which both superblocks name, needs
-//! nothing in it. Interrupted before that, the next call goes on.
+//! key:* one of them may, and no segment has generation G or more, so that all data opens with the
+//! earlier key, which both have. The next opening begins an epoch, whose generations are higher
+//! than G. *After:* the generation of each segment tells which key it is under, and the superblocks
+//! have both. The earlier key is dropped when no segment with an earlier generation is in use: then
+//! no map, no snapshot, no table and no log that recovery reads names a record there, since a
+//! segment is only freed once the newest checkpoint, which both superblocks name, needs nothing in
+//! it. If interrupted before that, the next call resumes.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,16 +28,16 @@ use crate::base::{Error, ErrorKind, Result};
 use crate::crypt::Wrapped;
 use crate::format::KeyArea;
 
-/// What replacing a key came to.
+/// The result of replacing a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rekeyed {
-    /// Whether this went on with what an earlier call had begun.
+    /// Whether this resumed an earlier call.
     pub was_begun: bool,
     /// Segments that were emptied.
     pub segments: u32,
 }
 
-/// A key is being replaced as long as this lives.
+/// Marks a key as being replaced until dropped.
 struct Rekeying<'a>(&'a Drive);
 
 impl Drop for Rekeying<'_> {
@@ -47,17 +47,17 @@ impl Drop for Rekeying<'_> {
 }
 
 impl Drive {
-    /// Replaces the master key by a new one, and moves everything that the drive holds under it.
+    /// Replaces the master key with a new one, and moves everything that the drive holds under it.
     /// When this returns, nothing on the medium that the drive uses opens with an earlier key, and
-    /// the superblocks do not have it. Without `keys`, goes on with what an earlier call has begun.
+    /// the superblocks no longer have it. Without `keys`, resumes an earlier call.
     ///
-    /// May be dropped, or end with an error, at any time: both keys hold then until another call
-    /// ends. Dropped while it writes superblocks, it leaves a drive that takes no writes until it
-    /// is reopened.
+    /// May be dropped, or end with an error, at any time: both keys then remain in use until
+    /// another call completes. Dropped while it writes superblocks, it leaves a drive that takes no
+    /// writes until it is reopened.
     ///
     /// # Errors
-    /// `InvalidInput` if the drive is not encrypted, if snapshots hinder it, if there is nothing to
-    /// go on with, or if there is, and new keys were given; `PermissionDenied` if the new keys were
+    /// `InvalidInput` if the drive is not encrypted, if snapshots prevent it, if there is nothing
+    /// to resume, or if there is and new keys were given; `PermissionDenied` if the new keys were
     /// not made with a present key; `NoSpace` if there is no room to move; `Corrupt` if a segment
     /// cannot be emptied; `Busy`, `ReadOnly`, `Poisoned`, `Medium`.
     pub async fn rekey(&self, keys: Option<&NewKeys>) -> Result<Rekeyed> {
@@ -98,8 +98,8 @@ impl Drive {
         Ok(Rekeyed { was_begun, segments })
     }
 
-    /// Lets superblocks have a new key beside the present one; returns from which generation on it
-    /// holds.
+    /// Adds a new key to the superblocks next to the present one; returns the generation from which
+    /// it applies.
     async fn take_keys(&self, area: &KeyArea, keys: &NewKeys) -> Result<u64> {
         let cipher = self.medium.cipher();
         let (slots, wrapped) = keys.decode()?;
@@ -109,7 +109,7 @@ impl Drive {
         })?;
         let _turn = self.turn().await;
         self.core().log().check_poison()?;
-        // A clone may have been on its way into the superblocks.
+        // A clone may just have been registered in the superblocks.
         self.core().check_snapshots_to_rekey()?;
         let since = self.core().next_key_since();
         assert!(since > area.since, "generations only grow");

@@ -1,8 +1,8 @@
-//! Resizing: another size of the host's disk, another capacity, while the drive is in use.
+//! Resizing: changes the size of the host's disk or the capacity while the drive is in use.
 //!
 //! ```text
 //! grow:    medium longer, sync -> superblock, both slots -> the growth is used
-//! shrink:  nothing new is put beyond the new end -> streams continue before it
+//! shrink:  nothing new is written beyond the new end -> streams continue before it
 //!          -> garbage collection empties the segments beyond it -> all of them are free
 //!          -> checkpoint with the short table -> superblock, both slots -> medium shorter
 //! ```
@@ -11,15 +11,15 @@
 //! says how many segments and blocks there are; the checkpoint's root may know of fewer, never of
 //! more* (recovery holds the two against each other). Growing: until both slots are durable nothing
 //! names the growth, so that either slot is right; an earlier root has a shorter table and map, and
-//! what is missing in them is free segments and holes. Shrinking: the checkpoint with the short
-//! table is named by both slots before either says that there are fewer segments; nothing after it
-//! names the segments beyond the end, for they were free when it was begun and are not handed out.
-//! The medium is cut when no slot knows of what is cut off.
+//! the missing entries are free segments and holes. Shrinking: the checkpoint with the short table
+//! is named by both slots before either says that there are fewer segments; nothing after it names
+//! the segments beyond the end, for they were free when it was begun and are not handed out. The
+//! medium is truncated once no superblock slot references the removed segments.
 //!
-//! What snapshots have in the segments beyond the end is copied, too, as garbage collection does
-//! it: frames, and records of their maps. Their maps and roots stay as they are and may name
-//! segments that are gone; forwarding tables say where what was there is, and stay as long as a
-//! snapshot names it.
+//! Frames of snapshots in the segments beyond the end, and records of their maps, are copied, too,
+//! as in garbage collection. Their maps and roots stay as they are and may name segments that no
+//! longer exist; forwarding tables lead to the copies, and stay as long as a snapshot names the
+//! originals.
 //!
 //! A smaller size is refused: the host's data at its end would be lost.
 
@@ -34,10 +34,10 @@ use crate::base::units::format_size;
 use crate::base::{Error, ErrorKind, Result, ensure};
 use crate::format::{SEGMENTS_MAX, Stream, Superblock, leaf_bytes_max};
 
-/// Properties to change; what is not given stays.
+/// Properties to change; `None` leaves one as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resize {
-    /// Size of the host's disk in bytes: a multiple of 4096, not below what it is.
+    /// Size of the host's disk in bytes: a multiple of 4096, not below the present size.
     pub size_bytes: Option<u64>,
     /// Bytes for the log; rounded down to whole segments.
     pub capacity_bytes: Option<u64>,
@@ -54,8 +54,8 @@ pub struct Resized {
     pub segment_count: u32,
 }
 
-/// A drive is being resized as long as this lives. Until a shrink is complete, dropping it reverts
-/// what was changed in memory only.
+/// Marks a drive as being resized until dropped. Until a shrink is complete, dropping it reverts
+/// the changes made only in memory.
 struct Resizing<'a> {
     drive: &'a Drive,
     /// The segments of the drive, by the superblock.
@@ -75,8 +75,8 @@ impl Drive {
     /// a drive that takes no writes until it is reopened.
     ///
     /// # Errors
-    /// `InvalidInput` for impossible properties, `NoSpace` if what the drive holds does not fit,
-    /// `Corrupt` if a segment cannot be emptied, `Busy`, `ReadOnly`, `Poisoned`, `Medium`. The
+    /// `InvalidInput` for impossible properties, `NoSpace` if the content of the drive does not
+    /// fit, `Corrupt` if a segment cannot be emptied, `Busy`, `ReadOnly`, `Poisoned`, `Medium`. The
     /// drive is then unchanged and in use; after `Medium` or `Poisoned` it takes no writes.
     pub async fn resize(&self, wanted: Resize) -> Result<Resized> {
         let grows = wanted.size_bytes.is_some_and(|bytes| bytes > self.size_bytes());
@@ -86,7 +86,7 @@ impl Drive {
         self.resize_even_a_part(wanted).await
     }
 
-    /// As [`Drive::resize`], also the disk of a part, to the size of its snapshot.
+    /// Like [`Drive::resize`], but also resizes the disk of a part, to the size of its snapshot.
     pub(in super::super) async fn resize_even_a_part(&self, wanted: Resize) -> Result<Resized> {
         let before = self.with_core(|core| {
             core.check_writable(0, 0)?;
@@ -114,12 +114,12 @@ impl Drive {
         Ok(Resized { size_bytes, capacity_bytes, segment_count })
     }
 
-    /// Returns the segments that a shrink under way has yet to empty, as far as it has come.
+    /// Returns the number of segments that a shrink under way has yet to empty.
     pub fn segments_to_empty(&self) -> u32 {
         self.core().space().going_count()
     }
 
-    /// Checks that what the drive holds fits a target.
+    /// Checks that the content of the drive fits a target.
     ///
     /// # Errors
     /// `NoSpace`, with the numbers.
@@ -177,7 +177,7 @@ impl Drive {
     async fn shrink(&self, resizing: &mut Resizing<'_>, segment_count: u32) -> Result<()> {
         self.evacuate(segment_count).await?;
         assert_eq!(self.segments_to_empty(), 0, "segments are emptied before they are removed");
-        // The medium is cut, and the table, while no operation is in progress there.
+        // The medium and the table are truncated while no operation is in progress there.
         let is_cold = |core: &mut Core| (!core.space().is_kept_from(segment_count)).then_some(());
         self.wait_for(&self.queues.progress, is_cold).await;
         self.with_core(|core| core.remove_segments(segment_count));

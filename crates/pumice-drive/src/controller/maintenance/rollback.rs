@@ -1,7 +1,7 @@
-//! Rolling back: a checkpoint of the map that a snapshot has. No data is read or written.
+//! Rolling back: a checkpoint of a snapshot's map. No data is read or written.
 //!
-//! The map names frames where they were when the snapshot was taken. Those that garbage collection
-//! has copied since are named where they are now: their leaves are written again.
+//! The map names frames where they were when the snapshot was taken. For frames that garbage
+//! collection has copied since, it names the present places: their leaves are written again.
 
 use std::rc::Rc;
 
@@ -17,13 +17,13 @@ use super::snapshot::SnapshotInfo;
 use crate::base::{Error, ErrorKind, Lba, Result, ensure};
 use crate::format::{DirectoryEntry, Snapshot, Superblock};
 
-/// Leaves that are read side by side.
+/// Leaves that are read concurrently.
 const READS_AT_ONCE: usize = 32;
 
-/// Leaves that are taken down before it is looked how much has changed.
+/// Leaves that are reaped between checks of the amount of changes.
 const REAP_STEPS: u32 = 256;
 
-/// What snapshots need stays where it is, until this is dropped.
+/// Keeps frames that snapshots need in place until dropped.
 struct Staying<'a>(&'a Drive);
 
 impl<'a> Staying<'a> {
@@ -49,27 +49,27 @@ struct Copied {
 }
 
 impl Drive {
-    /// Makes the disk what it was when a snapshot was taken; its size stays, and what lies beyond
-    /// the snapshot's end becomes a hole. Snapshots taken after it are deleted in the same step,
-    /// if `deletes_newer`. When this returns, all of that is durable. The caller ensures that no
-    /// request is under way: the host knows another disk.
+    /// Restores the disk to its state when a snapshot was taken; its size stays, and blocks beyond
+    /// the snapshot's end become holes. Snapshots taken after it are deleted in the same step, if
+    /// `deletes_newer`. When this returns, all of that is durable. The caller ensures that no
+    /// request is under way, since the host assumes the old content of the disk.
     ///
     /// Must run to its end, as [`Drive::create_snapshot`].
     ///
     /// # Errors
     /// `NotFound`, `ReadOnly`, `Corrupt` if the snapshot's map cannot be read; `InvalidInput` if it
-    /// is a bookmark, there are newer ones, which are not to be deleted, or more of the map would
-    /// change than memory is allowed for it: nothing is changed. After any other, the drive is
-    /// rolled back or not, and takes no writes.
+    /// is a bookmark, there are newer snapshots and `deletes_newer` is false, or more of the map
+    /// would change than memory is allowed for it: nothing is changed. After any other error, the
+    /// drive is rolled back or not, and takes no writes.
     pub async fn roll_back(&self, name: &str, deletes_newer: bool) -> Result<SnapshotInfo> {
         self.roll_back_if(name, deletes_newer, Rc::new(|| Ok(()))).await
     }
 
-    /// As [`Drive::roll_back`], of a drive that hosts may begin to use: `is_unused` is asked in the
-    /// step in which the disk becomes another. A host that comes after it knows no other disk.
+    /// Like [`Drive::roll_back`], for a drive that hosts may begin to use: `is_unused` is checked
+    /// in the step that replaces the disk. A host that comes after it knows no other disk.
     ///
     /// # Errors
-    /// As [`Drive::roll_back`]; that of `is_unused`: nothing is changed.
+    /// As [`Drive::roll_back`]; after an error of `is_unused`, nothing is changed.
     pub async fn roll_back_if(
         &self,
         name: &str,
@@ -79,7 +79,8 @@ impl Drive {
         if self.is_read_only() {
             return Err(Error::new(ErrorKind::ReadOnly, "the drive was opened read-only"));
         }
-        // Nothing is freed meanwhile, so what is copied from now on is still where it was, too.
+        // Nothing is freed meanwhile, so the originals of frames copied from now on stay in place,
+        // too.
         let turn = self.turn().await;
         let info = self.snapshot_info(name)?;
         let (superblock, entry) = self.to_roll_back_to(name, deletes_newer)?;
@@ -103,7 +104,7 @@ impl Drive {
         Ok(info)
     }
 
-    /// Returns the superblock of the disk to be, and the snapshot.
+    /// Returns the superblock of the future disk, and the snapshot.
     fn to_roll_back_to(&self, name: &str, deletes_newer: bool) -> Result<(Superblock, Snapshot)> {
         let core = self.core();
         core.check_writable(0, 0)?;
@@ -123,7 +124,7 @@ impl Drive {
         Ok((Superblock { size_bytes: core.size_bytes(), ..superblock }, target.clone()))
     }
 
-    /// Takes down what was trimmed when the snapshot was taken, and still counted as live in its
+    /// Reaps blocks that were trimmed when the snapshot was taken but still counted as live in its
     /// segment table: the segments may be in other use by now.
     async fn take_down(&self, reader: &Reader<'_>, disk: &mut KeptDisk) -> Result<()> {
         loop {
@@ -141,7 +142,7 @@ impl Drive {
         }
     }
 
-    /// Lets the map name frames that were copied where they are now.
+    /// Makes the map name copied frames at their present places.
     async fn follow_copies(
         &self,
         reader: &Reader<'_>,
@@ -170,7 +171,7 @@ impl Drive {
         }
     }
 
-    /// Returns an error if more of a map was changed than a checkpoint writes at once.
+    /// Returns an error if more of a map was changed than one checkpoint may write.
     fn check_changed(&self, disk: &KeptDisk) -> Result<()> {
         let most = Limits::for_map_cache(self.options.map_cache_bytes).changed_bytes;
         let what = "too much of the map changes at once: use a larger --map-cache, or extract the \

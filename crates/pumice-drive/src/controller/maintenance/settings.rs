@@ -1,9 +1,9 @@
-//! Changing settings that a drive keeps, while it is in use: the codec of new data, and when to
-//! warn of space.
+//! Changing settings that a drive keeps, while it is in use: the codec of new data, and the
+//! thresholds for warnings about space.
 //!
 //! The settings are fields of the superblock, which is written as usual: one slot, sync, the other
 //! slot, sync. **Power loss** leaves the old settings or the new ones. Every frame names its own
-//! encoding, so either is right for whatever the log holds.
+//! encoding, so either is right for any content of the log.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ use crate::base::{Error, ErrorKind, Result};
 use crate::codec::{Codec, Compressor, FrameForm};
 use crate::format::Superblock;
 
-/// Settings to change; what is not given stays.
+/// Settings to change; `None` leaves one as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SettingsChange {
     /// Codec for new data. Frames of independent blocks need one that compresses.
@@ -34,12 +34,12 @@ pub struct StoredSettings {
 /// Settings before and after a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SettingsChanged {
-    /// The settings as they were.
+    /// The settings before the change.
     pub before: StoredSettings,
-    /// The settings as they are now.
+    /// The settings after the change.
     pub after: StoredSettings,
     /// Whether the drive was opened with thresholds of its own ([`OpenOptions::warn_percent`]),
-    /// which take precedence over those that it keeps until it is closed.
+    /// which take precedence over the stored ones until it is closed.
     ///
     /// [`OpenOptions::warn_percent`]: crate::controller::OpenOptions::warn_percent
     pub is_warn_overridden: bool,
@@ -60,8 +60,8 @@ impl Drive {
         StoredSettings::of(self.core().superblock())
     }
 
-    /// Changes settings. When this returns, the change is durable, and the codec is that of what is
-    /// written from now on; what the drive holds stays as it is. Writes nothing if nothing differs.
+    /// Changes settings. When this returns, the change is durable, and the codec applies to data
+    /// written from now on; existing data stays as it is. Writes nothing if nothing differs.
     ///
     /// Must run to its end while the drive is open: dropped while it writes superblocks, it leaves
     /// a drive that takes no writes until it is reopened.

@@ -1,8 +1,9 @@
-//! Taking and deleting snapshots: checkpoints that are kept, and the first one without.
+//! Taking and deleting snapshots: a snapshot is a checkpoint that is kept; a deletion is a
+//! checkpoint without it.
 //!
-//! A snapshot is the disk at a moment between two batches, so it has whole writes only. Taking one
-//! is a checkpoint with two more lists: the host waits for nothing that it would not wait for in
-//! any checkpoint.
+//! A snapshot is the disk at a moment between two batches, so it contains only whole writes. Taking
+//! one is a checkpoint with two more lists: the host waits for nothing that it would not wait for
+//! in any checkpoint.
 
 use uuid::Uuid;
 
@@ -12,7 +13,7 @@ use super::super::recovery::not_found;
 use crate::base::{Error, ErrorKind, Result, SeqNo};
 use crate::format::{RegisteredClone, Snapshot, check_snapshot_name};
 
-/// Attempts to begin before the host fills the room again.
+/// Attempts to begin before the host uses up the room again.
 const ATTEMPTS: u32 = 3;
 
 /// A snapshot, for display.
@@ -23,40 +24,41 @@ pub struct SnapshotInfo {
     pub name: String,
     /// Its identity, which a copy on another drive shares.
     pub guid: Uuid,
-    /// The last batch in it: its number on this drive.
+    /// Number on this drive of the last batch in it.
     pub sequence: u64,
-    /// When it was taken, in seconds since 1970.
+    /// Time at which it was taken, in seconds since 1970.
     pub created_seconds: u64,
     /// Size of the disk in bytes.
     pub size_bytes: u64,
     /// Bytes of the disk that held data other than zeroes, without ranges dropped as a whole.
     pub mapped_bytes: u64,
-    /// Bytes of frames that it names, as they are stored; 0 for a bookmark.
+    /// Bytes of the stored frames that it names; 0 for a bookmark.
     pub live_bytes: u64,
-    /// Bytes that the host wrote from the snapshot before it, or the creation of the drive, to it.
+    /// Bytes that the host wrote between the previous snapshot, or the creation of the drive, and
+    /// it.
     pub written_bytes: u64,
-    /// Bytes of segments that no other snapshot needs and that are not live: its deletion frees
-    /// them.
+    /// Bytes that it holds in segments that no other snapshot needs, and that are not live: its
+    /// deletion frees them.
     pub alone_bytes: u64,
-    /// Bytes of segments that it and others need and that are not live: what it holds together with
-    /// them, at most.
+    /// Bytes held in segments that it and others need, and that are not live: the most that it may
+    /// hold together with them.
     #[serde(default)]
     pub shared_bytes: u64,
     /// Whether it is deleted before a write is refused for space.
     #[serde(default)]
     pub yields: bool,
-    /// Whether it is a bookmark: it says what changed since, and has no data.
+    /// Whether it is a bookmark, which serves to find later changes and has no data.
     #[serde(default)]
     pub is_bookmark: bool,
     /// Drives that read from it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clones: Vec<RegisteredClone>,
-    /// What is wrong with it, if it is damaged.
+    /// Its damage, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub damage: Option<String>,
 }
 
-/// The host's changes wait for a snapshot. Its end lets them go on.
+/// Holds back the host's changes for a snapshot until dropped.
 pub struct HeldChanges<'a> {
     drive: &'a Drive,
     of: Uuid,
@@ -69,7 +71,7 @@ impl HeldChanges<'_> {
         self.drive.wait_for(&self.drive.queues.progress, is_begun).await;
     }
 
-    /// Returns whether the snapshot is begun, which also lets changes go on.
+    /// Returns whether the snapshot is begun, which also lets changes continue.
     pub fn are_in_the_snapshot(&self) -> bool {
         !self.drive.core().snapshots().is_held_for(self.of)
     }
@@ -81,7 +83,7 @@ impl Drop for HeldChanges<'_> {
     }
 }
 
-/// A snapshot is being made. Its end lets the capacity change again.
+/// Marks a snapshot as being created until dropped; the capacity cannot change meanwhile.
 struct Creating<'a>(&'a Drive);
 
 impl Drop for Creating<'_> {
@@ -91,8 +93,8 @@ impl Drop for Creating<'_> {
 }
 
 impl Drive {
-    /// Takes a snapshot of the disk as it is at some moment of this call. When this returns, it is
-    /// durable, and so is every change before it. Writes go on meanwhile.
+    /// Takes a snapshot of the disk at some moment during this call. When this returns, it is
+    /// durable, and so is every change before it. Writes continue meanwhile.
     ///
     /// Must run to its end while the drive is open: dropped while it writes superblocks, it leaves
     /// a drive that takes no writes until it is reopened.
@@ -100,15 +102,15 @@ impl Drive {
     /// # Errors
     /// `InvalidInput` for an impossible name, `AlreadyExists`, `NoSpace` if there are too few free
     /// segments or too many snapshots, `Busy` during a resize, or if changes were held for it and
-    /// are no longer (see [`Drive::hold_changes`]), `ReadOnly`: nothing is changed.
-    /// After `Medium` or `Poisoned` the snapshot exists or does not, and the drive takes no writes.
+    /// no longer are (see [`Drive::hold_changes`]), `ReadOnly`: nothing is changed. After `Medium`
+    /// or `Poisoned` the snapshot exists or does not, and the drive takes no writes.
     pub async fn create_snapshot(&self, new: NewSnapshot) -> Result<SnapshotInfo> {
         check_snapshot_name(&new.name)?;
         self.with_core(|core| core.begin_snapshot(&new.name))?;
         let creating = Creating(self);
         let while_held = self.core().snapshots().is_held_for(new.guid);
-        // What a trim has not taken down yet would count as live. If that fails, it does. It takes
-        // room in the log, which there is none of while changes are held.
+        // Blocks of trims that were not reaped yet would count as live; they do if reaping fails.
+        // Reaping takes room in the log, and there is none while changes are held.
         if !self.core().snapshots().is_held() {
             let _ = self.reap_all().await;
         }
@@ -128,19 +130,19 @@ impl Drive {
         self.snapshot_info(&new.name)
     }
 
-    /// Deletes a snapshot. When this returns, that is durable; what only the snapshot held is given
-    /// back by garbage collection. Must run to its end, as [`Drive::create_snapshot`].
+    /// Deletes a snapshot. When this returns, the deletion is durable; garbage collection frees the
+    /// space that only the snapshot held. Must run to its end, as [`Drive::create_snapshot`].
     ///
     /// # Errors
-    /// `NotFound`, `Busy` while it is read (see [`Drive::view`]) or the disk holds a part of what
-    /// was sent since, `ReadOnly`, `NoSpace`: nothing is changed. After `Medium` or `Poisoned` the
-    /// snapshot exists or does not, and the drive takes no writes.
+    /// `NotFound`, `Busy` while it is read (see [`Drive::view`]) or while the disk holds a part of
+    /// a snapshot sent since, `ReadOnly`, `NoSpace`: nothing is changed. After `Medium` or
+    /// `Poisoned` the snapshot exists or does not, and the drive takes no writes.
     pub async fn delete_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
         let mut deleted = self.delete_snapshots(&[name]).await?;
         Ok(deleted.pop().expect("one name, one snapshot"))
     }
 
-    /// Deletes several snapshots in one step, as [`Drive::delete_snapshot`] one.
+    /// Deletes several snapshots in one step, as [`Drive::delete_snapshot`] does one.
     ///
     /// # Errors
     /// As [`Drive::delete_snapshot`].
@@ -154,19 +156,19 @@ impl Drive {
         Ok(gone)
     }
 
-    /// Changes the list of snapshots. When this returns, that is durable.
+    /// Changes the list of snapshots. When this returns, the change is durable.
     pub(super) async fn edit(&self, edit: Edit) -> Result<()> {
         let wish = Wish::Edit(edit);
         self.core().check_wish(&wish)?;
         self.checkpoint_with(wish).await
     }
 
-    /// Makes a snapshot a bookmark: its data is given up, as when it is deleted, and its map is
-    /// kept, so that what changed since can still be told. A bookmark does not yield. Must run to
+    /// Turns a snapshot into a bookmark: its data is given up, as when it is deleted, but its map
+    /// is kept, so that later changes can still be found. A bookmark does not yield. Must run to
     /// its end, as [`Drive::create_snapshot`].
     ///
     /// # Errors
-    /// `NotFound`, `AlreadyExists` if it is one, `Corrupt` if it is damaged, `Busy` as for
+    /// `NotFound`, `AlreadyExists` if it is a bookmark, `Corrupt` if it is damaged, `Busy` as for
     /// [`Drive::delete_snapshot`], `ReadOnly`, `NoSpace`: nothing is changed. After `Medium` or
     /// `Poisoned` it is a bookmark or not, and the drive takes no writes.
     pub async fn bookmark_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
@@ -183,7 +185,7 @@ impl Drive {
         self.snapshot_info(name)
     }
 
-    /// Deletes a snapshot that yields, for the host needs the space.
+    /// Deletes a snapshot that yields because the host needs the space.
     pub(super) async fn give_up(&self, snapshot: Snapshot) -> Result<()> {
         let drive = self.uuid();
         tracing::warn!(%drive, snapshot = snapshot.name, "full: a snapshot that yields is deleted");
@@ -194,28 +196,29 @@ impl Drive {
     }
 
     /// Holds back writes and trims until the snapshot with the identity `of` is begun, so that
-    /// snapshots of several drives are of one moment: all are held before the first is taken. To be
-    /// held briefly: the host waits.
+    /// snapshots of several drives are of one moment: hold all drives before taking the first
+    /// snapshot. Hold only briefly, since the host waits.
     ///
     /// # Errors
     /// `ReadOnly`, `Poisoned`.
     pub async fn hold_changes(&self, of: Uuid) -> Result<HeldChanges<'_>> {
         self.core().check_writable(0, 0)?;
-        // The snapshot that is taken meanwhile cannot: see `create_snapshot`.
+        // Taking the snapshot meanwhile cannot reap: see `create_snapshot`.
         let _ = self.reap_all().await;
         self.with_core(|core| core.hold_changes(of));
         Ok(HeldChanges { drive: self, of })
     }
 
-    /// Returns the snapshots, oldest first. Takes time for each segment that each of them needs:
-    /// see [`Drive::list_snapshots`].
+    /// Returns the snapshots, oldest first. The time grows with the number of segments that each of
+    /// them needs: see [`Drive::list_snapshots`].
     pub fn snapshots(&self) -> Vec<SnapshotInfo> {
         let core = self.core();
         (0..core.snapshots().kept().len()).filter_map(|at| info_at(&core, at)).collect()
     }
 
-    /// Returns the snapshots, oldest first, and lets others run after each: what each holds is of a
-    /// moment of its own. One that is taken meanwhile is left out, and one that is deleted may be.
+    /// Returns the snapshots, oldest first, and lets other tasks run after each: the figures of
+    /// each are of a different moment. A snapshot taken meanwhile is left out, and a deleted one
+    /// may be.
     pub async fn list_snapshots(&self) -> Vec<SnapshotInfo> {
         let kept = |core: &Core, at: SeqNo| {
             core.snapshots().kept().binary_search_by_key(&at, |kept| kept.entry.watermark).ok()

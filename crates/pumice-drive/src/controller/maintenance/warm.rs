@@ -1,10 +1,11 @@
 //! Discarding warm segments that no flush needs any more, and zeroing the segment that the host
 //! gets next; `core::warm` decides which.
 //!
-//! One task does both, one segment after the other, beside everything else: a segment is held
-//! meanwhile, so nothing is in progress in it. Only this task ends a hold, and it runs as long as
-//! the drive: no segment is handed out while it is being discarded. A shrink waits until nothing
-//! is warm or held that it takes away. While room is low it takes space instead: `core::low_room`.
+//! One task does both, one segment after the other, concurrently with everything else: a segment is
+//! held meanwhile, so nothing is in progress in it. Only this task ends a hold, and it runs as long
+//! as the drive: no segment is handed out while it is being discarded. A shrink waits until no
+//! segment that it removes is warm or held. While room is low, the task reserves space instead:
+//! `core::low_room`.
 
 use std::sync::Arc;
 
@@ -27,13 +28,13 @@ impl Drive {
             self.work_on_free(work).await;
             if self.core().should_leave_cold_segment() {
                 let leave = |core: &mut Core| Ok(core.leave_cold_segment()?.then_some(()));
-                // If the log has failed, others report that.
+                // If the log has failed, other requests report that.
                 let _ = self.with_room(leave).await;
             }
         }
     }
 
-    /// Keeps what a drive keeps while room is low, before it is used.
+    /// Reserves the space that a drive keeps while room is low, before the drive is used.
     pub(in super::super) async fn settle_room(&self) {
         let next = |core: &mut Core| core.has_low_room().then(|| core.begin_free_work()).flatten();
         while let Some(work) = self.with_core(next) {
@@ -71,15 +72,15 @@ impl Drive {
         self.look_at_room();
     }
 
-    /// Waits until no free segment is held or to be discarded, which the caller has seen to.
+    /// Waits until no free segment is held or waits to be discarded, as the caller has arranged.
     pub(in super::super) async fn until_nothing_cools(&self) {
-        // How much is kept while room is low depends on what snapshots retain.
+        // The space kept while room is low depends on the segments that snapshots retain.
         self.with_core(Core::wake_warmer);
         let is_over = |core: &mut Core| core.nothing_cools().then_some(());
         self.wait_for(&self.queues.progress, is_over).await;
     }
 
-    /// Looks what is left where the medium takes its space from: whenever that has changed here.
+    /// Checks the space that is left for the medium, whenever this drive has changed it.
     pub(in super::super) fn look_at_room(&self) {
         if self.core().has_low_room() {
             let left_bytes = self.medium.room();
@@ -87,7 +88,7 @@ impl Drive {
         }
     }
 
-    /// Takes the space of a segment from the file system. Returns whether it has it.
+    /// Reserves the space of a segment in the file system. Returns whether it has it.
     pub(super) async fn take_space(&self, segment: SegmentId) -> bool {
         let taken = self.medium.preallocate(segment).await;
         if let Err(error) = &taken {
@@ -110,7 +111,8 @@ impl Drive {
         if self.medium.prepare(segment).await? {
             return Ok(true);
         }
-        // What an earlier process left is as good, and half of it must not be taken for damage.
+        // Data of an earlier process serves as well, and a half-zeroed segment must not look like
+        // damage.
         let (first, read) =
             self.medium.read(segment, 0, AlignedBuffer::zeroed(BATCH_ALIGNMENT)).await;
         read?;

@@ -1,4 +1,4 @@
-//! The map's side of a checkpoint, and what garbage collection of metadata asks.
+//! The map's side of a checkpoint, and the queries that garbage collection of metadata makes.
 //!
 //! ```text
 //! begin --> each pending leaf: content, written, checkpointed
@@ -8,7 +8,7 @@
 //!
 //! The map continues to change, and the checkpoint is of the moment it began: a pending leaf is set
 //! aside (*frozen*) before its first change, a page to be written before one of its entries changes
-//! without the checkpoint. What the checkpoint before needs stays named until `end`.
+//! without the checkpoint. Records that the previous checkpoint needs stay named until `end`.
 
 use std::collections::HashMap;
 
@@ -19,10 +19,10 @@ use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetadataAddress, leaf
 /// Maximum bytes of a leaf before encoding.
 const LEAF_BYTES_MAX: usize = leaf_bytes_max(true);
 
-/// The part of the map that belongs to a checkpoint beside leaves and pages.
+/// The part of the map that belongs to a checkpoint in addition to leaves and pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DroppedSnapshot {
-    /// The dropped ranges in order, without what of them has been taken down.
+    /// The dropped ranges in order, without the leaves that have been reaped.
     pub(crate) ranges: Vec<DroppedRange>,
     /// An argument of [`L2p::restore`]; not [`L2p::mapped_blocks`].
     pub(crate) leaf_mapped_blocks: u64,
@@ -89,7 +89,7 @@ impl L2p {
         }
     }
 
-    /// Checks what holds as long as no leaf changes after a checkpoint begins.
+    /// Checks the invariants that hold while no leaf changes after a checkpoint begins.
     fn check_begun(&self) {
         let running = self.running.as_ref().expect("no checkpoint is running");
         assert_eq!(running.unwritten, self.slab.dirty_count(), "every changed leaf is pending");
@@ -214,7 +214,7 @@ impl L2p {
     /// Notes where the running checkpoint wrote a dirty page.
     ///
     /// # Panics
-    /// If the page is none that it was to write.
+    /// If the checkpoint was not to write the page.
     pub(crate) fn set_page_address(&mut self, number: u32, address: MetadataAddress) {
         let running = self.running.as_mut().expect("no checkpoint is running");
         let page = self.directory.page_mut(number);
@@ -253,8 +253,8 @@ impl L2p {
         unpacked(&running.superseded).collect()
     }
 
-    /// Abandons the running checkpoint, if there is one: what it would have written, and what it
-    /// would have made dead, is left to the next one.
+    /// Abandons the running checkpoint, if there is one: its unwritten records, and the records it
+    /// would have made dead, are left to the next one.
     pub(crate) fn abandon_checkpoint(&mut self) {
         let Some(running) = self.running.take() else { return };
         self.superseded.extend(running.superseded);
@@ -276,8 +276,8 @@ impl L2p {
         unpacked(&self.superseded)
     }
 
-    /// Notes what the newest checkpoint names and this map does not, packed, and nothing else: the
-    /// map of a disk that is rolled back.
+    /// Sets, packed, the places that the newest checkpoint names and this map does not: for the map
+    /// of a disk that is rolled back.
     pub(crate) fn supersede(&mut self, places: Vec<u64>) {
         assert!(self.running.is_none(), "this map was just restored");
         self.superseded = places;
@@ -291,9 +291,9 @@ impl L2p {
         })
     }
 
-    /// Returns the bytes of leaves that changed since the newest checkpoint, at most: what recovery
-    /// would hold if the drive died now, leaves included that a checkpoint under way has written
-    /// already.
+    /// Returns the maximum bytes of leaves that changed since the newest checkpoint: the memory
+    /// that recovery would need if the drive died now, including leaves that a checkpoint under way
+    /// has already written.
     pub(crate) fn unsaved_bytes(&self) -> usize {
         self.slab.dirty_bytes().saturating_add(self.unnamed_bytes)
     }
@@ -368,7 +368,7 @@ impl L2p {
     }
 }
 
-/// Returns the addresses that the map has packed.
+/// Unpacks addresses that the map has packed.
 fn unpacked(packed: &[u64]) -> impl Iterator<Item = MetadataAddress> {
     let unpack =
         |&packed| MetadataAddress::unpack(packed).expect("the map packs addresses of records");

@@ -1,9 +1,9 @@
-//! The resident directory: what each leaf is, 8 bytes a leaf, in pages of 512 leaves.
+//! The resident directory: the content of each leaf, 8 bytes a leaf, in pages of 512 leaves.
 //!
 //! An entry is a packed [`DirectoryEntry`], the same as on the medium, or the number of the slot
-//! that holds the leaf in memory. A page that does not exist is 512 holes. One whose entries are a
-//! few runs of the same is kept as those runs, so that a few blocks here and there on a huge disk,
-//! or fills of any length, take no 4 KiB each.
+//! that holds the leaf in memory. A page that does not exist is 512 holes. A page whose entries
+//! form a few runs of equal entries is kept as those runs, so that a few scattered blocks on a huge
+//! disk, or fills of any length, take no 4 KiB each.
 
 use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetadataAddress};
 
@@ -11,7 +11,7 @@ use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetadataAddress};
 /// number of a slot.
 const SLOT_TAG: u64 = 0b11 << 62;
 
-/// Runs up to which a page is kept as them: a sixteenth of its entries. Arbitrary beyond that.
+/// Most runs of a page that is kept as runs: a sixteenth of its entries. Arbitrary beyond that.
 const RUNS_MAX: usize = 16;
 const _: () = assert!(RUNS_MAX < DIRECTORY_PAGE_LEAVES, "runs are fewer than entries");
 const _: () =
@@ -107,18 +107,18 @@ pub(super) struct Page {
     entries: Entries,
     /// The address where a checkpoint wrote the page last.
     pub(super) address: Option<MetadataAddress>,
-    /// Changed since the last checkpoint began.
+    /// Whether the page changed since the last checkpoint began.
     pub(super) dirty: bool,
-    /// To be written by the running checkpoint.
+    /// Whether the running checkpoint must write the page.
     pub(super) pending: bool,
 }
 
-/// What the directory says about a leaf.
+/// The directory's knowledge of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Held {
     /// It is in memory, in this slot.
     Slot(u32),
-    /// It is not.
+    /// It is not in memory.
     Entry(DirectoryEntry),
 }
 
@@ -171,7 +171,7 @@ impl Directory {
         leaf_count <= self.pages.len() as u64 * DIRECTORY_PAGE_LEAVES as u64
     }
 
-    /// Returns what is known about a leaf of the drive.
+    /// Returns the state of a leaf of the drive.
     #[inline]
     pub(super) fn held(&self, leaf: u64) -> Held {
         let page = self.pages.get(page_of(leaf) as usize);
@@ -181,7 +181,7 @@ impl Directory {
         }
     }
 
-    /// Notes what a leaf is; creates its page if necessary.
+    /// Sets the state of a leaf; creates its page if necessary.
     pub(super) fn set(&mut self, leaf: u64, held: Held) {
         let entries = &mut self.page_mut(page_of(leaf)).entries;
         let before = entries.memory_bytes();
@@ -248,7 +248,7 @@ impl Directory {
 }
 
 impl Page {
-    /// Returns what is known about each leaf of the page.
+    /// Returns the state of each leaf of the page.
     pub(super) fn held(&self) -> impl Iterator<Item = Held> {
         self.entries.iter().map(Held::of)
     }

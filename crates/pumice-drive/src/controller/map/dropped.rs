@@ -1,12 +1,13 @@
-//! Ranges of whole leaves that became a hole or a fill at once.
+//! Ranges of whole leaves that became a hole or a fill in one step.
 //!
-//! A range is *unreaped* while what its leaves held before is still to be taken down; from the
-//! front it shrinks as that is done, and the directory says what the leaves are. A fill of whole
-//! directory pages that do not exist is *retained* instead, so that it needs no pages.
+//! A range is *unreaped* while the former content of its leaves is still to be released; as that is
+//! done, the range shrinks from the front, and the directory records the leaves' new content. A
+//! fill of whole directory pages that do not exist is *retained* instead, so that it needs no
+//! pages.
 //!
-//! Invariants: ranges do not overlap; retained ones begin and end at multiples of a directory
-//! page whose leaves have no entries. So there are no more of them than pages, and unreaped ranges
-//! last only until the reaper comes.
+//! Invariants: ranges do not overlap; retained ones begin and end at multiples of a directory page
+//! whose leaves have no entries. So there are no more of them than pages, and unreaped ranges last
+//! only until the reaper reaches them.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +16,14 @@ use crate::format::DIRECTORY_PAGE_LEAVES;
 
 const PAGE_LEAVES: u64 = DIRECTORY_PAGE_LEAVES as u64;
 
-/// Leaves that became a hole or a fill at once, as a checkpoint notes them.
+/// Leaves that became a hole or a fill in one step, as a checkpoint notes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DroppedRange {
     /// The first leaf.
     pub(crate) start: u64,
     /// The leaf after the last.
     pub(crate) end: u64,
-    /// What they became: a hole or a fill.
+    /// Their new content: a hole or a fill.
     pub(crate) mapping: Mapping,
 }
 
@@ -48,7 +49,7 @@ impl Range {
 }
 
 impl Dropped {
-    /// Returns what `leaf` became, if it lies in a range.
+    /// Returns the new content of `leaf`, if it lies in a range.
     #[inline]
     pub(super) fn get(&self, leaf: u64) -> Option<Mapping> {
         if self.is_empty() {
@@ -92,7 +93,7 @@ impl Dropped {
         debug_assert!(self.is_valid(), "dropped ranges are invalid after an insertion");
     }
 
-    /// Takes `leaf` out of the range it lies in; returns what it had become.
+    /// Takes `leaf` out of the range it lies in; returns the content it had become.
     pub(super) fn take_out(&mut self, leaf: u64) -> Option<Mapping> {
         let mapping = self.get(leaf)?;
         self.clear(leaf, leaf + 1);
@@ -101,20 +102,20 @@ impl Dropped {
         Some(mapping)
     }
 
-    /// Returns the lowest range with something left to take down, from its first leaf on.
+    /// Returns the lowest range with leaves left to reap, from its first leaf on.
     pub(super) fn next_unreaped(&self) -> Option<DroppedRange> {
         let (&start, &Range { end, mapping }) = self.unreaped.first_key_value()?;
         Some(DroppedRange { start, end, mapping })
     }
 
-    /// Returns every range with something left to take down.
+    /// Returns every range with leaves left to reap.
     pub(super) fn unreaped(&self) -> impl Iterator<Item = DroppedRange> {
         let ranges = self.unreaped.iter();
         ranges.map(|(&start, &Range { end, mapping })| DroppedRange { start, end, mapping })
     }
 
-    /// Notes that all leaves below `leaf` in the range of [`Dropped::next_unreaped`] are taken down
-    /// and have their entries.
+    /// Notes that all leaves below `leaf` in the range of [`Dropped::next_unreaped`] are reaped and
+    /// have their entries.
     pub(super) fn reaped_to(&mut self, leaf: u64) {
         let (start, range) = self.unreaped.pop_first().expect("a range is being taken down");
         assert!(start < leaf, "taking down a range makes progress");
@@ -183,7 +184,7 @@ impl Dropped {
         self.unreaped.is_empty() && self.retained.is_empty()
     }
 
-    /// Takes `start..end` out of all ranges. What is left of retained pages is unreaped again: the
+    /// Takes `start..end` out of all ranges. The rest of retained pages is unreaped again: the
     /// pages are about to exist.
     fn clear(&mut self, start: u64, end: u64) {
         take(&mut self.unreaped, start, end);
@@ -202,7 +203,7 @@ impl Dropped {
     }
 }
 
-/// Cuts `start..end` out of `ranges` and returns what was there.
+/// Cuts `start..end` out of `ranges` and returns the parts that were there.
 fn take(ranges: &mut BTreeMap<u64, Range>, start: u64, end: u64) -> Vec<(u64, Range)> {
     assert!(start < end, "leaves are cut out of ranges");
     split(ranges, start);

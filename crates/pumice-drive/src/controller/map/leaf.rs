@@ -3,7 +3,7 @@
 //! Invariants, checked by `Leaf::check_invariants`: the runs partition 0..1024 in order; the first
 //! starts at 0; no two neighbours are the same hole or the same fill; a run ends within its frame.
 //! A frame written whole is one run; a frame with dead parts is as many runs as it has live pieces.
-//! Of frames of independent blocks their tables stand beside the runs: see [`super::tables`].
+//! Tables of frames of independent blocks are stored next to the runs: see [`super::tables`].
 
 use super::super::place::{FrameAddress, FramePlace};
 use super::tables::{FrameTable, Tables, fits};
@@ -21,7 +21,7 @@ use crate::format::{
 struct Run {
     /// First block of the run within the leaf.
     start: u16,
-    /// Position in the frame of the run's first block; of a fill, the byte.
+    /// Position in the frame of the run's first block; for a fill, the byte.
     index: u8,
     /// Blocks of the whole frame; 0 for a hole or a fill.
     blocks: u8,
@@ -237,8 +237,8 @@ impl Leaf {
         if may_have { self.tables.number_of(run.address()) } else { None }
     }
 
-    /// Returns of each table whether it goes to the medium: whether all runs that name the address
-    /// of its frame are of that frame. In a damaged map they may not be.
+    /// Returns for each table whether it goes to the medium: whether all runs that name the address
+    /// of its frame belong to that frame. In a damaged map they may not.
     fn tables_to_store(&self) -> Vec<bool> {
         let mut found = vec![(0, 0u8, true); self.tables.len()];
         for (at, run) in self.runs.iter().enumerate() {
@@ -261,8 +261,8 @@ impl Leaf {
         self.tables.get(start, frame)
     }
 
-    /// Takes the table of a frame that begins at block `start`, if enough blocks map to that;
-    /// without a table, forgets one of an earlier frame.
+    /// Stores the table of a frame that begins at block `start`, if enough blocks map to that
+    /// frame; without a table, forgets the table of an earlier frame.
     pub(super) fn set_table(&mut self, start: u16, place: FramePlace, table: Option<BlockTable>) {
         let live = table.map_or(0, |_| self.live_blocks(start, place));
         let table = table.and_then(|table| FrameTable::new(start, live, &place, table));
@@ -282,7 +282,7 @@ impl Leaf {
         own.fold(0, |live: u8, (at, run)| live.saturating_add(run.count_to(self.run_end(at))))
     }
 
-    /// Returns what all blocks are, if they are one hole or fill.
+    /// Returns the mapping of all blocks, if they are one hole or fill.
     pub(super) fn as_uniform(&self) -> Option<Mapping> {
         match &self.runs[..] {
             [run] => {
@@ -326,7 +326,7 @@ impl Leaf {
         (self.runs[at].cut_to(block).mapping(), rest)
     }
 
-    /// Maps `count` blocks from `start` on to `mapping`, whose frame index is that of `start`, and
+    /// Maps `count` blocks from `start` on to `mapping`, whose frame index belongs to `start`, and
     /// reports every frame piece that was mapped there before. Returns how many of the blocks were
     /// zeroes.
     pub(super) fn replace(
@@ -367,7 +367,7 @@ impl Leaf {
         zeroes
     }
 
-    /// Notes that a piece, which ends at block `end`, maps no more to its frame.
+    /// Notes that a piece, which ends at block `end`, no longer maps to its frame.
     #[inline]
     fn release_table(&mut self, piece: Run, end: u16) {
         if piece.blocks >= TABLE_BLOCKS_MIN

@@ -4,17 +4,17 @@
 //! directory: pages of 512 entries --> hole | fill | address of a leaf on the medium | slot
 //! slab:      slots --> leaf: runs of 1024 blocks --> hole | fill | frame + index
 //!                            tables: frame --> where its independent blocks are, their checksums
-//! dropped:   ranges of whole leaves that became a hole or a fill at once, not yet taken down
+//! dropped:   ranges of whole leaves that became a hole or a fill in one step, not yet reaped
 //! ```
 //!
-//! The directory is resident, leaves are *paged*: loaded when they are needed, evicted under a
-//! budget when the medium has them as they are, written by checkpoints. A leaf that is on the
-//! medium only must be loaded before it is changed or looked up ([`Lookup::Missing`],
-//! [`L2p::missing`], [`L2p::install`]); the core checks that and changes it in one call.
+//! The directory is resident, leaves are *paged*: loaded when needed, evicted under a budget when
+//! the medium has their current content, written by checkpoints. A leaf that is only on the medium
+//! must be loaded before it is changed or looked up ([`Lookup::Missing`], [`L2p::missing`],
+//! [`L2p::install`]); the core checks that and changes the leaf in one call.
 //!
 //! Trimming any length takes constant work per call: whole leaves are only noted in `dropped`,
-//! which every look-up asks first, and [`L2p::reap`] takes the old leaves down in bounded steps.
-//! A leaf that is written to before that is taken out of the range at once.
+//! which every look-up asks first, and [`L2p::reap`] removes the old leaves in bounded steps. A
+//! leaf that is written to before then is taken out of the range immediately.
 //!
 //! Pure: does no I/O, sees no bytes of data and waits for nothing. It reports pieces of frames that
 //! died as [`Released`], and its own records that died at the end of a checkpoint.
@@ -55,10 +55,10 @@ use crate::format::{DIRECTORY_PAGE_LEAVES, DirectoryEntry, MetadataAddress, SIZE
 
 const PAGE_LEAVES: u64 = DIRECTORY_PAGE_LEAVES as u64;
 
-/// Leaves of dropped ranges that are looked at for those to load: looking takes some microseconds.
+/// Leaves of dropped ranges examined to find those to load: examining them takes some microseconds.
 const REAP_AHEAD: usize = 1024;
 
-/// What one logical block maps to.
+/// The mapping of one logical block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mapping {
     /// Never written, or trimmed: reads as zeroes.
@@ -96,8 +96,8 @@ pub(crate) struct Released {
 /// The mapping of a block, as far as it is known without I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lookup {
-    /// Its mapping, and for how many blocks from it on (within its leaf) the same run continues:
-    /// frame indexes count up, holes and fills stay.
+    /// Its mapping, and the number of blocks, from it on and within its leaf, over which the same
+    /// run continues: frame indexes count up, holes and fills stay.
     Run(Mapping, u64),
     /// The leaf of this number must be loaded first.
     Missing(u64),
@@ -114,7 +114,7 @@ impl Lookup {
     }
 }
 
-/// What a look-up found, and the slot of the leaf that it asked.
+/// The result of a look-up, and the slot of the leaf that it asked.
 struct Found {
     lookup: Lookup,
     slot: Option<u32>,
@@ -131,10 +131,10 @@ pub(crate) struct LivePiece {
     pub(crate) count: u8,
 }
 
-/// How far [`L2p::reap`] came.
+/// The progress of [`L2p::reap`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reap {
-    /// Nothing is left to take down.
+    /// Nothing is left to reap.
     Done,
     /// More is left.
     More,
@@ -160,8 +160,8 @@ pub(crate) struct L2p {
     dropped: Dropped,
     leaf_count: u64,
     budget_bytes: usize,
-    /// Blocks of leaves that are not holes; retained ranges are not counted, unreaped ranges as
-    /// what they were before.
+    /// Blocks of leaves that are not holes; retained ranges are not counted, unreaped ranges count
+    /// with their former content.
     leaf_mapped_blocks: u64,
     /// Places that the newest checkpoint names and the next one will not; packed.
     superseded: Vec<u64>,
@@ -175,7 +175,7 @@ pub(crate) struct L2p {
 
 impl L2p {
     /// Creates a map of `blocks` logical blocks, all holes, that keeps up to `budget_bytes` of
-    /// clean leaves in memory beside the dirty leaves.
+    /// clean leaves in memory in addition to the dirty leaves.
     pub(crate) fn new(blocks: u64, budget_bytes: usize) -> Self {
         assert!(blocks <= SIZE_BYTES_MAX / BLOCK_BYTES as u64, "blocks of the largest disk");
         let leaf_count = blocks.div_ceil(u64::from(LEAF_BLOCKS));
@@ -208,7 +208,7 @@ impl L2p {
         assert!(end <= leaf_end, "blocks {lba}..{end} are not on the drive");
     }
 
-    /// Returns what `lba`, a block of the drive, maps to, and notes that its leaf was used.
+    /// Returns the mapping of `lba`, a block of the drive, and notes that its leaf was used.
     #[inline]
     pub(crate) fn lookup(&mut self, lba: Lba) -> Lookup {
         let found = self.find(lba);
@@ -219,7 +219,7 @@ impl L2p {
         found.lookup
     }
 
-    /// Returns what `lba` maps to, for the drive's own use: the leaf does not count as used.
+    /// Returns the mapping of `lba`, for the drive's own use: the leaf does not count as used.
     #[inline]
     pub(crate) fn peek(&self, lba: Lba) -> Lookup {
         self.find(lba).lookup
@@ -264,7 +264,7 @@ impl L2p {
         edges.into_iter().flatten().find(|&leaf| count > 0 && self.is_missing(leaf))
     }
 
-    /// Returns whether a leaf of any number is one that must be loaded before it is used.
+    /// Returns whether a leaf of any number must be loaded before it is used.
     pub(crate) fn is_on_medium_only(&self, leaf: u64) -> bool {
         leaf < self.leaf_count && self.dropped.get(leaf).is_none() && self.is_missing(leaf)
     }
@@ -273,8 +273,8 @@ impl L2p {
         matches!(self.directory.held(leaf), Held::Entry(DirectoryEntry::Leaf(_)))
     }
 
-    /// Returns what the newest checkpoint, or the running one if it has written the leaf already,
-    /// says about a leaf: where to load it from.
+    /// Returns the entry of a leaf in the newest checkpoint, or in the running one if it has
+    /// written the leaf already: the place to load it from.
     pub(crate) fn entry(&self, leaf: u64) -> DirectoryEntry {
         match self.directory.held(leaf) {
             Held::Slot(number) => self.slab.slot(number).entry,
@@ -282,8 +282,8 @@ impl L2p {
         }
     }
 
-    /// Returns where a leaf is stored that is still what is stored there: not changed in memory,
-    /// and in no dropped range.
+    /// Returns the place of a leaf on the medium if the copy there is current: not changed in
+    /// memory, and in no dropped range.
     pub(crate) fn stored_leaf(&self, leaf: u64) -> Option<MetadataAddress> {
         let is_changed = match self.directory.held(leaf) {
             Held::Slot(number) => {
@@ -300,7 +300,7 @@ impl L2p {
         }
     }
 
-    /// Keeps leaves in memory, once they are there, until the next call; `None` releases them.
+    /// Keeps leaves in memory, once loaded, until the next call; `None` releases them.
     pub(crate) fn keep(&mut self, leaves: Option<KeptLeaves>) {
         let leaf_count = self.leaf_count;
         assert!(leaves.is_none_or(|kept| kept.last < leaf_count), "kept leaves are on the drive");
@@ -308,7 +308,7 @@ impl L2p {
     }
 
     /// Takes a leaf that was loaded from `address` into memory. Does nothing if the leaf has been
-    /// loaded, moved or taken down in the meantime; returns whether it did.
+    /// loaded, moved or reaped in the meantime; returns whether it took the leaf.
     pub(crate) fn install(&mut self, leaf: u64, address: MetadataAddress, content: Leaf) -> bool {
         let entry = DirectoryEntry::Leaf(address);
         if self.directory.held(leaf) != Held::Entry(entry) {
@@ -323,7 +323,7 @@ impl L2p {
         true
     }
 
-    /// Maps a frame's blocks, which must lie in one leaf, and reports what they held before.
+    /// Maps a frame's blocks, which must lie in one leaf, and reports their former content.
     ///
     /// # Panics
     /// If the leaf is [`L2p::missing`].
@@ -340,10 +340,10 @@ impl L2p {
         self.replace(number, (block, u16::from(place.blocks)), mapping, &mut released);
     }
 
-    /// Takes the table of a frame whose first block is `lba`, if that is still mapped; without a
-    /// table, forgets one of an earlier frame at its address. That is no change of the leaf: it
-    /// becomes neither used nor dirty, and what is not written by a checkpoint is lost with the
-    /// memory.
+    /// Stores the table of a frame whose first block is `lba`, if that block is still mapped to it;
+    /// without a table, forgets the table of an earlier frame at its address. This does not change
+    /// the leaf: it becomes neither used nor dirty, and tables not written by a checkpoint are lost
+    /// with the memory.
     pub(crate) fn set_table(&mut self, lba: Lba, place: FramePlace, table: Option<BlockTable>) {
         let (leaf, start) = leaf_of(lba);
         let Held::Slot(number) = self.directory.held(leaf) else { return };
@@ -355,7 +355,8 @@ impl L2p {
         self.evict();
     }
 
-    /// Returns the table of a frame of which `lba` is block `index`, if it is known without I/O.
+    /// Returns the table of a frame whose block `index` is `lba`, if the table is known without
+    /// I/O.
     pub(crate) fn table(&self, lba: Lba, index: u8, frame: &FramePlace) -> Option<BlockTable> {
         let (leaf, block) = leaf_of(lba);
         let Held::Slot(number) = self.directory.held(leaf) else { return None };
@@ -365,8 +366,8 @@ impl L2p {
         self.slab.slot(number).content.table(block.checked_sub(index.into())?, frame)
     }
 
-    /// Makes `count` blocks a hole or a fill, in time that does not grow with `count`; reports at
-    /// once only what the two edge leaves held.
+    /// Makes `count` blocks a hole or a fill, in time that does not grow with `count`; immediately
+    /// reports only the former content of the two edge leaves.
     ///
     /// # Panics
     /// If an edge leaf is missing; see [`L2p::missing_edges`].
@@ -418,10 +419,10 @@ impl L2p {
     }
 
     /// Moves blocks to the frame `to`: of the `count` blocks from `lba` on, which must lie in one
-    /// leaf, each that maps to the frame at `from`. The first of the `count` blocks becomes block
-    /// `to_index` of the new frame, the next the next; other blocks stay. Reports each piece of the
-    /// old frame with the block of the new one that its first block became. Returns how many blocks
-    /// were moved.
+    /// leaf, each block that maps to the frame at `from`. The first of the `count` blocks becomes
+    /// block `to_index` of the new frame, the second the next one, and so on; other blocks stay.
+    /// Reports each piece of the old frame with the block of the new frame that its first block
+    /// became. Returns the number of blocks moved.
     ///
     /// # Panics
     /// If the leaf is [`L2p::missing`].
@@ -458,9 +459,9 @@ impl L2p {
         moved
     }
 
-    /// Returns which blocks of a frame map to it, in order. Its record says that it begins at
-    /// `lba`; it lies in one leaf. Where a damaged map disagrees with the record (other lengths,
-    /// other blocks), the blocks are left out.
+    /// Returns which blocks of a frame map to it, in order. According to its record, the frame
+    /// begins at `lba`; it lies in one leaf. Where a damaged map disagrees with the record (other
+    /// lengths, other blocks), the blocks are left out.
     ///
     /// # Panics
     /// If the leaf is [`L2p::missing`].
@@ -499,7 +500,7 @@ impl L2p {
         }
     }
 
-    /// Takes down up to `steps` leaves of dropped ranges and reports what they held.
+    /// Reaps up to `steps` leaves of dropped ranges and reports their former content.
     pub(crate) fn reap(&mut self, steps: u32, mut released: impl FnMut(Released)) -> Reap {
         for _ in 0..steps {
             let Some(range) = self.dropped.next_unreaped() else { return Reap::Done };
@@ -526,13 +527,13 @@ impl L2p {
     }
 
     /// Returns the leaves, among the next ones of dropped ranges, that must be loaded before they
-    /// can be taken down: `count` of them at most.
+    /// can be reaped: at most `count`.
     pub(crate) fn missing_to_reap(&self, count: usize) -> Vec<u64> {
         let leaves = self.dropped.unreaped().flat_map(|range| range.start..range.end);
         leaves.take(REAP_AHEAD).filter(|&leaf| self.is_missing(leaf)).take(count).collect()
     }
 
-    /// Skips all pages up to the next one that exists, if their leaves need no entries.
+    /// Skips all pages up to the next existing one, if their leaves need no entries.
     fn skip_absent_pages(&mut self, range: DroppedRange) -> bool {
         assert!(range.end <= self.leaf_count, "a range of leaves lies on the drive");
         let absent_end = self.directory.absent_end(page_of(range.start)) * PAGE_LEAVES;
@@ -557,7 +558,7 @@ impl L2p {
         let leaf = slot.leaf;
         assert_eq!(self.directory.held(leaf), Held::Slot(number), "a leaf has one slot");
         if slot.is_pending() {
-            // The running checkpoint asks the slot; the next one finds it uniform.
+            // The running checkpoint reads the slot; the next one finds it uniform.
             self.make_uniform(number, mapping);
             return;
         }
@@ -626,7 +627,7 @@ impl L2p {
         }
     }
 
-    /// Makes a slot's leaf one hole or fill; its content is reported already.
+    /// Makes a slot's leaf one hole or fill; its content has been reported already.
     fn make_uniform(&mut self, number: u32, mapping: Mapping) {
         self.uncount_slot(number);
         self.leaf_mapped_blocks += whole_leaf_blocks(Some(mapping));
@@ -634,7 +635,7 @@ impl L2p {
         self.slab.change(number, |leaf| *leaf = Leaf::uniform(mapping));
     }
 
-    /// Makes a leaf that is not in memory, and counted as holes, one hole or fill.
+    /// Makes a leaf that is not in memory, and is counted as holes, one hole or fill.
     fn set_uniform(&mut self, leaf: u64, mapping: Mapping) {
         self.freeze_page(page_of(leaf));
         let entry = match mapping {
@@ -651,12 +652,12 @@ impl L2p {
         self.uncount(self.slab.slot(number).content.mapped_blocks());
     }
 
-    /// Takes blocks off the count. It may have come from the medium and be wrong.
+    /// Subtracts blocks from the count, which may have come from the medium and be wrong.
     fn uncount(&mut self, blocks: u64) {
         self.leaf_mapped_blocks = self.leaf_mapped_blocks.saturating_sub(blocks);
     }
 
-    /// Evicts clean leaves until the budget is kept, or too few of them are left.
+    /// Evicts clean leaves until the map is within its budget, or too few clean leaves are left.
     fn evict(&mut self) {
         while self.slab.resident_bytes() > self.budget_bytes {
             let Some(number) = self.slab.victim() else { return };
@@ -669,7 +670,7 @@ impl L2p {
     }
 }
 
-/// Returns what all blocks of a leaf are, if its entry says it.
+/// Returns the mapping of all blocks of a leaf, if its entry states it.
 fn uniform(entry: DirectoryEntry) -> Option<Mapping> {
     match entry {
         DirectoryEntry::Hole => Some(Mapping::Hole),

@@ -3,7 +3,7 @@
 //! A slot is *clean* if the medium holds its content where its `entry` says, *dirty* if it changed
 //! since the last checkpoint began, *pending* if the running checkpoint has yet to write it; only
 //! clean slots are evicted, in CLOCK order: they wait in a queue, and a slot that was used since it
-//! was queued moves to the back once more instead. One change at a time may have its leaves *kept*:
+//! was queued moves to the back again instead. One change at a time may have its leaves *kept*:
 //! they are not evicted before it releases them.
 //!
 //! Source: Corbato, "A Paging Experiment with the Multics System", 1968.
@@ -29,7 +29,7 @@ pub(super) struct Slot {
     pub(super) leaf: u64,
     /// Its runs.
     pub(super) content: Leaf,
-    /// What the checkpoint that wrote it last says about it.
+    /// Its entry in the checkpoint that wrote it last.
     pub(super) entry: DirectoryEntry,
     dirty: bool,
     pending: bool,
@@ -155,7 +155,7 @@ impl Slab {
         number
     }
 
-    /// Frees a slot; returns what the medium says about its leaf.
+    /// Frees a slot; returns its leaf's entry on the medium.
     pub(super) fn remove(&mut self, number: u32) -> DirectoryEntry {
         assert!(!self.slot(number).pending, "the running checkpoint has yet to write the leaf");
         self.mark(number, false, false);
@@ -203,7 +203,7 @@ impl Slab {
         self.amend(number, change)
     }
 
-    /// Changes the content of a slot in what need not go to the medium.
+    /// Changes a part of a slot's content that need not go to the medium.
     #[inline]
     pub(super) fn amend<T>(&mut self, number: u32, change: impl FnOnce(&mut Leaf) -> T) -> T {
         let slot = self.slot_mut(number);
@@ -221,14 +221,14 @@ impl Slab {
         result
     }
 
-    /// Notes what a checkpoint says about the leaf from now on; returns what it said before.
+    /// Sets the entry of a leaf in the running checkpoint; returns the previous entry.
     pub(super) fn set_entry(&mut self, number: u32, entry: DirectoryEntry) -> DirectoryEntry {
         let slot = self.slot_mut(number);
         assert!(slot.pending, "only leaves of the running checkpoint are written");
         std::mem::replace(&mut slot.entry, entry)
     }
 
-    /// Notes where a leaf is on the medium that a checkpoint says is elsewhere.
+    /// Notes the new place of a leaf that moved from the place that a checkpoint names.
     pub(super) fn relocate(&mut self, number: u32, address: MetadataAddress) {
         let slot = self.slot_mut(number);
         assert!(!slot.pending, "no checkpoint of the map is running");

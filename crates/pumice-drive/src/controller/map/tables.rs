@@ -2,11 +2,11 @@
 //! frame.
 //!
 //! A table is here from when its frame is mapped until fewer than [`TABLE_BLOCKS_MIN`] blocks of
-//! the leaf map to the frame, so a table is never that of an earlier frame at the same address, and
-//! a leaf has [`LEAF_TABLES_MAX`] at most. It may also be missing: of a frame that was mapped by a
+//! the leaf map to the frame, so a table never belongs to an earlier frame at the same address, and
+//! a leaf has [`LEAF_TABLES_MAX`] at most. It may also be missing, for a frame that was mapped by a
 //! program that knew no tables.
 //!
-//! Invariant: in order of the frames' addresses, each once.
+//! Invariant: tables are in order of the frames' addresses, each once.
 
 use super::super::place::{FrameAddress, FramePlace};
 use crate::base::SegmentId;
@@ -89,14 +89,14 @@ impl Tables {
     }
 
     /// Returns the table of a frame that begins at block `start`. A damaged map may have several
-    /// frames at one address, of which the table is that of one.
+    /// frames at one address; the table then belongs to one of them.
     pub(super) fn get(&self, start: u16, frame: &FramePlace) -> Option<BlockTable> {
         let found = self.0.get(self.number_of(frame.address())?)?;
         let is_its_own = fits(&found.table, frame.blocks, frame.record_bytes);
         (found.start == start && is_its_own).then_some(found.table)
     }
 
-    /// Takes a table in the place of another one for the same address.
+    /// Inserts a table, replacing any other for the same address.
     pub(super) fn insert(&mut self, table: FrameTable) {
         match self.search(table.address()) {
             Ok(number) => *self.0.get_mut(number).expect("a table is found where it is") = table,
@@ -114,7 +114,7 @@ impl Tables {
         }
     }
 
-    /// Notes that `count` blocks map no more to the frame at this address that begins at `start`.
+    /// Notes that `count` blocks no longer map to the frame at this address that begins at `start`.
     pub(super) fn release(&mut self, start: u16, frame: FrameAddress, count: u8) {
         let Some(number) = self.number_of(frame) else { return };
         let found = self.0.get_mut(number).filter(|found| found.start == start);

@@ -80,8 +80,8 @@ impl L2p {
         Ok(())
     }
 
-    /// Returns every address that the newest version of a leaf or a directory page takes: what is
-    /// live of the metadata after [`L2p::restore`].
+    /// Returns every address that the newest version of a leaf or a directory page takes: the live
+    /// metadata after [`L2p::restore`].
     pub(crate) fn metadata_addresses(&self) -> impl Iterator<Item = MetadataAddress> {
         self.directory.pages().flat_map(move |(_, page)| {
             let leaves = page.held().filter_map(move |held| match self.entry_of(held) {
@@ -116,8 +116,8 @@ impl L2p {
         })
     }
 
-    /// Names what was moved where it is: `moved` returns the new address of a leaf or a page. Pages
-    /// of which leaves were moved are written by the next checkpoint.
+    /// Sets the new addresses of moved records: `moved` returns the new address of a leaf or a
+    /// page. Pages of moved leaves are written by the next checkpoint.
     pub(crate) fn relocate(&mut self, moved: impl Fn(MetadataAddress) -> Option<MetadataAddress>) {
         assert!(self.running.is_none(), "no checkpoint is running of a map that was just restored");
         let all: Vec<_> = self.metadata().collect();
@@ -139,7 +139,7 @@ impl L2p {
         }
     }
 
-    /// Returns the first leaf from `leaf` on that may hold something else than holes.
+    /// Returns the first leaf from `leaf` on that may hold something other than holes.
     pub(crate) fn next_mapped_leaf(&self, leaf: u64) -> Option<u64> {
         self.next_mapped_leaf_below(leaf, self.leaf_count)
     }
@@ -171,8 +171,7 @@ impl L2p {
         None
     }
 
-    /// Returns the first leaf from `leaf` on that is not one hole or fill, as far as its entry
-    /// says.
+    /// Returns the first leaf from `leaf` on that, according to its entry, is not one hole or fill.
     pub(crate) fn next_stored_leaf(&self, leaf: u64) -> Option<u64> {
         let mut leaf = leaf;
         while leaf < self.leaf_count {
@@ -233,8 +232,8 @@ impl L2p {
     }
 
     /// Returns the number of blocks that hold data other than zeroes. Leaves of a trim or a fill
-    /// count as what they were before as long as they are on the medium only and [`L2p::reap`] has
-    /// not come to them; all other leaves that it has not come to are walked.
+    /// count with their former content as long as they are only on the medium and [`L2p::reap`] has
+    /// not reached them; all other leaves that it has not reached are walked.
     pub(crate) fn mapped_blocks(&self) -> u64 {
         let retained = self.dropped.retained_data_leaves() * u64::from(LEAF_BLOCKS);
         let mut now = self.leaf_mapped_blocks + retained;

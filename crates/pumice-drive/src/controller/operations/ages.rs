@@ -1,10 +1,11 @@
-//! How old blocks are that garbage collection has moved: what tells, when a disk is compared with a
-//! bookmark, whether they changed.
+//! The ages of blocks that garbage collection has moved, which show whether they have changed when
+//! a disk is compared with a bookmark.
 //!
-//! The frames that a bookmark names are not kept, so nothing says where they were moved. The record
-//! of a moved frame says in which batch the host wrote each block. A block that is part of a disk
-//! and was written up to the bookmark's last batch was part of the bookmark's disk. A frame that
-//! the host wrote lies where it was written, so if the bookmark does not name it, it is younger.
+//! The frames that a bookmark names are not kept, so nothing records the places to which they were
+//! moved. The record of a moved frame says in which batch the host wrote each block. A block that
+//! is part of a disk and was written up to the bookmark's last batch was part of the bookmark's
+//! disk. A frame that the host wrote lies where it was written, so if the bookmark does not name
+//! it, it is younger.
 
 use super::super::drive::Drive;
 use super::super::place::FramePlace;
@@ -19,7 +20,7 @@ const HEADERS_BYTES_MAX: usize = RECORD_HEADER_BYTES + FRAME_BLOCKS_MAX as usize
 /// Ages of blocks, compared with a bookmark.
 pub(super) struct Ages {
     watermark: SeqNo,
-    /// The sources of the frame that was asked about last.
+    /// The sources of the last frame looked up.
     last: Option<(RecordAddress, Vec<Source>)>,
 }
 
@@ -33,15 +34,15 @@ pub(super) struct FrameBlock {
 }
 
 impl Ages {
-    /// Returns what compares a disk with `earlier`, if that is a bookmark.
+    /// Returns the ages for a comparison with `earlier`, if that is a bookmark.
     pub(super) fn since(earlier: &Drive) -> Option<Self> {
         let core = earlier.core();
         let watermark = core.log().durable_seq();
         core.is_bookmark().then_some(Self { watermark, last: None })
     }
 
-    /// Returns whether a block of a frame is as old as the bookmark, for all that is known, and for
-    /// how many blocks of the frame from it on that is so.
+    /// Returns whether a block of a frame is as old as the bookmark, as far as is known, and the
+    /// number of blocks of the frame from it on for which the answer is the same.
     pub(super) async fn is_as_old(&mut self, drive: &Drive, block: FrameBlock) -> (bool, u64) {
         let FrameBlock { place, generation, index, .. } = block;
         let address = RecordAddress { generation, segment: place.segment, offset: place.offset };
@@ -86,7 +87,7 @@ impl Drive {
         }
         let end = place.offset + place.record_bytes.min(len_u32(HEADERS_BYTES_MAX));
         let read = self.buffers.read(&*self.medium, place.segment, place.offset..end, decode);
-        // A record of an earlier use of the segment does not pass for this one.
+        // A record of an earlier use of the segment is not accepted.
         read.await.ok().flatten().unwrap_or_default()
     }
 }

@@ -1,13 +1,14 @@
-//! What differs between two disks of one drive, by their maps: no data is read.
+//! Finds the differences between two disks of one drive by their maps, without reading data.
 //!
-//! A frame of a segment that a snapshot needs is not moved, and its place is not used again while
-//! the snapshot is there. So a block of a later disk that lies where the snapshot has it was not
-//! written since. Leaves of the map that lie at one place are not even read. Compared with a
-//! bookmark, whose frames may have been moved without a trace, moved blocks say how old they are.
+//! A frame of a segment that a snapshot needs is not moved, and its place is not reused while the
+//! snapshot exists. So a block of a later disk that lies where the snapshot has it was not written
+//! since. Leaves of the map that lie at one place are not even read. In a comparison with a
+//! bookmark, whose frames may have been moved without a trace, moved blocks record their age.
 //!
-//! All disks of a clone read from one snapshot of its origin, so what two of them read from there
-//! is the same. Compared with nothing, what a clone reads from its origin differs, as the origin
-//! has it; compared with zeroes, it differs where the origin has others.
+//! All disks of a clone read from one snapshot of its origin, so blocks that two of them read from
+//! there are equal. Compared with no earlier disk, blocks that a clone reads from its origin
+//! differ, with the origin's content; compared with zeroes, they differ where the origin has other
+//! data.
 
 use std::ops::Range;
 
@@ -30,7 +31,7 @@ pub struct Changed {
     pub offset: u64,
     /// Its length, in whole blocks; never 0.
     pub bytes: u64,
-    /// What it is now.
+    /// Its content now.
     pub content: Content,
 }
 
@@ -39,17 +40,17 @@ pub struct Changed {
 pub struct Compared {
     /// Its length; never 0.
     pub bytes: u64,
-    /// What it is now, if it was written since.
+    /// Its content now, if it was written since.
     pub changed: Option<Content>,
 }
 
-/// What a block is, and how many blocks from it on are parts of the same.
+/// The mapping of a block, and the number of blocks from it on that continue it.
 #[derive(Clone, Copy)]
 struct Piece {
     mapping: Mapping,
     generation: u64,
     blocks: u64,
-    /// Whether it is that of the origin of a clone.
+    /// Whether it is read from the origin of a clone.
     is_inherited: bool,
 }
 
@@ -58,12 +59,12 @@ impl Piece {
     const HOLE: Self =
         Self { mapping: Mapping::Hole, generation: 0, blocks: u64::MAX, is_inherited: false };
 
-    /// Returns whether they are, as far as this drive knows.
+    /// Returns whether the blocks are zeroes, as far as this drive knows.
     fn are_zeroes(&self) -> bool {
         !self.is_inherited && matches!(self.mapping, Mapping::Hole | Mapping::Fill(0))
     }
 
-    /// Returns a piece of a leaf from `at`, a block of it, on.
+    /// Returns the part of a leaf's piece from block `at` on, which lies in it.
     fn of_leaf(piece: LeafPiece, at: u64) -> Self {
         let LeafPiece { start, end, mapping, generation } = piece;
         assert!((start..end).contains(&at), "a block lies in its piece");
@@ -79,24 +80,24 @@ impl Piece {
     }
 }
 
-/// How far leaves have been loaded ahead of a comparison.
+/// The progress of loading leaves ahead of a comparison.
 struct Sweep {
     /// The first leaf of the next sweep.
     leaf: u64,
-    /// The first leaf that no sweep is for.
+    /// The first leaf beyond all sweeps.
     end: u64,
 }
 
-/// Leaves that one sweep looks at: some milliseconds.
+/// Leaves that one sweep examines: some milliseconds.
 const SWEEP_LOOKS: u64 = 1 << 18;
 
 impl Drive {
     /// Calls `visit` for each range of this disk that was written since `earlier`, a snapshot of
-    /// the same drive or a bookmark, in order, until it returns false. Ranges of one content do not
-    /// touch. Blocks that were written and are zeroes as before do not count, nor does what was
-    /// trimmed and was zeroes before. What a scrub has restored elsewhere counts. Since a bookmark,
-    /// more may count: of a frame that garbage collection copied for a snapshot, what was
-    /// overwritten then.
+    /// the same drive or a bookmark, in order, until it returns false. Ranges of the same content
+    /// do not touch. Blocks that were written but are zeroes as before do not count, nor do trimmed
+    /// blocks that were zeroes before. Blocks that a scrub has restored elsewhere count. Since a
+    /// bookmark, more may count: blocks that had been overwritten when garbage collection copied
+    /// their frame for a snapshot.
     ///
     /// # Errors
     /// `InvalidInput` if `earlier` is of another drive, or is not earlier; `Corrupt` or `Medium` if
@@ -130,9 +131,9 @@ impl Drive {
     }
 
     /// Calls `visit` for each run of the `len` bytes from `offset` on, in order, until it returns
-    /// false, with whether it was written since `earlier`: see [`Drive::changes_since`]. Runs do
-    /// not reach beyond the range; adjacent ones may say the same. A block of an open drive that
-    /// changes during the call is compared as it is when its turn comes.
+    /// false, and passes whether the run was written since `earlier`: see [`Drive::changes_since`].
+    /// Runs do not reach beyond the range; adjacent runs may have equal results. A block of an open
+    /// drive that changes during the call is compared as of its turn.
     ///
     /// # Errors
     /// As [`Drive::changes_since`]; `InvalidInput` beyond the end of the disk.
@@ -172,7 +173,7 @@ impl Drive {
                         continue;
                     }
                     let old = earlier.piece(lba).await?;
-                    // Of this moment, in which it is compared.
+                    // Read now, at the moment of the comparison.
                     let new = self.piece(lba).await?;
                     let ages = &mut ages;
                     let (blocks, is_same) = self.same((earlier, ages), lba, &old, &new).await;
@@ -190,9 +191,9 @@ impl Drive {
         Ok(())
     }
 
-    /// Compares a leaf from the first of `blocks` on, as far as they go, if both disks have it in
-    /// memory, and nothing of an origin. Puts its runs into `runs`, in whole blocks; returns false
-    /// if it cannot.
+    /// Compares a leaf from the first of `blocks` on, up to their end, if both disks have it in
+    /// memory without blocks of an origin. Puts its runs into `runs`, in whole blocks; returns
+    /// false if it cannot.
     fn compare_leaf(&self, earlier: &Self, blocks: Range<u64>, runs: &mut Vec<Compared>) -> bool {
         runs.clear();
         let (old, new) = (earlier.core(), self.core());
@@ -220,8 +221,8 @@ impl Drive {
         true
     }
 
-    /// Loads the next leaves that differ, from that of block `at` on, in the order of the medium,
-    /// unless the last sweep was for this one, too.
+    /// Loads the next differing leaves, from the leaf of block `at` on, in the order of the medium,
+    /// unless the last sweep covered this leaf, too.
     async fn sweep_differing(&self, earlier: Option<&Self>, at: u64, sweep: &mut Sweep) {
         let leaf_blocks = u64::from(LEAF_BLOCKS);
         let leaf = at / leaf_blocks;
@@ -248,8 +249,8 @@ impl Drive {
         sweep.leaf = leaves.get(one.min(other)).copied().unwrap_or(next);
     }
 
-    /// Returns whether a piece is what it was in an earlier disk, and for how many blocks from `at`
-    /// on that is so.
+    /// Compares a piece with that of an earlier disk. Returns the number of blocks from `at` on for
+    /// which the result holds, and whether they are equal.
     async fn same(
         &self,
         (earlier, ages): (&Drive, &mut Option<Ages>),
@@ -274,8 +275,8 @@ impl Drive {
         }
     }
 
-    /// Returns the first block after `at` that may differ, if that is known without reading: in a
-    /// leaf that both maps have at one place, or in leaves that neither has.
+    /// Returns the first block after `at` that may differ, if that is known without reading because
+    /// `at` lies in a leaf that both maps have at one place, or in leaves that neither has.
     fn next_difference(&self, earlier: Option<&Drive>, at: u64) -> Option<u64> {
         let leaf_blocks = u64::from(LEAF_BLOCKS);
         let leaf = at / leaf_blocks;
@@ -285,12 +286,12 @@ impl Drive {
         if leaf >= common {
             return None;
         }
-        // No further than a directory page: the next call would look at the same leaves again.
+        // No further than a directory page: the next call would examine the same leaves again.
         let end = (leaf + 1).next_multiple_of(DIRECTORY_PAGE_LEAVES as u64).min(common);
         let mapped = |core: &Core| core.map().next_mapped_leaf_below(leaf, end);
         let of_old = old.as_ref().and_then(|old| mapped(old));
         let inherits = |core: &Core| core.inherited_blocks();
-        // What both inherit is the same.
+        // Blocks that both inherit are equal.
         let inherited = match (earlier, &old) {
             (Some(_), Some(old)) if inherits(old) == inherits(&new) => [None, None],
             _ => [Some(self), earlier].map(|disk| disk?.next_inherited_leaf(leaf, end)),
@@ -309,7 +310,7 @@ impl Drive {
     }
 
     /// Returns the first leaf from `leaf` on, below `end`, in which this clone may have blocks of
-    /// its origin, or of the origin of that.
+    /// its origin, or of an origin further up.
     fn next_inherited_leaf(&self, leaf: u64, end: u64) -> Option<u64> {
         let (mut drive, mut end, mut found) = (self, end, None::<u64>);
         loop {
@@ -317,7 +318,7 @@ impl Drive {
             if leaf >= end {
                 return found;
             }
-            // The piece that is looked at then says what is wrong.
+            // Reading the piece then returns the error.
             let Ok(origin) = drive.opened_origin() else { return Some(leaf) };
             let next = origin.core().map().next_mapped_leaf_below(leaf, end);
             end = next.unwrap_or(end);
@@ -326,8 +327,8 @@ impl Drive {
         }
     }
 
-    /// Returns what a block is where it comes from, and how many origins away that is, if `piece`
-    /// is what this drive has of it.
+    /// Returns the piece of a block at its source, and how many origins away that is; `piece` is
+    /// this drive's own.
     async fn at_source(&self, at: u64, mut piece: Piece) -> Result<(Piece, u32)> {
         let (mut drive, mut depth) = (self, 0);
         while piece.is_inherited {
@@ -340,7 +341,7 @@ impl Drive {
         Ok((piece, depth))
     }
 
-    /// Returns what a block is; beyond the end of the disk a hole.
+    /// Returns the piece that begins at a block; beyond the end of the disk, a hole.
     async fn piece(&self, at: u64) -> Result<Piece> {
         if at >= self.size_bytes() / BLOCK_BYTES as u64 {
             return Ok(Piece::HOLE);
@@ -373,15 +374,15 @@ pub(crate) struct Difference {
     pub(crate) lba: Lba,
     /// Number of blocks, at least 1.
     pub(crate) blocks: u64,
-    /// What the first block is; those after it continue it.
+    /// The mapping of the first block; the blocks after it continue it.
     pub(crate) mapping: Mapping,
     /// Generation of its segment; 0 without a frame.
     pub(crate) generation: u64,
-    /// Whose log has the frame: how many origins away; 0 for the drive itself.
+    /// How many origins away the log that has the frame is; 0 for the drive itself.
     pub(crate) depth: u32,
 }
 
-/// What differs between a disk and an earlier one of the same drive, piece by piece, in order.
+/// The differences between a disk and an earlier one of the same drive, piece by piece, in order.
 pub(crate) struct Differences<'a> {
     now: &'a Drive,
     earlier: Option<&'a Drive>,

@@ -1,7 +1,8 @@
-//! What a range of the disk holds, and loading it ahead of a read: questions to the map, not reads.
+//! The content of a range of the disk, and loading it ahead of a read: queries of the map, not
+//! reads.
 //!
-//! Holes of a clone are asked of its origin. Neither looks at bytes: only reading a frame shows
-//! whether it can be read.
+//! Holes of a clone are looked up in its origin. Extents do not examine bytes: only reading a frame
+//! shows whether it can be read.
 
 use std::pin::Pin;
 
@@ -12,14 +13,14 @@ use crate::base::units::BLOCK_BYTES;
 use crate::base::{Lba, Result};
 
 /// Frames that one [`Drive::prefetch`] decodes at most: half of the frame cache, so that it does
-/// not evict what other requests have just loaded.
+/// not evict frames that other requests have just loaded.
 const PREFETCH_FRAMES_MAX: usize = 32;
 
-/// Look-ups that one [`Drive::prefetch`] does at most, some of which load a leaf of the map: a
-/// fraction of a second on a disk.
+/// Most look-ups of one [`Drive::prefetch`], some of which load a leaf of the map: a fraction of a
+/// second on a disk.
 const PREFETCH_LOOKUPS_MAX: usize = 1024;
 
-/// What the bytes of an [`Extent`] are.
+/// The content of an [`Extent`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Never written, or trimmed; reads as zeroes.
@@ -35,18 +36,18 @@ pub enum Content {
 pub struct Extent {
     /// Its length; never 0.
     pub bytes: u64,
-    /// What it is.
+    /// Its content.
     pub content: Content,
-    /// Bytes it takes in the log, record header included: its whole frame, or its share of it. The
-    /// shares of extents of whole blocks that make up a frame add up to the frame.
+    /// Bytes that it takes in the log, including the record header: its whole frame, or its share
+    /// of it. The shares of extents of whole blocks that make up a frame add up to the frame.
     pub stored_bytes: u64,
 }
 
 impl Drive {
     /// Calls `visit` for each extent of the `len` bytes from `offset` on, in order, until it
-    /// returns false. Extents do not reach beyond the range; adjacent extents may have one content.
-    /// Leaves of the map are loaded as they are needed; a block that changes during the call is
-    /// reported as it is when its turn comes.
+    /// returns false. Extents do not reach beyond the range; adjacent extents may have the same
+    /// content. Leaves of the map are loaded as needed; a block that changes during the call is
+    /// reported as of its turn.
     ///
     /// # Errors
     /// `InvalidInput` beyond the end of the disk; `Corrupt` or `Medium` if the map cannot be read.
@@ -110,8 +111,8 @@ impl Drive {
         Ok(true)
     }
 
-    /// Visits what the origin of a clone has; that takes nothing in the clone's log. In a box of
-    /// its own, because an origin may be a clone, too.
+    /// Visits extents of the origin of a clone, which take nothing in the clone's log. Boxed,
+    /// because an origin may be a clone, too.
     fn inherited_extents<'a>(
         &'a self,
         offset: u64,
@@ -125,11 +126,11 @@ impl Drive {
     }
 
     /// Loads a range ahead of a read: the leaves of the map, and the decoded form of frames of
-    /// several blocks, from the start of the range until as much is in memory as is worth keeping.
-    /// Frames of one block are not kept: they are always read from the medium.
+    /// several blocks, from the start of the range up to the amount that is worth keeping in
+    /// memory. Frames of one block are not kept: they are always read from the medium.
     ///
     /// # Errors
-    /// As [`Drive::extents`]; frames that cannot be read are left for the read that wants them.
+    /// As [`Drive::extents`]; unreadable frames are left to the read that needs them.
     pub async fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
         self.core().check_range(offset, len)?;
         let block = BLOCK_BYTES as u64;

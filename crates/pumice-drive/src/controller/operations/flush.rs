@@ -9,26 +9,26 @@
 //!         -> request a sync that begins now or later -> wait for its end
 //! ```
 //!
-//! A flush of the host waits for the last batch of the host and those before it: what garbage
-//! collection and checkpoints seal after it is none of its business.
+//! A flush of the host waits for the last batch of the host and all batches before it, but not for
+//! batches that garbage collection and checkpoints seal after it.
 //!
-//! Touches neither map nor codec. One task syncs the medium, one sync after the other, beside up to
-//! four durable appends: of operations that sync at once only one may learn that data of others was
-//! lost, and a medium may report that only once. So none that ends after a failure counts, a sync
-//! runs to its end even if the request for it was cancelled, and a failed sync fails all: it
-//! poisons the log, for the operating system may have dropped the dirty pages, and a later success
-//! would prove nothing.
+//! Flushes touch neither map nor codec. One task syncs the medium, one sync after the other,
+//! concurrently with up to four durable appends: of operations that sync at the same time, only one
+//! may learn that data of others was lost, and a medium may report that only once. So no operation
+//! that ends after a failure counts, a sync runs to its end even if the request for it was
+//! cancelled, and a failed sync fails all: it poisons the log, since the operating system may have
+//! dropped the dirty pages, and a later success would prove nothing.
 
 use super::super::core::Core;
 use super::super::drive::Drive;
 use crate::base::{Result, SeqNo};
 
-/// What a flush does while the medium is full.
+/// The behaviour of a flush while the medium is full.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum OnFull {
-    /// It fails: the host must know.
+    /// The flush fails: the host must know.
     Fail,
-    /// It waits: background work resumes where it was.
+    /// The flush waits: background work resumes where it was.
     Wait,
 }
 
@@ -36,10 +36,10 @@ impl Drive {
     /// Makes every write, trim and write-zeroes that returned before this call durable.
     ///
     /// # Errors
-    /// `Poisoned` if the medium failed now or earlier; what was acknowledged since the last flush
-    /// may then be lost when the drive is reopened. `NoSpace` while the medium is full: nothing is
-    /// lost, and a later flush makes it durable when there is space. A read-only drive has nothing
-    /// to flush.
+    /// `Poisoned` if the medium failed now or earlier; writes acknowledged since the last flush may
+    /// then be lost when the drive is reopened. `NoSpace` while the medium is full: nothing is
+    /// lost, and a later flush makes the writes durable when there is space. A read-only drive has
+    /// nothing to flush.
     pub async fn flush(&self) -> Result<()> {
         if self.is_read_only() {
             return Ok(());
@@ -52,8 +52,8 @@ impl Drive {
         self.flush_to(target, OnFull::Fail).await
     }
 
-    /// Makes every batch that is sealed durable. Waits while the medium is full, unless the drive
-    /// is ending.
+    /// Makes every sealed batch durable. Waits while the medium is full, unless the drive is
+    /// ending.
     ///
     /// # Errors
     /// As [`Drive::flush`].
@@ -63,7 +63,7 @@ impl Drive {
         self.flush_to(|_| Some(target), OnFull::Wait).await
     }
 
-    /// Makes everything durable that was appended so far, also in batches that are still open.
+    /// Makes everything appended so far durable, including records in open batches.
     ///
     /// # Errors
     /// As [`Drive::flush`].
@@ -73,7 +73,7 @@ impl Drive {
         self.flush_to(|_| Some(target), OnFull::Fail).await
     }
 
-    /// Makes every batch durable up to the one that `target` names, as soon as it can.
+    /// Makes every batch up to the one that `target` returns durable, once `target` returns one.
     async fn flush_to(
         &self,
         mut target: impl FnMut(&mut Core) -> Option<SeqNo>,

@@ -1,10 +1,10 @@
-//! What a host asks of a drive, and the tasks that write what it wrote to the medium.
+//! The requests of a host, and the tasks that write its data to the medium.
 //!
 //! * `write`, `trim`, `read`, `flush`: one file for each request.
-//! * `read_aside`: long reads that several threads decode.
-//! * `read_ahead`: what sequential readers will ask for next.
-//! * `extents`: what a range holds, and loading it ahead of a read.
-//! * `diff`: what differs from an earlier snapshot. `ages`: how old moved blocks are.
+//! * `read_aside`: decoding long reads on several threads.
+//! * `read_ahead`: reading ahead of sequential readers.
+//! * `extents`: the content of a range, and loading it ahead of a read.
+//! * `diff`: differences from an earlier snapshot. `ages`: the ages of moved blocks.
 //! * `write_back`: sealed batches to the medium.
 
 #![warn(

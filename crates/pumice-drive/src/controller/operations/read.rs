@@ -10,8 +10,7 @@
 //! ```
 //!
 //! A frame that fails its checksum, or cannot be read, is restored from its batch's parity if it
-//! has one. Otherwise it fails the read of its own blocks only, and is never retried into a wrong
-//! answer.
+//! has one. Otherwise only reads of its own blocks fail, and no retry returns a wrong answer.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,15 +32,15 @@ use crate::codec::Encoding;
 use crate::crypt::Cipher;
 use crate::format::{Record, RecordAddress, check_payload};
 
-/// Frames with no more than this between them are read together: reading 16 KiB too much costs
-/// less than another operation.
+/// Frames with no more than this between them are read together: reading 16 KiB too many costs less
+/// than another operation.
 const COALESCED_GAP_BYTES: u32 = 16 << 10;
 
-/// Media reads of one host read at once: a deep queue for a fast medium, bounded memory.
+/// Concurrent media reads of one host read: a deep queue for a fast medium, bounded memory.
 pub(crate) const READS_AT_ONCE: usize = 32;
 
-/// Longest host read that asks the read cache and fills it: up to here databases and file systems
-/// read at random. Longer ones are scans, and cheap for a block.
+/// Longest host read that uses and fills the read cache: databases and file systems read at random
+/// up to this size. Longer reads are scans, and cheap per block.
 const CACHED_READ_BYTES_MAX: usize = 64 << 10;
 
 /// A part of a host read that one frame serves.
@@ -53,14 +52,14 @@ pub(super) struct Piece {
     /// The first block wanted and its position in the frame.
     pub(super) lba: Lba,
     pub(super) index: u8,
-    /// Bytes wanted of the decoded frame.
+    /// Wanted bytes of the decoded frame.
     wanted: Range<usize>,
-    /// Where they go in the host's buffer.
+    /// Their offset in the host's buffer.
     target: usize,
     /// Whether the read cache takes its blocks.
     pub(super) is_kept: bool,
-    /// Whether nothing else of the frame is expected to be read next: of independent blocks only
-    /// those wanted are decoded then.
+    /// Whether no other part of the frame is expected to be read next: then only the wanted ones of
+    /// independent blocks are decoded.
     pub(super) is_alone: bool,
 }
 
@@ -69,7 +68,7 @@ impl Piece {
         usize::from(self.place.blocks) * BLOCK_BYTES
     }
 
-    /// Returns where the frame's record is, if the map is right.
+    /// Returns the address of the frame's record, if the map is right.
     pub(super) fn record_address(&self) -> RecordAddress {
         let FramePlace { segment, offset, .. } = self.place;
         RecordAddress { generation: self.generation, segment, offset }
@@ -79,7 +78,7 @@ impl Piece {
         self.wanted == (0..self.frame_bytes())
     }
 
-    /// Returns the numbers of the blocks that are wanted, and which bytes of each.
+    /// Returns the numbers of the wanted blocks, and the wanted bytes of each.
     pub(super) fn blocks_wanted(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
         let Range { start, end } = self.wanted;
         (start / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES)).map(move |block| {
@@ -88,30 +87,30 @@ impl Piece {
         })
     }
 
-    /// Returns what frame is wanted, and where it is stored. Whether that is so only its record
-    /// says.
+    /// Returns the identity and place of the wanted frame. Only its record shows whether they are
+    /// right.
     pub(super) fn frame_key(&self) -> FrameKey {
         let lba = Lba(self.lba.0.wrapping_sub(self.index.into()));
         FrameKey { address: self.place.address(), generation: self.generation, lba }
     }
 
-    /// Returns where a block of the frame is stored.
+    /// Returns the place of a block of the frame.
     pub(super) fn key_of(&self, block: usize) -> BlockKey {
         BlockKey { frame: self.frame_key(), index: blocks_of_frame(block as u64) }
     }
 
-    /// Returns the frame as the cache of decoded frames knows it.
+    /// Returns the key of the frame in the cache of decoded frames.
     pub(super) fn decoded_frame(&self) -> Wanted {
         let FrameKey { address, lba, .. } = self.frame_key();
         Wanted { address, lba, bytes: self.frame_bytes() }
     }
 
-    /// Returns what is wanted of the decoded frame.
+    /// Returns the wanted part of the decoded frame.
     fn part_wanted<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
         frame.get(self.wanted.clone()).expect("what is wanted of a frame lies in it")
     }
 
-    /// Returns where the piece goes in `out`, which begins at the host buffer's byte `out_at`.
+    /// Returns the part of `out` for the piece; `out` begins at the host buffer's byte `out_at`.
     pub(super) fn part_of<'a>(&self, out: &'a mut [u8], out_at: usize) -> &'a mut [u8] {
         let at = self.target.checked_sub(out_at).expect("a piece lies in its part of the buffer");
         let part = out.get_mut(at..at + self.wanted.len());
@@ -119,14 +118,14 @@ impl Piece {
     }
 }
 
-/// A piece that cannot be decoded, why, and whether its record is as it was written.
+/// A piece that cannot be decoded, the error, and whether its record is as it was written.
 type Damaged<'p> = (&'p Piece, Error, bool);
 
 /// The source of the start of a host read.
 enum Next {
     /// This many bytes have been served.
     Done(usize),
-    /// This many bytes are those of the origin of the clone.
+    /// This many bytes come from the clone's origin.
     Inherited(usize),
     /// This many bytes come from a frame on the medium.
     Read(usize, Piece),
@@ -151,8 +150,8 @@ impl Drive {
         self.read_range(offset, out, true).await
     }
 
-    /// Fills `out`, whole blocks, with those of the disk from `lba` on. Not counted as a read of
-    /// the host.
+    /// Fills `out`, of whole blocks, with the blocks of the disk from `lba` on. Not counted as a
+    /// read of the host.
     ///
     /// # Errors
     /// As [`Drive::read`].
@@ -214,8 +213,8 @@ impl Drive {
         }
     }
 
-    /// Serves the start of `out` from memory, or returns which frame on the medium serves it, and
-    /// how many bytes.
+    /// Serves the start of `out` from memory, or returns the frame on the medium that serves it,
+    /// and the number of bytes.
     fn next_piece(&self, offset: u64, out: &mut [u8]) -> Result<Next> {
         let block = BLOCK_BYTES as u64;
         let lba = Lba(offset / block);
@@ -258,7 +257,8 @@ impl Drive {
         }
     }
 
-    /// Serves the start of a piece of a short read from the read cache; returns how many bytes.
+    /// Serves the start of a piece of a short read from the read cache; returns the number of
+    /// bytes.
     fn read_cached(&self, piece: &Piece, is_short: bool, out: &mut [u8]) -> usize {
         if !is_short {
             return 0;
@@ -274,7 +274,7 @@ impl Drive {
         served
     }
 
-    /// Lets the read cache take the blocks that are wanted of a decoded frame.
+    /// Puts the wanted blocks of a decoded frame into the read cache.
     fn keep_blocks(&self, piece: &Piece, frame: &[u8]) {
         if !piece.is_kept {
             return;
@@ -297,7 +297,7 @@ impl Drive {
         }
         let frame = piece.decoded_frame();
         loop {
-            // What was awaited may have loaded the leaf again.
+            // The leaf may have been loaded again during the wait.
             if let Some(table) = self.table_for(piece)
                 && self.read_part(piece, &table, out).await
             {
@@ -331,8 +331,8 @@ impl Drive {
         }
     }
 
-    /// Reads many pieces: adjacent ones in the log together, groups side by side; blocks that can
-    /// be read without their frames alone.
+    /// Reads many pieces: those adjacent in the log together, groups concurrently. Blocks that can
+    /// be read without their frames are read individually.
     async fn read_pieces(&self, pieces: &[Piece], out: &mut [u8]) -> Result<()> {
         let mut groups = Vec::new();
         let (mut pieces, mut out, mut out_at) = (pieces, out, 0);
@@ -362,8 +362,8 @@ impl Drive {
         }
     }
 
-    /// Reads pieces that lie close together in one segment, if possible with one media read.
-    /// `out` begins at the host buffer's byte `out_at`.
+    /// Reads pieces that lie close together in one segment, with one media read if possible. `out`
+    /// begins at the host buffer's byte `out_at`.
     ///
     /// If the medium cannot read them together, the unreadable sector may lie between them, or in
     /// only one of them: each is then read alone, and the error names the one that fails.
@@ -413,7 +413,7 @@ impl Drive {
         }
         for (piece, error, is_intact) in damaged {
             if is_intact {
-                // Its content is lost, and its record is as it was written.
+                // The content is lost, and the record is as it was written.
                 return self.count_damage(Err(error));
             }
             let out = piece.part_of(out, out_at);
@@ -424,8 +424,8 @@ impl Drive {
     }
 
     /// Decodes pieces that lie in `bytes`, which begins at `start` of their segment: the first ones
-    /// here, and of a long read the others on other threads. Adds those that cannot be decoded to
-    /// `damaged`, each with whether its record is as it was written. Returns the buffer.
+    /// here, and of a long read the others on other threads. Adds pieces that cannot be decoded to
+    /// `damaged`, and whether the record of each is as it was written. Returns the buffer.
     async fn decode_group<'p>(
         &self,
         pieces: &'p [Piece],
@@ -485,8 +485,8 @@ impl Drive {
         if error.kind() == ErrorKind::Corrupt { self.count_damage(Err(error)) } else { Err(error) }
     }
 
-    /// Checks the frame that begins at the start of `record` and decodes what `piece` wants. Asks
-    /// the piece alone: the core may be borrowed.
+    /// Checks the frame that begins at the start of `record` and decodes the part that `piece`
+    /// wants. Uses only the piece: the core may be borrowed.
     pub(super) fn decode_piece(&self, piece: &Piece, record: &[u8], out: &mut [u8]) -> Result<()> {
         assert_eq!(piece.wanted.len(), out.len(), "a piece is decoded to where it goes");
         let cipher = self.medium.cipher();
@@ -518,7 +518,7 @@ impl Drive {
     }
 }
 
-/// Returns the payload of a frame, if header and payload are what the map says.
+/// Returns the payload of a frame, if header and payload are as the map says.
 pub(super) fn check_frame<'a>(
     piece: &Piece,
     record: &'a [u8],
@@ -555,8 +555,8 @@ fn is_intact(piece: &Piece, record: &[u8], cipher: &Cipher) -> bool {
     payload.is_some_and(|payload| check_payload(payload, payload_checksum, place).is_ok())
 }
 
-/// Returns how many of the frames, from the first on, one media read of up to `bytes_max` bytes can
-/// serve.
+/// Returns the number of frames, from the first on, that one media read of up to `bytes_max` bytes
+/// can serve.
 pub(crate) fn group_len<'a>(
     places: impl Iterator<Item = &'a FramePlace> + Clone,
     bytes_max: usize,
@@ -575,7 +575,7 @@ pub(crate) fn group_len<'a>(
 
 #[cfg(test)]
 mod tests {
-    //! Goal: which frames are read together.
+    //! Goal: only close frames, in order, are read together.
     use super::*;
     use crate::base::SegmentId;
 

@@ -1,5 +1,5 @@
-//! Reading ahead of sequential readers: what a reader will want next is on its way from the medium
-//! while its host takes what it has read last.
+//! Reading ahead of sequential readers: the next data of a reader is on its way from the medium
+//! while the host takes the last data that it has read.
 //!
 //! ```text
 //! a read that needs the medium -> the third in a row, or later? few reads in progress? -> a task:
@@ -8,7 +8,7 @@
 //!              no, or a failure   -> the medium; see `read`
 //! ```
 //!
-//! The bytes stay as they are stored. Errors are left to the read that wants the block.
+//! The bytes stay as they are stored. The read that needs the block reports errors.
 
 use futures_util::future::FutureExt;
 use futures_util::stream::{StreamExt, iter};
@@ -25,18 +25,17 @@ use crate::base::units::BLOCK_BYTES;
 use crate::base::{Lba, Result};
 use crate::format::FRAME_BLOCKS_MAX;
 
-/// Longest media read of a reading ahead: a host read that wants its first frame waits for all of
-/// it.
+/// Longest media read ahead: a host read that needs its first frame waits for all of it.
 const STRETCH_BYTES_MAX: usize = 256 << 10;
 
-/// Media reads of reading ahead at once.
+/// Concurrent media reads ahead.
 const READS_AT_ONCE: usize = 2;
 
 /// A frame to read ahead.
 struct Frame {
     place: FramePlace,
     generation: u64,
-    /// The byte of the disk at which it ends, or its use.
+    /// The byte of the disk at which the frame, or the used part of it, ends.
     end: u64,
 }
 
@@ -49,7 +48,7 @@ impl Drive {
         };
         while let Some(wanted) = self.ahead.wanted.wait_for(next).await {
             if let Err(error) = self.read_ahead(&wanted).await {
-                // The read that wants the block meets the error again.
+                // The read that needs the block meets the error again.
                 tracing::debug!(error = %error.chain(), "cannot read ahead");
             }
         }
@@ -115,8 +114,8 @@ impl Drive {
             || self.cache.has(frame_cache::Wanted { address, lba, bytes })
     }
 
-    /// Reads frames that lie close together in one segment, if there is room for them, and the
-    /// reader has not come to them by itself.
+    /// Reads frames that lie close together in one segment, if there is room for them and the
+    /// reader has not yet reached them.
     async fn read_stretch(&self, wanted: &Wanted, frames: &[Frame]) {
         let ends = frames.first().zip(frames.last());
         let (first, last) = ends.expect("a group of frames has a first and a last");
@@ -126,7 +125,7 @@ impl Drive {
         let unit = self.read_unit;
         let start = first.place.offset / unit * unit;
         let end = (last.place.offset + last.place.record_bytes).next_multiple_of(unit);
-        // Waiting for room would be in the way of reads that are wanted now.
+        // Waiting for room would delay reads that are needed now.
         let Some((buffer, in_flight)) = self.buffers.take((end - start) as usize).now_or_never()
         else {
             return;
@@ -158,7 +157,7 @@ impl Drive {
         self.ahead.find(piece.place.address(), piece.generation)
     }
 
-    /// Serves pieces from what was read ahead, if one stretch has all of them; returns false
+    /// Serves pieces from a stretch that was read ahead, if it has all of them; returns false
     /// otherwise, or if one cannot be decoded.
     pub(super) async fn read_from_stretch(
         &self,

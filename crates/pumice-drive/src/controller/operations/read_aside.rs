@@ -6,8 +6,8 @@
 //!    +-- the others: other threads, into buffers of their own ------+
 //! ```
 //!
-//! A share of which any frame does not verify or decode is decoded here again, which finds out what
-//! is damaged and restores it. Only whole frames are passed on: caches belong to this thread.
+//! A share with a frame that does not verify or decode is decoded again here, which finds the
+//! damage and restores it. Only whole frames are handed over: caches belong to this thread.
 
 use std::sync::Arc;
 
@@ -18,14 +18,14 @@ use crate::codec::{Aside, Codec, Decompressor, Encoding, PassedBytes, Workers};
 use crate::crypt::Cipher;
 use crate::format::{Record, SEALED};
 
-/// Shortest read of which a part is passed on: half of it takes zstd longer than a thread takes to
-/// wake.
+/// Shortest read of which a part is handed over: half of it takes zstd longer than a thread takes
+/// to wake.
 const PASSED_READ_BYTES_MIN: usize = 128 << 10;
 
 /// Frames that another thread decodes.
 pub(super) struct Share<'p> {
     pub(super) pieces: &'p [Piece],
-    /// What the pieces decode to, one after the other, and whether all of them do.
+    /// The decoded pieces, one after the other, and whether all of them were decoded.
     decoded: Aside<(Vec<u8>, bool)>,
     _bytes: PassedBytes,
 }
@@ -61,8 +61,8 @@ impl Drive {
     }
 }
 
-/// Cuts pieces into a share for each thread and passes on all but the first one. Returns what is
-/// left for this thread, and the shares of the others.
+/// Cuts pieces into a share for each thread and hands over all but the first one. Returns the
+/// pieces for this thread, and the shares of the others.
 pub(super) fn begin_shares<'p>(
     workers: &Workers,
     pieces: &'p [Piece],
@@ -95,7 +95,7 @@ pub(super) fn begin_shares<'p>(
 }
 
 impl Share<'_> {
-    /// Waits for the share and copies what it decoded to the host's buffer, which begins at byte
+    /// Waits for the share and copies the decoded bytes to the host's buffer, which begins at byte
     /// `out_at`. Returns false if any of it could not be decoded.
     pub(super) async fn take(self, workers: &Workers, out_at: usize, out: &mut [u8]) -> bool {
         let (decoded, is_good) = workers.finish_aside(self.decoded).await;
@@ -111,7 +111,7 @@ impl Share<'_> {
 }
 
 /// Verifies and decodes pieces that are whole frames to the start of `target`; `bytes` begins at
-/// `start` of their segment. Returns whether all are what the map says.
+/// `start` of their segment. Returns whether all are as the map says.
 fn decode_all(
     pieces: &[Piece],
     (bytes, start): (&[u8], u32),

@@ -6,9 +6,9 @@
 //!             no, or a block is damaged -> the whole frame; see `read`
 //! ```
 //!
-//! The map has the table of each frame of which several blocks are live, but for those that a
-//! program wrote that knew no tables: the first short read of such a frame leaves it in memory.
-//! Only short reads that continue no earlier one use tables. A reader in order wants the rest of
+//! The map has the table of each frame with several live blocks, except for frames written by a
+//! program that knew no tables: the first short read of such a frame leaves its table in memory.
+//! Only short reads that continue no earlier one use tables. A sequential reader needs the rest of
 //! the frame next, and a long read most of it.
 
 use super::super::drive::Drive;
@@ -20,7 +20,7 @@ use crate::codec::{BlockTable, Decompressor};
 
 impl Drive {
     /// Returns the table with which a piece is read without the rest of its frame: `None` if it is
-    /// not known, or if the frame is of more use.
+    /// not known, or if reading the frame is more useful.
     pub(super) fn table_for(&self, piece: &Piece) -> Option<BlockTable> {
         if !piece.is_alone || piece.is_whole_frame() {
             return None;
@@ -36,15 +36,15 @@ impl Drive {
     /// Reads a piece of a frame that is damaged, if its own blocks are whole and their table is
     /// known; returns false otherwise.
     pub(super) async fn read_remains(&self, piece: &Piece, out: &mut [u8]) -> bool {
-        // Otherwise that was tried before.
+        // Otherwise reading the blocks alone was tried before.
         match self.table_of(piece).filter(|_| !piece.is_alone) {
             Some(table) => Box::pin(self.read_part(piece, &table, out)).await,
             None => false,
         }
     }
 
-    /// Reads a piece of a frame of this table; returns false if that fails: the whole frame then
-    /// says what is damaged, and may be restored.
+    /// Reads a piece of a frame with this table; returns false if that fails: reading the whole
+    /// frame then finds the damage, and may restore the frame.
     pub(super) async fn read_part(
         &self,
         piece: &Piece,
@@ -56,7 +56,7 @@ impl Drive {
         let Some(first) = ranges.next() else { return false };
         let last = ranges.last().unwrap_or_else(|| first.clone());
         let headers = place.record_bytes.checked_sub(len_u32(table.payload_bytes()));
-        // Only a damaged map says that the frame is shorter.
+        // Only in a damaged map is the frame shorter.
         let Some(headers) = headers else { return false };
         let payload_at = place.offset + headers;
         let unit = self.read_unit;
@@ -87,8 +87,8 @@ impl Drive {
             .is_ok()
     }
 
-    /// Decodes what is wanted of a payload of independent blocks, which has its checksum. If the
-    /// read cache takes its blocks, the map takes their table.
+    /// Decodes the wanted part of a payload of independent blocks, which matches its checksum. If
+    /// the read cache takes its blocks, the map takes their table.
     pub(super) fn decode_payload(
         &self,
         piece: &Piece,

@@ -1,8 +1,8 @@
-//! Trim and write-zeroes: one record of the log for any length, in time that does not grow with
-//! it.
+//! Trim and write-zeroes: one record of the log for any length, in time that does not grow with the
+//! length.
 //!
-//! The old leaves of a long range are taken down later, a few with every trim and in the
-//! background; see `map`.
+//! The old leaves of a long range are reaped later, a few with every trim and in the background;
+//! see `map`.
 
 use super::super::core::{Attempt, Core};
 use super::super::drive::Drive;
@@ -30,9 +30,9 @@ impl Drive {
         if fua { self.flush().await } else { Ok(()) }
     }
 
-    /// Makes a range read as zeroes; blocks covered in part are merged. Up to 1 MiB, and of whole
-    /// blocks of any length, all of it takes effect or nothing. With `keep_allocated` the
-    /// blocks stay mapped (as a fill), else they become holes. Ordered and durable like a write.
+    /// Makes a range read as zeroes; blocks covered in part are merged. Up to 1 MiB, and for whole
+    /// blocks of any length, all of it takes effect or nothing. With `keep_allocated` the blocks
+    /// stay mapped (as a fill), otherwise they become holes. Ordered and durable like a write.
     ///
     /// # Errors
     /// Those of [`Drive::write`].
@@ -48,7 +48,7 @@ impl Drive {
         let end = offset + len;
         let is_whole = offset.is_multiple_of(block) && end.is_multiple_of(block);
         if !is_whole && (1..=ATOMIC_WRITE_BYTES as u64).contains(&len) {
-            // All in one batch, as a write.
+            // Applied completely or not at all, like a write.
             let content = if keep_allocated { Content::Zeroes } else { Content::Holes };
             self.write_unaligned(offset, &vec![0; len_usize(len)], content).await?;
             return if fua { self.flush().await } else { Ok(()) };

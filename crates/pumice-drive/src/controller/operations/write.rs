@@ -6,11 +6,12 @@
 //!       -> acknowledge
 //! ```
 //!
-//! With [`Workers`], frames that are worth it are compressed on other threads first, and the core
+//! With [`Workers`], frames that justify it are compressed on other threads first, and the core
 //! copies them into the open batch.
 //!
-//! The core does its part in one call, so no other request sees a part of a write, and all its
-//! records lie in one batch: after a crash a write of up to 1 MiB is all there or not at all.
+//! The core does its part in one call, so no other request sees a part of a write. All its records
+//! lie in one batch, or, at the end of a segment, in two that count only together: after a crash a
+//! write of up to 1 MiB is all there or not at all.
 
 use super::super::core::{Attempt, BlockWrite, Core, Edge};
 use super::super::drive::Drive;
@@ -22,16 +23,16 @@ use crate::codec::{Coding, CompressedFrames, Encoding, Workers, fill_byte};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// A block that a write covers only in part, merged with what it held.
+/// A block that a write covers only in part, merged with its previous content.
 struct MergedEdge {
     edge: Edge,
     block: Box<[u8; BLOCK_BYTES]>,
 }
 
-/// What a write that is not of whole blocks consists of.
+/// The content of a write that is not of whole blocks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Content {
-    /// What the host sent.
+    /// Data that the host sent.
     Data,
     /// Zeroes that stay mapped.
     Zeroes,
@@ -40,14 +41,13 @@ pub(super) enum Content {
 }
 
 impl Drive {
-    /// Writes `data` at byte `offset`; no alignment needed. Visible to reads, and ordered among
-    /// the writes, when this returns; durable after the next [`Drive::flush`], or at once with
-    /// `fua`.
+    /// Writes `data` at byte `offset`; no alignment needed. Visible to reads, and ordered among the
+    /// writes, when this returns; durable after the next [`Drive::flush`], or on return with `fua`.
     ///
     /// # Errors
     /// `InvalidInput`, `ReadOnly`, `Poisoned`; `NoSpace` when the log is full; `Corrupt` or
-    /// `Medium` if a block written in part cannot be read. Up to 1 MiB, nothing is written on an
-    /// error; of a longer write the pieces before the error are.
+    /// `Medium` if a block written in part cannot be read. On an error, a write of up to 1 MiB has
+    /// written nothing; of a longer write, the pieces before the error are written.
     pub async fn write(&self, offset: u64, data: &[u8], fua: bool) -> Result<()> {
         self.with_core(|core| {
             core.check_writable(offset, data.len() as u64)?;
@@ -67,8 +67,8 @@ impl Drive {
     }
 
     /// Carries out a write as [`Drive::write`] does, without `fua`, if that needs no waiting: whole
-    /// blocks, up to 1 MiB, with room in the log, the map's leaves in memory, and nothing to pass
-    /// on to other threads. `None` if it does; nothing has been written then.
+    /// blocks, up to 1 MiB, with room in the log, the map's leaves in memory, and nothing to hand
+    /// over to other threads. `None` if it must wait; nothing has been written then.
     pub fn try_write(&self, offset: u64, data: &[u8]) -> Option<Result<()>> {
         let is_whole = offset.is_multiple_of(BLOCK) && data.len().is_multiple_of(BLOCK_BYTES);
         if !is_whole || data.len() > ATOMIC_WRITE_BYTES || self.workers_for(data).is_some() {
@@ -108,9 +108,9 @@ impl Drive {
         }
     }
 
-    /// Writes the blocks of a frame that is encoded already: `raw` is what `payload` decodes to. If
-    /// this drive's frames are cut in another way, its own codec encodes them. Ordered and durable
-    /// as a write.
+    /// Writes the blocks of a frame that is already encoded: `payload` decodes to `raw`. If this
+    /// drive's frames are cut differently, its own codec encodes them. Ordered and durable like a
+    /// write.
     ///
     /// # Errors
     /// Those of [`Drive::write`]; nothing is written then.
@@ -151,7 +151,7 @@ impl Drive {
         }
     }
 
-    /// Merges the edges with what is stored. If a block changed while it was being read or while
+    /// Merges the edges with the stored blocks. If a block changed while it was being read or while
     /// the log made room, it is read again: the loser of such a race merges with the winner.
     pub(super) async fn write_unaligned(
         &self,

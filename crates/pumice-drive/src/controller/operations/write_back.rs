@@ -1,5 +1,5 @@
 //! Background work of the data path: appending sealed batches to the medium, sealing a batch that
-//! has waited too long, taking down trimmed leaves, looking for what can be given back.
+//! has waited too long, reaping trimmed leaves, looking for space to give back.
 //!
 //! A drive runs [`WRITERS`](super::super::log::WRITERS) tasks of [`Drive::run_writer`] and one of
 //! [`Drive::run_upkeep`]. Syncs belong to `flush`.
@@ -10,11 +10,11 @@ use super::super::drive::{Drive, FULL_RETRY_NS};
 use crate::base::ErrorKind;
 use crate::format::BATCH_ALIGNMENT;
 
-/// How long acknowledged data may stay in memory when no more comes, before it goes to the medium
-/// (without a sync): the order of what operating systems do, for the same reason.
+/// How long acknowledged data may stay in memory when no more arrives, before it goes to the medium
+/// (without a sync): about as long as in operating systems, for the same reason.
 const UPKEEP_NS: u64 = 1_000_000_000;
 
-/// How long trimmed leaves are taken down at a time: the rest of the upkeep waits for it.
+/// How long trimmed leaves are reaped at a time: the rest of the upkeep waits for it.
 const REAP_NS: u64 = 500_000_000;
 
 impl Drive {
@@ -46,7 +46,7 @@ impl Drive {
                     core.batch_lacks_space(batch.seq, &error);
                     true
                 }
-                // The medium wrote it and could not make it durable.
+                // The medium wrote the batch but could not make it durable.
                 Err(error) if batch.is_durable && error.kind() == ErrorKind::Poisoned => {
                     core.sync_failed(&error);
                     false
@@ -67,8 +67,8 @@ impl Drive {
         }
     }
 
-    /// Seals batches that are not flushed, vouches for those that are, takes down trimmed leaves
-    /// and warns of a lack of space until the drive closes.
+    /// Seals batches that are not flushed, vouches for flushed ones, reaps trimmed leaves and warns
+    /// of a lack of space until the drive closes.
     pub(crate) async fn run_upkeep(&self) {
         let mut seen = self.core().log().sealed_seq();
         while !self.core().is_ending() {
@@ -95,15 +95,15 @@ impl Drive {
     }
 
     /// Writes a superblock that names the segment in which an append failed, so that the next
-    /// opening does not begin there. If this does not succeed, it will fail there once more.
+    /// opening does not begin there. If this fails, that opening fails there again.
     async fn name_bad_segment(&self) {
         let is_wanted = |core: &Core| core.bad_segment().is_some();
         if !is_wanted(&self.core()) {
             return;
         }
         let _turn = self.turn().await;
-        // Two syncs at once would hide a failure from each other. None begins after the failure,
-        // and no durable append that ends after it counts.
+        // Two concurrent syncs would hide a failure from each other. No sync begins after the
+        // failure, and no durable append that ends after it counts.
         let has_rested =
             |core: &mut Core| (!core.log().is_syncing() || !is_wanted(core)).then_some(());
         self.wait_for(&self.queues.progress, has_rested).await;
@@ -114,13 +114,13 @@ impl Drive {
     }
 
     /// Waits for half of the upkeep's period. If nothing was sealed during it, a batch vouches for
-    /// what was flushed before, and is itself made durable.
+    /// the batches flushed before, and is itself made durable.
     async fn vouch_when_idle(&self) {
         let before = self.core().log().sealed_seq();
         self.pause(UPKEEP_NS / 2).await;
         let is_idle = |core: &Core| core.log().sealed_seq() == before;
-        // A flush of the host does not wait for what other streams have sealed after it, and that
-        // may say less of it than is durable by now.
+        // A flush of the host does not wait for batches that other streams have sealed after it,
+        // and their watermarks may be older than the durable end of the log.
         let is_unconfirmed = is_idle(&self.core()) && self.core().log().is_unconfirmed();
         if is_unconfirmed && let Err(error) = self.flush_log().await {
             tracing::debug!(error = %error.chain(), "cannot make durable what follows a flush");

@@ -1,8 +1,8 @@
 //! Identifying a drive whose superblocks are both gone: every segment header describes it.
 //!
-//! A header counts if its checksum is right and it lies where it says that it does, so that the
-//! image of a drive, stored as data within another one, is not taken for a drive. Does no I/O: it
-//! says where to look, and gets the bytes.
+//! A header counts if its checksum is right and it lies where it says it does, so that the image of
+//! a drive, stored as data within another one, is not taken for a drive. Does no I/O: it says where
+//! to look, and is handed the bytes.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ impl Finder {
     }
 
     /// Takes the 4096 bytes at byte `offset` of the medium; returns the next byte offset to look
-    /// at. Until a header is found that is every 4 KiB, then only where segments begin.
+    /// at: every 4 KiB until a header is found, then only where segments begin.
     pub fn look(&mut self, offset: u64, page: &[u8]) -> u64 {
         let header = SegmentHeader::found_in(page).filter(|header| {
             let DriveShape { data_offset, segment_bytes, .. } = header.shape;

@@ -1,7 +1,7 @@
-//! Making a working drive from what is left of one.
+//! Making a working drive from the remains of one.
 //!
 //! ```text
-//! superblocks, else segment headers -> what the drive was
+//! superblocks, else segment headers -> identity and shape of the drive
 //! its own superblock | a checkpoint found in the segments | the log from its first batch
 //!                    -> the drive as it was, opened read-only
 //! all of them fail   -> the newest version of each block in the records of all segments
@@ -9,9 +9,9 @@
 //! ```
 //!
 //! In every case frames are verified, and nothing older is returned where the newest version of a
-//! block is known and damaged. What cannot be known from records alone is reported: trims and fills
-//! whose records are gone (garbage collection does not move them: the map has them), and which
-//! blocks followed a damaged header.
+//! block is known and damaged. Facts that cannot be known from records alone are reported: trims
+//! and fills whose records are gone (garbage collection does not move them: the map has them), and
+//! which blocks followed a damaged header.
 //!
 //! Never writes to the medium it reads: everything is opened read-only.
 
@@ -51,17 +51,17 @@ use crate::format::{
 };
 use crate::media::AnyMedium;
 
-/// Bytes of a fill written at once.
+/// Bytes of a fill written in one request.
 const FILL_BYTES: usize = 1 << 20;
 
-/// What must be known of a drive so that its segments can be read.
+/// The facts about a drive that are needed to read its segments.
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub(crate) uuid: Uuid,
     pub(crate) shape: DriveShape,
     /// The superblock, if one is whole.
     superblock: Option<StoredSuperblock>,
-    /// Of an encrypted drive without one, the key slot that segment headers repeat.
+    /// For an encrypted drive without a superblock, the key slot that segment headers repeat.
     recovery: Option<KeySlot>,
 }
 
@@ -73,7 +73,7 @@ impl Identity {
     /// `Corrupt` for an incomplete rebuild.
     pub async fn of_superblocks(medium: &dyn AnyMedium) -> Result<Option<Self>> {
         match superblocks::load_any(medium).await {
-            // What such a drive lacks, its source has.
+            // The source of such a drive has the data that it lacks.
             Ok(loaded) if loaded.stored.superblock.incomplete => {
                 superblocks::load(medium).await.map(|_| None)
             }
@@ -95,7 +95,7 @@ impl Identity {
     /// Returns the drive that segment headers describe.
     ///
     /// # Errors
-    /// `Corrupt` if it is impossible.
+    /// `Corrupt` if such a drive is impossible.
     fn new(uuid: Uuid, shape: DriveShape) -> Result<Self> {
         let identity = Self { uuid, shape, superblock: None, recovery: None };
         match identity.superblock_for(None, SeqNo(0)).impossible() {
@@ -104,7 +104,7 @@ impl Identity {
         }
     }
 
-    /// Returns what the recovery code opens of an encrypted drive without a superblock.
+    /// Returns the part of an encrypted drive without a superblock that the recovery code opens.
     pub fn locked(&self) -> Option<Locked> {
         Some(Locked::by_recovery(self.uuid, self.recovery.clone()?))
     }
@@ -135,7 +135,8 @@ impl Identity {
         let capacity = u64::from(self.shape.segment_bytes) * u64::from(segment_count);
         let codec = codec.or(known).unwrap_or(Codec::Lz4);
         Spec {
-            // Of a flattened clone only snapshots read from there, which are not rebuilt.
+            // Only the snapshots of a flattened clone read from the origin, and they are not
+            // rebuilt.
             origin: old.filter(|old| old.flat_since == SeqNo(0)).and_then(|old| old.origin.clone()),
             capacity_bytes: Some(capacity),
             segment_bytes: self.shape.segment_bytes,
@@ -177,7 +178,7 @@ impl Identity {
             warn_percent: [0; 4],
             is_preallocated: false,
             has_block_frames: false,
-            // Nothing is written that could take what they need.
+            // Nothing is written that could take the space that snapshots need.
             has_snapshots: false,
             receiving: None,
             origin: None,
@@ -206,15 +207,15 @@ pub enum Way {
     /// The whole log from its first batch: the disk is as it was, if there are no
     /// [`Wreck::problems`].
     Log,
-    /// The records of all segments: see [`Wreck::problems`] for what they do not show.
+    /// The records of all segments: see [`Wreck::problems`] for the changes that they do not show.
     Records,
 }
 
-/// What is left of a drive, on a medium that is only read.
+/// The remains of a drive, on a medium that is only read.
 pub struct Wreck(Inside, Way);
 
 enum Inside {
-    /// With what the log does not show.
+    /// With the changes that the log does not show.
     Drive(Box<Drive>, Vec<Problem>),
     Records(Box<Salvage>),
 }
@@ -231,7 +232,7 @@ pub enum Parts<'s> {
 pub struct PartsOfRecords<'s>(&'s mut Salvage);
 
 impl Wreck {
-    /// Finds the best source of what a medium holds. Reads all segments, unless the superblock is
+    /// Finds the best source of the medium's data. Reads all segments, unless the superblock is
     /// whole and the drive opens.
     ///
     /// # Errors
@@ -255,7 +256,7 @@ impl Wreck {
         let rolled_back = last_rollback(&*medium, &identity, &survey).await;
         let from = |seq| (seq <= rolled_back && rolled_back > SeqNo(0)).then(over_a_rollback);
         for &(seq, root) in &survey.roots {
-            // A root counts only if all before it is there: its leaves are.
+            // A root counts only if all batches before it are there: its leaves are.
             let watermark = survey.watermark.max(seq);
             let superblock = identity.superblock_for(Some(root), watermark);
             if let Some(drive) = attempt(guess(superblock)).await {
@@ -285,15 +286,15 @@ impl Wreck {
     /// Returns the parts of the disk from its beginning.
     pub fn parts(&mut self) -> Parts<'_> {
         match &mut self.0 {
-            // A clone is made of it, with the same origin.
+            // The target is a clone with the same origin.
             Inside::Drive(drive, _) => Parts::Drive(Extract::of_itself(drive)),
             Inside::Records(salvage) => Parts::Records(PartsOfRecords(salvage)),
         }
     }
 
-    /// Returns damage that may have cost more than the blocks reported as lost, and what the log
-    /// does not show, such as a rollback; and the number of all problems. Known when all parts have
-    /// been returned.
+    /// Returns damage that may have cost more than the blocks reported as lost, and changes that
+    /// the log does not show, such as a rollback; and the number of all problems. Known when all
+    /// parts have been returned.
     pub fn problems(&self) -> (&[Problem], u64) {
         match &self.0 {
             Inside::Drive(_, problems) => (problems, problems.len() as u64),
@@ -301,8 +302,8 @@ impl Wreck {
         }
     }
 
-    /// Returns the number of blocks that may have been trimmed, or filled with one byte, before the
-    /// drive was lost, at most: their content is older than a batch that is gone. Known when all
+    /// Returns the maximum number of blocks that may have been trimmed, or filled with one byte,
+    /// before the drive was lost: their content is older than a batch that is gone. Known when all
     /// parts have been returned.
     pub fn doubtful_blocks(&self) -> u64 {
         match &self.0 {
@@ -312,8 +313,8 @@ impl Wreck {
     }
 
     /// Returns the runs of batches that are gone: the numbers of the first and the last. Garbage
-    /// collection frees batches whose blocks were moved or overwritten; others were lost with all
-    /// that they held.
+    /// collection frees batches whose blocks were moved or overwritten; other batches were lost
+    /// with all their content.
     pub fn missing_batches(&self) -> Vec<(u64, u64)> {
         match &self.0 {
             Inside::Drive(..) => Vec::new(),
@@ -330,8 +331,8 @@ impl Wreck {
         }
     }
 
-    /// Returns whether batches were left out because one before them is missing: they were never
-    /// flushed.
+    /// Returns whether batches were left out because a batch before them is missing: they were
+    /// never flushed.
     pub fn has_cut_batches(&self) -> bool {
         match &self.0 {
             Inside::Drive(..) => false,
@@ -369,7 +370,7 @@ async fn try_open(
     let opened = Drive::open_as(medium, clock, options, limits, stored).await;
     let drive = opened.inspect_err(say_refused).ok()?;
     if drive.core().has_lost_waiting() {
-        // The records may say more.
+        // The records may contain more.
         tracing::warn!("a leaf of the map that the log changes is damaged");
         return None;
     }
@@ -381,8 +382,8 @@ async fn try_open(
     Some(drive)
 }
 
-/// Returns the last batch before the disk last became that of a snapshot, as the newest checkpoint
-/// that can be read says; 0 if it never did.
+/// Returns the last batch before the disk was last rolled back to a snapshot, according to the
+/// newest checkpoint that can be read; 0 if it never was.
 async fn last_rollback(medium: &dyn AnyMedium, identity: &Identity, survey: &Survey) -> SeqNo {
     for &(seq, place) in &survey.roots {
         let superblock = identity.superblock_for(Some(place), seq);
@@ -413,7 +414,7 @@ pub async fn create_target(medium: &dyn AnyMedium, spec: &Spec) -> Result<()> {
     create_as(medium, spec, true).await
 }
 
-/// Marks a drive as complete, which must have been closed in order. Durable when this returns.
+/// Marks a drive, which must have been closed cleanly, as complete. Durable when this returns.
 ///
 /// # Errors
 /// `NotADrive`, `Unsupported`, `Corrupt`, `Medium`.
@@ -450,7 +451,7 @@ pub async fn copy_into(part: &Extracted<'_>, target: &Drive) -> Result<()> {
             }
             Ok(())
         }
-        // A hole of a clone would be what its origin has.
+        // A hole of a clone would read the origin's content.
         Extracted::Lost(Problem { lba: Some(lba), lba_count: Some(count), .. })
             if target.origin().is_some() =>
         {

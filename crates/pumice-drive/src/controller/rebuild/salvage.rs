@@ -169,7 +169,7 @@ impl Salvage {
     }
 }
 
-/// Adds what a record says about its blocks.
+/// Adds the content that a record states for its blocks.
 fn take_record(versions: &mut Versions, header: &BatchHeader, found: &Found<'_>, cipher: &Cipher) {
     let (lba, count) = found.record.lba_range();
     let version = |age, order, content| Version {

@@ -1,11 +1,11 @@
-//! A survey of all segments of a drive: which uses of them there are, which batches belong to the
-//! drive's history, the places of checkpoints' roots, and what cannot be read.
+//! A survey of all segments of a drive: the uses of them, the batches that belong to the drive's
+//! history, the places of checkpoints' roots, and the places that cannot be read.
 //!
 //! A batch of a *lost life* (written, not durable, and written over in part by the next life) has a
 //! sequence number that a later epoch's batch reaches, too. Where the first batches of that epoch
 //! are gone, the headers of segments that were started in it say where it began, and so does the
 //! order of batches within a segment. Beyond the highest batch that any other batch calls durable,
-//! batches count only up to the first gap: what follows a gap was never flushed.
+//! batches count only up to the first gap: batches after a gap were never flushed.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ const ROOTS_MAX: usize = 16;
 /// Problems listed one by one; more are only counted.
 const PROBLEMS_LISTED_MAX: usize = 10_000;
 
-/// What the segments of a drive hold.
+/// The content of a drive's segments.
 #[derive(Debug, Default)]
 pub(crate) struct Survey {
     /// Segments in use.
@@ -146,7 +146,7 @@ impl Survey {
             }
             return Some(header.generation);
         }
-        // A batch says in which use of its segment it was written; the newest use is what counts.
+        // A batch says in which use of its segment it was written; the newest use counts.
         let mut newest = None;
         for at in (FIRST_BATCH_OFFSET..segment_bytes).step_by(BATCH_ALIGNMENT) {
             let page = window.read(segment, at, PAGE_BYTES).await;
@@ -174,8 +174,8 @@ impl Survey {
         let mut epoch = 0;
         while let Some((header, body)) = scan.next().await {
             self.watermark = self.watermark.max(header.watermark);
-            // After a batch of a later life, one of an earlier life is what that did not reach: the
-            // later life began with the same number or before.
+            // A batch of an earlier life after one of a later life is data that the later life did
+            // not reach: the later life began with the same number or an earlier one.
             epoch = header.epoch.max(epoch);
             self.note_epoch(epoch, header.seq);
             self.note(header.seq.0);
@@ -207,7 +207,7 @@ impl Survey {
         }
     }
 
-    /// Adds what was found, in a segment or in all of them.
+    /// Adds a problem found, in a segment or in all of them.
     pub(super) fn add_problem(&mut self, segment: Option<SegmentId>, what: String) {
         self.problem_count += 1;
         if self.problems.len() < PROBLEMS_LISTED_MAX {
@@ -240,7 +240,8 @@ impl Survey {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: which batches are missing, and where the log ends, whatever the order they are found.
+    //! Goal: the survey finds the missing batches and the end of the log, whatever the order in
+    //! which batches are found.
     use super::*;
 
     fn survey(found: &[u64], end: u64) -> Survey {

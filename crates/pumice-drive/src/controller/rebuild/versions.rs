@@ -1,11 +1,12 @@
 //! The newest version of each block, put together from records in any order.
 //!
 //! ```text
-//! age: the batch in which the host wrote it -> of one batch: what was moved, then by place
+//! age: the batch in which the host wrote it -> of one batch: moved blocks, then by place
 //! ```
 //!
-//! A moved block was live when it was moved: of one batch, nothing is newer. Memory is bounded:
-//! when the leaves touched become too many, the last of them are dropped and left to another pass.
+//! A moved block was live when it was moved: no other version from the same batch is newer. Memory
+//! is bounded: when the leaves touched become too many, the last of them are dropped and left to
+//! another pass.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use super::super::place::blocks_of_frame;
 use crate::base::{Lba, SegmentId};
 use crate::format::LEAF_BLOCKS;
 
-/// Leaves held at once: 32 GiB of the disk in 256 MiB of memory.
+/// Leaves held at one time: 32 GiB of the disk in 256 MiB of memory.
 const LEAVES_MAX: usize = 8192;
 
 const LEAF: u64 = LEAF_BLOCKS as u64;
@@ -42,7 +43,7 @@ pub(super) struct Version {
     pub(super) offset: u32,
     /// Bytes of its record.
     pub(super) record_bytes: u32,
-    /// What it is.
+    /// Its content.
     pub(super) content: Content,
 }
 
@@ -79,7 +80,7 @@ fn index_in_leaf(block: u64) -> usize {
     (block % LEAF) as usize
 }
 
-/// Adjacent blocks, and the version of the first, from which those of the rest follow.
+/// Adjacent blocks, and the version of the first, from which the other versions follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) lba: Lba,
@@ -110,7 +111,7 @@ impl Versions {
         self.end
     }
 
-    /// Adds a version of `count` blocks; `version` is that of the first.
+    /// Adds a version of `count` blocks; `version` is the version of the first.
     pub(super) fn add(&mut self, lba: Lba, count: u64, version: Version) {
         let start = lba.0.max(self.first * LEAF);
         let end = (lba.0 + count).min(self.end * LEAF);
@@ -225,8 +226,8 @@ impl Versions {
 #[cfg(test)]
 #[expect(clippy::cast_possible_truncation, reason = "patterns of test data")]
 mod tests {
-    //! Goal: the newest version wins, whatever the order in which they come; memory is bounded and
-    //! nothing is lost by that.
+    //! Goal: the newest version wins, whatever the order in which versions arrive; memory is
+    //! bounded and nothing is lost by that.
     //! Method: random versions against an array of the newest ones.
     use rand::RngExt;
 

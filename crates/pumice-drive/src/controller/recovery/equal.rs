@@ -1,8 +1,9 @@
 //! Making the copies of a medium equal after an unclean end.
 //!
-//! A sync covers all copies. What none has covered may be in one copy and not in another, where an
-//! earlier life's remains may lie instead. Recovery takes a batch that any copy has; before that is
-//! called durable, all copies must have it, or a later reader could meet another past:
+//! A sync covers all copies. Data that no sync has covered may be in one copy and not in another,
+//! where an earlier life's remains may lie instead. Recovery takes a batch that any copy has;
+//! before the batch is called durable, all copies must have it, or a later reader could find
+//! another past:
 //!
 //! ```text
 //! log      ... | durable: every copy | taken by recovery: in one copy at least | end
@@ -11,8 +12,8 @@
 //!
 //! A drive that is only read notes instead which copies have such a batch.
 //!
-//! Beyond the end, and in free segments, copies may differ: what is there never counts, whichever
-//! copy is read.
+//! Beyond the end, and in free segments, copies may differ: data there never counts, whichever copy
+//! is read.
 
 use super::super::log::records::{Body, body_state};
 use super::super::log::walk::Unproven;
@@ -79,7 +80,7 @@ pub(super) async fn note_holders(medium: &dyn AnyMedium, segment_bytes: u32, bat
     }
 }
 
-/// Returns a batch as [`read_whole`] does, from one copy, if that has all of it.
+/// Returns a batch as [`read_whole`] does, from one copy, if that copy has all of it.
 async fn whole_in(window: &mut Window<'_>, copy: CopyId, batch: &Unproven) -> Option<Vec<u8>> {
     let &Unproven { segment, offset, checksum, is_first, .. } = batch;
     let medium = window.medium();
@@ -99,7 +100,7 @@ async fn whole_in(window: &mut Window<'_>, copy: CopyId, batch: &Unproven) -> Op
         return Some(bytes.to_vec());
     }
     let bytes = window.read(segment, 0, FIRST_BATCH_OFFSET + len).await;
-    // The segment's header may be what this copy lacks.
+    // This copy may lack the segment's header.
     let segment_header = bytes.get(..FIRST_BATCH_OFFSET as usize).unwrap_or_default();
     let found = crate::format::SegmentHeader::found_in(segment_header)?;
     (found.generation == header.generation).then(|| bytes.to_vec())

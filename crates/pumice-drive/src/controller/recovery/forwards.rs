@@ -57,7 +57,7 @@ impl Reader<'_> {
                 forwards.set_lost(lost, until);
                 Ok(forwards)
             }
-            // Which of them is right is not known.
+            // It is unknown which of them is right.
             Err(error) => {
                 tracing::warn!(error = %error.chain(), "no table of what was moved is used");
                 let mut forwards = Forwards::default();

@@ -1,4 +1,5 @@
-//! The map of a snapshot, for garbage collection, which asks it what the snapshot names.
+//! The map of a snapshot, for garbage collection, which asks it for the frames that the snapshot
+//! names.
 
 use futures_util::stream::{StreamExt, iter};
 
@@ -17,7 +18,7 @@ use crate::format::{
 };
 use crate::media::AnyMedium;
 
-/// Bytes of leaves that are kept in memory of one map.
+/// Bytes of leaves of one map that are kept in memory.
 const CACHE_BYTES: usize = 2 << 20;
 
 /// The map of a snapshot.
@@ -28,12 +29,12 @@ pub(crate) struct KeptMap {
     space: Space,
     /// Its root and its lists.
     lists: Vec<Wanted>,
-    /// Where what it names was moved.
+    /// The new places of moved records that it names.
     moved: Forwards,
 }
 
 impl KeptMap {
-    /// Reads all but the leaves of a map.
+    /// Reads a map without its leaves.
     ///
     /// # Errors
     /// `Medium`, `Corrupt`.
@@ -68,7 +69,8 @@ impl KeptMap {
         self.watermark
     }
 
-    /// Returns the segments of frames with what was live in them, and the last batch in each.
+    /// Returns the segments of frames with the bytes that were live in them, and the last batch in
+    /// each.
     pub(crate) fn segments(&self) -> impl Iterator<Item = (SegmentUse, u32, SeqNo)> {
         self.space.used().map(|used| {
             let of = SegmentUse { segment: used.segment, generation: used.generation };
@@ -76,8 +78,8 @@ impl KeptMap {
         })
     }
 
-    /// Returns which of some frames of a use of a segment the snapshot names. Where a leaf cannot
-    /// be read, it may name any.
+    /// Returns which of some frames of a use of a segment the snapshot names. If a leaf cannot be
+    /// read, it may name any of them.
     pub(crate) async fn names(
         &mut self,
         medium: &dyn AnyMedium,
@@ -111,7 +113,7 @@ impl KeptMap {
         named
     }
 
-    /// Loads leaves side by side, as far as they can be read.
+    /// Loads leaves concurrently, as far as they can be read.
     async fn load(&mut self, medium: &dyn AnyMedium, leaves: Vec<u64>) {
         let Self { superblock, map, space, moved, .. } = self;
         let reader = &Reader::of_kept(medium, superblock, moved);

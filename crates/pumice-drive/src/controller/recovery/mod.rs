@@ -5,7 +5,7 @@
 //!            -> a core -> the log after the checkpoint, record by record -> end of the log
 //! ```
 //!
-//! Every record goes through the same doors of the core as live traffic. Leaves are read when a
+//! Every record goes through the same methods of the core as live traffic. Leaves are read when a
 //! record needs them. Without a checkpoint the walk begins with the log. Writes nothing.
 //!
 //! **Memory.** A leaf that the log changes stays until the next checkpoint, which only an open
@@ -13,9 +13,9 @@
 //! limit ([`Limits::for_map_cache`]), beyond which the opening is refused. An open drive stays
 //! below it: see `Core::must_wait_for_checkpoint`.
 //!
-//! * `reader`: reads the checkpoint. `snapshots`: those that it lists. `forwards`: where what they
-//!   name was moved. `kept_map`: the map of one. `replay`: applies the log. `equal`: copies that
-//!   differ after an unclean end.
+//! * `reader`: reads the checkpoint. `snapshots`: the snapshots that it lists. `forwards`: the new
+//!   places of frames and metadata that snapshots name. `kept_map`: the map of a snapshot.
+//!   `replay`: applies the log. `equal`: copies that differ after an unclean end.
 
 #![warn(
     clippy::cast_possible_truncation,
@@ -51,7 +51,7 @@ pub(crate) use reader::Reader;
 use replay::Replay;
 pub(crate) use snapshots::{not_found, superblock_of};
 
-/// Metadata records read at once.
+/// Metadata records read concurrently.
 const READS_AT_ONCE: usize = 32;
 
 /// Problems kept for a report.
@@ -60,17 +60,17 @@ const PROBLEMS_KEPT_MAX: usize = 1000;
 /// Bytes of leaves that recovery may keep.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Of clean ones; others are read again.
+    /// Bytes of clean leaves; others are read again.
     pub(crate) clean_bytes: usize,
-    /// Of those that the log changed; more are refused.
+    /// Bytes of leaves that the log changed; more are refused.
     pub(crate) changed_bytes: usize,
 }
 
 impl Limits {
     /// Returns the limits for a map cache: four times its bytes may be changed, or four times the
-    /// default cache if that is more, so that whatever was written with the default opens with a
-    /// smaller one. An open drive lets no more change after its newest checkpoint than twice its
-    /// cache; twice that because the same leaf may take twice the memory, as vectors grow.
+    /// default cache if that is more, so that a drive written with the default opens with a smaller
+    /// cache. An open drive lets at most twice its cache change after its newest checkpoint; the
+    /// limit is twice that because the same leaf may take twice the memory, as vectors grow.
     pub(crate) fn for_map_cache(bytes: usize) -> Self {
         let changed_bytes = bytes.max(MAP_CACHE_BYTES_DEFAULT).saturating_mul(4);
         assert!(bytes <= changed_bytes, "a full cache of changed leaves is recovered");
@@ -84,7 +84,7 @@ impl Limits {
     }
 }
 
-/// What recovery found.
+/// The result of a recovery.
 pub(crate) struct Recovered {
     /// The core, which takes no writes before [`Core::start`].
     pub(crate) core: Core,
@@ -92,7 +92,7 @@ pub(crate) struct Recovered {
     pub(crate) walk_end: WalkEnd,
     /// Batches that were rolled forward.
     pub(crate) batches: u64,
-    /// What is wrong in them, or was restored from parity, and did not stop recovery; the first
+    /// Problems in them that did not stop recovery, including data restored from parity; the first
     /// thousand.
     pub(crate) problems: Vec<Error>,
 }
@@ -112,7 +112,7 @@ pub(crate) async fn recover(
     let is_read_only = settings.is_read_only;
     let Checkpointed { root, mut core } = checkpointed(&reader, settings, limits).await?;
     if let (Some(place), Some(root)) = (&superblock.checkpoint, &root) {
-        // Before the log is walked: it does not continue in what they need.
+        // Before the log is walked: the log does not continue in segments that snapshots need.
         let (kept, forwards) = reader.snapshots(place, root, core.space()).await?;
         core.set_snapshots(kept, forwards)?;
     }
@@ -175,7 +175,7 @@ async fn checkpointed(
     let root = reader.root(place).await?;
     let checkpoint = reader.checkpoint(place, &root, limits.clean_bytes).await?;
     let Checkpoint { map, space, lists } = checkpoint;
-    // Of a snapshot, those that its map may name.
+    // For a snapshot, the segments that its map may name.
     let superblock = Superblock { segment_count: reader.segment_count(), ..superblock.clone() };
     let newest =
         NewestCheckpoint { checkpointed: root.watermark, begun_at_bytes: root.media_bytes, lists };
@@ -197,7 +197,7 @@ fn tails_of(root: &Root) -> [Option<Tail>; Stream::COUNT] {
 }
 
 /// Restores a drive as it was when a snapshot was taken: `superblock` is from [`superblock_of`].
-/// The log after it is not read; what it names is where `forwards` says.
+/// The log after it is not read; `forwards` has the places of records that were moved.
 ///
 /// # Errors
 /// `Medium`, `Corrupt`.
@@ -228,8 +228,8 @@ pub(crate) async fn restore(
     Ok(Recovered { core, walk_end, batches: 0, problems })
 }
 
-/// Reads the disk that a snapshot has: `superblock` is from [`superblock_of`], with the size that
-/// the disk has now.
+/// Reads the disk of a snapshot: `superblock` is from [`superblock_of`], with the size that the
+/// disk has now.
 ///
 /// # Errors
 /// `Medium`, `Corrupt`.
@@ -248,7 +248,7 @@ pub(crate) async fn kept_disk(
     Ok(KeptDisk { watermark, map, space, lost_leaves, copies: BTreeMap::new() })
 }
 
-/// Reports what was found beyond the end of the log, which a crash leaves.
+/// Reports the data found beyond the end of the log, which a crash leaves.
 fn warn_of_cut(walk_end: &WalkEnd, superblock: &Superblock) {
     let Cut { batches, bytes, unreadable_bytes } = walk_end.cut;
     if batches == 0 && unreadable_bytes == 0 {
@@ -271,7 +271,7 @@ fn warn_of_cut(walk_end: &WalkEnd, superblock: &Superblock) {
 }
 
 /// Checks that the log includes the batches of the newest checkpoint, which are the first after it:
-/// else its streams would continue over them.
+/// otherwise its streams would continue over them.
 fn check_metadata(core: &Core, end: &LogEnd, superblock: &Superblock) -> Result<()> {
     let root = superblock.checkpoint.iter().map(|root| (root.address.segment, root.address.offset));
     let map = core.map().metadata_addresses().map(|named| (named.segment, named.offset));

@@ -1,11 +1,12 @@
-//! Reading the newest checkpoint: its root, and what the root names.
+//! Reading the newest checkpoint: its root, and the records that the root names.
 //!
 //! ```text
 //! root -> lists -> segment table, directory pages, dropped ranges; leaves when they are needed
 //! ```
 //!
-//! Bytes from the medium are never trusted: places lie within the drive, lists have the lengths
-//! that the root states, and the two say the same about a segment, or it is `Corrupt`.
+//! Bytes from the medium are never trusted: places must lie within the drive, lists must have the
+//! lengths that the root states, and the two must agree about a segment, or the checkpoint is
+//! `Corrupt`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -38,7 +39,7 @@ const LISTED_MAX: usize = SNAPSHOTS_MAX + CLONES_MAX;
 /// have 64 blocks, each of which counts as one byte.
 const LIVE_FACTOR_MAX: u32 = 3;
 
-/// What a checkpoint says.
+/// The content of a checkpoint.
 pub(super) struct Checkpoint {
     /// The map.
     pub(super) map: L2p,
@@ -56,7 +57,7 @@ pub(crate) struct Reader<'a> {
     decompressor: RefCell<Decompressor>,
     /// Records that are damaged on the medium and were restored.
     restored: RefCell<Vec<Wanted>>,
-    /// Of a root that is kept, where metadata is that was moved since.
+    /// For a root that is kept, the present places of metadata that was moved since.
     moved: Option<Forwards>,
     /// The segments that the drive has, or that it had when the root was written.
     segment_count: Cell<u32>,
@@ -76,7 +77,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Creates a reader for what the root of a snapshot names, which may have been moved.
+    /// Creates a reader for the records that the root of a snapshot names, which may have been
+    /// moved.
     pub(crate) fn of_kept(
         medium: &'a dyn AnyMedium,
         superblock: &'a Superblock,
@@ -85,23 +87,23 @@ impl<'a> Reader<'a> {
         Self { moved: Some(forwards.of_metadata()), ..Self::new(medium, superblock) }
     }
 
-    /// Allows leaves to name segments that the drive had.
+    /// Allows leaves to name segments that the drive had earlier.
     pub(crate) fn widen(&self, segment_count: u32) {
         self.segment_count.set(segment_count.max(self.superblock.segment_count));
     }
 
-    /// Creates a reader as [`Reader::of_kept`] beside this one.
+    /// Creates a reader as [`Reader::of_kept`], in addition to this one.
     pub(super) fn for_kept(&self, forwards: &Forwards) -> Self {
         Self::of_kept(self.medium, self.superblock, forwards)
     }
 
-    /// Adds what another reader has found damaged and restored.
+    /// Adds the records that another reader has found damaged and restored.
     pub(super) fn take_up(&self, other: &Self) {
         self.restored.borrow_mut().extend(other.restored.take());
     }
 
-    /// Returns the segments that the drive has, or had when the root was written that was read: the
-    /// capacity may have shrunk since.
+    /// Returns the number of segments that the drive has, or had when the root just read was
+    /// written: the capacity may have shrunk since.
     pub(super) fn segment_count(&self) -> u32 {
         self.segment_count.get()
     }
@@ -136,7 +138,7 @@ impl<'a> Reader<'a> {
         Ok(read)
     }
 
-    /// Returns where a record is, if it was moved.
+    /// Returns the present place of a record, if it was moved.
     fn moved_to(&self, wanted: Wanted) -> Option<Wanted> {
         let moved = self.moved.as_ref()?;
         let (place, generation) = moved.metadata_at(wanted.address(), wanted.place.generation)?;
@@ -192,7 +194,7 @@ impl<'a> Reader<'a> {
         let root = Root::decode(&metadata.raw)?;
         self.check_lists(&root)?;
         // The drive may have grown since: see `resize`. Since a snapshot was taken, it may have
-        // shrunk. A copy was encoded anew.
+        // shrunk. A copy was encoded again.
         let is_right = (metadata.payload_checksum == payload_checksum
             || self.moved_to(wanted).is_some())
             && (root.segment_count <= self.superblock.segment_count || self.moved.is_some())
@@ -205,8 +207,8 @@ impl<'a> Reader<'a> {
         Ok(root)
     }
 
-    /// Checks a root's counts against each other and against what the drive can have, so that they
-    /// bound what is read for them.
+    /// Checks a root's counts against each other and against the limits of the drive, so that they
+    /// bound the reads made for them.
     fn check_lists(&self, root: &Root) -> Result<()> {
         let blocks = self.superblock.size_bytes / BLOCK_BYTES as u64;
         let leaves = blocks.div_ceil(LEAF_BLOCKS.into());
@@ -254,7 +256,7 @@ impl<'a> Reader<'a> {
         self.read(Wanted::at(place, generation, kind, number)).await.map(|_| ())
     }
 
-    /// Reads what a root names.
+    /// Reads the records that a root names.
     pub(super) async fn checkpoint(
         &self,
         newest: &CheckpointAddress,
@@ -300,7 +302,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads the segment table. Reading it takes the generations of the metadata segments, which
-    /// are in the table: the root has those of the segments that hold pieces of it.
+    /// are in the table: the root has the generations of the segments that hold the table's pieces.
     async fn restore_table(&self, root: &Root, space: &mut Space) -> Result<()> {
         let open: HashSet<SegmentId> =
             root.tails.iter().flatten().map(|tail| tail.segment).collect();
@@ -314,7 +316,7 @@ impl<'a> Reader<'a> {
         for (number, bytes) in (0..).zip(table.chunks_exact(TableEntry::BYTES)) {
             let entry = TableEntry::decode(bytes)?;
             let segment = SegmentId(number);
-            // A frame counts as a byte for each block at least, whatever its record takes.
+            // A frame counts as at least one byte for each block, however short its record.
             let most = self.superblock.segment_bytes.saturating_mul(LIVE_FACTOR_MAX);
             if entry.live_bytes > most {
                 let what = "a checkpoint counts more live bytes in a segment than it can hold";

@@ -1,4 +1,4 @@
-//! Replaying the log: each record of a batch takes effect through the same doors of the core as
+//! Replaying the log: each record of a batch takes effect through the same methods of the core as
 //! when it was written.
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ pub(super) struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    /// Begins with what the newest checkpoint says.
+    /// Begins with the state of the newest checkpoint.
     pub(super) fn new(reader: Reader<'a>, core: Core, changed_bytes_max: usize) -> Self {
         Self { reader, core, changed_bytes_max }
     }
@@ -34,9 +34,9 @@ impl<'a> Replay<'a> {
         &self.core
     }
 
-    /// Ends the replay; returns an error for what was restored from parity. What of it is the map's
-    /// is written again by the next checkpoint; a leaf that is not in memory any more is restored
-    /// again when it is read.
+    /// Ends the replay; returns an error for each record that was restored from parity. Restored
+    /// records of the map are written again by the next checkpoint; a leaf that is no longer in
+    /// memory is restored again when it is read.
     pub(super) fn end(mut self) -> (Core, Vec<Error>) {
         for wanted in self.reader.restored() {
             self.core.rewrite_metadata(wanted.kind, wanted.number, wanted.address());
@@ -62,12 +62,12 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Holds the leaves that the log changed, and that so must stay, against their limit.
+    /// Compares the leaves that the log changed, and that must stay in memory, with their limit.
     async fn check_memory(&mut self) -> Result<()> {
         if self.core.map().dirty_bytes() <= self.changed_bytes_max {
             return Ok(());
         }
-        // What was trimmed since went from the memory of the drive that wrote this, too.
+        // The drive that wrote this log also released the blocks trimmed since from its memory.
         self.reap().await?;
         if self.core.map().dirty_bytes() <= self.changed_bytes_max {
             return Ok(());
@@ -82,7 +82,7 @@ impl<'a> Replay<'a> {
         Err(Error::new(ErrorKind::InvalidInput, what))
     }
 
-    /// Reads the leaves that a batch's records need side by side; one after the other, scattered
+    /// Reads the leaves that a batch's records need concurrently; one after the other, scattered
     /// writes would take as long to recover as to write.
     async fn load_ahead(&mut self, batch: &Batch<'_>) -> Result<()> {
         let mut places = BTreeMap::new();
@@ -153,7 +153,7 @@ impl<'a> Replay<'a> {
             }
             Record::Open { stream, segment, generation } => {
                 if self.is_in(stream, segment, generation) {
-                    // It would be written from the front again.
+                    // The segment would be written from its beginning again.
                     let what = "a log record names its stream's own segment as the next one";
                     return Err(Error::new(ErrorKind::Corrupt, what).in_segment(segment));
                 }
@@ -186,12 +186,12 @@ impl<'a> Replay<'a> {
         }
         let space = self.core.space();
         if space.generation(segment) != generation && !space.is_free(segment) {
-            // It was freed since the checkpoint: what was trimmed in it is still to be taken down.
+            // The segment was freed since the checkpoint; its trimmed blocks are not yet released.
             self.reap().await?;
             self.core.forget_reused(segment);
         }
         self.core.occupy_segment(stream, segment, generation)?;
-        // How much of the end of the segment before was of no use is not known any more.
+        // The unusable bytes at the end of the previous segment are no longer known.
         self.core.enter_segment(stream, segment, generation, 0);
         Ok(())
     }
@@ -209,9 +209,9 @@ impl<'a> Replay<'a> {
             match self.reader.leaf(leaf, from).await {
                 Ok(loaded) => self.core.install_leaf(leaf, from.place, loaded),
                 Err(error) if error.kind() != ErrorKind::Corrupt => return Err(error),
-                // The fault may be in the reading.
+                // The read may have been at fault.
                 Err(_) if attempt < LOSE_ATTEMPTS => continue,
-                // What the log says of its blocks is known; the other blocks cannot be read.
+                // The log's records of its blocks are known; its other blocks cannot be read.
                 Err(error) => {
                     let error = error.chain();
                     tracing::warn!(leaf, error, "cannot restore a leaf of the map");
@@ -236,7 +236,7 @@ impl<'a> Replay<'a> {
                         leaves.filter_map(|leaf| Some((leaf, self.core.leaf_to_load(leaf)?)));
                     self.load_side_by_side(places.collect()).await?;
                     if self.core.map().missing_to_reap(1).contains(&leaf) {
-                        // It is damaged.
+                        // The leaf is damaged.
                         self.load_leaf(leaf).await?;
                     }
                 }

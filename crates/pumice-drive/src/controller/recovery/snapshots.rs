@@ -1,8 +1,8 @@
 //! The snapshots of a drive that is opened: the list in the newest checkpoint, and from each root
 //! which segments the snapshot needs.
 //!
-//! Damage to the list refuses the drive, as damage to the segment table does. Damage to one
-//! snapshot does not: then everything in use is kept for it until it is deleted.
+//! Damage to the list makes the drive refuse to open, as damage to the segment table does. Damage
+//! to one snapshot does not: then everything in use is kept for it until it is deleted.
 
 use futures_util::stream::{StreamExt, iter};
 
@@ -17,8 +17,8 @@ use crate::format::{
 };
 
 impl Reader<'_> {
-    /// Reads the snapshots that the root at `newest` lists, and where what they name was moved.
-    /// `space` is the segment table of its checkpoint.
+    /// Reads the snapshots that the root at `newest` lists, and the new places of moved records
+    /// they name. `space` is the segment table of its checkpoint.
     ///
     /// # Errors
     /// `Medium`, `Corrupt`.
@@ -101,7 +101,7 @@ impl Reader<'_> {
         if !is_it || root.retained_lists.is_empty() {
             return Err(wrong("the root of a snapshot is another one"));
         }
-        // It may have been moved, and the segment be in another use.
+        // The record may have been moved, and the segment may be in another use.
         let generation = |place: &MetadataAddress| {
             let known = root.generation_of(place.segment);
             known.unwrap_or_else(|| space.generation(place.segment))
@@ -116,7 +116,7 @@ impl Reader<'_> {
         Ok(if entry.is_bookmark { of_map(&set, place, space) } else { set })
     }
 
-    /// Returns the entry of the snapshot of a name; see [`Reader::snapshot_like`].
+    /// Returns the entry of the snapshot with a name; see [`Reader::snapshot_like`].
     ///
     /// # Errors
     /// `NotFound`, `Medium`, `Corrupt`.
@@ -124,8 +124,8 @@ impl Reader<'_> {
         self.snapshot_like(name, |entry| entry.name == name).await
     }
 
-    /// Returns the entry of a snapshot, with where its root is, and the tables that it is read by.
-    /// `name` is what it is called if there is none.
+    /// Returns the entry of a snapshot, with the place of its root, and the tables needed to read
+    /// it. `name` is the name to report if there is none.
     ///
     /// # Errors
     /// `NotFound`, `Medium`, `Corrupt`.
@@ -148,7 +148,8 @@ impl Reader<'_> {
         let newest_taken = entries.last().map_or(found.watermark, |entry| entry.watermark);
         let mut forwards = self.forwards(&root, &checkpoint.space, newest_taken).await?;
         if found.is_bookmark {
-            // What others need leads to what is there; the rest may lead anywhere.
+            // Entries that other snapshots need lead to existing frames; the rest may lead
+            // anywhere.
             forwards.prune(entries.iter().chain([&found]), |_, _| true);
         }
         let forwards = forwards.of(&found);
@@ -156,8 +157,8 @@ impl Reader<'_> {
     }
 }
 
-/// Returns those of the segments that a bookmark named when it was a snapshot that hold its map: no
-/// segment of metadata was opened after that of its root. Others may be in another use.
+/// Returns, of the segments that a bookmark named when it was a snapshot, the ones that hold its
+/// map: no segment of metadata was opened after that of its root. Others may be in another use.
 fn of_map(named: &SegmentSet, root: &CheckpointAddress, space: &Space) -> SegmentSet {
     let mut map = SegmentSet::default();
     for segment in named.iter().filter(|&segment| !space.is_free(segment)) {
@@ -186,7 +187,7 @@ pub(crate) fn superblock_of(present: &Superblock, snapshot: &Snapshot) -> Superb
     }
 }
 
-/// Returns the error for a name that no snapshot has, with those that there are.
+/// Returns the error for a name that no snapshot has, which lists the existing ones.
 pub(crate) fn not_found<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Error {
     let names: Vec<&str> = names.collect();
     let what = match names.as_slice() {

@@ -1,21 +1,24 @@
-//! Which segment garbage collection empties next: the one whose emptying pays best.
+//! The choice of the segment that garbage collection empties next: the one whose emptying pays
+//! best.
 //!
 //! ```text
 //! gain = segment - live bytes - burden - end that nothing fits into
 //! ```
 //!
-//! **Burden** is what moving takes beyond the live bytes. It is known of what this process
-//! appended, and falls as that dies. By how much is an estimate: where all of one frame died, its
-//! burden is gone, where a part of it died, it may all be there. In between, it is taken to fall
-//! with the live bytes; [`Choice::frame_blocks`] asks for the most that can be hoped for.
+//! **Burden** is the space that moving takes beyond the live bytes. It is known for data that this
+//! process appended, and falls as that data dies. By how much is an estimate: where all of one
+//! frame died, its burden is gone; where a part of it died, the burden may remain in full. In
+//! between, the burden is taken to fall with the live bytes; [`Choice::frame_blocks`] asks for the
+//! best case.
 //!
-//! **No segment is moved in circles.** A copy counts what it takes, so its segment promises no gain
-//! until something in it dies, and hope none either. So each move that gains nothing is paid for by
-//! deaths since the last one, or by an opening, which forgets burdens: the content of a segment is
-//! moved once then, to learn them. They are not kept across openings because a table's entry has 16
-//! bits to spare and hope needs two counts, what was filled and what burdens it. With one share, a
-//! segment would promise no gain where there is one, so that a write is refused on a drive with
-//! room, or promise one that is not there, as after every opening now.
+//! **No segment is moved in circles.** A copy counts the space it takes, so its segment promises no
+//! gain until something in it dies, not even in the best case. So each move that gains nothing is
+//! paid for by deaths since the last one, or by an opening, which forgets burdens: the content of a
+//! segment is then moved once, to learn them. Burdens are not kept across openings because a
+//! table's entry has 16 bits to spare and the best case needs two counts, the bytes filled and
+//! their burden. With one share, a segment would promise no gain where there is one, so that a
+//! write is refused on a drive with room, or promise a gain that is not there, as after every
+//! opening now.
 
 use super::{Segment, Space, State};
 use crate::base::units::len_usize;
@@ -25,30 +28,30 @@ use crate::format::Stream;
 /// Segments among which a victim is chosen: looking at them takes about a millisecond.
 const PART_SEGMENTS: usize = 1 << 16;
 
-/// What garbage collection may choose from.
+/// The limits within which garbage collection may choose.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
     /// The newest batch.
     pub(crate) now: SeqNo,
     /// Bytes of a segment.
     pub(crate) segment_bytes: u32,
-    /// A victim must have as many bytes to be gained.
+    /// Emptying a victim must gain at least this many bytes.
     pub(crate) gain_bytes_min: u32,
-    /// What is moved must fit into this many bytes.
+    /// The moved data must fit into this many bytes.
     pub(crate) room_bytes: u64,
-    /// If given, as much of the burden as can be is taken to be gone, with frames of as many blocks
-    /// or fewer.
+    /// If set, as much of the burden as possible is taken to be gone, with frames of this many
+    /// blocks or fewer.
     pub(crate) frame_blocks: Option<u16>,
 }
 
 impl Space {
     /// Returns the sealed segment that garbage collection should empty next: one with the best
     /// [`benefit_over_cost`] among those that gain enough and whose content has room elsewhere. On
-    /// a drive of very many segments it is the best of a part of them, another one each time.
+    /// a drive of very many segments, it is the best of a part of them, another part each time.
     ///
-    /// Age counts by its square root. At full weight it has segments emptied early that are merely
-    /// old: at 85 % in use, 10 % more was written under uniform writes, and 6 % more with four of
-    /// five writes to a fifth of the disk. Without age, the latter cost 15 % more.
+    /// Age counts by its square root. At full weight, segments are emptied early merely because
+    /// they are old: at 85 % in use, 10 % more was written under uniform writes, and 6 % more with
+    /// four of five writes to a fifth of the disk. Without age, the latter cost 15 % more.
     pub(crate) fn victim(&self, choice: &Choice) -> Option<SegmentId> {
         self.parts(choice.now).find_map(|first| self.best_victim(choice, first))
     }
@@ -83,7 +86,7 @@ impl Space {
         best.map(|(_, segment)| segment)
     }
 
-    /// Returns the bytes that emptying a segment gains although it is stuck; 0 if its content does
+    /// Returns the bytes gained by emptying a segment although it is stuck; 0 if its content does
     /// not fit into `room_bytes`.
     pub(crate) fn gains_as_last_resort(
         &self,
@@ -98,8 +101,8 @@ impl Space {
     }
 
     /// Returns the sealed segment with the most dead bytes, if they are `gain_bytes_min` or more:
-    /// the one whose emptying frees most. On a drive of very many segments it is the one of a part
-    /// of them, as for [`Space::victim`].
+    /// the segment whose emptying frees most. On a drive of very many segments it is the best of a
+    /// part of them, as for [`Space::victim`].
     pub(crate) fn emptiest(
         &self,
         now: SeqNo,
@@ -115,7 +118,7 @@ impl Space {
         })
     }
 
-    /// Returns whether there is nothing to be moved in a segment, or nothing may be.
+    /// Returns whether a segment has nothing to move, or may not be emptied.
     pub(super) fn is_no_victim(&self, segment: &Segment) -> bool {
         match segment.retained.count {
             0 => segment.live_bytes == 0,
@@ -123,7 +126,7 @@ impl Space {
         }
     }
 
-    /// Returns the bytes that garbage collection can gain in segments where that is
+    /// Returns the bytes that garbage collection can gain in segments where the gain is
     /// `gain_bytes_min` or more.
     pub(crate) fn gainable_bytes(&self, segment_bytes: u32, gain_bytes_min: u32) -> u64 {
         let below = self.segments.iter().take(self.end as usize);
@@ -138,7 +141,7 @@ impl Space {
 
 /// Returns how worthwhile it is to empty a segment with `dead` dead bytes, whose youngest data is
 /// `age` old: the gain (dead bytes, which last the longer the older the data is) over the cost
-/// (reading all of it, writing what is live).
+/// (reading all of it, writing the live data).
 ///
 /// Source: Rosenblum and Ousterhout, "The design and implementation of a log-structured file
 /// system", 1992, section 3.6.
@@ -149,8 +152,9 @@ pub fn benefit_over_cost(dead: u32, segment_bytes: u32, age: u64) -> f64 {
 }
 
 impl Segment {
-    /// Returns the bytes that moving its content takes elsewhere. What moving takes beyond the live
-    /// bytes is assumed to shrink with them: garbage collection learns what is true by moving.
+    /// Returns the bytes that moving its content takes elsewhere. The bytes that moving takes
+    /// beyond the live bytes are assumed to shrink with them: garbage collection learns the real
+    /// number by moving.
     fn moved_bytes(&self) -> u64 {
         if self.retained.count > 0 {
             return self.needed_bytes() + u64::from(self.burden_bytes);
@@ -162,7 +166,7 @@ impl Segment {
     /// Returns the fewest bytes that moving its content can take: each byte that died was the last
     /// live one of its block, and the only live block of a frame of `frame_blocks`.
     ///
-    /// What snapshots need is copied with frames that are whole, so none of its burden goes.
+    /// Data that snapshots need is copied in whole frames, so none of its burden goes.
     fn hoped_bytes(&self, frame_blocks: u16) -> u64 {
         if self.retained.count > 0 {
             return self.moved_bytes();
@@ -177,8 +181,8 @@ impl Segment {
         self.gain_if_moved(segment_bytes, self.moved_bytes())
     }
 
-    /// Returns the bytes that emptying it gains if moving its content takes `moved_bytes`. An end
-    /// that no frame fits into is no gain: moving leaves as much elsewhere.
+    /// Returns the bytes gained by emptying it if moving its content takes `moved_bytes`. An end
+    /// that no frame fits into is no gain: moving leaves an equal one elsewhere.
     fn gain_if_moved(&self, segment_bytes: u32, moved_bytes: u64) -> u32 {
         let is_held = self.retained.count > 0;
         if self.state != State::Sealed || self.stuck || is_held && self.is_held_whole() {
@@ -188,7 +192,7 @@ impl Segment {
             return segment_bytes;
         }
         // Moving metadata means writing it again with the next checkpoint; most of it dies before
-        // that anyway.
+        // then anyway.
         if self.stream == Stream::Meta && self.live_bytes >= segment_bytes / 4 {
             return 0;
         }

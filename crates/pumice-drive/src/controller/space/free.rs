@@ -34,7 +34,7 @@ impl Space {
         self.lowest_free = lowest.map_or(segment.0, |lowest| lowest.0);
         let entry = self.entry_mut(segment);
         assert_eq!(entry.live_bytes, 0, "nothing in a free segment is live");
-        // A damaged map may name what is free, and a read of it be under way.
+        // A damaged map may name data in a free segment, and a read of it may be under way.
         let readers = entry.readers;
         *entry = Segment { generation, stream, state: State::Open, readers, ..FREE };
         self.warm.retain(|&warm| warm != segment);
@@ -48,7 +48,7 @@ impl Space {
         Some(segment)
     }
 
-    /// Sets how many segments that are neither warm nor held there is room for, if that is low.
+    /// Sets the number of segments, neither warm nor held, that there is room for, if that is low.
     pub(crate) fn set_room(&mut self, room: Option<u32>) {
         self.room = room;
     }
@@ -137,7 +137,7 @@ impl Space {
         self.warm.iter().chain(&self.held).any(|segment| segment.0 >= first)
     }
 
-    /// Notes that the bytes of a free segment are those of an earlier use, or zeroes that were
+    /// Notes that the bytes of a free segment are left from an earlier use, or are zeroes that were
     /// written.
     pub(crate) fn set_warm(&mut self, segment: SegmentId) {
         assert!(self.entry(segment).state == State::Free, "only a free segment is warm");
@@ -155,7 +155,7 @@ impl Space {
         self.held.push(segment);
     }
 
-    /// Ends what [`Space::hold`] began.
+    /// Reverts [`Space::hold`].
     pub(crate) fn end_hold(&mut self, segment: SegmentId) {
         assert!(self.entry(segment).state == State::Free, "what is held stays free");
         assert!(self.held.contains(&segment), "segment {segment} was held");

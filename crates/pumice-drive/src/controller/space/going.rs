@@ -1,19 +1,19 @@
-//! Segments whose content must go: those beyond the end of a table that gets shorter, and uses of
-//! segments that were begun under a key that is replaced.
+//! Segments whose content must go: segments beyond the end of a table that gets shorter, and uses
+//! of segments that were begun under a key that is replaced.
 
 use super::{Segment, Space, State};
 use crate::base::SegmentId;
 
 impl Space {
-    /// Has every use of a segment with a lower generation emptied; 0 for none.
+    /// Causes every use of a segment with a lower generation to be emptied; 0 for none.
     pub(crate) fn expire(&mut self, generation: u64) {
         assert!(self.expired == 0 || generation == 0, "one key is replaced at a time");
         self.expired = generation;
         self.changes += 1;
     }
 
-    /// Returns whether what is in a segment must go: it is not handed out any more, or its use is
-    /// one that must end.
+    /// Returns whether the content of a segment must go: the segment is not handed out any more, or
+    /// its use must end.
     pub(crate) fn must_go(&self, segment: SegmentId) -> bool {
         let entry = self.segments.get(segment.0 as usize);
         segment.0 >= self.end || entry.is_some_and(|entry| self.is_expired(entry))
@@ -23,7 +23,7 @@ impl Space {
         entry.state != State::Free && entry.generation < self.expired
     }
 
-    /// Returns the segments whose content must go, with those beyond the end that are free.
+    /// Returns the segments whose content must go, including free ones beyond the end.
     fn going(&self) -> impl Iterator<Item = (SegmentId, &Segment)> {
         let first = if self.expired == 0 { self.end } else { 0 };
         let from = self.numbered().skip(first as usize);
@@ -36,7 +36,7 @@ impl Space {
     }
 
     /// Returns the number of segments in use that must be emptied: they are not handed out any
-    /// more, or their key is to go.
+    /// more, or their key will be removed.
     pub(crate) fn going_count(&self) -> u32 {
         let going = self.going().filter(|(_, segment)| segment.state != State::Free);
         u32::try_from(going.count()).expect("a table has at most 2^32 segments")

@@ -9,7 +9,7 @@
 //! names. Free segments are handed out lowest number first, or nearly so: see [`free`]. Garbage
 //! collection decides when a sealed segment may be freed: this table knows nothing of durability.
 //!
-//! What the medium says may be wrong in ways that no checksum shows: a count of live bytes that
+//! The medium's content may be wrong in ways that no checksum shows: a count of live bytes that
 //! cannot be right is noted ([`Space::check`]) and ends the writes, not the process.
 
 #![warn(
@@ -77,13 +77,13 @@ struct Segment {
     /// The batch in which the host wrote the newest data in it.
     age: SeqNo,
     live_bytes: u32,
-    /// Bytes that moving its content leaves elsewhere, too, as far as this process knows: what was
-    /// too little at its end for what came next and, in what was moved, what batches have beside
-    /// records.
+    /// Bytes that moving its content leaves unused elsewhere, too, as far as this process knows:
+    /// the end of the segment where the next record did not fit and, for moved data, the bytes of
+    /// batches that are not records.
     unused_bytes: u32,
     /// Record bytes that were live when they were appended, as far as this process counted.
     filled_bytes: u32,
-    /// What moving all of that would take beyond it, in bytes: dead blocks that frames carry along
+    /// Bytes that moving all of that would take in addition: dead blocks that frames carry along
     /// since they are smaller whole than in parts, and the sources that a moved frame names.
     burden_bytes: u32,
     /// Reads under way.
@@ -94,9 +94,9 @@ struct Segment {
     stuck: bool,
     /// Nothing can be written in it: once free, it is not handed out.
     is_bad: bool,
-    /// How often that has happened in this use of the segment.
+    /// How often emptying it failed in this use of the segment.
     failures: u8,
-    /// What snapshots need of it.
+    /// The content that snapshots need.
     retained: Retention,
 }
 
@@ -118,7 +118,7 @@ const FREE: Segment = Segment {
 };
 
 /// A segment that could not be emptied is tried again after 2, 4, 8 checkpoints, and so on up to
-/// two to the power of this: what could not be read may have been the fault of a moment.
+/// two to the power of this: the read error may have been transient.
 const FAILURES_MAX: u8 = 10;
 
 /// A segment that is left alone for a while.
@@ -136,7 +136,8 @@ pub(crate) struct Space {
     segments: Vec<Segment>,
     /// Segments from this one on are not handed out: the capacity is changing.
     end: u32,
-    /// Uses of segments with a lower generation must end: their key is to go. 0 without such.
+    /// Uses of segments with a lower generation must end, because their key will be removed. 0
+    /// without such.
     expired: u64,
     /// Free segments below `end`.
     free_count: u32,
@@ -146,8 +147,8 @@ pub(crate) struct Space {
     warm: Vec<SegmentId>,
     /// Free segments that are not handed out for a moment, which `free_count` counts.
     held: Vec<SegmentId>,
-    /// How many segments that are neither warm nor held there is room for, where that is low: then
-    /// only warm ones are handed out.
+    /// The number of segments, neither warm nor held, that there is room for, where that is low:
+    /// then only warm ones are handed out.
     room: Option<u32>,
     live_bytes: u64,
     /// The sealed segments without live bytes.
@@ -157,10 +158,10 @@ pub(crate) struct Space {
     /// The segments that cannot be emptied.
     stuck: Vec<Stuck>,
     sums: RetainedSums,
-    /// Whether retained segments are no victims.
+    /// Whether retained segments are excluded as victims.
     is_retained_fixed: bool,
-    /// A segment whose live bytes cannot be right: more died in it than were live, or more live
-    /// than it can hold. What the medium says may be wrong in this way without any other sign.
+    /// A segment whose live bytes cannot be right: more died in it than were live, or more are live
+    /// than it can hold. The medium's content may be wrong in this way without any other sign.
     inconsistent: Option<SegmentId>,
 }
 
@@ -193,7 +194,7 @@ impl Space {
         Ok(space)
     }
 
-    /// Creates a table of which some segments are bad: they are never handed out.
+    /// Creates a table in which some segments are bad: they are never handed out.
     ///
     /// # Errors
     /// As [`Space::new`].
@@ -314,8 +315,8 @@ impl Space {
         self.segments.get(segment.0 as usize).map_or(0, |entry| entry.generation)
     }
 
-    /// Marks a segment as open, as recovery finds it: it must be free or, having been freed and
-    /// used again since the checkpoint, hold nothing live.
+    /// Marks a segment as open, as recovery finds it: the segment must be free or, having been
+    /// freed and used again since the checkpoint, hold nothing live.
     ///
     /// # Errors
     /// `Corrupt` if it cannot have been opened.
@@ -330,7 +331,7 @@ impl Space {
             return Err(wrong("the log continues in a segment that does not exist"));
         };
         match entry.state {
-            // The checkpoint that is being rolled forward from says so already.
+            // The checkpoint from which recovery rolls forward says so already.
             State::Open if entry.generation == generation && entry.stream == stream => Ok(()),
             State::Open => Err(wrong("the log continues in a segment that is in use")),
             State::Sealed if entry.live_bytes > 0 => {
@@ -362,8 +363,8 @@ impl Space {
     /// Restores a segment from a checkpoint.
     ///
     /// # Errors
-    /// `Corrupt` if the segment does not exist, or was opened after the checkpoint was begun: then
-    /// it was free.
+    /// `Corrupt` if the segment does not exist, or was opened after the checkpoint was begun: it
+    /// was free then.
     pub(crate) fn restore(
         &mut self,
         segment: SegmentId,
@@ -414,16 +415,17 @@ impl Space {
         self.segments.iter().map(entry).collect()
     }
 
-    /// Counts what a batch of moved frames has beside its records: moved again, they would take as
-    /// much, up to `most` in all. More than that is for many small batches, which a next time may
-    /// not have.
+    /// Counts the bytes of a batch of moved frames that are not records: moved again, the frames
+    /// would take that many bytes again, up to `most` in all. A higher overhead is due to many
+    /// small batches, which the next move may not have.
     pub(crate) fn add_overhead(&mut self, segment: SegmentId, bytes: u32, most: u32) {
         let entry = self.entry_mut(segment);
         entry.unused_bytes = entry.unused_bytes.saturating_add(bytes).min(most);
     }
 
-    /// Marks an open segment as full. What came next did not fit into the `unused_bytes` at its
-    /// end: nothing is to be gained there, since moving its content leaves as much elsewhere.
+    /// Marks an open segment as full. The next record did not fit into the `unused_bytes` at its
+    /// end: moving the segment's content gains nothing there, since it leaves the same number
+    /// elsewhere.
     ///
     /// # Panics
     /// If the segment is not open.
@@ -480,7 +482,7 @@ impl Space {
         }
     }
 
-    /// Notes what moving a frame of a segment would take beyond its live bytes.
+    /// Notes the bytes that moving a frame of a segment would take beyond its live bytes.
     #[inline]
     pub(crate) fn add_burden(&mut self, segment: SegmentId, bytes: u32) {
         if let Some(entry) = self.segments.get_mut(segment.0 as usize) {
@@ -489,8 +491,8 @@ impl Space {
     }
 
     /// Checks that the live bytes have added up so far. They may not after a checkpoint, or records
-    /// after it, that are wrong in a way no checksum shows: no panic then, but no writes either,
-    /// since what is still needed would be taken for dead.
+    /// after it, that are wrong in a way no checksum shows: then there is no panic but no writes
+    /// either, since data that is still needed would count as dead.
     ///
     /// # Errors
     /// `Corrupt`, naming a segment.
@@ -504,7 +506,7 @@ impl Space {
     /// Counts `bytes` of a segment of `segment_bytes` as live, if that is possible.
     ///
     /// # Errors
-    /// `Corrupt` if the segment does not exist, is free or cannot hold as much.
+    /// `Corrupt` if the segment does not exist, is free or cannot hold that many bytes.
     pub(crate) fn try_add_live(
         &mut self,
         segment: SegmentId,
@@ -532,7 +534,7 @@ impl Space {
     }
 
     /// Counts blocks of a frame that nothing maps to any more as dead. No frame is in a segment of
-    /// metadata: such blocks are those of a lost leaf, which never counted.
+    /// metadata: such blocks are blocks of a lost leaf, which never counted.
     #[inline]
     pub(crate) fn release_blocks(&mut self, frame: FramePlace, index: u8, count: u8) {
         let entry = self.segments.get(frame.segment.0 as usize);
@@ -541,9 +543,9 @@ impl Space {
         }
     }
 
-    /// Counts everything in a segment as dead that nothing names though it counts as live: a lost
-    /// leaf mapped it, and what that may be is copied. Until a checkpoint later than batch `sealed`
-    /// says so, recovery counts it as live, and the segment is not freed.
+    /// Counts as dead everything in a segment that nothing names though it counts as live: a lost
+    /// leaf mapped it, and all blocks that it may have mapped are copied. Until a checkpoint later
+    /// than batch `sealed` says so, recovery counts it as live, and the segment is not freed.
     pub(crate) fn forget_live(&mut self, segment: SegmentId, sealed: SeqNo) {
         self.release(segment, self.live_bytes_of(segment));
         self.entry_mut(segment).last_seq = SeqNo(sealed.0 + 1);
@@ -591,7 +593,8 @@ impl Space {
     /// If no read is under way in the segment.
     #[inline]
     pub(crate) fn unpin(&mut self, segment: SegmentId) {
-        // A damaged map may name a segment that is free, and a shrink have taken that away.
+        // A damaged map may name a segment that is free, and a shrink may have removed that
+        // segment.
         let Some(entry) = self.segments.get_mut(segment.0 as usize) else { return };
         let left = entry.readers.checked_sub(1);
         entry.readers = left.expect("a segment is unpinned as often as it was pinned");
@@ -610,7 +613,7 @@ impl Space {
         self.empty.len()
     }
 
-    /// Notes whether a segment, whose state or live bytes may have changed, is sealed and empty.
+    /// Updates the set of empty segments for a segment whose state or live bytes may have changed.
     fn note_empty(&mut self, segment: SegmentId) {
         if self.entry(segment).is_empty() {
             self.empty.insert(segment);
@@ -636,7 +639,7 @@ impl Space {
         self.empty.iter().any(|&segment| self.entry(segment).readers > 0)
     }
 
-    /// Notes that a segment cannot be emptied: it is no victim for some checkpoints.
+    /// Notes that a segment cannot be emptied: it is not chosen as a victim for some checkpoints.
     pub(crate) fn set_stuck(&mut self, segment: SegmentId) {
         let entry = self.entry_mut(segment);
         let is_needed = entry.live_bytes > 0 || entry.retained.count > 0;
@@ -648,8 +651,8 @@ impl Space {
         self.stuck.push(Stuck { segment, generation, rest });
     }
 
-    /// Notes that a checkpoint, or as much time, has passed: what could not be emptied a while ago
-    /// is tried again.
+    /// Notes that a checkpoint, or an equal length of time, has passed: segments that could not be
+    /// emptied a while ago are tried again.
     pub(crate) fn let_stuck_rest(&mut self) {
         let mut stuck = std::mem::take(&mut self.stuck);
         stuck.retain_mut(|stuck| {
@@ -735,7 +738,8 @@ impl Space {
         below.map(|segment| u32::from(segment.is_available())).sum()
     }
 
-    /// Asserts what holds between calls; in debug builds also what takes a scan of the table.
+    /// Asserts the invariants between calls; in debug builds also those that need a scan of the
+    /// table.
     #[inline]
     fn check_invariants(&self) {
         assert!(self.end <= self.segment_count(), "only segments of the table are handed out");

@@ -1,35 +1,35 @@
-//! Segments that snapshots need, and how much of each.
+//! Segments that snapshots need, and the needed bytes of each.
 //!
-//! Nothing of a snapshot counts as live. Each segment that holds something of one has a count of
-//! the snapshots that need it; as long as that is above zero the segment is not empty, so nothing
-//! in it is discarded or written again.
+//! Nothing of a snapshot counts as live. Each segment that holds something of a snapshot counts the
+//! snapshots that need it; while the count is above zero the segment is not empty, so nothing in it
+//! is discarded or written again.
 //!
 //! ```text
 //! records of a segment:  | held | held and live | live, younger than snapshots | dead |
 //! needed                 = held                 + uncovered live                         | gain
 //! ```
 //!
-//! **Held** bytes are those of frames that snapshots name: what was live when the oldest of them
-//! was taken, and what was written and live when later ones were. It is an estimate that errs on
-//! the side of too much within a process; after an opening or a deletion it is unknown until it
-//! was measured, and the whole segment counts. The live bytes that *cover* it are counted once.
+//! **Held** bytes are bytes of frames that snapshots name: the frames live when the oldest of them
+//! was taken, and those written since and live when later ones were. It is an estimate that errs on
+//! the high side within a process; after an opening or a deletion the number is unknown until it is
+//! measured, and the whole segment counts. The live bytes that *cover* held bytes are counted once.
 //! Metadata is held as a whole: it stays where it is, unless the capacity shrinks.
 
 use super::{Segment, Space, State};
 use crate::base::{SegmentId, SeqNo};
 use crate::format::Stream;
 
-/// What is held is not known.
+/// The held bytes are not known.
 const UNKNOWN: u32 = u32::MAX;
 
-/// What snapshots need of a segment.
+/// The needs of snapshots in a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Retention {
     /// Snapshots that need it.
     pub(super) count: u16,
     /// Bytes of frames that they name; [`UNKNOWN`].
     held_bytes: u32,
-    /// How much of what was live when it was appended is held, too.
+    /// Held bytes among those that were live when they were appended.
     covered_bytes: u32,
     /// Whether a view or a clone reads from it: then it is not emptied.
     pub(super) is_fixed: bool,
@@ -41,18 +41,18 @@ impl Retention {
         Self { count: 0, held_bytes: 0, covered_bytes: 0, is_fixed: false };
 }
 
-/// What the retained segments hold, in sums that are kept while the segments change.
+/// The content of retained segments, in sums that are kept while the segments change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RetainedSums {
     /// Number of retained segments.
     count: u32,
-    /// Those that count as a whole.
+    /// Number of segments that count as a whole.
     whole_count: u32,
     /// Needed bytes of the others.
     needed_bytes: u64,
     /// Live bytes of all.
     live_bytes: u64,
-    /// Live bytes of those that hold metadata.
+    /// Live bytes of segments that hold metadata.
     meta_bytes: u64,
 }
 
@@ -110,7 +110,7 @@ impl Segment {
     }
 
     /// Returns the bytes of records that the disk or a snapshot needs, as far as is known; not for
-    /// one that is held as a whole.
+    /// a segment that is held as a whole.
     pub(super) fn needed_bytes(&self) -> u64 {
         let uncovered = self.filled_bytes.saturating_sub(self.retained.covered_bytes);
         u64::from(self.retained.held_bytes) + u64::from(self.live_bytes.min(uncovered))
@@ -118,7 +118,7 @@ impl Segment {
 }
 
 impl Space {
-    /// Changes what is known of a segment that snapshots need.
+    /// Changes the account of a segment that snapshots need.
     fn amend(&mut self, segment: SegmentId, change: impl FnOnce(&mut Segment)) {
         let Some(entry) = self.segments.get_mut(segment.0 as usize) else { return };
         self.sums.remove(entry);
@@ -130,8 +130,8 @@ impl Space {
         self.note_empty(segment);
     }
 
-    /// Protects a segment for one snapshot more, which holds nothing in it so far. Returns whether
-    /// it is in use; a snapshot that needs a free one is damaged.
+    /// Protects a segment for one more snapshot, which holds nothing in it so far. Returns whether
+    /// the segment is in use; a snapshot that needs a free one is damaged.
     pub(crate) fn retain(&mut self, segment: SegmentId) -> bool {
         if self.is_free(segment) {
             return false;
@@ -143,7 +143,7 @@ impl Space {
         true
     }
 
-    /// Ends what [`Space::retain`] began.
+    /// Reverts one [`Space::retain`].
     ///
     /// # Panics
     /// If the segment is not retained.
@@ -155,7 +155,7 @@ impl Space {
         self.changes += 1;
     }
 
-    /// Notes that a snapshot holds everything that is live in a retained segment.
+    /// Notes that a snapshot holds all live bytes in a retained segment.
     pub(crate) fn hold_live(&mut self, segment: SegmentId) {
         self.amend(segment, |entry| {
             let uncovered = entry.filled_bytes.saturating_sub(entry.retained.covered_bytes);
@@ -180,13 +180,13 @@ impl Space {
         });
     }
 
-    /// Notes that it is not known how much snapshots hold in a segment.
+    /// Notes that the bytes held by snapshots in a segment are unknown.
     pub(crate) fn forget_held(&mut self, segment: SegmentId) {
         self.amend(segment, |entry| entry.retained.held_bytes = UNKNOWN);
     }
 
-    /// Notes how much snapshots hold in a retained segment of which that was not known, and how
-    /// much of it is live.
+    /// Notes how many bytes snapshots hold in a retained segment for which this was unknown, and
+    /// how many of them are live.
     pub(crate) fn set_held(&mut self, segment: SegmentId, held_bytes: u64, live_bytes: u64) {
         self.amend(segment, |entry| {
             if entry.retained.held_bytes == UNKNOWN {
@@ -198,7 +198,7 @@ impl Space {
         self.changes += 1;
     }
 
-    /// Returns the retained segments of frames of which it is not known how much is held.
+    /// Returns the retained segments of frames whose held bytes are unknown.
     pub(crate) fn unmeasured(&self) -> impl Iterator<Item = SegmentId> {
         let is_unknown = |entry: &Segment| {
             let is_of_frames = entry.stream != Stream::Meta && entry.state != State::Free;
@@ -207,8 +207,8 @@ impl Space {
         self.matching(is_unknown)
     }
 
-    /// Notes that all that snapshots need in a segment was copied, when the newest batch was
-    /// `sealed`: it is not freed before a checkpoint says where the copies are.
+    /// Notes that all data that snapshots need in a segment was copied, when the newest batch was
+    /// `sealed`: the segment is not freed before a checkpoint says where the copies are.
     pub(crate) fn emptied(&mut self, segment: SegmentId, sealed: SeqNo) {
         let entry = self.entry_mut(segment);
         entry.last_seq = entry.last_seq.max(SeqNo(sealed.0 + 1));
@@ -271,7 +271,7 @@ impl Space {
     }
 
     /// Returns the bytes of segments of `segment_bytes` that snapshots need and that are not live:
-    /// what they hold beyond the disk.
+    /// the bytes that snapshots hold beyond the disk.
     #[inline]
     pub(crate) fn retained_dead_bytes(&self, segment_bytes: u32) -> u64 {
         let whole = u64::from(self.sums.whole_count) * u64::from(segment_bytes);
@@ -285,8 +285,8 @@ impl Space {
         self.segments.iter().filter(is_known).map(dead).sum()
     }
 
-    /// Returns the live bytes of metadata in retained segments: written again, it gives back
-    /// nothing where it was.
+    /// Returns the live bytes of metadata in retained segments: writing it again frees nothing in
+    /// its old place.
     #[inline]
     pub(crate) fn retained_meta_bytes(&self) -> u64 {
         self.sums.meta_bytes
@@ -298,8 +298,8 @@ impl Space {
         meta.map(|entry| u64::from(entry.live_bytes)).sum()
     }
 
-    /// Counts as live in segments of frames what another table of this drive does, for segments
-    /// that are still in the use that it knows. In all others no frame is live.
+    /// Counts as live in segments of frames the bytes that are live in another table of this drive,
+    /// for segments still in the use known to that table. In all others no frame is live.
     pub(crate) fn restore_frames(&mut self, kept: &Space) {
         for number in 0..self.segment_count() {
             let segment = SegmentId(number);

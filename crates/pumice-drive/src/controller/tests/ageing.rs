@@ -1,7 +1,7 @@
 //! Goal: a drive that was used for long, with data that is cold and partly overwritten, still has
-//! the space that it had when it was new; what frees space keeps its reserve; passing faults and
-//! passing waits do not last.
-//! Method: cold frames that are smaller as a whole than in parts, beside hot noise; tiny records
+//! the space that it had when it was new; operations that free space keep their reserve; passing
+//! faults and passing waits do not last.
+//! Method: cold frames that are smaller as a whole than in parts, next to hot noise; tiny records
 //! that grow when they are moved; drives that are filled until they refuse, then trimmed.
 
 use std::pin::Pin;
@@ -15,7 +15,8 @@ use crate::media::layer::Trigger;
 
 const FRAME: usize = 8 * BLOCK_BYTES;
 
-/// Frames of one incompressible block eight times, each with a stamp: smaller than any two parts.
+/// Returns a frame of one incompressible block eight times, each with a stamp: it is smaller as a
+/// whole than in two parts.
 fn cold_frame(number: u64) -> Vec<u8> {
     let block = payload::noise(&mut random(number), BLOCK_BYTES);
     let mut frame = block.repeat(8);
@@ -25,15 +26,15 @@ fn cold_frame(number: u64) -> Vec<u8> {
     frame
 }
 
-/// A block that compresses to about `noise_bytes`.
+/// Returns a block that compresses to about `noise_bytes`.
 fn sparse_block(random: &mut Random, noise_bytes: usize) -> Vec<u8> {
     let mut block = vec![0; BLOCK_BYTES];
     block[..noise_bytes].copy_from_slice(&payload::noise(random, noise_bytes));
     block
 }
 
-/// Guards against cold segments that look partly dead, are moved whole again and again, and keep
-/// garbage collection from what is really dead.
+/// Guards against cold segments that look partly dead, are repeatedly moved whole, and keep garbage
+/// collection from segments that are really dead.
 #[test]
 fn cold_frames_with_dead_blocks_do_not_wear_a_drive_out() {
     let (cold, hot) = (96u64 << 20, 32u64 << 20);
@@ -72,7 +73,7 @@ fn cold_frames_with_dead_blocks_do_not_wear_a_drive_out() {
 }
 
 /// Guards against garbage collection that takes the reserve of trims, or its own last segment,
-/// since a moved record is longer than it was.
+/// because a moved record is longer than before.
 #[test]
 fn moving_records_that_grow_leaves_trims_their_reserve() {
     let size = 256u64 << 20;
@@ -83,7 +84,7 @@ fn moving_records_that_grow_leaves_trims_their_reserve() {
     let mut next = 0;
     while next + 16 <= blocks {
         let data: Vec<u8> = (0..16).flat_map(|_| sparse_block(&mut random, 400)).collect();
-        // 8 % are written over.
+        // 8 % of the writes are overwrites.
         let lba = if random.random_range(0..100) < 8 && next > 0 {
             random.random_range(0..next / 16) * 16
         } else {
@@ -131,7 +132,7 @@ fn fill_in_order(world: &World, drive: &Drive) -> u64 {
     panic!("the drive never fills");
 }
 
-/// Guards against a write that waits for a checkpoint which is none: a task that only had the turn.
+/// Guards against a write that waits for a checkpoint although the task with the turn writes none.
 #[test]
 fn a_write_that_waits_for_the_turn_ends_with_it() {
     let world = World::new(small(64 << 20, 6));
@@ -154,8 +155,8 @@ fn a_write_that_waits_for_the_turn_ends_with_it() {
     world.kill(drive);
 }
 
-/// Guards against a read error that passes and refuses writes, or keeps a segment from being
-/// emptied until the drive is reopened.
+/// Guards against a passing read error that refuses writes, or keeps a segment from being emptied
+/// until the drive is reopened.
 #[test]
 fn read_errors_that_pass_leave_nothing_behind() {
     let size = 24u64 << 20;
@@ -209,7 +210,7 @@ fn garbage_collection_begins_before_writers_wait() {
     world.kill(drive);
 }
 
-/// A frame can have more blocks than its record has bytes: each of them keeps its segment.
+/// A frame can have more blocks than its record has bytes: even one live block keeps its segment.
 #[test]
 fn a_block_of_a_tiny_frame_keeps_its_segment() {
     let spec = Spec { frame_blocks: 64, codec: Codec::Zstd { level: 1 }, ..small(64 << 20, 8) };
@@ -219,7 +220,7 @@ fn a_block_of_a_tiny_frame_keeps_its_segment() {
     world.write(&drive, 0, &tiny).unwrap();
     let info = drive.info();
     assert!(info.frame_bytes < 64, "{} bytes: too large a frame", info.frame_bytes);
-    // All the rest of its segment dies, and what is empty is freed.
+    // The rest of its segment dies, and empty segments are freed.
     let mut random = random(1);
     for round in 0..3 {
         for mebibyte in 1..9 {
@@ -230,7 +231,7 @@ fn a_block_of_a_tiny_frame_keeps_its_segment() {
             world.write(&drive, BLOCK, &payload::noise(&mut random, 63 * BLOCK_BYTES)).unwrap();
         }
     }
-    // One that is under way holds more than the newest one names.
+    // A checkpoint under way holds more segments than the newest one names.
     world.run(drive.checkpoint()).unwrap();
     assert_accounting(&drive);
     world.run(world.runtime.sleep_ns(60_000_000_000));
@@ -241,7 +242,7 @@ fn a_block_of_a_tiny_frame_keeps_its_segment() {
     assert_eq!(world.check().problems, []);
 }
 
-/// Guards against a full drive that has moved all it holds for the little that is dead in it.
+/// Guards against a drive that, to become full, moves all its data for the few dead bytes in it.
 #[test]
 fn a_fill_without_overwriting_moves_next_to_nothing() {
     for (segments, blocks) in [(12, 8), (40, 1), (40, 256), (100, 100)] {
@@ -255,7 +256,7 @@ fn a_fill_without_overwriting_moves_next_to_nothing() {
                 break;
             }
             at += data.len() as u64;
-            // Background work has its turn, as it has beside a host.
+            // Background work has its turn, as it has next to a host.
             if at.is_multiple_of(1 << 20) {
                 world.run(world.runtime.sleep_ns(1_000_000));
             }
@@ -268,8 +269,8 @@ fn a_fill_without_overwriting_moves_next_to_nothing() {
     }
 }
 
-/// Guards against a share in use that stops below 100 while writes are refused, or is there while
-/// they are not; and against a trim that lets nothing be written again.
+/// Guards against a used percentage that stays below 100 while writes are refused, or is 100 while
+/// they are not; and against a trim after which still no write is accepted.
 #[test]
 fn used_is_100_when_writes_are_refused_and_a_trim_ends_that() {
     for segments in [5, 12, 30] {
@@ -298,7 +299,7 @@ fn used_is_100_when_writes_are_refused_and_a_trim_ends_that() {
         }
         assert!(last > 95.0, "{segments}: {last} % just before a write was refused");
         assert!(refused(drive.info().used_percent), "{segments}: {} %", drive.info().used_percent);
-        // Trimmed space but for a segment or two, which is what moves in whole segments.
+        // The trimmed space, except for one or two segments, since space moves in whole segments.
         let trimmed = (2 * u64::from(SEGMENT_BYTES)) / BLOCK;
         let trimmed = trimmed + 2 * u64::from(SEGMENT_BYTES) / BLOCK;
         world.run(drive.trim(BLOCK, trimmed * BLOCK, true)).unwrap();
@@ -309,7 +310,7 @@ fn used_is_100_when_writes_are_refused_and_a_trim_ends_that() {
             if world.write(&drive, (lba + 1 + again) * BLOCK, &data).is_err() {
                 break;
             }
-            // Before the first one, what was trimmed has not been looked at.
+            // Before the first write, the drive has not considered the trimmed space.
             assert!(!was_full || again == 0, "{segments}: full, and write {again} is accepted");
             again += 1;
         }
@@ -321,8 +322,8 @@ fn used_is_100_when_writes_are_refused_and_a_trim_ends_that() {
     }
 }
 
-/// Guards against requests that wait for a checkpoint which fails for lack of space, and against
-/// trims that are refused: the map of a huge disk takes much of a thin drive.
+/// Guards against requests that wait for a checkpoint that fails for lack of space, and against
+/// refused trims: the map of a huge disk takes much of a thin drive.
 #[test]
 fn a_thin_drive_whose_map_takes_much_of_it_never_hangs() {
     let size = 256u64 << 30;
@@ -375,8 +376,8 @@ fn a_thin_drive_whose_map_takes_much_of_it_never_hangs() {
     world.kill(drive);
 }
 
-/// Guards against moving the same frames again and again after each opening, since what it costs
-/// to move them is not known then.
+/// Guards against moving the same frames again after each opening, when the cost of moving them is
+/// not known.
 #[test]
 fn what_moving_costs_is_learned_once() {
     let (cold, hot) = (96u64 << 20, 16u64 << 20);
@@ -411,7 +412,7 @@ fn what_moving_costs_is_learned_once() {
     world.kill(drive);
 }
 
-/// Guards against a full drive that refuses writes for good, since the medium could not be read
+/// Guards against a full drive that refuses writes permanently because the medium could not be read
 /// for a while: nothing can die then.
 #[test]
 fn a_medium_that_fails_for_a_while_does_not_fill_a_drive() {
@@ -441,12 +442,12 @@ fn a_medium_that_fails_for_a_while_does_not_fill_a_drive() {
 }
 
 /// Guards against garbage collection that reads the leaves of the map one by one, for each record:
-/// a host waits for the sum of it.
+/// a host waits for the sum of these reads.
 #[test]
 fn leaves_of_what_is_moved_are_read_side_by_side() {
     let mut longest_ns = [1, 2, 3].map(longest_write_beside_scattered_moves);
     longest_ns.sort_unstable();
-    // One of them may have to wait for several victims.
+    // One write may have to wait for several victims.
     assert!(longest_ns[1] < 120_000_000, "writes take up to {longest_ns:?} ns");
 }
 

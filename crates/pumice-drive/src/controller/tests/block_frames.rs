@@ -1,5 +1,5 @@
-//! Goal: frames of independent blocks are never taken for other frames, keep what can still be
-//! read of them, and leave the host the space that it was promised.
+//! Goal: frames of independent blocks are never taken for other frames, keep their readable blocks,
+//! and leave the host the space that it was promised.
 //! Method: drives of such frames whose map, medium or memory is changed underneath them.
 
 use rand::RngExt;
@@ -33,8 +33,8 @@ fn read_block(world: &World, drive: &Drive, data: &[u8], block: usize) -> u64 {
     drive.info().operations.media_read_bytes - before
 }
 
-/// Guards against a block that is served from memory for another LBA than that of its record:
-/// nothing of the medium is read, and so no header is compared.
+/// Guards against a block that is served from memory for another LBA than the one of its record:
+/// nothing is read from the medium, so no header is compared.
 #[test]
 fn what_is_in_memory_of_a_frame_serves_no_other_blocks() {
     let world = World::new(blocks(SIZE, 4));
@@ -48,13 +48,13 @@ fn what_is_in_memory_of_a_frame_serves_no_other_blocks() {
         let read = world.read(&drive, (16 + block) * BLOCK, BLOCK_BYTES);
         assert_eq!(kind(read), Some(ErrorKind::Corrupt), "{what}");
     };
-    // In the read cache is block 0, in the map the table of the others.
+    // The read cache has block 0, the map has the table of the others.
     assert!(read_block(&world, &drive, &data, 0) > 0);
     assert_eq!(read_block(&world, &drive, &data, 0), 0);
     drive.with_core(|core| core.map_mut().map_frame(Lba(16), place, |_| ()));
     refuse("a cached block", 0);
     refuse("a table", 5);
-    // A reader in order has the frame decoded.
+    // A sequential reader causes the frame to be decoded.
     world.read(&drive, BLOCK, BLOCK_BYTES).unwrap();
     world.read(&drive, 2 * BLOCK, BLOCK_BYTES).unwrap();
     refuse("a decoded frame", 7);
@@ -64,7 +64,7 @@ fn what_is_in_memory_of_a_frame_serves_no_other_blocks() {
     world.kill(drive);
 }
 
-/// Guards against blocks that are lost when their frame moves, though a read still returns them.
+/// Guards against the loss of readable blocks when their frame moves.
 #[test]
 fn garbage_collection_keeps_the_blocks_that_can_still_be_read() {
     for has_dead in [false, true] {
@@ -102,8 +102,8 @@ fn garbage_collection_keeps_the_blocks_that_can_still_be_read() {
     }
 }
 
-/// The map has the table of each frame, from when it was written on. Guards against a first read
-/// that takes the frame.
+/// The map has the table of each frame from its write on. Guards against a first read that fetches
+/// the whole frame.
 #[test]
 fn the_first_read_of_a_block_reads_no_more_than_it() {
     let size = 16 << 20;
@@ -113,7 +113,7 @@ fn the_first_read_of_a_block_reads_no_more_than_it() {
     for (number, part) in data.chunks(1 << 20).enumerate() {
         world.write(&drive, (number << 20) as u64, part).unwrap();
     }
-    // Found through the checkpoint, and through the log alone.
+    // Recovered through the checkpoint, and through the log alone.
     world.close(drive);
     let killed = world.copy();
     let drive = killed.open();
@@ -126,7 +126,7 @@ fn the_first_read_of_a_block_reads_no_more_than_it() {
         let options = OpenOptions { read_cache_bytes: 0, ..OpenOptions::default() };
         let drive = world.try_open(options).unwrap();
         world.run(drive.load_range(Lba(0), size / BLOCK)).unwrap();
-        // Another block of each frame, and none twice.
+        // A block of each frame, none twice.
         for frame in (0..size as usize / BLOCK_BYTES / 8).map(|number| number * 77 % 512) {
             let bytes = read_block(&world, &drive, &data, frame * 8 + frame * 3 % 8);
             assert!((1..=8192).contains(&bytes), "{bytes} bytes for one block");
@@ -135,7 +135,8 @@ fn the_first_read_of_a_block_reads_no_more_than_it() {
     }
 }
 
-/// A program that knew no tables wrote the drive. Guards against such drives that stay slow.
+/// The drive was written by a program that did not know tables. Guards against such drives staying
+/// slow.
 #[test]
 fn a_frame_without_a_table_in_the_map_is_read_whole_once() {
     let world = World::new(blocks(SIZE, 4));
@@ -190,12 +191,12 @@ fn a_reader_in_order_reads_each_frame_once() {
         assert!(read == data[at..at + BLOCK_BYTES]);
     }
     let reads = drive.layers().inner().counts().reads - before;
-    // The first read is not known to have a successor.
+    // The first read is not yet known as sequential.
     assert!(reads <= 256 / 8 + 1, "{reads} reads for 32 frames");
     world.kill(drive);
 }
 
-/// Returns a block, and `len` bytes or some more that LZ4 makes of it.
+/// Returns a block, and its LZ4 encoding of `len` bytes or a few more.
 fn hardly_shorter(len: usize) -> (Vec<u8>, Vec<u8>) {
     let block = |noise: usize| {
         [payload::noise(&mut random(8), noise), vec![0; BLOCK_BYTES - noise]].concat()
@@ -205,9 +206,8 @@ fn hardly_shorter(len: usize) -> (Vec<u8>, Vec<u8>) {
     found.unwrap()
 }
 
-/// A frame that this program would not have made: the entries of two of its blocks take more than
-/// their encoding saves. Guards against a part of a frame for which there is no room on a full
-/// drive.
+/// A frame that this program would not have written: the entries of two of its blocks take more
+/// than their encoding saves. Guards against a part of a frame that finds no room on a full drive.
 #[test]
 fn blocks_that_are_cut_take_no_more_than_they_do_alone() {
     let world = World::new(blocks(SIZE, 6));
@@ -254,8 +254,8 @@ fn blocks_that_are_cut_take_no_more_than_they_do_alone() {
     assert_eq!(world.check().problems, []);
 }
 
-/// Frames are cut again and again, and no write is refused. Guards against cut frames that take
-/// more than their blocks do alone.
+/// Frames are cut repeatedly, and no write is refused. Guards against cut frames that take more
+/// space than their blocks do alone.
 #[test]
 fn a_full_drive_of_independent_blocks_takes_overwrites() {
     let size = 16u64 << 20;
@@ -268,7 +268,7 @@ fn a_full_drive_of_independent_blocks_takes_overwrites() {
             let count = random.random_range(1..6) * BLOCK_BYTES;
             let offset =
                 random.random_range(0..(size as usize - count) / BLOCK_BYTES) * BLOCK_BYTES;
-            // Blocks that compress and blocks that do not, of which the frame saves a seventh.
+            // Compressible and incompressible blocks, such that the frame saves a seventh.
             let mut data = payload::noise(&mut random, count);
             if random.random_range(0..4) == 0 {
                 data[..count / BLOCK_BYTES * 600].fill(0);
@@ -343,7 +343,7 @@ fn moved_frames_of_independent_blocks_are_read_alone() {
     world.run(drive.empty_victim(victim.segment)).unwrap();
     assert_ne!(frame_of(&drive, 0).segment, victim.segment);
     assert_read_alone(&world, &drive, &data);
-    // Through the log.
+    // Recovered through the log.
     world.run(drive.flush_log()).unwrap();
     world.kill(drive);
     let drive = world.open();
@@ -352,7 +352,7 @@ fn moved_frames_of_independent_blocks_are_read_alone() {
     assert_eq!(world.check().problems, []);
 }
 
-/// Guards against the table of a frame that is not there any more.
+/// Guards against the table of a frame that no longer exists.
 #[test]
 fn recompressed_frames_of_independent_blocks_are_solid() {
     let (world, drive, data) = written(8, 12);
@@ -387,7 +387,7 @@ fn a_rebuilt_drive_of_independent_blocks_is_one_again() {
     assert_eq!(rebuilt.problems, 0);
 }
 
-/// The content that a table of another payload names fails the checksums of its blocks.
+/// Content found through the table of another payload fails the checksums of its blocks.
 #[test]
 fn a_wrong_table_in_the_map_changes_no_content_and_is_reported() {
     let (world, drive, data) = written(8, 17);
@@ -413,8 +413,8 @@ fn a_wrong_table_in_the_map_changes_no_content_and_is_reported() {
     assert!(format!("{problems:?}").contains("the table of another frame"), "{problems:?}");
 }
 
-/// Leaves of more than 16 KiB: frames of which five blocks are live, and a run between every two of
-/// them. Guards against limits that are those of leaves without tables.
+/// Leaves of more than 16 KiB: frames with five live blocks each, and a run between every two of
+/// them. Guards against limits that hold only for leaves without tables.
 #[test]
 fn long_leaves_are_written_and_read() {
     let (world, drive, mut data) = written(8, 14);

@@ -1,7 +1,7 @@
-//! Goal: a bookmark holds a map and no data, and still tells every block that was written since,
-//! wherever garbage collection has moved the others; nothing can be read by it.
-//! Method: disks of which snapshots become bookmarks, before and after their frames are moved,
-//! freed and overwritten; what is reported is compared with the disks, block by block.
+//! Goal: a bookmark holds a map and no data, and still reports every block written since, wherever
+//! garbage collection has moved the others; no data can be read through it.
+//! Method: disks whose snapshots become bookmarks, before and after their frames are moved, freed
+//! and overwritten; the reported blocks are compared with the disks, block by block.
 
 use rand::RngExt;
 
@@ -28,7 +28,7 @@ fn change_some(disk: &mut Disk, drive: &Drive) {
     disk.plain[at as usize..][..30 * BLOCK_BYTES].fill(0);
 }
 
-/// Empties every full segment of frames, so that nothing in them is where it was.
+/// Empties every full segment of frames, so that all their content has moved.
 fn move_all(world: &World, drive: &Drive) {
     world.run(drive.flush()).unwrap();
     let full: Vec<SegmentId> = {
@@ -54,8 +54,8 @@ fn move_all(world: &World, drive: &Drive) {
     world.run(drive.checkpoint()).unwrap();
 }
 
-/// Returns how many blocks were reported as changed, and how many differ, having checked that all
-/// of these are among those.
+/// Returns how many blocks are reported as changed, and how many differ, after checking that all
+/// differing blocks are reported.
 fn compare(disk: &Disk, from: (&Drive, &[u8]), to: (&Drive, &[u8])) -> [u64; 2] {
     let changed = changed(&disk.world, from.0, to.0);
     let mut counts = [0, 0];
@@ -82,7 +82,7 @@ fn a_bookmark_tells_every_change_after_its_data_is_gone() {
         }
         disk.take(&drive, &number.to_string());
         disks.push(disk.plain.clone());
-        // Some are bookmarks when their frames are moved, some are not yet.
+        // Some snapshots become bookmarks before their frames are moved, some later.
         if number % 3 == 0 {
             bookmark(&disk, &drive, &number.to_string());
         }
@@ -112,14 +112,14 @@ fn a_bookmark_tells_every_change_after_its_data_is_gone() {
         }
     }
     assert!(differing > 1000, "too tame a test: {differing}");
-    // Patterns that were there before, and blocks that were dead when a snapshot's frame moved.
+    // Rewritten equal patterns, and blocks that were dead when a snapshot's frame moved.
     assert!(reported <= differing + differing / 5, "{reported} reported, {differing} differ");
     for view in views {
         disk.world.run(view.close()).unwrap();
     }
 }
 
-/// Without snapshots nothing is told too often.
+/// Without snapshots no block is reported needlessly.
 #[test]
 fn changes_since_a_bookmark_are_exact_where_no_snapshot_holds_frames() {
     let mut disk = Disk::new(32);
@@ -146,7 +146,7 @@ fn changes_since_a_bookmark_are_exact_where_no_snapshot_holds_frames() {
         let [reported, differing] = compare(&disk, (&view, &a), (&drive, &disk.plain));
         assert_eq!((reported, differing), (written.len() as u64, written.len() as u64));
         drop(view);
-        // What was written since is moved as well.
+        // Data written since is moved as well.
         assert!(drive.with_core(|core| core.leave_segment(Stream::Host)).unwrap());
         move_all(&disk.world, &drive);
     }
@@ -214,7 +214,8 @@ fn nothing_is_read_by_a_bookmark() {
     let view = disk.world.run(drive.view("a", options())).unwrap();
     assert_eq!(kind(disk.world.read(&view, 0, 1)), Some(ErrorKind::InvalidInput));
     drop(view);
-    // It is older than what is given up, and newer than what a disk goes back to.
+    // The bookmark is older than the abandoned state, and newer than the state that the disk
+    // returns to.
     disk.take(&drive, "c");
     bookmark(&disk, &drive, "c");
     assert_eq!(kind(disk.world.run(drive.roll_back("b", false))), Some(ErrorKind::InvalidInput));

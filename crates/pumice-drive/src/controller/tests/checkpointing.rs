@@ -1,6 +1,6 @@
-//! Goal: a checkpoint is of one moment, what it and the one before name stays until both superblock
-//! slots have moved, and one that is given up leaves nothing.
-//! Method: a medium whose operations take a millisecond, looked at every tenth of one.
+//! Goal: a checkpoint is of one moment, the records that it and its predecessor name stay until
+//! both superblock slots have moved, and an abandoned checkpoint leaves nothing.
+//! Method: a medium whose operations take a millisecond, examined every tenth of a millisecond.
 
 use super::survival::take_free_segments;
 use super::*;
@@ -8,7 +8,7 @@ use crate::base::seed::random;
 
 const SIZE: u64 = 4 << 20;
 
-/// How often the tests look.
+/// Interval at which the tests examine the drive.
 const LOOK_NS: u64 = 100_000;
 
 fn slow_down(drive: &Drive) {
@@ -16,7 +16,7 @@ fn slow_down(drive: &Drive) {
     drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
 }
 
-/// Lets a checkpoint run as a task of its own and calls `look` until it has ended.
+/// Runs a checkpoint as a task of its own, and calls `look` until it has ended.
 fn checkpoint_watched(world: &World, drive: &Rc<Drive>, mut look: impl FnMut()) {
     let checkpointing = drive.clone();
     world.runtime.spawn(async move { checkpointing.checkpoint().await.unwrap() });
@@ -30,8 +30,8 @@ fn checkpoint_watched(world: &World, drive: &Rc<Drive>, mut look: impl FnMut()) 
     });
 }
 
-/// The table that a checkpoint took when it began says what it then said of every segment: none of
-/// them may be freed, and used for the checkpoint's own records, before it has ended.
+/// A checkpoint stores the segment table as of its beginning: no segment in use then may be freed
+/// and used for the checkpoint's own records before the checkpoint has ended.
 #[test]
 fn no_segment_is_given_back_while_a_checkpoint_is_written() {
     let world = World::new(small(SIZE, 4));
@@ -60,7 +60,8 @@ fn no_segment_is_given_back_while_a_checkpoint_is_written() {
     assert!(world.read(&drive, 0, noise.len()).unwrap() == noise);
 }
 
-/// What is asked of the medium while something runs: `w` a superblock write, `s` a sync.
+/// Returns the requests to the medium while a future runs: `w` for a superblock write, `s` for a
+/// sync.
 fn superblock_order(
     world: &World,
     medium: &TestMedium,
@@ -82,7 +83,7 @@ fn superblock_order(
     }
 }
 
-/// A medium may tear both slots if both are on their way to it.
+/// A medium may tear both slots if both writes are in progress.
 #[test]
 fn each_superblock_slot_is_durable_before_the_other_is_written() {
     let mut world = World::new(small(SIZE, 4));
@@ -104,8 +105,9 @@ fn each_superblock_slot_is_durable_before_the_other_is_written() {
     world.kill(drive);
 }
 
-/// While a checkpoint is written both it and the one before count as live, to the byte, and what
-/// only the one before named dies when the second superblock slot is durable, not earlier.
+/// While a checkpoint is written, both it and its predecessor count as live, to the byte, and
+/// records that only the predecessor names die when the second superblock slot is durable, not
+/// earlier.
 #[test]
 fn what_the_checkpoint_before_named_is_live_until_both_slots_have_moved() {
     let world = World::new(small(SIZE, 4));
@@ -130,18 +132,18 @@ fn what_the_checkpoint_before_named_is_live_until_both_slots_have_moved() {
     });
     let used = drive.layers().inner().counts() - counts;
     assert_eq!((used.superblock_writes, used.syncs), (2, 3));
-    // Append, sync, and twice a superblock and a sync.
+    // An append, a sync, and two superblocks, each with a sync.
     assert!(looks >= 60, "too tame a test: {looks}");
     let info = drive.info();
     assert_eq!(info.operations.checkpoints, before.operations.checkpoints + 1);
-    // Leaf, page and lists were all written anew.
+    // Leaf, page and lists were all rewritten.
     let written = info.operations.meta_bytes - before.operations.meta_bytes;
     let died: u64 = old.iter().map(|place| u64::from(place.bytes)).sum();
     assert_eq!(info.live_bytes, before.live_bytes + written - died);
     assert_accounting(&drive);
 }
 
-/// A drive on which a checkpoint has failed for lack of space after its first list; and the
+/// Returns a drive on which a checkpoint has failed for lack of space after its first list, and the
 /// segments that were taken away.
 fn failed_for_space() -> (World, Rc<Drive>, Vec<SegmentId>) {
     // A table of 16 KB: it no longer fits when leaf, page and page list do.
@@ -163,8 +165,8 @@ fn failed_for_space() -> (World, Rc<Drive>, Vec<SegmentId>) {
     (world, drive, taken)
 }
 
-/// What it wrote of leaves and pages is for the next one to name, its lists are dead, and
-/// what it would have replaced is still to be counted dead.
+/// The next checkpoint names the leaves and pages that were written, the lists are dead, and the
+/// records that would have been replaced still wait to be counted as dead.
 #[test]
 fn a_checkpoint_that_is_given_up_after_its_lists_is_accounted_for() {
     let (world, drive, taken) = failed_for_space();
@@ -189,7 +191,7 @@ fn a_checkpoint_that_is_given_up_after_its_lists_is_accounted_for() {
 fn the_first_batch_after_the_checkpoint_is_applied() {
     let world = World::new(small(64 << 20, 8));
     let drive = world.open();
-    // The checkpoints' stream has its segment.
+    // The stream of checkpoints then has a segment.
     world.run(drive.checkpoint()).unwrap();
     // More leaves than are written before the host has a turn.
     let (old, new) = (vec![1; BLOCK_BYTES], payload::noise(&mut random(1), BLOCK_BYTES));

@@ -1,5 +1,5 @@
-//! Goal: a clone is its origin's snapshot with what was written over it, whatever happens to
-//! either; the origin keeps what clones need, and says who they are.
+//! Goal: a clone is its origin's snapshot with the clone's own writes on top, whatever happens to
+//! either; the origin keeps the data that clones need, and lists the clones.
 //! Method: two drives, each with a plain array. The clone's array begins as the snapshot. The
 //! origin's drive is open on a medium of its own, as in another process, and is overwritten,
 //! trimmed and collected in between.
@@ -28,12 +28,12 @@ pub(super) fn registered(number: u32) -> RegisteredClone {
 }
 
 impl Clone {
-    /// Makes a clone of the disk of this moment, through a snapshot of this name.
+    /// Makes a clone of the present disk, through a snapshot of this name.
     pub(super) fn of(disk: &mut Disk, drive: &Drive, name: &str, number: u32) -> Self {
         Self::with(disk, drive, (name, number), small(CLONE_SIZE, 24))
     }
 
-    /// The same, with other properties.
+    /// Makes a clone as [`Clone::of`] does, with other properties.
     pub(super) fn with(
         disk: &mut Disk,
         drive: &Drive,
@@ -60,7 +60,7 @@ impl Clone {
         Self { world, plain, random, wanted, memory_of_origin }
     }
 
-    /// Opens what it reads from, beside the drive that may be open for writing.
+    /// Opens the origin, next to a drive that may have it open for writing.
     pub(super) fn origin(&self) -> Result<Rc<Drive>> {
         let (runtime, plan) = (self.world.runtime.clone(), self.world.plan.clone());
         let count = Count::new(self.memory_of_origin.clone());
@@ -105,7 +105,7 @@ impl Clone {
         self.plain.fill(0);
     }
 
-    /// Compares the disk, what is said about it, and the image that is taken out of it.
+    /// Compares the disk, its reported state, and the image extracted from it.
     pub(super) fn compare(&self, drive: &Drive) {
         let len = self.plain.len();
         assert!(self.world.read(drive, 0, len).unwrap() == self.plain, "the disk");
@@ -176,7 +176,7 @@ fn a_clone_is_its_origin_with_what_was_written_over_it() {
     }
 }
 
-/// Another process has the tables of what was moved that it found when it opened the origin.
+/// Another process keeps using the tables of moved frames that it found when it opened the origin.
 #[test]
 fn what_a_clone_needs_stays_where_it_is() {
     let mut disk = Disk::new(11);
@@ -186,7 +186,7 @@ fn what_a_clone_needs_stays_where_it_is() {
     disk.write_around(&template);
     let clone = Clone::of(&mut disk, &template, "golden", 1);
     let before = clone.open();
-    // Nothing of it is in memory yet.
+    // None of its data is in memory yet.
     disk.trim_all(&template);
     disk.world.run(template.delete_snapshot("older")).unwrap();
     let victims = template.info().operations.gc_victims;
@@ -254,7 +254,7 @@ fn a_snapshot_with_clones_is_not_deleted() {
     assert_eq!(disk.world.check().problems, []);
 }
 
-/// The host is refused before a clone loses what it reads.
+/// The host is refused before a clone loses data that it reads.
 #[test]
 fn a_snapshot_with_clones_does_not_yield() {
     let mut disk = Disk::new(13);
@@ -300,7 +300,7 @@ fn without_its_origin_a_clone_reads_what_it_has_and_nothing_else() {
     assert_eq!(partial.kind(), ErrorKind::NotFound);
     let asked = clone.world.run(drive.extents(0, SIZE, |_| true)).unwrap_err();
     assert_eq!(asked.kind(), ErrorKind::NotFound);
-    // Beyond the origin's end there is nothing.
+    // Beyond the origin's end the clone reads zeroes.
     let beyond = clone.world.read(&drive, SIZE, BLOCK_BYTES).unwrap();
     assert_eq!(beyond, vec![0; BLOCK_BYTES]);
     let flattened = clone.world.run(drive.flatten(|_| true)).unwrap_err();
@@ -334,7 +334,7 @@ fn without_its_origin_a_clone_reads_what_it_has_and_nothing_else() {
     disk.world.close(template);
 }
 
-/// What is beyond the origin's end stays zeroes, also where the disk has grown.
+/// Blocks beyond the origin's end stay zeroes, also where the disk has grown.
 #[test]
 fn a_clone_grows_beyond_its_origin() {
     let mut disk = Disk::new(15);
@@ -366,7 +366,7 @@ fn snapshots_of_a_clone_read_from_its_origin_too() {
     (0..10).for_each(|_| clone.change(&drive));
     clone.world.run(drive.create_snapshot(new("a", 50))).unwrap();
     let a = clone.plain.clone();
-    // Zeroes over what the origin has are a change, though nothing was mapped.
+    // Zeroes over blocks of the origin are a change, though nothing was mapped.
     clone.world.run(drive.write_zeroes(SIZE / 2, 8 * BLOCK, false, false)).unwrap();
     clone.plain[SIZE as usize / 2..][..8 * BLOCK_BYTES].fill(0);
     (0..10).for_each(|_| clone.change(&drive));
@@ -444,7 +444,7 @@ fn a_flattened_clone_needs_no_origin() {
     let mut clone = Clone::of(&mut disk, &template, "golden", 1);
     let mut drive = clone.open();
     (0..10).for_each(|_| clone.change(&drive));
-    // Stopped, gone on with after a crash, and while the host writes.
+    // Stopped, resumed after a crash, and while the host writes.
     for step in 0.. {
         let mut calls = 0;
         let stopped = drive.flatten(|_| {
@@ -469,7 +469,7 @@ fn a_flattened_clone_needs_no_origin() {
     }
     clone.compare(&drive);
     assert_eq!(drive.origin(), None);
-    // Any program may open it, and holes are holes again.
+    // Any program may open the drive, and holes are holes again.
     let refused = clone.world.run(drive.flatten(|_| true)).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidInput);
     clone.world.kill(drive);
@@ -485,7 +485,7 @@ fn a_flattened_clone_needs_no_origin() {
     assert_eq!(clone.world.check().problems, []);
 }
 
-/// What the host writes while a block is copied wins, as do zeroes.
+/// Data or zeroes that the host writes while a block is copied take precedence.
 #[test]
 fn a_clone_is_written_while_it_is_flattened() {
     let mut disk = Disk::new(19);

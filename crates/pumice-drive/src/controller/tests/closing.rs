@@ -1,15 +1,15 @@
-//! Goal: a drive is called closed in order only if everything it acknowledged is durable, and
-//! nothing is written once it is.
-//! Method: a write that gets in between the flush of a closing and its superblock; checkpoints that
-//! are asked for at any moment of a closing.
+//! Goal: a drive is marked as closed in order only if everything it acknowledged is durable, and
+//! nothing is written after that mark.
+//! Method: a write that arrives between the flush of a closing and its superblock; checkpoints
+//! requested at any moment of a closing.
 
 use futures_util::future::join;
 
 use super::*;
 use crate::media::layer::Trigger;
 
-/// Closes a drive while a write comes half-way through the closing's sync, and with `seal` is on
-/// its way to the medium when the superblock would be written.
+/// Closes a drive while a write arrives half-way through the closing's sync; with `seal`, the write
+/// is in progress on the medium when the superblock would be written.
 fn close_under_a_write(seal: bool) {
     let world = World::new(small(4 << 20, 4));
     let drive = world.open();
@@ -18,10 +18,10 @@ fn close_under_a_write(seal: bool) {
     drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
     let late = async {
         // The flush is an append of one millisecond; the checkpoint appends for another and syncs
-        // for a third; then come the superblocks, with a write and a sync each. The last of them
-        // would cover what is sealed before it begins.
+        // for a third; then come the superblocks, with a write and a sync each. The last sync would
+        // cover batches sealed before it begins.
         world.runtime.sleep_ns(if seal { 6_500_000 } else { 4_500_000 }).await;
-        // As a write does that was let in before.
+        // As a write does that was accepted before.
         let write = BlockWrite {
             lba: Lba(2),
             blocks: 2,
@@ -39,7 +39,7 @@ fn close_under_a_write(seal: bool) {
     let before = drive.layers().inner().counts().superblock_writes;
     let (closed, ()) = world.run(join(drive.close(), late));
     assert_eq!(kind(closed), Some(ErrorKind::Busy), "seal: {seal}");
-    // Those of the checkpoint, which does not say that the drive was closed in order.
+    // The two of the checkpoint, which does not say that the drive was closed in order.
     assert_eq!(drive.layers().inner().counts().superblock_writes, before + 2);
     world.kill(drive);
     let drive = world.open();
@@ -53,7 +53,7 @@ fn a_write_after_the_last_flush_makes_the_end_unclean() {
     close_under_a_write(true);
 }
 
-/// A closed drive is its caller's alone, so that the medium can be opened again at once, also after
+/// Only the caller holds a closed drive, so that the medium can be reopened immediately, also after
 /// a failure.
 #[test]
 fn no_task_holds_a_drive_that_was_closed() {

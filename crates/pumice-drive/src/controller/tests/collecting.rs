@@ -1,5 +1,5 @@
-//! Goal: garbage collection never waits for a task that waits for it, nor makes a passing fault of
-//! the medium last.
+//! Goal: garbage collection never waits for a task that waits for it, and never makes a passing
+//! fault of the medium permanent.
 //! Method: drives that hold little more than their disk, overwritten many times.
 
 use futures_util::future::Either;
@@ -11,7 +11,8 @@ use crate::media::layer::Trigger;
 
 const SIZE: u64 = 24 << 20;
 
-/// Lets eight hosts write parts of blocks to a thin drive that is all but full; whether they end.
+/// Lets eight hosts write parts of blocks to a thin drive that is almost full; returns whether they
+/// end.
 fn write_parts(seed: u64) -> bool {
     let mut world = World::new(small(SIZE, 4));
     (world.seed, world.plan.latency_ns) = (seed, 0..=2_000_000);
@@ -26,7 +27,7 @@ fn write_parts(seed: u64) -> bool {
                 let data = payload::noise(&mut random, len);
                 let offset = random.random_range(0..SIZE - data.len() as u64) | 1;
                 let written = drive.write(offset, &data, false).await;
-                // Now and then the drive is full; room comes from trims.
+                // Sometimes the drive is full; trims make room.
                 if kind(written) == Some(ErrorKind::NoSpace) || random.random_range(0..20) == 0 {
                     let half = random.random_range(0..2) * SIZE / 2;
                     drive.trim(half, SIZE / 2, false).await.unwrap();
@@ -42,8 +43,8 @@ fn write_parts(seed: u64) -> bool {
     ended
 }
 
-/// Guards against a write that keeps the segment it merges a block from while it waits for room,
-/// and garbage collection that waits for it to let go.
+/// Guards against a write that holds the segment from which it merges a block while it waits for
+/// room, and garbage collection that waits for the write to release the segment.
 #[test]
 fn writes_of_parts_of_blocks_do_not_stop_garbage_collection() {
     for seed in 0..6 {
@@ -51,7 +52,7 @@ fn writes_of_parts_of_blocks_do_not_stop_garbage_collection() {
     }
 }
 
-/// Guards against a good frame that is read with a flipped bit, copied like that, and freed.
+/// Guards against a good frame that is read with a flipped bit, copied with it, and freed.
 #[test]
 fn a_disturbed_reading_damages_nothing() {
     let mut world = World::new(Spec { capacity_bytes: None, ..small(SIZE, 0) });
@@ -73,8 +74,8 @@ fn a_disturbed_reading_damages_nothing() {
     assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
 }
 
-/// Guards against a host that is let go until the last free segment is used up, and then waits for
-/// all of the next one: it waits often, and for little.
+/// Guards against a host that is not slowed until the last free segment is used up, and then waits
+/// for the whole next one: it must wait often and briefly.
 #[test]
 fn a_host_waits_often_and_for_little() {
     let size = 48u64 << 20;
@@ -88,7 +89,7 @@ fn a_host_waits_often_and_for_little() {
         let before = drive.info().moved_bytes;
         world.write(&drive, lba * BLOCK, &block).unwrap();
         let moved_bytes = drive.info().moved_bytes - before;
-        // The first time round, garbage collection has not found its pace yet.
+        // In the first round, garbage collection has not found its pace yet.
         if moved_bytes > 0 && number >= 2 * size / BLOCK {
             waits.push(moved_bytes);
         }
@@ -99,8 +100,8 @@ fn a_host_waits_often_and_for_little() {
     assert!(mean < segment && waits.iter().all(|&wait| wait < 3 * segment), "{mean}: {waits:?}");
 }
 
-/// Guards against a victim that is looked for on the medium while its last batches are still on
-/// their way there: it would be taken for damaged, and never be freed.
+/// Guards against a victim that is read from the medium while its last batches are still being
+/// written: it would be taken for damaged, and never be freed.
 #[test]
 fn a_victim_is_emptied_of_what_is_still_on_its_way() {
     for seed in 0..4 {
@@ -126,8 +127,8 @@ fn a_victim_is_emptied_of_what_is_still_on_its_way() {
     }
 }
 
-/// Guards against content that is moved forever, since the end of a segment that no frame fits
-/// into looks like something to be gained.
+/// Guards against content that is moved forever because the end of a segment, into which no frame
+/// fits, looks like space to gain.
 #[test]
 fn garbage_collection_ends_when_only_ends_of_segments_are_left() {
     let spec = Spec { frame_blocks: 64, codec: Codec::None, ..small(64 << 20, 6) };
@@ -138,7 +139,7 @@ fn garbage_collection_ends_when_only_ends_of_segments_are_left() {
     let frame = payload::noise(&mut random, 64 * BLOCK_BYTES);
     let victims = || drive.info().operations.gc_victims;
     for number in 0..256 {
-        // Once each may be looked at; a checkpoint may have it all looked at anew.
+        // Each segment may be examined once; a checkpoint may cause another examination of all.
         let most = victims() + 2 * u64::from(drive.core().space().segment_count());
         let place = if number % 8 == 7 { random.random_range(0..number) } else { number };
         let write = std::pin::pin!(drive.write(place * frame.len() as u64, &frame, false));
@@ -157,8 +158,8 @@ fn garbage_collection_ends_when_only_ends_of_segments_are_left() {
     panic!("the drive never fills");
 }
 
-/// Guards against checkpoints, one for each frame that is moved or written, which take the room
-/// that garbage collection gains: however small the map's cache is, a few leaves may be dirty.
+/// Guards against a checkpoint for each moved or written frame, which takes the room that garbage
+/// collection gains: however small the map's cache is, a few leaves may be dirty.
 #[test]
 fn a_tiny_cache_of_the_map_leaves_room_for_data() {
     let spec = Spec { frame_blocks: 1, codec: Codec::None, ..small(32 << 20, 5) };

@@ -1,7 +1,7 @@
-//! Goal: a checkpoint or a log that says what cannot be, with every checksum right, is an error and
-//! never a panic; what a drive really writes is not taken for one.
-//! Method: doors of the segment table and the map are called directly before it
-//! writes its checkpoint, so that the medium says it.
+//! Goal: a checkpoint or a log with an impossible state, with every checksum right, is an error and
+//! never a panic; no state that a drive really writes is taken for one.
+//! Method: entry points of the segment table and the map are called directly before the drive
+//! writes its checkpoint, so that the medium has the impossible state.
 
 use super::*;
 use crate::base::seed::random;
@@ -9,8 +9,8 @@ use crate::format::Record;
 
 const SIZE: u64 = 4 << 20;
 
-/// A drive with data whose segment table was changed before a checkpoint; killed then. The
-/// checkpoint before leaves nothing for the change to contradict but what the medium says.
+/// Returns a drive with data whose segment table was changed before a checkpoint; it was then
+/// killed. Because of an earlier checkpoint, the change contradicts nothing but the medium.
 fn checkpointed(change: impl FnOnce(&mut crate::controller::space::Space)) -> World {
     let world = World::new(small(SIZE, 4));
     let drive = world.open();
@@ -38,7 +38,7 @@ fn a_drive_whose_live_bytes_do_not_add_up_takes_no_writes_and_reads_on() {
     world.kill(drive);
 }
 
-/// The same after the checkpoint, where replay meets it.
+/// The same in the log after the checkpoint, where replay meets it.
 #[test]
 fn a_log_in_which_more_dies_than_lived_is_refused() {
     let world = World::new(small(SIZE, 4));
@@ -67,7 +67,7 @@ fn a_table_that_does_not_know_the_tails_is_refused() {
     assert_eq!(world.refusal().kind(), ErrorKind::Corrupt);
 }
 
-/// It would be written from the front again, over what is in it.
+/// The segment would be written from its start again, over its content.
 #[test]
 fn a_record_that_lets_a_stream_go_on_where_it_is_is_refused() {
     let world = World::new(small(SIZE, 4));
@@ -81,7 +81,7 @@ fn a_record_that_lets_a_stream_go_on_where_it_is_is_refused() {
     assert_eq!(world.refusal().kind(), ErrorKind::Corrupt);
 }
 
-/// Guards against a walk that looked for the host's first batch nowhere.
+/// Guards against a walk of the log that did not search for the host's first batch anywhere.
 #[test]
 fn a_checkpoint_before_the_first_write_keeps_what_is_written_then() {
     let world = World::new(small(SIZE, 4));

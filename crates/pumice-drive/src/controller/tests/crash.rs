@@ -1,9 +1,9 @@
 //! Goal: after power loss at any moment the drive holds a prefix of the order in which writes were
 //! acknowledged, never shorter than the last flush, and a write of up to 1 MiB whole or not at all.
 //! Method: seeded lives of one drive. Several clients write unique bytes, trim and flush; at a
-//! random moment the fault layer decides what of the unsynced writes survives. The disk of the next
-//! life must equal the old one after a first part of the entries of the journal, which holds every
-//! change in the order in which the drive took it.
+//! random moment the fault layer decides which of the unsynced writes survive. The disk of the next
+//! life must equal the old one after a prefix of the journal, which holds every change in the order
+//! in which the drive took it.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -28,7 +28,7 @@ struct Change {
     bytes: Vec<u8>,
 }
 
-/// What the drive took, in order, since a life began.
+/// The changes that the drive took since a life began, in order.
 #[derive(Debug, Default)]
 struct Journal {
     changes: Vec<Change>,
@@ -105,8 +105,8 @@ impl Client {
         journal.durable = journal.durable.max(changes);
     }
 
-    /// Runs a request and enters its change in the journal in the poll in which the drive takes
-    /// it, which its count of record bytes tells. Without FUA that poll also acknowledges it.
+    /// Runs a request and enters its change in the journal in the poll in which the drive takes it,
+    /// detected by the drive's count of record bytes. Without FUA that poll also acknowledges it.
     async fn change(
         &self,
         change: Change,
@@ -154,7 +154,7 @@ fn zeroes(offset: u64, len: u64) -> Change {
     Change { bytes: vec![0; range.len()], range }
 }
 
-/// Bytes that differ from all others in every block: half noise, half compressible, or all one
+/// Returns bytes that differ from all others in every block: half noise, half compressible, or one
 /// stamp repeated.
 fn unique(random: &mut Random, len: usize) -> Vec<u8> {
     let stamp = random.next_u64().to_le_bytes();
@@ -180,7 +180,7 @@ fn prefix_len(old: &[u8], found: &[u8], journal: &Journal) -> Option<usize> {
     };
     let mut wrong: std::collections::BTreeSet<usize> =
         (0..SIZE / BLOCK_BYTES).filter(|&block| differs(&disk, block)).collect();
-    // Of several answers the longest: they differ by changes that changed nothing.
+    // The longest of several answers: they differ by changes without an effect.
     let mut answer = wrong.is_empty().then_some(journal.durable);
     for (index, change) in open.iter().enumerate() {
         disk[change.range.clone()].copy_from_slice(&change.bytes);
@@ -198,7 +198,7 @@ fn prefix_len(old: &[u8], found: &[u8], journal: &Journal) -> Option<usize> {
     answer
 }
 
-/// What the lives of all seeds met, so that the test knows it was not too tame.
+/// The events in the lives of all seeds, which show that the test was not too tame.
 #[derive(Debug, Default)]
 struct Met {
     lost_changes: usize,
@@ -207,7 +207,7 @@ struct Met {
     flushes: u64,
 }
 
-/// One life: opens, compares with the life before, works, loses power.
+/// Runs one life: opens, compares with the life before, works, loses power.
 fn live(world: &World, random: &mut Random, disk: &mut Vec<u8>, met: &mut Met) {
     let drive = world.open();
     assert!(world.read(&drive, 0, SIZE).unwrap() == *disk, "the disk changed while it was off");
@@ -267,7 +267,7 @@ fn power_loss_leaves_a_prefix_not_shorter_than_the_last_flush() {
 }
 
 /// Power fails while the drive is being opened or closed: nothing acknowledged is lost, whatever
-/// becomes of the superblocks.
+/// happens to the superblocks.
 #[test]
 fn power_loss_while_opening_or_closing_loses_nothing() {
     let mut ended = 0;
@@ -300,8 +300,8 @@ fn power_loss_while_opening_or_closing_loses_nothing() {
     assert!((5..55).contains(&ended), "{ended} of 60 lives ended before the power did");
 }
 
-/// A process dies with batches on the medium that nothing synced, the next one opens, and power
-/// fails in the opening: what the new superblock calls durable must be so.
+/// A process dies with unsynced batches on the medium, the next one opens, and power fails in the
+/// opening: batches that the new superblock calls durable must be durable.
 #[test]
 fn power_loss_while_opening_after_a_kill_leaves_a_drive_that_opens() {
     let mut kept = 0;

@@ -1,7 +1,7 @@
 //! Goal: wrong bytes on the medium are never returned and never hide acknowledged data silently:
-//! reads of a damaged place fail and name it, all else continues, and what cannot be known stops
-//! the opening. Method: a bit is flipped in each kind of structure after the drive was closed or
-//! killed.
+//! reads of a damaged place fail and name it, all else continues, and a state that cannot be
+//! determined stops the opening. Method: a bit is flipped in each kind of structure after the drive
+//! was closed or killed.
 
 use rand::RngExt;
 
@@ -14,8 +14,8 @@ use crate::media::layer::{BadRange, Region};
 
 pub(super) const SIZE: u64 = 4 << 20;
 
-/// A closed drive with three durable batches in segment 0, of 160 KiB each, one after the other
-/// on the disk; text, so that frames are compressed.
+/// Returns a closed drive with three durable batches in segment 0, of 160 KiB each, one after the
+/// other on the disk; text, so that frames are compressed.
 pub(super) fn written() -> (World, Vec<u8>) {
     let world = World::new(small(SIZE, 4));
     let data = payload::text(&mut random(1), 480 << 10);
@@ -27,7 +27,7 @@ pub(super) fn written() -> (World, Vec<u8>) {
     (world, data)
 }
 
-/// The batch headers of a segment, in order.
+/// Returns the batch headers of a segment, in order.
 pub(super) fn batches(world: &World, segment: u32) -> Vec<BatchHeader> {
     let bytes = world.peek(segment, 0, SEGMENT_BYTES as usize);
     let cipher = world.memory.cipher();
@@ -38,7 +38,7 @@ pub(super) fn batches(world: &World, segment: u32) -> Vec<BatchHeader> {
         .collect()
 }
 
-/// The record that holds a block: segment, offset.
+/// Returns the record that holds a block: segment, offset.
 pub(super) fn record_of(world: &World, lba: u64) -> (u32, u32) {
     let drive = world.try_open(OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
     world.run(drive.load_range(Lba(lba), 1)).unwrap();
@@ -50,8 +50,8 @@ pub(super) fn record_of(world: &World, lba: u64) -> (u32, u32) {
     }
 }
 
-/// A sector cannot be read when its frame is to be moved, and can be later. Guards against a frame
-/// that is given up at once, though the fault was that of some minutes.
+/// A sector is unreadable when its frame should be moved, and readable later. Guards against a
+/// frame that is given up immediately, though the fault lasts only a few minutes.
 #[test]
 fn what_cannot_be_read_is_not_given_up_at_once() {
     for minutes in [1, 10] {
@@ -92,8 +92,8 @@ fn what_cannot_be_read_is_not_given_up_at_once() {
     }
 }
 
-/// Every segment has a frame that cannot be read, and the host overwrites the rest: before a write
-/// is refused, frames are given up.
+/// Every segment has an unreadable frame, and the host overwrites the rest: frames are given up
+/// before a write is refused.
 #[test]
 fn what_cannot_be_read_refuses_no_write() {
     let size = 24u64 << 20;
@@ -144,15 +144,15 @@ fn a_damaged_frame_fails_its_own_blocks_only() {
     let places: Vec<_> = report.problems.iter().filter(named).collect();
     assert_eq!(places.len(), 1, "{:?}", report.problems);
     assert_eq!((places[0].lba, places[0].lba_count), (Some(48), Some(8)));
-    // Written anew, the blocks are whole again.
+    // After they are rewritten, the blocks are whole again.
     world.write(&drive, 48 * BLOCK, &data[48 * BLOCK_BYTES..56 * BLOCK_BYTES]).unwrap();
     assert!(world.read(&drive, 0, data.len()).unwrap() == data);
     let drive = world.reopen(drive);
     assert!(world.read(&drive, 0, data.len()).unwrap() == data);
 }
 
-/// A drive that was never closed: 60 flushed writes of one frame each, after `filler` bytes, so
-/// that the log is in its first segment or in one that it went on to.
+/// Returns a drive that was never closed: 60 flushed writes of one frame each, after `filler`
+/// bytes, so that the log ends in its first segment or in a later one.
 fn flushed_and_killed(filler: usize) -> (World, Vec<u8>, u32) {
     let world = World::new(small(16 << 20, 8));
     let drive = world.open();
@@ -167,8 +167,9 @@ fn flushed_and_killed(filler: usize) -> (World, Vec<u8>, u32) {
     (world, data, segment.0)
 }
 
-/// Guards against the loss of a whole segment of flushed writes: batches beyond the damage say that
-/// it was durable, also when the damage is in the first batch of their segment or in its header.
+/// Guards against the loss of a whole segment of flushed writes: batches beyond the damage prove
+/// that the damaged one was durable, also when it is the first batch of their segment, or the
+/// segment's header is damaged.
 #[test]
 fn damage_in_the_first_batch_of_a_segment_never_ends_the_log() {
     for filler in [0, 4 << 20] {
@@ -224,7 +225,7 @@ fn damage_that_hides_durable_data_stops_the_opening_and_is_reported() {
     }
 }
 
-/// Guards against problems of the first batch that were taken for stray segment headers.
+/// Guards against problems of the first batch that are taken for stray segment headers.
 #[test]
 fn damaged_padding_is_reported_and_harms_nothing() {
     for batch in 0..3 {
@@ -261,7 +262,7 @@ fn a_torn_tail_loses_only_what_was_not_flushed() {
     }
 }
 
-/// Every checksum is right, so only what the drive can hold is left to go by.
+/// Every checksum is right, so only the limits of the drive can expose the record.
 #[test]
 fn a_record_of_blocks_that_the_drive_cannot_have_is_refused() {
     let noise = payload::noise(&mut random(1), 2 * BLOCK_BYTES);
@@ -285,7 +286,7 @@ fn a_record_of_blocks_that_the_drive_cannot_have_is_refused() {
     }
 }
 
-/// The place, the generation and every checksum are right; it is only not the block asked for.
+/// The place, the generation and every checksum are right; only the block is not the requested one.
 #[test]
 fn a_frame_of_other_blocks_than_the_map_says_is_refused() {
     let (world, _) = written();
@@ -301,7 +302,7 @@ fn a_frame_of_other_blocks_than_the_map_says_is_refused() {
     world.read(&drive, 0, BLOCK_BYTES).unwrap();
 }
 
-/// Writes a batch header of segment 0 anew, changed, with the checksum of what it now says.
+/// Rewrites a batch header of segment 0 with a change and a matching checksum.
 fn change_header(world: &World, batch: usize, change: fn(&mut BatchHeader)) {
     let mut header = batches(world, 0)[batch].clone();
     change(&mut header);
@@ -310,7 +311,7 @@ fn change_header(world: &World, batch: usize, change: fn(&mut BatchHeader)) {
     world.run(world.memory.append(SegmentId(0), header.offset, page.into())).unwrap();
 }
 
-/// A batch belongs to the log only after the very batch it was written after.
+/// A batch belongs to the log only after the batch that preceded it when it was written.
 #[test]
 fn a_batch_that_names_another_predecessor_is_refused() {
     let (world, _) = written();
@@ -328,8 +329,8 @@ fn a_batch_of_an_earlier_epoch_than_the_one_before_it_is_refused() {
     assert_eq!(world.refusal().kind(), ErrorKind::Corrupt);
 }
 
-/// Two batches on the medium, the first torn: the next life writes one of the same size over it,
-/// and the second, which is whole, lies exactly where the log would continue.
+/// Two batches on the medium, the first torn: the next life writes a batch of the same size over
+/// it, and the second, which is whole, lies exactly where the log would continue.
 #[test]
 fn what_a_lost_life_left_behind_is_never_taken_up() {
     let (world, data) = written();
@@ -356,7 +357,7 @@ fn what_a_lost_life_left_behind_is_never_taken_up() {
 
 /// Guards against a lost batch in place of a durable one. A life left a torn batch in the stream of
 /// moved frames; the next life wrote the batch of that number in the host stream, which is damaged
-/// later: only its header says that the other one is not it.
+/// later: only its header shows that the torn batch is another one.
 #[test]
 fn a_torn_batch_of_a_lost_life_does_not_stand_in_for_a_damaged_one() {
     let world = World::new(small(SIZE, 4));
@@ -389,8 +390,8 @@ fn a_torn_batch_of_a_lost_life_does_not_stand_in_for_a_damaged_one() {
     assert_eq!(world.refusal().kind(), ErrorKind::Corrupt);
 }
 
-/// As before, but parity could complete either of the two, and the superblock knows that a batch of
-/// that number was durable: the later opening found no end of the log at the torn one.
+/// As before, but parity could complete either batch, and the superblock says that a batch of that
+/// number was durable: the later opening must not find the end of the log at the torn one.
 #[test]
 fn a_torn_batch_of_a_lost_life_is_not_completed_in_place_of_a_durable_one() {
     let world = World::new(small(SIZE, 4));
@@ -412,14 +413,14 @@ fn a_torn_batch_of_a_lost_life_is_not_completed_in_place_of_a_durable_one() {
     world.run(drive.write(1 << 20, &noise(2), true)).unwrap();
     world.run(drive.write(3 << 20, &noise(4), true)).unwrap();
     world.kill(drive);
-    // Its superblock knows a later batch, and so that a batch of that number is durable.
+    // Its superblock names a later batch, so a batch of that number is durable.
     let drive = world.open_without_collector();
     world.run(drive.write(2 << 20, &noise(3), true)).unwrap();
     world.kill(drive);
     let host = batches(&world, 0);
     let durable = host.iter().find(|batch| batch.seq == torn.seq).expect("the durable batch");
     assert!(durable.epoch > torn.epoch && durable.parity_pages > 0 && torn.parity_pages > 0);
-    // One page of the torn batch is missing, and of the durable one, the one with its header.
+    // The torn batch lacks one page, and the durable one lacks the page with its header.
     world.run(world.memory.append(SegmentId(segment), torn.offset + 8192, whole.into())).unwrap();
     let parity = torn.offset + torn.batch_bytes() as u32 - 4096;
     world.flip(segment, parity + 7);
@@ -432,8 +433,8 @@ fn a_torn_batch_of_a_lost_life_is_not_completed_in_place_of_a_durable_one() {
     world.close(drive);
 }
 
-/// Guards against durable batches dropped as a torn tail: the only proof that the damaged one was
-/// durable follows the first batch of the next segment.
+/// Guards against durable batches being dropped as a torn tail: the only proof that the damaged one
+/// was durable follows the first batch of the next segment.
 #[test]
 fn damage_at_the_end_of_a_segment_is_no_torn_tail() {
     let world = World::new(small(SIZE, 4));
@@ -541,7 +542,7 @@ fn wrong_bytes_from_the_bus_are_noticed_and_the_next_read_is_right() {
     let drive = world.open();
     let once = crate::media::layer::Trigger::Nth(1);
     drive.layers().set_plan(FaultPlan { read_corruptions: once, ..FaultPlan::default() });
-    // The bit may fall into what the read unit adds around the frame.
+    // The bit may fall into the bytes that alignment to the read unit adds around the frame.
     match world.read(&drive, 0, 32 << 10) {
         Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt),
         Ok(read) => assert!(read == data[..32 << 10]),
@@ -550,7 +551,8 @@ fn wrong_bytes_from_the_bus_are_noticed_and_the_next_read_is_right() {
 }
 
 /// A life left a torn batch in the host stream, and the next one wrote the batch of that number
-/// elsewhere; another opening vouched for it. Whatever is damaged then, the torn one is not taken.
+/// elsewhere; another opening vouched for it. Whatever is damaged later, the torn batch is not
+/// used.
 #[test]
 fn a_torn_batch_does_not_stand_in_for_a_vouched_one() {
     for header_is_damaged in [false, true] {
@@ -578,7 +580,7 @@ fn a_torn_batch_does_not_stand_in_for_a_vouched_one() {
         world.kill(drive);
         let vouched = batches(&world, moved).pop().expect("the moved batch");
         assert_eq!((vouched.seq, vouched.epoch > torn.epoch), (torn.seq, true));
-        // This one vouches for the end of the log, and does nothing.
+        // This opening vouches for the end of the log, and does nothing else.
         let drive = world.open_without_collector();
         world.kill(drive);
         let damaged = if header_is_damaged { 30 } else { vouched.body_bytes / 2 };

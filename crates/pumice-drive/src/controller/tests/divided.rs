@@ -8,11 +8,11 @@ use crate::format::BatchHeader;
 
 const MIB: usize = 1 << 20;
 
-/// A drive on which 1 MiB at 0 was written again and again, flushed except for the last time: that
+/// A drive on which 1 MiB at 0 was written repeatedly, flushed except for the last time: the last
 /// write is divided, and both of its batches are on the medium.
 struct Divided {
     world: World,
-    /// What was flushed, and what was written last.
+    /// The flushed content, and the content of the last write.
     before: Vec<u8>,
     after: Vec<u8>,
     first: BatchHeader,
@@ -44,7 +44,7 @@ fn divided() -> Divided {
 }
 
 impl Divided {
-    /// Has a power loss take a batch.
+    /// Removes a batch, as a power loss does.
     fn lose(&self, batch: &BatchHeader) {
         let from = append_start(batch);
         let end = batch.offset + batch.batch_bytes() as u32;
@@ -66,8 +66,8 @@ fn a_divided_write_leaves_next_to_nothing_unused() {
     assert_eq!(world.check().problems, []);
 }
 
-/// Guards against a write of which a power loss leaves a part, and against the whole first part of
-/// one taken up by a later opening.
+/// Guards against a write that survives a power loss in part, and against a later opening that
+/// takes up the whole first part of one.
 #[test]
 fn a_divided_write_is_whole_or_absent() {
     for lost in 0..3 {
@@ -87,7 +87,7 @@ fn a_divided_write_is_whole_or_absent() {
         assert!(drive.core().log().sealed_seq() < first.seq);
         let is_left = |batch: &BatchHeader| batch.seq == first.seq && batch.epoch == first.epoch;
         assert!(!batches(world, 0).iter().any(is_left), "{lost}: it is there for later openings");
-        // The stream goes on, and divides the next write there.
+        // The stream continues, and divides the next write there.
         let next = payload::noise(&mut random(99), MIB);
         world.run(drive.write(MIB as u64, &next, true)).unwrap();
         world.kill(drive);
@@ -99,8 +99,8 @@ fn a_divided_write_is_whole_or_absent() {
     }
 }
 
-/// Guards against flushed data that goes back to older data without a word, where damage to the
-/// second part looks like a power loss.
+/// Guards against flushed data that silently reverts to older data, where damage to the second part
+/// looks like a power loss.
 #[test]
 fn a_divided_write_that_was_flushed_is_never_dropped() {
     for at in 0..2 {
@@ -115,7 +115,7 @@ fn a_divided_write_that_was_flushed_is_never_dropped() {
     }
 }
 
-/// Guards against a first part that a sync between the two calls durable.
+/// Guards against a first part that counts as durable through a sync between the two parts.
 #[test]
 fn the_first_part_alone_is_never_durable() {
     let world = World::new(small(SIZE, 24));

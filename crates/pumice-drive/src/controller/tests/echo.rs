@@ -11,8 +11,8 @@ use crate::format::BATCH_HEADER_BYTES;
 
 const SIZE: u64 = 4 << 20;
 
-/// A drive that was killed: small writes, each flushed, over older data; what the disk holds, and
-/// what it held before.
+/// Returns a drive that was killed: small writes, each flushed, over older data; and the present
+/// and the earlier content of the disk.
 fn killed(spec: Spec) -> (World, [Vec<u8>; 2]) {
     let world = World::new(spec);
     let drive = world.open();
@@ -35,14 +35,14 @@ fn killed(spec: Spec) -> (World, [Vec<u8>; 2]) {
         world.run(drive.write(at, &bytes, true)).unwrap();
         new[at as usize..][..len].copy_from_slice(&bytes);
     }
-    // It vouches for what precedes it.
+    // While idle, the drive vouches for all earlier batches.
     world.run(world.runtime.sleep_ns(2_000_000_000));
     world.kill(drive);
     (world, [new, old])
 }
 
-/// Returns the batches of the host after the checkpoint but the last one, which repeats and is not
-/// repeated.
+/// Returns the batches of the host after the checkpoint, except for the last one, which repeats
+/// headers and is not repeated.
 fn small_batches(world: &World) -> Vec<crate::format::BatchHeader> {
     let mut found: Vec<_> = (0..6).flat_map(|segment| damage::batches(world, segment)).collect();
     found.retain(|batch| batch.parity_pages == 0);
@@ -82,8 +82,8 @@ fn assert_whole(drive: &Drive, world: &World, plain: &[u8], seq: SeqNo) {
     }
 }
 
-/// A scrub finds what a batch with damaged headers holds, and writes it again, also long after the
-/// batch was replayed for the last time.
+/// A scrub finds the content of a batch with damaged headers, and writes it again, also long after
+/// the last replay of the batch.
 #[test]
 fn a_scrub_writes_a_small_batch_with_damaged_headers_again() {
     let (world, [new, _]) = killed(Spec { codec: Codec::Lz4, ..small(SIZE, 6) });
@@ -96,7 +96,7 @@ fn a_scrub_writes_a_small_batch_with_damaged_headers_again() {
         }
         let (mut lacking, mut repaired) = (0, 0);
         for batch in &batches {
-            // Of the batch, and of its first record.
+            // The header of the batch, and the header of its first record.
             for at in [40, 4 + BATCH_HEADER_BYTES as u32] {
                 let copy = world.copy();
                 copy.flip(batch.segment.0, batch.offset + at);
@@ -124,7 +124,7 @@ fn a_scrub_writes_a_small_batch_with_damaged_headers_again() {
     }
 }
 
-/// Of a page that is lost, blocks fail, and none are older.
+/// Blocks in a lost page fail, and none return older data.
 #[test]
 fn a_page_of_a_small_batch_may_be_lost() {
     let (world, [new, old]) = killed(Spec { codec: Codec::Lz4, ..small(SIZE, 6) });
@@ -160,7 +160,8 @@ fn a_page_of_a_small_batch_may_be_lost() {
     assert!(lacking <= 4 && failed > 20, "{lacking} refused, {failed} blocks failed");
 }
 
-/// Returns whether a block is right. If not, it was written after the checkpoint, and fails.
+/// Returns whether a block is right. A block that is not must have been written after the
+/// checkpoint, and its read must fail.
 fn is_right(drive: &Drive, world: &World, at: u64, new: &[u8], old: &[u8]) -> bool {
     let block = at as usize..at as usize + BLOCK_BYTES;
     match world.read(drive, at, BLOCK_BYTES) {
@@ -177,8 +178,8 @@ fn is_right(drive: &Drive, world: &World, at: u64, new: &[u8], old: &[u8]) -> bo
     }
 }
 
-/// Of two small batches that were not flushed, the first is torn: its headers are known, and not
-/// what it held.
+/// The first of two small batches that were not flushed is torn: its headers are known, but its
+/// content is not.
 #[test]
 fn a_torn_batch_is_cut_although_its_headers_are_repeated() {
     let (world, [new, _]) = killed(small(SIZE, 6));

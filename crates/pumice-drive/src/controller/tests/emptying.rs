@@ -1,6 +1,6 @@
-//! Goal: a segment that snapshots need is emptied of what is dead, and nothing of a snapshot is
-//! lost by that, whatever happens meanwhile: snapshots, deletions, rollbacks, views, a busy host, a
-//! crash.
+//! Goal: dead data in a segment that snapshots need is freed by emptying the segment, and no
+//! snapshot loses data by that, whatever happens meanwhile: snapshots, deletions, rollbacks, views,
+//! a busy host, a crash.
 //! Method: single segments of the database of [`super::holding`] are emptied, so slowly that each
 //! event comes in the middle; every page of every snapshot is compared.
 
@@ -13,8 +13,8 @@ use super::snapshots::new;
 use super::*;
 use crate::base::seed::random;
 
-/// What dies while a segment is emptied may be named by a snapshot that was taken since that began,
-/// or was being taken.
+/// Frames that die while a segment is emptied may be named by a snapshot that was taken since the
+/// emptying began, or was being taken then.
 #[test]
 fn a_snapshot_that_is_taken_while_a_segment_is_emptied_loses_nothing() {
     for begins_first in [true, false] {
@@ -35,7 +35,7 @@ fn a_snapshot_that_is_taken_while_a_segment_is_emptied_loses_nothing() {
         };
         let overwrite = async {
             wait_until(&|| drive.snapshots_begun() > begun).await;
-            // Pages in batches that are gone through after that.
+            // Pages in batches that the emptying reaches later.
             for page in 300..360 {
                 let version = database.state.borrow_mut().renew(page);
                 drive.write(page * PAGE, &content(page, version), false).await.unwrap();
@@ -56,7 +56,7 @@ fn a_snapshot_that_is_taken_while_a_segment_is_emptied_loses_nothing() {
     }
 }
 
-/// The disk then names what was copied where it was, as does the next snapshot.
+/// After the rollback, the disk and the next snapshot name the copied frames at their old places.
 #[test]
 fn what_was_copied_before_a_rollback_is_copied_for_snapshots_after_it() {
     let (database, drive) = Database::of_two_hours(40, 9);
@@ -90,14 +90,14 @@ fn what_was_copied_before_a_rollback_is_copied_for_snapshots_after_it() {
     database.compare();
 }
 
-/// A copy of what is live, made after the newest snapshot, is named where it is by none of them.
+/// No snapshot names the place of a copy of live data that was made after the newest snapshot.
 #[test]
 fn a_copy_that_no_snapshot_names_gets_no_entry() {
     let (database, drive) = Database::of_two_hours(40, 8);
     database.empty(&drive, SegmentId(0));
     let first = drive.core().forwards().copies().next().map(|copied| copied.to);
     let of = first.expect("something is named there");
-    // The segment has copies of before that snapshot, and of after it.
+    // The segment has copies from before that snapshot and from after it.
     database.world.run(database.end_hour(&drive, 2));
     database.empty(&drive, SegmentId(1));
     // The stream leaves that segment.
@@ -117,7 +117,7 @@ fn a_copy_that_no_snapshot_names_gets_no_entry() {
     database.compare();
 }
 
-/// A host that overwrites what is being emptied is no damage.
+/// A host that overwrites data of a segment being emptied must not look like damage.
 #[test]
 fn what_dies_while_a_segment_is_emptied_does_not_keep_it() {
     let (database, drive) = Database::of_two_hours(40, 14);
@@ -127,7 +127,7 @@ fn what_dies_while_a_segment_is_emptied_does_not_keep_it() {
     let latency_ns = 1_000_000..=1_000_000;
     drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
     let overwrite = async {
-        // It reads that page again.
+        // The emptying reads that page again.
         while !drive.core().forwards().is_used() {
             world.runtime.clone().sleep_ns(1000).await;
         }
@@ -146,13 +146,13 @@ fn what_dies_while_a_segment_is_emptied_does_not_keep_it() {
     database.compare();
 }
 
-/// However soon it is over: a view that is closed again, too.
+/// Even a short event counts, such as a view that is closed again.
 #[test]
 fn whatever_changes_who_needs_what_makes_an_emptying_void() {
     let (database, drive) = Database::of_two_hours(40, 12);
     let world = &database.world;
     let victim = SegmentId(0);
-    // Nothing in it is live: all that keeps it is what snapshots need.
+    // Nothing in it is live: only the needs of snapshots retain it.
     database.overwrite(&drive, 0..640);
     world.run(drive.flush()).unwrap();
     assert_eq!(drive.core().space().live_bytes_of(victim), 0, "too tame a test");
@@ -187,7 +187,7 @@ fn whatever_changes_who_needs_what_makes_an_emptying_void() {
     database.compare();
 }
 
-/// Whatever garbage collection does in a rollback.
+/// This holds whatever garbage collection does in the rollback.
 #[test]
 fn a_segment_that_is_emptied_during_a_rollback_can_be_emptied_after_it() {
     let (database, drive) = Database::of_two_hours(40, 15);
@@ -225,7 +225,8 @@ fn a_segment_that_is_emptied_during_a_rollback_can_be_emptied_after_it() {
     }
 }
 
-/// A backup of one snapshot, which may take hours, does not keep what others need.
+/// A backup of one snapshot, which may take hours, does not retain data that only other snapshots
+/// need.
 #[test]
 fn a_view_keeps_what_its_snapshot_needs_and_no_more() {
     let (database, drive) = Database::new(40, 16);
@@ -258,7 +259,7 @@ fn a_view_keeps_what_its_snapshot_needs_and_no_more() {
     database.compare();
 }
 
-/// Before a checkpoint has the tables, what is moved is found again in the log.
+/// Until a checkpoint has the tables, moved frames are recovered from the log.
 #[test]
 fn what_was_moved_is_no_change_after_a_crash() {
     let (database, drive) = Database::of_two_hours(40, 16);
@@ -274,7 +275,7 @@ fn what_was_moved_is_no_change_after_a_crash() {
     database.compare();
 }
 
-/// What was found out while snapshots were deleted is not known: it would be too little.
+/// A measurement during a deletion of snapshots is discarded: its result would be too low.
 #[test]
 fn what_snapshots_hold_is_measured_again_after_a_deletion() {
     for step in 0..16 {
@@ -314,8 +315,8 @@ fn what_snapshots_hold_is_measured_again_after_a_deletion() {
     }
 }
 
-/// Runs `task` beside a host that overwrites the disk without pause, once that is full. Returns how
-/// many writes were refused while it ran, too.
+/// Runs `task` next to a host that overwrites the disk without pause, once the disk is full.
+/// Returns its result and the number of writes refused while it ran.
 fn beside_a_busy_host<R>(world: &World, drive: &Drive, task: impl Future<Output = R>) -> (R, u64) {
     let latency_ns = 50_000..=150_000;
     drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
@@ -325,7 +326,7 @@ fn beside_a_busy_host<R>(world: &World, drive: &Drive, task: impl Future<Output 
         while !is_ended.get() {
             let data = payload::noise(&mut random, 64 << 10);
             let at = random.random_range(0..world.spec.size_bytes >> 16) << 16;
-            // It may be refused while a snapshot holds the rest.
+            // The write may be refused while a snapshot holds the rest.
             if drive.write(at, &data, false).await.is_err() {
                 refused.set(refused.get() + 1);
                 world.runtime.clone().sleep_ns(1_000_000).await;
@@ -347,8 +348,8 @@ fn beside_a_busy_host<R>(world: &World, drive: &Drive, task: impl Future<Output 
     (result, refused.get())
 }
 
-/// The disk takes 8 segments, each of two snapshots as many that were overwritten since it, and the
-/// reserves the rest.
+/// The disk takes 8 segments, each of two snapshots up to 8 for data overwritten since it was
+/// taken, and the reserves take the rest.
 #[test]
 fn no_write_and_no_snapshot_is_refused_while_snapshots_come_and_go() {
     for segments in [22, 28, 40] {
@@ -369,8 +370,8 @@ fn no_write_and_no_snapshot_is_refused_while_snapshots_come_and_go() {
     }
 }
 
-/// A host that takes each segment that comes free waits while a snapshot needs them, until there
-/// are enough or nothing is to be gained.
+/// A host that takes each segment as it becomes free waits while a snapshot needs segments, until
+/// there are enough or no more can be gained.
 #[test]
 fn a_snapshot_is_taken_beside_a_host_that_never_rests() {
     for segments in [9, 12, 14, 16, 20, 24] {

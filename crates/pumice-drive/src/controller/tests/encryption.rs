@@ -1,5 +1,5 @@
-//! Goal: an encrypted drive behaves as any other; nothing of its content is on the medium in the
-//! clear; whatever is changed on the medium, a read returns what was written or fails; without its
+//! Goal: an encrypted drive behaves like any other; none of its content is on the medium in the
+//! clear; after any change of the medium, a read returns the written data or fails; without its
 //! key, or with another one, nothing is opened and nothing changed.
 
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ pub(super) fn secret(byte: u8) -> Secret {
     Secret::Key(zeroize::Zeroizing::new(vec![byte; 32]))
 }
 
-/// Returns the specification with keys, which `secret(1)` opens, and their cipher.
+/// Returns the specification with keys that `secret(1)` opens, and their cipher.
 pub(super) fn with_keys(spec: Spec, randomness: Randomness) -> (Spec, Cipher) {
     let code = RecoveryCode::draw(&Randomness::seeded(7));
     let secrets = [secret(1), code.secret()];
@@ -39,14 +39,14 @@ impl World {
         world
     }
 
-    /// The same medium with other keys, or none.
+    /// Returns the same medium with other keys, or none.
     pub(super) fn with_cipher(&self, cipher: Cipher) -> Self {
         let memory = self.memory.clone().with_cipher(cipher);
         let (runtime, spec) = (Runtime::simulated(), self.spec.clone());
         Self { runtime, spec, memory, plan: FaultPlan::default(), seed: 0 }
     }
 
-    /// Everything on the medium.
+    /// Returns all bytes of the medium.
     fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for slot in 0..SUPERBLOCK_SLOTS {
@@ -67,7 +67,7 @@ impl World {
     }
 }
 
-/// Blocks of text, each different.
+/// Returns blocks of text, each different.
 fn text(blocks: usize, seed: u64) -> Vec<u8> {
     let mut bytes: Vec<u8> = TEXT.iter().copied().cycle().take(blocks * BLOCK_BYTES).collect();
     for (index, block) in bytes.chunks_mut(BLOCK_BYTES).enumerate() {
@@ -77,7 +77,7 @@ fn text(blocks: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// The records of a segment, each with its place and bytes.
+/// Returns the records of a segment, each with its place and bytes.
 fn records_in(world: &World, segment: u32) -> Vec<(Record, u32, Vec<u8>)> {
     let mut all = Vec::new();
     for batch in damage::batches(world, segment) {
@@ -202,7 +202,7 @@ fn without_its_key_nothing_is_opened_and_nothing_changed() {
     assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error:?}");
 }
 
-/// A small closed drive with two versions of some blocks, and its disk.
+/// Returns a small closed drive with two versions of some blocks, and its disk.
 fn closed() -> (World, Vec<u8>) {
     let world = World::encrypted(small(4 << 20, 4));
     let drive = world.open();
@@ -243,7 +243,7 @@ fn no_flipped_bit_changes_what_is_read() {
     for segment in 0..segments {
         let bytes = world.peek(segment, 0, SEGMENT_BYTES as usize);
         let Some(end) = bytes.iter().rposition(|&byte| byte != 0) else { continue };
-        // All of the headers and records, and a part of what is zero around them.
+        // All headers and records, and a part of the zeroes around them.
         let touched = |at: &usize| bytes[*at] != 0 || at.is_multiple_of(61);
         for at in (0..=end).filter(touched) {
             let copy = world.copy();
@@ -277,7 +277,7 @@ fn no_record_passes_for_another_one() {
                 continue;
             }
             let _ = other;
-            // With its header, and the payload alone.
+            // The record with its header, and the payload alone.
             let header = record.header_bytes() as usize;
             for from in [0, header] {
                 let copy = world.copy();
@@ -298,7 +298,7 @@ fn a_log_that_is_cut_or_replayed_is_refused_or_older_as_a_whole() {
     let copy = world.copy();
     copy.put(0, tail.offset, &vec![0; tail.batch_bytes() as usize]);
     is_right_or_fails(&copy, &disk, "cut");
-    // A superblock with a bit changed and a right checksum is not taken.
+    // A superblock with a changed bit and a right checksum is not accepted.
     for slot in 0..SUPERBLOCK_SLOTS {
         for at in [48, 80, 120, 136, 200, 2300] {
             let copy = world.copy();
@@ -341,7 +341,7 @@ fn two_copies_that_run_apart_repeat_no_nonce() {
         copy.close(drive);
         take(&copy);
     }
-    // The same nonce is only at the same place, in what was there before the copies.
+    // A nonce recurs only at the same place, in records from before the copies.
     let alone: BTreeSet<_> = nonces.iter().map(|(nonce, ..)| nonce.clone()).collect();
     assert_eq!(alone.len(), nonces.len());
     assert!(nonces.len() > 16 && shared > 0 && count > nonces.len());
@@ -390,7 +390,7 @@ fn key_slots_change_at_once_or_not_at_all() {
     }
     assert_eq!(kind(change(&KeyChange::Remove(0))), Some(ErrorKind::InvalidInput));
     assert!(opens(&secret(8)));
-    // What a power loss leaves of a change: either superblock.
+    // A power loss during a change leaves either superblock.
     let before = world.copy();
     change(&KeyChange::Replace(0, secret(6))).unwrap();
     for torn in 0..SUPERBLOCK_SLOTS {

@@ -1,5 +1,5 @@
-//! Goal: extents tell what a range is, byte for byte, and what it takes; a prefetch spares the
-//! reads that follow it.
+//! Goal: extents describe a range exactly to the byte, including its stored bytes; a prefetch saves
+//! the reads that follow it.
 
 use super::*;
 
@@ -90,7 +90,7 @@ fn what_was_brought_nearer_is_not_read_again() {
         assert!(block == data[(at * BLOCK) as usize..][..BLOCK_BYTES]);
     }
     assert_eq!(drive.core().counters().media_read_bytes.get(), before, "read again");
-    // No more is brought in than is kept, and nothing beyond the end is touched.
+    // A prefetch reads no more than the cache keeps, and nothing beyond the end.
     world.run(drive.prefetch(0, 64 << 20)).unwrap();
     let beyond = world.run(drive.prefetch(1, 64 << 20));
     assert_eq!(beyond.unwrap_err().kind(), ErrorKind::InvalidInput);

@@ -1,6 +1,6 @@
-//! Goal: what is taken out of a drive is its disk, whole; what is damaged is named, left out, and
-//! takes nothing else with it; the medium stays as it is.
-//! Method: the disk is put together from the parts and compared with what was written.
+//! Goal: the data extracted from a drive is its whole disk; damaged parts are named, left out, and
+//! affect nothing else; the medium stays as it is.
+//! Method: the disk is assembled from the parts and compared with the written data.
 
 use super::*;
 use crate::base::seed::random;

@@ -1,5 +1,5 @@
 //! Goal: a medium that fails to write or to sync ends the drive's writes for good; acknowledged
-//! data is still read, and what a reopened drive holds is a prefix with all that was flushed.
+//! data is still read, and a reopened drive holds a prefix with all flushed data.
 //! Method: the first append or sync of a plan fails, whether or not its bytes arrived.
 
 use super::*;
@@ -74,7 +74,7 @@ fn a_failed_append_poisons_the_drive() {
     }
 }
 
-/// The same where the batches are appended durably.
+/// The same for batches that are appended durably.
 #[test]
 fn a_failed_durable_append_poisons_the_drive() {
     for seed in 0..12 {
@@ -105,7 +105,7 @@ fn a_failed_durable_append_poisons_the_drive() {
                 }));
                 drive.layers().set_plan(FaultPlan::default());
                 assert_poisoned(&world, &drive);
-                // The place is to blame for an append that failed, and for nothing else.
+                // Only a failed append marks its place as bad, not a failed sync.
                 world.run(world.runtime.sleep_ns(3_000_000_000));
                 let bad = drive.core().superblock().bad_segments.len();
                 assert_eq!(bad, usize::from(!is_sync));
@@ -130,7 +130,7 @@ fn a_failed_sync_poisons_the_drive() {
     }
 }
 
-/// Writers that wait for room when the medium fails are told, not left waiting.
+/// Writers that wait for room when the medium fails receive an error.
 #[test]
 fn waiting_writes_fail_with_the_drive() {
     let world = World::new(small(64 << 20, 24));
@@ -192,8 +192,8 @@ fn a_read_that_fails_while_opening_costs_no_more_than_it_must() {
     }
 }
 
-/// Guards against two syncs at once, one of which is told of a loss that concerns both: a flush
-/// must not be acknowledged because it was the other one.
+/// Guards against two concurrent syncs, one of which receives the report of a loss that concerns
+/// both: the flush of the other must not be acknowledged.
 #[test]
 fn a_flush_beside_a_failing_sync_is_not_acknowledged() {
     let mut acknowledged = 0;
@@ -226,7 +226,7 @@ fn a_flush_beside_a_failing_sync_is_not_acknowledged() {
 }
 
 /// A medium reports a failed sync once, and no task waits any more for the flush that requested it:
-/// the next one must hear of it.
+/// the next flush must fail.
 #[test]
 fn a_sync_that_fails_for_an_abandoned_flush_is_remembered() {
     // Half-way through the sync, or the durable append.
@@ -253,12 +253,12 @@ fn a_sync_that_fails_for_an_abandoned_flush_is_remembered() {
     }
 }
 
-/// A checkpoint whose future is dropped, wherever it is, leaves a drive that continues, or that
-/// takes no more writes because it is not known which superblock counts.
+/// A checkpoint whose future is dropped, at any point, leaves a drive that continues, or that takes
+/// no more writes because it is not known which superblock counts.
 #[test]
 fn an_abandoned_checkpoint_harms_nobody() {
     let mut poisoned = 0;
-    // One begins with an append; then come three syncs and two superblocks between them.
+    // A checkpoint begins with an append; then come three syncs and two superblocks between them.
     for moment in 0..14 {
         let mut world = World::new(small(SIZE, 4));
         world.plan.latency_ns = 1_000_000..=1_000_000;

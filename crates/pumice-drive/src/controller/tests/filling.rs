@@ -20,8 +20,8 @@ fn fill_to(world: &World, drive: &Drive, used: u32) {
     assert_eq!(drive.core().log().tail(Stream::Host).unwrap().segment, SegmentId(0));
 }
 
-/// The last batch of data ends where the bytes begin that are kept for the batch that closes the
-/// segment; that one ends with the segment.
+/// The last batch of data ends where the bytes reserved for the closing batch begin; the closing
+/// batch ends with the segment.
 #[test]
 fn batches_end_exactly_at_the_end_of_their_segment() {
     let world = World::new(small(SIZE, 4));
@@ -47,8 +47,8 @@ fn batches_end_exactly_at_the_end_of_their_segment() {
     assert!(world.read(&drive, 0, noise.len()).unwrap() == noise);
 }
 
-/// Whatever room an open batch has left, a write that does not compress at all gets no less than it
-/// takes, a record header for every block included.
+/// Whatever room an open batch has left, an incompressible write gets as much room as it takes,
+/// including a record header for every block.
 #[test]
 fn the_worst_case_of_a_write_fits_the_room_it_is_given() {
     let world = World::new(Spec { frame_blocks: 1, ..small(SIZE, 24) });
@@ -73,7 +73,7 @@ fn the_worst_case_of_a_write_fits_the_room_it_is_given() {
     assert_accounting(&drive);
 }
 
-/// What a server's receive loop relies on: it never waits, and a refusal to try changes nothing.
+/// A server's receive loop relies on this: `try_write` never waits, and a refusal changes nothing.
 #[test]
 fn a_write_that_need_not_wait_is_carried_out_at_once() {
     let world = World::new(small(8 << 20, 4));

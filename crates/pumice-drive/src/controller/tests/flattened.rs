@@ -1,7 +1,7 @@
 //! Goal: a clone with snapshots is flattened without a change to any of them; its origin is needed
-//! as long as one of them is there, and then no more.
-//! Method: clones are flattened, rolled back and emptied, and the power fails again and again in
-//! between; disks and snapshots are compared byte by byte with what they were.
+//! as long as one of them exists, and not after that.
+//! Method: clones are flattened, rolled back and emptied, and the power fails repeatedly in
+//! between; disks and snapshots are compared byte by byte with their original content.
 
 use super::clones::{CLONE_SIZE, Clone};
 use super::snapshots::{Disk, new};
@@ -50,7 +50,7 @@ impl Scene {
         }
     }
 
-    /// Compares what is said to have changed since a snapshot with what has.
+    /// Compares the reported changes since a snapshot with the actual ones.
     fn compare_changes(&self, drive: &Rc<Drive>, name: &str) {
         let (_, plain) = self.taken.iter().find(|taken| taken.0 == name).unwrap();
         let run = &self.clone.world;
@@ -73,7 +73,7 @@ impl Scene {
         self.clone.world.run(drive.delete_snapshot(name)).unwrap();
     }
 
-    /// Ends all; no origin is read any more.
+    /// Closes all drives; no origin is read any more.
     fn end(self, drive: Rc<Drive>) {
         self.clone.world.close(drive);
         assert_eq!(self.clone.world.check().problems, []);
@@ -102,10 +102,10 @@ fn snapshots_of_a_flattened_clone_keep_its_origin_until_they_are_deleted() {
         assert!(!drive.reads_from_origin());
         scene.compare(&drive);
         scene.compare_changes(&drive, "untouched");
-        // Nothing is left to be done.
+        // Nothing is left to do.
         let again = scene.flatten(&drive);
         assert_eq!((again.copied_bytes, again.snapshots), (0, 2), "{again:?}");
-        // Holes are zeroes from now on, and later snapshots have them.
+        // Holes are zeroes from now on, also in later snapshots.
         scene.clone.trim_all(&drive);
         assert_eq!(drive.info().mapped_bytes, 0, "trims make holes again");
         scene.compare(&drive);
@@ -139,7 +139,8 @@ fn snapshots_of_a_flattened_clone_keep_its_origin_until_they_are_deleted() {
     }
 }
 
-/// Bookmarks say what was written since, so they need to know what was read from the origin.
+/// Bookmarks report the blocks written since, so they need to know which blocks were read from the
+/// origin.
 #[test]
 fn a_bookmark_of_a_flattened_clone_keeps_its_origin() {
     let (mut scene, drive) = Scene::new(74);
@@ -174,7 +175,7 @@ fn a_flattened_clone_is_rolled_back_to_what_its_origin_has() {
     scene.clone.trim_all(&drive);
     scene.take(&drive, "b");
     scene.change(&drive);
-    // To one that needs no origin, and to one that does.
+    // To a snapshot that needs no origin, and to one that does.
     let run = &scene.clone.world;
     run.run(drive.roll_back("b", false)).unwrap();
     assert!(!drive.reads_from_origin());
@@ -197,7 +198,7 @@ fn a_flattened_clone_is_rolled_back_to_what_its_origin_has() {
     scene.end(drive);
 }
 
-/// What was flattened is not what is there then.
+/// After the rollback, the disk is not the one that was being flattened.
 #[test]
 fn a_disk_that_is_rolled_back_while_it_is_flattened_still_reads_from_its_origin() {
     let (mut scene, drive) = Scene::new(77);
@@ -267,7 +268,7 @@ fn power_loss_in_a_flattening_leaves_disk_and_snapshots() {
         assert!(possible.contains(&&read), "step {step}: another disk");
         scene.clone.plain = read;
         scene.compare_snapshots(&drive);
-        // What the log says after that is replayed the same way.
+        // Later records of the log are replayed in the same way.
         scene.change(&drive);
         scene.clone.world.run(drive.flush()).unwrap();
         scene.clone.world.kill(drive);

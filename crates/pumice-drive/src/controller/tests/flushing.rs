@@ -1,5 +1,5 @@
 //! Goal: a flush costs one durable append where that is enough, and a sync where it is not; it
-//! waits for what precedes it in the log and for nothing else.
+//! waits for preceding batches of the log and for nothing else.
 //! Method: operations of the medium are counted; the medium's time is virtual.
 
 use super::*;
@@ -9,7 +9,7 @@ use crate::media::layer::{Counts, Trigger};
 
 const SIZE: u64 = 16 << 20;
 
-/// Opens a drive with all its writers, and without tasks that would seal batches of their own.
+/// Opens a drive with all its writers, but without tasks that would seal batches of their own.
 fn open(world: &World) -> Rc<Drive> {
     let drive = world.open_without_collector();
     for _ in 1..log::WRITERS {
@@ -23,7 +23,8 @@ fn counts(drive: &Drive) -> Counts {
     drive.layers().inner().counts()
 }
 
-/// Writes a block, and seals it if asked to; the batch is on the medium when this returns.
+/// Writes a block, and seals its batch if `seals`; the batch is then on the medium when this
+/// returns.
 fn write(world: &World, drive: &Drive, block: u64, seals: bool) {
     let data = payload::noise(&mut random(block), BLOCK_BYTES);
     world.write(drive, block * BLOCK, &data).unwrap();
@@ -45,7 +46,7 @@ fn write_flushed(world: &World, drive: &Drive, block: u64) {
     world.run(drive.flush()).unwrap();
 }
 
-/// Seals a batch of metadata without a record, as a checkpoint beside the host would.
+/// Seals a batch of metadata without a record, as a checkpoint next to the host would.
 fn seal_meta(core: &mut Core) {
     assert!(core.make_room(0, Purpose::Meta).unwrap());
     let totals = core.counters().totals();
@@ -81,7 +82,7 @@ fn a_flush_after_batches_that_are_not_durable_is_one_sync() {
         write_flushed(&world, &drive, 10 * round + 2);
         let used = counts(&drive) - before;
         assert_eq!((used.appends, used.durable_appends, used.syncs), (3, 0, 1));
-        // From here on nothing precedes a batch that is not durable.
+        // From now on all batches before a new one are durable.
         write_flushed(&world, &drive, 10 * round + 3);
         let used = counts(&drive) - before;
         assert_eq!((used.appends, used.durable_appends, used.syncs), (4, 1, 1));
@@ -129,7 +130,7 @@ fn a_durable_append_during_a_sync_waits_for_its_end() {
     world.close(drive);
 }
 
-/// While every writer is busy, the open batch collects what more flushes want durable.
+/// While every writer is busy, the open batch collects the data of further flushes.
 #[test]
 fn many_flushes_share_a_batch_while_the_medium_is_busy() {
     let mut world = World::new(small(SIZE, 4));
@@ -155,7 +156,8 @@ fn many_flushes_share_a_batch_while_the_medium_is_busy() {
     world.close(drive);
 }
 
-/// What a checkpoint or garbage collection seals after the host's last batch is not flushed.
+/// Batches that a checkpoint or garbage collection seals after the host's last batch are not
+/// flushed.
 #[test]
 fn a_flush_does_not_wait_for_later_batches_of_other_streams() {
     let world = World::new(small(SIZE, 4));
@@ -165,7 +167,7 @@ fn a_flush_does_not_wait_for_later_batches_of_other_streams() {
     world.run(drive.flush_log()).unwrap();
     write(&world, &drive, 0, false);
     let before = counts(&drive);
-    // In one poll, before any of them is written.
+    // All in one poll, before any of them is written.
     let last = world.run(async {
         let last = drive.with_core(|core| {
             core.seal(Stream::Host);
@@ -185,8 +187,8 @@ fn a_flush_does_not_wait_for_later_batches_of_other_streams() {
     world.kill(drive);
 }
 
-/// Guards against a sync that was believed although a durable append beside it had failed, which
-/// may have been told of a loss that concerned both.
+/// Guards against a sync that counts as successful although a concurrent durable append has failed,
+/// which may have received the report of a loss that concerned both.
 #[test]
 fn a_sync_beside_a_durable_append_that_failed_is_not_believed() {
     for seed in 0..50 {
@@ -219,7 +221,8 @@ fn a_sync_beside_a_durable_append_that_failed_is_not_believed() {
     }
 }
 
-/// Who waits for a sync may look only when the medium has failed and the sync has ended.
+/// A task that waits for a sync might check its result late, after the medium has failed and the
+/// sync has ended.
 #[test]
 fn a_sync_that_ends_after_a_failure_is_not_believed() {
     let world = World::new(small(SIZE, 4));
@@ -234,8 +237,8 @@ fn a_sync_that_ends_after_a_failure_is_not_believed() {
     world.kill(drive);
 }
 
-/// What reaches the medium while a sync is under way may not be covered by it: its own flush needs
-/// another one.
+/// A batch that reaches the medium while a sync is under way may not be covered by it: its own
+/// flush needs another sync.
 #[test]
 fn what_arrives_during_a_sync_is_not_durable_by_it() {
     for seed in 0..20 {
@@ -275,8 +278,8 @@ fn what_arrives_during_a_sync_is_not_durable_by_it() {
     }
 }
 
-/// A batch of another stream was sealed while a flush was under way: it says nothing of the flush,
-/// and the batch that confirms it must come anyway.
+/// A batch of another stream was sealed while a flush was under way: that batch does not confirm
+/// the flush, so a batch that does must follow anyway.
 #[test]
 fn a_flush_is_confirmed_although_another_stream_sealed_beside_it() {
     let mut world = World::new(small(SIZE, 4));
@@ -307,8 +310,8 @@ fn a_flush_is_confirmed_although_another_stream_sealed_beside_it() {
     assert_eq!(world.refusal().kind(), ErrorKind::Corrupt, "cut as a torn tail");
 }
 
-/// After a lack of space the batch is appended again plainly, and durable appends after it do not
-/// make it durable.
+/// After a lack of space the batch is appended again without durability, and later durable appends
+/// do not make it durable.
 #[test]
 fn a_batch_that_lacked_space_becomes_durable_by_a_sync() {
     for failing in 1..=4 {
@@ -342,8 +345,8 @@ fn a_batch_that_lacked_space_becomes_durable_by_a_sync() {
     }
 }
 
-/// Power fails while durable appends, plain ones and syncs are in progress side by side: what a
-/// flush returned for is there, whatever becomes of the rest.
+/// Power fails while durable appends, plain ones and syncs are in progress concurrently: data for
+/// which a flush has returned survives, whatever happens to the rest.
 #[test]
 fn power_loss_beside_plain_batches_loses_nothing_that_was_flushed() {
     let mut durable = 0;

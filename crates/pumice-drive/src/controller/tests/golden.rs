@@ -1,14 +1,14 @@
 //! Goal: a drive written by format version 1 stays readable forever.
-//! Method: images kept in the repository, never rewritten: both superblock slots and what was used
-//! of each segment. They are opened and compared with what their history left on the disk. With
-//! each codec, and with independent blocks, one of [`two_lives`], where most is found through a
-//! checkpoint; and one of [`one_life`], where the log is read from its very beginning. One has
-//! snapshots, tables of what was moved for them, and a bookmark; another one has shrunk since they
-//! were taken; a pair is a drive with a clone of its snapshot, and that clone; and one is
-//! encrypted, and opens with a key of 32 bytes of value 1.
+//! Method: images kept in the repository, never rewritten: both superblock slots and the used part
+//! of each segment. They are opened and compared with the content that their history left on the
+//! disk. With each codec, and with independent blocks, there is one image of [`two_lives`], where
+//! most data is found through a checkpoint; and one of [`one_life`], where the log is read from its
+//! very beginning. One image has snapshots, tables of frames moved for them, and a bookmark;
+//! another one has shrunk since they were taken; a pair is a drive with a clone of its snapshot,
+//! and that clone; and one is encrypted, and opens with a key of 32 bytes of value 1.
 //!
-//! A new image (of a new version) is made by running the tests with `PUMICE_GOLDEN_FOLDER` set to a
-//! folder, which an existing image in it ends.
+//! To make a new image (of a new version), run the tests with `PUMICE_GOLDEN_FOLDER` set to a
+//! folder; an existing image in it stops the run.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ use crate::format::{Origin, RegisteredClone};
 const SIZE_BYTES: u64 = 1 << 20;
 const SEGMENTS: u64 = 4;
 
-/// Does what a host did, and returns what the disk then holds.
+/// Repeats the actions of a host, and returns the content of the disk.
 type History = fn(&World) -> Vec<u8>;
 
 /// Every kept image of version 1: its name, codec, form of frames and history.
@@ -33,7 +33,7 @@ const IMAGES: [(&str, Codec, FrameForm, History); 5] = [
     ("v1-tables", Codec::Lz4, FrameForm::Blocks, two_lives),
 ];
 
-/// Written, closed, opened and written again, and not closed.
+/// Writes, closes, opens and writes again, without closing.
 fn two_lives(world: &World) -> Vec<u8> {
     let mut disk = vec![0; SIZE_BYTES as usize];
     let mut random = random(1);
@@ -60,7 +60,7 @@ fn two_lives(world: &World) -> Vec<u8> {
     disk
 }
 
-/// Written and not closed: there is no checkpoint, and every kind of record of the host's is read.
+/// Writes without closing: there is no checkpoint, and every kind of the host's records is read.
 fn one_life(world: &World) -> Vec<u8> {
     let mut disk = vec![0; SIZE_BYTES as usize];
     let mut random = random(2);
@@ -87,13 +87,13 @@ fn new_world(codec: Codec, frame_form: FrameForm) -> World {
     World::new(Spec { codec, frame_form, ..small(SIZE_BYTES, SEGMENTS) })
 }
 
-/// Both superblock slots, then of every segment that was used its number, the length of its used
+/// Returns both superblock slots, then for every used segment its number, the length of its used
 /// part (4 bytes each) and that part.
 fn image(world: &World) -> Vec<u8> {
     image_of(world, world.spec.geometry().unwrap().segment_count)
 }
 
-/// The same of a drive that has `segment_count` segments now.
+/// Returns the same for a drive that has `segment_count` segments now.
 fn image_of(world: &World, segment_count: u32) -> Vec<u8> {
     let slot = |slot| world.run(world.memory.read_superblock(slot)).unwrap().to_vec();
     let mut image = [slot(0), slot(1)].concat();
@@ -121,7 +121,7 @@ fn assert_reads(name: &str, new_world: impl Fn() -> World, history: History, ima
     world.close(drive);
 }
 
-/// Puts what an image has on the medium of a world.
+/// Puts the content of an image on the medium of a world.
 fn restore(world: &World, image: &[u8]) {
     let part = |range: std::ops::Range<usize>| {
         let mut buffer = AlignedBuffer::zeroed(range.len());
@@ -140,13 +140,13 @@ fn restore(world: &World, image: &[u8]) {
     }
 }
 
-/// A world with room for snapshots.
+/// Returns a world with room for snapshots.
 fn roomy_world() -> World {
     World::new(small(SIZE_BYTES, 20))
 }
 
-/// Two snapshots, of which the first is a bookmark, and whose frames are in another segment than
-/// their maps say; returns the disks of both and the disk.
+/// Makes two snapshots whose frames are in another segment than their maps say, the first a
+/// bookmark; returns the disks of both and the disk.
 fn moved_snapshots(world: &World) -> [Vec<u8>; 3] {
     let mut disk = vec![0; SIZE_BYTES as usize];
     let mut random = random(3);
@@ -174,7 +174,7 @@ fn moved_snapshots(world: &World) -> [Vec<u8>; 3] {
         world.run(drive.checkpoint()).unwrap();
     }
     world.run(drive.flush()).unwrap();
-    // The frames are elsewhere only.
+    // The frames exist only in their new places.
     world.run(drive.layers().discard(SegmentId(0))).unwrap();
     assert!(drive.core().forwards().is_used(), "nothing was moved");
     world.kill(drive);
@@ -184,8 +184,8 @@ fn moved_snapshots(world: &World) -> [Vec<u8>; 3] {
 /// Segments of the drive that has shrunk.
 const FEWER: u32 = 14;
 
-/// As [`moved_snapshots`], but what the snapshots and their maps had in the last segments is
-/// elsewhere since the capacity shrank.
+/// Makes snapshots as [`moved_snapshots`] does, but their data and maps in the last segments have
+/// moved because the capacity shrank.
 fn shrunk_snapshots(world: &World) -> [Vec<u8>; 3] {
     let mut disk = vec![0; SIZE_BYTES as usize];
     let mut random = random(4);
@@ -199,7 +199,7 @@ fn shrunk_snapshots(world: &World) -> [Vec<u8>; 3] {
         world.run(drive.create_snapshot(super::snapshots::new(name, number))).unwrap();
     };
     write(0, text(&mut random, 4 * BLOCK_BYTES));
-    // The log continues beyond the segments that are to stay.
+    // The log continues beyond the segments that will stay.
     let taken = drive.with_core(|core| {
         let mut taken = Vec::new();
         while taken.last() < Some(&SegmentId(FEWER - 1)) {
@@ -290,7 +290,7 @@ fn images_of_version_1_are_read() {
     }
 }
 
-/// The drive that a clone reads from.
+/// Returns a world for the drive that a clone reads from.
 fn template_world() -> World {
     World::new(small(SIZE_BYTES, 12))
 }
@@ -298,8 +298,8 @@ fn template_world() -> World {
 /// Bytes of the clone, whose disk is longer than its origin's.
 const CLONE_BYTES: u64 = SIZE_BYTES + 16 * BLOCK;
 
-/// A drive with a snapshot, a clone of which it lists, and that was written to since; returns what
-/// the clone reads from, the disk as it was and the disk.
+/// Makes a drive with a snapshot and a listed clone of it, written to since; returns the origin of
+/// the clone, the earlier disk and the present one.
 fn template(world: &World) -> (Origin, [Vec<u8>; 2]) {
     let mut disk = vec![0; SIZE_BYTES as usize];
     let mut random = random(4);
@@ -336,7 +336,7 @@ fn clone_world(origin: Origin) -> World {
     World::new(Spec { uuid, origin: Some(origin), ..small(CLONE_BYTES, SEGMENTS) })
 }
 
-/// Opens a clone and what it reads from.
+/// Opens a clone and its origin.
 fn open_clone(world: &World, template: &World) -> Rc<Drive> {
     let drive = world.open();
     let wanted = drive.origin().expect("it is a clone");
@@ -349,8 +349,8 @@ fn open_clone(world: &World, template: &World) -> Rc<Drive> {
     drive
 }
 
-/// A part of a block is written over the origin's, zeroes hide blocks of it, and there are blocks
-/// beyond its end; returns the disk.
+/// Makes a clone with part of a block written over the origin's, zeroes over blocks of the origin,
+/// and blocks beyond its end; returns the disk.
 fn clone_of(world: &World, template: &World, golden: &[u8]) -> Vec<u8> {
     let mut disk = golden.to_vec();
     disk.resize(CLONE_BYTES as usize, 0);
@@ -395,7 +395,7 @@ fn images_of_a_clone_and_its_origin_are_read() {
     assert_reads_clone(origin, include_bytes!("golden/v1-clone.bin"));
 }
 
-/// An image is opened as a user does: with the key, and nothing else that is known of the drive.
+/// An image is opened as a user opens it: with the key, and no other knowledge of the drive.
 #[test]
 fn an_encrypted_image_is_read() {
     let image = include_bytes!("golden/v1-encrypted.bin");
@@ -412,7 +412,7 @@ fn an_encrypted_image_is_read() {
     world.close(drive);
 }
 
-/// Keeps an image, if that is wanted.
+/// Keeps an image, if requested.
 pub(super) fn keep(name: &str, image: &[u8]) {
     if let Some(folder) = std::env::var_os("PUMICE_GOLDEN_FOLDER") {
         let path = Path::new(&folder).join(format!("{name}.bin"));

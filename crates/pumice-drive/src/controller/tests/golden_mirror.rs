@@ -32,7 +32,8 @@ fn open(runtime: &Runtime, members: &[(usize, &MemMedium)], options: OpenOptions
     })
 }
 
-/// Writes a mirror; returns its members, and what the disk holds for each of them alone.
+/// Writes a mirror; returns its members, and the content of the disk as read from each of them
+/// alone.
 fn written() -> ([MemMedium; 2], [Vec<u8>; 2]) {
     let runtime = Runtime::simulated();
     let members = [blank(), blank()];

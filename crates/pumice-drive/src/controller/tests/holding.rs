@@ -1,9 +1,9 @@
-//! Goal: what snapshots cost is what they hold, however the data around it changes: segments that
-//! they need are emptied of what is dead, and nothing of a snapshot changes or is lost by that,
-//! whenever the drive ends.
-//! Method: a busy database of which hourly snapshots are kept, on drives so small that they work
-//! only if such segments are emptied. Every page of every snapshot is compared, and every set of
-//! changes between neighbors.
+//! Goal: snapshots cost only the space of the data that they hold, however the data around it
+//! changes: segments that they need are emptied to free their dead data, and no snapshot changes or
+//! loses data by that, whenever the drive ends.
+//! Method: a busy database with hourly snapshots, on drives so small that they work only if such
+//! segments are emptied. Every page of every snapshot is compared, and every set of changes between
+//! neighbors.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -15,12 +15,12 @@ use crate::base::seed::{Random, random};
 /// A page of the database, which does not compress.
 pub(super) const PAGE: u64 = 2 * BLOCK;
 pub(super) const PAGES: u64 = 2048;
-/// Pages that are written between two snapshots: 5 % of them, four of five in a fifth.
+/// Pages written between two snapshots: 5 % of all, four of five of them in a fifth of the pages.
 const WRITES: u64 = PAGES / 20;
-/// Snapshots that are kept of a week.
+/// Number of snapshots kept during the week.
 const DAY: usize = 24;
 
-/// A database, and which version of each page each snapshot has.
+/// A database, and the version of each page in each snapshot.
 pub(super) struct Database {
     pub(super) world: World,
     pub(super) state: RefCell<State>,
@@ -43,7 +43,7 @@ impl State {
         (page, content(page, *version))
     }
 
-    /// Returns a version of a page that no other disk had.
+    /// Returns a new version of a page, which no disk had before.
     pub(super) fn renew(&mut self, page: u64) -> u32 {
         let version = &mut self.versions[page as usize];
         *version += 1000;
@@ -67,7 +67,8 @@ impl Database {
         (Self { world, state: RefCell::new(state) }, drive)
     }
 
-    /// As [`Database::new`], two hours later, on a drive that empties no segment by itself.
+    /// Returns a database as [`Database::new`] does, two hours later, on a drive that empties no
+    /// segment by itself.
     pub(super) fn of_two_hours(segments: u64, seed: u64) -> (Self, Rc<Drive>) {
         let (database, drive) = Self::new(segments, seed);
         let world = &database.world;
@@ -121,8 +122,8 @@ impl Database {
         held.len() as u64 * PAGE
     }
 
-    /// Compares every snapshot of the closed drive, and what changed between neighbors, with what
-    /// they must be.
+    /// Compares every snapshot of the closed drive, and the changes between neighbors, with the
+    /// expected ones.
     pub(super) fn compare(&self) {
         let kept = self.state.borrow().kept.clone();
         for (name, versions) in &kept {
@@ -157,7 +158,8 @@ impl Database {
         }
     }
 
-    /// Returns the pages that can be read of each snapshot of a closed drive, and are right.
+    /// Returns the number of readable pages in each snapshot of a closed drive; checks that they
+    /// are right.
     pub(super) fn readable_pages(&self) -> Vec<(String, u64)> {
         let state = self.state.borrow();
         let of = |(name, versions): &(String, Vec<u32>)| {
@@ -230,7 +232,7 @@ impl Database {
         changed
     }
 
-    /// Takes pages and snapshots as a crash left them.
+    /// Adopts pages and snapshots as a crash left them.
     pub(super) fn settle(&self, drive: &Drive) {
         let state = &mut *self.state.borrow_mut();
         for (page, version) in (0..).zip(&mut state.versions) {
@@ -265,7 +267,8 @@ fn view(world: &World, name: &str) -> Rc<Drive> {
     world.run(opening).unwrap()
 }
 
-/// Without, it took 8.4 times what snapshots hold after this week, and more each day.
+/// Without emptying, they took 8.4 times the bytes that they hold after this week, and more each
+/// day.
 #[test]
 fn a_week_of_hourly_snapshots_costs_what_they_hold() {
     let (database, mut drive) = Database::new(18, 1);
@@ -292,7 +295,7 @@ fn a_week_of_hourly_snapshots_costs_what_they_hold() {
     assert!(shares.last().is_some_and(|share| *share < 1.8), "compacted: {shares:?}");
 }
 
-/// A month of days that was never thinned out, then all at once.
+/// A month of daily snapshots that was never thinned out, then all in one step.
 #[test]
 fn thirty_snapshots_at_once_are_kept_and_deleted_under_garbage_collection() {
     let (database, mut drive) = Database::new(20, 3);
@@ -309,7 +312,7 @@ fn thirty_snapshots_at_once_are_kept_and_deleted_under_garbage_collection() {
     drive = database.world.open();
     let gone: Vec<String> = {
         let kept = &mut database.state.borrow_mut().kept;
-        // Every second one: neighbors take over what they shared.
+        // Every second one: neighbors take over the data that they shared.
         let gone = (0..15).rev().map(|at| kept.remove(2 * at).expect("thirty").0);
         gone.collect()
     };
@@ -438,7 +441,7 @@ fn a_copy_that_is_copied_again_is_found_after_its_first_segment_is_free() {
     database.compare();
 }
 
-/// Guards the guard: a snapshot that lost something is named, with what and where.
+/// Guards the guard: the audit names a snapshot that lost data, with the block and its place.
 #[test]
 fn an_audit_names_what_a_snapshot_has_lost() {
     let (database, drive) = Database::of_two_hours(20, 7);
@@ -452,7 +455,7 @@ fn an_audit_names_what_a_snapshot_has_lost() {
         assert_eq!((error.kind(), error.segment()), (ErrorKind::Corrupt, None), "{error}");
         error.to_string()
     };
-    // Nothing live is left in it, and what it holds was copied for no one.
+    // Nothing live is left in the victim, and its content was copied for no snapshot.
     database.overwrite(&drive, 0..700);
     reap_all(&drive);
     let emptying = drive.core().begin_emptying(victim).expect("nothing keeps it");
@@ -486,8 +489,7 @@ fn a_view_reads_copies_that_are_not_on_the_medium_yet() {
     world.kill(drive);
 }
 
-/// A copy of what is live is named by the snapshots that are taken then, and tables lead older ones
-/// to it.
+/// Later snapshots name the copy of live data, and tables lead older ones to it.
 #[test]
 fn a_copy_that_snapshots_name_and_tables_lead_to_is_copied_for_all_of_them() {
     let (database, drive) = Database::new(40, 8);

@@ -16,8 +16,8 @@ fn patch(world: &World, offset: u32, bytes: &[u8]) {
     world.run(world.memory.append(SegmentId(0), page, pages.into())).unwrap();
 }
 
-/// A record header that passes its own checksum but is not the one that its batch was sealed with
-/// would put content at a wrong address.
+/// A record header that passes its own checksum but differs from the one in its sealed batch would
+/// put content at a wrong address.
 #[test]
 fn a_record_header_that_does_not_fit_the_chain_stops_the_opening() {
     for payload_is_damaged in [false, true] {
@@ -69,7 +69,7 @@ fn counters_at_their_end_stay_there() {
     }
 }
 
-/// Neither the bad segments nor the detours of a superblock need to be what a drive would write.
+/// The bad segments and the detours of a superblock may be such as no drive would write.
 #[test]
 fn a_detour_beyond_the_end_of_the_log_is_no_reason_to_panic() {
     let world = World::new(small(4 << 20, 4));

@@ -1,8 +1,8 @@
 //! Goal: frames that are neighbours on the disk are joined while a victim is emptied, with the age
-//! of every block, and what the host changes during that wins.
-//! Method: victims laid out by hand and emptied on a slow medium, the host acting in between; then
-//! what the log says, what the disk reads, and both again after a kill. Random lives with the same
-//! options are in `survival`, `model` and the torture worlds.
+//! of every block, and concurrent changes of the host take precedence.
+//! Method: victims laid out by hand and emptied on a slow medium, with the host acting in between;
+//! then checks of the log and of the disk, and of both again after a kill. Random lives with the
+//! same options are in `survival`, `model` and the torture worlds.
 
 use rand::RngExt;
 use rand::seq::SliceRandom;
@@ -25,7 +25,7 @@ fn open(world: &World) -> Rc<Drive> {
     world.try_open(options()).unwrap()
 }
 
-/// A block of words; no two are the same, and the more of them the better they compress.
+/// Returns a block of words; no two are the same, and the more of them the better they compress.
 fn words(number: u64) -> Vec<u8> {
     let mut random = random(number);
     let mut block = Vec::new();
@@ -44,7 +44,7 @@ fn frame_of(drive: &Drive, lba: u64) -> FramePlace {
     }
 }
 
-/// What moved records say: first block, sources.
+/// Returns the first block and the sources of each moved record.
 fn moved(world: &World, drive: &Drive) -> Vec<(u64, Vec<crate::format::Source>)> {
     drive.with_core(|core| core.seal(Stream::Moved));
     world.run(drive.flush_log()).unwrap();
@@ -118,7 +118,7 @@ fn a_run_ends_where_a_block_lives_elsewhere() {
     let disk: Vec<u8> = (0..32).flat_map(words).collect();
     world.run(drive.write(0, &disk, true)).unwrap();
     let victim = frame_of(&drive, 0).segment;
-    // The rest of the segment, so that what follows goes to another one.
+    // Fill the rest of the segment, so that later writes go to another one.
     while drive.core().space().table()[victim.0 as usize].last_seq
         == drive.core().log().sealed_seq()
     {
@@ -138,7 +138,7 @@ fn a_run_ends_where_a_block_lives_elsewhere() {
     assert!(world.read(&drive, 0, expected.len()).unwrap() == expected);
 }
 
-/// Noise gains nothing by being joined, nor do dense frames that are as large as they get.
+/// Joining gains nothing for noise, or for dense frames of the largest size.
 #[test]
 fn what_saves_nothing_is_not_joined() {
     let world = World::new(Spec { codec: Codec::Lz4, ..small(SIZE, 6) });
@@ -154,8 +154,8 @@ fn what_saves_nothing_is_not_joined() {
     assert!(world.read(&drive, 0, noise.len()).unwrap() == noise);
 }
 
-/// Writes LBA 0, enough that a window ends after it, and LBA 1 after that: a run of two whose
-/// first frame must be read again.
+/// Writes LBA 0, then enough for a window to end, then LBA 1: a run of two whose first frame must
+/// be read again.
 fn two_far_apart(world: &World) -> (Rc<Drive>, SegmentId) {
     let drive = open(world);
     world.run(drive.write(0, &words(0), true)).unwrap();
@@ -173,7 +173,8 @@ fn two_far_apart(world: &World) -> (Rc<Drive>, SegmentId) {
     (drive, victim)
 }
 
-/// When the host trims LBA 1, in steps of a quarter of a media read from the start.
+/// Lets the host trim LBA 1 after `steps` quarters of a media read. Returns the number of joined
+/// frames.
 fn trim_during_move(steps: u64) -> usize {
     let world = World::new(Spec { codec: Codec::Lz4, ..small(SIZE, 6) });
     let (drive, victim) = two_far_apart(&world);
@@ -192,8 +193,8 @@ fn trim_during_move(steps: u64) -> usize {
         let ages = sources.iter().flat_map(|source| vec![source.origin.0; source.blocks.into()]);
         ages.zip(*lba..).any(|(age, lba)| lba == 1 && age > 0)
     };
-    // Who rebuilds the drive without its map would take such a copy for the newest version once
-    // the trim's own record is gone.
+    // A rebuild without the map would take such a copy for the newest version once the trim's own
+    // record is gone.
     assert!(moved_before > 0 || !moved.iter().any(claims_dead), "step {steps}: {moved:?}");
     let drive = survive(&world, drive);
     let mut expected = words(0);
@@ -202,7 +203,7 @@ fn trim_during_move(steps: u64) -> usize {
     joined as usize
 }
 
-/// Before the run is found, while its frames are read, and when it is moved already.
+/// The host trims before the run is found, while its frames are read, and after it was moved.
 #[test]
 fn what_the_host_changes_while_a_run_moves_wins() {
     let joined: Vec<_> = (0..20).map(trim_during_move).collect();

@@ -1,6 +1,6 @@
 //! Goal: a leaf of the map that is damaged beyond restoring costs its own blocks and nothing else:
-//! they fail until they are written or trimmed, space is still freed, and what the leaf mapped is
-//! kept for a rebuild.
+//! they fail until they are written or trimmed, space is still freed, and the loss is known to a
+//! rebuild.
 //! Method: a record of a leaf and the parity of its batch are damaged in a closed drive.
 
 use rand::RngExt;
@@ -14,8 +14,8 @@ use crate::media::layer::Trigger;
 const LEAF_BYTES: u64 = 4 << 20;
 const SIZE: u64 = 3 * LEAF_BYTES;
 
-/// A drive of three leaves, written in random order; what the disk holds, and where its first leaf
-/// is.
+/// Returns a drive of three leaves, written in random order; the content of the disk, and the place
+/// of its first leaf.
 fn three_leaves() -> (World, Vec<u8>, MetadataAddress) {
     let world = World::new(small(SIZE, 5));
     let drive = world.open();
@@ -29,7 +29,7 @@ fn three_leaves() -> (World, Vec<u8>, MetadataAddress) {
         plain[at as usize..][..data.len()].copy_from_slice(&data);
     }
     world.close(drive);
-    // Closing may have written it again.
+    // Closing may have written the leaf again.
     let drive = world.try_open(OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
     let entry = drive.core().map().entry(0);
     world.close(drive);
@@ -37,7 +37,7 @@ fn three_leaves() -> (World, Vec<u8>, MetadataAddress) {
     (world, plain, place)
 }
 
-/// The same, whose first leaf is lost.
+/// Returns the same drive with its first leaf lost.
 fn without_first_leaf() -> (World, Vec<u8>) {
     let (world, plain, place) = three_leaves();
     ruin(&world, place.segment, place.offset);
@@ -79,7 +79,7 @@ fn writing_blocks_of_a_lost_leaf_heals_them_and_no_others() {
         }
     };
     assert_healed(&drive);
-    // A death, then an end in order: the log, then the checkpoint says so.
+    // A death, then an orderly end: first the log records the loss, then the checkpoint.
     world.run(drive.flush()).unwrap();
     world.kill(drive);
     let drive = world.open();
@@ -109,8 +109,8 @@ fn a_trim_heals_a_lost_leaf_and_space_is_freed() {
     world.close(drive);
 }
 
-/// Lives of all kinds follow the loss. Garbage collection frees what the leaf mapped, and a rebuild
-/// finds the loss itself and no older content of the blocks.
+/// Lives of all kinds follow the loss. Garbage collection frees the frames that the leaf mapped,
+/// and a rebuild finds the loss and no older content of the blocks.
 #[test]
 fn what_a_lost_leaf_mapped_is_freed_and_nothing_older_is_given() {
     let (world, _) = without_first_leaf();
@@ -174,7 +174,7 @@ fn a_passing_fault_makes_no_leaf_lost() {
     };
     drive.layers().set_plan(plan);
     for _ in 0..50 {
-        // It may fail, as long as nothing is lost by it.
+        // The write may fail, as long as nothing is lost by that.
         drop(world.write(&drive, LEAF_BYTES - BLOCK, &plain[plain.len() - BLOCK_BYTES..]));
     }
     drive.layers().set_plan(FaultPlan::default());
@@ -216,7 +216,7 @@ fn a_leaf_that_cannot_be_read_for_long_becomes_lost() {
     world.runtime.drop_tasks();
 }
 
-/// Requests that find a leaf being read count together: none of them waits forever.
+/// Requests that find a leaf being read count together, so that none of them waits forever.
 #[test]
 fn many_writes_to_a_lost_leaf_end() {
     let (world, _) = without_first_leaf();

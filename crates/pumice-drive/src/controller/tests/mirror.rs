@@ -1,7 +1,7 @@
 //! Goal: a drive on a mirror loses no flushed byte with one of two members gone, damaged or stale,
-//! shows one past whichever member is read, and repairs what is damaged. Method: two members in
-//! memory that outlive the drive, each under a fault layer of its own, so that each loses power in
-//! its own way; the oracle knows the versions of each block and which were flushed.
+//! shows one history whichever member is read, and repairs damage. Method: two members in memory
+//! that outlive the drive, each under a fault layer of its own, so that each loses power in its own
+//! way; the oracle knows the versions of each block and which were flushed.
 
 use rand::{Rng, RngExt};
 
@@ -83,7 +83,7 @@ impl Pair {
         (Rc::new(array.with_cipher(self.cipher.clone())), layers)
     }
 
-    /// As a program does that changes nothing.
+    /// Assembles the mirror as a program does that changes nothing.
     fn assemble_to_read(&self, members: &[usize]) -> (Mirror, Vec<Member>) {
         let members = self.layers(members, 0, &FaultPlan::default());
         let paths = (0..).map(|index| format!("/m{index}"));
@@ -109,7 +109,7 @@ impl Pair {
         self.runtime.drop_tasks();
     }
 
-    /// Takes the power from all members, each for itself.
+    /// Cuts the power of all members, each with an outcome of its own.
     fn crash(&self, opened: Opened) {
         self.runtime.drop_tasks();
         for member in &opened.members {
@@ -150,7 +150,7 @@ impl Pair {
         self.runtime.block_on(written).unwrap();
     }
 
-    /// Flips a bit in each page of a member that is not blank.
+    /// Flips a bit in each page of a member, except for blank pages.
     fn rot(&self, member: usize) {
         for segment in 0..self.segment_count {
             let bytes = self.peek(member, segment);
@@ -165,7 +165,7 @@ impl Pair {
         }
     }
 
-    /// The batches of a member.
+    /// Returns the batches of a member.
     fn batches(&self, member: usize) -> Vec<BatchHeader> {
         let in_segment = |segment| {
             let bytes = self.peek(member, segment);
@@ -187,14 +187,14 @@ impl Pair {
         self.put(member, segment, page, damaged);
     }
 
-    /// The segments that both members have in common, byte by byte.
+    /// Returns for each segment whether both members have the same bytes.
     fn equal_segments(&self) -> Vec<bool> {
         let is_equal = |segment| *self.peek(0, segment) == *self.peek(1, segment);
         (0..self.segment_count).map(is_equal).collect()
     }
 }
 
-/// A block that does not compress and says what it is; version 0 is zeroes.
+/// Returns an incompressible block that holds its number and version; version 0 is zeroes.
 fn content(block: usize, version: u64) -> Vec<u8> {
     let mut data = vec![0; BLOCK_BYTES];
     if version > 0 {
@@ -227,7 +227,7 @@ fn damage_on_one_member_is_read_around_and_repaired() {
         assert_eq!(report.problems, [], "{report:?}");
         assert!(report.repaired > 0);
         pair.close(opened);
-        // What was damaged is whole: it serves alone.
+        // The damaged member is whole again: it serves alone.
         let opened = pair.open(&[rotten]);
         assert_eq!(pair.versions(&opened), [7; BLOCKS]);
         let report = pair.runtime.block_on(opened.drive.scrub(0)).unwrap();
@@ -236,14 +236,14 @@ fn damage_on_one_member_is_read_around_and_repaired() {
     }
 }
 
-/// Frames of one page, each damaged on another member.
+/// Frames in one page, damaged on different members.
 #[test]
 fn damage_on_both_members_is_repaired_where_it_does_not_meet() {
     let pair = Pair::new();
     let opened = pair.open(&[0, 1]);
     for block in 0..BLOCKS {
         let mut data = content(block, 3);
-        // Several of them fit in a page.
+        // Several frames fit in a page.
         data[700..].fill(1);
         pair.runtime.block_on(opened.drive.write(block as u64 * BLOCK, &data, false)).unwrap();
     }
@@ -274,13 +274,15 @@ fn damage_on_both_members_is_repaired_where_it_does_not_meet() {
             }
         }
     }
-    // A frame of 740 bytes meets one of these places or two, one on each member.
+    // A frame of 740 bytes covers one or two of these places, in the latter case one on each
+    // member.
     assert!(lost < BLOCKS * 3 / 4, "{lost} blocks are lost");
     pair.runtime.block_on(opened.drive.scrub(0)).unwrap();
     pair.close(opened);
 }
 
-/// Every flushed block is there; what is there stays, whichever member is read from then on.
+/// Every flushed block is there; the content that is found stays, whichever member is read from
+/// then on.
 #[test]
 fn members_that_lose_power_each_in_its_own_way_show_one_past() {
     for seed in 0..16 {
@@ -334,7 +336,8 @@ fn members_that_lose_power_each_in_its_own_way_show_one_past() {
     }
 }
 
-/// The newest batches of one member are damaged, and nothing on it says that they were durable.
+/// The newest batches of one member are damaged, and nothing on that member says that they were
+/// durable.
 #[test]
 fn a_flushed_end_of_the_log_survives_on_either_member() {
     for rotten in [0, 1] {
@@ -357,7 +360,7 @@ fn a_flushed_end_of_the_log_survives_on_either_member() {
         }
         let opened = pair.open(&[0, 1]);
         assert_eq!(pair.versions(&opened)[..8], [5; 8], "{rotten} is rotten");
-        // What was known to be durable is repaired when it is read, or by a scrub.
+        // Data that was known to be durable is repaired when it is read, or by a scrub.
         pair.runtime.block_on(opened.drive.scrub(0)).unwrap();
         pair.close(opened);
         let opened = pair.open(&[rotten]);
@@ -440,9 +443,9 @@ fn a_member_is_not_opened_alone() {
     }
 }
 
-/// Two lives of one drive wrote different data in the same places, and none of it was flushed. Of
-/// the first life a member has all but the first batch, so that its log ends there; the other
-/// member has the log of the second.
+/// Two lives of one drive wrote different data in the same places, and none of it was flushed. One
+/// member has all batches of the first life but its first, so that its log ends there; the other
+/// member has the log of the second life.
 #[test]
 fn a_reader_after_an_unclean_end_sees_one_past_on_either_member() {
     let before = Pair::new();
@@ -499,7 +502,7 @@ fn a_reader_after_an_unclean_end_sees_one_past_on_either_member() {
     }
 }
 
-/// Replaces member 1 by another one, which is member 1 then.
+/// Replaces member 1 by another one, which becomes member 1.
 fn replace(pair: &mut Pair) {
     let opened = pair.open(&[0, 1]);
     let array = opened.drive.medium().downcast_ref::<Array<Member>>().expect("a mirror");
@@ -550,7 +553,7 @@ fn a_rebuild_takes_each_record_from_the_member_that_has_it() {
             pages.filter(|(_, page)| page.starts_with(b"PUMICEBT")).map(|(at, _)| at).collect()
         };
         for header in headers {
-            // Payloads far from each other, in a batch that is long.
+            // Payloads far from each other, in a long batch.
             for (member, page) in [(0, header + 3), (1, header + 30)] {
                 let bytes = pair.peek(member, segment);
                 let mut page_bytes = AlignedBuffer::zeroed(4096);
@@ -605,7 +608,8 @@ fn a_check_reads_every_copy_and_names_the_damaged_one() {
     }
 }
 
-/// No checksum covers parity: only all pages of its batch say whether it is right.
+/// No checksum covers parity: only a comparison with all pages of its batch shows whether it is
+/// right.
 #[test]
 fn a_rebuild_copies_no_damaged_parity() {
     for rotten in [&[0][..], &[0, 1]] {
@@ -645,7 +649,7 @@ fn a_rebuild_copies_no_damaged_parity() {
     }
 }
 
-/// What another copy has is verified with the keys of the drive before it overwrites one.
+/// The data of another copy is verified with the keys of the drive before it overwrites a copy.
 #[test]
 fn reads_of_an_encrypted_drive_make_its_copies_equal() {
     let pair = Pair::encrypted();
@@ -669,7 +673,7 @@ fn reads_of_an_encrypted_drive_make_its_copies_equal() {
     let mut random = random(5);
     for _ in 0..16 {
         let opened = pair.open(&[0, 1]);
-        // Not in the order of the blocks: what is read ahead and is damaged is only read again.
+        // Not in the order of the blocks: damaged data that was read ahead is only read again.
         for block in (0..BLOCKS).map(|block| block * 97 % BLOCKS) {
             // Members take turns. Either is read from first, by chance.
             if random.random_range(0..2) == 0 {

@@ -1,8 +1,7 @@
 //! Goal: a mirror writes as fast as one of its devices and reads faster, and rebuilds a member at
 //! the speed of the slower device. Method: members in memory under the throttle layer, in virtual
-//! time, so that only the devices take any: what is measured is how well the mirror keeps them
-//! busy, and it is the same in each run. What the mirror costs the processor, `benches/mirror.sh`
-//! measures.
+//! time, so that only the devices take any: the tests measure how well the mirror keeps them busy,
+//! with the same result in each run. `benches/mirror.sh` measures the processor time of the mirror.
 
 use futures_util::stream::{StreamExt, iter};
 
@@ -21,7 +20,7 @@ const MIB: u64 = 1 << 20;
 /// Bytes that are written and read.
 const BYTES: u64 = 24 * MIB;
 
-/// Requests of a kind: bytes of each, and how many at once.
+/// A kind of requests: bytes of each, and the number of concurrent ones.
 #[derive(Clone, Copy)]
 struct Load {
     request_bytes: u64,
@@ -37,7 +36,7 @@ const LOADS: [Load; 5] = [
     Load { request_bytes: 16 << 10, at_once: 32, is_random: true },
 ];
 
-/// A flash device on SATA, or a hard disk whose heads need not move.
+/// Returns a flash device on SATA, or a hard disk whose heads need not move.
 fn device(runtime: &Runtime, memory: &MemMedium, bytes_per_s: u64) -> Device {
     let speed = Speed {
         read_bytes_per_s: bytes_per_s,
@@ -89,7 +88,7 @@ fn offsets(load: Load) -> Vec<u64> {
     offsets
 }
 
-/// Writes and flushes, or reads, and returns the bytes in a microsecond.
+/// Writes and flushes, or reads, and returns the bytes per microsecond.
 fn measure(runtime: &Runtime, drive: &Drive, load: Load, noise: &[u8], is_write: bool) -> f64 {
     let begun_ns = runtime.now_ns();
     let requests = offsets(load).into_iter().map(|offset| async move {

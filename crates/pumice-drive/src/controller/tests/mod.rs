@@ -3,33 +3,34 @@
 //! in the fault and count layers, on a runtime in virtual time. Every test is repeatable.
 //!
 //! * `model`: random verbs against a plain array.
-//! * `shrinking`: what is dead goes back to the medium.
-//! * `simulated`: many requests at once, and the same run twice.
-//! * `crash`: power loss at any moment, several lives a drive.
-//! * `closing`: an end that is not orderly.
-//! * `checkpointing`: what is live while a checkpoint is written, and when it is given up.
+//! * `shrinking`: returning dead space to the medium.
+//! * `simulated`: many concurrent requests, and the same run twice.
+//! * `crash`: power loss at any moment, several lives per drive.
+//! * `closing`: ends that are not orderly.
+//! * `checkpointing`: live bytes while a checkpoint is written, and after it was given up.
 //! * `filling`: batches and segments filled to the last byte.
 //! * `reusing`: segments that are freed and used again.
-//! * `damage`: wrong bytes on the medium. `mirror`: two media, of which one fails or is damaged.
-//!   `mirror_speed`: what two media of a limited speed make of it.
+//! * `damage`: wrong bytes on the medium. `mirror`: two media, one of which fails or is damaged.
+//!   `mirror_speed`: the speed of two media together.
 //! * `divided`: writes on both sides of a border of segments.
-//! * `strangers`: headers that belong to something else, where the log is looked for.
+//! * `strangers`: foreign headers in places where the log could continue.
 //! * `hostile`: bytes with right checksums that no drive would have written.
-//! * `reading`: how many media reads a host read costs, and what a bad sector takes with it.
-//! * `reading_ahead`: what sequential readers will ask for next.
+//! * `reading`: media reads for each host read, and the blocks that a bad sector costs.
+//! * `reading_ahead`: reading ahead of sequential readers.
 //! * `block_frames`: frames of independent blocks.
-//! * `rebuilding`: a new drive from what is left of one.
+//! * `rebuilding`: a new drive from the remains of another.
 //! * `rekey`: another key for an encrypted drive.
 //! * `resize`: other sizes and capacities, and power loss during a resize.
 //! * `shrinking_kept`: fewer segments for a drive with snapshots.
 //! * `settings`: another codec and other thresholds, and power loss while they are stored.
-//! * `snapshots`: disks that are kept. `views`: reading them while the drive is open.
-//!   `taking`: how long one takes, and what waits.
-//! * `bookmarks`: maps that are kept. `retaining`: what snapshots need, after crashes and damage.
-//! * `clones`: drives that read from a snapshot of another. `sent_clones`: what is sent of them.
-//!   `flattened`: those whose snapshots need the origin.
+//! * `snapshots`: disks that are kept. `views`: reading them while the drive is open. `taking`: the
+//!   time of taking one, and of concurrent requests.
+//! * `bookmarks`: maps that are kept. `retaining`: the data that snapshots need, after crashes and
+//!   damage.
+//! * `clones`: drives that read from a snapshot of another. `sent_clones`: transfers of clones.
+//!   `flattened`: flattened clones whose snapshots need the origin.
 //! * `scrub`: finding damage in a drive in use.
-//! * `space`: drives that are full. `low_room`: file systems that are.
+//! * `space`: full drives. `low_room`: full file systems.
 //! * `ageing`: drives that were used for long, with cold and partly dead data.
 //! * `joining`: frames put together while they are moved.
 //! * `tail`: a medium that fails at the end of the log.
@@ -37,9 +38,9 @@
 //! * `survival`: garbage collection and checkpoints when the power fails.
 //! * `paging`: a map larger than its memory.
 //! * `failures`: a medium that reports errors.
-//! * `extents`: what the map says of a range.
-//! * `extracting`: the whole disk taken out of a drive.
-//! * `watching`: what the drive reports to an operator.
+//! * `extents`: the map's description of a range.
+//! * `extracting`: the whole disk extracted from a drive.
+//! * `watching`: the drive's reports to an operator.
 //! * `transfer`: snapshots that go to another drive.
 //! * `golden`, `golden_mirror`: images of earlier versions of the format.
 
@@ -126,13 +127,13 @@ use crate::runtime::Runtime;
 
 type TestMedium = Fault<Count<MemMedium>, Runtime>;
 impl Drive {
-    /// The layers of a [`World`]'s drive.
+    /// Returns the layers of a [`World`]'s drive.
     fn layers(&self) -> &TestMedium {
         self.medium().downcast_ref().expect("a drive of a world")
     }
 }
 
-/// The runtime that a drive was opened on.
+/// Returns the runtime on which a drive was opened.
 fn runtime(drive: &Drive) -> &Runtime {
     drive.clock.downcast_ref().expect("tests have no other clock")
 }
@@ -140,11 +141,12 @@ fn runtime(drive: &Drive) -> &Runtime {
 const SEGMENT_BYTES: u32 = 4 << 20;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// Segments of a small drive that data never gets: kept for trims, garbage collection and
-/// checkpoints, or open for those.
+/// Segments of a small drive that are never available to data: reserved for trims, garbage
+/// collection and checkpoints, or open for these.
 const OTHER_SEGMENTS: u64 = 7;
 
-/// A small drive: about `segments` of 4 MiB for data below a disk of `size_bytes`.
+/// Returns the specification of a small drive: about `segments` of 4 MiB for the data of a disk of
+/// `size_bytes`.
 fn small(size_bytes: u64, segments: u64) -> Spec {
     Spec {
         segment_bytes: SEGMENT_BYTES,
@@ -153,7 +155,7 @@ fn small(size_bytes: u64, segments: u64) -> Spec {
     }
 }
 
-/// A medium, a clock, and the drive made on them.
+/// A medium, a clock, and the specification of the drive on them.
 struct World {
     runtime: Runtime,
     spec: Spec,
@@ -164,7 +166,7 @@ struct World {
 
 impl World {
     /// Makes an empty drive. With `PUMICE_TEST_ENCRYPTED` set, it is encrypted if it can be: most
-    /// tests hold then, too, but for those that forge bytes or count them.
+    /// tests then pass as well, except for tests that forge or count bytes.
     fn new(spec: Spec) -> Self {
         let (spec, cipher) = match std::env::var_os("PUMICE_TEST_ENCRYPTED") {
             Some(_) if spec.frame_form == FrameForm::Solid && spec.keys.is_none() => {
@@ -184,7 +186,7 @@ impl World {
         self.runtime.block_on(future)
     }
 
-    /// Fresh layers around the bytes.
+    /// Returns new layers around the bytes.
     fn medium(&self) -> Rc<TestMedium> {
         let count = Count::new(self.memory.clone());
         Rc::new(Fault::new(count, self.runtime.clone(), self.seed, self.plan.clone()))
@@ -204,7 +206,7 @@ impl World {
         drive
     }
 
-    /// Opens the drive, and nothing runs.
+    /// Opens the drive without any task.
     fn open_without_tasks(&self) -> Rc<Drive> {
         let options = OpenOptions::default();
         let opening = Drive::open_without_tasks(self.medium(), self.runtime.clock(), options);
@@ -230,7 +232,7 @@ impl World {
         self.kill(drive);
     }
 
-    /// Ends the process: nothing that is in memory only gets out.
+    /// Ends the process: everything that is only in memory is lost.
     fn kill(&self, drive: Rc<Drive>) {
         self.runtime.drop_tasks();
         assert_eq!(Rc::strong_count(&drive), 1, "the drive is still held");
@@ -260,7 +262,7 @@ impl World {
         self.run(drive.write(offset, data, false))
     }
 
-    /// The bytes of a part of a segment, as the medium has them.
+    /// Returns the bytes of a part of a segment, as the medium has them.
     fn peek(&self, segment: u32, offset: u32, len: usize) -> AlignedBuffer {
         let buffer = AlignedBuffer::zeroed(len);
         let (bytes, result) = self.run(self.memory.read(SegmentId(segment), offset, buffer));
@@ -268,7 +270,7 @@ impl World {
         bytes
     }
 
-    /// Another world with the same bytes on its medium.
+    /// Returns another world with the same bytes on its medium.
     fn copy(&self) -> Self {
         let memory = self.memory.deep_copy();
         let (spec, plan) = (self.spec.clone(), self.plan.clone());
@@ -283,8 +285,8 @@ impl World {
         self.run(self.memory.append(SegmentId(segment), page, bytes.into())).unwrap();
     }
 
-    /// Flips the same bit as [`World::flip`] and, if the batch has parity, the one that parity has
-    /// of it, else removes its echo: what cannot be seen there cannot be restored.
+    /// Flips the same bit as [`World::flip`] and, if the batch has parity, the corresponding bit of
+    /// parity, else removes its echo, so that the damage cannot be restored.
     fn flip_for_good(&self, segment: u32, offset: u32) {
         let batch = damage::batches(self, segment).into_iter().find(|batch| {
             let (from, len) = (append_start(batch), batch.batch_bytes() as u32);
@@ -301,7 +303,7 @@ impl World {
         self.flip(segment, end - (parity - page % parity) * 4096 + offset % 4096);
     }
 
-    /// Removes what the batch after one repeats of it.
+    /// Removes the headers of a batch that the batch after it repeats.
     fn remove_echo(&self, batch: &BatchHeader) {
         let segments = 0..self.spec.geometry().unwrap().segment_count;
         let batches = segments.flat_map(|segment| damage::batches(self, segment));
@@ -333,7 +335,7 @@ impl World {
         }
     }
 
-    /// A fingerprint of everything on the medium.
+    /// Returns a fingerprint of everything on the medium.
     fn medium_checksum(&self) -> u64 {
         let mut digest = 0;
         let mut add = |bytes: &[u8]| {
@@ -349,12 +351,13 @@ impl World {
     }
 }
 
-/// Where the append of a batch begins: the first one follows the segment's header.
+/// Returns where the append of a batch begins: the first one includes the segment's header.
 fn append_start(batch: &crate::format::BatchHeader) -> u32 {
     if batch.offset == 4096 { 0 } else { batch.offset }
 }
 
-/// Takes every trimmed leaf down, so that live bytes are exact, and brings every other one in.
+/// Subtracts the blocks of every trimmed leaf, so that live bytes are exact, and loads every other
+/// leaf.
 fn reap_all(drive: &Drive) {
     runtime(drive).block_on(async {
         drive.reap_all().await.unwrap();
@@ -367,7 +370,7 @@ fn reap_all(drive: &Drive) {
     });
 }
 
-/// Live bytes of each segment, counted again from the map.
+/// Returns the live bytes of each segment, counted again from the map.
 fn recount(drive: &Drive) -> Vec<(SegmentId, u32)> {
     let mut live: Vec<_> = drive.core().space().used().map(|used| (used.segment, 0)).collect();
     let mut add = |number: SegmentId, bytes: u32| {
@@ -384,7 +387,7 @@ fn recount(drive: &Drive) -> Vec<(SegmentId, u32)> {
     live
 }
 
-/// Checks the live bytes against the map, and that what recovery finds is what was there.
+/// Checks the live bytes of each segment, and their sum, against a recount from the map.
 fn assert_accounting(drive: &Drive) {
     reap_all(drive);
     let live: Vec<_> =

@@ -1,6 +1,6 @@
 //! Goal: whatever the verbs, sizes, data, codec and frame size, the disk reads like a plain array
-//! of bytes; live bytes are exact; recovery finds the state that was there.
-//! Method: seeded random verbs on a drive and on an array, compared all along.
+//! of bytes; live bytes are exact; recovery finds the state before the end.
+//! Method: seeded random verbs on a drive and on an array, compared throughout.
 
 use rand::RngExt;
 
@@ -31,7 +31,7 @@ impl Pair {
         Self { world, drive, plain, random: random(seed), options, joined_frames: 0, is_exact }
     }
 
-    /// A byte range: aligned, within a block, or across borders; now and then above 1 MiB.
+    /// Returns a byte range: aligned, within a block, or across borders; sometimes above 1 MiB.
     fn range(&mut self) -> (u64, usize) {
         let random = &mut self.random;
         let len = match random.random_range(0..20) {
@@ -149,7 +149,7 @@ fn a_drive_with_fast_zstd_is_an_array() {
     compare_with_an_array(Codec::Zstd { level: -1 }, None);
 }
 
-/// No other thread takes part: what they would do is done by the tasks, in virtual time.
+/// No other thread takes part: the tasks do the work of the threads, in virtual time.
 #[test]
 fn a_drive_that_compresses_before_it_appends_is_an_array() {
     let workers = Workers::start(0).unwrap();

@@ -1,4 +1,4 @@
-//! Goal: the map's leaves stay within their budget whatever the disk's size, what was evicted is
+//! Goal: the map's leaves stay within their budget whatever the disk's size, evicted leaves are
 //! read again, and an opening reads only the log after the newest checkpoint and keeps no more
 //! leaves than it may.
 //! Method: writes scattered over a disk many times larger than the budget covers.
@@ -58,7 +58,7 @@ fn a_small_map_cache_holds_a_large_disk() {
     assert_eq!(world.check().problems, []);
 }
 
-/// After an orderly end nothing of the log is read.
+/// After an orderly end no log is read.
 #[test]
 fn an_orderly_end_leaves_no_log_to_read() {
     let world = World::new(small(SIZE, 10));
@@ -70,7 +70,7 @@ fn an_orderly_end_leaves_no_log_to_read() {
     world.close(drive);
 }
 
-/// Guards against a checkpoint that is the reason for the next one.
+/// Guards against a checkpoint that causes the next one.
 #[test]
 fn a_drive_at_rest_writes_no_checkpoints() {
     let mut world = World::new(small(SIZE, 10));
@@ -78,7 +78,7 @@ fn a_drive_at_rest_writes_no_checkpoints() {
     let drive = world.try_open(OpenOptions { checkpoint_bytes: 1, ..options() }).unwrap();
     scatter(&world, &drive, 20);
     world.run(drive.flush()).unwrap();
-    // The one that is due, and one for what the host wrote while that was being written.
+    // The checkpoint that is due, and one for the host's writes during the first.
     world.run(drive.clock.sleep_ns(5_000_000_000));
     let (checkpoints, media_bytes) =
         (drive.info().operations.checkpoints, drive.info().media_bytes);
@@ -89,8 +89,8 @@ fn a_drive_at_rest_writes_no_checkpoints() {
     world.close(drive);
 }
 
-/// Every request that needs two leaves at once, many more requests than leaves stay in memory, and
-/// reads of other leaves, of which each reader has its own, so that nothing stays long.
+/// Runs every kind of request that needs two leaves at the same time, many more requests than
+/// leaves fit in memory, and readers with other leaves of their own, so that no leaf stays long.
 fn write_across_leaves(latency_ns: std::ops::RangeInclusive<u64>) {
     const PAIRS: u64 = 64;
     const ROUNDS: u64 = 3;
@@ -131,7 +131,7 @@ fn write_across_leaves(latency_ns: std::ops::RangeInclusive<u64>) {
                     return;
                 }
                 drive.read(border(PAIRS + reader) - side, &mut block).await.unwrap();
-                // Others have a turn though its leaves are here.
+                // Other tasks have a turn although this one's leaves are in memory.
                 drive.clock.sleep_ns(1000).await;
             }
         });
@@ -154,7 +154,7 @@ fn requests_that_need_two_leaves_at_once_get_on() {
     write_across_leaves(1..=1_000_000);
 }
 
-/// What recovery makes of a drive's medium when it may keep this many bytes of changed leaves.
+/// Recovers a drive from its medium with a limit of this many bytes of changed leaves.
 fn recover_within(world: &World, changed_bytes: usize) -> Result<recovery::Recovered> {
     let loaded = world.run(superblocks::load(&world.memory)).unwrap();
     let limits = recovery::Limits { clean_bytes: CACHE_BYTES, changed_bytes };
@@ -171,8 +171,8 @@ fn recover_within(world: &World, changed_bytes: usize) -> Result<recovery::Recov
     world.run(recovery::recover(&world.memory, &loaded.stored.superblock, settings, limits))
 }
 
-/// Guards against a log that fills the memory with leaves of which no checkpoint can be written
-/// yet.
+/// Guards against a log that fills the memory with leaves before a checkpoint of them can be
+/// written.
 #[test]
 fn a_log_that_changes_too_much_of_the_map_is_refused() {
     let world = World::new(small(SIZE, 10));
@@ -197,8 +197,8 @@ fn a_log_that_changes_too_much_of_the_map_is_refused() {
     assert_eq!((limit(2 << 10), limit(1 << 30)), (4 * MAP_CACHE_BYTES_DEFAULT, 4 << 30));
 }
 
-/// Guards against a drive that is refused for leaves that were trimmed again: they are not in the
-/// memory of the one that wrote the log either.
+/// Guards against refusing a drive for leaves that were trimmed again: they were not in the memory
+/// of the drive that wrote the log, either.
 #[test]
 fn leaves_that_were_trimmed_take_no_memory_in_recovery() {
     let world = World::new(small(SIZE, 10));
@@ -214,8 +214,8 @@ fn leaves_that_were_trimmed_take_no_memory_in_recovery() {
     assert_eq!(world.check().problems, []);
 }
 
-/// Guards against crashes in one checkpoint after the other, each of which leaves a cache full of
-/// changed leaves more for the next opening to hold.
+/// Guards against successive crashes in checkpoints, each of which leaves the next opening another
+/// cache full of changed leaves to hold.
 #[test]
 fn deaths_in_checkpoints_do_not_add_up_in_recovery() {
     const LATENCY_NS: u64 = 1_000_000_000;
@@ -230,14 +230,14 @@ fn deaths_in_checkpoints_do_not_add_up_in_recovery() {
         most = most.max(changed);
         let (host, clock) = (drive.clone(), world.runtime.clone());
         world.runtime.spawn(async move {
-            // Others every time, so that none has to be read.
+            // Other leaves every time, so that none has to be read.
             for leaf in life * 2000..(life + 1) * 2000 {
                 host.write(leaf << 22, &payload_of(1), false).await.unwrap();
             }
             clock.sleep_ns(u64::MAX / 2).await;
         });
         // Long enough for the host to continue once the checkpoint's leaves are on the medium, and
-        // for what it writes then to be there, too; too short for the superblocks.
+        // for its writes to get there, too; too short for the superblocks.
         world.run(drive.clock.sleep_ns(LATENCY_NS * 6 / 5));
         world.runtime.spawn({
             let drive = drive.clone();
@@ -286,8 +286,8 @@ fn moving_scattered_frames_keeps_to_the_map_cache() {
     assert_eq!(world.check().problems, []);
 }
 
-/// Guards against garbage collection that waits for a checkpoint which is not due, for the host
-/// wrote nothing since the last.
+/// Guards against garbage collection that waits for a checkpoint that is not due because the host
+/// has written nothing since the last one.
 #[test]
 fn moving_the_map_has_a_checkpoint_written_though_nobody_writes() {
     let world = World::new(small(SIZE, 10));
@@ -314,8 +314,8 @@ fn moving_the_map_has_a_checkpoint_written_though_nobody_writes() {
     assert_eq!(world.check().problems, []);
 }
 
-/// Two maps are read in the order of the medium, not leaf by leaf, and what differs is exact beside
-/// a cache that holds a fraction of them.
+/// Two maps are read in the order of the medium, not leaf by leaf, and the reported differences are
+/// exact with a cache that holds a fraction of the leaves.
 #[test]
 fn what_differs_all_over_a_large_disk_is_found_in_few_reads() {
     let world = World::new(small(SIZE, 10));

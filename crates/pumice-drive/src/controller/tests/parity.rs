@@ -1,6 +1,6 @@
 //! Goal: no single bad sector of a checkpoint costs anything: the drive opens, all data is right,
-//! and the next checkpoint or a scrub has the damaged records written anew.
-//! Method: each page of each batch of metadata is changed, or cannot be read, in turn.
+//! and the next checkpoint or a scrub rewrites the damaged records.
+//! Method: each page of each batch of metadata is changed, or made unreadable, in turn.
 
 use super::*;
 use crate::base::seed::random;
@@ -23,13 +23,14 @@ pub(super) fn ruin(world: &World, segment: SegmentId, offset: u32) {
     }
 }
 
-/// A drive with a few leaves in two directory pages, closed; and some of what was written where.
+/// Returns a closed drive with a few leaves in two directory pages, and some of the written data
+/// with its offsets.
 fn checkpointed() -> (World, Vec<(u64, Vec<u8>)>) {
     let world = World::new(small(SIZE, 6));
     let drive = world.open();
     let mut random = random(1);
     let mut written = Vec::new();
-    // Not in the order of the blocks, so that leaves compress badly.
+    // In random order, so that leaves compress badly.
     for step in 0..500 {
         for leaf in [0, 1, 2, 3, 600, 601] {
             let data = payload::noise(&mut random, BLOCK_BYTES);
@@ -45,7 +46,7 @@ fn checkpointed() -> (World, Vec<(u64, Vec<u8>)>) {
     (world, written)
 }
 
-/// The segment of metadata, and the end of what was written to it.
+/// Returns the segment of metadata, and the end of its written part.
 fn metadata(world: &World) -> (u32, u32) {
     let drive = world.try_open(OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
     let tail = drive.core().log().tail(Stream::Meta).unwrap();
@@ -160,7 +161,7 @@ fn a_torn_batch_of_metadata_is_completed_or_cut() {
     let batches: Vec<_> = batches.into_iter().filter(|batch| batch.seq > first).collect();
     assert!(batches.len() > 1 && batches.last().unwrap().seq == last, "{batches:?}");
     for batch in &batches {
-        // Its header; and the header of its first record.
+        // The header of the batch, and the header of its first record.
         for offset in [20, 130] {
             let copy = world.copy();
             copy.flip(segment, batch.offset + offset);
@@ -176,7 +177,7 @@ fn a_torn_batch_of_metadata_is_completed_or_cut() {
     world.kill(drive);
 }
 
-/// Nothing after the header can be found by a scan; the map knows it.
+/// A scan finds nothing after the header; the map names the records.
 #[test]
 fn a_damaged_header_keeps_no_segment_of_metadata_in_use() {
     let (world, written) = checkpointed();

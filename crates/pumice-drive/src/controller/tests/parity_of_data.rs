@@ -1,15 +1,15 @@
 //! Goal: no single bad page of a long batch of data costs anything: the log is followed, reads and
 //! garbage collection get the right data, and a scrub writes it elsewhere.
-//! Method: each page of a segment of the host's data is changed, or cannot be read, in turn.
+//! Method: each page of a segment of the host's data is changed, or made unreadable, in turn.
 
 use super::*;
 use crate::base::seed::random;
 
 const SIZE: u64 = 4 << 20;
 
-/// A drive that was killed: a long batch of frames that compress, one of frames that do not, both
-/// flushed; and what the disk holds. If it `vouches`, a short batch follows, which says that they
-/// were durable.
+/// Returns a drive that was killed, with a long batch of compressible frames and one of
+/// incompressible frames, both flushed; and the content of the disk. If it `vouches`, a short batch
+/// follows, which says that they were durable.
 fn killed(vouches: bool) -> (World, Vec<u8>) {
     let world = World::new(small(SIZE, 6));
     let drive = world.open();
@@ -33,7 +33,7 @@ fn killed(vouches: bool) -> (World, Vec<u8>) {
     (world, plain)
 }
 
-/// The end of the batches that have parity.
+/// Returns the end of the batches that have parity.
 fn end(world: &World) -> u32 {
     let batches = super::damage::batches(world, 0);
     let long: Vec<_> = batches.iter().filter(|batch| batch.parity_pages > 0).collect();
@@ -49,7 +49,8 @@ fn assert_whole(drive: &Drive, world: &World, plain: &[u8], when: &str) {
     }
 }
 
-/// Returns all offsets for the pages with the first headers, and one in turn for each other.
+/// Returns all offsets for the pages with the first headers, and one of them in turn for every
+/// other page.
 fn of_page<const N: usize>(page: u32, offsets: [u32; N]) -> Vec<u32> {
     if page < 8 { offsets.to_vec() } else { vec![offsets[page as usize % N]] }
 }
@@ -70,7 +71,7 @@ fn any_page_of_a_long_batch_may_be_damaged() {
     }
 }
 
-/// In the moment after a flush nothing says yet that it was durable.
+/// Immediately after a flush nothing says yet that its batch was durable.
 #[test]
 fn any_page_of_the_last_batch_may_be_damaged() {
     let (world, plain) = killed(false);
@@ -83,7 +84,7 @@ fn any_page_of_the_last_batch_may_be_damaged() {
             let when = format!("page {page} + {offset}");
             let drive = copy.open();
             assert_whole(&drive, &copy, &plain, &when);
-            // The opening has written it again, and calls it durable.
+            // The opening has written the page again, and calls the batch durable.
             copy.run(drive.layers().crash()).unwrap();
             copy.kill(drive);
             let drive = copy.open();
@@ -113,7 +114,7 @@ fn any_page_of_a_long_batch_may_be_unreadable() {
     }
 }
 
-/// Reading a whole batch beside bad sectors can take seconds, and a host repeats what has failed.
+/// Reading a whole batch next to bad sectors can take seconds, and a host repeats failed reads.
 #[test]
 fn what_cannot_be_restored_is_not_tried_again_at_once() {
     let (world, plain) = killed(true);
@@ -144,7 +145,7 @@ fn a_scrub_writes_restored_frames_elsewhere() {
         let report = copy.run(drive.scrub(0)).unwrap();
         assert_eq!(report.problems, [], "page {page}");
         assert!(report.repaired <= 2, "page {page}: {report:?}");
-        // Nothing that is live has lost its parity.
+        // No live data has lost its parity.
         copy.flip(0, if page == 20 { 21 } else { 20 } * 4096 + 1000);
         assert_whole(&drive, &copy, &plain, &format!("page {page}"));
         copy.kill(drive);
@@ -166,7 +167,8 @@ fn garbage_collection_moves_restored_frames() {
     }
 }
 
-/// A frame whose content is lost stays listed, and keeps nothing beside it from being repaired.
+/// A frame with lost content stays listed, and does not prevent the repair of the rest of its
+/// batch.
 #[test]
 fn a_scrub_repairs_a_batch_that_holds_a_lost_frame() {
     let (world, plain) = killed(true);
@@ -195,7 +197,7 @@ fn a_scrub_repairs_a_batch_that_holds_a_lost_frame() {
     }
 }
 
-/// A short batch has no parity: a page for each small flush would be dear.
+/// A short batch has no parity: a page for each small flush would be expensive.
 #[test]
 fn a_damaged_short_batch_costs_its_own_blocks() {
     let world = World::new(small(SIZE, 6));

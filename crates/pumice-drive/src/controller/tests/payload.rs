@@ -1,11 +1,12 @@
-//! Data for tests, of every kind that takes a path of its own through the codec.
+//! Data for tests, of every kind that takes a separate path through the codec.
 
 use rand::{Rng, RngExt};
 
 use crate::base::seed::Random;
 use crate::base::units::BLOCK_BYTES;
 
-/// `len` bytes of a random kind: zeroes, 0xff, one byte, text, noise, or a mixture by block.
+/// Returns `len` bytes of a random kind: zeroes, 0xff, one byte, text, noise, or a mixture by
+/// block.
 pub(super) fn any(random: &mut Random, len: usize) -> Vec<u8> {
     let kind = random.random_range(0..7);
     if kind < 6 {
@@ -30,7 +31,7 @@ fn of_kind(random: &mut Random, kind: u32, len: usize) -> Vec<u8> {
     }
 }
 
-/// Words in random order: compresses to about a third.
+/// Returns words in random order, which compress to about a third.
 pub(super) fn text(random: &mut Random, len: usize) -> Vec<u8> {
     const WORDS: [&[u8]; 8] =
         [b"the ", b"segment ", b"of a ", b"log ", b"holds ", b"frames ", b"and ", b"batches\n"];
@@ -43,7 +44,7 @@ pub(super) fn text(random: &mut Random, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Bytes that do not compress.
+/// Returns incompressible bytes.
 pub(super) fn noise(random: &mut Random, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     random.fill_bytes(&mut bytes);

@@ -1,5 +1,5 @@
 //! Goal: small reads of a frame cost one media read together, and a bad sector of the medium fails
-//! the blocks that stand in it and no others.
+//! the blocks that it contains and no others.
 //! Method: counted reads; a medium with one sector that cannot be read.
 
 use std::ops::Range;
@@ -16,7 +16,7 @@ fn a_stored_frame_that_is_read_in_parts_is_read_from_the_medium_once() {
         let drive = world.open();
         let noise = payload::noise(&mut random(1), 32 << 10);
         world.write(&drive, 0, &noise).unwrap();
-        // Nothing of it is left in a batch buffer.
+        // No data is left in a batch buffer.
         let drive = world.reopen(drive);
         world.run(drive.load_range(Lba(0), 8)).unwrap();
         let before = drive.layers().inner().counts();
@@ -30,7 +30,7 @@ fn a_stored_frame_that_is_read_in_parts_is_read_from_the_medium_once() {
     }
 }
 
-/// Frames of one block, which are not among the decoded frames.
+/// Frames of one block are not kept among the decoded frames.
 #[test]
 fn a_block_of_a_short_read_is_read_from_the_medium_once() {
     let world = World::new(Spec { frame_blocks: 1, ..small(SIZE, 4) });
@@ -46,18 +46,18 @@ fn a_block_of_a_short_read_is_read_from_the_medium_once() {
         assert!(read == noise[offset..offset + len], "{len} bytes at {offset}");
         reads() - before
     };
-    // A part of a block, the block, blocks beside it, parts of both.
+    // Part of a block, the block, its neighbours, parts of both.
     assert_eq!((check(9000, 100), check(8192, 4096), check(9999, 1000)), (1, 0, 0));
     assert_eq!((check(4096, 16 << 10), check(8000, 9000), check(4096, 16 << 10)), (1, 0, 0));
-    // What is longer than a short read neither asks nor fills.
+    // A longer read neither consults nor fills the cache of short reads.
     assert_eq!((check(0, 128 << 10), check(64 << 10, 4096), check(0, 128 << 10)), (1, 1, 1));
     let used = drive.info().operations;
     assert_eq!((used.read_cache_hits, used.read_cache_misses), (1 + 1 + 1 + 4 + 4, 1 + 3 + 1));
     world.kill(drive);
 }
 
-/// Guards against a block that reads as what stood at its offset before the segment was used again:
-/// records of one length begin at the same offsets in each use.
+/// Guards against a block that reads as the earlier content at its offset, from before the segment
+/// was reused: records of one length begin at the same offsets in each use.
 #[test]
 fn a_block_is_never_that_of_an_earlier_use_of_its_segment() {
     let world = World::new(Spec { frame_blocks: 1, ..small(SIZE, 4) });
@@ -77,7 +77,7 @@ fn a_block_is_never_that_of_an_earlier_use_of_its_segment() {
     world.close(drive);
 }
 
-/// A drive of independent blocks with `data`, opened again; nothing is cached but the map.
+/// Returns a reopened drive of independent blocks with `data`, with nothing cached but the map.
 fn reopened_blocks(world: &World, data: &[u8]) -> Rc<Drive> {
     let drive = world.open();
     world.write(&drive, 0, data).unwrap();
@@ -189,8 +189,8 @@ impl crate::media::layer::Layer for BadSector {
     }
 }
 
-/// Three frames of one block each, of which the middle one is dead: a read of all three blocks
-/// reads all three frames with one media read.
+/// Three frames of one block each, the middle one dead: a read of all three blocks reads all three
+/// frames with one media read.
 #[test]
 fn a_bad_sector_fails_its_own_blocks_and_not_their_neighbours() {
     let world = World::new(Spec { frame_blocks: 1, ..small(SIZE, 4) });

@@ -1,7 +1,7 @@
-//! Goal: what is read ahead saves a sequential reader its waiting, and changes nothing else:
-//! content, errors, memory, what random readers cost.
-//! Method: counted reads in virtual time; readers beside writers whose blocks name their version; a
-//! medium with one sector that cannot be read.
+//! Goal: reading ahead saves a sequential reader its waiting, and changes nothing else: content,
+//! errors, memory, the cost of random readers.
+//! Method: counted reads in virtual time; readers next to writers whose blocks name their version;
+//! a medium with one unreadable sector.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::media::layer::{FaultPlan, Trigger};
 
 const SIZE: u64 = 16 << 20;
 const LATENCY_NS: u64 = 100_000;
-/// Reads of each reader beside writers.
+/// Reads of each reader next to writers.
 const READS: u64 = 600;
 const KIB: usize = 1 << 10;
 
@@ -22,7 +22,7 @@ fn options(read_ahead_bytes: usize) -> OpenOptions {
     OpenOptions { read_ahead_bytes, read_cache_bytes: 0, ..OpenOptions::default() }
 }
 
-/// A closed drive that is full of `data`.
+/// Returns a closed drive that is full of `data`.
 fn filled(form: FrameForm, data: &[u8]) -> World {
     let mut world = World::new(Spec { frame_form: form, ..small(SIZE, 8) });
     let drive = world.open();
@@ -34,7 +34,7 @@ fn filled(form: FrameForm, data: &[u8]) -> World {
     world
 }
 
-/// What some reads cost.
+/// The cost of some reads.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
     ns: u64,
@@ -43,7 +43,7 @@ struct Cost {
     ahead_bytes: u64,
 }
 
-/// Opens the drive and reads what `offsets` says, `len` bytes at a time, one after the other.
+/// Opens the drive and reads `len` bytes at each of `offsets`, one after the other.
 fn cost(
     world: &World,
     options: OpenOptions,
@@ -86,7 +86,7 @@ fn a_sequential_reader_waits_less_and_reads_no_more() {
     }
 }
 
-/// Two in a row, then elsewhere.
+/// Two consecutive reads, then reads elsewhere.
 #[test]
 fn random_readers_read_nothing_ahead() {
     let data = payload::noise(&mut random(2), SIZE as usize);
@@ -100,7 +100,7 @@ fn random_readers_read_nothing_ahead() {
     assert_eq!((with.ns, with.media_bytes), (without.ns, without.media_bytes));
 }
 
-/// What is read in vain is no more than what was read of use.
+/// The bytes read ahead in vain are no more than the useful ones.
 #[test]
 fn a_reader_that_turns_away_costs_as_much_again_at_most() {
     let data = payload::noise(&mut random(4), SIZE as usize);
@@ -133,7 +133,7 @@ fn many_readers_at_once_keep_to_the_memory() {
     }
 }
 
-/// Garbage collection, scrubs and extents read in order, and are no hosts.
+/// Garbage collection, scrubs and extents read sequentially, but are no hosts.
 #[test]
 fn only_hosts_are_read_ahead_of() {
     let data = payload::text(&mut random(6), SIZE as usize);
@@ -148,18 +148,19 @@ fn only_hosts_are_read_ahead_of() {
     world.close(drive);
 }
 
-/// A drive whose blocks hold their versions, beside readers in order.
+/// A drive whose blocks hold their versions, for sequential readers.
 struct Versions {
     drive: Rc<Drive>,
     clock: Runtime,
-    /// The version of each block that was written last, and the one that is being written.
+    /// The last written version of each block, and the version being written.
     known: RefCell<Vec<(u64, u64)>>,
     reads: Cell<u64>,
     noise: Vec<u8>,
 }
 
 impl Versions {
-    /// The content of a block: its address, its version, and noise that differs from most others.
+    /// Returns the content of a block: its address, its version, and noise that differs from most
+    /// others.
     fn block(&self, lba: u64, version: u64) -> Vec<u8> {
         let at = (lba * 977 + version * 131) as usize % (self.noise.len() - BLOCK_BYTES);
         [&lba.to_le_bytes(), &version.to_le_bytes(), &self.noise[at..at + BLOCK_BYTES - 16]]
@@ -190,7 +191,7 @@ impl Versions {
         }
     }
 
-    /// Reads the disk in order, again and again.
+    /// Reads the disk in order, repeatedly.
     async fn read(&self, len: u64, seed: u64) {
         let mut random = random(seed);
         let blocks = len / BLOCK;
@@ -211,14 +212,14 @@ impl Versions {
             }
             self.reads.set(self.reads.get() + 1);
             lba += blocks;
-            // What is in memory takes no time, and others must have their turn.
+            // Reads from memory take no time, and other tasks must have their turn.
             self.clock.sleep_ns(random.random_range(0..100_000)).await;
         }
     }
 }
 
-/// Overwrites, garbage collection and segments that are used again, beside readers in order, of
-/// which one is as short as a block.
+/// Overwrites, garbage collection and reused segments, next to sequential readers, one of which
+/// reads single blocks.
 #[test]
 fn readers_in_order_find_what_was_written_last() {
     let (mut used_bytes, mut victims, mut generation) = (0, 0, 0);
@@ -260,7 +261,7 @@ fn readers_in_order_find_what_was_written_last() {
     assert!(!is_tame, "too tame a test: {used_bytes} bytes, {victims} victims, {generation}");
 }
 
-/// A bad sector before a reader in order fails the read of its own blocks, when it comes to it.
+/// A bad sector ahead of a sequential reader fails only the read of its own blocks.
 #[test]
 fn an_error_is_met_by_the_read_that_wants_the_block() {
     let data = payload::noise(&mut random(7), SIZE as usize);
@@ -292,12 +293,12 @@ fn an_error_is_met_by_the_read_that_wants_the_block() {
     world.runtime.drop_tasks();
 }
 
-/// Bytes that were read wrong once, ahead of their reader, are read again.
+/// Bytes that were once read wrong, ahead of their reader, are read again.
 #[test]
 fn what_was_read_wrong_ahead_is_read_again() {
     let data = payload::noise(&mut random(8), SIZE as usize);
     let world = filled(FrameForm::Solid, &data);
-    // Whichever read ahead it is.
+    // This holds for each of the reads ahead.
     for nth in 1..=40 {
         let drive = world.try_open(options(8 << 20)).unwrap();
         let read_corruptions = Trigger::Nth(nth);

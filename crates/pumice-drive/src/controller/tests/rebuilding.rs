@@ -1,9 +1,9 @@
-//! Goal: a drive is rebuilt from what is left of it: exactly, as long as a checkpoint or the whole
-//! log is there; else from its records, where nothing older is given for a block whose newest
-//! version is known, and only trims and fills may be forgotten, which is said. The source stays as
-//! it is.
-//! Method: drives with a history of every verb lose superblocks, checkpoints, all metadata; what is
-//! rebuilt is opened as a drive of its own and compared with an array.
+//! Goal: a drive is rebuilt from its remains: exactly, as long as a checkpoint or the whole log is
+//! there; else from its records, where no older version is returned for a block whose newest
+//! version is known, and only trims and fills may be forgotten, which is reported. The source stays
+//! as it is.
+//! Method: drives with a history of every verb lose superblocks, checkpoints, all metadata; the
+//! rebuilt drive is opened and compared with an array.
 
 use rand::RngExt;
 
@@ -14,7 +14,7 @@ use crate::controller::rebuild::{
 };
 use crate::format::{BatchHeader, RECORD_HEADER_BYTES, SegmentHeader};
 
-/// What came of a rebuilding.
+/// The result of a rebuild.
 pub(super) struct Rebuilt {
     pub(super) way: Way,
     pub(super) disk: Vec<u8>,
@@ -24,7 +24,7 @@ pub(super) struct Rebuilt {
     missing: Vec<(u64, u64)>,
 }
 
-/// A drive, an array of its bytes, and which blocks were trimmed last.
+/// A drive, an array of its bytes, and the blocks whose last change was a trim.
 struct History {
     world: World,
     drive: Rc<Drive>,
@@ -41,7 +41,7 @@ impl History {
         Self { world, drive, plain, trimmed, random: random(seed) }
     }
 
-    /// One verb on whole blocks. Batches are left open: versions of a block share them.
+    /// Performs one verb on whole blocks. Batches are left open: versions of a block share them.
     fn step(&mut self) {
         let blocks = self.trimmed.len() as u64;
         let count = self.random.random_range(1..=24);
@@ -83,7 +83,7 @@ impl History {
         }
     }
 
-    /// Closes the drive; both its superblocks are gone then.
+    /// Closes the drive, and then removes both its superblocks.
     fn lose_superblocks(self) -> (World, Vec<u8>, Vec<bool>) {
         let Self { world, drive, plain, trimmed, .. } = self;
         world.close(drive);
@@ -102,7 +102,7 @@ fn header(world: &World, segment: u32) -> Option<SegmentHeader> {
     SegmentHeader::found_in(&world.peek(segment, 0, 4096))
 }
 
-/// Zeroes every segment of metadata; says how many there were.
+/// Zeroes every segment of metadata; returns their number.
 fn zero_metadata(world: &World) -> usize {
     let segments = 0..world.spec.geometry().unwrap().segment_count;
     let is_meta =
@@ -114,7 +114,7 @@ fn zero_metadata(world: &World) -> usize {
     metadata.len()
 }
 
-/// What the drive was, from its superblocks or its segments' headers.
+/// Returns the identity of the drive, from its superblocks or its segments' headers.
 fn identity(world: &World) -> Identity {
     if let Some(identity) = world.run(Identity::of_superblocks(&world.memory)).unwrap() {
         return identity;
@@ -175,8 +175,9 @@ pub(super) fn rebuild(world: &World) -> Rebuilt {
     rebuilt
 }
 
-/// Holds a disk against an array, but for blocks that were trimmed or became one byte last: of
-/// these the records may be gone, and then how many may hold something older is said.
+/// Compares a disk with an array. Blocks whose last change was a trim or a fill with one byte are
+/// exempt: their records may be gone, but the rebuild must report how many blocks may hold older
+/// content.
 fn compare(rebuilt: &Rebuilt, plain: &[u8], trimmed: &[bool]) {
     let mut came_back = 0;
     let uniform = |block: &[u8]| block.iter().all(|&byte| byte == block[0]);
@@ -184,13 +185,13 @@ fn compare(rebuilt: &Rebuilt, plain: &[u8], trimmed: &[bool]) {
         let range = lba * BLOCK_BYTES..(lba + 1) * BLOCK_BYTES;
         let (found, right) = (&rebuilt.disk[range.clone()], &plain[range]);
         assert!(found == right || is_trimmed || uniform(right), "LBA {lba} is wrong");
-        // Where nothing older is left either, a block reads as zeroes.
+        // If no older version is left either, a block reads as zeroes.
         came_back += u64::from(found != right && found.iter().any(|&byte| byte != 0));
     }
     assert!(came_back <= rebuilt.doubtful, "{came_back} blocks came back unsaid");
 }
 
-/// Rebuilds a drive as the program does: what is left before the end says that it is incomplete.
+/// Rebuilds a drive as the program does: before the end, the target says that it is incomplete.
 async fn rebuild_onto(medium: &Rc<TestMedium>, clock: &Runtime, source: &MemMedium) -> Result<()> {
     let identity = Identity::of_superblocks(source).await?.expect("a superblock");
     let spec = identity.spec(uuid::Uuid::from_u128(0x4e3), None);
@@ -220,7 +221,7 @@ fn power_loss_in_a_rebuild_leaves_no_target_that_looks_whole() {
         let (medium, clock) = (target.medium(), target.runtime.clone());
         let limit_ns = match round {
             0 => u64::MAX / 2,
-            // About the time at which it ends.
+            // About the time at which the rebuild ends.
             late if late % 3 == 0 => took_ns / 4 * 3 + random.random_range(0..took_ns),
             _ => random.random_range(0..took_ns),
         };
@@ -264,7 +265,7 @@ fn without_superblocks_a_checkpoint_gives_all_back() {
     let rebuilt = rebuild(&world);
     assert_eq!((rebuilt.way, rebuilt.lost.len(), rebuilt.doubtful), (Way::Checkpoint, 0, 0));
     assert!(rebuilt.disk == plain);
-    // The only checkpoint stands at the end of the log, which needs none.
+    // The only checkpoint is at the end of the log, and the log needs none.
     assert!(zero_metadata(&world) > 0);
     let rebuilt = rebuild(&world);
     assert_eq!((rebuilt.way, rebuilt.lost.len(), rebuilt.doubtful), (Way::Log, 0, 0));
@@ -290,8 +291,8 @@ fn without_the_newest_checkpoint_an_older_one_gives_all_back() {
     assert!(rebuilt.disk == plain);
 }
 
-/// Of the checkpoints after the rollback one root is damaged, and a leaf that the other one names;
-/// what was there before knows nothing of it.
+/// One checkpoint after the rollback has a damaged root, and the other one a damaged leaf; earlier
+/// checkpoints know nothing of the rollback.
 #[test]
 fn what_is_rebuilt_over_a_rollback_is_said_to_be() {
     let mut history = History::new(12 << 20, 24, 12);
@@ -337,8 +338,8 @@ fn without_any_metadata_the_records_give_all_back() {
     assert!(rebuilt.disk == plain);
 }
 
-/// Versions of a block stand in one batch, were moved with parts of their frames dead, and their
-/// segments were freed and used again.
+/// Versions of a block lie in one batch, were moved with parts of their frames dead, and their
+/// segments were freed and reused.
 #[test]
 fn after_garbage_collection_the_newest_versions_are_found() {
     for seed in 4..7 {
@@ -358,8 +359,8 @@ fn after_garbage_collection_the_newest_versions_are_found() {
     }
 }
 
-/// A frame of which a block was overwritten in the same batch is copied whole, because that is
-/// smaller: the copy of the dead block is as old as the live one's, and must not pass for it.
+/// A frame with a block that was overwritten in the same batch is copied whole, because that is
+/// smaller: the copy of the dead block is as old as the live block, and must not pass for it.
 #[test]
 fn a_dead_block_that_was_copied_along_is_not_taken() {
     let mut history = History::new(12 << 20, 6, 9);
@@ -435,7 +436,7 @@ pub(super) fn assert_records_lose(world: &World, lost: &[(u64, u64)]) {
     assert_eq!((rebuilt.way, &rebuilt.lost[..]), (Way::Records, lost));
 }
 
-/// No record says which blocks a segment held that is zeroed, but the batches are known to be gone.
+/// No record says which blocks a zeroed segment held, but its batches are known to be gone.
 #[test]
 fn batches_that_are_gone_are_named() {
     let world = World::new(small(16 << 20, 8));
@@ -452,8 +453,7 @@ fn batches_that_are_gone_are_named() {
     assert_eq!(rebuilt.missing, [(1, next - 1)]);
 }
 
-/// Ends a life after two batches of the host that were not flushed; returns the batches in segment
-/// 0.
+/// Ends a life after two unflushed batches of the host; returns the batches in segment 0.
 fn lose_two_batches(world: &World, drive: Rc<Drive>) -> Vec<BatchHeader> {
     for (offset, byte) in [(0, 1), (8192, 2)] {
         world.write(&drive, offset, &[byte; 4096]).unwrap();
@@ -464,8 +464,8 @@ fn lose_two_batches(world: &World, drive: Rc<Drive>) -> Vec<BatchHeader> {
     damage::batches(world, 0)
 }
 
-/// Two batches were not flushed, the first was torn; the next life wrote over it, and the second
-/// still stands there, whole.
+/// Two batches were not flushed, the first was torn; the next life overwrote it, and the second is
+/// still there, whole.
 #[test]
 fn what_a_lost_life_left_behind_is_not_taken() {
     let (world, data) = damage::written();
@@ -483,7 +483,7 @@ fn what_a_lost_life_left_behind_is_not_taken() {
     assert!(rebuilt.disk[4096..8192].iter().all(|&byte| byte == 3));
 }
 
-/// As before, but the life that wrote over them did so with a later batch; its first ones, of
+/// As before, but the next life overwrote the first one with a later batch; its first batches, of
 /// metadata, are gone.
 #[test]
 fn what_a_lost_life_left_behind_is_not_taken_for_a_batch_that_is_gone() {
@@ -509,8 +509,8 @@ fn what_a_lost_life_left_behind_is_not_taken_for_a_batch_that_is_gone() {
     assert!(rebuilt.disk[4096..8192].iter().all(|&byte| byte == 3));
 }
 
-/// The lost life had gone on in another segment, which no one used since; the one in which the next
-/// life began was freed.
+/// The lost life had continued in another segment, which was not used since; the segment in which
+/// the next life began was freed.
 #[test]
 fn a_segment_that_only_a_lost_life_used_is_not_taken() {
     let world = World::new(Spec { codec: Codec::None, ..small(24 << 20, 8) });
@@ -531,7 +531,7 @@ fn a_segment_that_only_a_lost_life_used_is_not_taken() {
     world.run(drive.flush()).unwrap();
     assert_eq!(tail(&drive), first);
     let end = damage::batches(&world, first.0).len();
-    // These are lost.
+    // These writes are lost.
     while tail(&drive) == first {
         world.write(&drive, 8 << 20, &noise(5, 300_000)).unwrap();
     }
@@ -569,8 +569,8 @@ fn a_segment_that_only_a_lost_life_used_is_not_taken() {
     assert!(found == noise(2, BLOCK_BYTES));
 }
 
-/// A block is overwritten, and that is lost with the batch it is in; a copy of its frame, made
-/// while the block was dead in memory, must not pass for something old.
+/// A block is overwritten, and the overwrite is lost with its batch; a copy of the block's frame,
+/// made while the block was dead in memory, must not pass for old data.
 #[test]
 fn a_block_that_came_back_to_life_in_a_copy_is_not_older_than_it_is() {
     let world = World::new(small(24 << 20, 8));
@@ -588,14 +588,14 @@ fn a_block_that_came_back_to_life_in_a_copy_is_not_older_than_it_is() {
     world.run(drive.write(16 << 20, &[9; 5000], true)).unwrap();
     let noise = |seed, len: usize| payload::noise(&mut random(seed), len);
     world.run(drive.write(3 * BLOCK, &noise(1, BLOCK_BYTES), true)).unwrap();
-    // The stream of what is moved has a segment already.
+    // The stream of moved frames already has a segment.
     let before = fill(&drive);
     world.run(drive.write(20 << 20, &noise(4, BLOCK_BYTES), true)).unwrap();
     let victim = fill(&drive);
     world.run(drive.empty_victim(before)).unwrap();
     // So small when compressed that a copy carries its dead blocks along.
     let small = noise(2, 64).repeat(8 * BLOCK_BYTES / 64);
-    // After noise, what can be compressed is stored as it is for a while.
+    // For a while after noise, compressible data is stored uncompressed.
     world.write(&drive, 12 << 20, &small.repeat(64)).unwrap();
     world.run(drive.write(0, &small, true)).unwrap();
     let next = fill(&drive);
@@ -611,7 +611,7 @@ fn a_block_that_came_back_to_life_in_a_copy_is_not_older_than_it_is() {
     let found = world.read(&drive, 3 * BLOCK, BLOCK_BYTES).unwrap();
     assert!(found != noise(1, BLOCK_BYTES));
     world.kill(drive);
-    // As it is freed later.
+    // As when the segment is freed later.
     world.run(world.memory.discard(victim)).unwrap();
     zero_superblocks(&world);
     zero_metadata(&world);
@@ -645,7 +645,7 @@ fn a_segment_without_its_header_is_read_all_the_same() {
     assert_eq!((wreck.way(), wreck.problems().1), (Way::Records, 1));
 }
 
-/// What a drive that was made alike is.
+/// Returns the identity of another drive made with the same specification.
 fn identity_of_another(world: &World) -> Identity {
     let another = World::new(world.spec.clone());
     let drive = another.open();

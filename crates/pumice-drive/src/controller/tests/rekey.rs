@@ -1,8 +1,8 @@
 //! Goal: a new master key takes the place of the present one while the drive is used; then nothing
 //! opens with the earlier one; power loss at any moment leaves a drive with all its data, on which
-//! the replacement goes on.
-//! Method: the scene of `shrinking_kept`, encrypted; after each crash the drive is unlocked anew,
-//! as another process does it, and disks are compared byte by byte.
+//! the replacement can be resumed.
+//! Method: the scene of `shrinking_kept`, encrypted; after each crash the drive is unlocked again,
+//! as by another process, and disks are compared byte by byte.
 
 use super::super::keys::Hex;
 use super::encryption::secret;
@@ -16,7 +16,7 @@ fn unlocked(world: &World, secret: &Secret) -> Result<World> {
     Ok(world.with_cipher(locked.unlock(secret, Randomness::seeded(world.seed + 9))?))
 }
 
-/// A copy of a world as another process sees it.
+/// Returns a copy of a world as another process sees it.
 fn copy(world: &World, secret: &Secret) -> World {
     let seed = world.seed;
     World { seed, ..unlocked(&world.copy(), secret).unwrap() }
@@ -26,16 +26,17 @@ fn code() -> RecoveryCode {
     RecoveryCode::draw(&Randomness::seeded(77))
 }
 
-/// New keys: the same key file, another recovery code.
+/// Returns new keys: the same key file, another recovery code.
 fn new_keys_for(world: &World, seed: u64) -> NewKeys {
     let secrets = [secret(1), code().secret()];
     let cipher = world.memory.cipher();
-    // Not the seed of the first key.
+    // Another seed than for the first key.
     let randomness = Randomness::seeded(1000 + seed);
     NewKeys::draw(world.spec.uuid, cipher, &secrets, 5, randomness).unwrap()
 }
 
-/// Batches of the present uses of segments whose header a cipher takes for authentic.
+/// Returns the number of batches in present uses of segments whose header a cipher accepts as
+/// authentic.
 fn batches_under(world: &World, drive: &Drive, cipher: &Cipher) -> usize {
     let used: Vec<_> = drive.core().space().used().collect();
     let in_segment = |(segment, generation): (SegmentId, u64)| {
@@ -75,7 +76,7 @@ fn everything_moves_to_the_new_key() {
         for area in keys(&world) {
             assert!(area.earlier.is_none() && area.since > 0);
         }
-        // The earlier key opens nothing, if someone has kept it.
+        // The earlier key, if it was kept, opens nothing.
         let error = world.with_cipher(before).refusal();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
         let world = copy(&world, &secret(1));
@@ -93,7 +94,7 @@ fn everything_moves_to_the_new_key() {
     assert!(locked.unlock(&first_code, Randomness::seeded(1)).is_err());
 }
 
-/// Writers, trims and a snapshot that is taken meanwhile.
+/// Writes, trims and a snapshot happen during the replacement.
 #[test]
 fn hosts_go_on_while_the_key_is_replaced() {
     let mut scene = Scene::encrypted(91);
@@ -142,7 +143,7 @@ fn hosts_go_on_while_the_key_is_replaced() {
     world.kill(drive);
 }
 
-/// At each of many moments, and again while the replacement goes on.
+/// Power fails at each of many moments, and again while the replacement is resumed.
 #[test]
 fn power_loss_while_a_key_is_replaced_loses_nothing() {
     let scene = Scene::encrypted(92);
@@ -167,7 +168,7 @@ fn power_loss_while_a_key_is_replaced_loses_nothing() {
         assert!(!ended || end == 2, "it is durable when the call returns");
         scene.compare(&world, &drive);
         world.run(drive.audit()).unwrap();
-        // A second crash, while it goes on.
+        // A second crash, while the replacement is resumed.
         drive
             .layers()
             .set_plan(FaultPlan { latency_ns: 1_000_000..=1_000_000, ..FaultPlan::default() });
@@ -196,7 +197,7 @@ fn power_loss_while_a_key_is_replaced_loses_nothing() {
     assert!(ends[0] > 0 && ends[1] > 8 && ends[2] > 0, "{ends:?}");
 }
 
-/// In the same process, after the call was given up.
+/// It resumes in the same process, after the call was abandoned.
 #[test]
 fn a_replacement_that_was_given_up_goes_on() {
     let mut scene = Scene::encrypted(95);
@@ -279,7 +280,7 @@ fn what_hinders_a_new_key_is_said() {
     plain.close(drive);
 }
 
-/// What a rebuild finds of a drive without superblocks: the newest recovery code.
+/// For a drive without superblocks, a rebuild uses the newest recovery code.
 #[test]
 fn segments_are_found_by_the_new_recovery_code() {
     let scene = Scene::encrypted(94);

@@ -1,8 +1,8 @@
 //! Goal: a drive in use grows and shrinks, and power loss at any moment of that leaves the old
-//! drive or the new one with all data; what does not fit is refused with the number, and changes
-//! nothing.
-//! Method: noise all over a drive whose medium has room to spare, a client that keeps writing
-//! with FUA, and the power taken away at a random moment of a resize.
+//! drive or the new one with all data; a size that does not fit is refused with the number that
+//! does, and changes nothing.
+//! Method: noise all over a drive whose medium has room to spare, a client that keeps writing with
+//! FUA, and a power loss at a random moment of a resize.
 
 use rand::RngExt;
 
@@ -15,14 +15,14 @@ const SEGMENTS: u32 = 31;
 const SEGMENTS_SMALL: u32 = 20;
 const SEGMENTS_LARGE: u32 = 40;
 
-/// The blocks that the client writes over and over, at the disk's front.
+/// The blocks that the client writes repeatedly, at the start of the disk.
 const CLIENT_BLOCKS: u64 = 16;
 
 fn capacity(segments: u32) -> Option<u64> {
     Some(u64::from(segments) * u64::from(SEGMENT_BYTES))
 }
 
-/// A drive of 31 segments on a medium for 40, written over more than once; and its disk.
+/// Returns a drive of 31 segments on a medium for 40, overwritten more than once; and its disk.
 fn spread(seed: u64) -> (World, Vec<u8>) {
     let spec = Spec { capacity_bytes: capacity(SEGMENTS), ..small(SIZE, 0) };
     let large = Spec { capacity_bytes: capacity(SEGMENTS_LARGE), ..spec.clone() };
@@ -72,7 +72,7 @@ fn a_drive_grows_and_shrinks_in_use() {
     assert_eq!(resized.capacity_bytes, capacity(SEGMENTS_SMALL).unwrap());
     assert_accounting(&drive);
     assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
-    // Killed, not closed: what is on the medium must say it.
+    // Killed, not closed: the new size must be on the medium.
     world.kill(drive);
     assert_eq!(world.check().problems, []);
     let drive = world.open();
@@ -88,7 +88,7 @@ fn a_drive_grows_and_shrinks_in_use() {
     assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
     world.run(drive.flush()).unwrap();
     assert!(drive.core().space().used_from(SEGMENTS_SMALL) > 0, "what is new is used");
-    // Without a checkpoint since.
+    // Without a checkpoint since then.
     world.kill(drive);
     let drive = world.open();
     assert_eq!(shape(&drive), (2 * SIZE, SEGMENTS_LARGE));
@@ -112,7 +112,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
         (Some(SIZE + 1), SEGMENTS),
         (Some(u64::MAX), SEGMENTS),
         (None, 0),
-        // More than the medium has.
+        // More segments than the medium has.
         (None, SEGMENTS_LARGE + 1),
         (Some(2 * SIZE), SEGMENTS_LARGE + 1),
     ] {
@@ -135,8 +135,8 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     assert_eq!(world.check().problems, []);
 }
 
-/// Writes one of the client's blocks after the other with FUA, each time with the next stamp; notes
-/// the last stamp that was acknowledged.
+/// Writes the client's blocks one after the other with FUA, each with the next stamp; notes the
+/// last acknowledged stamp.
 async fn stamp(drive: Rc<Drive>, acknowledged: Rc<Cell<u64>>) {
     for stamp in 1u64.. {
         let block: Vec<u8> = stamp.to_le_bytes().repeat(BLOCK_BYTES / 8);
@@ -147,7 +147,7 @@ async fn stamp(drive: Rc<Drive>, acknowledged: Rc<Cell<u64>>) {
     }
 }
 
-/// Checks the client's blocks: each holds its newest acknowledged stamp, or one later.
+/// Checks the client's blocks: each holds its newest acknowledged stamp, or a later one.
 fn check_stamps(found: &[u8], acknowledged: u64) {
     for (block, bytes) in (0..CLIENT_BLOCKS).zip(found.chunks(BLOCK_BYTES)) {
         let stamp = u64::from_le_bytes(bytes[..8].try_into().unwrap());
@@ -159,15 +159,15 @@ fn check_stamps(found: &[u8], acknowledged: u64) {
     }
 }
 
-/// Power loss in a resize from the drive of [`spread`] to `target`; returns how often the old and
-/// the new drive were left.
+/// Cuts the power in a resize from the drive of [`spread`] to `target`; returns how often the old
+/// and the new drive remained.
 fn crash_in_resize(target: (u64, u32), seeds: u64) -> (u32, u32) {
     let (mut old, mut new) = (0, 0);
     let bases = [spread(0), spread(1)];
     for seed in 0..seeds {
         let (base, plain) = &bases[seed as usize % bases.len()];
         let (mut random, mut moment_ns) = (random(seed), u64::MAX / 2);
-        // The first life of a seed tells how long it takes; the second loses power in it.
+        // The first life of a seed measures the time of the resize; the second loses power in it.
         for life in 0..2 {
             let mut world = World {
                 runtime: Runtime::simulated(),
@@ -226,7 +226,7 @@ fn power_loss_in_a_shrink_leaves_the_old_drive_or_the_new_one() {
     assert!(old > 3 && new > 1, "too tame: {old} old, {new} new");
 }
 
-/// A shrink that does not end leaves the drive as it was: what is bad stays bad.
+/// A shrink that does not end leaves the drive as it was: bad segments stay bad.
 #[test]
 fn a_shrink_that_fails_hands_out_no_bad_segment() {
     let world = World::new(small(SIZE, 20));

@@ -1,15 +1,15 @@
-//! Goal: what snapshots need is found again after any crash and next to any damage: a segment being
-//! emptied, a table of what was moved that is damaged, a log that ends beyond many segments that
-//! hold nothing but snapshots.
+//! Goal: the data that snapshots need is found after any crash and next to any damage: a segment
+//! being emptied, a damaged table of moved frames, a log that ends beyond many segments that hold
+//! only data of snapshots.
 //! Method: power loss at each operation of the medium in turn, and wrong bytes at a known place;
-//! each disk is compared with what was there when its snapshot was taken.
+//! each disk is compared with its content when its snapshot was taken.
 
 use super::holding::{Database, PAGES};
 use super::snapshots::{Disk, changed, names, whole};
 use super::*;
 use crate::base::seed::random;
 
-/// A disk with two snapshots, and a full segment with frames that they need, dead ones among them.
+/// Returns a disk with two snapshots, and a full segment with frames that they need and dead ones.
 fn with_two_snapshots(seed: u64) -> (Disk, [Vec<u8>; 2], SegmentId) {
     let mut disk = Disk::new(seed);
     let drive = disk.world.open_without_collector();
@@ -42,7 +42,7 @@ fn with_two_snapshots(seed: u64) -> (Disk, [Vec<u8>; 2], SegmentId) {
     (disk, [a, b], victim)
 }
 
-/// Moves everything that is needed out of a segment, to the checkpoint after which it is free.
+/// Moves all needed data out of a segment, up to the checkpoint after which the segment is free.
 async fn empty(drive: &Drive, victim: SegmentId) {
     drive.empty_retained(victim).await.unwrap();
     drive.checkpoint().await.unwrap();
@@ -53,7 +53,7 @@ async fn empty(drive: &Drive, victim: SegmentId) {
     drive.with_core(|core| core.free_segment(victim));
 }
 
-/// At each operation of the medium in turn.
+/// The power fails at each operation of the medium in turn.
 #[test]
 fn power_loss_at_each_step_of_emptying_a_segment_changes_no_snapshot() {
     let (mut disk, [a, b], victim) = with_two_snapshots(41);
@@ -72,7 +72,7 @@ fn power_loss_at_each_step_of_emptying_a_segment_changes_no_snapshot() {
         ends[usize::from(drive.core().forwards().is_used())] += 1;
         let read = world.read(&drive, 0, disk.plain.len()).unwrap();
         assert!(read == disk.plain, "the disk at step {step}");
-        // What is free now is written to.
+        // Free segments are written to.
         for _ in 0..20 {
             let data = payload::noise(&mut disk.random, 1 << 20);
             world.write(&drive, 0, &data).unwrap();
@@ -87,7 +87,7 @@ fn power_loss_at_each_step_of_emptying_a_segment_changes_no_snapshot() {
     assert!(ends[0] > 5 && ends[1] > 2, "too tame a test: {ends:?}");
 }
 
-/// The snapshots that need it are named, and all else is there.
+/// The snapshots that need the table are named, and everything else is intact.
 #[test]
 fn a_damaged_table_of_what_was_moved_costs_snapshots_only() {
     let (mut disk, [_, b], victim) = with_two_snapshots(42);
@@ -124,7 +124,7 @@ fn a_damaged_table_of_what_was_moved_costs_snapshots_only() {
     assert!(is_named("snapshot a is damaged") && is_named("snapshot b is damaged"), "{problems:?}");
     let alerts = drive.overview().alerts;
     assert!(alerts.iter().any(|alert| alert.what.starts_with("2 snapshots are damaged")));
-    // Nothing that they may need is given up, and the drive goes on.
+    // Nothing that they may need is given up, and the drive continues.
     disk.write_some(&drive, 30);
     disk.world.run(drive.checkpoint()).unwrap();
     disk.world.close(drive);
@@ -140,8 +140,8 @@ fn a_damaged_table_of_what_was_moved_costs_snapshots_only() {
     assert!(whole(&disk.world, "c") == disk.plain && b != disk.plain);
 }
 
-/// The other tables are used, snapshots that are taken later need none of it, and it is known for
-/// as long as a snapshot may lack something.
+/// The other tables are used, later snapshots do not need the damaged piece, and the damage is
+/// known for as long as a snapshot may lack data.
 #[test]
 fn a_damaged_piece_of_a_table_costs_what_it_says() {
     let (database, drive) = Database::of_two_hours(40, 13);
@@ -181,7 +181,8 @@ fn a_damaged_piece_of_a_table_costs_what_it_says() {
 }
 
 /// Guards against a log that is cut: the only proof that a damaged batch was durable lies in a
-/// segment that is not among the lowest that are free, if those that only snapshots need count.
+/// segment that is not among the lowest free ones, if segments that only snapshots need count as
+/// free.
 #[test]
 fn many_retained_empty_segments_do_not_hide_the_end_of_the_log() {
     const SIZE: u64 = 80 << 20;
@@ -224,7 +225,8 @@ fn many_retained_empty_segments_do_not_hide_the_end_of_the_log() {
     assert_eq!(world.refusal().kind(), ErrorKind::Corrupt);
 }
 
-/// What a snapshot and the disk name is found to be one frame, whether it was moved once or twice.
+/// A frame that a snapshot and the disk share is recognized as one, whether it was moved once or
+/// twice.
 #[test]
 fn changes_are_exact_while_segments_are_emptied_again_and_again() {
     let (disk, [a, _], _) = with_two_snapshots(44);

@@ -1,6 +1,6 @@
-//! Goal: a segment is used again only when no read is under way in it, and nothing of its earlier
-//! use is taken for what is in it now.
-//! Method: the one order of events in which it could be, driven by hand on a slow medium.
+//! Goal: a segment is reused only when no read is under way in it, and no content of its earlier
+//! use is taken for its present content.
+//! Method: the one order of events that could cause this, driven by hand on a slow medium.
 
 use futures_util::future::join;
 
@@ -14,7 +14,7 @@ fn set_latency_ns(drive: &Drive, ns: u64) {
     drive.layers().set_plan(FaultPlan { latency_ns: ns..=ns, ..FaultPlan::default() });
 }
 
-/// Makes garbage collection free what it can.
+/// Makes garbage collection free all segments that it can.
 async fn give_back(drive: &Drive, clock: &Runtime) {
     drive.with_core(|core| core.set_compacting(true));
     drive.with_core(Core::wake_collector);
@@ -22,8 +22,8 @@ async fn give_back(drive: &Drive, clock: &Runtime) {
     drive.with_core(|core| core.set_compacting(false));
 }
 
-/// Reads `len` bytes at the front of a disk, slowly, while they are overwritten and garbage
-/// collection looks for segments to free.
+/// Reads `len` bytes at the start of a disk, slowly, while they are overwritten and garbage
+/// collection searches for segments to free.
 fn read_under_garbage_collection(len: usize) {
     let world = World::new(small(8 * MIB, 6));
     let drive = world.open();
@@ -72,8 +72,8 @@ fn place_of(drive: &Drive, lba: u64) -> FramePlace {
     }
 }
 
-/// Fills the host's segment so far that a block needs another one, with few flushes: many would let
-/// the host move on to another segment.
+/// Fills the host's segment until a block needs another one, with few flushes: many would let the
+/// host move on to another segment.
 async fn fill_segment(drive: &Drive, data: &[u8]) {
     while drive.core().log().fit(Stream::Host, BLOCK_BYTES + 28, u32::MAX) != log::Fit::NewSegment {
         let fits = |bytes: usize| {
@@ -88,8 +88,8 @@ async fn fill_segment(drive: &Drive, data: &[u8]) {
 }
 
 /// A write of parts of two blocks has read the first and waits for the second. The first is
-/// overwritten by then, its segment freed and used again, and the block overwritten once more: what
-/// it maps to is the same as before, to the byte, in another use of the segment.
+/// overwritten by then, its segment freed and reused, and the block overwritten a second time: its
+/// mapping is the same as before, to the byte, but in another use of the segment.
 #[test]
 fn a_block_that_came_back_to_its_old_place_is_merged_anew() {
     let world = World::new(Spec { frame_blocks: 1, ..small(8 * MIB, 8) });
@@ -110,7 +110,7 @@ fn a_block_that_came_back_to_its_old_place_is_merged_anew() {
         let edges = [7; BLOCK_BYTES];
         let merging = drive.write(BLOCK / 2, &edges, false);
         let rival = async {
-            // The first block is being read; the second is to take long.
+            // The first block is being read; the read of the second should take long.
             clock.sleep_ns(500_000).await;
             set_latency_ns(&drive, 100_000_000_000);
             clock.sleep_ns(1_000_000).await;
@@ -141,7 +141,7 @@ fn a_segment_emptied_by_a_trim_and_used_again_is_recovered() {
     let noise = payload::noise(&mut random(1), MIB as usize);
     let clock = &world.runtime;
     world.run(async {
-        // One leaf, that a trim drops as a whole; three quarters of it fill segment 0.
+        // One leaf, which a trim drops as a whole; three quarters of its data fill segment 0.
         for piece in 0..4 {
             drive.write(piece * MIB, &noise, true).await.unwrap();
         }

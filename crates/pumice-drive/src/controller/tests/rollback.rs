@@ -1,6 +1,5 @@
-//! Goal: a disk that is rolled back is the one that the snapshot has, at once or not at all;
-//! changes that are held back wait and no longer; a snapshot that yields makes room, and only such
-//! a one.
+//! Goal: a disk that is rolled back becomes the snapshot's disk, atomically; changes that are held
+//! back wait no longer than necessary; only snapshots that may yield are deleted to make room.
 //! Method: drives that are overwritten and emptied, power loss at every half millisecond.
 
 use rand::RngExt;
@@ -14,7 +13,7 @@ fn settle(drive: &Drive) {
     assert_accounting(drive);
 }
 
-/// An open drive with a disk, and its content when snapshot "a" was taken of it.
+/// Returns an open drive with a disk, and the disk's content when snapshot "a" was taken.
 fn with_snapshot(seed: u64, writes: u32) -> (Disk, Rc<Drive>, Vec<u8>) {
     let mut disk = Disk::new(seed);
     let (drive, a) = taken(&mut disk, writes);
@@ -52,7 +51,7 @@ fn a_disk_is_rolled_back() {
     let drive = disk.world.reopen(drive);
     disk.compare(&drive);
     settle(&drive);
-    // It is a disk like any other, and the snapshot is still there.
+    // The disk is like any other, and the snapshot still exists.
     disk.write_some(&drive, 20);
     disk.take(&drive, "c");
     (0..4).for_each(|_| disk.write_around(&drive));
@@ -69,7 +68,8 @@ fn a_disk_is_rolled_back() {
     disk.world.close(drive);
 }
 
-/// Garbage collection has copied what the snapshot's map names, and the places are in other use.
+/// Garbage collection has copied frames that the snapshot's map names, and their old places have
+/// been reused.
 #[test]
 fn a_disk_is_rolled_back_to_frames_that_were_copied() {
     for seed in 40..44 {
@@ -97,7 +97,7 @@ fn a_disk_is_rolled_back_to_frames_that_were_copied() {
     }
 }
 
-/// What is written after the log was rolled forward once more, after a crash, is the disk's.
+/// Data written after a crash and another replay of the log belongs to the disk.
 #[test]
 fn power_loss_in_a_rollback_leaves_one_disk_or_the_other() {
     let (mut disk, drive, a) = with_snapshot(32, 30);
@@ -147,8 +147,8 @@ fn power_loss_in_a_rollback_leaves_one_disk_or_the_other() {
     assert!(ends[0] > 3 && ends[1] > 0, "{ends:?}");
 }
 
-/// A rollback that is given up halfway, at each operation of the medium in turn, is one of memory
-/// only.
+/// A rollback that is abandoned halfway, at each operation of the medium in turn, may have happened
+/// in memory only.
 #[test]
 fn a_rollback_given_up_takes_no_writes() {
     let (mut disk, drive, a) = with_snapshot(33, 30);
@@ -187,7 +187,7 @@ fn a_rollback_given_up_takes_no_writes() {
     assert!(begun > 5, "too tame a test: {begun}");
 }
 
-/// One that comes while the map of the snapshot is being read.
+/// The host begins to use the disk while the map of the snapshot is being read.
 #[test]
 fn a_disk_that_a_host_has_begun_to_use_is_not_rolled_back() {
     let (mut disk, drive, a) = with_snapshot(37, 30);
@@ -264,7 +264,7 @@ fn changes_wait_until_the_snapshot_is_begun() {
         assert!(held.are_in_the_snapshot());
         writing.await.unwrap();
         drop(held);
-        // One that is let go without a snapshot.
+        // Changes that are released without a snapshot.
         let held = drive.hold_changes(new("a", 1).guid).await.unwrap();
         let mut trimming = std::pin::pin!(drive.trim(0, 4096, true));
         let waits = disk.world.runtime.timeout(1_000_000_000, trimming.as_mut()).await;
@@ -277,7 +277,7 @@ fn changes_wait_until_the_snapshot_is_begun() {
 }
 
 /// A snapshot for which changes were held is of that moment, even if another one is begun first; if
-/// they are let go before it is begun, there is none.
+/// they are released before it is begun, there is no snapshot.
 #[test]
 fn nothing_that_was_held_for_a_snapshot_is_in_it() {
     let mut late = 0;
@@ -314,7 +314,7 @@ fn nothing_that_was_held_for_a_snapshot_is_in_it() {
 #[test]
 fn snapshots_that_yield_are_given_up_oldest_first_before_a_write_is_refused() {
     let mut disk = Disk::new(36);
-    // A thin drive: what the host writes does not fit beside the snapshots.
+    // A thin drive: the host's writes do not fit next to the snapshots.
     disk.world = World { seed: 36, ..World::new(small(8 * SIZE, 24)) };
     disk.plain = vec![0; 8 * SIZE as usize];
     let drive = disk.world.open();
@@ -325,7 +325,7 @@ fn snapshots_that_yield_are_given_up_oldest_first_before_a_write_is_refused() {
             disk.plain[..data.len()].copy_from_slice(&data);
         }
         let new = NewSnapshot { yields: number > 1, ..new(&number.to_string(), number) };
-        // As long as there is room for one.
+        // As long as there is room for a snapshot.
         if disk.world.run(drive.create_snapshot(new)).is_err() {
             break;
         }
@@ -350,8 +350,8 @@ fn snapshots_that_yield_are_given_up_oldest_first_before_a_write_is_refused() {
     assert!(whole(&disk.world, "1") == disk.plain);
 }
 
-/// What was trimmed and not taken down when a snapshot was taken counts in its segment table, for
-/// segments that are in other use when the disk is rolled back.
+/// Trimmed blocks that were not yet subtracted when a snapshot was taken count in its segment
+/// table, for segments that have been reused when the disk is rolled back.
 #[test]
 fn a_disk_is_rolled_back_to_trims_that_were_not_taken_down() {
     let mut disk = Disk::new(45);
@@ -359,7 +359,7 @@ fn a_disk_is_rolled_back_to_trims_that_were_not_taken_down() {
     disk.write_around(&drive);
     disk.world.run(drive.flush()).unwrap();
     disk.world.close(drive);
-    // No leaf is in memory: a trim is not taken down by itself.
+    // No leaf is in memory, so the blocks of a trim are not subtracted by themselves.
     let drive = disk.world.open_without_collector();
     let taking = async {
         let turn = drive.turn().await;

@@ -1,6 +1,7 @@
-//! Goal: a scrub finds every kind of damage in what is live and says which blocks it costs, finds
-//! none where there is none however busy the drive is, keeps its rate and ends when it should.
-//! Method: bits flipped on the medium of a closed drive; a scrub beside writers, trims, garbage
+//! Goal: a scrub finds every kind of damage in live data and reports the blocks that it costs,
+//! finds none where there is none however busy the drive is, keeps its rate and ends when it
+//! should.
+//! Method: bits flipped on the medium of a closed drive; a scrub next to writers, trims, garbage
 //! collection and checkpoints in virtual time.
 
 use super::damage::{batches, record_of, written};
@@ -13,7 +14,7 @@ fn scrub(world: &World, drive: &Drive) -> ScrubReport {
     world.run(drive.scrub(0)).unwrap()
 }
 
-/// First block and number of blocks of each problem.
+/// Returns the first block and the number of blocks of each problem.
 fn blocks(report: &ScrubReport) -> Vec<Option<(u64, u64)>> {
     let blocks = |problem: &Problem| problem.lba.zip(problem.lba_count);
     report.problems.iter().map(blocks).collect()
@@ -40,7 +41,7 @@ fn a_damaged_frame_is_listed_with_its_blocks_until_it_is_dead() {
     world.close(drive);
 }
 
-/// The three batches were written in an open segment; with more after them it is full.
+/// The three batches are in an open segment; with more after them the segment is full.
 #[test]
 fn frames_after_a_damaged_batch_header_are_missed() {
     for is_full in [false, true] {
@@ -56,7 +57,7 @@ fn frames_after_a_damaged_batch_header_are_missed() {
         world.close(drive);
         let header = batches(&world, 0).swap_remove(1);
         world.flip_for_good(0, header.offset + 8);
-        // One frame's payload besides: only its blocks cannot be read.
+        // In addition one frame's payload: only its blocks cannot be read.
         let drive = world.open();
         let Lookup::Run(Mapping::Frame { place, .. }, _) = ({
             world.run(drive.load_range(Lba(48), 1)).unwrap();
@@ -83,7 +84,7 @@ fn damage_in_the_map_the_lists_and_a_superblock_is_found() {
     let named = |drive: &Drive| drive.core().map().metadata_addresses().collect::<Vec<_>>();
     let count = named(&drive).len();
     assert!(whole.metadata as usize > count);
-    // The scrub has each of them written again elsewhere.
+    // The scrub causes each of them to be written again elsewhere.
     for number in 0..count {
         let place = named(&drive)[number];
         world.flip(place.segment.0, place.offset + RECORD_HEADER_BYTES as u32 + 9);
@@ -163,7 +164,7 @@ fn a_scrub_keeps_its_rate_and_ends_with_the_drive() {
     let seconds = (world.runtime.now_ns() - begun_ns) as f64 / 1e9;
     let wanted = report.checked_bytes as f64 / f64::from(10 << 20);
     assert!((wanted * 0.95..wanted * 1.05).contains(&seconds), "{seconds} s, not {wanted}");
-    // Two at once are refused, and one that was dropped does not count.
+    // A second concurrent scrub is refused, and one that was dropped does not count.
     world.run(world.runtime.timeout(1_000_000_000, drive.scrub(1 << 20)));
     assert!(!drive.info().scrub.scrub_running, "a dropped scrub still runs");
     let (other, clock) = (drive.clone(), world.runtime.clone());

@@ -1,7 +1,7 @@
-//! Goal: what is received of a clone is what the clone had, without its origin; what follows is
-//! what changed, and no more.
+//! Goal: the received copy of a clone has the clone's content, without its origin; later transfers
+//! send only the changes.
 //! Method: templates, clones and targets of several codecs and forms of frames; the disks are
-//! compared byte by byte, and what was sent with what is stored.
+//! compared byte by byte, and the sent bytes with the stored ones.
 
 use rand::RngExt;
 
@@ -12,7 +12,7 @@ use super::*;
 use crate::base::seed::random;
 use crate::format::Origin;
 
-/// A snapshot of a clone, the base if there is one, and the byte from which on it is sent.
+/// A snapshot of a clone, the base if there is one, and the byte at which the transfer starts.
 type Wanted<'a> = (&'a str, Option<&'a str>, u64);
 
 async fn send(
@@ -42,7 +42,7 @@ impl Clone {
         self.world.run(send(info, open(wanted.0), wanted.1.map(open), wanted))
     }
 
-    /// Sends a snapshot of one that is closed.
+    /// Sends a snapshot of a drive that is closed.
     fn send_closed(&self, wanted: Wanted<'_>) -> Result<(Vec<u8>, Sent)> {
         let options = OpenOptions { read_only: true, ..OpenOptions::default() };
         let infos = self.world.try_open(options)?.snapshots();
@@ -70,7 +70,7 @@ fn target(spec: &Spec) -> World {
     World::new(Spec { uuid, ..spec.clone() })
 }
 
-/// Of several codecs and forms, so that frames of the origin are none of the clone's.
+/// With several codecs and forms, so that frames of the origin differ from the clone's.
 #[test]
 fn what_is_received_of_a_clone_is_what_it_had() {
     let lz4 = || small(CLONE_SIZE, 24);
@@ -93,7 +93,7 @@ fn what_is_received_of_a_clone_is_what_it_had() {
         let text = payload::text(&mut disk.random, 1 << 20);
         disk.world.write(&template, 4 << 20, &text).unwrap();
         disk.plain[4 << 20..5 << 20].copy_from_slice(&text);
-        // Some was moved before there was a clone, and the tables say where.
+        // Some frames were moved before there was a clone, and the tables say where they are.
         disk.take(&template, "older");
         (0..3).for_each(|_| disk.write_around(&template));
         disk.write_some(&template, 40);
@@ -124,7 +124,7 @@ fn what_is_received_of_a_clone_is_what_it_had() {
 }
 
 /// Frames of the origin are sent as they are stored, holes and trimmed blocks take no data, and a
-/// base leaves all of it out.
+/// transfer with a base sends none of these.
 #[test]
 fn no_more_is_sent_of_a_clone_than_it_needs() {
     let mut disk = Disk::new(20);
@@ -138,7 +138,7 @@ fn no_more_is_sent_of_a_clone_than_it_needs() {
     clone.take(&drive, "a", 50);
     let block = vec![7; BLOCK_BYTES];
     let zeroes = vec![0; BLOCK_BYTES];
-    // Zeroes where there were none, and where there were; data.
+    // Zeroes over data, zeroes over a hole, and data.
     for (at, data) in [(2 << 20, &zeroes), (7 << 20, &zeroes), (5 << 20, &block)] {
         clone.world.write(&drive, at, data).unwrap();
         clone.plain[at as usize..][..BLOCK_BYTES].copy_from_slice(data);
@@ -157,7 +157,7 @@ fn no_more_is_sent_of_a_clone_than_it_needs() {
     compare(&received, "b", &b);
     let info = drive.snapshots()[0].clone();
     clone.world.close(drive);
-    // Without its origin nothing is sent that could be taken for it.
+    // Without the origin nothing is sent that could pass for a transfer.
     let view = Drive::open_snapshot(
         clone.world.medium(),
         clone.world.runtime.clock(),
@@ -217,7 +217,7 @@ fn a_clone_is_sent_on_where_that_was_interrupted() {
     disk.world.close(template);
 }
 
-/// Frames come from the clone, its origin and the origin of that.
+/// Frames come from the clone, its origin and the origin's origin.
 #[test]
 fn a_clone_of_a_clone_is_sent() {
     let mut disk = Disk::new(23);

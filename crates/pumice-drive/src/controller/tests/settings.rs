@@ -1,7 +1,7 @@
-//! Goal: what a drive keeps can be changed in use: a new codec is that of what is written next, and
-//! power loss at any moment leaves the old settings or the new ones, with all data.
-//! Method: text that zstd stores in less than LZ4 does, written beside the change; the power is
-//! taken away at a random moment of it.
+//! Goal: the stored settings of a drive can be changed in use: a new codec applies to the next
+//! writes, and power loss at any moment leaves the old settings or the new ones, with all data.
+//! Method: text that zstd stores in fewer bytes than LZ4, written during the change; a power loss
+//! at a random moment of the change.
 
 use rand::RngExt;
 
@@ -16,7 +16,7 @@ fn codec(codec: Codec) -> SettingsChange {
     SettingsChange { codec: Some(codec), ..SettingsChange::default() }
 }
 
-/// Words in random order: half with LZ4, less with zstd.
+/// Returns words in random order, which take half their size with LZ4, and less with zstd.
 fn text(seed: u64) -> Vec<u8> {
     let mut random = random(seed);
     let words = ["segment ", "batch ", "frame ", "log ", "leaf ", "host ", "medium ", "flush "];
@@ -28,7 +28,7 @@ fn text(seed: u64) -> Vec<u8> {
     text
 }
 
-/// Frame bytes that a write of a mebibyte takes.
+/// Returns the frame bytes that a write of a mebibyte takes.
 fn stored(world: &World, drive: &Drive, offset: usize, data: &[u8]) -> u64 {
     let before = drive.info().frame_bytes;
     world.write(drive, offset as u64, data).unwrap();
@@ -109,7 +109,7 @@ fn power_loss_leaves_the_old_settings_or_the_new_ones() {
     for seed in 0..24 {
         let mut random = random(seed);
         let mut moment_ns = u64::MAX / 2;
-        // The first life of a seed tells how long the change takes; the second loses power in it.
+        // The first life of a seed measures the time of the change; the second loses power in it.
         for life in 0..2 {
             let mut world = World::new(small(16 << 20, 8));
             world.plan = FaultPlan { latency_ns: 0..=400_000, ..FaultPlan::default() };

@@ -1,5 +1,5 @@
-//! Goal: what is dead goes back to the host of the medium, also on a drive that is not in use; and
-//! what a drive keeps in memory follows what it does.
+//! Goal: dead space is returned to the host of the medium, also on a drive that is not in use; and
+//! the memory of a drive follows its activity.
 //! Method: drives with far more segments than their data needs, in virtual time; the medium in
 //! memory counts the segments that were not discarded.
 
@@ -14,8 +14,8 @@ const SEGMENT: u64 = SEGMENT_BYTES as u64;
 /// Each stream has a segment open, which counts whole in memory.
 const OPEN_BYTES: u64 = 3 * SEGMENT;
 
-/// A disk of 64 MiB on 60 segments, of which `region` bytes are overwritten `times` times with data
-/// that compresses to about a half.
+/// Overwrites `region` bytes of a disk of 64 MiB on 60 segments `times` times, with data that
+/// compresses to about a half. Returns the disk.
 fn overwritten(world: &World, drive: &Drive, region: u64, times: u64) -> Vec<u8> {
     let mut random = random(7);
     let piece = 64 << 10;
@@ -67,7 +67,7 @@ fn what_was_trimmed_is_given_back_within_a_minute() {
     assert_eq!(world.check().problems, []);
 }
 
-/// The same beside a host that never rests.
+/// The same next to a host that never rests.
 #[test]
 fn what_was_trimmed_is_given_back_beside_a_busy_host() {
     let world = World::new(small(64 << 20, 60));
@@ -84,7 +84,7 @@ fn what_was_trimmed_is_given_back_beside_a_busy_host() {
 }
 
 /// Guards against moving data for nothing: after an hour without a change nothing is moved or
-/// written any more, and what was moved is no more than was there.
+/// written any more, and no more data was moved than there was.
 #[test]
 fn a_drive_that_is_not_in_use_comes_to_rest() {
     for percent in [0, 20, 300] {
@@ -102,8 +102,8 @@ fn a_drive_that_is_not_in_use_comes_to_rest() {
     }
 }
 
-/// Frames of many alike blocks, of which a few are dead, are copied whole: that gains nothing, and
-/// their segments look as they did before.
+/// Frames of many similar blocks, a few of them dead, are copied whole: that gains nothing, and
+/// their segments look as before.
 #[test]
 fn emptying_that_gains_nothing_ends() {
     let frames = 4096;
@@ -114,7 +114,7 @@ fn emptying_that_gains_nothing_ends() {
         let block = payload::noise(&mut random, BLOCK_BYTES);
         world.write(&drive, frame * 64 * BLOCK, &block.repeat(64)).unwrap();
     }
-    // Two blocks of each frame stay, which take twice as much in frames of their own.
+    // Two blocks of each frame stay, which take twice the space in frames of their own.
     for half in 0..2 * frames {
         world.run(drive.trim((half * 32 + 1) * BLOCK, 31 * BLOCK, false)).unwrap();
     }
@@ -127,7 +127,7 @@ fn emptying_that_gains_nothing_ends() {
     world.kill(drive);
 }
 
-/// Guards against a host that has to share its medium with what can wait.
+/// Guards against a host that has to share its medium with work that can wait.
 #[test]
 fn giving_back_stops_when_the_host_writes() {
     let mut world = World::new(small(64 << 20, 60));
@@ -182,7 +182,7 @@ fn a_drive_is_compacted_at_once_when_asked() {
     assert_eq!(world.check().problems, []);
 }
 
-/// Guards against 1 MiB, zeroed, for each read of a frame of 32 KiB.
+/// Guards against zeroing 1 MiB for each read of a frame of 32 KiB.
 #[test]
 fn reads_take_as_much_memory_as_their_frames() {
     let mut world = World::new(small(16 << 20, 12));
@@ -271,7 +271,7 @@ fn power_loss_while_space_is_given_back_loses_nothing() {
     assert!(moved_bytes > 0, "too tame a test");
 }
 
-/// Guards against a drive that was emptied once and then keeps what has died since.
+/// Guards against a drive that was emptied once and keeps data that has died since.
 #[test]
 fn what_dies_after_a_rest_is_given_back_too() {
     let world = World::new(small(128 << 20, 100));
@@ -311,8 +311,8 @@ fn what_dies_after_a_rest_is_given_back_too() {
     assert_eq!(world.check().problems, []);
 }
 
-/// Guards against empty segments that are forgotten: beside a busy host a checkpoint was not worth
-/// it, and then the host goes away.
+/// Guards against forgotten empty segments: next to a busy host they were not worth a checkpoint,
+/// and then the host goes away.
 #[test]
 fn what_was_not_worth_a_checkpoint_is_given_back_when_the_host_rests() {
     let world = World::new(small(4 << 30, 60));
@@ -375,8 +375,8 @@ impl crate::media::layer::Layer for Narrow {
     }
 }
 
-/// Guards against a drive that fills the file system below it while its host does nothing: what is
-/// live is copied before what is dead is given back.
+/// Guards against a drive that fills the file system below it while its host does nothing: live
+/// data is copied before dead space is returned.
 #[test]
 fn giving_back_needs_little_room() {
     let world = World::new(small(128 << 20, 100));

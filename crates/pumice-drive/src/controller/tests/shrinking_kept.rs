@@ -6,13 +6,13 @@
 use super::snapshots::{Disk, SIZE, names, new, rest, whole};
 use super::*;
 
-/// Segments of the drive before.
+/// Segments of the drive before the shrink.
 const SEGMENTS: u32 = 60;
 
 /// Bytes beyond the disk that is compared: they fill the first segments, and are trimmed.
 const FILLER: u64 = 100 << 20;
 
-/// A closed drive, its disk, and those of its snapshots.
+/// A closed drive, its disk, and the disks of its snapshots.
 pub(super) struct Scene {
     pub(super) disk: Disk,
     taken: Vec<(String, Vec<u8>)>,
@@ -57,7 +57,7 @@ impl Scene {
             scene.disk.write_some(&drive, 60);
             scene.take(&drive, name);
         }
-        // Its map alone.
+        // Only the snapshot's map stays.
         scene.disk.world.run(drive.bookmark_snapshot("b")).unwrap();
         scene.disk.world.run(drive.trim(1 << 20, 1 << 20, false)).unwrap();
         scene.disk.plain[1 << 20..2 << 20].fill(0);
@@ -129,7 +129,7 @@ fn a_drive_with_snapshots_shrinks() {
             let (name, plain) = &scene.taken[at];
             assert!(whole(&world, name)[..plain.len()] == *plain, "{name}, closed");
         }
-        // What was moved is moved again, by garbage collection and by another shrink.
+        // Moved data is moved again, by garbage collection and by another shrink.
         let mut drive = world.open();
         scene.disk.world = world;
         for _ in 0..3 {
@@ -146,7 +146,7 @@ fn a_drive_with_snapshots_shrinks() {
         scene.compare(&scene.disk.world, &drive);
         drive = scene.disk.world.reopen(drive);
         scene.compare(&scene.disk.world, &drive);
-        // The disk is what a snapshot has whose map was moved.
+        // The disk becomes that of a snapshot whose map was moved.
         scene.disk.world.run(drive.roll_back("a", true)).unwrap();
         scene.disk.plain = scene.taken[0].1.clone();
         scene.taken.truncate(1);
@@ -163,7 +163,7 @@ fn a_drive_with_snapshots_shrinks() {
     }
 }
 
-/// At each of many moments of a shrink.
+/// The power fails at each of many moments of a shrink.
 #[test]
 fn power_loss_in_a_shrink_changes_no_snapshot() {
     power_loss_in_a_shrink(&Scene::new(84));
@@ -204,7 +204,7 @@ fn power_loss_in_a_shrink(scene: &Scene) {
     assert!(ends[0] > 5 && ends[1] > 0, "{ends:?}");
 }
 
-/// One clear line, and nothing has changed.
+/// The error is one clear line, and nothing has changed.
 #[test]
 fn what_keeps_a_drive_with_snapshots_from_shrinking_is_said() {
     let scene = Scene::new(85);
@@ -232,7 +232,7 @@ fn what_keeps_a_drive_with_snapshots_from_shrinking_is_said() {
     world.close(drive);
     let mut scene = scene;
     scene.disk.world = world;
-    // Nothing is refused that was possible before.
+    // Operations that were possible before are not refused.
     let drive = scene.disk.world.open();
     scene.disk.world.run(drive.create_snapshot(new("e", 90))).unwrap();
     scene.disk.world.close(drive);

@@ -1,5 +1,5 @@
-//! Goal: many requests at once are as good as one after the other, whatever the latencies of the
-//! medium; and a run in virtual time is repeatable byte for byte.
+//! Goal: many concurrent requests have the same result as sequential ones, whatever the latencies
+//! of the medium; and a run in virtual time is repeatable byte for byte.
 //! Method: tasks on a medium whose operations take 0 to 2 ms and complete out of order.
 
 use std::cell::RefCell;
@@ -41,10 +41,10 @@ pub(super) fn run_all<F: Future<Output = ()> + 'static>(
     in_time.expect("some task waits forever");
 }
 
-/// When an operation ended: task, operation, virtual time, what it gave.
+/// The end of an operation: task, operation, virtual time, result.
 type Event = (u64, u64, u64, u64);
 
-/// A task that has a share of the disk for itself, and an array to compare it with.
+/// A task with a share of the disk of its own, and an array to compare it with.
 struct Worker {
     drive: Rc<Drive>,
     clock: Runtime,
@@ -114,7 +114,7 @@ impl Worker {
     }
 }
 
-/// Runs all workers; returns what happened when, and the medium's fingerprint.
+/// Runs all workers; returns the events, and the medium's fingerprint.
 fn run_workers(seed: u64) -> (Vec<Event>, u64) {
     let world = slow_world(seed, 24);
     let drive = world.open();
@@ -154,7 +154,7 @@ fn a_block_written_by_many_at_once_holds_one_of_the_values() {
                 let lba = random.random_range(0..4u64);
                 let value = (number * 40 + round) as u8;
                 if random.random() {
-                    // Not a fill: a frame whose every second byte tells it.
+                    // Not a fill: a frame with the value in every second byte.
                     let data: Vec<u8> = (0..4096).map(|at| [value, at as u8][at % 2]).collect();
                     drive.write(lba * BLOCK, &data, false).await.unwrap();
                     // Nothing runs between the write's place in the order and this.

@@ -1,7 +1,7 @@
-//! Goal: a snapshot never changes until it is deleted, costs nothing but space, and gives that
-//! back; it is there or not, whenever the power fails.
+//! Goal: a snapshot never changes until it is deleted, costs nothing but space, and returns that;
+//! it exists as a whole or not at all, whenever the power fails.
 //! Method: drives that are overwritten, trimmed and emptied several times over; the disk of each
-//! snapshot is compared byte by byte with what was there when it was taken.
+//! snapshot is compared byte by byte with the disk when it was taken.
 
 use rand::RngExt;
 
@@ -53,7 +53,7 @@ impl Disk {
         self.plain[(block * BLOCK) as usize..][..data.len()].copy_from_slice(&data);
     }
 
-    /// Writes as much as fills the drive's capacity, so that garbage collection works.
+    /// Writes enough to fill the drive's capacity, so that garbage collection works.
     pub(super) fn write_around(&mut self, drive: &Drive) {
         for _ in 0..40 {
             let offset = self.random.random_range(0..=SIZE - (1 << 20)) / BLOCK * BLOCK;
@@ -187,7 +187,7 @@ fn deleting_a_snapshot_gives_back_what_only_it_held() {
     assert_eq!(disk.world.check().problems, []);
 }
 
-/// At each operation of the medium in turn.
+/// The power fails at each operation of the medium in turn.
 #[test]
 fn power_loss_in_a_creation_or_deletion_leaves_it_or_not() {
     let mut disk = Disk::new(4);
@@ -256,7 +256,7 @@ fn full_segment(drive: &Drive) -> SegmentId {
     used.first().expect("a full segment").segment
 }
 
-/// Frames that are joined or cut could not be found from where the snapshot names them.
+/// Joined or cut frames could not be found from the places that the snapshot names.
 #[test]
 fn garbage_collection_leaves_a_victim_that_a_snapshot_needs() {
     let mut disk = Disk::new(5);
@@ -275,7 +275,7 @@ fn garbage_collection_leaves_a_victim_that_a_snapshot_needs() {
     disk.compare(&drive);
 }
 
-/// Trims give nothing back, and each dirties a leaf whose old place stays.
+/// Trims free nothing, and each dirties a leaf whose old place stays.
 #[test]
 fn a_full_drive_deletes_its_snapshot_however_much_was_trimmed() {
     let mut disk = Disk::new(6);
@@ -399,7 +399,7 @@ fn a_drive_with_snapshots_has_another_size_and_capacity() {
     assert_eq!(whole(&disk.world, "grown").len() as u64, 2 * SIZE);
 }
 
-/// Nothing is begun again and again for what snapshots hold.
+/// No work is begun repeatedly for data that snapshots hold.
 #[test]
 fn an_idle_drive_with_snapshots_comes_to_rest() {
     let mut disk = Disk::new(10);
@@ -416,7 +416,7 @@ fn an_idle_drive_with_snapshots_comes_to_rest() {
     disk.world.close(drive);
 }
 
-/// An attempt that fails leaves the next one, and the drive, as they would be without it.
+/// A failed attempt does not affect the next one or the drive.
 #[test]
 fn a_snapshot_given_up_retains_nothing() {
     let mut disk = Disk::new(11);
@@ -461,8 +461,8 @@ fn a_deletion_given_up_changes_nothing() {
     assert!(whole(&disk.world, "a") == a);
 }
 
-/// Writes to the second leaf, and checkpoints, until metadata goes to another segment than that
-/// with the first leaf. Returns that segment.
+/// Writes to the second leaf, and checkpoints, until metadata goes to another segment than the one
+/// with the first leaf. Returns that first segment.
 fn leave_a_leaf(disk: &mut Disk, drive: &Drive) -> SegmentId {
     let tail = |drive: &Drive| drive.core().log().tail(Stream::Meta).unwrap().segment;
     for at in [0, SIZE / 2] {
@@ -514,7 +514,7 @@ fn what_a_crash_left_in_a_retained_segment_is_no_problem() {
     disk.world.close(drive);
 }
 
-/// Opens it twice: the snapshot is the newest checkpoint, and then is not.
+/// Opens the drive twice: first the snapshot is the newest checkpoint, then it is not.
 #[test]
 fn a_snapshot_needs_leaves_of_earlier_checkpoints() {
     let mut disk = Disk::new(15);
@@ -531,7 +531,7 @@ fn a_snapshot_needs_leaves_of_earlier_checkpoints() {
     }
 }
 
-/// The checkpoint names the leaf, the map does not any more when it is complete.
+/// The checkpoint names the leaf, but when it is complete the map no longer does.
 #[test]
 fn a_snapshot_needs_leaves_that_are_trimmed_while_it_is_taken() {
     let mut disk = Disk::new(16);
@@ -610,8 +610,8 @@ fn frames_stay_from_the_moment_at_which_a_snapshot_is_taken() {
     assert!(were_moved > 0, "no snapshot was taken while frames were moved");
 }
 
-/// A snapshot that waits for garbage collection waits as long as another one does, and no longer
-/// than the drive takes writes.
+/// A snapshot that waits for garbage collection waits as long as any other, but not beyond the time
+/// at which the drive stops taking writes.
 #[test]
 fn a_snapshot_that_waits_for_room_ends_with_the_drive() {
     let mut disk = Disk::new(13);
@@ -636,7 +636,7 @@ fn a_snapshot_that_waits_for_room_ends_with_the_drive() {
     assert_eq!(drive.core().snapshots().wanted_segments(), 0);
 }
 
-/// What only a snapshot needs is verified as well.
+/// Data that only a snapshot needs is verified as well.
 #[test]
 fn damage_in_a_snapshot_is_found_by_check_and_scrub() {
     let mut disk = Disk::new(12);
@@ -665,7 +665,7 @@ fn damage_in_a_snapshot_is_found_by_check_and_scrub() {
     let report = disk.world.run(drive.scrub(0)).unwrap();
     assert_eq!(report.problem_count, 1, "{:?}", report.problems);
     disk.world.close(drive);
-    // A leaf, which the snapshot's map needs, is missed by any check.
+    // Any check notices the loss of metadata that the snapshot's map needs.
     let drive = disk.world.open();
     let kept = drive.core().snapshots().kept()[0].clone();
     let root = kept.entry.root.unwrap();
@@ -681,7 +681,7 @@ fn view(world: &World, name: &str) -> Rc<Drive> {
     world.run(Drive::open_snapshot(world.medium(), world.runtime.clock(), name, options)).unwrap()
 }
 
-/// The blocks that were written from one disk to another.
+/// Returns the blocks that were written between one disk and another.
 pub(super) fn changed(world: &World, from: &Drive, to: &Drive) -> Vec<bool> {
     let mut changed = vec![false; (to.size_bytes() / BLOCK) as usize];
     let mut last = 0;
@@ -695,7 +695,7 @@ pub(super) fn changed(world: &World, from: &Drive, to: &Drive) -> Vec<bool> {
     changed
 }
 
-/// Garbage collection moves what no snapshot needs, and nothing else.
+/// Garbage collection moves only data that no snapshot needs.
 #[test]
 fn changes_between_snapshots_are_exact() {
     let mut disk = Disk::new(13);
@@ -712,7 +712,7 @@ fn changes_between_snapshots_are_exact() {
         }
         disk.take(&drive, &number.to_string());
         disks.push(disk.plain.clone());
-        // What comes and goes between two snapshots keeps garbage collection busy.
+        // Data that lives only between two snapshots keeps garbage collection busy.
         for _ in 0..3 {
             let data = payload::noise(&mut disk.random, 1 << 20);
             disk.world.write(&drive, 7 << 20, &data).unwrap();
@@ -739,7 +739,7 @@ fn changes_between_snapshots_are_exact() {
             differing += u64::from(differs);
         }
     }
-    // Writes of patterns that were there before, and no more.
+    // The rest are rewrites of equal patterns.
     assert!(reported <= differing + differing / 50, "{reported} reported, {differing} differ");
     let backwards = disk.world.run(views[0].changes_since(&views[1], |_| true)).unwrap_err();
     assert_eq!(backwards.kind(), ErrorKind::InvalidInput);
@@ -748,7 +748,7 @@ fn changes_between_snapshots_are_exact() {
     }
 }
 
-/// A leaf in memory is not what the medium has, nor is one in a range that was dropped.
+/// A leaf in memory differs from the medium's, and so does a leaf in a range that was dropped.
 #[test]
 fn changes_that_only_the_log_has_are_found() {
     let mut disk = Disk::new(19);

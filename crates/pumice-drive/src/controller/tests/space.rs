@@ -28,8 +28,8 @@ fn fill(world: &World, drive: &Drive, len: usize, plain: &mut [u8], seed: u64) {
     panic!("the drive never fills");
 }
 
-/// A drive that is full, with a map far larger than its memory, is trimmed as a whole: the host
-/// waits for what comes free first, not for all of it to be taken down.
+/// A full drive, with a map far larger than its memory, is trimmed as a whole: the host waits for
+/// the first freed space, not until all trimmed blocks are subtracted.
 #[test]
 fn a_write_does_not_wait_for_all_of_a_large_trim() {
     let size = 16u64 << 30;
@@ -98,7 +98,7 @@ fn a_full_thin_drive_refuses_writes_and_takes_them_again_after_a_trim() {
         plain[at as usize..][..BLOCK_BYTES].fill(0);
     }
     assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
-    // What they gave back is taken again, and no more.
+    // The space that the trims returned is used again, and no more.
     world.run(drive.trim(0, size / 2, false)).unwrap();
     plain[..size as usize / 2].fill(0);
     let before = drive.info().host_bytes;

@@ -1,7 +1,7 @@
-//! Goal: what recovery meets where the log could continue, or beyond its end, counts only if it was
+//! Goal: a batch or header where the log could continue, or beyond its end, counts only if it was
 //! written for this drive, this use of this segment, and this place.
-//! Method: the last batch, or something after it, is written anew with one value that is not what
-//! it must be, and with every checksum right; with none of them wrong it counts.
+//! Method: the last batch, or a batch after it, is rewritten with one wrong value and right
+//! checksums; with no wrong value it counts.
 
 use super::damage::{batches, written};
 use super::*;
@@ -12,7 +12,7 @@ use crate::format::{BATCH_HEADER_BYTES, BatchHeader, SEGMENT_HEADER_BYTES, Segme
 /// Bytes of a batch without records.
 const EMPTY_BYTES: usize = 4096;
 
-/// A change of a header, and what it makes of it.
+/// A change of a header, and its description.
 type Change<T> = (&'static str, fn(&mut T));
 
 const BATCH_CHANGES: [Change<BatchHeader>; 4] = [
@@ -22,7 +22,7 @@ const BATCH_CHANGES: [Change<BatchHeader>; 4] = [
     ("another place", |header| header.offset += 4096),
 ];
 
-/// A batch like another, but without records: nothing in it says a second time where it belongs.
+/// Returns a batch like another, but without records: only its header says where it belongs.
 fn emptied(like: &BatchHeader) -> BatchHeader {
     let body_bytes = (EMPTY_BYTES - BATCH_HEADER_BYTES) as u32;
     let (records_checksum, record_bytes, record_count) = (0, 0, 0);
@@ -68,7 +68,7 @@ fn a_batch_that_belongs_elsewhere_does_not_continue_the_log() {
     }
 }
 
-/// A drive of whose log the last batch, which is durable, is the first of segment 1.
+/// Returns a drive whose log ends with a durable batch that is the first of segment 1.
 fn continued() -> World {
     let world = World::new(small(SIZE, 4));
     let drive = world.open();
@@ -83,7 +83,7 @@ fn continued() -> World {
 
 const SIZE: u64 = 4 << 20;
 
-/// What a segment may hold that is named as a stream's next.
+/// The segment is named as the next one of a stream.
 #[test]
 fn a_segment_that_was_begun_for_something_else_does_not_continue_the_log() {
     let opens = |change: fn(&mut SegmentHeader)| {
@@ -92,7 +92,7 @@ fn a_segment_that_was_begun_for_something_else_does_not_continue_the_log() {
         let mut header = SegmentHeader::found_in(&page).unwrap();
         change(&mut header);
         put(&world, (1, 0), |page| header.encode_into(page));
-        // Of the same use as the header says.
+        // A batch of the use that the header names.
         let first = &batches(&world, 1)[0];
         let first = BatchHeader { generation: header.generation, ..emptied(first) };
         put_batch(&world, (1, first.offset), &first);
@@ -106,7 +106,7 @@ fn a_segment_that_was_begun_for_something_else_does_not_continue_the_log() {
         ("another stream", |header| header.stream = Stream::Moved),
         ("another first batch", |header| header.first_seq.0 += 1),
     ];
-    // Each is refused where the log is walked, not by what comes later and knows less.
+    // Each is refused by the walk of the log, not by a later step that knows less.
     let mut said = Vec::new();
     for (what, change) in changes {
         let opened = opens(change);
@@ -117,7 +117,8 @@ fn a_segment_that_was_begun_for_something_else_does_not_continue_the_log() {
     }
 }
 
-/// A drive whose fourth batch, which was not flushed, is torn, and its header.
+/// Returns a drive whose fourth batch, which was not flushed, is torn; and the header of that
+/// batch.
 fn torn() -> (World, BatchHeader) {
     let (world, data) = written();
     let drive = world.open();
@@ -131,7 +132,7 @@ fn torn() -> (World, BatchHeader) {
     (world, last)
 }
 
-/// After a torn batch follows one which says that the torn one was durable.
+/// The batch after a torn one says that the torn one was durable.
 #[test]
 fn only_a_batch_of_this_log_proves_that_a_missing_one_was_durable() {
     let opens = |change: fn(&mut BatchHeader)| {
@@ -150,7 +151,7 @@ fn only_a_batch_of_this_log_proves_that_a_missing_one_was_durable() {
     }
 }
 
-/// The same in a segment that the log had not come to.
+/// The same in a segment that the log had not reached.
 #[test]
 fn only_a_segment_begun_later_proves_that_a_missing_batch_was_durable() {
     let opens = |change: fn(&mut SegmentHeader)| {

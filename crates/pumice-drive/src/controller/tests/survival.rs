@@ -1,8 +1,8 @@
 //! Goal: garbage collection and checkpoints lose nothing that is durable, whenever the process or
-//! the power dies; what they read, move, name and free is accounted for exactly.
-//! Method: lives of a drive that holds little more than its disk, with a writer that knows what
-//! each block may hold and a reader beside it; single steps are driven by hand where a random life
-//! would hardly ever meet them.
+//! the power dies; everything that they read, move, name and free is accounted for exactly.
+//! Method: lives of a drive that holds little more than its disk, with a writer that knows the
+//! possible contents of each block and a concurrent reader; single steps are driven by hand where a
+//! random life would hardly ever meet them.
 
 use std::cell::RefCell;
 
@@ -20,8 +20,9 @@ const BLOCKS: u64 = 1536;
 const SEEDS: u64 = 5;
 const LIVES: u64 = 5;
 
-/// A block of the host's: its version is its first eight bytes, 0 for one that was trimmed. A third
-/// is noise, a third half noise, and of the last a whole frame is smaller than a part of it alone.
+/// Returns a block of the host: its version is its first eight bytes, 0 for a trimmed block. A
+/// third of the blocks are noise, a third half noise, and in the last third a whole frame is
+/// smaller than a part of it alone.
 fn content(version: u64) -> Vec<u8> {
     let mut block = vec![0; BLOCK_BYTES];
     if version > 0 {
@@ -34,7 +35,7 @@ fn content(version: u64) -> Vec<u8> {
     block
 }
 
-/// What each block may hold.
+/// The possible contents of each block.
 struct Disk {
     /// Versions that may be found after a crash: the durable one and all later ones.
     allowed: Vec<Vec<u64>>,
@@ -73,7 +74,7 @@ impl Disk {
         }
     }
 
-    /// Takes what is found after a crash as the content, if each block may hold it.
+    /// Checks that each block may have the content found after a crash, and adopts that.
     fn compare(&mut self, found: &[u8], when: &str) {
         for (lba, block) in found.chunks(BLOCK_BYTES).enumerate() {
             let version = u64::from_le_bytes(block[..8].try_into().unwrap());
@@ -109,7 +110,7 @@ async fn write(drive: Rc<Drive>, disk: Shared, mut random: Random) {
     }
 }
 
-/// Reads blocks, each of which must be what was acknowledged last if no task is changing it.
+/// Reads blocks; each must have its last acknowledged content if no task is changing it.
 async fn read(drive: Rc<Drive>, disk: Shared, mut random: Random, failed: Rc<Cell<u32>>) {
     let mut block = vec![0; BLOCK_BYTES];
     loop {
@@ -130,7 +131,7 @@ async fn read(drive: Rc<Drive>, disk: Shared, mut random: Random, failed: Rc<Cel
     }
 }
 
-/// One life: reads and writes until the process or the power dies.
+/// Runs one life: reads and writes until the process or the power dies.
 fn live(world: &World, options: OpenOptions, random_of: &mut Random, disk: &Shared, when: &str) {
     let drive = world.try_open(options).unwrap();
     let failed = Rc::new(Cell::new(0));
@@ -155,7 +156,7 @@ fn live(world: &World, options: OpenOptions, random_of: &mut Random, disk: &Shar
     disk.borrow_mut().checkpoints += operations.checkpoints;
     disk.borrow_mut().joined_frames += operations.joined_frames;
     world.kill(drive);
-    // Read-only: what is counted here is what recovery found, and no checkpoint is under way.
+    // Read-only: recovery alone found the live bytes, and no checkpoint is under way.
     let drive = world.try_open(OpenOptions { read_only: true, ..options }).unwrap();
     let found = world.read(&drive, 0, (BLOCKS * BLOCK) as usize).unwrap();
     disk.borrow_mut().compare(&found, when);
@@ -169,7 +170,7 @@ fn flip_superblock(world: &World, slot: u32) {
     world.run(world.memory.write_superblock(slot, bytes)).unwrap();
 }
 
-/// Lives under the same garbage collection; returns how many frames it joined.
+/// Runs lives with the same garbage collection; returns how many frames it joined.
 fn live_and_die(options: OpenOptions) -> u64 {
     let (mut victims, mut checkpoints, mut joined_frames) = (0, 0, 0);
     for seed in 0..SEEDS {
@@ -190,7 +191,7 @@ fn live_and_die(options: OpenOptions) -> u64 {
         }
         world.plan = FaultPlan::default();
         assert_eq!(world.check().problems, [], "seed {seed}");
-        // Whichever slot is left names whole structures.
+        // Either of the two slots alone names whole structures.
         flip_superblock(&world, seed as u32 % 2);
         let drive = world.try_open(options).unwrap();
         let found = world.read(&drive, 0, (BLOCKS * BLOCK) as usize).unwrap();
@@ -228,7 +229,7 @@ fn deaths_under_garbage_collection_that_joins_frames_lose_nothing() {
     assert!(joined > 100, "too tame: {joined} frames joined");
 }
 
-/// Takes free segments away, so that `left` stay; returns them.
+/// Takes free segments away until `left` remain; returns the taken ones.
 pub(super) fn take_free_segments(drive: &Drive, left: u32) -> Vec<SegmentId> {
     drive.with_core(|core| {
         let space = core.space_mut();
@@ -240,7 +241,7 @@ pub(super) fn take_free_segments(drive: &Drive, left: u32) -> Vec<SegmentId> {
     })
 }
 
-/// The age of data is that of the host's write, however often it was moved.
+/// The age of data is the age of the host's write, however often the data was moved.
 #[test]
 fn a_frame_moved_twice_names_the_batch_in_which_the_host_wrote_it() {
     let world = World::new(small(4 << 20, 4));
@@ -301,7 +302,7 @@ fn a_damaged_frame_that_was_moved_does_not_end_the_log() {
 }
 
 /// A frame whose parts would take more than the whole is copied with its dead block. Its bytes are
-/// not a multiple of its blocks: which ones live decides about their share.
+/// not a multiple of its blocks: the share of live blocks depends on which ones they are.
 #[test]
 fn the_live_pieces_of_a_moved_frame_keep_their_own_shares() {
     let world = World::new(small(4 << 20, 4));
@@ -338,7 +339,7 @@ pub(super) async fn move_all(drive: &Drive, segment: SegmentId) {
     }
 }
 
-/// The origins of the sources of all frames in a segment.
+/// Returns the origins of the sources of all frames in a segment.
 async fn origins_in(drive: &Drive, segment: SegmentId) -> Vec<SeqNo> {
     let mut origins = Vec::new();
     let mut scan = scan(drive, segment);
@@ -383,7 +384,7 @@ fn a_checkpoint_that_fails_leaves_the_one_before() {
     assert_accounting(&drive);
 }
 
-/// Batches that cannot be read and that a later one vouches for: that is no torn tail.
+/// Unreadable batches for which a later one vouches are no torn tail.
 #[test]
 fn a_log_whose_end_cannot_be_read_does_not_end_there() {
     let (world, _) = damage::written();
@@ -402,7 +403,7 @@ fn a_log_whose_end_cannot_be_read_does_not_end_there() {
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let open = || world.run(Drive::open(medium.clone(), world.runtime.clock(), options));
     assert_eq!(open().map(|_| ()).unwrap_err().kind(), ErrorKind::Medium);
-    // What cannot be read beyond the end, where nothing was written, is no loss.
+    // Unreadable bytes beyond the end, where nothing was written, are no loss.
     let beyond = last.offset + last.batch_bytes() as u32 + (64 << 10);
     medium.bad.replace(Some((SegmentId(0), beyond..beyond + 512)));
     let drive = open().unwrap();
@@ -439,7 +440,8 @@ fn power_loss_between_superblocks_leaves_one() {
     }
 }
 
-/// Guards against a block that reads as what stood at its place before the segment was used again.
+/// Guards against a block that reads as the earlier content at its place, from before the segment
+/// was reused.
 #[test]
 fn frames_of_a_segment_that_is_given_back_are_forgotten() {
     let world = World::new(small(4 << 20, 4));

@@ -1,6 +1,6 @@
 //! Goal: the end of the log survives a medium that reads wrong bytes once, has sectors that cannot
-//! be read or written, or has no space for a while; and whatever was flushed and then left alone
-//! for a second is never cut off silently.
+//! be read or written, or has no space for a while; and data that was flushed at least a second
+//! before the end is never cut off silently.
 //! Method: faults of the layer at the tail of the log, with the drive killed and opened again.
 
 use super::damage::batches;
@@ -29,8 +29,8 @@ pub(super) fn open_with(
     (medium, opened)
 }
 
-/// A killed drive whose first 64 KiB hold `old`, durable and vouched for, and then `new`, in the
-/// last batch. Returns that batch's place as well.
+/// Returns a killed drive whose first 64 KiB hold `old`, durable and vouched for, and then `new`,
+/// in the last batch. Returns that batch's place as well.
 fn overwritten(is_flushed: bool, idle_seconds: u64) -> (World, [Vec<u8>; 2], (u32, u32, u32)) {
     let world = World::new(small(SIZE, 4));
     let drive = world.open();
@@ -56,13 +56,13 @@ fn overwritten(is_flushed: bool, idle_seconds: u64) -> (World, [Vec<u8>; 2], (u3
     (world, [old, new], place)
 }
 
-/// One wrong bit in one read while opening, of a drive whose last flush nothing vouches for.
+/// One wrong bit in one read of an opening, on a drive whose last flush nothing vouches for.
 #[test]
 fn a_bit_that_is_read_wrong_once_hides_nothing() {
     let (mut world, [_, new], _) = overwritten(true, 0);
     let mut opened = 0;
     for nth in 1..=20 {
-        // Most bits of a long read are not of the log.
+        // Most bits of a long read do not belong to the log.
         for seed in 0..60 {
             world.seed = seed;
             world.plan = FaultPlan { read_corruptions: Trigger::Nth(nth), ..Default::default() };
@@ -121,7 +121,7 @@ fn an_idle_drive_writes_one_batch_and_no_more() {
     assert_eq!(world.check().problems, []);
 }
 
-/// What parity restores of the last batch is what the host wrote last, torn or damaged.
+/// Parity restores the host's last write from the last batch, torn or damaged.
 #[test]
 fn a_last_batch_of_which_a_page_cannot_be_read_is_completed() {
     for heals in [true, false] {
@@ -166,7 +166,7 @@ fn a_torn_tail_that_cannot_be_read_is_cut() {
             let cut = drive.info().operations;
             let unreadable_bytes = u64::from(part.end.div_ceil(4096) - part.start / 4096) * 4096;
             assert_eq!(cut.cut_unreadable_bytes, unreadable_bytes);
-            // Record headers show it, too.
+            // Record headers show the batch, too.
             assert_eq!(cut.cut_batches, u64::from(part.end < 69_632));
             world.kill(drive);
             let (medium, opened) = open_with(&world, &[bad], OpenOptions::default());
@@ -184,7 +184,7 @@ fn a_torn_tail_that_cannot_be_read_is_cut() {
             let drive = opened.unwrap();
             assert!(world.read(&drive, 0, old.len()).unwrap() == old);
             assert!(world.read(&drive, 1 << 20, data.len()).unwrap() == data);
-            // A bad segment that is empty is freed, after a checkpoint.
+            // An empty bad segment is freed after a checkpoint.
             world.run(world.runtime.sleep_ns(1_000_000_000));
             assert_accounting(&drive);
             world.close(drive);
@@ -192,7 +192,7 @@ fn a_torn_tail_that_cannot_be_read_is_cut() {
     }
 }
 
-/// A durable batch that cannot be read is never cut: opening says what to do.
+/// A durable batch that cannot be read is never cut: the opening fails with advice.
 #[test]
 fn a_durable_tail_that_cannot_be_read_is_refused() {
     let (world, _, (segment, offset, _)) = overwritten(true, 2);
@@ -203,11 +203,11 @@ fn a_durable_tail_that_cannot_be_read_is_refused() {
     let error = opened.map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Medium, "{}", error.chain());
     assert!(error.chain().contains("pumice rebuild"), "{}", error.chain());
-    // It can be read again: nothing was lost.
+    // The batch can be read again: nothing was lost.
     world.close(world.open());
 }
 
-/// A medium that reads nothing at all is no torn tail.
+/// A medium that cannot be read at all does not count as a torn tail.
 #[test]
 fn a_medium_that_cannot_be_read_is_refused() {
     let (world, [_, new], (segment, offset, _)) = overwritten(false, 0);
@@ -319,7 +319,7 @@ fn a_full_host_is_waited_for() {
     assert_eq!(world.check().problems, []);
 }
 
-/// A drive that is closed, or dies, while its host is full keeps what was flushed.
+/// A drive that is closed, or dies, while its host is full keeps flushed data.
 #[test]
 fn a_drive_is_closed_while_its_host_is_full() {
     for is_closed in [true, false] {
@@ -371,7 +371,7 @@ fn a_host_that_is_full_for_a_superblock_is_waited_for() {
             assert_eq!(kind(world.write(&drive, 1 << 20, &old)), Some(ErrorKind::NoSpace));
             assert!(drive.info().medium_full);
             assert!(world.read(&drive, 0, new.len()).unwrap() == new);
-            // What has failed in part may have torn the slot; the other one still counts.
+            // A partly failed write may have torn the slot; the other slot still counts.
             let copy = world.copy();
             let drive = copy.open();
             assert!(copy.read(&drive, 0, new.len()).unwrap() == new);
@@ -425,8 +425,7 @@ fn a_drive_that_gives_space_back_is_closed_while_its_host_is_full() {
     world.kill(drive);
 }
 
-/// What cannot be read beyond the end of a log that was closed was never written, however much it
-/// is.
+/// Unreadable bytes beyond the end of a closed log were never written, however many there are.
 #[test]
 fn a_closed_drive_does_not_need_to_read_what_it_never_wrote() {
     let world = World::new(small(SIZE, 4));
@@ -446,8 +445,8 @@ fn a_closed_drive_does_not_need_to_read_what_it_never_wrote() {
     }
 }
 
-/// Also the first write to a segment, without which nothing of its header is there, and no other
-/// segment says anything.
+/// This includes the first write to a segment, without which its header is missing and no other
+/// segment mentions it.
 #[test]
 fn a_write_that_never_arrived_is_noticed_if_a_later_one_did() {
     let data = |number: u64| payload::noise(&mut random(number), 1 << 20);

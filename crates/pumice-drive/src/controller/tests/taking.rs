@@ -40,14 +40,14 @@ fn a_snapshot_of_a_tebibyte_is_taken_within_20_ms() {
     world.close(drive);
 }
 
-/// What is done in [`latencies`] every 10 ms of virtual time.
+/// The operation that [`latencies`] performs every 10 ms of virtual time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Meanwhile {
     Checkpoints,
     Snapshots,
 }
 
-/// Latencies of writes with FUA by 32 hosts, in nanoseconds, in ascending order.
+/// Returns the latencies of writes with FUA by 32 hosts, in nanoseconds, in ascending order.
 fn latencies(seed: u64, meanwhile: Meanwhile) -> Vec<u64> {
     let world = large(seed);
     let drive = world.open();

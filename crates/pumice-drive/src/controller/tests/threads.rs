@@ -1,4 +1,4 @@
-//! Goal: drives that share threads keep what was written, whatever is in flight, dropped or closed.
+//! Goal: drives that share threads keep all written data, whatever is in flight, dropped or closed.
 //! Method: in real time, since virtual time does not wait for threads; nothing depends on how fast
 //! they are.
 
@@ -44,7 +44,7 @@ impl Real {
     }
 }
 
-/// Bytes of which a part compresses, and now and then a block of one letter.
+/// Returns partly compressible bytes, with an occasional block of one letter.
 fn data(seed: u64, len: usize) -> Vec<u8> {
     let mut random = random(seed);
     let mut data = payload::noise(&mut random, len);
@@ -76,7 +76,7 @@ fn writes_in_flight_on_several_threads_are_kept() {
                 writes.iter().map(|(offset, bytes)| drive.write(*offset as u64, bytes, false));
             let results = real.runtime.block_on(join_all(all));
             results.into_iter().for_each(|result| result.unwrap());
-            // A write that is dropped may or may not have been made: it writes what is there.
+            // A dropped write may or may not take effect: it writes the present content.
             let (offset, bytes) = &writes[0];
             drop(drive.write(*offset as u64, bytes, false).now_or_never());
         }
@@ -112,7 +112,7 @@ fn noise_on_one_drive_leaves_the_other_compressed() {
     drives.iter().for_each(|(real, drive)| real.runtime.block_on(drive.close()).unwrap());
 }
 
-/// Bytes of which half of each block compresses.
+/// Returns blocks that are half compressible.
 fn half_noise(len: usize) -> Vec<u8> {
     let mut data = payload::noise(&mut random(3), len);
     data.chunks_mut(BLOCK_BYTES).for_each(|block| block[..BLOCK_BYTES / 2].fill(b'a'));
@@ -141,7 +141,8 @@ fn long_reads_are_decoded_by_several_threads() {
         };
         let _ = read((0, 1 << 20)).now_or_never();
         real.runtime.block_on(join_all(ranges().map(read)));
-        // Together, this thread decodes what the others have no time for. One at a time, they have.
+        // With concurrent reads, this thread decodes the frames that the other threads have no time
+        // for. With one read at a time, they have time for all.
         let before = workers.worked_aside();
         ranges().for_each(|range| real.runtime.block_on(read(range)));
         let passed_on = workers.worked_aside() - before;
@@ -150,7 +151,7 @@ fn long_reads_are_decoded_by_several_threads() {
     }
 }
 
-/// A damaged frame is restored, or is an error of its own blocks alone, on any thread.
+/// A damaged frame is restored, or fails only its own blocks, on any thread.
 #[test]
 fn damage_in_what_others_decode_is_found_here() {
     let world = World::new(Spec { codec: Codec::Zstd { level: 1 }, ..small(4 << 20, 8) });

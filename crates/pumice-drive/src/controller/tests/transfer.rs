@@ -1,6 +1,6 @@
-//! Goal: what is received is what was sent, whatever the target's codec and frames, wherever it
-//! was interrupted; a transfer that is not whole, or for another drive, makes no snapshot. A part
-//! is never less than it says.
+//! Goal: the received data equals the sent data, whatever the target's codec and frames, wherever
+//! the transfer was interrupted; a transfer that is not whole, or for another drive, makes no
+//! snapshot. A part never holds less than it claims.
 //! Method: a source that is overwritten, trimmed and collected between its snapshots, and targets
 //! of several kinds; disks and snapshots are compared byte by byte.
 
@@ -14,7 +14,7 @@ use crate::format::{
 
 const SIZE: u64 = 12 << 20;
 
-/// Size of a disk that small drives have no room for.
+/// Size of a disk for which small drives have no room.
 const NOISE: u64 = 32 << 20;
 
 /// A drive with snapshots, and their disks.
@@ -26,7 +26,7 @@ struct Source {
 }
 
 impl Source {
-    /// A drive with snapshots "0", "1" and so on.
+    /// Makes a drive with snapshots "0", "1" and so on.
     fn new(seed: u64, spec: Spec, snapshots: u32) -> Self {
         let world = World { seed, ..World::new(spec) };
         let plain = vec![0; SIZE as usize];
@@ -37,7 +37,7 @@ impl Source {
         source
     }
 
-    /// A drive with a snapshot "0" of an empty disk, and "1" of one full of noise.
+    /// Makes a drive with a snapshot "0" of an empty disk, and "1" of a disk full of noise.
     fn of_noise(seed: u64) -> Self {
         let mut source = Self::new(seed, small(NOISE, 24), 0);
         let drive = source.world.open();
@@ -117,7 +117,7 @@ impl Source {
     }
 }
 
-/// The batches after the head, each of them whole but perhaps the last.
+/// Returns the batches after the head, all whole except perhaps the last.
 pub(super) fn batches(transfer: &[u8]) -> Vec<&[u8]> {
     let mut rest = transfer.get(TRANSFER_HEAD_BYTES..).unwrap_or(&[]);
     let mut batches = Vec::new();
@@ -153,7 +153,7 @@ async fn apply(drive: &Drive, transfer: &[u8], end: usize, notes: bool) -> Resul
     Err(Error::new(ErrorKind::Corrupt, "cut off"))
 }
 
-/// Applies it to a closed drive; the process ends after it.
+/// Applies a transfer to a closed drive, and then ends the process.
 pub(super) fn receive(
     target: &World,
     transfer: &[u8],
@@ -218,7 +218,7 @@ fn what_is_received_is_what_was_sent() {
             compare(&target, name, source.disk(name));
         }
         assert_eq!(names(&target), ["0", "1", "3"], "pair {seed}");
-        // What was received can be sent on.
+        // Received data can be sent on.
         let source = Source { world: target, ..source };
         let last = World::new(lz4());
         receive_all(&last, &source.send("1", None, 0)).unwrap();
@@ -258,7 +258,7 @@ fn a_transfer_takes_the_bytes_that_are_stored() {
     receive_all(&target, &transfer).unwrap();
 }
 
-/// Of blocks here and there, each in a record of its own, headers and all.
+/// Scattered blocks, each in a record of its own, take their stored bytes, headers included.
 #[test]
 fn a_transfer_of_scattered_blocks_takes_what_they_take() {
     let mut source = Source::new(31, small(SIZE, 24), 0);
@@ -324,7 +324,7 @@ fn a_transfer_goes_on_where_it_was_interrupted() {
     }
 }
 
-/// A drive on a medium that has room for a larger capacity.
+/// Returns a drive on a medium that has room for a larger capacity.
 fn on_large_medium(segments: u64) -> World {
     let world = World {
         runtime: Runtime::simulated(),
@@ -345,8 +345,8 @@ fn resize(target: &World, size_bytes: Option<u64>, segments: u64) -> Result<Resi
     resized
 }
 
-/// What is noted is what was applied, and not what was given to be applied: the rest of the batch
-/// that failed is sent again.
+/// The noted offset covers the applied bytes, not all bytes passed in: the rest of a failed batch
+/// is sent again.
 #[test]
 fn a_part_holds_all_before_its_offset_even_after_an_error() {
     let source = Source::of_noise(16);
@@ -380,7 +380,7 @@ fn a_part_holds_all_before_its_offset_even_after_an_error() {
     assert!(inside > 0, "too tame a test");
 }
 
-/// The batch is right but for its sums, which are looked at last.
+/// The batch is right except for its sums, which are checked last.
 #[test]
 fn a_batch_that_is_refused_changes_nothing() {
     let source = Source::new(17, small(SIZE, 24), 1);
@@ -437,7 +437,7 @@ fn a_part_is_given_room_and_keeps_its_base() {
     assert_eq!(names(&target), ["1", "2"]);
 }
 
-/// To roll back to it gives the part up.
+/// A rollback to the base gives the part up.
 #[test]
 fn the_base_of_a_part_does_not_yield() {
     let source = Source::of_noise(19);
@@ -513,7 +513,7 @@ fn a_transfer_that_is_damaged_or_cut_off_makes_no_snapshot() {
         batches(bytes).into_iter().all(|batch| reader.check(batch).is_ok()) && reader.has_ended()
     };
     assert!(is_whole(&transfer));
-    // At each border of records, and in them.
+    // At each border of records, and within records.
     let mut at = TRANSFER_HEAD_BYTES;
     let mut places: Vec<usize> = (0..TRANSFER_HEAD_BYTES).step_by(7).collect();
     for batch in batches(&transfer) {
@@ -639,7 +639,7 @@ fn a_larger_disk_makes_the_target_larger() {
     target.close(drive);
 }
 
-/// A closed drive whose disk is noise, with a snapshot "a" of it.
+/// Returns a closed drive whose disk is noise, with a snapshot "a" of it.
 fn noise() -> (World, SnapshotInfo) {
     let world = World::new(small(SIZE, 24));
     let drive = world.open();
@@ -652,14 +652,14 @@ fn noise() -> (World, SnapshotInfo) {
     (world, info)
 }
 
-/// Opens it, and a medium that can be made slow.
+/// Opens the snapshot, on a medium that can be made slow.
 fn open_noise(world: &World) -> (Rc<TestMedium>, Rc<Drive>) {
     let (medium, options) = (world.medium(), OpenOptions::default());
     let opening = Drive::open_snapshot(medium.clone(), world.runtime.clock(), "a", options);
     (medium, world.run(opening).unwrap())
 }
 
-/// What follows is read while what was read is written.
+/// The next part is read while the previous one is written.
 #[test]
 fn the_medium_is_read_while_the_transfer_is_written() {
     const READ_NS: u64 = 40_000_000;
@@ -680,8 +680,8 @@ fn the_medium_is_read_while_the_transfer_is_written() {
     });
     world.close(disk);
     assert!(parts >= SIZE >> 20, "{parts} parts of about 1 MiB");
-    // A leaf of the map and then three windows of frames: one after the other that is four reads
-    // and twelve writes, together two reads and the writes.
+    // A leaf of the map and then three windows of frames: in sequence these are four reads and
+    // twelve writes, overlapped two reads and the writes.
     assert!(took_ns < 4 * READ_NS, "{took_ns} ns");
 }
 
@@ -708,7 +708,7 @@ fn a_transfer_that_cannot_be_read_has_no_end() {
         sent
     };
     let whole = send().unwrap();
-    // What its batch restores costs nothing.
+    // Damage that the parity of its batch restores costs nothing.
     world.flip(0, 300 << 10);
     assert!(send().unwrap() == whole);
     world.ruin_parity(0);

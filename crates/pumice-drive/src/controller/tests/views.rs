@@ -1,7 +1,8 @@
 //! Goal: a snapshot of an open drive is read as it was taken, whatever happens to the drive, and
-//! what was written since is known to the block.
+//! the blocks written since are known exactly.
 //! Method: drives that are overwritten, trimmed, emptied and enlarged while a view is open; the
-//! bytes are compared with those of the moment, the changes with those of a plain array.
+//! bytes are compared with the disk at the time of the snapshot, the changes with those of a plain
+//! array.
 
 use rand::RngExt;
 
@@ -13,7 +14,7 @@ impl Disk {
         self.world.run(drive.view(name, OpenOptions::default())).unwrap()
     }
 
-    /// Compares a view, and what it says about its blocks, with a disk.
+    /// Compares a view, and its description of its blocks, with a disk.
     fn compare_view(&self, view: &Drive, plain: &[u8]) {
         assert_eq!(view.size_bytes() as usize, plain.len());
         assert!(self.world.read(view, 0, plain.len()).unwrap() == plain, "the snapshot");
@@ -53,7 +54,7 @@ fn a_view_reads_what_was_there_while_the_drive_changes() {
     disk.world.run(drive.resize(Resize { size_bytes, capacity_bytes })).unwrap();
     disk.plain.resize(2 * SIZE as usize, 0);
     disk.compare_view(&view, &a);
-    // One that was opened long after.
+    // A view that was opened much later.
     let late = disk.view(&drive, "a");
     disk.compare_view(&late, &a);
     disk.take(&drive, "b");
@@ -194,7 +195,7 @@ fn views_are_opened_while_checkpoints_are_written() {
     disk.world.close(drive);
 }
 
-/// Checks that what is reported differs, but for a few blocks that were written as they were.
+/// Checks that the reported blocks differ, except for a few that were rewritten unchanged.
 fn assert_exact(reported: &[bool], before: &[u8], now: &[u8]) {
     let block = |plain: &[u8], at: usize| plain.chunks(BLOCK_BYTES).nth(at).map(<[u8]>::to_vec);
     let (mut extra, mut differing) = (0, 0);
@@ -216,12 +217,12 @@ fn changes_of_an_open_disk_are_exact() {
     disk.write_around(&drive);
     disk.take(&drive, "a");
     let a = disk.plain.clone();
-    // No leaf is in memory, so nothing takes down at once what a trim drops.
+    // No leaf is in memory, so the blocks that a trim drops are not subtracted immediately.
     disk.world.close(drive);
     let drive = disk.world.open_without_collector();
     let view = disk.view(&drive, "a");
     assert!(!changed(&disk.world, &view, &drive).contains(&true));
-    // A whole leaf that is as the snapshot has it.
+    // Trims a whole leaf that is still as the snapshot has it.
     disk.world.run(drive.trim(SIZE / 2, SIZE / 2, false)).unwrap();
     disk.plain[SIZE as usize / 2..].fill(0);
     assert_exact(&changed(&disk.world, &view, &drive), &a, &disk.plain);
@@ -243,7 +244,7 @@ fn changes_of_an_open_disk_are_exact() {
     assert_exact(&changed(&disk.world, &later, &drive), &b, &disk.plain);
     let backwards = disk.world.run(view.changes_since(&later, |_| true)).unwrap_err();
     assert_eq!(backwards.kind(), ErrorKind::InvalidInput);
-    // Of a drive that was killed, they are in the log only.
+    // After a kill, the changes are in the log only.
     disk.world.run(drive.flush()).unwrap();
     drop((view, later));
     disk.world.kill(drive);
@@ -253,7 +254,7 @@ fn changes_of_an_open_disk_are_exact() {
     assert_exact(&changed(&disk.world, &view, &now), &a, &disk.plain);
 }
 
-/// Any part of the disk says what the whole says about it.
+/// A comparison of any part of the disk has the same result as a comparison of the whole.
 #[test]
 fn a_part_is_compared_as_the_whole_is() {
     let mut disk = Disk::new(37);

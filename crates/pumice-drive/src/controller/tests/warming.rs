@@ -1,7 +1,7 @@
-//! Goal: while the host flushes often, a few freed segments keep their content and are used again,
-//! by the host first; it is never taken for that of the next use; once the host flushes no more,
-//! and when the medium is full, and in a close, the medium gets them back. What is discarded or
-//! zeroed is not handed out, refuses no write, and delays nothing.
+//! Goal: while the host flushes often, a few freed segments keep their content and are reused, by
+//! the host first; the old content is never taken for that of the next use; once the host flushes
+//! no more, when the medium is full, and in a close, these segments are returned to the medium. A
+//! segment being discarded or zeroed is not handed out, refuses no write, and delays nothing.
 //! Method: a disk is overwritten until garbage collection has freed segments several times.
 
 use rand::RngExt;
@@ -18,7 +18,7 @@ const SIZE: u64 = 8 << 20;
 const PIECE: usize = 16 << 10;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Overwrites random pieces of the disk, `plain`, 500 in a second, and flushes if asked to.
+/// Overwrites random pieces of the disk, `plain`, 500 in a second, and flushes if `flushes`.
 fn overwrite(world: &World, drive: &Drive, plain: &mut [u8], pieces: u64, flushes: bool) {
     for _ in 0..pieces {
         let mut random = random(world.seed << 32 | drive.info().operations.writes);
@@ -59,14 +59,15 @@ fn counts(drive: &Drive) -> Counts {
     drive.layers().inner().counts()
 }
 
-/// The segments whose memory the medium has, and those that hold something or are kept for it.
+/// Returns the number of segments that occupy memory of the medium, and the number of used or kept
+/// ones.
 fn segments(world: &World, drive: &Drive) -> (u64, u64) {
     let core = drive.core();
     let used = core.space().segment_count() - core.space().free_count();
     (world.memory.resident_bytes() / u64::from(SEGMENT_BYTES), used.into())
 }
 
-/// Whether a segment is being discarded or zeroed.
+/// Returns whether a segment is being discarded or zeroed.
 fn is_held(drive: &Drive) -> bool {
     let core = drive.core();
     core.space().kept_count() > core.space().warm().len()
@@ -98,8 +99,8 @@ fn segments_stay_warm_while_the_host_flushes() {
     assert_eq!(world.check().problems, []);
 }
 
-/// Guards against a commit of the file system's journal for each flush until a segment is full that
-/// was never written. The segments after it are written before.
+/// Guards against a commit of the file system's journal for each flush until a never written
+/// segment is full. The segments after it have been written before.
 #[test]
 fn a_host_that_flushes_leaves_a_segment_that_is_not_warm() {
     let world = World::new(small(SIZE, 40));
@@ -118,7 +119,7 @@ fn a_host_that_flushes_leaves_a_segment_that_is_not_warm() {
     let early: Vec<_> =
         left.iter().filter(|(_, used)| *used < SEGMENT_BYTES / 8 * 7).map(|left| left.0).collect();
     assert_eq!(early.len(), 1, "{left:?}");
-    // The rest of that one was never written: it is not warm when it is freed.
+    // The rest of that segment was never written: it is not warm when it is freed.
     let is_free = || drive.core().space().all_free().any(|segment| segment == early[0]);
     while !is_free() {
         overwrite(&world, &drive, &mut plain, 1, true);
@@ -132,8 +133,8 @@ fn a_host_that_flushes_leaves_a_segment_that_is_not_warm() {
     assert_eq!(world.check().problems, []);
 }
 
-/// Guards against zeroes for what garbage collection has just freed, and against warm segments that
-/// go to streams which do not flush.
+/// Guards against zeroing segments that garbage collection has just freed, and against warm
+/// segments that go to streams that do not flush.
 #[test]
 fn where_garbage_collection_works_the_host_continues_in_what_it_freed() {
     let world = World::new(small(SIZE, 4));
@@ -226,7 +227,7 @@ fn a_compaction_ends_beside_a_host_that_flushes() {
     world.kill(drive);
 }
 
-/// Guards against zeroes that wear the medium out for a host that flushes seldom, in bursts.
+/// Guards against zeroing that wears the medium out for a host that flushes seldom, in bursts.
 #[test]
 fn no_more_is_zeroed_than_is_flushed() {
     let world = World::new(small(SIZE, 8));
@@ -238,7 +239,7 @@ fn no_more_is_zeroed_than_is_flushed() {
             world.run(drive.flush()).unwrap();
             world.run(world.runtime.sleep_ns(25_000_000));
         }
-        // Flushes of nothing.
+        // Flushes without data.
         for _ in 0..40 {
             world.run(drive.flush()).unwrap();
             world.run(world.runtime.sleep_ns(25_000_000));
@@ -254,7 +255,7 @@ fn no_more_is_zeroed_than_is_flushed() {
     world.kill(drive);
 }
 
-/// Guards against space that is kept for flushes while writes are refused for want of it.
+/// Guards against keeping space for flushes while writes are refused for lack of space.
 #[test]
 fn a_full_medium_gets_warm_segments_back() {
     let world = World::new(small(SIZE, 4));
@@ -278,8 +279,8 @@ fn a_full_medium_gets_warm_segments_back() {
     world.close(drive);
 }
 
-/// Guards against segments that stay warm for good because a drive has none to spare for the time
-/// of a discard.
+/// Guards against segments that stay warm permanently because a drive has none to spare for the
+/// time of a discard.
 #[test]
 fn a_nearly_full_drive_that_rests_keeps_nothing_warm() {
     let world = World::new(small(14 << 20, 4));
@@ -320,7 +321,7 @@ fn what_is_held_refuses_no_write() {
         if is_enough {
             break;
         }
-        // A stream that the reserves are for takes none that is held, either.
+        // A stream that may use the reserves does not take a held segment, either.
         for stream in Stream::ALL {
             assert_ne!(drive.core().space().next_for(stream), Some(held));
         }
@@ -330,8 +331,8 @@ fn what_is_held_refuses_no_write() {
     world.kill(drive);
 }
 
-/// Guards against a shrink that takes a segment out of the table, is dropped, and puts it back as
-/// one that may be handed out, while it is still being discarded.
+/// Guards against a shrink that takes a segment out of the table, is dropped, and makes the segment
+/// available again while it is still being discarded.
 #[test]
 fn a_shrink_waits_for_what_is_held() {
     let world = World::new(small(SIZE, 20));
@@ -352,8 +353,8 @@ fn a_shrink_waits_for_what_is_held() {
     assert_eq!(world.check().problems, []);
 }
 
-/// Guards against a close that waits for a sync which nothing runs any more: the log could not be
-/// written to its end, and the last zeroes were.
+/// Guards against a close that waits for a sync that no task runs any more: the log could not be
+/// written to its end, but the last zeroes were written.
 #[test]
 fn a_close_that_fails_ends_beside_zeroing() {
     let mut has_zeroed = 0;
@@ -380,8 +381,8 @@ fn a_close_that_fails_ends_beside_zeroing() {
     assert!(has_zeroed > 10, "too tame a test: {has_zeroed}");
 }
 
-/// Guards against zeroes in half of a segment, after which the rest of its earlier use looks like
-/// one whose header is damaged.
+/// Guards against zeroing half of a segment, after which the rest of its earlier use looks like a
+/// use with a damaged header.
 #[test]
 fn what_an_earlier_process_left_is_not_zeroed() {
     for moment in 0..20 {
@@ -389,7 +390,7 @@ fn what_an_earlier_process_left_is_not_zeroed() {
         world.plan.discards_ignored = Trigger::Probability(1.0);
         let drive = world.open();
         let mut plain = vec![0; SIZE as usize];
-        // More than the segments that are used below.
+        // More segments than are used below.
         overwrite(&world, &drive, &mut plain, 3000, false);
         world.run(drive.trim(0, SIZE, true)).unwrap();
         plain.fill(0);
@@ -413,7 +414,7 @@ fn what_an_earlier_process_left_is_not_zeroed() {
     }
 }
 
-/// Guards against a flush that is called durable only when zeroing has ended.
+/// Guards against a flush that is vouched for only after zeroing has ended.
 #[test]
 fn what_was_flushed_is_vouched_for_beside_zeroing() {
     let mut world = World::new(small(SIZE, 20));
@@ -423,7 +424,7 @@ fn what_was_flushed_is_vouched_for_beside_zeroing() {
     while !is_held(&drive) {
         overwrite(&world, &drive, &mut plain, 1, true);
     }
-    // Zeroes of 1 MiB take half a second, and as long a pause.
+    // Writing zeroes of 1 MiB takes half a second, and the pause after it as long.
     let latency_ns = 500_000_000..=500_000_000;
     drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
     let sealed = drive.core().log().sealed_seq();
@@ -433,7 +434,7 @@ fn what_was_flushed_is_vouched_for_beside_zeroing() {
     world.kill(drive);
 }
 
-/// The batches of a segment as a scan finds them.
+/// Returns the batches of a segment as a scan finds them, and their end.
 fn scan(world: &World, tail: log::Tail) -> (Vec<BatchHeader>, u32) {
     let uuid = world.spec.uuid;
     let drive = world.try_open(OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
@@ -449,8 +450,8 @@ fn scan(world: &World, tail: log::Tail) -> (Vec<BatchHeader>, u32) {
     (found, end)
 }
 
-/// Guards against stale batches of a warm segment that are taken for current ones: a segment that
-/// is used again ends where its own batches end, for all that read it without following the log.
+/// Guards against stale batches of a warm segment that are taken for current ones: a reused segment
+/// ends where its own batches end, for all readers that do not follow the log.
 #[test]
 fn what_is_left_of_an_earlier_use_does_not_belong_to_the_next() {
     let mut stale = 0;
@@ -476,8 +477,8 @@ fn what_is_left_of_an_earlier_use_does_not_belong_to_the_next() {
     assert!(stale > 10, "{stale} stale batches: too tame a test");
 }
 
-/// Power fails while warm segments are used again: what was flushed is there, and nothing of an
-/// earlier use; also for a rebuild without superblocks, as long as it finds a checkpoint.
+/// Power fails while warm segments are reused: flushed data is there, and no data of an earlier
+/// use; also for a rebuild without superblocks, as long as it finds a checkpoint.
 #[test]
 fn power_loss_beside_warm_segments_loses_nothing_that_was_flushed() {
     for seed in 0..16 {
@@ -488,7 +489,7 @@ fn power_loss_beside_warm_segments_loses_nothing_that_was_flushed() {
             let drive = world.open();
             assert!(world.read(&drive, 0, plain.len()).unwrap() == plain, "seed {seed}");
             overwrite(&world, &drive, &mut plain, 800 + seed * 40, true);
-            // Torn, in a segment that may be warm.
+            // A torn write, in a segment that may be warm.
             let mut lost = random(seed);
             let data = payload::noise(&mut lost, 300 << 10);
             drive.layers().set_plan(FaultPlan { latency_ns: 1..=2_000_000, ..Default::default() });
@@ -521,7 +522,7 @@ fn power_loss_beside_warm_segments_loses_nothing_that_was_flushed() {
 fn the_next_segment_is_zeroed_for_a_host_that_flushes_often() {
     let world = World::new(small(SIZE, 8));
     let drive = world.open();
-    // A batch of 4 KiB, so that none of what follows but the last part fills the segment.
+    // Batches of 4 KiB, so that only the last part of the test fills the segment.
     let block = payload::noise(&mut random(1), 64).repeat(64);
     let is_zeroed = |segment: SegmentId| {
         let bytes = world.peek(segment.0, 0, SEGMENT_BYTES as usize);
@@ -552,10 +553,11 @@ fn the_next_segment_is_zeroed_for_a_host_that_flushes_often() {
     let next = drive.core().space().next_for(Stream::Host).unwrap();
     let zeroed = || drive.info().operations.zeroed_bytes / segment;
     assert_eq!((zeroed(), drive.info().warm_bytes), (2, segment));
-    // A checkpoint may have taken one, which is not a warm one.
+    // A checkpoint may have taken one segment, which is not a warm one.
     assert!((3..=4).contains(&resident()), "{} segments", resident());
     assert!(is_zeroed(next));
-    // It is entered when the one before is full, and not before the one after it is due.
+    // The stream enters the next segment when the one before is full, and the one after it is
+    // zeroed no earlier than that.
     while tail() == first {
         assert_eq!(zeroed(), 2);
         write(20, true);
@@ -575,7 +577,7 @@ fn the_next_segment_is_zeroed_for_a_host_that_flushes_often() {
     assert_eq!(world.check().problems, []);
 }
 
-/// Zeroes that cannot be written cost nothing else.
+/// A failure to write zeroes has no other consequence.
 #[test]
 fn zeroes_that_cannot_be_written_are_no_failure() {
     for failing in 1..=4 {

@@ -1,5 +1,6 @@
 //! Goal: the overview's parts add up to the capacity whatever the drive holds, the map of segments
-//! is as long as was asked for and shows what is there, and what refuses writes is told.
+//! has the requested length and shows the actual state, and reasons for refusing writes are
+//! reported.
 //! Method: drives that are written, filled, trimmed, damaged and poisoned.
 
 use rand::RngExt;

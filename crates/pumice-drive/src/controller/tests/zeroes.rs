@@ -1,6 +1,6 @@
-//! Goal: write-zeroes of up to 1 MiB is all there after a death or not at all, wherever it begins
-//! and ends.
-//! Method: several clients at once, and one that flushes again and again, so that batches end
+//! Goal: a write-zeroes of up to 1 MiB takes effect as a whole or not at all after a death,
+//! wherever it begins and ends.
+//! Method: several concurrent clients, and one that flushes repeatedly, so that batches end
 //! anywhere; the process dies at random moments.
 
 use rand::RngExt;
@@ -38,7 +38,7 @@ fn a_write_of_zeroes_that_is_not_of_whole_blocks_is_atomic() {
         }
         let (flusher, clock) = (drive.clone(), world.runtime.clone());
         world.runtime.spawn(async move {
-            // A flush of nothing returns at once, without which no time would pass.
+            // A flush without data returns immediately, so without the sleep no time would pass.
             while flusher.flush().await.is_ok() {
                 clock.sleep_ns(20_000).await;
             }

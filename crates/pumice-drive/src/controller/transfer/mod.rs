@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! snapshot, its base --differences--> frames as they are stored --writer--> head, batches, end
-//! head, batches, end --reader--> records --receive--> the doors of host writes --> snapshot
+//! head, batches, end --reader--> records --receive--> the path of host writes --> snapshot
 //! ```
 //!
-//! * `window`: what a snapshot has that its base has not, read ahead in large pieces.
-//! * `send`: puts it into a transfer, in the order of the disk.
+//! * `window`: the differences between a snapshot and its base, read ahead in large pieces.
+//! * `send`: puts them into a transfer, in the order of the disk.
 //! * `writer`, `reader`: batches in the format of the log. The reader trusts no byte.
-//! * `receive`: writes what the reader returns, notes how far it is, and takes the snapshot.
+//! * `receive`: writes the reader's records, notes the progress, and takes the snapshot.
 //!
 //! No file, pipe or socket is known here: bytes come and go in batches.
 
@@ -33,11 +33,11 @@ pub use reader::{TransferReader, transfer_batch_bytes};
 pub use receive::{Receive, Received};
 pub use send::{Send, Sent, View};
 
-/// Each batch is as the first one of a segment: the records of a transfer have no other place.
+/// Each batch is like the first one of a segment: the records of a transfer have no other place.
 const SEGMENT: SegmentId = SegmentId(0);
 const OFFSET: u32 = 4096;
 
-/// Returns where a record is whose first byte is `at` in the batch with a number.
+/// Returns the place of a record whose first byte is `at` in the batch with a number.
 fn address(seq: u64, at: usize) -> RecordAddress {
     debug_assert!(at >= BATCH_HEADER_BYTES, "records follow the header");
     let offset = OFFSET + len_u32(at);

@@ -18,13 +18,13 @@ pub fn transfer_batch_bytes(header: &[u8; BATCH_HEADER_BYTES]) -> Result<usize> 
     Ok(BATCH_HEADER_BYTES + header.body_bytes as usize)
 }
 
-/// What a transfer has said so far.
+/// The state of a transfer as read so far.
 #[derive(Debug)]
 pub struct TransferReader {
     head: TransferHead,
     seq: u64,
     previous_checksum: u64,
-    /// The first block that the next record may be of.
+    /// The lowest block that the next record may concern.
     next_block: u64,
     host_bytes: u64,
     frame_bytes: u64,
@@ -81,7 +81,7 @@ impl TransferReader {
         self.has_ended
     }
 
-    /// Checks the next batch, all of it, without a use for it.
+    /// Checks the next batch, all of it, without using it.
     ///
     /// # Errors
     /// `Corrupt`: the transfer is damaged there. The next batch is still the same one.

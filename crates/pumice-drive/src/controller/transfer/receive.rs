@@ -8,10 +8,11 @@
 //! ```
 //!
 //! **Power loss** leaves the disk as it was before, or marked as a part; and the snapshot with a
-//! whole disk or none. A disk that is a part is opened by who asks for it only
-//! ([`OpenOptions::partial`](crate::controller::OpenOptions)). To apply a record again changes
+//! whole disk or none. A disk that is a part is opened only on explicit request
+//! ([`OpenOptions::partial`](crate::controller::OpenOptions)). Applying a record again changes
 //! nothing, so a transfer may begin anywhere up to the offset that the superblocks name. That is
-//! the end of the last record that was applied: whatever ends a receive, all before it is there.
+//! the end of the last record that was applied: however a receive ends, all data before this offset
+//! is there.
 
 use super::super::core::NewSnapshot;
 use super::super::drive::Drive;
@@ -24,11 +25,11 @@ use crate::base::{Error, ErrorKind, Result, ensure};
 use crate::codec::{Codec, Decompressor, Encoding, FrameForm};
 use crate::format::{FRAME_BLOCKS_MAX, Receiving, Record, TransferHead};
 
-/// Bytes of a transfer after which the superblocks say how far it is: what is sent again after a
-/// crash, at most. Four writes and two syncs are little beside it.
+/// Bytes of a transfer after which the superblocks note its progress: the maximum that is sent
+/// again after a crash. Four writes and two syncs cost little in comparison.
 const NOTE_BYTES: u64 = 128 << 20;
 
-/// What a drive is to a transfer.
+/// The relation of a drive to a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
     /// It holds a part of the snapshot; the transfer continues.
@@ -51,19 +52,20 @@ pub struct Receive<'a> {
     keeps_frames: bool,
     /// The byte of the disk up to which records were applied.
     offset: u64,
-    /// Whether a batch was not applied as a whole: what follows it would leave a hole.
+    /// Whether a batch was not applied as a whole: the next one would leave a hole.
     has_failed: bool,
     /// Bytes of the transfer that the superblocks know of.
     noted_bytes: u64,
 }
 
 impl Drive {
-    /// Returns what this drive is to a transfer whose snapshot is to have a name here. Changes
-    /// nothing.
+    /// Returns the relation of this drive to a transfer whose snapshot will have a name here.
+    /// Changes nothing.
     ///
     /// # Errors
-    /// `AlreadyExists` if the drive has the snapshot, or one of that name; `InvalidInput` if the
-    /// transfer is for another drive or another state of this one: what it needs is said.
+    /// `AlreadyExists` if the drive has the snapshot, or one of that name; `InvalidInput`, stating
+    /// the required drive or state, if the transfer is for another drive or another state of this
+    /// one.
     pub async fn fit(&self, head: &TransferHead, name: &str) -> Result<Received> {
         let snapshots = self.snapshots();
         if let Some(same) = snapshots.iter().find(|info| info.guid == head.snapshot) {
@@ -160,13 +162,13 @@ impl<'a> Receive<'a> {
         }
     }
 
-    /// Applies the next batch. Returns whether it was the end. When the first one is found right,
+    /// Applies the next batch. Returns whether it was the end. When the first batch is found right,
     /// the disk is marked as a part of the snapshot, durably, and enlarged to its size.
     ///
     /// # Errors
-    /// `Corrupt` if the transfer is damaged: nothing of the batch was applied, or, if a frame does
-    /// not decode, what precedes it was. As [`Drive::write`] otherwise. `InvalidInput` after a
-    /// batch that was not applied as a whole.
+    /// `Corrupt` if the transfer is damaged: nothing of the batch was applied or, if a frame does
+    /// not decode, only the records before it. Otherwise as [`Drive::write`]. `InvalidInput` after
+    /// a batch that was not applied as a whole.
     pub async fn apply(&mut self, batch: &[u8]) -> Result<bool> {
         let what = "the transfer has failed: what follows would leave a hole";
         ensure(!self.has_failed, ErrorKind::InvalidInput, what)?;
@@ -179,7 +181,7 @@ impl<'a> Receive<'a> {
             self.offset = (lba.0 + count) * BLOCK_BYTES as u64;
         }
         self.has_failed = false;
-        // What long trims have left to do.
+        // Work that long trims have left.
         self.drive.with_core(|core| core.reap());
         if self.reader.bytes() - self.noted_bytes >= NOTE_BYTES {
             self.note().await?;
@@ -187,7 +189,7 @@ impl<'a> Receive<'a> {
         Ok(self.reader.has_ended())
     }
 
-    /// Marks the disk as a part of the snapshot and enlarges it, unless that was done.
+    /// Marks the disk as a part of the snapshot and enlarges it, unless that was done already.
     async fn mark(&self) -> Result<()> {
         let (drive, head) = (self.drive, self.reader.head());
         if drive.partial().is_none() {
@@ -223,14 +225,14 @@ impl<'a> Receive<'a> {
         self.reader.bytes()
     }
 
-    /// Makes what was applied durable and notes how far it is, also after an error. Before the
+    /// Makes the applied records durable and notes the progress, also after an error. Before the
     /// first batch there is nothing to note.
     ///
     /// # Errors
     /// `Poisoned`, `Medium`, `NoSpace`.
     pub async fn note(&mut self) -> Result<()> {
         self.drive.flush().await?;
-        // A transfer that is sent again may have begun before what is there.
+        // A transfer that is sent again may have begun before the noted offset.
         if self.drive.partial().is_some_and(|part| part.offset < self.offset) {
             self.drive.note_receiving(self.reader.head(), self.offset).await?;
         }
@@ -285,8 +287,8 @@ fn decode<'f>(
     Ok((encoding, frame))
 }
 
-/// Returns whether a drive of a codec and a form of frames may have payloads of an encoding. A
-/// clone that is sent may have others from its origin.
+/// Returns whether a drive with a codec and a form of frames may have payloads of an encoding. A
+/// clone that is sent may have other encodings from its origin.
 fn is_of(encoding: Encoding, codec: Codec, form: FrameForm) -> bool {
     match encoding {
         Encoding::Store => true,

@@ -1,7 +1,7 @@
-//! What a snapshot has that an earlier one has not, as a transfer.
+//! The difference between a snapshot and an earlier one, as a transfer.
 //!
 //! ```text
-//! windows of what differs, read ahead -> parts, in the order of the disk: whole frames as they are
+//! windows of differences, read ahead -> parts, in the order of the disk: whole frames as they are
 //!   stored; of others the blocks wanted, in frames of their own; fills and holes -> batches
 //! ```
 
@@ -25,7 +25,7 @@ use crate::base::{Error, ErrorKind, Lba, Result, ensure};
 use crate::codec::{Compressor, Encoding};
 use crate::format::{FRAME_BLOCKS_MAX, Record, TransferBase, TransferHead};
 
-/// What was sent.
+/// The amount of data sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sent {
     /// Byte of the disk up to which everything was sent.
@@ -42,7 +42,7 @@ pub struct Sent {
 pub struct View<'a> {
     /// Its disk, as [`Drive::open_snapshot`] opens it.
     pub disk: &'a Drive,
-    /// What it is.
+    /// Its description.
     pub info: &'a SnapshotInfo,
 }
 
@@ -64,10 +64,10 @@ pub struct Send<'a> {
 }
 
 impl<'a> Send<'a> {
-    /// Begins to send a snapshot, without what `base`, an earlier snapshot of the same drive, has
-    /// already, from byte `start` of the disk on. The base may be a bookmark: then the receiver has
-    /// the snapshot. What a clone reads from its origin, which must be open, is sent as well: what
-    /// is received is no clone.
+    /// Begins to send a snapshot, without the data that `base`, an earlier snapshot of the same
+    /// drive, already has, from byte `start` of the disk on. The base may be a bookmark: then the
+    /// receiver has the snapshot. The data that a clone reads from its origin, which must be open,
+    /// is sent as well: the received drive is not a clone.
     ///
     /// # Errors
     /// `InvalidInput`: the base is not an earlier snapshot of the drive, or the start is not a
@@ -125,12 +125,12 @@ impl<'a> Send<'a> {
         })
     }
 
-    /// Returns the next bytes of the transfer, about 1 MiB; `None` after its end. What follows is
-    /// read meanwhile, and until the next call as far as it was handed to the medium.
+    /// Returns the next bytes of the transfer, about 1 MiB; `None` after its end. Meanwhile reads
+    /// the data that follows, and until the next call as far as it was handed to the medium.
     ///
     /// # Errors
-    /// `Corrupt` or `Medium`: a part of the snapshot cannot be read, which the error names. The
-    /// transfer has no end then, and no receiver takes it for whole; further calls fail, too.
+    /// `Corrupt` or `Medium`: a part of the snapshot, named by the error, cannot be read. The
+    /// transfer then has no end, and no receiver takes it for whole; further calls fail, too.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>> {
         ensure(!self.has_failed, ErrorKind::InvalidInput, "the transfer has failed")?;
         let next = self.advance().await;
@@ -138,13 +138,13 @@ impl<'a> Send<'a> {
         next
     }
 
-    /// Takes back what [`Send::next`] returned, for what it will return.
+    /// Takes back a buffer that [`Send::next`] returned, for reuse in later calls.
     pub fn reuse(&mut self, bytes: Vec<u8>) {
         self.writer.reuse(bytes);
     }
 
     async fn advance(&mut self) -> Result<Option<Vec<u8>>> {
-        // Goes on with what is read ahead, and waits for nothing.
+        // Continues the reads ahead, and waits for nothing.
         std::future::poll_fn(|context| {
             let _ = Pin::new(&mut self.windows).poll_peek(context);
             Poll::Ready(())
@@ -175,13 +175,13 @@ impl<'a> Send<'a> {
         Ok(Some(self.writer.take()))
     }
 
-    /// Returns what was sent so far.
+    /// Returns the amount of data sent so far.
     pub fn sent(&self) -> Sent {
         let (changed_bytes, record_bytes, transfer_bytes) = self.writer.totals();
         Sent { offset: self.offset, changed_bytes, record_bytes, transfer_bytes }
     }
 
-    /// Puts a part into the transfer.
+    /// Adds a part to the transfer.
     fn push(&mut self, part: Part) -> Result<()> {
         let Part { lba, blocks: lba_count, mapping, at, record, .. } = part;
         let (place, index) = match mapping {

@@ -1,4 +1,4 @@
-//! What differs between two snapshots, with the frames that hold it, read ahead.
+//! The differences between two snapshots, with the frames that hold them, read ahead.
 //!
 //! ```text
 //! differences, in the order of the disk -> parts, as many as a window holds
@@ -6,12 +6,12 @@
 //!   -> windows, in the order of the disk
 //! ```
 //!
-//! Frames of a clone's origin are read from the log of that, and the rest is the same: a frame is
-//! stored as the blocks that it is of, whichever drive wrote it.
+//! Frames of a clone's origin are read from the origin's log; the rest is the same, because a frame
+//! is stored under the numbers of its blocks, whichever drive wrote it.
 //!
-//! Several windows are being read while one is sent, so that the medium is busy while the caller
-//! encodes and writes. They are read on as long as the stream is polled; what was handed to the
-//! medium by then is read in any case.
+//! Several windows are read while one is sent, so that the medium is busy while the caller encodes
+//! and writes. Reading continues as long as the stream is polled; reads already handed to the
+//! medium complete in any case.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -40,8 +40,9 @@ const WINDOW_BYTES: usize = 4 << 20;
 /// Most parts of a window.
 const PARTS_MAX: usize = 4096;
 
-/// Windows that are being read, or were, beside the one that is sent: the medium has work when one
-/// of them is complete. With it and the one looked at, five take 20 MiB and a frame each.
+/// Windows being read or complete, in addition to the one being sent: the medium has work when one
+/// of them is complete. With that one and the one being examined, five take 20 MiB and a frame
+/// each.
 const WINDOWS_AHEAD: usize = 3;
 
 /// Buffers of windows, for the next ones.
@@ -64,11 +65,11 @@ pub(super) struct Part {
     pub(super) blocks: u64,
     pub(super) mapping: Mapping,
     generation: u64,
-    /// Whose log has the frame: how many origins away; 0 for the drive itself.
+    /// The drive whose log has the frame, as a number of origins away; 0 for the drive itself.
     depth: u32,
     /// Where its record is in the bytes of the window.
     pub(super) at: usize,
-    /// The record of its frame, as a host would write it, or why that cannot be read.
+    /// The record of its frame, as a host would write it, or the error of reading it.
     pub(super) record: Option<Result<Record>>,
 }
 
@@ -84,7 +85,7 @@ impl Part {
         }
     }
 
-    /// Adds what follows, if it is more of the same.
+    /// Adds the next difference, if it continues this part.
     fn extend(&mut self, next: &Difference) -> bool {
         let is_next = self.lba.0 + self.blocks == next.lba.0
             && (self.generation, self.depth) == (next.generation, next.depth);
@@ -101,7 +102,7 @@ impl Part {
     }
 }
 
-/// Reads all windows of what differs, in order; what was read from buffers comes back in `spare`.
+/// Reads all windows of the differences, in order; used buffers are returned in `spare`.
 pub(super) fn windows<'a>(
     drive: &'a Drive,
     differences: Differences<'a>,
@@ -159,7 +160,7 @@ impl Window {
             part.at = end;
             end += place.record_bytes as usize;
         }
-        // What cannot be read stays what it was, which is no record of this place.
+        // A part that cannot be read keeps its old bytes, which are no record of this place.
         bytes.resize(end, 0);
         let places: Vec<FramePlace> = order.iter().map(|(place, _)| *place).collect();
         let (mut places_left, mut rest) = (places.as_slice(), bytes.as_mut_slice());
@@ -188,8 +189,8 @@ impl Window {
 }
 
 impl Drive {
-    /// Returns the record of a part, of which `stored` are the bytes; damaged ones are restored
-    /// there from the parity of the batch.
+    /// Returns the record of a part, whose bytes are `stored`; damaged bytes are restored in place
+    /// from the parity of the batch.
     ///
     /// # Errors
     /// `Corrupt`: they cannot be restored.
@@ -216,8 +217,8 @@ impl Drive {
         restored.filter(|_| matches!(done, Ok(true))).ok_or(error)
     }
 
-    /// Reads the records at places that lie close together in one segment, one after the other,
-    /// to `out`. What cannot be read stays as it is.
+    /// Reads the records at places that lie close together in one segment, one after the other, to
+    /// `out`. Records that cannot be read leave their part of `out` unchanged.
     async fn read_records(&self, places: &[FramePlace], out: &mut [u8]) {
         if self.read_records_at_once(places, out).await.is_err() && places.len() > 1 {
             let mut rest = out;
@@ -246,11 +247,11 @@ impl Drive {
     }
 }
 
-/// Opens the payload of a record, which ends where `stored` does, and puts it there in the clear.
-/// Returns the record of it as a host would write it.
+/// Decrypts the payload of a record, which ends where `stored` does, and puts it there in the
+/// clear. Returns its record as a host would write it.
 ///
 /// # Errors
-/// `Corrupt`: the payload is not what was sealed.
+/// `Corrupt`: the payload is not the one that was sealed.
 fn in_the_clear(
     record: Record,
     stored: &mut [u8],
@@ -278,7 +279,7 @@ fn in_the_clear(
 }
 
 /// Returns the frame that `stored` must be, as a host would write it, though encrypted if the drive
-/// is.
+/// is encrypted.
 ///
 /// # Errors
 /// `Corrupt`: it is not.

@@ -12,7 +12,7 @@ use crate::format::{
 /// several needs little memory.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// Buffers that are kept: as many as a caller may have on their way, about.
+/// Buffers that are kept: about as many as a caller may have in flight.
 const SPARE_MAX: usize = 8;
 
 /// The batches of one transfer.
@@ -27,7 +27,7 @@ pub(super) struct Writer {
     host_bytes: u64,
     frame_bytes: u64,
     media_bytes: u64,
-    /// What is complete.
+    /// The complete batches.
     out: Vec<u8>,
     /// Buffers for further batches.
     spare: Vec<Vec<u8>>,
@@ -117,12 +117,12 @@ impl Writer {
         self.seq += 1;
     }
 
-    /// Returns whether something is complete.
+    /// Returns whether a batch is complete.
     pub(super) fn has_some(&self) -> bool {
         !self.out.is_empty()
     }
 
-    /// Takes what is complete.
+    /// Takes the complete batches.
     pub(super) fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.out)
     }

@@ -1,14 +1,15 @@
-//! From members to an array: which of them have everything, and when that is not certain.
+//! Assembling an array from its members: finding out which of them have everything, and refusing if
+//! that is not certain.
 //!
 //! ```text
-//! headers of those that were found -> one array? each once? -> none used apart from another?
+//! headers of the members found -> one array? each once? -> none used apart from another?
 //!   -> the newest list of members -> an active one absent? only if the caller insists
-//!   -> what has changed is stored, before anything else is written
+//!   -> the changed list is stored, before anything else is written
 //! ```
 //!
 //! **An absent member.** If the newest list says that it is out, the others have everything. If
-//! not, it may have been written to without those that are here: it must be found, or the caller
-//! must say that it was not ([`Assembly::degraded`]).
+//! not, it may have been written to without the members that are present: it must be found, or the
+//! caller must assert that it was not written to ([`Assembly::degraded`]).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -31,7 +32,7 @@ use crate::media::{Capabilities, Medium, SLOTS, SUPERBLOCK_SLOTS};
 pub struct NewMember {
     /// Identity for the member.
     pub uuid: Uuid,
-    /// Where it is, absolute; at most [`MEMBER_PATH_MAX`] bytes.
+    /// Its absolute path; at most [`MEMBER_PATH_MAX`] bytes.
     pub path: String,
     /// With [`ArrayLayout::Concat`], the number of its segments; else 0.
     pub segment_count: u32,
@@ -44,13 +45,13 @@ pub struct Assembly {
     /// Write nothing.
     pub read_only: bool,
     /// Go on without an absent member, as [`degraded`](Self::degraded) does, but not with members
-    /// that were used apart. For readers: what is absent may be newer.
+    /// that were used apart. For readers: the absent member may be newer.
     pub absent: bool,
-    /// Go on without an absent member, although it may have been written to without those that
-    /// are present. Of members that were used apart, the first one's view counts.
+    /// Go on without an absent member, although it may have been written to without the present
+    /// ones. Of members that were used apart, the view of the first one counts.
     pub degraded: bool,
-    /// How long a member may keep the others waiting: one that does so at the opening counts as
-    /// absent. Without that there is no limit.
+    /// How long a member may keep the others waiting: a member that exceeds the limit at the
+    /// opening counts as absent. `None` sets no limit.
     pub patience: Option<Patience>,
 }
 
@@ -131,11 +132,11 @@ async fn headers<M: Medium>(medium: &M) -> Result<Option<(ArrayHeader, bool)>> {
 }
 
 impl<M: Medium> Array<M> {
-    /// Makes a new array of media, whose content is gone: headers are written, and are durable when
-    /// this returns. All members are active.
+    /// Makes a new array of media, whose previous content is lost: headers are written, and are
+    /// durable when this returns. All members are active.
     ///
     /// # Errors
-    /// `InvalidInput` if there are too many; those of the media.
+    /// `InvalidInput` if there are too many; errors of the media.
     pub async fn create(
         uuid: Uuid,
         layout: ArrayLayout,
@@ -180,12 +181,12 @@ impl<M: Medium> Array<M> {
         Ok(Self::of(&header, list, false))
     }
 
-    /// Makes an array of its members, each with the path at which it was found, the first one that
-    /// the caller named first.
+    /// Makes an array of its members, each with the path at which it was found, in the order in
+    /// which the caller named them.
     ///
     /// # Errors
-    /// `InvalidInput`, with what to do, if they do not belong together, or if it is not certain
-    /// that the present ones have everything; those of the media. Nothing has changed then.
+    /// `InvalidInput`, with advice, if they do not belong together, or if it is not certain that
+    /// the present ones have everything; errors of the media. Nothing has changed then.
     pub async fn assemble(members: Vec<(M, String)>, options: Assembly) -> Result<Self> {
         members.iter().try_for_each(|(_, path)| check_path(path))?;
         let reads: Vec<_> = members.iter().map(|(medium, _)| headers(medium)).collect();
@@ -258,7 +259,7 @@ impl<M: Medium> Array<M> {
     }
 }
 
-/// Returns what all media support.
+/// Returns the capabilities that all media have in common.
 fn capabilities<'a, M: Medium + 'a>(media: impl Iterator<Item = &'a M>) -> Capabilities {
     let all = media.map(Medium::capabilities);
     all.reduce(|one, other| {
@@ -277,7 +278,7 @@ pub(super) fn check_path(path: &str) -> Result<()> {
     ensure(path.len() <= MEMBER_PATH_MAX, ErrorKind::InvalidInput, what)
 }
 
-/// Checks that members are of one array, and each another one.
+/// Checks that all members are of one array, and no two are the same.
 fn check_together<M>(found: &[Found<M>]) -> Result<()> {
     for (index, one) in found.iter().enumerate() {
         for other in found.iter().skip(index + 1) {
@@ -297,7 +298,8 @@ fn check_together<M>(found: &[Found<M>]) -> Result<()> {
     Ok(())
 }
 
-/// Returns two members of which one was written to after the other one had left it out.
+/// Returns two members, if there are such, the second of which was written to after the first had
+/// marked it out.
 fn used_apart<M>(found: &[Found<M>]) -> Option<(String, String)> {
     for one in found {
         for other in found {
@@ -313,7 +315,7 @@ fn used_apart<M>(found: &[Found<M>]) -> Option<(String, String)> {
     None
 }
 
-/// Puts members in their places of the newest list. Returns whether that list has changed.
+/// Assigns the members to their entries in the newest list. Returns whether that list has changed.
 fn place<M: Medium>(
     found: Vec<Found<M>>,
     newest: &ArrayHeader,
@@ -335,7 +337,7 @@ fn place<M: Medium>(
         };
         has_changed |= !is_whole || header.events != newest.events || member.entry.path != path;
         member.entry.path = path;
-        // What another view says of a member that was used apart does not count.
+        // For a member that was used apart, the view of the other member does not count.
         let is_stale = is_apart && header.own != newest.own;
         if is_stale && member.entry.state != MemberState::Out {
             member.entry.state = MemberState::Out;

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! member 0  | durable ............. | (an earlier life's batch)  |
-//! member 1  | durable ............. | what recovery took         |   holders: member 1
+//! member 1  | durable ............. | the batch recovery chose   |   holders: member 1
 //! ```
 //!
-//! After an unclean end, what no sync has covered may be on one member only. A drive that is opened
-//! for writing makes all members equal first. A reader cannot, and would find an earlier life's
-//! bytes, with checksums of their own, on a member that lacks what recovery took. So it notes which
-//! members have that, and reads there from these alone.
+//! After an unclean end, bytes that no sync has covered may be on one member only. A drive that is
+//! opened for writing makes all members equal first. A reader cannot, and would find an earlier
+//! life's bytes, with valid checksums, on a member that lacks the batch that recovery chose. So the
+//! reader notes which members have that batch, and reads its range from these members alone.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,7 +22,7 @@ use crate::base::units::len_u32;
 use crate::base::{AlignedBuffer, Error, ErrorKind, Result, SegmentId};
 use crate::media::{CopyId, Medium};
 
-/// Where each noted range begins: where it ends, and the members that have it.
+/// The noted ranges: from the start of each to its end and the members that have it.
 pub(super) type Holders = BTreeMap<(SegmentId, u32), (u32, Rc<[Uuid]>)>;
 
 impl<M: Medium> Array<M> {
@@ -38,8 +38,7 @@ impl<M: Medium> Array<M> {
         self.holders.borrow_mut().insert((segment, range.start), (range.end, holders));
     }
 
-    /// Returns the noted ranges that overlap a place, as parts of it, with the members that have
-    /// them.
+    /// Returns the parts of a place that lie in noted ranges, each with the members that have it.
     fn noted(&self, (segment, range): &Place) -> Vec<(Range<u32>, Rc<[Uuid]>)> {
         let holders = self.holders.borrow();
         let before = holders.range((*segment, 0)..(*segment, range.end));
@@ -49,7 +48,7 @@ impl<M: Medium> Array<M> {
         parts.filter(|(part, _)| !part.is_empty()).collect()
     }
 
-    /// Checks that a member has what a reader has found in a place.
+    /// Checks that a member has the bytes that a reader found in a place.
     ///
     /// # Errors
     /// `Medium`.
@@ -62,7 +61,7 @@ impl<M: Medium> Array<M> {
         Err(Error::new(ErrorKind::Medium, what).in_segment(place.0))
     }
 
-    /// Completes a read of any member: what is noted comes from members that have it.
+    /// Completes a read of any member: reads noted ranges again from members that have them.
     pub(super) async fn read_as_found(
         &self,
         segment: SegmentId,

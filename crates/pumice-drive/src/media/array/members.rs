@@ -1,11 +1,11 @@
-//! The members of an array: what each is good for, and how that is stored.
+//! The members of an array: their states, and how these are stored.
 //!
 //! ```text
 //! a write fails on B -> B is out, in memory -> events + 1 -> header on all others: copy 1, sync,
 //!                                                            copy 2, sync -> the write counts
 //! ```
 //!
-//! Whatever would count waits for the header, so a cancelled write changes nothing: the next one
+//! No operation counts before the header is stored, so a cancelled write does no harm: the next one
 //! stores the list.
 
 use std::cell::{Cell, RefCell};
@@ -46,12 +46,12 @@ impl<M> Member<M> {
         }
     }
 
-    /// Returns whether it is present and has everything.
+    /// Returns whether the member is present and has everything.
     pub(super) fn is_readable(&self) -> bool {
         self.entry.state == MemberState::Active && self.medium.is_some()
     }
 
-    /// Returns it as one that takes part in an operation, if it is in use.
+    /// Returns the member as a target of operations, if it is in use.
     pub(super) fn target(&self) -> Option<Target<M>> {
         Some(Target {
             uuid: self.entry.uuid,
@@ -111,7 +111,7 @@ impl Drop for Load<'_> {
 }
 
 impl<M: Medium> Array<M> {
-    /// Returns the members that are written to.
+    /// Returns the members that writes go to.
     pub(super) fn targets(&self) -> Vec<Target<M>> {
         self.members.borrow().iter().filter_map(Member::target).collect()
     }
@@ -141,7 +141,7 @@ impl<M: Medium> Array<M> {
         members.iter().any(|member| member.entry.uuid == uuid && member.is_readable())
     }
 
-    /// Counts a read that failed. The first one of a member is logged.
+    /// Counts a read that failed. Only the first failure of a member is logged.
     pub(super) fn note_read_error(&self, uuid: Uuid, error: &Error) {
         let members = self.members.borrow();
         let Some(member) = members.iter().find(|member| member.entry.uuid == uuid) else { return };
@@ -154,8 +154,8 @@ impl<M: Medium> Array<M> {
         }
     }
 
-    /// Returns the outcome of a write, of which each target has returned its own. A target that
-    /// failed while an active one did not is out, durably, when this returns.
+    /// Combines the results of all targets of a write into its outcome. A target that failed while
+    /// an active one succeeded is durably marked out when this returns.
     pub(super) async fn settle(
         &self,
         targets: &[Target<M>],
@@ -167,7 +167,8 @@ impl<M: Medium> Array<M> {
             let is_active = self.is_active(target.uuid);
             match result {
                 Ok(()) => is_written |= is_active,
-                // It is repeated on all, since each of the others may lack the space as well.
+                // The drive repeats the write on all, since each of the others may lack the space
+                // as well.
                 Err(error) if error.kind() == ErrorKind::NoSpace && is_active => {
                     full.get_or_insert(error);
                 }
@@ -194,7 +195,7 @@ impl<M: Medium> Array<M> {
     /// Marks a member out, in memory.
     pub(super) fn leave_out(&self, uuid: Uuid, error: &Error) {
         if self.layout == ArrayLayout::Concat {
-            // No other member has what it has: what failed fails, and it stays.
+            // No other member has its segments: the operation fails, and the member stays.
             return;
         }
         let events = self.events.get();
@@ -217,13 +218,13 @@ impl<M: Medium> Array<M> {
         self.note_change();
     }
 
-    /// Notes that the list of members is not as it is stored.
+    /// Notes that the list of members differs from the stored one.
     pub(super) fn note_change(&self) {
         self.events.set(self.events.get() + 1);
         self.is_unsaved.set(true);
     }
 
-    /// Stores the list of members on all that are in use, and makes it durable, if it has changed.
+    /// Stores the list of members on all members in use, durably, if it has changed.
     ///
     /// # Errors
     /// `Medium` if no active member can store it.
@@ -274,7 +275,7 @@ impl<M: Medium> Array<M> {
     }
 }
 
-/// Writes a header twice, so that one is whole at every moment.
+/// Writes both copies of a header in turn, so that one is whole at every moment.
 pub(super) async fn write_header<M: Medium>(
     medium: &M,
     bytes: [u8; SUPERBLOCK_BYTES],

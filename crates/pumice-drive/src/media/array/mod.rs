@@ -7,27 +7,28 @@
 //! member   | slot 0 | header | slot 1 | header | segment 0 | segment 1 | ...
 //! ```
 //!
-//! A member is laid out like a medium of its own, and has the array's header beside its superblocks
-//! ([`ArrayHeader`](crate::format::ArrayHeader)): who belongs to the array, and which members are
-//! *active*, that is, have everything that is durable.
+//! A member is laid out like a medium of its own, and has the array's header next to its
+//! superblocks ([`ArrayHeader`](crate::format::ArrayHeader)). The header lists the members of the
+//! array and says which of them are *active*, that is, have everything that is durable.
 //!
 //! Invariants:
 //! * Nothing is reported as written, or as durable, before every active member has it. A member
 //!   that fails is first marked *out* on all others, durably, with a higher number of events. So it
-//!   never counts again as a member that has everything, until it was rebuilt.
-//! * The last active member is never marked out: its errors are those of the array.
-//! * A read is of one active member. Reads alternate, by what each has to do. An error of one is
-//!   answered from another.
-//! * Active members may differ in what no sync has covered, and in segments that are free. The
-//!   drive makes them equal in what it found in the log, before it calls that durable.
-//! * What is repaired was verified by the caller. Bytes of another copy that were not are never
-//!   copied over bytes that can be read.
+//!   does not count as complete again before it was rebuilt.
+//! * The last active member is never marked out: its errors are errors of the array.
+//! * A read is served by one active member. Reads alternate between members, by their load. A read
+//!   that fails on one member is repeated on another.
+//! * Active members may differ in bytes that no sync has covered, and in free segments. The drive
+//!   makes them equal wherever it found batches in the log, before it reports these as durable.
+//! * Repairs write only bytes that the caller has verified. Unverified bytes of another copy never
+//!   overwrite bytes that can be read.
 //!
-//! * `assemble`: from members to an array, or a refusal. `members`: their states, and how these are
-//!   stored. `rebuild`: adding and removing members while the array is in use. `repair`: one place.
-//!   `patience`: members that do not answer. `found`: reading where members are not equal yet.
+//! * `assemble`: making an array of its members, or refusing to. `members`: their states, and how
+//!   these are stored. `rebuild`: adding and removing members while the array is in use. `repair`:
+//!   one place. `patience`: members that do not answer. `found`: reading where members are not
+//!   equal yet.
 //!
-//! It does not know what the bytes mean, and does not look for members.
+//! An array does not interpret the bytes, and does not look for members.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -58,8 +59,8 @@ use members::{Load, Member, Target};
 pub use patience::Patience;
 pub use rebuild::Copying;
 
-/// Weight of a read beside its bytes when loads are compared: the time of an operation in bytes of
-/// a transfer, roughly, for a flash device.
+/// Weight of a read in addition to its bytes when loads are compared: the time of an operation in
+/// bytes of a transfer, roughly, for a flash device.
 const READ_COST_BYTES: u64 = 32 << 10;
 
 /// Several media as one. See the [module](self).
@@ -70,17 +71,17 @@ pub struct Array<M> {
     is_read_only: bool,
     events: Cell<u64>,
     members: RefCell<Vec<Member<M>>>,
-    /// Number of members since the opening, also of those that have left the array.
+    /// Number of members since the opening, including members that have left the array.
     enlisted: Cell<u32>,
     geometry: Cell<Option<Geometry>>,
     /// Changes of the list of members that are not stored yet.
     is_unsaved: Cell<bool>,
     saving: Line,
     repairing: Line,
-    /// Number of the read that is next.
+    /// Number of the next read.
     turn: Cell<usize>,
-    /// Appends and repairs under way, and what is being copied to new members: they keep clear of
-    /// each other.
+    /// Appends and repairs under way, and ranges being copied to new members: the two never
+    /// overlap.
     appends: RefCell<Vec<Place>>,
     copying: RefCell<Vec<Place>>,
     cleared: WaitQueue,
@@ -89,16 +90,17 @@ pub struct Array<M> {
     is_copying: Cell<bool>,
     patience: Option<Patience>,
     cipher: Cipher,
-    /// Of a reader: where members differ, those that have what the reader has found.
+    /// For a reader: the ranges in which members differ, and the members that have the bytes it
+    /// found.
     holders: RefCell<Holders>,
 }
 
-/// How far the rebuilding of members is.
+/// Progress of the rebuilding of members.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RebuildProgress {
     /// Bytes that have been copied.
     pub copied_bytes: u64,
-    /// Bytes to copy, as far as is known; 0 when nothing is being rebuilt.
+    /// Bytes to copy, as far as known; 0 when nothing is being rebuilt.
     pub total_bytes: u64,
 }
 
@@ -136,17 +138,16 @@ pub enum ArrayState {
 pub struct MemberInfo {
     /// Identity.
     pub uuid: Uuid,
-    /// The copy that it is of a mirror, as [`Medium::copies`] names it.
+    /// The copy of a mirror that the member is, as named by [`Medium::copies`].
     #[serde(skip)]
     pub copy: CopyId,
     /// Where it is, or was.
     pub path: String,
-    /// What it has.
+    /// Its state.
     pub state: MemberStatus,
     /// Reads of it that failed since the opening.
     pub read_errors: u64,
-    /// Places that were damaged and were overwritten with what another member has, since the
-    /// opening.
+    /// Damaged places that were overwritten with the bytes of another member, since the opening.
     pub repaired: u64,
     /// Why it is out, if that happened since the opening.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -166,7 +167,7 @@ pub enum MemberStatus {
 }
 
 impl ArrayInfo {
-    /// Returns what is wrong and what to do, if a member is out.
+    /// Returns the problem and the remedy as a message, if a member is out.
     pub fn alert(&self) -> Option<String> {
         let out: Vec<&str> = self
             .members
@@ -214,13 +215,13 @@ impl<M: Medium> Array<M> {
         self.layout
     }
 
-    /// Returns the array with the keys of the drive that is on it.
+    /// Returns the array with the keys of its drive.
     #[must_use]
     pub fn with_cipher(self, cipher: Cipher) -> Self {
         Self { cipher, ..self }
     }
 
-    /// Sets the keys of the drive that is on it.
+    /// Sets the keys of the array's drive.
     pub fn set_cipher(&mut self, cipher: Cipher) {
         self.cipher = cipher;
     }
@@ -230,7 +231,7 @@ impl<M: Medium> Array<M> {
         self.members.borrow().iter().filter_map(|member| member.medium.clone()).collect()
     }
 
-    /// Performs a write on all members in use, and leaves those out on which it fails.
+    /// Performs a write on all members in use, and marks out the members on which it fails.
     async fn on_all<F>(&self, operation: impl Fn(Rc<M>) -> F) -> Result<()>
     where
         F: Future<Output = Result<()>>,
@@ -254,13 +255,13 @@ impl<M: Medium> Array<M> {
         Ok((medium, number))
     }
 
-    /// Chooses an active member that was not tried: the one that has least to read.
+    /// Chooses the active member with the lowest load of those that were not tried.
     fn choose(&self, tried: &[Uuid]) -> Option<Target<M>> {
         let members = self.members.borrow();
         let turn = self.turn.replace(self.turn.get().wrapping_add(1));
         let mut best: Option<(u64, usize)> = None;
         for step in 0..members.len() {
-            // The first member answers a reader that must not see two pasts.
+            // A reader must not see two histories: the first member serves all its reads.
             let start = if self.is_read_only { 0 } else { turn };
             let index = start.wrapping_add(step) % members.len();
             let Some(member) = members.get(index) else { continue };
@@ -283,7 +284,7 @@ impl<M: Medium> Array<M> {
         self.members.borrow_mut().push(Member { copy, ..member });
     }
 
-    /// Returns the active member that is a copy.
+    /// Returns the active member that holds a copy.
     fn copy_of(&self, copy: CopyId) -> Result<Target<M>> {
         let members = self.members.borrow();
         let mut found = members.iter().filter(|member| member.is_readable());
@@ -304,7 +305,7 @@ impl<M: Medium> Array<M> {
         self.read_as_found(segment, offset, buffer, result).await
     }
 
-    /// Waits until nothing is copied to the range of an append, which counts as under way until the
+    /// Waits until no copying overlaps the range of an append, which counts as under way until the
     /// guard is dropped.
     async fn enter_append(&self, append: Place) -> Appending<'_, M> {
         let is_clear = || {
@@ -332,7 +333,7 @@ impl<M: Medium> Array<M> {
         Ok(())
     }
 
-    /// Returns the geometry of a member in that of the array.
+    /// Returns the geometry of a member of an array with this geometry.
     fn geometry_of(&self, member: &Member<M>, geometry: Geometry) -> Geometry {
         match self.layout {
             ArrayLayout::Mirror => geometry,
@@ -414,7 +415,8 @@ impl<M: Medium> Medium for Array<M> {
         self.media().iter().try_for_each(|medium| medium.reserve())
     }
 
-    /// That of the member with the least: segments of a concatenation, too, may lie there.
+    /// Returns the room of the member with the least, even in a concatenation: segments may lie
+    /// there.
     fn room(&self) -> Option<u64> {
         self.media().iter().filter_map(|medium| medium.room()).min()
     }
@@ -495,7 +497,7 @@ impl<M: Medium> Medium for Array<M> {
         self.on_all(|medium| async move { medium.sync().await }).await
     }
 
-    /// A member on which it fails keeps the space.
+    /// Discards on each member that has the segment. A member on which that fails keeps the space.
     async fn discard(&self, segment: SegmentId) -> Result<()> {
         if self.layout == ArrayLayout::Concat {
             let (medium, segment) = self.place(segment)?;

@@ -3,19 +3,19 @@
 //!
 //! ```text
 //! write, sync   all at once; one active member has it -> the others get the limit -> out
-//! read          the limit -> another member; it has answered -> the first is out
-//!               none has answered in its time -> the first again, without a limit
+//! read          the limit -> another member; if that answers -> the first is out
+//!               none answers within the limit -> the first again, without a limit
 //! opening       headers of all at once; one was read -> the others get the limit -> absent
 //! a new one     the limit, for each step until it is a member -> refused
 //! a removed one the limit -> its headers stay as they are
 //! ```
 //!
-//! Superblocks, and the lists of members, are read and written as data is.
+//! Superblocks and the lists of members are read and written in the same way.
 //!
 //! So a member counts as failed only when another one has done the same: if all are slow, the array
-//! waits, as a single device would. What was given up may still take effect, on a member that is
-//! out, and that nothing is read from again before it was rebuilt. Until the operating system has
-//! ended it, the file stays locked, so the member cannot be added meanwhile.
+//! waits, as a single device would. An abandoned operation may still take effect, on a member that
+//! is out and is not read again before it was rebuilt. Until the operating system has ended the
+//! operation, the file stays locked, so the member cannot be added meanwhile.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -35,7 +35,7 @@ use crate::media::Medium;
 /// counts as one, whatever the clock says, and members have the rest of the limit to answer.
 const PARTS: u64 = 8;
 
-/// How long a member may keep an operation waiting that another one has done.
+/// How long a member may delay an operation that another member has completed.
 #[derive(Clone)]
 pub struct Patience {
     ns: u64,
@@ -65,8 +65,8 @@ impl Patience {
     }
 }
 
-/// Waits for operations at once; once one has ended that `counts`, for the others no longer than
-/// the limit. `None`: it has not ended.
+/// Waits for operations concurrently; once one that `counts` has ended, waits for the others no
+/// longer than the limit. `None` stands for an operation that has not ended.
 pub(super) async fn all_in_time<T>(
     operations: Vec<impl Future<Output = T>>,
     patience: Option<&Patience>,
@@ -102,15 +102,16 @@ pub(super) fn no_answer() -> Error {
 }
 
 impl<M: Medium> Array<M> {
-    /// Sets how long a member may keep the array waiting. Without that there is no limit.
+    /// Sets how long a member may keep the array waiting. Without this call there is no limit.
     #[must_use]
     pub fn with_patience(mut self, patience: Patience) -> Self {
         self.patience = Some(patience);
         self
     }
 
-    /// Performs an operation on members at once; returns the outcome of each. One that does not
-    /// answer, while an active one has done it, is out, in memory.
+    /// Performs an operation on members concurrently; returns the outcome of each. A member that
+    /// does not answer, although an active one has completed the operation, is marked out in
+    /// memory.
     pub(super) async fn on_each<F>(
         &self,
         targets: &[Target<M>],
@@ -136,7 +137,7 @@ impl<M: Medium> Array<M> {
         outcomes.into_iter().zip(targets).map(ended).collect()
     }
 
-    /// Leaves a member out that does not answer, in memory, unless it is the last one that has
+    /// Marks out, in memory, a member that does not answer, unless it is the last one that has
     /// everything.
     fn give_up(&self, target: &Target<M>) {
         let is_other =
@@ -147,7 +148,8 @@ impl<M: Medium> Array<M> {
         }
     }
 
-    /// Waits for a member. `None`: it has not answered within the limit, and another one may.
+    /// Waits for a member. Returns `None` if it has not answered within the limit and another one
+    /// may.
     pub(super) async fn in_time<T>(&self, answer: impl Future<Output = T>) -> Option<T> {
         match self.has_copies() {
             true => self.in_limit(answer).await,
@@ -155,7 +157,7 @@ impl<M: Medium> Array<M> {
         }
     }
 
-    /// Waits for an answer as long as the limit. `None`: it has not come.
+    /// Waits for an answer no longer than the limit. Returns `None` if it has not arrived.
     pub(super) async fn in_limit<T>(&self, answer: impl Future<Output = T>) -> Option<T> {
         let Some(patience) = &self.patience else { return Some(answer.await) };
         let mut answer = std::pin::pin!(answer);
@@ -181,7 +183,8 @@ impl<M: Medium> Array<M> {
         self.in_time(target.medium.read(segment, offset, buffer)).await
     }
 
-    /// Reads from a member and no other. If it does not answer, and is not the last one, it is out.
+    /// Reads from a member and no other. If it does not answer and is not the last one, it is
+    /// marked out.
     pub(super) async fn read_one(
         &self,
         target: &Target<M>,
@@ -201,7 +204,7 @@ impl<M: Medium> Array<M> {
         (AlignedBuffer::zeroed(len), stored.and(Err(no_answer())))
     }
 
-    /// Returns whether another member reads a place within the limit: if none does, all are slow.
+    /// Returns whether another member reads a place within the limit. If none does, all are slow.
     pub(super) async fn has_another_answer(
         &self,
         target: &Target<M>,
@@ -221,8 +224,8 @@ impl<M: Medium> Array<M> {
         false
     }
 
-    /// Reads a superblock of a member, and of no other. If it does not answer, and is not the last
-    /// one, it is out.
+    /// Reads a superblock of a member and no other. If it does not answer and is not the last one,
+    /// it is marked out.
     pub(super) async fn read_superblock_of(
         &self,
         target: &Target<M>,
@@ -272,7 +275,7 @@ impl<M: Medium> Array<M> {
         Err(failure.unwrap_or_else(absent))
     }
 
-    /// Reads from the member that has least to do; from another one if that fails or does not
+    /// Reads from the member with the lowest load; from another one if that fails or does not
     /// answer.
     pub(super) async fn read_any(
         &self,

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! add: superblocks zeroed, header: rebuilding -> it gets every write from now on
-//!   -> copy: what the drive says is in use, piece by piece, while nothing else is written there
-//!      (the drive verifies what it is shown of that, and repairs what one member had damaged)
+//!   -> copy: the ranges in use, as the drive reports them, in pieces; appends to a piece wait
+//!      (the drive verifies the copied bytes that it is shown, and repairs damage of one member)
 //!   -> superblocks by the drive -> sync -> header: active, and without the member it replaces
 //! ```
 //!
-//! A crash before the end leaves a member that is still being rebuilt, and what it replaces: the
-//! copying begins anew, of what is then in use.
+//! A crash before the end leaves a member that is still being rebuilt, and the one that it
+//! replaces: the copying begins anew, with the ranges that are then in use.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -24,28 +24,28 @@ use crate::base::{AlignedBuffer, Error, ErrorContext, ErrorKind, Result, Segment
 use crate::format::{ARRAY_MEMBERS_MAX, ArrayLayout, ArrayMember, MemberState};
 use crate::media::{Medium, SLOTS, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
 
-/// Bytes that are copied at once: appends to them wait meanwhile.
+/// Bytes copied in one step: appends to them wait meanwhile.
 const PIECE_BYTES: u32 = 1 << 20;
 
-/// Pieces of a segment that are copied at once: while one is written, the next are read.
+/// Pieces of a segment copied concurrently: while one is written, the next are read.
 const PIECES_AT_ONCE: usize = 3;
 
-/// Bytes that are copied at once where a piece cannot be read as a whole.
+/// Bytes copied in one step where a piece cannot be read as a whole.
 const PAGE_BYTES: u32 = 4096;
 
 impl<M: Medium> Array<M> {
-    /// Adds a member to a mirror, which gets every write from now on and has to get what was
-    /// written before by [`Array::copy`]. What its medium held is gone.
+    /// Adds a member to a mirror. The member receives every write from now on; [`Array::copy`] must
+    /// copy the earlier data to it. The previous content of its medium is lost.
     ///
     /// # Errors
-    /// `InvalidInput` if the array is no mirror, has too many members or this one, or if the medium
-    /// is too small; `Medium` if it fails. Nothing has changed then.
+    /// `InvalidInput` if the array is no mirror, has too many members or already this one, or if
+    /// the medium is too small; `Medium` if it fails. Nothing has changed then.
     pub async fn add_member(&self, medium: M, new: NewMember) -> Result<()> {
         self.add(medium, new, None).await
     }
 
-    /// As [`Array::add_member`], for a member that takes the place of another one, which leaves the
-    /// array when this one is complete.
+    /// Adds a member as [`Array::add_member`] does, in place of another one, which leaves the array
+    /// when the new one is complete.
     ///
     /// # Errors
     /// As [`Array::add_member`]; `NotFound` if there is no such member.
@@ -60,7 +60,7 @@ impl<M: Medium> Array<M> {
         check_path(&new.path)?;
         self.check_room()?;
         self.clear_new_member(&medium).await?;
-        // The drive may have grown meanwhile. From here on it does so with this member.
+        // The drive may have grown meanwhile. From now on this member grows with it.
         self.take_geometry(&medium)?;
         self.check_room()?;
         replaces.map_or(Ok(()), |old| self.check_known(old))?;
@@ -80,7 +80,8 @@ impl<M: Medium> Array<M> {
         self.save().await
     }
 
-    /// Clears what a medium held that is to become a member of a mirror. It answers, then.
+    /// Clears the superblocks of a medium that will become a member of a mirror. Success also shows
+    /// that the medium answers.
     ///
     /// # Errors
     /// `InvalidInput` if it is too small; `Medium` if it fails, or does not answer in time.
@@ -108,21 +109,21 @@ impl<M: Medium> Array<M> {
         medium.set_geometry(geometry)
     }
 
-    /// Waits for a medium that is no member yet, within the limit.
+    /// Waits, within the limit, for an operation of a medium that is not a member yet.
     async fn of_new_member(&self, operation: impl Future<Output = Result<()>>) -> Result<()> {
         let what = "the new member does not answer";
         let ended = self.in_limit(operation).await;
         ended.unwrap_or_else(|| Err(Error::new(ErrorKind::Medium, what)))
     }
 
-    /// Adds a member at the end of a concatenation, for `segment_count` more segments. What its
-    /// medium held is gone. The drive can grow when this returns, and its next superblocks are also
-    /// on the new member.
+    /// Adds a member at the end of a concatenation, for `segment_count` more segments. The previous
+    /// content of its medium is lost. When this returns, the drive can grow, and its next
+    /// superblocks are also written to the new member.
     ///
     /// # Errors
     /// `InvalidInput` if the array is no concatenation, or has too many members or segments, `Busy`
-    /// if it was changed meanwhile: nothing has changed. `Medium`: it may be a member, which has no
-    /// segments yet.
+    /// if it was changed meanwhile: nothing has changed. `Medium`: the medium may be a member by
+    /// then, without segments of the drive.
     pub async fn extend(&self, medium: M, new: NewMember) -> Result<()> {
         const INVALID: ErrorKind = ErrorKind::InvalidInput;
         ensure(self.layout == ArrayLayout::Concat, INVALID, "the array is no concatenation")?;
@@ -147,7 +148,7 @@ impl<M: Medium> Array<M> {
         let medium = member.medium.clone().expect("a new member is present");
         medium.set_geometry(self.geometry_of(&member, geometry))?;
         self.of_new_member(clear_superblocks(&*medium)).await?;
-        // Before the others know of it: they are nothing without a member that they list.
+        // Before the others list it: they cannot be used without a member that they list.
         self.of_new_member(write_header(&*medium, header.encode())).await?;
         let is_as_before = self.events.get() + 1 == header.events
             && self.geometry.get() == Some(geometry)
@@ -167,7 +168,7 @@ impl<M: Medium> Array<M> {
     /// Checks that a member of a concatenation can leave it: the last one of several.
     ///
     /// # Errors
-    /// `InvalidInput`, with what to do.
+    /// `InvalidInput`, with advice on how to proceed.
     pub fn check_last(&self, uuid: Uuid) -> Result<()> {
         const INVALID: ErrorKind = ErrorKind::InvalidInput;
         let members = self.members.borrow();
@@ -195,7 +196,7 @@ impl<M: Medium> Array<M> {
         !self.rebuilding().is_empty()
     }
 
-    /// Sets how many bytes are to be copied.
+    /// Sets the number of bytes to copy.
     pub fn begin_progress(&self, total_bytes: u64) {
         self.progress.set(RebuildProgress { copied_bytes: 0, total_bytes });
     }
@@ -206,15 +207,15 @@ impl<M: Medium> Array<M> {
         members.iter().filter(rebuilding).filter_map(Member::target).collect()
     }
 
-    /// Notes that members are being rebuilt, until the guard is dropped; `None` if they are so
-    /// already.
+    /// Notes that members are being rebuilt, until the guard is dropped; `None` if they already
+    /// are.
     pub fn begin_copying(&self) -> Option<Copying<'_, M>> {
         (!self.is_copying.replace(true)).then_some(Copying(self))
     }
 
-    /// Copies a part of a segment to the members that are being rebuilt. The caller keeps the
-    /// segment from being discarded. Calls `show` with what it has copied, and where that is, in
-    /// order; without what cannot be read. A member that cannot be written is out.
+    /// Copies a range of a segment to the members that are being rebuilt. The caller keeps the
+    /// segment from being discarded. Calls `show` with the copied bytes and their offset, in order,
+    /// without pieces that cannot be read. A member that cannot be written is marked out.
     ///
     /// # Errors
     /// `Medium` if the list of members cannot be stored.
@@ -255,7 +256,7 @@ impl<M: Medium> Array<M> {
         Ok(())
     }
 
-    /// Copies what can be read of a piece. The rest is no worse on the new member.
+    /// Copies the readable pages of a piece. The others are no worse on the new member.
     async fn copy_pages(&self, segment: SegmentId, piece: Range<u32>) -> Result<()> {
         for from in piece.step_by(PAGE_BYTES as usize) {
             if let Err(error) = self.copy_piece(segment, from..from + PAGE_BYTES).await? {
@@ -270,7 +271,7 @@ impl<M: Medium> Array<M> {
         Ok(())
     }
 
-    /// Copies a piece at once. Returns it, or why it cannot be read.
+    /// Copies a piece in one step. Returns its bytes, or the reason why it cannot be read.
     async fn copy_piece(
         &self,
         segment: SegmentId,
@@ -308,8 +309,8 @@ impl<M: Medium> Array<M> {
         copying
     }
 
-    /// Makes the members that are being rebuilt active. Everything in use has been copied to them,
-    /// and the superblocks were written. Those that they replace leave the array.
+    /// Makes the members that are being rebuilt active. The caller has copied everything in use to
+    /// them and written the superblocks. The members that they replace leave the array.
     ///
     /// # Errors
     /// `Medium` if no member could be rebuilt.
@@ -343,12 +344,12 @@ impl<M: Medium> Array<M> {
         Ok(())
     }
 
-    /// Removes a member of a mirror, or the last one of a concatenation that has no segment of the
-    /// drive.
+    /// Removes a member of a mirror, or the last member of a concatenation if that has no segment
+    /// of the drive.
     ///
     /// # Errors
-    /// `NotFound`; `InvalidInput` if it is the last one that has everything, or has segments of the
-    /// drive. Nothing has changed then.
+    /// `NotFound`; `InvalidInput` if it is the last member that has everything, or has segments of
+    /// the drive. Nothing has changed then.
     pub async fn remove_member(&self, uuid: Uuid) -> Result<()> {
         const INVALID: ErrorKind = ErrorKind::InvalidInput;
         if self.layout == ArrayLayout::Concat {
@@ -377,7 +378,7 @@ impl<M: Medium> Array<M> {
         Ok(())
     }
 
-    /// Stops using a member, which stays listed as one that is out.
+    /// Stops using a member, which stays in the list, marked out.
     ///
     /// # Errors
     /// As [`Array::remove_member`].
@@ -396,8 +397,8 @@ impl<M: Medium> Array<M> {
         self.save().await
     }
 
-    /// Returns the member at a path that is being rebuilt in the place of another one, or, without
-    /// that, as one more.
+    /// Returns the member at a path that is being rebuilt to replace `replaced`, or as an
+    /// additional member if that is `None`.
     pub fn rebuilding_at(&self, path: &str, replaced: Option<Uuid>) -> Option<Uuid> {
         let members = self.members.borrow();
         let found = members.iter().find(|member| {
@@ -409,8 +410,8 @@ impl<M: Medium> Array<M> {
         found.map(|member| member.entry.uuid)
     }
 
-    /// Returns the members that stand in the way of a new one at a path, in the place of another
-    /// one: what is out at that path, and what was to take that place and is not complete.
+    /// Returns the members that a new one at a path, which replaces `replaced`, makes obsolete: a
+    /// member that is out at that path, and an incomplete replacement of the same member.
     pub fn superseded(&self, path: &str, replaced: Option<Uuid>) -> Vec<Uuid> {
         let members = self.members.borrow();
         let is_superseded = |member: &&Member<M>| {
@@ -445,7 +446,8 @@ async fn clear_superblocks<M: Medium>(medium: &M) -> Result<()> {
 }
 
 /// Overwrites headers and superblocks of a member that was removed, so that it is not taken for a
-/// part of the drive. If that fails, or it does not answer, the others know.
+/// part of the drive. If that fails, or the member does not answer, the headers of the others
+/// exclude it.
 async fn forget<M: Medium>(member: &Member<M>) {
     let Some(medium) = &member.medium else { return };
     for slot in (0..SLOTS).rev() {

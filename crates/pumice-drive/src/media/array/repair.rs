@@ -1,4 +1,4 @@
-//! Overwriting what is damaged on one member with bytes that are known to be right.
+//! Overwriting damaged bytes of one member with bytes that are known to be right.
 //!
 //! ```text
 //! verified          |---- record ----|
@@ -33,7 +33,7 @@ impl<M: Medium> Array<M> {
         if self.layout == ArrayLayout::Concat || self.is_read_only || bytes.is_empty() {
             return Ok(0);
         }
-        // Two that write the same page would undo each other.
+        // Two repairs of the same page would undo each other.
         let _turn = self.repairing.turn().await;
         let mut repaired = 0;
         for target in self.targets() {
@@ -56,7 +56,7 @@ impl<M: Medium> Array<M> {
         let start = offset as usize / PAGE_BYTES * PAGE_BYTES;
         let end = (offset as usize + bytes.len()).next_multiple_of(PAGE_BYTES);
         let at = offset as usize - start;
-        // What is copied there meanwhile would be undone.
+        // A concurrent copy to these pages would be undone.
         let _append = self.enter_append((segment, len_u32(start)..len_u32(end))).await;
         let mut pages = AlignedBuffer::zeroed(end - start);
         let mut is_damaged = false;
@@ -98,7 +98,7 @@ impl<M: Medium> Array<M> {
             if others.is_empty() {
                 return Err(error);
             }
-            // What it returned for the others: they have the bytes, or get them next.
+            // The others count as written: they have the bytes, or get them next.
             let results = others.iter().map(|_| Ok(())).chain([Err(error)]).collect();
             let targets: Vec<Target<M>> = others.into_iter().chain([target.clone()]).collect();
             self.settle(&targets, results).await?;
@@ -106,7 +106,7 @@ impl<M: Medium> Array<M> {
         Ok(true)
     }
 
-    /// Returns a page as another member has it; zeroes if none can read it.
+    /// Returns the page of another member, or zeroes if none can read it.
     async fn page_of_another(
         &self,
         target: &Target<M>,

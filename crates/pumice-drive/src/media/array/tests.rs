@@ -1,7 +1,7 @@
-//! Goal: whatever is reported as written is on every member that counts, and a member that lacks
+//! Goal: everything reported as written is on every member that counts, and a member that lacks
 //! something never counts again. Method: members in memory under the fault layer, in virtual time;
-//! the bytes outlive the array, so a test can take the power from one member, put members together
-//! anew and look at each.
+//! the bytes outlive the array, so a test can cut the power of one member, assemble the members
+//! again and examine each.
 
 use std::rc::Rc;
 
@@ -45,7 +45,7 @@ impl Bench {
         self.runtime.block_on(future)
     }
 
-    /// Puts some members together, each under a layer of faults.
+    /// Assembles some members, each under a layer of faults.
     fn assemble(&self, members: &[usize], degraded: bool) -> Result<(Array<Faulty>, Vec<Faulty>)> {
         let layer = |&member: &usize| {
             let (memory, seed) = (self.memory[member].clone(), member as u64);
@@ -103,7 +103,8 @@ fn failing_appends() -> FaultPlan {
     FaultPlan { append_errors: Trigger::Nth(1), ..FaultPlan::default() }
 }
 
-/// The list of members says who lacks the write, even if the power fails everywhere at once.
+/// The list of members says which member lacks the write, even if the power fails everywhere at
+/// once.
 #[test]
 fn a_member_that_fails_is_out_durably_before_the_write_counts() {
     type Write = fn(&Bench, &Array<Faulty>) -> Result<()>;
@@ -131,7 +132,7 @@ fn a_member_that_fails_is_out_durably_before_the_write_counts() {
             let (array, _) = bench.assemble(&[0, 1], false).unwrap();
             assert_eq!(states(&array)[failing], MemberStatus::Out, "write {number}, afterwards");
             assert_eq!(array.info().state, ArrayState::Degraded);
-            // The one that has everything is enough, and the other one is not.
+            // The member that has everything is enough, and the other one is not.
             bench.assemble(&[1 - failing], false).unwrap();
             let what = bench.refusal(&[failing], false);
             assert!(what.contains("is missing"), "write {number}: {what}");
@@ -202,7 +203,7 @@ fn members_that_do_not_belong_together_are_refused() {
     assert!(bench.refusal(&[0, 2], true).contains("are of different arrays"));
 }
 
-/// Each of two was used without the other: no order of events says which is right.
+/// Each of two members was used without the other: no order of events says which is right.
 #[test]
 fn members_that_were_used_apart_are_not_put_together() {
     let bench = Bench::new(2);
@@ -245,7 +246,7 @@ fn damaged_headers_are_written_again() {
     }
 }
 
-/// Two members that are the limit read almost twice as much in the same time.
+/// Where the members are the limit, two read almost twice as much in the same time.
 #[test]
 fn reads_use_all_members() {
     let speed = Speed {
@@ -296,7 +297,7 @@ fn a_page_that_one_member_cannot_read_is_read_from_another() {
     assert_eq!(states(&array), [MemberStatus::Online; 2]);
 }
 
-/// The page of a damaged record may hold another one that only this member has whole.
+/// The page of a damaged record may hold another record that only this member has whole.
 #[test]
 fn a_repair_overwrites_what_was_verified_and_nothing_else() {
     let bench = Bench::new(2);
@@ -314,14 +315,14 @@ fn a_repair_overwrites_what_was_verified_and_nothing_else() {
     assert_eq!(bench.run(array.repair(SegmentId(0), 690, &[1; 4000])).unwrap(), 1);
     assert_eq!(*bench.stored(1, 0, 0), *page(1));
     assert_eq!(bench.run(array.repair(SegmentId(0), 0, &[1; 8192])).unwrap(), 0);
-    // What cannot be read at all has nothing to keep.
+    // An unreadable page has nothing to preserve.
     layers[1].add_bad_range(BadRange::unreadable(Region::Segment(SegmentId(0)), 4096..8192));
     assert_eq!(bench.run(array.repair(SegmentId(0), 5000, &[1; 10])).unwrap(), 1);
     assert_eq!(*bench.stored(1, 0, 4096), *page(1));
     assert!(layers[1].bad_ranges().is_empty());
 }
 
-/// Appends come while their neighbours are copied, and the member gets all of it.
+/// Appends arrive while their neighbours are copied, and the member receives both.
 #[test]
 fn a_new_member_gets_what_is_there_and_what_comes() {
     for seed in 0..20 {
@@ -393,8 +394,8 @@ fn a_new_member_that_fails_is_out_and_the_others_go_on() {
     assert_eq!(states(&array), [MemberStatus::Online]);
 }
 
-/// A member that is replaced serves until the other one has everything, and leaves then, also if
-/// the array was put together anew meanwhile.
+/// A member that is being replaced serves until the other one has everything, and leaves then, also
+/// if the array was reassembled meanwhile.
 #[test]
 fn a_member_is_replaced_by_another() {
     for is_interrupted in [false, true] {
@@ -427,7 +428,7 @@ fn a_member_is_replaced_by_another() {
 
 const HOUR_NS: u64 = 3_600_000_000_000;
 
-/// Every operation of the medium goes on without a member whose operations do not end.
+/// Every operation of the medium continues without a member whose operations do not end.
 #[test]
 fn a_member_that_does_not_answer_is_out() {
     type Operation = fn(&Bench, &Array<Faulty>) -> Result<()>;
@@ -438,7 +439,7 @@ fn a_member_that_does_not_answer_is_out() {
         |bench, array| bench.run(array.write_superblock(0, page(7))),
         |bench, array| bench.run(array.discard(SegmentId(2))),
         |bench, array| {
-            // One of two is of the member.
+            // One of two reads goes to the member.
             bench.run(array.read(SegmentId(0), 0, page(0))).1?;
             bench.run(array.read(SegmentId(0), 0, page(0))).1
         },
@@ -473,7 +474,7 @@ fn a_member_that_does_not_answer_is_out() {
     }
 }
 
-/// What all members are slow at is waited for, and so is the last one.
+/// The array waits for an operation that is slow on all members, and for the last member.
 #[test]
 fn members_that_are_all_slow_stay() {
     let bench = Bench::new(2);
@@ -495,7 +496,7 @@ fn members_that_are_all_slow_stay() {
     assert_eq!(states(&array), [MemberStatus::Online, MemberStatus::Out]);
 }
 
-/// No other member has what it has, so it must stay, and be waited for.
+/// No other member has its segments, so the member must stay, and the array must wait for it.
 #[test]
 fn a_member_of_a_concatenation_is_never_left_out() {
     let mut bench = Bench::of(2, ArrayLayout::Concat);
@@ -514,7 +515,7 @@ fn a_member_of_a_concatenation_is_never_left_out() {
     assert!(bench.run(array.extend(layer, member)).is_err(), "a header cannot be stored");
     let active = states(&array);
     assert!(active.iter().all(|state| *state == MemberStatus::Online), "{active:?}");
-    // A sync that takes longer than the limit is waited for.
+    // The array waits for a sync that takes longer than the limit.
     layers[1]
         .set_plan(FaultPlan { latency_ns: 5_000_000_000..=5_000_000_000, ..FaultPlan::default() });
     bench.run(array.sync()).unwrap();
@@ -611,7 +612,7 @@ fn superblocks_of_a_member_that_does_not_answer_are_not_waited_for() {
     }
 }
 
-/// Nothing is known of a new member yet, so that it alone is waited for.
+/// Nothing is known of a new member yet, so the limit applies without an answer of another one.
 #[test]
 fn a_new_member_that_does_not_answer_is_refused() {
     for layout in [ArrayLayout::Mirror, ArrayLayout::Concat] {
@@ -658,7 +659,7 @@ fn a_new_member_is_as_long_as_the_drive_is_by_then() {
     assert_eq!(states(&array), [MemberStatus::Online]);
 }
 
-/// It may hang in reads, of which the headers are the first.
+/// A member may hang in reads, the first of which are the reads of the headers.
 #[test]
 fn a_member_that_hangs_at_the_opening_counts_as_absent() {
     for hanging in [0, 1] {

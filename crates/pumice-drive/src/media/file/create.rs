@@ -1,6 +1,7 @@
 //! Preparation of a file or device for a new drive, without damage to existing data.
 //!
-//! It writes no superblock: it only makes sure that there is room and that no other data uses it.
+//! This module writes no superblock: it only makes sure that there is room and that no other data
+//! uses it.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -17,7 +18,7 @@ use crate::base::{Error, ErrorKind, OsContext, Result};
 /// partition table, file system and volume manager has a signature there.
 const DEVICE_PROBE_BYTES: u64 = 4 << 20;
 
-/// Permissions of a new drive: what it holds may be closed to other users on its file system.
+/// Permissions of a new drive: its data may be off-limits to other users of its file system.
 const PRIVATE: u32 = 0o600;
 
 pub(super) fn create(path: &Path, bytes: u64, force: bool) -> Result<()> {

@@ -1,22 +1,23 @@
-//! Durable appends in one operation, a write with `RWF_DSYNC`. See `pace` for the other way.
+//! Durable appends in one operation, a write with `RWF_DSYNC`. See `pace` for the alternative.
 //!
 //! ```text
 //! written ----------------------------------------> durable
 //! short   -> the rest, then fdatasync ------------> durable
 //! unknown -> (the flag) all of it, then fdatasync -> durable
-//! no space ---------------------------------------> nothing happened: the drive repeats it
-//! error   -> the same bytes once more, plainly: fails -> the place cannot be written
+//! no space ---------------------------------------> nothing has changed: the drive repeats it
+//! error   -> the same bytes again, not durably: fails -> the place cannot be written
 //!                                               done  -> it was the sync that failed: poisoned
 //! ```
 //!
-//! Until it is known which of them failed, everything that writes or syncs waits, and what ends
-//! well is not believed: the kernel may have reported to this operation what concerns another.
+//! Until it is known whether the write or the sync failed, all operations that write or sync wait,
+//! and their successes do not count: the kernel may have reported to this operation an error that
+//! concerns another.
 //!
-//! Only under direct I/O, where the file has no dirty pages: the kernel reports a page that it lost
+//! Used only under direct I/O, where the file has no dirty pages: the kernel reports a lost page
 //! once, to the next call that syncs, and with pages of other appends in its cache that could be
 //! any of the durable appends in progress. For the same reason a lack of space can come only from
-//! the write. Only on file systems that are known to keep the flag: FUSE passes it on to a server,
-//! which may ignore it.
+//! the write. Used only on file systems that are known to honor the flag: FUSE passes it on to a
+//! server, which may ignore it.
 
 use std::io;
 use std::sync::Arc;
@@ -29,16 +30,16 @@ use crate::base::{AlignedBuffer, ErrorKind, Result};
 use crate::media::not_durable;
 use crate::runtime::Runtime;
 
-/// The magic numbers of file systems whose direct writes keep `RWF_DSYNC`, and which write a block
-/// of a file again where it is: ext2 to ext4, XFS. Btrfs may turn a direct write into one through
-/// the page cache.
+/// The magic numbers of file systems whose direct writes honor `RWF_DSYNC`, and which overwrite a
+/// block of a file in place: ext2 to ext4, XFS. Btrfs may turn a direct write into one through the
+/// page cache.
 ///
 /// Source: `include/uapi/linux/magic.h` of Linux 6.18; `iomap_dio_complete` and the callers of
 /// `generic_write_sync` in these file systems.
 const FILE_SYSTEMS: [u64; 2] = [0xef53, 0x5846_5342];
 
-/// Returns whether a file has durable appends. The pool of threads has none: it is there for
-/// systems whose kernel may not know the flag.
+/// Returns whether a file has durable appends. The thread pool backend has none: it serves systems
+/// whose kernel may not know the flag.
 pub(super) fn are_possible(runtime: &Runtime, file: impl AsFd, kind: FileKind) -> bool {
     let magic = rustix::fs::fstatfs(file).map(|answer| answer.f_type.cast_unsigned());
     let keeps_flag = magic.is_ok_and(|magic| FILE_SYSTEMS.contains(&magic));
@@ -55,7 +56,7 @@ impl FileMedium {
         self.wait_for_certainty().await?;
         self.check_writable()?;
         let at = self.locate(location, buffer.len(), WRITE_UNIT)?;
-        // Dropped before its result is known, an error of the sync in it is never known.
+        // If this is dropped before its result is known, an error of the sync in it stays unknown.
         let mut outcome = SyncOutcome { poisoned: &self.poisoned, succeeded: false };
         let result = self.runtime.write_durably_at(&self.file, at, buffer.clone()).await;
         outcome.succeeded = true;
@@ -77,7 +78,7 @@ impl FileMedium {
         if error.kind() == ErrorKind::NoSpace {
             return Err(error);
         }
-        // At once: what other operations report from here on proves nothing.
+        // Begun immediately: from now on, results of other operations prove nothing.
         let doubt = Doubt::begin(self);
         match self.write_unchecked(location, buffer).await {
             Err(again) if again.kind() != ErrorKind::NoSpace => {
@@ -89,8 +90,8 @@ impl FileMedium {
     }
 }
 
-/// A durable append has failed, and it is not known yet whether a sync did: whatever syncs waits.
-/// Dropped, it poisons.
+/// A durable append has failed, and it is not known yet whether its sync did: every operation that
+/// syncs waits. Poisons the medium when dropped, unless it was ended.
 pub(super) struct Doubt<'a> {
     medium: &'a FileMedium,
     is_place: bool,
@@ -102,7 +103,7 @@ impl<'a> Doubt<'a> {
         Self { medium, is_place: false }
     }
 
-    /// The place cannot be written, and no sync was begun.
+    /// Ends the doubt: the place cannot be written, and no sync was begun.
     pub(super) fn end(mut self) {
         self.is_place = true;
     }

@@ -1,14 +1,15 @@
-//! Which way makes an append durable soonest: a write with the flag, or a write and a sync.
+//! The choice of the faster way to make an append durable: a write with the flag, or a write and a
+//! sync.
 //!
 //! A write with `RWF_DSYNC` needs one wake-up less. But where the device has no forced writes, the
 //! kernel waits for the write and flushes the device's cache on a thread that stays on the
 //! processor that the device interrupted (`iomap_dio_complete_work` of Linux 6.18). A process that
-//! computes there holds it up for milliseconds. A sync runs on a thread of io_uring, which goes
-//! where there is time. So both ways are timed, and the one that took less is used.
+//! computes there delays it for milliseconds. A sync runs on a thread of io_uring, which moves to
+//! an idle processor. So both ways are timed, and the faster one is used.
 
 use std::cell::Cell;
 
-/// How an append is made durable.
+/// A way to make an append durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// One write with `RWF_DSYNC`.
@@ -17,16 +18,16 @@ pub(super) enum Way {
     Sync,
 }
 
-/// Appends of this many end with a trial of the other way.
+/// Each cycle of this many appends ends with a trial of the other way.
 const CYCLE: u32 = 512;
 
-/// Appends of a trial. At most one in [`CYCLE`] / [`TRIAL`] is made the slower way.
+/// Appends of a trial. At most one append in [`CYCLE`] / [`TRIAL`] goes the slower way.
 const TRIAL: u32 = 16;
 
 /// Larger appends are not timed: the device takes longer for them, either way.
 const LEN_MAX: usize = 64 << 10;
 
-/// Longest time that counts. A longer one is the device's, whichever way was used.
+/// Longest time that counts. A longer one is due to the device, whichever way was used.
 const TOOK_MAX_NS: u64 = 4_000_000;
 
 /// Weight of the earlier times in a mean, which is as old as this many appends.
@@ -45,13 +46,13 @@ impl Pace {
     pub(super) fn next_way(&self) -> Way {
         let at = self.appends.get();
         self.appends.set((at + 1) % CYCLE);
-        // A tenth less: means of the same time differ, too.
+        // The sync must take a tenth less: means of equal times differ, too.
         let (flag, sync) = (self.flag_ns.get(), self.sync_ns.get());
         let is_sync_better = sync > 0.0 && sync < 0.9 * flag;
         if is_sync_better == (at < CYCLE - TRIAL) { Way::Sync } else { Way::Flag }
     }
 
-    /// Takes the time of an append of `len` bytes, from its call until it was durable.
+    /// Records the time of an append of `len` bytes, from its call until it was durable.
     pub(super) fn took(&self, way: Way, len: usize, ns: u64) {
         if len > LEN_MAX {
             return;
@@ -67,10 +68,11 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the way that takes less is found, and found again when that changes.
+    //! Goal: the faster way is found, and found again when that changes.
     use super::*;
 
-    /// Returns how many of `count` appends are made with the flag. Times are those of append `at`.
+    /// Returns how many of `count` appends are made with the flag. `times` returns the time of
+    /// append `at`.
     fn flags(pace: &Pace, count: u64, times: impl Fn(Way, u64) -> u64) -> u64 {
         let step = |at| {
             let way = pace.next_way();
@@ -80,12 +82,13 @@ mod tests {
         (0..count).map(step).sum()
     }
 
-    /// A quiet machine: the wake-up counts.
+    /// Returns the times of a quiet machine: the wake-up counts.
     fn quiet(way: Way, _: u64) -> u64 {
         if way == Way::Flag { 130_000 } else { 190_000 }
     }
 
-    /// A computing process in the way of every twentieth write with the flag, and of few syncs.
+    /// Returns the times next to a computing process, which delays every twentieth write with the
+    /// flag, and few syncs.
     fn busy(way: Way, at: u64) -> u64 {
         let (one_in, ns) = if way == Way::Flag { (20, 170_000) } else { (100, 200_000) };
         if at.is_multiple_of(one_in) { 3_500_000 } else { ns }
@@ -117,7 +120,7 @@ mod tests {
             pace.took(Way::Flag, 1 << 20, 2_000_000);
         }
         assert_eq!(flags(&pace, 512, quiet), 496);
-        // The device waits for a second. A second or so of appends may be made the other way.
+        // The device stalls for a second. About a second's appends may go the other way.
         pace.took(Way::Flag, 4096, 1_000_000_000);
         flags(&pace, 2048, quiet);
         assert_eq!(flags(&pace, 512, quiet), 496);

@@ -1,8 +1,8 @@
-//! Goal: every kind of opening reads what was written; data that is in use, foreign or out of
+//! Goal: every kind of opening reads the written data; data that is in use, foreign or out of
 //! bounds is not changed.
 //!
-//! Method: files in a temporary directory, every backend, direct and buffered. Whether the file
-//! system there does direct I/O must not matter.
+//! Method: files in a temporary directory, every backend, direct and buffered. The tests pass
+//! whether or not the file system there supports direct I/O.
 
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -29,7 +29,7 @@ fn open(runtime: &Runtime, path: &Path) -> Result<FileMedium> {
     FileMedium::open(runtime.clone(), path, FileOptions::default())
 }
 
-/// A created and opened medium of [`GEOMETRY`].
+/// Returns a created and opened medium of [`GEOMETRY`].
 fn medium(runtime: &Runtime, direct: bool) -> (tempfile::TempDir, FileMedium) {
     let (directory, path) = directory();
     FileMedium::create(&path, GEOMETRY.medium_bytes(), false).unwrap();
@@ -78,7 +78,7 @@ fn segments_and_superblocks_come_back() {
                 }
                 assert!(medium.read_superblock(1).await.unwrap().iter().all(|&b| b == 0xa1));
             });
-            // Where the bytes lie is part of the format.
+            // The location of the bytes is part of the format.
             let file = File::open(medium.path()).unwrap();
             let mut byte = [0];
             let slots = [(0, 0xa0), (1 << 20, 0xa1)];
@@ -182,7 +182,7 @@ fn what_is_left_of_a_truncated_file_is_read() {
             let (last, end) = (GEOMETRY.segment_count - 1, GEOMETRY.segment_bytes);
             assert_eq!(kind(read(last, end - 4096).1), ErrorKind::Medium);
             read(last, end - 8192).1.unwrap();
-            // Little of the drive that it is said to hold is left.
+            // Little is left of the drive that the geometry claims.
             let huge = Geometry { segment_count: 1 << 20, ..GEOMETRY };
             let medium = FileMedium::open(runtime.clone(), &path, options).unwrap();
             assert_eq!(kind(medium.set_geometry(huge)), ErrorKind::InvalidInput);
@@ -404,8 +404,8 @@ fn is_cached(file: &File) -> Option<bool> {
     }
 }
 
-/// What is seen of a failed sync by the next opening: the page cache shows as clean what never
-/// reached the medium.
+/// After a failed sync, the page cache shows the next opening as clean pages that never reached the
+/// medium.
 #[test]
 fn a_buffered_opening_begins_with_an_empty_page_cache() {
     let runtime = &runtimes()[0];
@@ -419,7 +419,8 @@ fn a_buffered_opening_begins_with_an_empty_page_cache() {
         // A file system that keeps its pages (tmpfs) or does not report them shows nothing.
         return;
     }
-    // The look itself has the page read, and the disk may be faster than the look: several tries.
+    // The check itself causes a read of the page, and the disk may be faster than the check:
+    // several tries.
     let is_dropped = || {
         file.read_exact_at(&mut [0], 0).unwrap();
         assert_eq!(is_cached(&file), Some(true), "a page that was just read");
@@ -503,7 +504,7 @@ fn memory_file_systems_work_with_or_without_direct_input_and_output() {
     }
 }
 
-/// Returns a medium with durable appends that are a write and a sync, if that `is_faster`.
+/// Returns a medium whose durable appends are a write and a sync, if that `is_faster`.
 fn medium_where_a_sync(
     is_faster: bool,
     runtime: &Runtime,
@@ -518,7 +519,7 @@ fn medium_where_a_sync(
     (directory, medium)
 }
 
-/// On every backend and with or without the flag of the kernel, whatever the file system keeps.
+/// On every backend, with or without the kernel's flag, whether or not the file system honors it.
 #[test]
 fn durable_appends_come_back() {
     for runtime in runtimes() {
@@ -558,7 +559,7 @@ fn durable_appends_need_io_uring_and_direct_io() {
     }
 }
 
-/// A place that cannot be written, and a full file system, say nothing about what was synced.
+/// A place that cannot be written, or a full file system, says nothing about synced data.
 #[test]
 fn a_durable_append_that_was_not_written_does_not_poison() {
     let each_way = |runtime: &Runtime| [false, true].map(|is_faster| (is_faster, runtime.clone()));
@@ -593,7 +594,7 @@ fn a_durable_append_that_was_written_and_not_synced_poisons() {
     }
 }
 
-/// Dropped before its result is known, it may have failed as a sync.
+/// An append that is dropped before its result is known may have failed in its sync.
 #[test]
 fn a_durable_append_that_is_dropped_poisons() {
     for runtime in runtimes() {
@@ -613,8 +614,8 @@ fn a_durable_append_that_is_dropped_poisons() {
     }
 }
 
-/// While it is being found out why a durable append failed, nothing that syncs ends: then all of it
-/// ends well, or nothing does.
+/// Until the cause of a failed durable append is known, no operation that syncs ends; then either
+/// all of them succeed, or none.
 #[test]
 fn what_syncs_waits_until_it_is_known_why_a_durable_append_failed() {
     for runtime in runtimes() {
@@ -650,7 +651,7 @@ fn what_syncs_waits_until_it_is_known_why_a_durable_append_failed() {
     }
 }
 
-/// Guards against a file that is deleted while its drive is served, and lost when that ends.
+/// Guards against the loss of a file that is deleted while its drive is served, once serving ends.
 #[test]
 fn a_file_that_is_moved_or_deleted_is_missed() {
     let runtime = Runtime::new(Backend::Auto).unwrap();
@@ -663,7 +664,7 @@ fn a_file_that_is_moved_or_deleted_is_missed() {
     let Look::Lost(what) = look() else { panic!("it was not missed") };
     assert!(what.contains("moved or replaced"), "{what}");
     assert_eq!((look(), medium.misplaced()), (Look::AsBefore, Some(what.clone())));
-    // Another file is not it.
+    // Another file at the path does not count.
     fs::write(&path, "another").unwrap();
     assert_eq!((look(), medium.misplaced()), (Look::AsBefore, Some(what)));
     fs::rename(&other, &path).unwrap();

@@ -1,8 +1,8 @@
-//! Whether the path by which a medium was opened still leads to it.
+//! Checks whether the path with which a medium was opened still leads to it.
 //!
 //! A file that is deleted while it is open works as before, and is lost when it is closed. Looking
-//! at a path may block, on a network file system for minutes, so that another thread does it; the
-//! medium only reads what that has found.
+//! up a path may block, on a network file system for minutes, so another thread does it; the medium
+//! only reads the result.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -14,7 +14,7 @@ use rustix::fd::OwnedFd;
 
 use super::FileKind;
 
-/// Looks, on any thread, whether the path of an open medium still leads to it.
+/// Checks, on any thread, whether the path of an open medium still leads to it.
 #[derive(Debug)]
 pub struct Whereabouts {
     /// Gone once the medium is closed.
@@ -24,7 +24,7 @@ pub struct Whereabouts {
     found: Arc<Found>,
 }
 
-/// What was found last.
+/// The result of the last check.
 #[derive(Debug, Default)]
 pub(super) struct Found(AtomicU8);
 
@@ -33,14 +33,14 @@ const THERE: u8 = 0;
 const ELSEWHERE: u8 = 1;
 const DELETED: u8 = 2;
 
-/// The result of a look at an open medium.
+/// The result of a check of an open medium.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// Nothing has changed since the last look.
+    /// Nothing has changed since the last check.
     AsBefore,
     /// The path leads to the medium again.
     Back,
-    /// It no longer does: what has happened and what to do, for people.
+    /// The path no longer leads to the medium: a message with the cause and the remedy.
     Lost(String),
 }
 
@@ -55,12 +55,13 @@ impl Whereabouts {
         Self { file: Arc::downgrade(file), path, is_device, found: found.clone() }
     }
 
-    /// Returns the path with which the medium was opened, absolute.
+    /// Returns the absolute path with which the medium was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Looks, and lets the medium know; `None` once the medium is closed. May block.
+    /// Checks the path, and stores the result for the medium; `None` once the medium is closed. May
+    /// block.
     pub fn look(&self) -> Option<Look> {
         let found = {
             let file = self.file.upgrade()?;
@@ -76,7 +77,7 @@ impl Whereabouts {
 }
 
 impl Found {
-    /// Returns what has happened and what to do; `None` if the path leads to the medium.
+    /// Returns a message with the cause and the remedy; `None` if the path leads to the medium.
     pub(super) fn what(&self, path: &Path, is_device: bool) -> Option<String> {
         let path = path.display();
         match self.0.load(Ordering::Relaxed) {
@@ -96,7 +97,8 @@ impl Found {
     }
 }
 
-/// Returns where the file is. What cannot be found out counts as well.
+/// Returns whether the path leads to the file: one of the values of [`Found`]. If that cannot be
+/// determined, it counts as leading there.
 fn place(file: &OwnedFd, path: &Path, is_device: bool) -> u8 {
     let Ok(open) = rustix::fs::fstat(file) else { return THERE };
     let leads_there = match fs::metadata(path) {

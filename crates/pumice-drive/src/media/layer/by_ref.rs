@@ -1,5 +1,5 @@
-//! Media by reference: code that opens a drive several times on one medium lends the medium, and so
-//! do tests that watch or damage the medium of a drive.
+//! Media by reference, for code that opens a drive several times on one medium, and for tests that
+//! observe or damage the medium of a drive.
 
 use std::rc::Rc;
 

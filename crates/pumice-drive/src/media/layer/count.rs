@@ -1,4 +1,4 @@
-//! Counters of the operations that a medium is asked for.
+//! Counters of the operations requested of a medium.
 //!
 //! The counters are *media* bytes: bytes as the drive passed them, padding included. An operation
 //! counts when it is called, whether or not it succeeds. This layer changes no operation.
@@ -13,7 +13,7 @@ use crate::media::Medium;
 /// The operations since the medium was wrapped. Subtract two snapshots for an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Appends, durable ones among them.
+    /// Appends, including durable ones.
     pub appends: u64,
     /// Durable appends.
     pub durable_appends: u64,

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! append: remember old bytes -> write through -> latency -> complete        sync: forget them
-//! durable append: the same, then forget those of its own range, and no others
+//! durable append: the same, then forget the old bytes of its own range, and no others
 //! crash:  each unsynced write, newest first: kept | dropped | torn at 512 bytes -> old bytes back
 //! ```
 //!
@@ -69,7 +69,7 @@ pub struct FaultPlan {
     pub append_errors: Trigger,
     /// Failing reads, of segments and superblocks.
     pub read_errors: Trigger,
-    /// Failing syncs, and durable appends that fail as one does. The writes that had completed when
+    /// Failing syncs, and durable appends that fail like a sync. The writes that had completed when
     /// a sync failed never become durable, even if a later sync succeeds. Linux's page cache
     /// behaves this way.
     pub sync_errors: Trigger,
@@ -126,7 +126,7 @@ pub struct Crash {
     pub writes_kept: u64,
     /// Writes that left no trace.
     pub writes_dropped: u64,
-    /// Writes of which some sectors survived.
+    /// Writes that survived in part, by whole sectors.
     pub writes_torn: u64,
 }
 
@@ -146,7 +146,7 @@ enum Kind {
     SuperblockNoSpace,
 }
 
-/// What a write that succeeds is.
+/// The durability of a successful write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Effect {
     /// Lost or torn by a crash, until a sync.
@@ -210,8 +210,8 @@ impl<M: Medium, C: Clock> Fault<M, C> {
         self.bad.borrow_mut().add(range);
     }
 
-    /// Returns the ranges that are bad now. They are not stored on the wrapped medium: give them to
-    /// the next layer over it if it has them.
+    /// Returns the ranges that are bad now. They are not stored on the wrapped medium: pass them to
+    /// the next layer over it if they should persist.
     pub fn bad_ranges(&self) -> Vec<BadRange> {
         self.bad.borrow().ranges().to_vec()
     }
@@ -226,7 +226,7 @@ impl<M: Medium, C: Clock> Fault<M, C> {
     /// progress.
     ///
     /// # Errors
-    /// Those of the wrapped medium while bytes are restored; `InvalidInput` at the second call.
+    /// Errors of the wrapped medium while bytes are restored; `InvalidInput` at the second call.
     pub async fn crash(&self) -> Result<Crash> {
         if self.is_off.replace(true) {
             return Err(Error::new(ErrorKind::InvalidInput, "the medium has already crashed"));
@@ -251,7 +251,7 @@ impl<M: Medium, C: Clock> Fault<M, C> {
     /// before. The medium continues to serve.
     ///
     /// # Errors
-    /// Those of the wrapped medium while bytes are restored.
+    /// Errors of the wrapped medium while bytes are restored.
     pub async fn kill(&self) -> Result<Crash> {
         self.finished.wait_for(|| (self.in_progress.get() == 0).then_some(())).await;
         let (rollbacks, crash) = self.undo.borrow_mut().kill(&mut self.random.borrow_mut());
@@ -363,7 +363,8 @@ impl<M: Medium, C: Clock> Fault<M, C> {
         if effect == Effect::Durable { self.settle_append(id) } else { Ok(()) }
     }
 
-    /// Makes a write that has completed durable, and no other. Failing, it takes all of them along.
+    /// Makes a completed write durable, and no other. If this fails, no completed write can become
+    /// durable any more.
     fn settle_append(&self, id: u64) -> Result<()> {
         if self.strikes(Kind::Sync) {
             let completed = self.undo.borrow().completed();
@@ -374,7 +375,7 @@ impl<M: Medium, C: Clock> Fault<M, C> {
         Ok(())
     }
 
-    /// Draws the error of a write.
+    /// Draws the error of a write, if one strikes.
     fn draw_failure(&self, region: Region, range: &Range<u32>) -> Result<()> {
         if self.strikes(Kind::Append) {
             return Err(injected("append"));
@@ -416,8 +417,7 @@ impl<M: Medium, C: Clock> Fault<M, C> {
         self.inner.append(segment, 0, Arc::new(noise)).await
     }
 
-    /// Applies the faults of a read that has its bytes: flips a bit, or fails and overwrites the
-    /// bytes.
+    /// Applies the faults of a read to its bytes: flips a bit, or fails and overwrites the bytes.
     async fn spoil(
         &self,
         region: Region,
@@ -605,7 +605,7 @@ impl<M: Medium, C: Clock> Layer for Fault<M, C> {
         result
     }
 
-    /// Takes effect at once and then survives a crash, or has no effect if the plan ignores it.
+    /// Takes effect immediately and then survives a crash, or has no effect if the plan ignores it.
     async fn on_discard(&self, segment: SegmentId) -> Result<()> {
         let latency_ns = self.draw_latency_ns();
         let fails = self.strikes(Kind::DiscardError);

@@ -1,6 +1,6 @@
 //! Layers: media that wrap another medium.
 //!
-//! * `count`: counts the operations and bytes that the medium is asked for.
+//! * `count`: counts the operations and bytes requested of the medium.
 //! * `fault`: adds latency, errors, wrong bytes and power loss, reproducible by seed.
 //! * `throttle`: limits the medium to the speed of a slower device.
 //! * `by_ref`: lends a medium by reference.
@@ -26,8 +26,8 @@ pub use throttle::{Kept, Pipe, Speed, Throttle};
 /// A medium that wraps another one and changes some of its operations.
 ///
 /// Every `on_` method has a default that forwards to [`Layer::inner`]; a layer overrides the
-/// operations that it changes. Every layer is a [`Medium`], whose contract it must keep. One that
-/// changes appends or syncs has durable appends to change, too.
+/// operations that it changes. Every layer is a [`Medium`], whose contract it must keep. A layer
+/// that changes appends or syncs must also change durable appends.
 pub trait Layer {
     /// The wrapped medium.
     type Inner: Medium;
@@ -43,7 +43,7 @@ pub trait Layer {
     /// See [`Medium::set_geometry`].
     ///
     /// # Errors
-    /// Those of the method.
+    /// As the wrapped method.
     fn on_set_geometry(&self, geometry: Geometry) -> Result<()> {
         self.inner().set_geometry(geometry)
     }
@@ -61,7 +61,7 @@ pub trait Layer {
     /// See [`Medium::append_durably`].
     ///
     /// # Errors
-    /// Those of the method.
+    /// As the wrapped method.
     fn on_append_durably(
         &self,
         segment: SegmentId,
@@ -105,8 +105,8 @@ pub trait Layer {
         self.inner().write_superblock(slot, bytes)
     }
 
-    /// See [`Medium::read_copy`]. A layer that changes reads, over a medium with this copy alone,
-    /// reads as it always does.
+    /// See [`Medium::read_copy`]. Over a medium with this copy alone, a layer that changes reads
+    /// applies the same changes.
     fn on_read_copy(
         &self,
         copy: CopyId,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! operation -> time on the pipe ---------------+
-//!          \-> the wrapped medium, at once ----+--> both have ended, and the latency -> complete
+//!          \-> the wrapped medium, in parallel +--> both have ended, and the latency -> complete
 //!
 //! pipe      |append, 1 MiB|read|append, 1 MiB|   one transfer after another
 //! ```
@@ -11,11 +11,12 @@
 //! was idle, so no burst exceeds the limits, however short a measurement is. Appends and reads
 //! share the pipe, each at a rate of its own. Latencies of operations in progress overlap.
 //!
-//! The wrapped medium works while an operation waits, so its own time does not add to the limit. An
-//! operation for which it takes longer than the limit completes when it does, and counts as
-//! [late](Kept::late): a measurement then shows the wrapped medium too. Syncs and discards are
-//! passed on as they are, as by a device whose write cache is protected. Superblocks count as reads
-//! and appends. An operation whose future is dropped has used its time on the pipe.
+//! The wrapped medium works while an operation waits, so its own time does not add to the limit. If
+//! the wrapped medium takes longer than the limit, the operation completes when the medium does,
+//! and counts as [late](Kept::late): a measurement then shows the wrapped medium too. Syncs and
+//! discards are passed on without a delay, as by a device whose write cache is protected.
+//! Superblocks count as reads and appends. An operation whose future is dropped still uses its time
+//! on the pipe.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -39,15 +40,15 @@ pub struct Speed {
     pub append_latency_ns: u64,
 }
 
-/// Something that transfers one piece after another.
+/// A pipe that performs one transfer after another.
 #[derive(Debug, Default)]
 pub struct Pipe {
     free_ns: Cell<u64>,
 }
 
 impl Pipe {
-    /// Reserves the time of a transfer that is asked for at `now_ns`, at `bytes_per_s` or without a
-    /// limit if that is 0. Returns when the transfer ends, in nanoseconds of the same clock.
+    /// Reserves the time of a transfer requested at `now_ns`, at `bytes_per_s`, or without a limit
+    /// if that is 0. Returns when the transfer ends, in nanoseconds of the same clock.
     pub fn reserve(&self, now_ns: u64, bytes: u64, bytes_per_s: u64) -> u64 {
         if bytes_per_s == 0 {
             return now_ns;
@@ -63,9 +64,9 @@ impl Pipe {
 /// Whether the wrapped medium kept up with the limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
-    /// Reads and appends, of superblocks too, that have completed.
+    /// Completed reads and appends, including superblocks.
     pub operations: u64,
-    /// Those of them for which the wrapped medium took longer than the limit.
+    /// Operations for which the wrapped medium took longer than the limit.
     pub late: u64,
 }
 
@@ -90,7 +91,7 @@ impl<M: Medium, C: Clock> Throttle<M, C> {
         &self.inner
     }
 
-    /// Returns the wrapped medium, to be changed.
+    /// Returns the wrapped medium for changes.
     pub fn inner_mut(&mut self) -> &mut M {
         &mut self.inner
     }

@@ -1,23 +1,23 @@
-//! The room of a medium in memory that takes its space as it is written, from a file system that
-//! others fill as well: pages have space from their first append, or from being preallocated, until
-//! their segment is discarded.
+//! The room of a medium in memory that models a sparse file on a file system with other users:
+//! pages have space from their first append or preallocation until their segment is discarded.
 
 use std::ops::Range;
 
 use super::WRITE_UNIT;
 use crate::base::{Error, ErrorKind, Result};
 
-/// What the file system has left, and the pages of each segment that have space.
+/// The free space of the file system, and the pages of each segment that have space.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Room {
     left_bytes: Option<u64>,
     pages: Vec<Vec<bool>>,
-    /// Others take at once what is given back.
+    /// Whether other users take returned space immediately.
     is_besieged: bool,
 }
 
 impl Room {
-    /// Leaves this many bytes; `None` never runs out. Counted from the first call with a number.
+    /// Leaves this many bytes; `None` never runs out. Space is counted from the first call with a
+    /// number.
     pub(super) fn set_left(&mut self, bytes: Option<u64>) {
         self.left_bytes = bytes;
     }
@@ -31,16 +31,16 @@ impl Room {
         self.left_bytes
     }
 
-    /// Returns the bytes that segments have.
+    /// Returns the bytes that segments occupy.
     pub(super) fn taken(&self) -> u64 {
         let taken = self.pages.iter().flatten().filter(|&&has_space| has_space).count();
         taken as u64 * u64::from(WRITE_UNIT)
     }
 
-    /// Takes space for a range of a segment, where it has none.
+    /// Takes space for those pages of a range of a segment that have none.
     ///
     /// # Errors
-    /// `NoSpace`; what there was has been taken then.
+    /// `NoSpace`; the space that was left has been taken then.
     pub(super) fn take(&mut self, index: usize, range: Range<u32>) -> Result<()> {
         let Some(left) = &mut self.left_bytes else { return Ok(()) };
         if self.pages.len() <= index {
@@ -60,7 +60,7 @@ impl Room {
         Ok(())
     }
 
-    /// Counts the space of a segment as left again.
+    /// Returns the space of a segment to the file system.
     pub(super) fn give_back(&mut self, index: usize) {
         let pages = self.pages.get_mut(index).map(std::mem::take).unwrap_or_default();
         if self.is_besieged {

@@ -1,10 +1,10 @@
 //! Commits: an image of the medium, as it was at one moment, goes to the bucket.
 //!
 //! ```text
-//! cut: what has completed, without waiting
+//! cut: everything that has completed, without waiting
 //!   -> its chunks are uploaded -> the journal notes the commit, and is synced
 //!   -> PUT of the commit -> no later claim exists: the commit counts
-//!   -> what it has unlinked is deleted
+//!   -> the objects that it has unlinked are deleted
 //! ```
 //!
 //! An image has every append and superblock write that had completed when it was cut, and none that
@@ -12,12 +12,12 @@
 //! journal before it can be in the bucket, so a journal is never older than the bucket unless it
 //! was replaced by an earlier copy.
 //!
-//! A name is written with one content only. What a commit that failed has tried to upload counts as
-//! uploaded for that: bytes of it are not overwritten under the same use, whose chunks would have
-//! the same names.
+//! A name is written with one content only. Bytes that a failed commit has tried to upload
+//! therefore count as uploaded: they are not overwritten under the same use, whose chunks would
+//! have the same names.
 //!
-//! One commit is under way at a time. Once its PUT was tried, it is repeated with the same bytes:
-//! one that arrives late changes nothing.
+//! One commit is under way at a time. Once its PUT was tried, it is repeated with the same bytes: a
+//! PUT that arrives late changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -46,20 +46,20 @@ const PARALLEL: usize = 4;
 /// A change list up to this length is never worth a new base.
 const CHANGES_SHORT: usize = 64 << 10;
 
-/// A new base is written once the changes take more than the old one divided by this.
+/// A new base is written once the changes take more bytes than the old base divided by this.
 const BASE_SHARE: usize = 4;
 
-/// Of the commits of an epoch, each of which the number is a multiple of this is kept, and the
-/// first: the newest one is found by looking which of these exist.
+/// The first commit of an epoch and each commit whose number is a multiple of this are kept: a
+/// search finds the newest commit by asking which of these exist.
 pub(super) const KEPT_EVERY: u64 = 256;
 
-/// Pause after a failed commit, before one that is wanted is tried again.
+/// Pause after a failed commit, before a commit that is wanted is tried again.
 const RETRY_NS: u64 = 100_000_000;
 
-/// The pages by which leading and trailing zeroes are left out.
+/// The unit in which leading and trailing zeroes are left out.
 const PAGE: usize = 4096;
 
-/// What is to be committed.
+/// The content of the next commit.
 struct Image {
     cut: u64,
     superblocks: Superblocks,
@@ -70,13 +70,14 @@ struct Image {
     since_ns: Option<u64>,
 }
 
-/// A use of which something is uploaded. Holds the slot.
+/// A use that is uploaded in part or as a whole. Holds the slot.
 struct Part {
     used: Rc<Use>,
     slot: Rc<Slot>,
 }
 
-/// A commit, which must not be left half done: what it took would be in no other.
+/// A commit, which must not be left half done: the changes that it took would be in no other
+/// commit.
 struct Outcome<'a, L, S, C> {
     state: &'a State<L, S, C>,
     is_known: bool,
@@ -93,12 +94,12 @@ impl<L, S, C> Drop for Outcome<'_, L, S, C> {
 
 impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
     /// Commits whenever there is something to commit, until the drive is closed or has failed. A
-    /// commit that is under way then is given up.
+    /// commit that is under way by then is abandoned.
     pub(super) async fn run_commits(&self) {
         self.while_open(self.commit_on()).await;
     }
 
-    /// Does something until it is done, or the drive is closed.
+    /// Runs `work` until it is done or the drive is closed.
     async fn while_open(&self, work: impl Future<Output = ()>) {
         let closed = pin!(self.wanted.wait_for(|| self.is_closing.get().then_some(())));
         select(closed, pin!(work)).await;
@@ -127,15 +128,16 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         }
     }
 
-    /// Deletes what earlier epochs have left, beside everything else, until the drive is closed.
+    /// Deletes the remains of earlier epochs, in parallel with all other work, until the drive is
+    /// closed.
     pub(super) async fn run_sweep(&self) {
         self.while_open(self.sweep()).await;
     }
 
-    /// Deletes what earlier epochs have left: chunks that nothing names, of commits that did not
-    /// count and of deletions that failed, and their commits, as one of this epoch counts. No later
-    /// commit can name such chunks, and no search gets to such commits. And what a creation that
-    /// was cut off has tried the store with.
+    /// Deletes the remains of earlier epochs: unreferenced chunks, left by commits that did not
+    /// count and by deletions that failed; and commits, since one of this epoch counts. No later
+    /// commit can name such chunks, and no search reaches such commits. Also deletes the probes of
+    /// an interrupted creation.
     async fn sweep(&self) {
         if self.epoch == 1 {
             return;
@@ -157,7 +159,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
             names.collect::<Vec<_>>()
         };
         let named: BTreeSet<String> = index.iter().flat_map(of_entry).collect();
-        // What is named otherwise is not ours.
+        // Objects with other names are not ours.
         let is_earlier = |name: &str| epoch_of(name).is_some_and(|epoch| epoch < self.epoch);
         let is_orphan = |name: &String| is_probe(name) || is_earlier(name) && !named.contains(name);
         let orphans = listed.into_iter().map(|object| object.name).filter(is_orphan);
@@ -165,7 +167,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         stream::iter(deletions).buffer_unordered(PARALLEL).collect::<()>().await;
     }
 
-    /// Waits until the lag is over, or a commit is wanted earlier.
+    /// Waits until the lag is over, or an earlier commit is wanted.
     async fn until_due(&self) {
         let since = self.changed_ns.get().unwrap_or(self.clock.now_ns());
         let due = since + self.options.lag_ns;
@@ -174,16 +176,16 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         select(pin!(self.until_urgent(left_ns)), pin!(self.wanted.wait_for(is_much))).await;
     }
 
-    /// Waits until a commit is wanted now, or a time is over.
+    /// Waits until an immediate commit is wanted, or until a time has passed.
     async fn until_urgent(&self, ns: u64) {
         let hurry = pin!(self.wanted.wait_for(|| self.is_urgent.get().then_some(())));
         select(pin!(self.clock.sleep_ns(ns)), hurry).await;
     }
 
-    /// Commits what differs from the newest image.
+    /// Commits everything that differs from the newest image.
     ///
     /// # Errors
-    /// `Poisoned` if another machine has taken the drive over; those of the journal; those of the
+    /// `Poisoned` if another machine has taken the drive over; errors of the journal; errors of the
     /// store, if its patience is limited.
     pub(super) async fn commit(&self) -> Result<()> {
         let _turn = self.committing.turn().await;
@@ -215,7 +217,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
             Err(error) => Err(error),
         };
         if let Err(error) = &is_fenced {
-            // It may arrive later, or count: nothing else may ever have its name.
+            // The commit may arrive later, or count: no other bytes may ever have its name.
             self.is_uncertain.set(true);
             self.set_poison(format!(
                 "it is not known whether a commit has arrived ({}): open the drive again",
@@ -238,7 +240,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         if epoch == self.epoch { number } else { 0 }
     }
 
-    /// Takes what has changed, as it is at this moment.
+    /// Takes the changes as they are at this moment.
     fn cut(&self) -> Image {
         self.cut.set(self.cut.get() + 1);
         self.is_urgent.set(false);
@@ -272,13 +274,13 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         }
     }
 
-    /// Makes everything of an image that was not committed part of the next one.
+    /// Makes the content of an image that was not committed part of the next one.
     fn give_up(&self, image: Image) {
         for Part { used, .. } in &image.parts {
             let ranges = used.uploading.take();
-            // Of each upload it is not known whether it arrives.
+            // Each of the uploads may still arrive.
             ranges.iter().for_each(|(start, end)| used.tried.borrow_mut().insert(start, end));
-            // A use that has ended meanwhile needs nothing any more.
+            // A use that has ended meanwhile needs no upload any more.
             if self.used(used.segment).is_some_and(|current| Rc::ptr_eq(&current, used)) {
                 self.add_dirty(used, &ranges);
             }
@@ -292,7 +294,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         self.committing_since_ns.set(None);
     }
 
-    /// Uploads what no commit has of an image. Returns the chunks of its uses.
+    /// Uploads the bytes of an image that are in no commit. Returns the chunks of its uses.
     async fn upload(&self, image: &Image) -> Result<BTreeMap<u32, Vec<Chunk>>> {
         let mut chunks: BTreeMap<u32, Vec<Chunk>> = BTreeMap::new();
         let mut pieces = Vec::new();
@@ -346,7 +348,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         Ok(Some(chunk))
     }
 
-    /// Returns the commit of an image, and what is in the bucket once it counts.
+    /// Returns the commit of an image, and the index of the bucket once the commit counts.
     fn describe(
         &self,
         image: &Image,
@@ -384,8 +386,8 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         (commit, index)
     }
 
-    /// Notes in the journal which commit may be in the bucket from now on, and makes durable what
-    /// is in it.
+    /// Notes in the journal which commit may be in the bucket from now on, and makes its content
+    /// durable.
     async fn sync_local_with(&self, id: CommitId) -> Result<()> {
         let result = self.local.update(|journal| journal.intent = id).await;
         if let Err(error) = &result
@@ -396,7 +398,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         result
     }
 
-    /// Takes a commit as the truth, and deletes what it has unlinked.
+    /// Makes a commit the counted one, and deletes the objects that it has unlinked.
     async fn count(&self, image: &Image, commit: &Commit, bytes: usize, index: Index) {
         let id = commit.id;
         self.counted.set(id);
@@ -450,9 +452,9 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
     }
 }
 
-/// Takes chunks from the end of a list that touch a range and are no longer than it, to upload them
-/// again with it: the number of chunks grows with the logarithm of their number of commits. Returns
-/// where the range begins then.
+/// Removes chunks from a list that end where a range begins and are no longer than the range, to
+/// upload them again with it: the number of chunks grows with the logarithm of their number of
+/// commits. Returns the new start of the range.
 fn absorb(chunks: &mut Vec<Chunk>, start: u32, end: u32) -> u32 {
     let mut start = start;
     while let Some(at) = chunks.iter().position(|chunk| chunk.end() == start) {

@@ -1,13 +1,13 @@
-//! Following a drive that another machine writes: the next image after the one that is read.
+//! Following a drive that another machine writes: finding the next image after the present one.
 //!
 //! ```text
 //! is there claims/E+1, commits/E/N+1, or the next commit of E that is kept?
 //!   yes -> the newest commit F -> claims/F+1 does not exist -> F counts: its image
 //! ```
 //!
-//! A commit that is found before the claim after it is not there counts: a machine that makes that
-//! claim later finds the commit. One of a writer that was shut out may not count, and is never
-//! shown: what it has could be missing from all later ones.
+//! A commit counts if the next claim does not exist after the commit was found: a machine that
+//! makes that claim later finds the commit. A commit of a writer that was shut out may not count,
+//! and is never shown: its changes could be missing from all later ones.
 //!
 //! Asks three questions while nothing has changed, and writes nothing.
 
@@ -21,9 +21,9 @@ use super::view::{ATTEMPTS, BucketView, newest_of};
 use crate::base::{AlignedBuffer, Clock, Result};
 
 impl<S: Store, C: Clock> BucketView<S, C> {
-    /// Returns the newest image, without keys, if there is a newer one than this and it is certain
-    /// that its commit counts. Waits while the store does not answer. Both share the memory for
-    /// what they read, and the client of the store.
+    /// Returns the newest image, without keys, if it is newer than this one and its commit
+    /// certainly counts. Waits while the store does not answer. Both images share the cache of
+    /// lines and the client of the store.
     ///
     /// # Errors
     /// `Corrupt` if the newest commit is damaged; `Unsupported`.
@@ -37,15 +37,15 @@ impl<S: Store, C: Clock> BucketView<S, C> {
         Ok(Some(Self::of(self.store.clone(), self.drive, newest, reading)))
     }
 
-    /// Returns whether something that the image names is not in the bucket any more: there is a
-    /// newer one then, or soon will be.
+    /// Returns whether an object that the image names is no longer in the bucket: a newer image
+    /// then exists, or soon will.
     pub fn is_stale(&self) -> bool {
         self.is_stale.get()
     }
 
-    /// Reads what chunks of this image had that are gone, from those of a later image that have the
-    /// same use: its bytes never change, and the writer has uploaded them again with others.
-    /// Returns whether they were there.
+    /// Reads bytes of deleted chunks of this image from the chunks of a later image with the same
+    /// use: the bytes of a use never change, and the writer has uploaded them again in longer
+    /// chunks. Returns whether they were found.
     pub(super) async fn read_later(
         &self,
         place: (u32, u64),
@@ -66,7 +66,7 @@ impl<S: Store, C: Clock> BucketView<S, C> {
             *self.later.borrow_mut() = Some(image.clone());
             let entry = image.index.get(&place.0).filter(|entry| entry.use_id == place.1);
             let Some(entry) = entry else {
-                // The use has ended: it is gone for good.
+                // The use has ended: its bytes are lost.
                 if is_fresh {
                     break;
                 }
@@ -94,7 +94,8 @@ impl<S: Store, C: Clock> BucketView<S, C> {
     async fn may_be_newer(&self) -> Result<bool> {
         let CommitId { epoch, number } = self.newest.id;
         let kept = (number / KEPT_EVERY + 1) * KEPT_EVERY;
-        // Of many later commits, the next one may be deleted, but not the next one that is kept.
+        // If there are many later commits, the next one may be deleted, but not the next one to be
+        // kept.
         for number in [number + 1, kept] {
             let id = CommitId { epoch, number };
             if number <= NUMBER_MAX && self.store.exists(&id.name()).await? {
@@ -105,7 +106,7 @@ impl<S: Store, C: Clock> BucketView<S, C> {
     }
 }
 
-/// Copies what chunks have of the bytes from `offset` of a segment, and zeroes the rest.
+/// Copies those bytes from `offset` of a segment that lie in chunks, and zeroes the rest.
 fn take_part(chunks: &[Chunk], offset: u32, whole: &[u8], part: &mut [u8]) {
     part.fill(0);
     for chunk in chunks {

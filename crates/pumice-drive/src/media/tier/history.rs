@@ -1,6 +1,6 @@
-//! What the bucket knows: the newest claim, the newest commit, and what that names. Found without
-//! lists, which may lag: claims are numbered without gaps and never deleted, and of the commits of
-//! an epoch enough stay that the newest is found by looking which exist.
+//! The state of the bucket: the newest claim, the newest commit, and the content of its image.
+//! Found without lists, which may lag: claims are numbered without gaps and never deleted, and
+//! enough commits of an epoch are kept to find the newest by asking which exist.
 //!
 //! ```text
 //! commits of an epoch that exist:   1 . . 256 . . 512 . . 768 769 770 (newest)
@@ -14,8 +14,8 @@ use super::state::Superblocks;
 use super::store::{Patient, Store};
 use crate::base::{Clock, Error, ErrorContext, ErrorKind, Result, ensure};
 
-/// Most claims in a row without a commit that are looked at: each of them is an opening that has
-/// failed after its claim, which takes ten seconds. Arbitrary beyond that: two days of them.
+/// Most consecutive claims without a commit that a search skips: each is an opening that has failed
+/// after its claim, which takes ten seconds. Arbitrary beyond that: two days of such openings.
 const EPOCHS_EMPTY_MAX: u32 = 1 << 14;
 
 /// The newest image in the bucket.
@@ -25,8 +25,9 @@ pub(super) struct Newest {
     pub(super) index: Index,
 }
 
-/// Returns the last number from `first` on for which `exists`, which holds up to some number and
-/// not beyond it; `None` if for none. Asks about twice the logarithm of the answer.
+/// Returns the last number from `first` on for which `exists` holds, provided that it holds up to
+/// some number and not beyond; `None` if it holds for none. Asks about twice the logarithm of the
+/// answer.
 async fn last<F: Future<Output = Result<bool>>>(
     first: u64,
     exists: impl Fn(u64) -> F,
@@ -51,7 +52,7 @@ async fn last<F: Future<Output = Result<bool>>>(
 /// Returns the drive in the bucket.
 ///
 /// # Errors
-/// `NotFound` if there is none; `NotADrive`; those of the store.
+/// `NotFound` if there is none; `NotADrive`; errors of the store.
 pub(super) async fn drive<S: Store, C: Clock>(store: &Patient<S, C>) -> Result<DriveObject> {
     let bytes = store.get(DRIVE_NAME, None).await?;
     DriveObject::decode(&bytes.or_error(ErrorKind::NotFound, "there is no drive in the bucket")?)
@@ -60,7 +61,7 @@ pub(super) async fn drive<S: Store, C: Clock>(store: &Patient<S, C>) -> Result<D
 /// Returns the newest claim.
 ///
 /// # Errors
-/// `Corrupt` if there is none, or it is not one of the drive; those of the store.
+/// `Corrupt` if there is none, or it is not one of the drive; errors of the store.
 pub(super) async fn newest_claim<S: Store, C: Clock>(
     store: &Patient<S, C>,
     drive: &DriveObject,
@@ -95,7 +96,7 @@ async fn newest_of<S: Store, C: Clock>(store: &Patient<S, C>, epoch: u32) -> Res
 /// Returns the newest image of epochs up to `epoch`.
 ///
 /// # Errors
-/// `Corrupt` if there is none, or it is not one of the drive; those of the store.
+/// `Corrupt` if there is none, or it is not one of the drive; errors of the store.
 pub(super) async fn newest_commit<S: Store, C: Clock>(
     store: &Patient<S, C>,
     drive: &DriveObject,

@@ -7,18 +7,18 @@
 //! segment 1, 2 ..      slots: | header 4 KiB | the bytes of a segment |
 //! ```
 //!
-//! A slot is free, or its header says whose use it holds. A slot that is given up may be used again
-//! only once it is durable that its header says so no more: after a power loss, an old header must
-//! not vouch for the bytes of another use.
+//! A slot is free, or its header names the use that it holds. A slot that is given up may be used
+//! again only once its cleared header is durable: after a power loss, an old header must not vouch
+//! for the bytes of another use.
 //!
 //! ```text
 //! free, warm -- allocate --> held -- dropped --> dropped -- header zeroed --> zeroed
 //! zeroed -- sync --> warm
 //! ```
 //!
-//! A warm slot was written before. Durable appends to others cost a commit of the file system's
-//! journal each, so a segment that is begun by a durable append gets a warm one if there is any,
-//! and before hosts that flush often need one, a free slot is filled with zeroes.
+//! A warm slot was written before. Each durable append to another slot costs a commit of the file
+//! system's journal. So a segment that is begun by a durable append gets a warm slot if there is
+//! any, and a free slot is filled with zeroes before hosts that flush often need one.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -33,7 +33,7 @@ use crate::media::{Geometry, Medium, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS, SUPERBL
 /// Bytes of the header of a slot.
 pub(super) const HEADER_BYTES: u32 = 4096;
 
-/// A local medium, as slots.
+/// A local medium, divided into slots.
 pub(super) struct Local<L> {
     medium: L,
     segment_bytes: u32,
@@ -82,11 +82,11 @@ pub(super) fn geometry(segment_bytes: u32, slots: u32) -> Geometry {
 }
 
 impl<L: Medium> Local<L> {
-    /// Divides an empty medium into slots. Nothing is written yet, but what an earlier journal has
-    /// left where this one has its headers is cleared: it may be one of the same drive.
+    /// Divides an empty medium into slots. Writes nothing yet, but clears the places of this
+    /// journal's headers: an earlier journal, perhaps of the same drive, may have left some there.
     ///
     /// # Errors
-    /// `AlreadyExists` if the medium is not empty; those of the medium.
+    /// `AlreadyExists` if the medium is not empty; errors of the medium.
     pub(super) async fn format(medium: L, journal: Journal) -> Result<Self> {
         for slot in 0..SUPERBLOCK_SLOTS {
             if medium.read_superblock(slot).await?.iter().any(|&byte| byte != 0) {
@@ -96,7 +96,7 @@ impl<L: Medium> Local<L> {
         }
         medium.set_geometry(geometry(journal.segment_bytes, journal.slots))?;
         let space = Rc::new(Space::default());
-        // Taken from the end: the first ones first.
+        // Slots are taken from the end of the list: low numbers first.
         space.free.borrow_mut().extend((1..=journal.slots).rev());
         let (segment_bytes, slots) = (journal.segment_bytes, journal.slots);
         let local = Self { medium, segment_bytes, journal: RefCell::new(journal), space };
@@ -125,7 +125,7 @@ impl<L: Medium> Local<L> {
     /// Opens a journal. Returns the slots in use.
     ///
     /// # Errors
-    /// `NotADrive` if there is none; `Corrupt`; those of the medium.
+    /// `NotADrive` if there is none; `Corrupt`; errors of the medium.
     pub(super) async fn open(medium: L) -> Result<(Self, Vec<(SlotHeader, Slot)>)> {
         let journal = find_journal(&medium).await??;
         medium.set_geometry(geometry(journal.segment_bytes, journal.slots))?;
@@ -165,7 +165,7 @@ impl<L: Medium> Local<L> {
     /// Changes the state of the journal, durably.
     ///
     /// # Errors
-    /// Those of the medium. The state is then either.
+    /// Errors of the medium. The state is then either the old or the new one.
     pub(super) async fn update(&self, change: impl FnOnce(&mut Journal)) -> Result<()> {
         let mut journal = self.journal();
         change(&mut journal);
@@ -177,8 +177,8 @@ impl<L: Medium> Local<L> {
         self.sync().await
     }
 
-    /// Returns a slot that was free, if there is one: for durable appends rather a warm one, and
-    /// for others one that is not.
+    /// Allocates a free slot, if there is one: preferably a warm one for durable appends, and one
+    /// that is not warm for others.
     pub(super) fn allocate(&self, durably: bool) -> Option<Slot> {
         let Space { free, warm, .. } = &*self.space;
         let (first, second) = if durably { (warm, free) } else { (free, warm) };
@@ -191,12 +191,12 @@ impl<L: Medium> Local<L> {
         !self.space.warm.borrow().is_empty()
     }
 
-    /// Returns a slot to be made warm, if there is one.
+    /// Takes a free slot to be made warm, if there is one.
     pub(super) fn take_cold(&self) -> Option<Slot> {
         Some(Slot::new(self.space.free.borrow_mut().pop()?, &self.space))
     }
 
-    /// Notes that a slot that was free was written.
+    /// Notes that a free slot was written.
     pub(super) fn set_warm(&self, slot: Slot) {
         slot.is_warm.set(true);
     }
@@ -207,8 +207,8 @@ impl<L: Medium> Local<L> {
         !(self.space.dropped.borrow().is_empty() && self.space.zeroed.borrow().is_empty())
     }
 
-    /// Clears the headers of slots that were dropped: they are free after the next sync. Nothing
-    /// is discarded: the rest of a slot could be gone on the medium before its header is.
+    /// Clears the headers of dropped slots, which are free after the next sync. Nothing is
+    /// discarded: the rest of a slot could vanish from the medium before its header does.
     pub(super) async fn erase_dropped(&self) -> Result<()> {
         loop {
             let Some(number) = self.space.dropped.borrow_mut().pop() else { return Ok(()) };
@@ -223,7 +223,7 @@ impl<L: Medium> Local<L> {
         }
     }
 
-    /// Makes everything durable that has completed.
+    /// Makes all completed operations durable.
     pub(super) async fn sync(&self) -> Result<()> {
         let zeroed = self.space.zeroed.take();
         self.medium.sync().await?;
@@ -231,7 +231,7 @@ impl<L: Medium> Local<L> {
         Ok(())
     }
 
-    /// Says whose use a slot holds from now on.
+    /// Writes the header that names the use that a slot holds from now on.
     pub(super) async fn write_header(&self, slot: &Slot, segment: u32, use_id: u64) -> Result<()> {
         let header = SlotHeader { uuid: self.uuid(), segment, use_id };
         self.medium.append(SegmentId(slot.number), 0, header.encode()).await
@@ -260,7 +260,8 @@ impl<L: Medium> Local<L> {
         self.medium.read(SegmentId(slot.number), HEADER_BYTES + offset, buffer).await
     }
 
-    /// Offset in segment 0 of a superblock slot of the drive: each in a half of its own.
+    /// Returns the offset in segment 0 of a superblock slot of the drive: each lies in a half of
+    /// its own.
     fn superblock_offset(&self, slot: u32) -> u32 {
         self.segment_bytes / 2 / HEADER_BYTES * HEADER_BYTES * slot
     }
@@ -287,7 +288,7 @@ impl<L: Medium> Local<L> {
 /// a newer version has written to it.
 ///
 /// # Errors
-/// Those of the medium.
+/// Errors of the medium.
 pub(super) async fn find_journal<L: Medium>(medium: &L) -> Result<Result<Journal>> {
     let mut newest: Option<Journal> = None;
     let mut problem = Error::new(ErrorKind::NotADrive, "there is no journal");

@@ -18,7 +18,7 @@ use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Result, SegmentId};
 use crate::crypt::Cipher;
 use crate::media::{Capabilities, Geometry, Medium, SUPERBLOCK_BYTES};
 
-/// Bytes of an append in progress, until this is dropped.
+/// The bytes of an append in progress, counted until this is dropped.
 struct Room<'a, L, S, C>(&'a State<L, S, C>, u64);
 
 impl<L, S, C> Drop for Room<'_, L, S, C> {
@@ -47,7 +47,7 @@ impl Drop for Appending<'_> {
     }
 }
 
-/// A use that is given another number, until this is dropped.
+/// A use that is being given another number, until this is dropped.
 struct Moving<'a>(&'a Use);
 
 impl Drop for Moving<'_> {
@@ -56,7 +56,7 @@ impl Drop for Moving<'_> {
     }
 }
 
-/// Pause before slots that are being read are looked at again: about as long as a local read.
+/// Pause before slots that are being read are checked again: about the time of a local read.
 const HELD_PAUSE_NS: u64 = 1_000_000;
 
 const PAGE: u32 = 4096;
@@ -64,8 +64,8 @@ const PAGE: u32 = 4096;
 /// Zeroes that are written to a slot at a time.
 const ZERO_BYTES: u32 = 1 << 20;
 
-/// Of a slot that was used before, all but one in this many bytes were written: the end of a
-/// segment may stay unused.
+/// A slot that was used before counts as written except for one in this many bytes, at the end: the
+/// end of a segment may stay unused.
 const LOOK_DIVISOR: u32 = 16;
 
 impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
@@ -105,8 +105,8 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         Error::new(ErrorKind::NoSpace, "the journal cannot take more").caused_by(error)
     }
 
-    /// Waits until the journal may take more that is not in the bucket. A drive that is being
-    /// closed need not wait: what it still has is little, and belongs into the journal.
+    /// Waits until the journal may take more bytes that are not in the bucket. A drive that is
+    /// being closed need not wait: it has few bytes left, and they belong in the journal.
     async fn room(&self, bytes: u64) -> Result<Room<'_, L, S, C>> {
         let has_room = || {
             let lag = self.lag_bytes() + self.appending_bytes.get();
@@ -170,7 +170,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         Ok((used, slot))
     }
 
-    /// Copies a use that is in the bucket to a slot, so that it can be continued.
+    /// Copies a use from the bucket to a slot, so that appends to it can continue.
     async fn fetch(&self, used: &Rc<Use>) -> Result<Rc<Slot>> {
         let slot = Rc::new(self.free_slot(false).await?);
         let chunks = used.chunks.borrow().clone();
@@ -181,7 +181,8 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
             self.reading.verify(place, chunk, &buffer);
             self.local.append(&slot, chunk.offset, Arc::new(buffer), false).await?;
         }
-        // The header vouches for all of it. An earlier slot of the use must not be found again.
+        // The header vouches for the whole slot. An earlier slot of the use must not be found
+        // again.
         self.local.erase_dropped().await?;
         self.sync_local().await?;
         used.header_is_durable.set(false);
@@ -191,13 +192,13 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         Ok(slot)
     }
 
-    /// Changes the number of a use before bytes of it are overwritten that are in the bucket:
-    /// remains of batches that were never durable. All of it is uploaded again.
+    /// Changes the number of a use before an append overwrites bytes of it that are in the bucket:
+    /// remains of batches that were never durable. The whole use is uploaded again.
     async fn rename(&self, old: &Rc<Use>, slot: Rc<Slot>) -> Result<(Rc<Use>, Rc<Slot>)> {
         old.is_moving.set(true);
         let _moving = Moving(old);
         let used = loop {
-            // What is being uploaded or appended must not change.
+            // Bytes must not change while they are being uploaded or appended.
             let is_quiet = || self.committing.is_empty() && old.appending.borrow().is_empty();
             let may_go_on = || (is_quiet() || self.check().is_err()).then_some(());
             self.progress.wait_for(may_go_on).await;
@@ -217,11 +218,11 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         Ok((used, slot))
     }
 
-    /// Waits for a free slot, if it is for durable appends rather for a warm one.
+    /// Waits for a free slot, preferably a warm one if it is for durable appends.
     async fn free_slot(&self, durably: bool) -> Result<Slot> {
         loop {
             self.check()?;
-            // A sync costs less than a slot that is not warm.
+            // A sync costs less than the use of a slot that is not warm.
             let reclaims = durably && !self.local.has_warm() && self.local.can_reclaim();
             if !reclaims && let Some(slot) = self.local.allocate(durably) {
                 return Ok(slot);
@@ -249,10 +250,11 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         }
     }
 
-    /// Has a slot ready that was written before, for the next segment that is begun durably.
+    /// Makes a slot warm, unless there is one, for the next segment that is begun by a durable
+    /// append.
     async fn prepare(&self) -> Result<()> {
         let prepared = self.warm_slot().await;
-        // The slot is free again, and may be waited for.
+        // The slot is free again, and a task may wait for it.
         self.progress.wake_all();
         prepared
     }
@@ -263,7 +265,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         }
         let Some(slot) = self.local.take_cold() else { return Ok(()) };
         let segment_bytes = self.local.segment_bytes();
-        // What an earlier process has written there is as good.
+        // Bytes of an earlier process there serve as well as zeroes.
         let at = segment_bytes / PAGE / LOOK_DIVISOR * (LOOK_DIVISOR - 1) * PAGE;
         let page = AlignedBuffer::zeroed(PAGE as usize);
         let (page, read) = self.local.read(&slot, at, page).await;
@@ -292,7 +294,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         Ok(())
     }
 
-    /// Syncs the journal, which covers the headers that were written before.
+    /// Syncs the journal, which covers all headers written before.
     async fn sync_local(&self) -> Result<()> {
         let covered = self.new_headers.take();
         let result = self.local.sync().await;
@@ -313,16 +315,16 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         committed.map_err(|error| self.lacking(ErrorKind::Medium, error))
     }
 
-    /// Waits until a counted commit has everything that has completed.
+    /// Waits until a counted commit covers everything that has completed.
     ///
     /// # Errors
-    /// `Poisoned`; unless `is_patient`, or if the drive is being closed, that of a commit that
-    /// fails meanwhile; `Io` if the time for that is over.
+    /// `Poisoned`; the error of a commit that fails meanwhile, if the drive is being closed or
+    /// unless `is_patient`; `Io` if the time for closing is over.
     pub(super) async fn until_committed(&self, is_patient: bool) -> Result<()> {
         if !self.has_changes() && self.counted_cut.get() == self.cut.get() {
             return self.check();
         }
-        // A commit that was cut before may lack what has completed since.
+        // A commit that was cut before may lack operations that have completed since.
         let needed = self.cut.get() + 1;
         self.superblocks_changed.set(true);
         self.hurry();

@@ -1,12 +1,12 @@
 //! A drive in a bucket: a medium whose segments lie in a local journal, in an object store, or in
 //! both.
 //!
-//! * `store`: what is asked of an object store.
+//! * `store`: the interface of an object store, and retries.
 //! * `object`: names and bytes of the objects, and of the journal's state. `history`: finding the
-//!   newest.
-//! * `local`: the journal. `uses`, `ranges`: what is where.
+//!   newest ones.
+//! * `local`: the journal. `uses`, `ranges`: where bytes are.
 //! * `state`, `medium`: the drive while it is open for writing. `opening`, `commits`: its start,
-//!   and how it gets to the bucket.
+//!   and its way to the bucket.
 //! * `view`: the drive for reading. `following`: its next image. `reading`: reads from the bucket.
 //!
 //! ```text
@@ -20,7 +20,7 @@
 //! A commit is an image of the medium as a power loss could have left it: recovery from the bucket
 //! is recovery after a power loss. See `docs/objects.md`, which has the format and the argument.
 //!
-//! The tier does not know what a drive, a batch or an LBA is.
+//! The tier knows nothing of drives, batches or LBAs.
 
 mod commits;
 mod following;
@@ -64,7 +64,7 @@ pub struct Tier<L, S, C> {
     cipher: Cipher,
 }
 
-/// What a drive in a bucket is created with.
+/// The parameters of a new drive in a bucket.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Identity of the drive.
@@ -83,12 +83,12 @@ impl Shape {
 }
 
 impl<L: Medium + 'static, S: Store + 'static, C: Spawn + Clone + 'static> Tier<L, S, C> {
-    /// Creates a drive in a bucket, which nothing has been written to, with an empty medium as its
-    /// journal. `nonce` was drawn for this opening and never used before.
+    /// Creates an empty drive in a bucket, with an empty medium as its journal. `nonce` was drawn
+    /// for this opening and never used before.
     ///
     /// # Errors
     /// `AlreadyExists` if there is a drive, or the journal is not empty; `Unsupported` if the store
-    /// does not create objects exclusively; `InvalidInput` if the journal is too small; those of
+    /// does not create objects exclusively; `InvalidInput` if the journal is too small; errors of
     /// the store and the medium.
     pub async fn create(
         journal: L,
@@ -104,24 +104,24 @@ impl<L: Medium + 'static, S: Store + 'static, C: Spawn + Clone + 'static> Tier<L
         Ok(Self::start(state))
     }
 
-    /// Opens a drive in a bucket with its journal, and with the options with which that was made.
-    /// `host` is the name of this machine, for the message that others show.
+    /// Opens a drive in a bucket with its journal, and with the options with which the journal was
+    /// created. `host` is the name of this machine, for messages on other machines.
     ///
     /// # Errors
     /// `NotFound` if there is no drive; `NotADrive` if the medium is no journal; `Busy` if another
     /// machine has opened the drive since; `InvalidInput` if the journal is older than the bucket,
-    /// or one of another drive; those of the store and the medium.
+    /// or belongs to another drive; errors of the store and the medium.
     pub async fn open(journal: L, store: S, clock: C, nonce: Uuid, host: &str) -> Result<Self> {
         Ok(Self::start(State::open(journal, store, clock, nonce, host).await?))
     }
 
-    /// Opens a drive in a bucket with an empty medium of `slots` segments as its journal. The
-    /// journal that another machine has is of no use any more: what it has beyond the bucket is not
-    /// part of the drive.
+    /// Opens a drive in a bucket with an empty medium of `slots` segments as its journal. A journal
+    /// on another machine becomes useless: its changes that are not in the bucket are not part of
+    /// the drive.
     ///
     /// # Errors
     /// `NotFound` if there is no drive; `AlreadyExists` if the journal is not empty; `Busy` if
-    /// another machine opens the drive at the same time; those of the store and the medium.
+    /// another machine opens the drive at the same time; errors of the store and the medium.
     pub async fn take_over(
         journal: L,
         store: S,
@@ -133,10 +133,10 @@ impl<L: Medium + 'static, S: Store + 'static, C: Spawn + Clone + 'static> Tier<L
         Ok(Self::start(State::take_over(journal, store, clock, slots, nonce, options).await?))
     }
 
-    /// Opens a drive in a bucket with its journal, to read what the two have. Claims nothing,
-    /// writes nothing, and asks nothing of the store but what is read. If `fenced`, also a journal
-    /// that another machine has taken the drive over from: with what it has beyond the bucket, and
-    /// without what the other machine has deleted.
+    /// Opens a drive in a bucket with its journal, to read the data of both. Claims nothing, writes
+    /// nothing, and asks the store only for the data that is read. If `fenced`, also accepts a
+    /// journal after another machine has taken the drive over: with the journal's changes that are
+    /// not in the bucket, and without the objects that the other machine has deleted.
     ///
     /// # Errors
     /// As [`open`](Tier::open).
@@ -154,10 +154,10 @@ impl<L: Medium + 'static, S: Store + 'static, C: Spawn + Clone + 'static> Tier<L
     }
 
     /// Commits everything that has completed. Gives up once the store has refused for ten seconds,
-    /// or was silent for a minute; the journal has everything then.
+    /// or was silent for a minute; the journal then has everything.
     ///
     /// # Errors
-    /// Those of the store and the journal; `Poisoned` if another machine has taken the drive over.
+    /// Errors of the store and the journal; `Poisoned` if another machine has taken the drive over.
     pub async fn finish(&self) -> Result<()> {
         if self.state.is_for_reading.get() {
             return Ok(());
@@ -169,7 +169,7 @@ impl<L: Medium + 'static, S: Store + 'static, C: Spawn + Clone + 'static> Tier<L
     }
 }
 
-/// The end of a drive, until this is dropped: a drive that could not be finished goes on.
+/// The end of a drive, until this is dropped: a drive that could not be finished continues.
 struct Ending<'a, S, C>(&'a Patient<S, C>);
 
 impl<S, C> Drop for Ending<'_, S, C> {
@@ -180,14 +180,14 @@ impl<S, C> Drop for Ending<'_, S, C> {
 
 impl<L, S, C> Drop for Tier<L, S, C> {
     fn drop(&mut self) {
-        // A commit under way is given up: its task must release the journal.
+        // A commit under way is abandoned: its task must release the journal.
         self.state.is_closing.set(true);
         self.state.wake();
     }
 }
 
 impl<L: Medium, S: Store, C: Spawn> Tier<L, S, C> {
-    /// Returns what the drive says of itself.
+    /// Returns the status of the drive.
     pub fn status(&self) -> Status {
         let state = &self.state;
         let now_ns = state.clock.now_ns();
@@ -220,11 +220,11 @@ impl<L: Medium, S: Store, C: Spawn> Tier<L, S, C> {
     }
 }
 
-/// Returns where the bucket of the drive is of which a medium is the journal; `None` if it is no
-/// journal.
+/// Returns the place of the bucket whose drive has this medium as its journal; `None` if the medium
+/// is no journal.
 ///
 /// # Errors
-/// `Unsupported` if it is a journal that a newer version has made; those of the medium.
+/// `Unsupported` if a newer version has made the journal; errors of the medium.
 pub async fn place_of<L: Medium>(medium: &L) -> Result<Option<String>> {
     match local::find_journal(medium).await? {
         Ok(journal) => Ok(Some(journal.place)),
@@ -233,8 +233,8 @@ pub async fn place_of<L: Medium>(medium: &L) -> Result<Option<String>> {
     }
 }
 
-/// Returns the identity of the drive of which the medium is the journal, as a superblock slot says;
-/// `None` if that holds no journal.
+/// Returns the identity of the drive to which a journal belongs, from a superblock slot of the
+/// journal; `None` if the slot holds no journal.
 ///
 /// # Errors
 /// `Unsupported` if a newer version has made the journal.
@@ -246,7 +246,7 @@ pub fn journal_in(superblock: &[u8]) -> Result<Option<Uuid>> {
     }
 }
 
-/// Refuses a division into segments of another size than the bucket has.
+/// Refuses segments of another size than in the bucket.
 fn check_geometry(geometry: Geometry, segment_bytes: u32) -> Result<()> {
     if geometry.segment_bytes != segment_bytes {
         let what = format!("segments have {segment_bytes} bytes in the bucket, not {geometry:?}");

@@ -1,5 +1,5 @@
-//! The objects of a drive in a bucket: their names, and the bytes of those that are not raw parts
-//! of segments. The reference is `docs/objects.md`.
+//! The objects of a drive in a bucket: their names, and the format of all but chunks, which are raw
+//! parts of segments. The reference is `docs/objects.md`.
 //!
 //! ```text
 //! drive                                    identity, segment size
@@ -34,15 +34,15 @@ const CHECKSUM_AT: usize = 16;
 /// Longest name of a host in a claim.
 pub(super) const HOST_BYTES_MAX: usize = 64;
 
-/// Nonces of claims that a journal remembers. Far more than openings that fail in a row, and few
+/// Nonces of claims that a journal remembers. Far more than consecutive openings that fail, and few
 /// enough for a page.
 pub(super) const NONCES_MAX: usize = 64;
 
 /// Longest place of a bucket, in bytes.
 pub(super) const PLACE_BYTES_MAX: usize = 1024;
 
-/// Highest epoch and highest number of a commit: beyond what any drive reaches, and far from where
-/// a sum would overflow.
+/// Highest epoch and highest number of a commit: no drive reaches them, and sums of them are far
+/// from an overflow.
 pub(super) const EPOCH_MAX: u32 = 1 << 30;
 pub(super) const NUMBER_MAX: u64 = 1 << 48;
 
@@ -52,13 +52,13 @@ const SLOTS_MAX: u32 = 1 << 24;
 /// Longest lag: a day.
 const LAG_NS_MAX: u64 = 86_400_000_000_000;
 
-/// Number of chunks that stands for a segment that holds nothing.
+/// Number of chunks that marks an empty segment.
 const REMOVED: u32 = u32::MAX;
 
-/// Bytes of a segment, of an object that holds nothing else.
+/// A range of bytes of a segment that is an object of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Chunk {
-    /// Where it begins in the segment.
+    /// Its offset in the segment.
     pub(super) offset: u32,
     pub(super) bytes: u32,
     /// The writer that uploaded it.
@@ -86,7 +86,7 @@ pub(super) struct Entry {
     pub(super) chunks: Vec<Chunk>,
 }
 
-/// What is in the bucket, by segment.
+/// The content of the bucket, by segment.
 pub(super) type Index = BTreeMap<u32, Entry>;
 
 impl Entry {
@@ -122,7 +122,7 @@ pub(super) struct CommitId {
     pub(super) number: u64,
 }
 
-/// An image of the medium, or what of it differs from an earlier one of the same epoch.
+/// An image of the medium, or its difference from an earlier image of the same epoch.
 #[derive(Clone, Debug)]
 pub(super) struct Commit {
     pub(super) uuid: Uuid,
@@ -132,19 +132,20 @@ pub(super) struct Commit {
     /// Number of the commit of this epoch that `changes` are relative to; 0 if to an empty medium.
     pub(super) base: u64,
     pub(super) superblocks: [Option<Arc<AlignedBuffer>>; SUPERBLOCK_SLOTS as usize],
-    /// Segments that differ; `None` for those that hold nothing.
+    /// Segments that differ; `None` for empty ones.
     pub(super) changes: BTreeMap<u32, Option<Entry>>,
 }
 
-/// What a journal knows of its place in the history of the drive.
+/// The state of a journal: its place in the history of the drive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Journal {
     pub(super) uuid: Uuid,
-    /// Number of times that this was written; the higher one counts.
+    /// Number of times that the state was written; the copy with the higher one counts.
     pub(super) revision: u64,
     pub(super) segment_bytes: u32,
     pub(super) slots: u32,
-    /// The claim with which this journal began: what commits of earlier epochs name, it never had.
+    /// The claim with which this journal began: it never had the content of commits of earlier
+    /// epochs.
     pub(super) first_epoch: u32,
     /// The highest commit that may have been written from this journal.
     pub(super) intent: CommitId,
@@ -152,7 +153,7 @@ pub(super) struct Journal {
     pub(super) lag_ns: u64,
     pub(super) lag_bytes_max: u64,
     pub(super) is_durable_in_bucket: bool,
-    /// Where the bucket is, for the program that opens the journal.
+    /// The place of the bucket, for the program that opens the journal.
     pub(super) place: String,
     /// Nonces of the claims that were tried from this journal, the newest last.
     pub(super) nonces: Vec<Uuid>,
@@ -166,7 +167,7 @@ pub(super) struct SlotHeader {
     pub(super) use_id: u64,
 }
 
-/// Returns the epoch in the name of a chunk or a commit; `None` if it is no such name.
+/// Returns the epoch in the name of a chunk or a commit; `None` for other names.
 pub(super) fn epoch_of(name: &str) -> Option<u32> {
     let (kind, numbers) = name.split_once('/')?;
     let numbers: Vec<&str> = numbers.split(['/', '-']).collect();
@@ -180,7 +181,7 @@ pub(super) fn epoch_of(name: &str) -> Option<u32> {
     u32::from_str_radix(epoch.filter(|_| numbers.iter().all(is_hexadecimal))?, 16).ok()
 }
 
-/// Returns whether a name is that of an object with which a store is tried.
+/// Returns whether a name is the name of a probe, an object that tests a store.
 pub(super) fn is_probe(name: &str) -> bool {
     let parts = name.strip_prefix("probe/").and_then(|rest| rest.split_once('-'));
     parts.is_some_and(|(nonce, attempt)| {
@@ -208,7 +209,7 @@ pub enum ObjectKind {
 /// fuzzers.
 ///
 /// # Errors
-/// `NotADrive`, `Corrupt` or `Unsupported` if it is none.
+/// `NotADrive`, `Corrupt` or `Unsupported` if the bytes are no such object.
 pub fn encode_again(kind: ObjectKind, bytes: &[u8], segment_bytes: u32) -> Result<Vec<u8>> {
     Ok(match kind {
         ObjectKind::Drive => DriveObject::decode(bytes)?.encode().to_vec(),
@@ -262,7 +263,7 @@ impl Writer {
         self.u64(id.number);
     }
 
-    /// Fills in length and checksum. With zeroes up to `len` bytes, if that is more.
+    /// Fills in length and checksum, and pads with zeroes to at least `len` bytes.
     fn finish(self, len: usize) -> Arc<AlignedBuffer> {
         let used = self.0.len();
         let mut bytes = AlignedBuffer::zeroed(used.max(len));
@@ -275,7 +276,7 @@ impl Writer {
     }
 }
 
-/// Takes fields from bytes.
+/// Reads fields from bytes.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

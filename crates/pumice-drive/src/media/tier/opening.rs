@@ -1,4 +1,4 @@
-//! Creating a drive in a bucket, opening it with its journal, and taking it over without.
+//! Creating a drive in a bucket, opening it with its journal, and taking it over without one.
 //!
 //! ```text
 //! open:       newest claim was made from this journal -> next claim -> newest commit is not beyond
@@ -6,8 +6,8 @@
 //! take over:                              next claim -> newest commit -> first commit
 //! ```
 //!
-//! The newest commit is looked for after the claim: every commit that ever counts is then there to
-//! be found. Nothing is served before the first commit of the epoch counts.
+//! The search for the newest commit follows the claim: by then, every commit of earlier epochs that
+//! ever counts exists. Nothing is served before the first commit of the epoch counts.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -28,14 +28,13 @@ use super::uses::Use;
 use crate::base::{AlignedBuffer, Clock, Error, ErrorContext, ErrorKind, Result, ensure};
 use crate::media::{Medium, SUPERBLOCK_SLOTS};
 
-/// Concurrent creations of one object, of which one must succeed.
+/// Concurrent creations of one object; exactly one must succeed.
 const PROBES: usize = 8;
 
-/// Probes whose outcome is not known, before it is given up.
+/// Probes with an unknown outcome before the attempt is given up.
 const PROBE_ATTEMPTS: u32 = 3;
 
-/// Fewest slots: one for each stream of a drive that is written, and as many for what is being
-/// uploaded.
+/// Fewest slots: one for each stream that a drive writes, and as many for uploads.
 pub(super) const SLOTS_MIN: u32 = 16;
 
 impl<L: Medium, S: Store, C: Clock + Clone> State<L, S, C> {
@@ -82,7 +81,7 @@ impl<L: Medium, S: Store, C: Clock + Clone> State<L, S, C> {
         check_claim(&journal, &newest)?;
         let options = Options { host: host.to_owned(), ..options_of(&journal) };
         let epoch = next_epoch(newest.epoch)?;
-        // A copy of the journal from earlier must not shut out the one that is in use.
+        // An earlier copy of the journal must not shut out the journal that is in use.
         let before = history::newest_commit(&store, &drive, newest.epoch).await?;
         check_age(&journal, before.id)?;
         local.update(|journal| add_nonce(journal, newest.nonce, nonce)).await?;
@@ -96,8 +95,9 @@ impl<L: Medium, S: Store, C: Clock + Clone> State<L, S, C> {
         Ok(state)
     }
 
-    /// Opens a drive in a bucket with its journal, to read what the two have; if `fenced`, also one
-    /// that another machine has taken the drive over from, as it was then. Claims nothing.
+    /// Opens a drive in a bucket with its journal, to read the data of both; if `fenced`, also
+    /// accepts a journal after another machine has taken the drive over, in its last state. Claims
+    /// nothing.
     pub(super) async fn open_to_read(local: L, store: S, clock: C, fenced: bool) -> Result<Self> {
         let store = Patient::new(store, clock.clone());
         let drive = history::drive(&store).await?;
@@ -121,8 +121,8 @@ impl<L: Medium, S: Store, C: Clock + Clone> State<L, S, C> {
         Ok(state)
     }
 
-    /// Opens a drive in a bucket, with an empty medium as its journal: what other machines have not
-    /// committed is lost to it.
+    /// Opens a drive in a bucket, with an empty medium as its journal: changes that other machines
+    /// have not committed are lost to it.
     pub(super) async fn take_over(
         local: L,
         store: S,
@@ -164,9 +164,9 @@ impl<L: Medium, S: Store, C: Clock + Clone> State<L, S, C> {
         Ok(())
     }
 
-    /// Takes what is in the bucket and in slots. Of two uses of a segment, the later one is held;
-    /// if `is_fenced`, that in a slot: what is in the bucket is of another machine, unless both
-    /// have it, since bytes of a use do not change.
+    /// Takes over the uses in the bucket and in slots. Of two uses of a segment, keeps the later
+    /// one; if `is_fenced`, the one in a slot: the one in the bucket is of another machine, unless
+    /// the two are the same use, since bytes of a use do not change.
     fn adopt(&self, image: Newest, slots: Vec<(SlotHeader, Slot)>, is_fenced: bool) {
         let mut in_slots: BTreeMap<u32, (u64, Slot)> = BTreeMap::new();
         for (SlotHeader { segment, use_id, .. }, slot) in slots {
@@ -253,7 +253,8 @@ fn options_of(journal: &Journal) -> Options {
     }
 }
 
-/// Remembers a claim that is tried now, and the newest one, which was made from this journal.
+/// Remembers the nonce of a claim about to be tried, and the nonce of the newest claim, which was
+/// made from this journal.
 fn add_nonce(journal: &mut Journal, newest: Uuid, nonce: Uuid) {
     let nonces = &mut journal.nonces;
     nonces.retain(|&other| other != newest);
@@ -286,7 +287,8 @@ fn check_claim(journal: &Journal, newest: &Claim) -> Result<()> {
 }
 
 /// # Errors
-/// `InvalidInput` if the bucket has a commit that the journal does not know: it is an earlier copy.
+/// `InvalidInput` if the bucket has a commit that the journal does not know: the journal is an
+/// earlier copy.
 fn check_age(journal: &Journal, newest: CommitId) -> Result<()> {
     let is_known = newest <= journal.intent && newest.epoch >= journal.first_epoch;
     let what = "the journal is older than the bucket: it is an earlier copy, or was not used \
@@ -309,10 +311,10 @@ async fn claim<S: Store, C: Clock>(
     ensure(is_ours, ErrorKind::Busy, what)
 }
 
-/// Verifies that of concurrent creations of an object one succeeds.
+/// Verifies that exactly one of several concurrent creations of an object succeeds.
 ///
 /// # Errors
-/// `Unsupported` if that does not hold; those of the store.
+/// `Unsupported` if that does not hold; errors of the store.
 async fn probe<S: Store, C: Clock>(store: &Patient<S, C>, nonce: Uuid) -> Result<()> {
     for attempt in 0..PROBE_ATTEMPTS {
         let name = format!("probe/{}-{attempt}", nonce.simple());

@@ -1,4 +1,4 @@
-//! How a drive in a bucket behaves, and what it says of itself.
+//! The options of a drive in a bucket, and its status.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,22 +16,22 @@ pub enum Durable {
     Bucket,
 }
 
-/// How a drive in a bucket behaves: kept in its journal when that is made.
+/// The options of a drive in a bucket: stored in its journal when that is created.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
     /// How long a change may wait before it is committed, in nanoseconds.
     pub lag_ns: u64,
-    /// Bytes that may be in the journal alone, to be uploaded: beyond that, appends wait.
+    /// Bytes that may be in the journal alone, before they are uploaded: beyond that, appends wait.
     pub lag_bytes_max: u64,
     /// When a sync returns.
     pub durable: Durable,
-    /// Where the bucket is, at most 1024 bytes: kept in a new journal for the next opening.
+    /// The place of the bucket, at most 1024 bytes: stored in a new journal for the next opening.
     pub place: String,
-    /// Name of this host, for the message that another machine shows.
+    /// Name of this host, for messages on other machines.
     pub host: String,
-    /// Whether the journal ends with the process, as one in memory does: what the bucket lacks then
-    /// is lost. Not kept in the journal.
+    /// Whether the journal ends with the process, as one in memory does: data that is not in the
+    /// bucket by then is lost. Not stored in the journal.
     pub is_volatile: bool,
 }
 
@@ -49,19 +49,19 @@ impl Default for Options {
     }
 }
 
-/// What a drive in a bucket says of itself. Fields appear in JSON under these names.
+/// The status of a drive in a bucket. Fields appear in JSON under these names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// Where the bucket is.
+    /// The place of the bucket.
     pub place: String,
     /// When a flush returns.
     pub durable: Durable,
     /// Bytes of segments that are in the journal alone.
     pub lag_bytes: u64,
-    /// Most of them: writes wait beyond that.
+    /// Limit of `lag_bytes`: writes wait beyond it.
     pub lag_bytes_max: u64,
-    /// How long ago the oldest change was made that no counted commit has, in nanoseconds; 0 if all
-    /// is in the bucket.
+    /// Age of the oldest change that is in no counted commit, in nanoseconds; 0 if the bucket has
+    /// all changes.
     pub lag_ns: u64,
     /// How long a change waits before it is committed, in nanoseconds.
     pub lag_ns_max: u64,
@@ -74,26 +74,28 @@ pub struct Status {
     /// Requests since the opening.
     #[serde(flatten)]
     pub requests: Requests,
-    /// The last object that was found to have other bytes than its commit says.
+    /// The last object whose bytes were found to differ from its commit's checksum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub damaged_object: Option<String>,
     /// The last failure, if the store does not answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
-    /// Why nothing can be written any more.
+    /// The reason why nothing can be written any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub poison: Option<String>,
 }
 
-/// Lags below this are no cause for concern, however short a lag is asked for: one slow request.
+/// Lags below this are no cause for concern, however short the configured lag: one slow request can
+/// cause them.
 const LAG_NS_CALM: u64 = 15_000_000_000;
 
-/// Share of the most bytes in the journal alone from which on a drive is not healthy: before writes
-/// wait.
+/// Share of the limit of bytes in the journal alone above which a drive is not healthy: an alert
+/// before writes wait.
 const ALERT_PERCENT: u64 = 75;
 
 impl Status {
-    /// Returns what is wrong and what to do, if anything is, and whether nothing can be written.
+    /// Returns a message with the problem, if there is one, and whether the drive accepts no more
+    /// writes.
     pub fn alert(&self) -> Option<(bool, String)> {
         if let Some(why) = &self.poison {
             return Some((true, why.clone()));

@@ -25,7 +25,7 @@ impl Ranges {
         self.0.splice(first..last.max(first), [(start, end)]);
     }
 
-    /// Takes the bytes from `start` up to `end` out of the set.
+    /// Removes the bytes from `start` up to `end` from the set.
     pub(super) fn remove(&mut self, start: u32, end: u32) {
         if start >= end {
             return;
@@ -68,7 +68,7 @@ impl Ranges {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a set of ranges is what a set of single bytes is.
+    //! Goal: a set of ranges behaves like a set of single bytes.
     //! Method: random insertions, compared with an array.
     use rand::RngExt;
 

@@ -1,8 +1,9 @@
-//! Reads from the bucket, in lines that are kept in memory for the next read.
+//! Reads from the bucket, in lines that are cached in memory.
 //!
-//! The checksum of a chunk is verified whenever all of it was read at once. What differs is read
-//! once more, and then named, and returned as it is: batches, frames and maps have checksums of
-//! their own, so a damaged byte costs only what it belongs to, if parity does not restore that.
+//! The checksum of a chunk is verified whenever the whole chunk was read in one request. A chunk
+//! that differs is read a second time, then reported by name and returned as it is: batches, frames
+//! and maps have checksums of their own, so a damaged byte costs only the structure that it belongs
+//! to, if parity does not restore that.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -24,7 +25,7 @@ const LINE_BYTES: u32 = 256 << 10;
 /// Memory for lines.
 const CACHE_BYTES: u64 = 64 << 20;
 
-/// Segment, use, chunk (offset, epoch) and line of it.
+/// Segment, use, chunk (offset, epoch) and line in the chunk.
 type Key = (u32, u64, u32, u32, u32);
 
 #[derive(Clone)]
@@ -42,9 +43,9 @@ type Lines = Cache<Key, Arc<[u8]>, ByLength>;
 /// Reads bytes of segments that are in the bucket.
 pub(super) struct Reading {
     lines: Rc<RefCell<Lines>>,
-    /// The last chunk of which the checksum was wrong.
+    /// The last chunk with a wrong checksum.
     damaged: RefCell<Option<String>>,
-    /// Whether a chunk was not in the bucket.
+    /// Whether a chunk was missing from the bucket.
     has_missed: Cell<bool>,
 }
 
@@ -60,12 +61,12 @@ impl Reading {
         Rc::new(Self { lines, damaged, has_missed })
     }
 
-    /// Returns one for another image of the same bucket, which has the same lines.
+    /// Returns a reader for another image of the same bucket, which shares the lines.
     pub(super) fn for_another(&self) -> Rc<Self> {
         Self::with(self.lines.clone())
     }
 
-    /// Returns whether a chunk was asked for that is not in the bucket.
+    /// Returns whether a requested chunk was missing from the bucket.
     pub(super) fn has_missed(&self) -> bool {
         self.has_missed.get()
     }
@@ -75,7 +76,7 @@ impl Reading {
         self.damaged.borrow().clone()
     }
 
-    /// Verifies the bytes of a chunk; names it if they are not what was written.
+    /// Verifies the bytes of a chunk; reports its name if they differ from its checksum.
     pub(super) fn verify(&self, (segment, use_id): (u32, u64), chunk: &Chunk, bytes: &[u8]) {
         if crc64(bytes) == chunk.checksum {
             return;
@@ -87,8 +88,8 @@ impl Reading {
         }
     }
 
-    /// Fills the buffer from `offset` of a segment: with the bytes of its chunks, and zeroes where
-    /// there are none.
+    /// Fills the buffer from `offset` of a segment with the bytes of its chunks, and zeroes
+    /// elsewhere.
     pub(super) async fn read<S: Store, C: Clock>(
         &self,
         store: &Patient<S, C>,
@@ -120,7 +121,8 @@ impl Reading {
         Ok(())
     }
 
-    /// Returns a line of a chunk; on the way, the next ones up to `last` that are not in memory.
+    /// Returns a line of a chunk, and fetches with it the next lines up to `last` that are not in
+    /// memory.
     async fn line<S: Store, C: Clock>(
         &self,
         store: &Patient<S, C>,
@@ -130,7 +132,7 @@ impl Reading {
         last: u32,
     ) -> Result<Arc<[u8]>> {
         // Chunks of one use that begin at the same place have the same bytes there, if the same
-        // writer made them: of two that continue one use, the commits of one do not count.
+        // writer made them: of two writers that continue one use, the commits of one do not count.
         let key = |line| (segment, use_id, chunk.offset, chunk.epoch, line);
         if let Some(bytes) = self.lines.borrow().get(&key(line)) {
             let is_long =
@@ -148,7 +150,7 @@ impl Reading {
         let mut found = self.get(store, &name, start..end).await?;
         if start == 0 && end == chunk.bytes {
             if crc64(&found) != chunk.checksum {
-                // What disturbed one reading need not disturb the next.
+                // A disturbance of one read need not affect the next.
                 found = self.get(store, &name, start..end).await?;
             }
             self.verify((segment, use_id), chunk, &found);

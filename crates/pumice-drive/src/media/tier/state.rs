@@ -1,5 +1,5 @@
-//! What a drive in a bucket has in memory while it is open for writing, and its changes that need
-//! no waiting: the segments, the next image, the counted one.
+//! The state in memory of a drive in a bucket that is open for writing, and the changes of it that
+//! need no waiting: the segments, the next image, the counted one.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,26 +18,26 @@ use crate::base::wait::{Line, WaitQueue};
 use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Result};
 use crate::media::SUPERBLOCK_SLOTS;
 
-/// What a segment holds.
+/// The content of a segment.
 #[derive(Clone)]
 pub(super) enum Held {
     Use(Rc<Use>),
-    /// A use that is being begun; if no task has the turn to do so, that was given up.
+    /// A use that is being begun; if no task holds the turn for that, the attempt was abandoned.
     Beginning,
 }
 
-/// What came of an attempt to free a slot.
+/// Outcome of an attempt to free a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Evicted {
     /// A slot is free once its header is cleared.
     One,
-    /// Those that could be are being read or uploaded.
+    /// The slots that could be freed are being read or uploaded.
     AllHeld,
     /// All slots have bytes that are in no commit.
     None,
 }
 
-/// The superblock slots of the drive, as they were last written.
+/// The superblock slots of the drive, as last written.
 pub(super) type Superblocks = [Option<Arc<AlignedBuffer>>; SUPERBLOCK_SLOTS as usize];
 
 /// An open drive in a bucket.
@@ -59,41 +59,41 @@ pub(super) struct State<L, S, C> {
     pub(super) appending_bytes: Cell<u64>,
     /// Commits that have failed.
     pub(super) failures: Cell<u64>,
-    /// When the oldest change was made that no counted commit has.
+    /// Time of the oldest change that is in no counted commit and in none under way.
     pub(super) changed_ns: Cell<Option<u64>>,
-    /// As that, of what is being committed.
+    /// Time of the oldest change in the commit under way.
     pub(super) committing_since_ns: Cell<Option<u64>>,
-    /// Images cut, and those of them that are in a counted commit.
+    /// Images cut, and images cut up to the newest counted commit.
     pub(super) cut: Cell<u64>,
     pub(super) counted_cut: Cell<u64>,
-    /// The newest counted commit; its image, the base of the next, and how large that base is.
+    /// The newest counted commit; its image; the base of the next commit and its size in bytes.
     pub(super) counted: Cell<CommitId>,
     pub(super) index: RefCell<Index>,
-    /// Bytes that the image names.
+    /// Bytes of the chunks that the image names.
     pub(super) stored_bytes: Cell<u64>,
     pub(super) base: Cell<(u64, usize)>,
     /// Segments that differ from the base.
     pub(super) since_base: RefCell<BTreeSet<u32>>,
     pub(super) next_use: Cell<u32>,
     pub(super) operations: Cell<u64>,
-    /// Why the last commit that failed did.
+    /// The error of the last failed commit.
     pub(super) failure: RefCell<Option<String>>,
-    /// Why nothing can be written any more.
+    /// The reason why nothing can be written any more.
     pub(super) poison: RefCell<Option<String>>,
-    /// Whether that is a commit which may have arrived or not.
+    /// Whether that reason is a commit that may or may not have arrived.
     pub(super) is_uncertain: Cell<bool>,
     pub(super) is_closing: Cell<bool>,
     pub(super) is_for_reading: Cell<bool>,
     /// Commits are wanted now rather than after the lag.
     pub(super) is_urgent: Cell<bool>,
-    /// Turns of those that begin uses, and of those that commit.
+    /// Turns of the tasks that begin uses, and of the tasks that commit.
     pub(super) beginning: Line,
     pub(super) committing: Line,
-    /// Uses of which a header is written that no sync has covered.
+    /// Uses whose header was written but not covered by a sync yet.
     pub(super) new_headers: RefCell<Vec<Rc<Use>>>,
     /// Woken when there is something to commit.
     pub(super) wanted: WaitQueue,
-    /// Woken when a commit counts, or none will any more.
+    /// Woken when a commit counts, or when no further commit will count.
     pub(super) progress: WaitQueue,
 }
 
@@ -154,7 +154,7 @@ impl<L, S, C> State<L, S, C> {
         }
     }
 
-    /// Begins the time in which the bucket must answer, because the drive is being closed.
+    /// Starts the limit of time for the bucket to answer, because the drive is being closed.
     pub(super) fn begin_ending(&self)
     where
         S: Store,
@@ -164,7 +164,8 @@ impl<L, S, C> State<L, S, C> {
         self.wake();
     }
 
-    /// Returns the error of what waits for the bucket and fails with the end of the drive.
+    /// Returns the error of an operation that waits for the bucket and fails as the drive is
+    /// closed.
     pub(super) fn lacking(&self, kind: ErrorKind, error: Error) -> Error {
         let (is_poisoned, is_uncertain) = (self.check().is_err(), self.is_uncertain.get());
         if is_poisoned && !is_uncertain {
@@ -211,7 +212,7 @@ impl<L, S, C> State<L, S, C> {
         }
     }
 
-    /// Notes that a use was read or written.
+    /// Notes a read or a write of a use.
     pub(super) fn touch(&self, used: &Use) {
         self.operations.set(self.operations.get() + 1);
         used.touched.set(self.operations.get());
@@ -239,7 +240,8 @@ impl<L, S, C> State<L, S, C> {
         self.wanted.wake_all();
     }
 
-    /// Puts a use in the place of what a segment held; `None` for nothing, `Beginning` for a while.
+    /// Replaces the content of a segment; `None` for nothing, `Beginning` as a placeholder for a
+    /// use.
     pub(super) fn hold(&self, segment: u32, held: Option<Held>) {
         let before = match held {
             Some(held) => self.segments.borrow_mut().insert(segment, held),
@@ -250,7 +252,7 @@ impl<L, S, C> State<L, S, C> {
         }
     }
 
-    /// What is dirty of a use that ends is not uploaded any more.
+    /// Forgets the dirty bytes of a use that ends: they are not uploaded any more.
     fn forget_dirty(&self, ended: &Use) {
         let bytes = ended.dirty.take().bytes();
         let left = self.dirty_bytes.get().checked_sub(bytes);
@@ -265,7 +267,7 @@ impl<L, S, C> State<L, S, C> {
         self.dirty_bytes.set(self.dirty_bytes.get() + dirty.bytes() - before);
     }
 
-    /// Takes what is dirty of a use, to upload it. What is being appended stays.
+    /// Takes the dirty bytes of a use, to upload them. Bytes of appends in progress stay dirty.
     pub(super) fn take_dirty(&self, used: &Use) -> Ranges {
         let mut left = Ranges::default();
         let mut ranges = used.dirty.take();
@@ -282,13 +284,13 @@ impl<L, S, C> State<L, S, C> {
         ranges
     }
 
-    /// Bytes that are in the journal alone.
+    /// Returns the number of bytes that are in the journal alone.
     pub(super) fn lag_bytes(&self) -> u64 {
         self.dirty_bytes.get() + self.uploading_bytes.get()
     }
 
-    /// Drops the slot of the use that was not touched for longest, of those that are in the
-    /// bucket. What is being read or uploaded keeps its slot, or two slots could have one use.
+    /// Drops the slot of the least recently touched use that is in the bucket. A use that is being
+    /// read or uploaded keeps its slot, or two slots could hold one use.
     pub(super) fn evict(&self) -> Evicted {
         let index = self.index.borrow();
         let is_counted = |used: &Use| {
@@ -300,7 +302,7 @@ impl<L, S, C> State<L, S, C> {
             Held::Use(used) => Some(used),
             Held::Beginning => None,
         });
-        // What is being appended goes to the slot, and becomes dirty there.
+        // An append in progress goes to the slot, and its bytes become dirty there.
         let is_idle = |used: &Use| used.appending.borrow().is_empty() && !used.is_moving.get();
         let uses = uses.filter(|used| used.slot.borrow().is_some() && is_idle(used));
         let evictable = uses.filter(|used| used.is_clean() && is_counted(used));

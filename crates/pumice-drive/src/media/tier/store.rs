@@ -1,8 +1,8 @@
-//! The store of objects, and how its failures are met.
+//! The store of objects, and the handling of its failures.
 //!
 //! A store is a map from names to immutable bytes. The protocol needs one conditional operation,
 //! [`Store::put_if_absent`], once per opening, and reads that see every earlier write. It does not
-//! rely on lists: those serve to find what nothing names.
+//! rely on lists: they serve to find unreferenced objects.
 //!
 //! An operation that fails may have taken effect, or take effect at any later time. That is why
 //! every name is written with one content only: repeating a write is harmless, and so is a write
@@ -23,18 +23,18 @@ use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Result};
 /// order of a round trip to a remote store.
 const PAUSE_NS: u64 = 100_000_000;
 
-/// Longest pause between attempts: how long after an outage work goes on at the latest. Arbitrary.
+/// Longest pause between attempts: the longest time until work resumes after an outage. Arbitrary.
 const PAUSE_NS_MAX: u64 = 5_000_000_000;
 
 /// Attempts of an operation where giving up is possible: about ten seconds.
 const ATTEMPTS: u32 = 8;
 
-/// How long the end of a drive waits for a store whose requests fail, in nanoseconds: what asks a
-/// server to end gives it a minute or two.
+/// How long the end of a drive waits for a store whose requests fail, in nanoseconds: service
+/// managers allow a server a minute or two to end.
 const REFUSED_NS: u64 = 10_000_000_000;
 
-/// How long it waits for a store that neither answers nor fails: as long as four of the largest
-/// objects take at 5 Mbit/s, side by side.
+/// How long the end of a drive waits for a store that neither answers nor fails: the time that four
+/// of the largest objects take in parallel at 5 Mbit/s.
 const SILENT_NS: u64 = 60_000_000_000;
 
 /// An object in a list.
@@ -49,26 +49,25 @@ pub struct Listed {
 /// A store of named objects. Names are ASCII, with `/` between their parts.
 ///
 /// All methods are called on the thread of the drive. Reads see every write that has completed. The
-/// future of an operation may be dropped, which is then as one that has failed.
+/// future of an operation may be dropped; the operation then counts as failed.
 ///
 /// # Errors
 /// Each method fails with `PermissionDenied`, `NotFound` (of the bucket, not of an object),
 /// `InvalidInput` or `Unsupported` if repeating it cannot help, and with another kind otherwise.
 /// Except after one of those four, the operation may have taken effect, or take effect later.
 pub trait Store {
-    /// Writes an object, which may exist.
+    /// Writes an object, which may already exist.
     fn put(&self, name: &str, bytes: Arc<AlignedBuffer>) -> impl Future<Output = Result<()>>;
 
-    /// Writes an object unless it exists. Returns whether it was written. Of several concurrent
-    /// calls for one name, one at most returns true.
+    /// Writes an object unless it exists. Returns whether it was written. At most one of several
+    /// concurrent calls for one name returns true.
     fn put_if_absent(
         &self,
         name: &str,
         bytes: Arc<AlignedBuffer>,
     ) -> impl Future<Output = Result<bool>>;
 
-    /// Reads an object or a range of it, which must lie within it. `None` if there is no such
-    /// object.
+    /// Reads an object or a range within it. `None` if there is no such object.
     fn get(
         &self,
         name: &str,
@@ -78,20 +77,20 @@ pub trait Store {
     /// Returns whether an object exists.
     fn exists(&self, name: &str) -> impl Future<Output = Result<bool>>;
 
-    /// Returns the objects below `prefix`, which ends in `/`, in any order. May miss what was
-    /// written lately and return what was deleted.
+    /// Returns the objects below `prefix`, which ends in `/`, in any order. May miss recently
+    /// written objects and include deleted ones.
     fn list(&self, prefix: &str) -> impl Future<Output = Result<Vec<Listed>>>;
 
     /// Deletes an object, which need not exist.
     fn delete(&self, name: &str) -> impl Future<Output = Result<()>>;
 }
 
-/// Requests to a store since it was opened, repetitions included.
+/// Requests to a store since it was opened, including repetitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Requests {
     /// Writes of objects.
     pub puts: u64,
-    /// Reads, and looks whether an object exists.
+    /// Reads, and checks whether an object exists.
     pub gets: u64,
     /// Lists.
     pub lists: u64,
@@ -106,7 +105,7 @@ pub struct Requests {
 /// How often an operation is repeated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Patience {
-    /// For about ten seconds, and not at all if that cannot help: nothing is served yet.
+    /// For about ten seconds, or not at all if repeating cannot help: nothing is served yet.
     Limited,
     /// Until it succeeds. Hosts wait meanwhile, as they do for any slow disk: an error would look
     /// like damage to the drive.
@@ -130,12 +129,12 @@ pub(super) struct Patient<S, C> {
 }
 
 impl<S, C> Patient<S, C> {
-    /// Sets how often operations are repeated, those under way among them.
+    /// Sets how often operations are repeated, including operations under way.
     pub(super) fn set_patience(&self, patience: Patience) {
         self.patience.set(patience);
     }
 
-    /// Ends the end of the drive: it goes on.
+    /// Cancels the end of the drive: it continues.
     pub(super) fn go_on(&self) {
         self.ending_since_ns.set(None);
     }
@@ -168,7 +167,7 @@ impl<S: Store, C: Clock> Patient<S, C> {
         self.trouble.borrow().clone()
     }
 
-    /// Begins the end of the drive: operations, those under way among them, end once the store has
+    /// Begins the end of the drive: operations, including those under way, end once the store has
     /// not answered for a while.
     pub(super) fn begin_ending(&self) {
         if !self.is_ending() {
@@ -177,19 +176,19 @@ impl<S: Store, C: Clock> Patient<S, C> {
         }
     }
 
-    /// Returns when nothing is waited for any more, if the drive is being closed.
+    /// Returns the time after which nothing waits any more, if the drive is being closed.
     fn deadline_ns(&self) -> Option<u64> {
         let since_ns = self.ending_since_ns.get()?.max(self.answered_ns.get());
         let is_refused = self.trouble.borrow().is_some();
         Some(since_ns + if is_refused { REFUSED_NS } else { SILENT_NS })
     }
 
-    /// Returns whether the store has not answered for too long for a drive that is being closed.
+    /// Returns whether a drive that is being closed has waited too long for the store.
     pub(super) fn is_over(&self) -> bool {
         self.deadline_ns().is_some_and(|deadline_ns| self.clock.now_ns() >= deadline_ns)
     }
 
-    /// Waits until that is so.
+    /// Waits until [`Self::is_over`] holds.
     pub(super) async fn until_over(&self) {
         loop {
             let deadline_ns = self.changed.wait_for(|| self.deadline_ns()).await;
@@ -228,7 +227,7 @@ impl<S: Store, C: Clock> Patient<S, C> {
             let error = match attempted {
                 Ok(value) => {
                     self.answered_ns.set(self.clock.now_ns());
-                    // Also releases what waits of attempts that have ended.
+                    // Also releases the waiters of attempts that have ended.
                     self.changed.wake_all();
                     if self.trouble.take().is_some() {
                         tracing::info!("the object store answers again");
@@ -256,7 +255,7 @@ impl<S: Store, C: Clock> Patient<S, C> {
         }
     }
 
-    /// Writes an object whose name has no other content, ever.
+    /// Writes an object whose name never has any other content.
     pub(super) async fn put(&self, name: &str, bytes: &Arc<AlignedBuffer>) -> Result<()> {
         self.repeat(async || {
             self.count(|requests| {
@@ -268,8 +267,9 @@ impl<S: Store, C: Clock> Patient<S, C> {
         .await
     }
 
-    /// Writes an object unless it exists. Returns whether it has this content afterwards: an answer
-    /// but success says nothing, because an earlier attempt may have written it.
+    /// Writes an object unless it exists. Returns whether it has this content afterwards: any
+    /// answer other than success proves nothing, because an earlier attempt may have written the
+    /// object.
     pub(super) async fn claim(&self, name: &str, bytes: &Arc<AlignedBuffer>) -> Result<bool> {
         self.repeat(async || {
             self.count(|requests| requests.puts += 1);
@@ -290,7 +290,7 @@ impl<S: Store, C: Clock> Patient<S, C> {
         .await
     }
 
-    /// One attempt to create an object, for the probe.
+    /// Tries once to create an object, for the probe.
     pub(super) async fn try_create(&self, name: &str, bytes: Arc<AlignedBuffer>) -> Result<bool> {
         self.count(|requests| requests.puts += 1);
         self.store.put_if_absent(name, bytes).await
@@ -327,7 +327,7 @@ impl<S: Store, C: Clock> Patient<S, C> {
         self.store.list(prefix).await
     }
 
-    /// Deletes an object that nothing names. What cannot be deleted now is swept later.
+    /// Deletes an unreferenced object. If that fails, a later sweep deletes it.
     pub(super) async fn delete(&self, name: &str) {
         self.count(|requests| requests.deletes += 1);
         let (deletion, over) = (pin!(self.store.delete(name)), pin!(self.until_over()));
@@ -338,7 +338,7 @@ impl<S: Store, C: Clock> Patient<S, C> {
     }
 }
 
-/// Whether repeating cannot help.
+/// Returns whether repeating cannot help.
 fn is_final(error: &Error) -> bool {
     matches!(
         error.kind(),

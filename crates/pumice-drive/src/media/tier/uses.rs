@@ -1,6 +1,6 @@
 //! Uses of segments. A use lasts from an append at offset 0 to the next one, or to a discard. It
-//! has a number that is never used again, lies in a slot of the journal, in chunks in the bucket,
-//! or in both, and its bytes that are in the bucket never change.
+//! has a number that is never reused, lies in a slot of the journal, in chunks in the bucket, or in
+//! both, and its bytes in the bucket never change.
 //!
 //! ```text
 //! not written -- append completed --> dirty -- cut --> uploading -- commit counts --> clean
@@ -22,25 +22,25 @@ pub(super) struct Use {
     pub(super) slot: RefCell<Option<Rc<Slot>>>,
     /// Whether a sync has covered the header of the slot.
     pub(super) header_is_durable: Cell<bool>,
-    /// Whether bytes may have been written that `written` does not have, by an earlier process.
+    /// Whether an earlier process may have written bytes that are not in `written`.
     pub(super) is_inherited: bool,
     pub(super) written: RefCell<Ranges>,
     pub(super) dirty: RefCell<Ranges>,
     pub(super) uploading: RefCell<Ranges>,
-    /// What commits that failed have tried to upload: it may be in the bucket, or get there.
+    /// Ranges that failed commits have tried to upload: they may be in the bucket, or arrive later.
     pub(super) tried: RefCell<Ranges>,
-    /// What a counted commit names.
+    /// The chunks that the counted commit names.
     pub(super) chunks: RefCell<Vec<Chunk>>,
     /// Ranges of appends in progress.
     pub(super) appending: RefCell<Vec<(u32, u32)>>,
     /// Whether it is being given another number: appends wait.
     pub(super) is_moving: Cell<bool>,
-    /// When it was last read or written, in operations.
+    /// The time of its last read or write, in operations.
     pub(super) touched: Cell<u64>,
 }
 
 impl Use {
-    /// Returns a use of which nothing is written.
+    /// Returns a use without any written bytes.
     pub(super) fn new(segment: u32, id: u64, slot: Option<Rc<Slot>>) -> Self {
         Self {
             segment,
@@ -60,7 +60,7 @@ impl Use {
     }
 
     /// Returns a use that is in the bucket, and in a slot of an earlier process if there is one:
-    /// what such a slot has beyond the chunks may be anything.
+    /// the bytes of such a slot that are in no chunk may be anything.
     pub(super) fn found(
         segment: u32,
         id: u64,
@@ -86,12 +86,12 @@ impl Use {
         self.slot.borrow().clone()
     }
 
-    /// Whether an append at offset 0 begins another use.
+    /// Returns whether an append at offset 0 begins another use.
     pub(super) fn has_beginning(&self, end: u32) -> bool {
         self.is_inherited || self.written.borrow().overlaps(0, end)
     }
 
-    /// Whether bytes of a range are in the bucket, or may be, or are on their way.
+    /// Returns whether bytes of a range are in the bucket, or may be, or are being uploaded.
     pub(super) fn is_uploaded(&self, start: u32, end: u32) -> bool {
         let is_named = |chunk: &Chunk| chunk.offset < end && start < chunk.end();
         if self.tried.borrow().overlaps(start, end) {

@@ -1,4 +1,4 @@
-//! A drive in a bucket for reading, as its newest commit has it, without claim and journal.
+//! A drive in a bucket for reading, in the state of its newest commit, without claim and journal.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -13,12 +13,13 @@ use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Result, SegmentId};
 use crate::crypt::Cipher;
 use crate::media::{Capabilities, Geometry, Medium};
 
-/// Looks for the newest commit, while a writer makes newer ones.
+/// Searches for the newest commit, while a writer makes newer ones.
 pub(super) const ATTEMPTS: u32 = 4;
 
-/// The newest image of a drive in a bucket. Refuses writes. If the drive is open for writing, what
-/// the image names may be deleted meanwhile. What has become part of a longer chunk is read from
-/// that; other reads then fail, and [`newer`](BucketView::newer) is the image to go on with.
+/// The newest image of a drive in a bucket. Refuses writes. If the drive is open for writing,
+/// objects that the image names may be deleted meanwhile. Bytes that have become part of a longer
+/// chunk are read from that; other reads then fail, and [`newer`](BucketView::newer) returns the
+/// image to continue with.
 pub struct BucketView<S, C> {
     pub(super) store: Rc<Patient<S, C>>,
     pub(super) drive: DriveObject,
@@ -27,7 +28,7 @@ pub struct BucketView<S, C> {
     pub(super) cipher: Cipher,
     /// A later image, for chunks that the writer has replaced by longer ones.
     pub(super) later: RefCell<Option<Rc<Newest>>>,
-    /// Whether something that the image names is nowhere any more.
+    /// Whether bytes that the image names are not in the bucket any more.
     pub(super) is_stale: Cell<bool>,
 }
 
@@ -35,7 +36,7 @@ impl<S: Store, C: Clock> BucketView<S, C> {
     /// Opens the newest image.
     ///
     /// # Errors
-    /// `NotFound` if there is no drive; `Corrupt`, `Unsupported`; those of the store.
+    /// `NotFound` if there is no drive; `Corrupt`, `Unsupported`; errors of the store.
     pub async fn open(store: S, clock: C) -> Result<Self> {
         let store = Rc::new(Patient::new(store, clock));
         let drive = history::drive(&store).await?;
@@ -86,7 +87,7 @@ impl<S: Store, C: Clock> BucketView<S, C> {
 /// Returns the newest image of a drive that may be written meanwhile.
 ///
 /// # Errors
-/// Those of [`history::newest_commit`].
+/// As [`history::newest_commit`].
 pub(super) async fn newest_of<S: Store, C: Clock>(
     store: &Patient<S, C>,
     drive: &DriveObject,
@@ -96,7 +97,7 @@ pub(super) async fn newest_of<S: Store, C: Clock>(
         let claim = history::newest_claim(store, drive).await?;
         let found = history::newest_commit(store, drive, claim.epoch).await;
         attempts += 1;
-        // A writer deletes commits that are not needed any more.
+        // The writer deletes commits that are no longer needed.
         match found {
             Err(error) if error.kind() == ErrorKind::Corrupt && attempts < ATTEMPTS => {}
             found => return found,
@@ -168,7 +169,7 @@ impl<S: Store, C: Clock> Medium for BucketView<S, C> {
     }
 
     fn ending(&self) {
-        // Another image of the drive may go on with the store.
+        // Another image of the drive may still use the store.
         if Rc::strong_count(&self.store) == 1 {
             self.store.begin_ending();
         }

@@ -1,8 +1,9 @@
 //! A write that is divided between two batches: both count, or neither.
 //!
-//! The first says that it needs the next one. If that does not continue the log, the log ends
-//! before the first, as if it were torn; and since it is whole, recovery overwrites it with zeroes:
-//! no later opening, which may find its number in another stream, must take it up.
+//! The first batch says that it needs the next one. If the next one does not continue the log, the
+//! log ends before the first batch, as if it were torn; and since the first is whole, recovery
+//! overwrites it with zeroes: no later opening, which may find its number in another stream, must
+//! take it up.
 
 use super::super::batch_bytes;
 use super::{Batch, Pages, Step, Walk};

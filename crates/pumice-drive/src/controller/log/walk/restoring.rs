@@ -9,17 +9,17 @@ use super::{Next, Pages, Position, Step, Walk};
 use crate::base::{Error, ErrorKind, SegmentId};
 use crate::format::{BATCH_HEADER_BYTES, BatchHeader, SegmentHeader, Stream};
 
-/// Echoes that are tried: a life that was lost may have left another batch of the number.
+/// Echoes that are tried: a life that was lost may have left another batch with this number.
 const ECHOES_MAX: usize = 8;
 
 /// A batch that was restored.
 pub(super) struct Restored {
     pub(super) next: Next,
-    /// Says that it is damaged.
+    /// The error that reports the damage.
     pub(super) error: Error,
     /// Its bytes.
     pub(super) batch: Vec<u8>,
-    /// What was restored.
+    /// The restored pages.
     pages: Pages,
     /// Whether its payloads are right, too.
     is_whole: bool,
@@ -44,8 +44,8 @@ impl Walk<'_> {
         Some(Step { next, damage: Some(error) })
     }
 
-    /// Restores the next batch from its parity; of two, the one of the later opening, which found
-    /// no end of the log at the other.
+    /// Restores the next batch from its parity: of two, the one of the later opening, which did not
+    /// find the end of the log at the other.
     pub(super) async fn by_parity(&self) -> Option<Restored> {
         let mut latest: Option<Restored> = None;
         for stream in Stream::ALL {
@@ -58,7 +58,8 @@ impl Walk<'_> {
         latest
     }
 
-    /// Restores the next batch of the log from its parity, if a stream has it and it has some.
+    /// Restores the next batch of the log from its parity, if a stream has the batch and it has
+    /// parity.
     async fn by_parity_in(&self, stream: Stream) -> Option<Restored> {
         let Position { segment, generation, used } = self.positions[stream]?;
         let offset = used.max(FIRST_BATCH_OFFSET);
@@ -101,7 +102,7 @@ impl Walk<'_> {
         let error = Error::new(ErrorKind::Corrupt, what);
         let error = error.in_segment(segment).at_offset(offset.into());
         let next = Next { stream, offset, header, checksum, enters, is_restored: true };
-        // Each of several copies may lack other pages.
+        // Several copies may each lack different pages.
         let is_one = self.medium.copies().len() <= 1;
         let (at, pages) = if is_one { append.restored() } else { append.all() };
         let pages = Pages { segment, offset: at, bytes: pages.to_vec() };

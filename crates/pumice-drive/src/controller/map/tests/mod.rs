@@ -1,11 +1,11 @@
 //! Goal: the map agrees with a plain array of mappings under random operations, whatever is in
-//! memory and whenever it was checkpointed; it reports every frame piece exactly once when it
-//! dies, and every dead metadata place exactly once when a checkpoint has replaced it.
+//! memory and whenever it was checkpointed; it reports every frame piece exactly once when it dies,
+//! and every dead metadata place exactly once when a checkpoint has replaced it.
 //!
-//! Method: a model plays the callers. Its medium is a table of places; what a checkpoint ended has
-//! declared dead is taken off it, so that a map that needs it later fails. Checkpoints go in small
-//! steps between other operations; now and then all is lost but the medium and the operations
-//! since the newest checkpoint began.
+//! Method: a model plays the callers. Its medium is a table of places; places declared dead at the
+//! end of a checkpoint are removed, so that a map that needs them later fails. Checkpoints go in
+//! small steps between other operations; now and then everything is lost except the medium and the
+//! operations since the newest checkpoint began.
 
 mod model;
 mod tables;
@@ -130,7 +130,7 @@ fn filling_a_large_drive_makes_no_pages() {
     while map.reap(64, |_| panic!("nothing was there")) == Reap::More {}
     assert_eq!(map.mapped_blocks(), blocks - 2048);
     assert!(map.memory_bytes() < empty_bytes + 3 * 4096, "but the two pages at the ends");
-    // A write in the middle takes its page out and no more.
+    // A write in the middle removes only its own page from the range.
     let middle = blocks / 2 + 5 * 1024;
     map.map_frame(Lba(middle), write_place(0, 1), |_| panic!("nothing was there"));
     while map.reap(64, |_| panic!("nothing was there")) == Reap::More {}
@@ -199,7 +199,7 @@ fn only_blocks_that_still_map_to_a_frame_are_moved() {
     let expected =
         [LivePiece { start: 9, index: 1, count: 2 }, LivePiece { start: 13, index: 5, count: 3 }];
     assert_eq!(pieces(&map), expected);
-    // What a damaged map says about another frame in the same place is not what the record says.
+    // A damaged map may disagree with the record about another frame in the same place.
     let longer = FramePlace { record_bytes: old.record_bytes + 1, ..old };
     assert_eq!(map.live_pieces(Lba(1032), longer).count(), 0);
     assert_eq!(map.live_pieces(Lba(1031), old).count(), 0);

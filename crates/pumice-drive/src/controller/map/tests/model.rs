@@ -21,7 +21,7 @@ enum Operation {
     Move(u64, u16, FrameAddress, FramePlace),
 }
 
-/// What the newest finished checkpoint left, beside the medium.
+/// The state that the newest finished checkpoint left, in addition to the medium.
 #[derive(Clone, Default)]
 struct Root {
     pages: Vec<(u32, MetadataAddress)>,
@@ -81,7 +81,7 @@ impl Model {
         self.plain[lba as usize..(lba + count) as usize].fill(mapping);
     }
 
-    /// Moves what is live of the frame at `lba`, if there is one, to a new frame.
+    /// Moves the live blocks of the frame at `lba`, if there is one, to a new frame.
     pub(super) fn relocate(&mut self, lba: u64) {
         let Mapping::Frame { place: from, index } = self.plain[lba as usize] else { return };
         let first = lba - u64::from(index);
@@ -187,7 +187,7 @@ impl Model {
         Leaf::decode(bytes, &LIMITS).unwrap()
     }
 
-    /// Takes down up to `steps` dropped leaves.
+    /// Reaps up to `steps` dropped leaves.
     pub(super) fn reap(&mut self, steps: u32) {
         for _ in 0..steps {
             let live = &mut self.live;
@@ -249,7 +249,7 @@ impl Model {
         place
     }
 
-    /// Has some of the places on the medium written again, as garbage collection does.
+    /// Rewrites some of the places on the medium, as garbage collection does.
     pub(super) fn collect_metadata(&mut self, share: u64) {
         for leaf in (share..BLOCKS.div_ceil(1024)).step_by(10) {
             let DirectoryEntry::Leaf(place) = self.map.entry(leaf) else { continue };
@@ -283,7 +283,7 @@ impl Model {
                 .unwrap();
         let named: Vec<_> = self.map.metadata_addresses().map(MetadataAddress::pack).collect();
         let before = self.medium.len();
-        // What an unfinished checkpoint wrote is dead.
+        // Records of an unfinished checkpoint are dead.
         self.medium.retain(|place, _| named.contains(place));
         assert_eq!(self.medium.len(), named.len(), "a live place was declared dead");
         assert!(self.running.is_some() || before == named.len(), "a dead place was never told");
@@ -353,8 +353,8 @@ impl Model {
         self.plain.iter().filter(|mapping| !mapping.is_zero()).count() as u64
     }
 
-    /// With everything taken down and a checkpoint made, counts are exact: live bytes by frame,
-    /// mapped blocks, and what the medium holds.
+    /// With everything reaped and a checkpoint made, counts are exact: live bytes by frame, mapped
+    /// blocks, and the medium's content.
     pub(super) fn check_accounting(&mut self) {
         self.reap(u32::MAX);
         let mut live = Live::new();

@@ -1,5 +1,6 @@
-//! Goal: the map has the table of a frame as long as enough blocks map to it, and never that of
-//! another frame; a leaf with tables reads back, and nothing that is not one passes.
+//! Goal: the map has the table of a frame as long as enough blocks map to it, and never the table
+//! of another frame; a leaf with tables reads back, and no other bytes pass for one.
+//!
 //! Method: small maps by hand; leaves of random frames, written over and read back; every single
 //! change of a leaf on the medium is refused or is another leaf.
 
@@ -83,8 +84,7 @@ fn a_table_goes_when_few_blocks_of_its_frame_are_left() {
     assert_eq!(map.table_count(), 1);
 }
 
-/// The segment was used anew. Guards against a block that is looked for where it was in another
-/// frame.
+/// The segment was used again. Guards against looking for a block in its place in another frame.
 #[test]
 fn a_frame_without_a_table_has_not_that_of_an_earlier_one() {
     let mut map = L2p::new(1024, usize::MAX);
@@ -123,7 +123,7 @@ fn frames_that_share_an_address_store_no_table() {
     assert_eq!(Leaf::decode(&bytes, &LIMITS).unwrap().table_count(), 1);
 }
 
-/// In a damaged map. Guards against a block that a table of fewer blocks is asked for.
+/// In a damaged map. Guards against asking a table of fewer blocks for a block.
 #[test]
 fn frames_of_two_lengths_at_one_address_share_no_table() {
     let mut map = L2p::new(1024, usize::MAX);
@@ -150,7 +150,7 @@ fn a_read_leaves_a_table_without_a_change() {
     assert!(map.resident_bytes() >= before + 60, "its memory is not counted");
 }
 
-/// What a leaf takes, as ARCHITECTURE.md has it.
+/// The memory of a leaf, as ARCHITECTURE.md states it.
 #[test]
 fn memory_of_a_leaf_of_whole_frames() {
     let mut map = L2p::new(1024, usize::MAX);
@@ -181,7 +181,7 @@ fn the_longest_leaf_reads_back() {
     assert_eq!(again(&bytes).unwrap(), bytes);
 }
 
-/// Writes random frames over each other, and compares what is there with what should be.
+/// Writes random frames over each other, and compares the result with the expected content.
 #[test]
 fn tables_agree_with_a_count_of_blocks() {
     for seed in 0..20 {

@@ -1,15 +1,15 @@
-//! Ranges of the medium that fail every time: the sectors that a device has lost.
+//! Ranges of the medium that fail every time: sectors that a device has lost.
 //!
 //! ```text
 //! read:  touches a range that fails reads  -> error, until the range heals
-//! write: touches a range that fails writes -> error; else it heals what it covers, if that heals
+//! write: touches a range that fails writes -> error; else it heals the healing sectors it covers
 //! ```
 
 use std::ops::Range;
 
 use super::{Region, SECTOR_BYTES};
 
-/// Bytes that fail at every operation of some kind. A medium keeps its bad ranges through every
+/// Bytes at which every operation of some kind fails. A medium keeps its bad ranges through every
 /// change of the [plan](super::FaultPlan), until a write heals them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadRange {
@@ -21,14 +21,14 @@ pub struct BadRange {
     pub fails_reads: bool,
     /// Whether appends and superblock writes that touch the range fail; none of their bytes arrive.
     pub fails_writes: bool,
-    /// Whether a successful write makes the sectors that it covers good again, as a device does
-    /// that reallocates them. A discard heals nothing.
+    /// Whether a successful write makes the sectors that it covers good again, as on a device that
+    /// reallocates sectors. A discard heals nothing.
     pub heals: bool,
 }
 
 impl BadRange {
-    /// Returns a range that cannot be read before it is written again: what a power loss leaves of
-    /// a sector whose write it interrupted.
+    /// Returns a range that cannot be read before it is written again, such as a sector whose write
+    /// was interrupted by a power loss.
     pub fn unreadable(region: Region, bytes: Range<u32>) -> Self {
         Self { region, bytes, fails_reads: true, fails_writes: false, heals: true }
     }

@@ -32,7 +32,7 @@ impl Clock for TestClock {
 }
 
 impl TestClock {
-    /// Goes to the next deadline; says whether there was one.
+    /// Advances to the next deadline; returns whether there was one.
     fn advance(&self) -> bool {
         let (now, deadlines) = &mut *self.0.borrow_mut();
         let Some(next) = deadlines.pop_first() else { return false };
@@ -63,7 +63,7 @@ impl TestClock {
     }
 }
 
-/// Polls once; says whether the future is done.
+/// Polls once; returns whether the future is done.
 fn poll(future: Pin<&mut (impl Future<Output = ()> + ?Sized)>) -> bool {
     future.poll(&mut Context::from_waker(Waker::noop())).is_ready()
 }
@@ -104,7 +104,7 @@ impl World {
         self.clock.run(self.fault.crash()).unwrap()
     }
 
-    /// What the wrapped medium holds.
+    /// Returns the content of a segment of the wrapped medium.
     fn content(&self, segment: u32) -> Vec<u8> {
         let buffer = AlignedBuffer::zeroed(GEOMETRY.segment_bytes as usize);
         let (buffer, result) = self.clock.run(self.medium.read(SegmentId(segment), 0, buffer));
@@ -123,7 +123,7 @@ fn filled(len: usize, byte: u8) -> AlignedBuffer {
     buffer
 }
 
-/// The byte of each sector, after checking that every sector is of one byte.
+/// Returns the byte of each sector, after checking that every sector repeats one byte.
 fn sectors(bytes: &[u8]) -> Vec<u8> {
     let sectors = bytes.chunks(SECTOR_BYTES);
     sectors
@@ -283,7 +283,7 @@ fn a_failed_append_may_or_may_not_have_arrived() {
         let world = World::new(seed, plan);
         medium_error(world.append(0, 0, 4096, 1));
         arrived.insert(world.content(0)[0]);
-        // No later sync makes it durable.
+        // No later sync makes the write durable.
         world.sync().unwrap();
         world.crash();
         survived.extend(sectors(&world.content(0)[..4096]));
@@ -307,7 +307,7 @@ fn what_a_failed_sync_was_to_cover_is_never_durable() {
         world.crash();
         let content = sectors(&world.content(0));
         assert_eq!(content[8..16], [2; 8]);
-        // The second superblock is durable, and the first cannot come back from under it.
+        // The second superblock is durable, and the first one must not reappear.
         assert_eq!(sectors(&world.superblock()), [2; 8]);
         survived.extend(content[..8].to_vec());
     }
@@ -405,7 +405,7 @@ fn a_discard_takes_effect_or_is_ignored() {
         assert_eq!(world.content(0)[0], 1);
         world.append(1, 0, 4096, 3).unwrap();
         world.sync().unwrap();
-        // Rolled back to what an ignored discard left there.
+        // Rolled back to the bytes that an ignored discard left there.
         world.append(0, 0, 4096, 2).unwrap();
         // A discard that took effect is not undone with the append before it.
         world.append(1, 0, 4096, 4).unwrap();
@@ -436,7 +436,7 @@ fn a_killed_process_leaves_the_cache_as_it_was() {
             8192 => kept += 1,
             _ => torn += 1,
         }
-        // The next process writes and syncs: then all that is there is durable.
+        // The next process writes and syncs: then everything present is durable.
         let before = world.content(1);
         if seed % 2 == 0 {
             world.sync().unwrap();
@@ -563,7 +563,7 @@ fn a_durable_append_survives_a_crash_and_nothing_else_for_it() {
     for seed in 0..100 {
         let world = World::new(seed, FaultPlan::default());
         world.append(0, 0, 4096, 1).unwrap();
-        // Over what is volatile, and beside it.
+        // Over volatile bytes, and next to them.
         world.append(1, 0, 8192, 2).unwrap();
         world.append_durably(1, 4096, 4096, 3).unwrap();
         world.append(1, 8192, 4096, 4).unwrap();
@@ -587,7 +587,7 @@ fn a_durable_append_fails_as_an_append_or_as_a_sync() {
         world.fault.set_plan(FaultPlan { no_space_errors, ..FaultPlan::default() });
         let full = world.append_durably(0, 0, 4096, 1).unwrap_err();
         assert_eq!(full.kind(), ErrorKind::NoSpace);
-        // What had completed is lost with it, whatever is synced later.
+        // All completed writes are lost with it, even if later syncs succeed.
         world.append(1, 0, 4096, 1).unwrap();
         world.fault.set_plan(FaultPlan { sync_errors: first, ..FaultPlan::default() });
         let failed = world.append_durably(2, 0, 4096, 1).unwrap_err();

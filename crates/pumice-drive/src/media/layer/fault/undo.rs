@@ -168,7 +168,7 @@ impl UndoLog {
     }
 
     /// Returns a sector (its region and byte offset) of each record that a power loss may have
-    /// interrupted: the newest write of each region, where the device was at work.
+    /// interrupted: the newest write of each region, on which the device was working.
     pub(super) fn last_sectors(&self) -> Vec<(Region, u32)> {
         let mut last = std::collections::BTreeMap::new();
         for record in &self.records {

@@ -1,5 +1,5 @@
-//! Goal: operations take the time of the device that is asked for, no burst exceeds it, and nothing
-//! else changes. Method: virtual time, on memory, which takes none, and on a slow medium.
+//! Goal: operations take the time of the requested device, no burst exceeds its limits, and nothing
+//! else changes. Method: virtual time, on memory, which takes no time, and on a slow medium.
 
 use super::*;
 use crate::base::seed::random;
@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 const MILLISECOND: u64 = 1_000_000;
 
-/// A megabyte in a millisecond, and half of that for appends.
+/// A megabyte in a millisecond, and half of that speed for appends.
 const SPEED: Speed = Speed {
     read_bytes_per_s: 1_000_000_000,
     append_bytes_per_s: 500_000_000,
@@ -29,7 +29,7 @@ fn memory() -> MemMedium {
     medium
 }
 
-/// A megabyte of one byte, but for what alignment adds.
+/// Returns a megabyte of one byte, plus alignment.
 fn megabyte(byte: u8) -> Arc<AlignedBuffer> {
     let mut buffer = AlignedBuffer::zeroed(1_003_520);
     buffer.fill(byte);
@@ -127,8 +127,8 @@ fn without_limits_nothing_waits() {
     assert_eq!(pipe.reserve(8, 1, 1), u64::MAX);
 }
 
-/// What a drive writes in a second of virtual time depends on the data: the speed of the medium
-/// over the share of the data that is stored.
+/// The bytes that a drive writes in a second of virtual time depend on the data: the speed of the
+/// medium divided by the share of the data that is stored.
 #[test]
 fn a_drive_is_as_fast_as_its_data_compresses() {
     const BYTES: usize = 16 << 20;

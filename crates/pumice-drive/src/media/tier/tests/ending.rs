@@ -1,5 +1,6 @@
-//! Goal: a drive closes in time while the bucket does not answer, says what the bucket lacks, and
-//! calls nothing durable that is not; after a failed commit the next one is tried at once.
+//! Goal: a drive closes in time while the bucket does not answer, reports the data that the bucket
+//! lacks, and calls nothing durable that is not; after a failed commit the next one is tried
+//! immediately.
 //! Method: stores that refuse everything, and stores that never answer, in virtual time; the
 //! journal loses power after the end.
 
@@ -27,7 +28,7 @@ impl Outage {
     }
 }
 
-/// Closes the drive, which must fail in time; returns what is said.
+/// Closes the drive, which must fail in time; returns the message.
 async fn close(world: &World, machine: &Machine) -> String {
     let closed = world.runtime.timeout(END_NS, machine.drive.close()).await;
     closed.expect("the close ends in time").unwrap_err().chain()
@@ -103,7 +104,7 @@ fn a_flush_that_waits_for_the_bucket_is_refused_when_the_drive_closes() {
     }
 }
 
-/// As that of a drive without a local file.
+/// A drive without a local file has such a journal.
 #[test]
 fn what_is_lost_with_a_journal_in_memory_is_said() {
     let mut world = World::new(5);
@@ -125,7 +126,7 @@ fn what_is_lost_with_a_journal_in_memory_is_said() {
     });
 }
 
-/// Segments that only the bucket has are read and continued while a drive closes.
+/// While a drive closes, segments that are only in the bucket are read and continued.
 #[test]
 fn reads_of_the_bucket_do_not_keep_a_drive_from_closing() {
     for outage in Outage::BOTH {
@@ -162,7 +163,7 @@ fn reads_of_the_bucket_do_not_keep_a_drive_from_closing() {
     }
 }
 
-/// As over a slow line, which takes almost a minute for an object.
+/// A slow line, for example, may take almost a minute for an object.
 #[test]
 fn a_store_that_is_slow_is_waited_for() {
     let world = World::new(19);
@@ -195,7 +196,7 @@ fn a_view_that_is_closed_ends_nothing_of_its_drive() {
         let view = machine.drive.view("one", OpenOptions::default()).await.unwrap();
         view.close().await.unwrap();
         drop(view);
-        // Longer than any end may take: the drive has none.
+        // Longer than any end may take: the drive is not ending.
         machine.gate.stop();
         world.runtime.sleep_ns(600_000_000_000).await;
         machine.gate.resume();

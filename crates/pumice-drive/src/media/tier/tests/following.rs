@@ -1,7 +1,7 @@
-//! Goal: a follower shows what the newest commit has that counts, and never anything else: not a
+//! Goal: a follower shows the content of the newest counted commit, and never anything else: not a
 //! commit of a writer that was shut out, not a mixture of two images, not older data where an
 //! object is gone; and it writes nothing.
-//! Method: as the others here; what is read is compared with the writes that the disk has.
+//! Method: as the other tests here; the data read is compared with the writes that the disk has.
 
 use super::super::object::{Chunk, Claim, claim_name};
 use super::super::reading::Reading;
@@ -12,7 +12,7 @@ use crate::base::checksum::crc64;
 type View = BucketView<Client, Runtime>;
 
 impl World {
-    /// Opens the drive in the bucket for reading, with what asks for the next image.
+    /// Opens the drive in the bucket for reading, with the view that finds the next image.
     async fn follow(&self) -> (Rc<View>, Rc<Drive>) {
         let (client, _) = self.sim.client();
         self.show(BucketView::open(client, self.runtime.clone()).await.unwrap()).await
@@ -64,7 +64,7 @@ fn a_follower_shows_what_was_committed_last_and_writes_nothing() {
     });
 }
 
-/// The end of an image that was left is not that of the store, which the next one asks.
+/// The end of an image that was abandoned must not end the store, which the next image uses.
 #[test]
 fn an_image_that_is_left_takes_no_patience_from_the_next() {
     let world = World::new(24);
@@ -80,7 +80,7 @@ fn an_image_that_is_left_takes_no_patience_from_the_next() {
         let newer = view.newer().await.unwrap().expect("a newer image");
         drive.close().await.unwrap();
         drop((view, drive));
-        // Longer than a drive that ends waits for a store that is silent.
+        // Longer than a drive that is being closed waits for a silent store.
         world.runtime.sleep_ns(70_000_000_000).await;
         let (view, drive) = world.show(newer).await;
         assert_eq!(prefix(&drive).await, 2);
@@ -160,7 +160,7 @@ fn images_share_lines_of_one_writer_only() {
     world.run(async {
         let (client, _) = world.sim.client();
         let store = Patient::new(client, world.runtime.clone());
-        // Two machines have continued one use from one place on; one of them was shut out.
+        // Two machines have continued one use from the same place; one of them was shut out.
         let content = |epoch: u32| vec![epoch as u8; BLOCK];
         let chunk = |epoch| {
             let checksum = crc64(&content(epoch));

@@ -1,14 +1,14 @@
-//! Goal: whatever happens to the local medium, the drive in the bucket is a prefix of the order of
-//! writes, no shorter than the newest counted commit; of two writers one is refused; nothing that a
-//! counted commit names is missing; nothing flushed is lost while the journal is there.
+//! Goal: whatever happens to the local medium, the drive in the bucket is a prefix of the sequence
+//! of writes, no shorter than the newest counted commit; one of two writers is refused; nothing
+//! that a counted commit names is missing; nothing flushed is lost while the journal is there.
 //! Method: a [`World`] has a simulated store in virtual time, which verifies the bucket after each
-//! operation, and writers that write one block after the other, so that the disk says how far it
-//! is.
+//! operation, and writers that write one block after the other, so that the content of the disk
+//! shows its length.
 //!
 //! * `ending`: closing in an outage, and commits that fail.
 //! * `following`: the next image of a reader.
-//! * `objects`: bytes that may be anything.
-//! * `remains`: what others, or earlier lives, have left.
+//! * `objects`: arbitrary bytes.
+//! * `remains`: remains of other machines and of earlier lives.
 //! * `store`: the simulated store.
 //! * `warm`: the speed of flushes.
 //! * `worlds`: outages, lost journals, and several writers at any moment.
@@ -87,7 +87,7 @@ impl World {
     }
 
     fn local(&self, journal: &MemMedium) -> Local {
-        // As on a block device without discard: what a slot held before shows up in it.
+        // As on a block device without discard: the previous content of a slot shows up in it.
         let keeps_old = self.seed.is_multiple_of(2);
         let discards_ignored = if keeps_old { Trigger::Probability(1.0) } else { Trigger::Never };
         let latency_ns = 0..=3_000_000;
@@ -100,7 +100,7 @@ impl World {
         Shape { uuid: Uuid::from_u128(7), segment_bytes: SEGMENT_BYTES, slots: SLOTS }
     }
 
-    /// Creates the drive; its journal has everything, and so has the bucket.
+    /// Creates the drive; both its journal and the bucket have everything.
     async fn create(&self, journal: &MemMedium) -> Result<()> {
         let (client, _) = self.sim.client();
         let (local, clock) = (self.local(journal), self.runtime.clone());
@@ -149,7 +149,7 @@ impl World {
     }
 }
 
-/// Content of a block after write `number`: does not compress, so that the log grows.
+/// Returns the content of a block after write `number`: incompressible, so that the log grows.
 fn content(number: u64) -> Vec<u8> {
     let mut block = vec![0; BLOCK];
     for (at, word) in block.chunks_mut(8).enumerate() {
@@ -160,7 +160,7 @@ fn content(number: u64) -> Vec<u8> {
     block
 }
 
-/// The block that write `number` goes to: not in order, and each of them often.
+/// Returns the block that write `number` goes to: in random order, and each block often.
 fn block_of(number: u64) -> u64 {
     crate::base::seed::mix(number) % BLOCKS
 }
@@ -169,7 +169,7 @@ async fn write(drive: &Drive, number: u64) -> Result<()> {
     drive.write(block_of(number) * BLOCK as u64, &content(number), false).await
 }
 
-/// Returns how many writes a disk has, after verifying that it is what exactly these have left.
+/// Returns how many writes a disk has, after verifying that its content is exactly their result.
 async fn prefix(drive: &Drive) -> u64 {
     let mut disk = vec![0; BLOCKS as usize * BLOCK];
     drive.read(0, &mut disk).await.unwrap();
@@ -224,7 +224,7 @@ fn a_drive_whose_journal_is_lost_is_taken_over() {
     });
 }
 
-/// Returns a copy of what is durable in a journal.
+/// Returns a copy of the durable content of a journal.
 async fn copy_of(world: &World, journal: &MemMedium) -> MemMedium {
     let copy = world.journal();
     let geometry = geometry(SEGMENT_BYTES, SLOTS);
@@ -259,7 +259,7 @@ fn an_earlier_copy_of_the_journal_is_refused() {
         let error = world.open(&copy).await.err().expect("the copy lacks a commit");
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert!(error.chain().contains("older than the bucket"), "{}", error.chain());
-        // The journal that is in use is not shut out by that.
+        // That does not shut out the journal that is in use.
         write(&machine.drive, 3).await.unwrap();
         machine.drive.flush().await.unwrap();
         machine.tier.finish().await.unwrap();
@@ -391,7 +391,7 @@ fn what_earlier_epochs_have_left_is_swept() {
             }
             machine.drive.flush().await.unwrap();
             world.runtime.sleep_ns(10_000_000_000).await;
-            // Lost before the commit that would have named it.
+            // A chunk whose writer was lost before the commit that would have named it.
             world.sim.objects.borrow_mut().insert(
                 format!("s/{life:08x}/0000000000000001/00000000-00001000-00000001"),
                 Arc::from(&[0][..]),
@@ -435,7 +435,7 @@ fn an_old_header_never_vouches_for_the_bytes_of_another_use() {
             world.create(&journal).await.unwrap();
             let local = world.local(&journal);
             let tier = open_tier(&world, local.clone()).await;
-            // As many as there are slots: the first ones are given up for the last ones.
+            // As many uses as slots: the first ones are given up for the last ones.
             for segment in 0..SLOTS {
                 tier.append(SegmentId(segment), 0, page(1)).await.unwrap();
             }
@@ -494,8 +494,8 @@ fn a_durable_append_to_a_new_slot_survives_a_crash() {
     }
 }
 
-/// Evicts what is in the bucket, once the commit that brought it there has let it go. Returns how
-/// many uses that were.
+/// Evicts all uses that are in the bucket, once the commit that uploaded them has released them.
+/// Returns their number.
 async fn evict_all(world: &World, tier: &Tier<Local, Client, Runtime>) -> u32 {
     let mut evicted = 0;
     loop {
@@ -507,7 +507,7 @@ async fn evict_all(world: &World, tier: &Tier<Local, Client, Runtime>) -> u32 {
     }
 }
 
-/// Its header is in another slot then, which no sync has covered.
+/// The header of the use is then in another slot, which no sync has covered.
 #[test]
 fn a_durable_append_after_an_eviction_survives_a_crash() {
     for seed in 0..8 {

@@ -1,4 +1,4 @@
-//! Goal: bytes from a bucket or a journal may be anything, and lead to an error at worst.
+//! Goal: arbitrary bytes from a bucket or a journal lead to an error at worst.
 //! Method: every structure with each bit changed, which its checksum must notice; and with random
 //! bytes changed or cut off and a right checksum, which must not panic.
 
@@ -82,7 +82,7 @@ fn hostile_bytes_with_a_right_checksum_do_no_harm() {
                 changed.truncate(random.random_range(24..=bytes.len()));
             }
             for _ in 0..random.random_range(1..8) {
-                // The fields are at the beginning; what follows is mostly zero.
+                // The fields are at the beginning; the rest is mostly zero.
                 let end = if random.random() { 200.min(changed.len()) } else { changed.len() };
                 let at = random.random_range(0..end);
                 changed[at] = if random.random() { 0xff } else { random.random() };
@@ -94,7 +94,7 @@ fn hostile_bytes_with_a_right_checksum_do_no_harm() {
             changed[16..24].copy_from_slice(&checksum);
             let _ = decode(kind, &changed);
             if let (3, Ok(journal)) = (kind, Journal::decode(&changed)) {
-                // What is done with it first.
+                // The first uses of a decoded journal.
                 let _ = geometry(journal.segment_bytes, journal.slots).medium_bytes();
                 let _ = journal.encode();
             }

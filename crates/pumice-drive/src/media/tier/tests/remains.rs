@@ -1,10 +1,10 @@
-//! Goal: what failed commits, earlier journals, probes and claims have left does no harm and holds
-//! nothing up, and what is damaged in the bucket is named.
+//! Goal: remains of failed commits, earlier journals, probes and claims do no harm and delay
+//! nothing, and damaged objects in the bucket are named.
 //! Method: such remains, made by hand in the simulated store or on the local medium.
 
 use super::*;
 
-/// Puts an object into the bucket that nothing names.
+/// Puts an unreferenced object into the bucket.
 fn leave(world: &World, name: String) {
     world.sim.objects.borrow_mut().insert(name, Arc::from(&[0][..]));
 }
@@ -69,7 +69,7 @@ fn slots_of_an_earlier_journal_are_not_taken_for_those_of_a_new_one() {
     world.runtime.drop_tasks();
     world.sim.is_down.set(false);
     world.run(async {
-        // As `wipefs`: the rest of the device stays as it is.
+        // As `wipefs` does: the rest of the device stays as it is.
         for slot in 0..2 {
             let zeroes = AlignedBuffer::zeroed(crate::media::SUPERBLOCK_BYTES);
             journal.write_superblock(slot, zeroes).await.unwrap();
@@ -109,7 +109,7 @@ fn no_name_has_two_contents_after_a_failed_commit() {
         tier.finish().await.unwrap_err();
         assert_eq!(world.sim.names(&format!("s/{:08x}/", segment.0)).len(), 1);
         local.set_plan(FaultPlan::default());
-        // What was never durable may be overwritten.
+        // Bytes that were never durable may be overwritten.
         tier.append(segment, BLOCK as u32, page(3)).await.unwrap();
         tier.finish().await.unwrap();
         evict_all(&world, &tier).await;
@@ -142,7 +142,7 @@ fn claims_without_end_are_refused_in_time() {
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{}", error.chain());
         assert!(error.chain().contains("claims"), "{}", error.chain());
         let asked = world.sim.operations.get() - before;
-        // Looked for four times, since a writer could have taken them away meanwhile.
+        // The search runs four times, since a writer could have deleted commits meanwhile.
         assert!(asked < 5 << 14, "{asked} questions");
     });
 }
@@ -204,7 +204,7 @@ fn a_damaged_object_is_named_and_costs_only_what_is_damaged() {
         assert_eq!(tier.status().damaged_object, Some(name(damaged)));
         let (is_serious, text) = tier.status().alert().unwrap();
         assert!(!is_serious && text.contains(&name(damaged)), "{text}");
-        // To be continued, it is copied to the journal.
+        // A use is copied to the journal before it is continued.
         damage(&name(copied));
         tier.append(copied, 2 * BLOCK as u32, page(3)).await.unwrap();
         assert_eq!(tier.status().damaged_object, Some(name(copied)));

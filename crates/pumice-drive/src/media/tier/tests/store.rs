@@ -1,7 +1,7 @@
 //! A simulated object store in virtual time. Operations take time and complete out of order; they
-//! fail before their effect, after it, and have it later; lists lag.
+//! fail before their effect, after it, or long before a late effect; lists lag.
 //!
-//! After each effect the store verifies what the protocol promises of it: no name ever has two
+//! After each effect the store verifies the promises of the protocol: no name ever has two
 //! contents, and everything that the newest commit names exists.
 
 use std::cell::{Cell, RefCell};
@@ -19,7 +19,7 @@ use crate::base::wait::WaitQueue;
 use crate::base::{AlignedBuffer, Clock, Error, ErrorKind, Result};
 use crate::runtime::Runtime;
 
-/// What goes wrong, each with a probability of one in this many operations; 0 for never.
+/// The faults, each with a probability of one in this many operations; 0 for never.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Faults {
     /// 503, 429 or a reset connection before the effect.
@@ -28,13 +28,13 @@ pub(super) struct Faults {
     pub(super) lost_answer: u32,
     /// A failure, and the effect up to an hour later.
     pub(super) late: u32,
-    /// A 409 of a conditional creation although there is no such object.
+    /// A 409 for a conditional creation although there is no such object.
     pub(super) conflict: u32,
-    /// A list without what was written in the last minute, and with what was deleted.
+    /// A list without the objects written in the last minute, and with deleted objects.
     pub(super) stale_list: u32,
 }
 
-/// Everything at once, often.
+/// All faults together, often.
 pub(super) const STORMY: Faults =
     Faults { refused: 12, lost_answer: 12, late: 12, conflict: 3, stale_list: 2 };
 
@@ -53,7 +53,7 @@ pub(super) struct Sim {
     written_ns: RefCell<BTreeMap<String, u64>>,
     deleted: RefCell<BTreeSet<String>>,
     pub(super) operations: Cell<u64>,
-    /// Effects of operations that have failed, and when they come.
+    /// Effects of operations that have failed, with their times.
     late: RefCell<Vec<(u64, Effect)>>,
     segment_bytes: u32,
 }
@@ -139,7 +139,7 @@ impl Sim {
         self.check(name);
     }
 
-    /// Verifies that the newest image is whole, if `name` can have changed that.
+    /// Verifies that the newest image is whole, if a change of `name` can have affected that.
     fn check(&self, name: &str) {
         if !(name.starts_with("commits/") || name.starts_with("s/")) {
             return;
@@ -189,7 +189,7 @@ fn failure() -> Error {
 }
 
 impl Client {
-    /// Waits until the client may go on; meanwhile, what was late has come.
+    /// Waits until the client may go on; applies the late effects that are due by then.
     async fn pass(&self) {
         self.resumed.wait_for(|| (!self.is_stopped.get()).then_some(())).await;
         let now_ns = self.sim.runtime.now_ns();
@@ -198,7 +198,7 @@ impl Client {
         come.into_iter().for_each(|(_, effect)| effect(&self.sim));
     }
 
-    /// Carries out an operation that changes objects. It takes effect now, later or not at all.
+    /// Performs an operation that changes objects. It takes effect now, later or not at all.
     async fn change<T>(&self, effect: impl Fn(&Sim) -> T + 'static) -> Result<T> {
         let sim = &self.sim;
         sim.operations.set(sim.operations.get() + 1);

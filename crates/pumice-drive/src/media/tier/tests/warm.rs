@@ -1,6 +1,6 @@
 //! Goal: where a host flushes often, its durable appends go to bytes of the journal that were
 //! written before.
-//! Method: a layer below the tier that notes what is written to each slot, and a host that flushes
+//! Method: a layer below the tier that records the writes to each slot, and a host that flushes
 //! after each write.
 
 use std::cell::RefCell;
@@ -10,11 +10,11 @@ use super::super::ranges::Ranges;
 use super::*;
 use crate::media::layer::Layer;
 
-/// Notes what is written.
+/// Records the writes.
 struct Noting {
     inner: Local,
     written: RefCell<BTreeMap<u32, Ranges>>,
-    /// Of each durable append, whether all of it was written before.
+    /// For each durable append, whether its whole range was written before.
     durable: RefCell<Vec<bool>>,
 }
 

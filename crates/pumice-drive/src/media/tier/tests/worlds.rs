@@ -1,9 +1,8 @@
-//! Goal: the promises hold whatever fails, at any moment.
-//! Method: worlds from seeds. In each, lives follow one another; a life writes for a random time
-//! and ends at whatever its tasks are waiting for: by a power loss of the journal, by its loss, or
-//! because another machine takes the drive over while the first one is stopped, which goes on
-//! later. In some, a flush waits for the bucket. After each, an earlier copy of the journal is
-//! tried.
+//! Goal: the promises hold at any moment, whatever fails.
+//! Method: worlds from seeds. Each is a sequence of lives; a life writes for a random time and ends
+//! at any point at which its tasks wait: by a power loss of the journal, by its loss, or because
+//! another machine takes the drive over while the first one is stopped, to continue later. In some
+//! worlds, a flush waits for the bucket. After each life, an earlier copy of the journal is tried.
 
 use rand::RngExt;
 
@@ -19,16 +18,16 @@ const LIVES: u32 = 6;
 /// Attempts to open a drive in a storm.
 const ATTEMPTS: u32 = 10;
 
-/// What the bucket and the journal must have.
+/// The writes that the bucket and the journal must have.
 #[derive(Clone, Copy, Default)]
 struct Floor {
     /// Writes that were flushed.
     flushed: u64,
-    /// Writes that were flushed before an image was cut that counts.
+    /// Writes that were flushed before the cut of an image that counts.
     committed: u64,
 }
 
-/// Writes in order, and flushes now and then, for as long as the machine lets it.
+/// Writes in order, with an occasional flush, for as long as the machine lets it.
 async fn work(machine: &Machine, first: u64, floor: &Cell<Floor>, seed: u64) {
     let mut random = random(seed);
     for number in first.. {
@@ -56,7 +55,7 @@ async fn work(machine: &Machine, first: u64, floor: &Cell<Floor>, seed: u64) {
     }
 }
 
-/// Where a world stands between two lives.
+/// The state of a world between two lives.
 struct Between {
     journal: MemMedium,
     floor: Floor,
@@ -69,13 +68,13 @@ fn live(world: &World, between: &mut Between, seed: u64) {
     let (local, machine) = open(world, &between.journal);
     let found = world.run(prefix(&machine.drive));
     assert!(found >= floor.flushed, "{found} writes of {} flushed", floor.flushed);
-    // What is found is durable now.
+    // The recovered writes are durable now.
     let now = Cell::new(Floor { flushed: found, committed: floor.committed });
     let for_ns = random.random_range(0..20_000_000_000);
     world.run(world.runtime.timeout(for_ns, work(&machine, found + 1, &now, seed)));
     between.floor = now.get();
     if random.random_range(0..3) == 0 {
-        // The journal keeps what was synced.
+        // The journal keeps its synced bytes.
         world.run(local.crash()).unwrap();
     } else {
         lose_journal(world, between, &machine, seed);
@@ -85,7 +84,7 @@ fn live(world: &World, between: &mut Between, seed: u64) {
     refuse(world, &copy);
 }
 
-/// An earlier copy of a journal is refused.
+/// Checks that an earlier copy of a journal is refused.
 fn refuse(world: &World, copy: &MemMedium) {
     for _ in 0..ATTEMPTS {
         let error = world.run(world.open(copy)).err().expect("the journal is an earlier copy");
@@ -120,7 +119,8 @@ fn take_over(world: &World, journal: &mut MemMedium) -> Machine {
     panic!("a drive can be taken over");
 }
 
-/// Another machine takes the drive over, while the first one is stopped, and goes on at some time.
+/// Lets another machine take the drive over while the first one is stopped; the first one continues
+/// at some later time.
 fn lose_journal(world: &World, between: &mut Between, first: &Machine, seed: u64) {
     let floor = between.floor;
     first.gate.stop();
@@ -132,7 +132,7 @@ fn lose_journal(world: &World, between: &mut Between, first: &Machine, seed: u64
         first.gate.resume();
     }
     let fenced = Cell::new(floor);
-    // The first one writes on, in vain.
+    // The first machine goes on writing, in vain.
     let in_vain = work(first, u64::from(u32::MAX), &fenced, seed ^ 1);
     let both = futures_util::future::join(in_vain, work(&other, found + 1, &now, seed ^ 2));
     world.run(world.runtime.timeout(15_000_000_000, both));
