@@ -1,4 +1,4 @@
-//! Changing the members of a drive's array while the drive is in use.
+//! Changes the members of a drive's array while the drive is in use.
 //!
 //! ```text
 //! mirror          add, replace: make the file -> member that gets every write
@@ -8,8 +8,8 @@
 //!                 remove: the drive shrinks -> the last member holds nothing, and leaves
 //! ```
 //!
-//! What was interrupted is still being rebuilt when the drive is opened the next time; a server
-//! then goes on with it, and so does the same command.
+//! An interrupted rebuild is still incomplete when the drive is next opened; a server then
+//! continues it, and so does the same command.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -35,16 +35,16 @@ pub(crate) enum DeviceChange {
     Add {
         /// Its file or device.
         path: String,
-        /// Whether what is there is overwritten.
+        /// Whether existing data is overwritten.
         force: bool,
     },
-    /// Put another file or device in the place of a member.
+    /// Replace a member with another file or device.
     Replace {
         /// The member, as it is listed.
         old: String,
         /// The file or device.
         new: String,
-        /// Whether what is there is overwritten.
+        /// Whether existing data is overwritten.
         force: bool,
     },
     /// Remove a member.
@@ -112,8 +112,8 @@ pub(crate) async fn change(
     Ok(array.info())
 }
 
-/// Adds a member to a mirror, perhaps in the place of another one, and completes it. One that this
-/// was begun with, and interrupted, is completed anew.
+/// Adds a member to a mirror, possibly as the replacement of another one, and completes it. If an
+/// earlier attempt with this member was interrupted, starts again.
 async fn add(
     runtime: &Runtime,
     drive: &Drive,
@@ -128,7 +128,7 @@ async fn add(
     let copying = begin_copying(array)?;
     if array.rebuilding_at(path, replaced).is_none() {
         let medium = make(runtime, array, path, force, drive.geometry().medium_bytes())?;
-        // Nothing has changed if it fails.
+        // If this fails, nothing has changed.
         array.clear_new_member(&medium).await?;
         let mut replaced = replaced;
         for uuid in array.superseded(path, replaced) {
@@ -145,8 +145,8 @@ async fn add(
     rebuild(drive, array, &copying).await
 }
 
-/// Makes the file of a new member, or checks a device, and opens it. What this has made is gone
-/// again if it fails.
+/// Creates the file of a new member, or checks a device, and opens it. A created file is removed
+/// again on failure.
 fn make(
     runtime: &Runtime,
     array: &Array<FileMedium>,
@@ -168,8 +168,8 @@ fn make(
     })
 }
 
-/// Adds the room of one more file or device to a concatenation: a file gets as much as the last
-/// member has.
+/// Adds the space of one more file or device to a concatenation: a file gets the size of the last
+/// member.
 async fn extend(
     runtime: &Runtime,
     drive: &Drive,
@@ -181,7 +181,7 @@ async fn extend(
     let geometry = drive.geometry();
     let segment_bytes = u64::from(geometry.segment_bytes);
     let (first, last) = array.last_segments();
-    // Added by a command that did not come to its end.
+    // Added by a command that did not complete.
     let is_waiting = geometry.segment_count <= first
         && array.member_at(path).is_ok_and(|uuid| array.check_last(uuid).is_ok());
     if is_waiting {
@@ -198,7 +198,7 @@ async fn extend(
     grow(drive, array, path).await
 }
 
-/// Makes the capacity that of all members.
+/// Grows the capacity to the sum of all members.
 async fn grow(drive: &Drive, array: &Array<FileMedium>, path: &str) -> Result<()> {
     let segment_bytes = u64::from(drive.geometry().segment_bytes);
     let (first, count) = array.last_segments();
@@ -208,7 +208,7 @@ async fn grow(drive: &Drive, array: &Array<FileMedium>, path: &str) -> Result<()
     Ok(())
 }
 
-/// Moves what is on the last member of a concatenation to the others, and removes it.
+/// Moves the data on the last member of a concatenation to the others, and removes that member.
 async fn cut(drive: &Drive, array: &Array<FileMedium>, path: &str) -> Result<()> {
     let _turn = begin_copying(array)?;
     let uuid = array.member_at(path)?;
@@ -231,7 +231,8 @@ fn begin_copying(array: &Array<FileMedium>) -> Result<Copying<'_, FileMedium>> {
     })
 }
 
-/// Completes the members that are being rebuilt. Those that they replace leave the array then.
+/// Completes the members that are being rebuilt. The members that they replace then leave the
+/// array.
 async fn rebuild(
     drive: &Drive,
     array: &Array<FileMedium>,
@@ -247,7 +248,7 @@ async fn rebuild(
     array.finish_rebuild().await
 }
 
-/// Goes on with the rebuilding of members that was interrupted, in a task of its own.
+/// Continues an interrupted rebuild of members, in a task of its own.
 pub(crate) fn go_on(runtime: &Runtime, drive: &Rc<Drive>) {
     let is_needed =
         !drive.is_read_only() && Storage::of(drive).as_array().is_some_and(Array::is_rebuilding);
@@ -268,10 +269,10 @@ pub(crate) fn go_on(runtime: &Runtime, drive: &Rc<Drive>) {
     });
 }
 
-/// Makes a mirror of one member of a drive on a file or device, which is not in use.
+/// Turns a drive on one file or device, which is not in use, into a mirror with this one member.
 ///
 /// # Errors
-/// Those of the medium.
+/// Errors of the medium.
 pub(crate) async fn to_mirror(medium: FileMedium) -> Result<Storage> {
     let (path, cipher) = (medium.path().to_owned(), medium.cipher().clone());
     let new = NewMember { uuid: new_identity(), path: storage::shown(&path)?, segment_count: 0 };
@@ -284,7 +285,7 @@ pub(crate) async fn to_mirror(medium: FileMedium) -> Result<Storage> {
 /// Returns the path of a member, as it is listed.
 ///
 /// # Errors
-/// `InvalidInput` if it is no UTF-8.
+/// `InvalidInput` if the path is not UTF-8.
 pub(crate) fn listed(path: &Path) -> Result<String> {
     storage::shown(&PathBuf::from(path))
 }

@@ -1,4 +1,4 @@
-//! Which process has locked a drive, so that a refusal can name it.
+//! Finds the process that has locked a drive, so that an error can name it.
 
 use std::fmt;
 use std::fs;
@@ -11,7 +11,7 @@ use pumice_drive::base::{Error, ErrorKind};
 /// A process that has locked a file.
 pub(crate) struct Holder {
     process: u32,
-    /// No other process can open it, not even to read.
+    /// Whether no other process can open it, not even for reading.
     is_exclusive: bool,
     name: String,
     /// Its user, if that is not the user of this process.
@@ -20,7 +20,7 @@ pub(crate) struct Holder {
 
 impl Holder {
     /// Returns the process that has locked the file or device at `path`; `None` if there is none,
-    /// or it cannot be seen from here, as from another container.
+    /// or it is not visible from here, for example from another container.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let metadata = fs::metadata(path).ok()?;
         let (device, inode) = (metadata.dev(), metadata.ino());
@@ -37,7 +37,7 @@ impl Holder {
         Some(Self { process, is_exclusive, name, foreign_user })
     }
 
-    /// Whether it keeps this process from opening the file.
+    /// Whether it prevents this process from opening the file.
     pub(crate) fn excludes_others(&self) -> bool {
         self.is_exclusive && self.process != std::process::id()
     }
@@ -79,7 +79,7 @@ fn owner(line: &str, file: &str) -> Option<(u32, bool)> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the holder of a lock is found, and only that.
+    //! Goal: the holder of a lock is found, and no other process.
     use super::*;
 
     #[test]

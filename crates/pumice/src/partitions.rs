@@ -1,12 +1,13 @@
-//! Partition tables of disks: for which size of sectors one was made. A kernel or guest that sees
-//! another size finds no partition.
+//! Finds the sector size for which the partition table of a disk was made. A kernel or guest that
+//! sees another size finds no partition.
 //!
-//! Looks only at what says so; does not check a table, nor read the partitions.
+//! Looks only at fields that depend on the sector size; does not check a table, nor read the
+//! partitions.
 
 use pumice_drive::base::units::Lba;
 use pumice_drive::controller::Drive;
 
-/// Bytes of a disk that tell.
+/// Number of bytes at the start of a disk that are examined.
 pub(crate) const START_BYTES: usize = 8192;
 
 /// Returns the size of sectors, in bytes, for which the partition table at the start of a disk was
@@ -31,8 +32,9 @@ pub(crate) fn sector_bytes(start: &[u8; START_BYTES], disk_bytes: u64) -> Option
     if !is_table {
         return None;
     }
-    // Of a table without a GPT nothing tells but that its partitions would not fit, or begin at a
-    // MiB, as all programs have long made them, in sectors of one size only.
+    // A table without a GPT reveals its sector size only if its partitions would not fit in sectors
+    // of the other size, or begin at a MiB, as all programs have long made them, in sectors of one
+    // size only.
     let begin_at_mib = |sector_bytes: u64| {
         records().all(|record| (first(record) * sector_bytes).is_multiple_of(1 << 20))
     };
@@ -43,7 +45,7 @@ pub(crate) fn sector_bytes(start: &[u8; START_BYTES], disk_bytes: u64) -> Option
     }
 }
 
-/// As [`sector_bytes`], of the disk of a drive; `None` also if it cannot be read.
+/// As [`sector_bytes`], for the disk of a drive; `None` also if it cannot be read.
 pub(crate) async fn sector_bytes_on(drive: &Drive) -> Option<u32> {
     let disk_bytes = drive.size_bytes();
     let mut start = [0; START_BYTES];
@@ -51,7 +53,7 @@ pub(crate) async fn sector_bytes_on(drive: &Drive) -> Option<u32> {
     sector_bytes(&start, disk_bytes)
 }
 
-/// Returns what is to be done about a table for sectors of this size.
+/// Returns advice about a table for sectors of this size.
 pub(crate) fn advice(sector_bytes: u32) -> &'static str {
     match sector_bytes {
         512 => "attach it with --sector-size 512",
@@ -61,7 +63,7 @@ pub(crate) fn advice(sector_bytes: u32) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a table is known by what real programs write, and nothing else counts as one.
+    //! Goal: a table is recognized by the data that real programs write, and other data is not.
     use super::*;
 
     fn disk(parts: &[(usize, &[u8])]) -> [u8; START_BYTES] {
@@ -91,13 +93,14 @@ mod tests {
         assert_eq!(of(&[(446, &record(2048, 204_800)), signature]), Some(512));
         assert_eq!(of(&[(446, &record(2048, 2048)), signature]), None);
         assert_eq!(of(&[(446, &record(2048, 300_000)), signature]), None, "beyond the disk");
-        // What sfdisk writes on a device with sectors of 4096 bytes: 60 MiB, and the rest.
+        // The table that sfdisk writes on a device with sectors of 4096 bytes: 60 MiB, and the
+        // rest.
         let second = record(15_616, 17_152);
         let both = [(446, &record(256, 15_360)[..]), (462, &second[..]), signature];
         assert_eq!(of(&both), Some(4096));
-        // Of disks whose partitions began at a track.
+        // Tables of disks whose partitions began at a track.
         assert_eq!(of(&[(446, &record(63, 2048)), signature]), None);
-        // A boot sector, whose program is where a table would be.
+        // A boot sector, whose program is in the position of a table.
         assert_eq!(of(&[(446, &[0xFA; 64]), signature]), None);
         assert_eq!(of(&[]), None);
     }

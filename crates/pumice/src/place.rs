@@ -19,11 +19,11 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Reads an argument. What exists as a whole is a path, whatever is in it; otherwise what
-    /// follows the last `@` is the name of a snapshot.
+    /// Reads an argument. An argument that exists as a path is a path, even with an `@` in it;
+    /// otherwise the text after the last `@` is the name of a snapshot.
     ///
     /// # Errors
-    /// A name that is no UTF-8, or that no snapshot can have.
+    /// A name that is not UTF-8, or that is not valid for a snapshot.
     pub(crate) fn of(argument: &Path) -> Result<Self> {
         let whole = || Self { path: argument.to_owned(), snapshot: None };
         let bytes = argument.as_os_str().as_bytes();
@@ -53,8 +53,8 @@ impl Place {
     }
 }
 
-/// Returns why the drive at `path` cannot be opened, and what to do; if `path` names a snapshot of
-/// a drive, which commands take one.
+/// Returns the error for a drive at `path` that cannot be opened, with advice; if `path` names a
+/// snapshot of a drive, with the commands that accept one.
 pub(crate) fn cannot_open(path: &Path, error: io::Error) -> Error {
     let shown = path.display();
     let place = Place::of(path).ok().filter(|place| place.snapshot.is_some());
@@ -68,7 +68,7 @@ pub(crate) fn cannot_open(path: &Path, error: io::Error) -> Error {
     advise(path, Error::os(format!("cannot open {shown}"), error))
 }
 
-/// Adds to an error of opening the drive at `path` what to do if there is nothing.
+/// Adds advice to an error of opening the drive at `path`, if there is no file.
 pub(crate) fn advise(path: &Path, error: Error) -> Error {
     if error.kind() != ErrorKind::NotFound {
         return error;
@@ -83,7 +83,7 @@ pub(crate) fn advise(path: &Path, error: Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: every path stays one, and what follows it is a name; an error of opening one helps.
+    //! Goal: every path stays one, and the text after it is a name; an error of opening one helps.
     use super::*;
 
     #[test]

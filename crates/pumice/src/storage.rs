@@ -1,5 +1,5 @@
-//! The medium of a drive: one file or device, an array of them, which is found by any member, or a
-//! bucket with a journal.
+//! The medium of a drive: one file or device, an array of them, which is found through any member,
+//! or a bucket with a journal.
 //!
 //! ```text
 //! path -> header of a member? -> the paths of all members -> those that are there -> array
@@ -7,8 +7,8 @@
 //!            no: a file or device alone
 //! ```
 //!
-//! A member is looked for where it was last, and beside the one that was named; identities decide
-//! whether it is the one. Members that were moved are named on the command line, too.
+//! A member is looked for at its last path, and next to the member that was named; identities
+//! decide whether it is the right one. Members that were moved are named on the command line, too.
 
 use std::fs::File;
 use std::ops::Range;
@@ -31,14 +31,14 @@ use pumice_drive::media::{
 };
 use pumice_drive::runtime::Runtime;
 
-/// What the user says of arrays and journals on the command line.
+/// The user's options for arrays and journals on the command line.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hints {
-    /// Where members may be.
+    /// Paths at which members may be.
     pub(crate) paths: Vec<PathBuf>,
     /// Whether absent members are left out.
     pub(crate) degraded: bool,
-    /// Whether a journal is read that another machine has taken the drive over from.
+    /// Whether a journal is read whose drive another machine has taken over.
     pub(crate) fenced: bool,
     /// Whether a bucket is written to without a journal.
     pub(crate) diskless: bool,
@@ -47,7 +47,7 @@ pub(crate) struct Hints {
 static HINTS: RwLock<Hints> =
     RwLock::new(Hints { paths: Vec::new(), degraded: false, fenced: false, diskless: false });
 
-/// Sets what the user says, for all arrays that are opened from now on.
+/// Sets the user's options, for all arrays that are opened from now on.
 pub(crate) fn hint(hints: Hints) {
     *HINTS.write().unwrap_or_else(std::sync::PoisonError::into_inner) = hints;
 }
@@ -60,28 +60,29 @@ fn hints() -> Hints {
 pub(crate) enum Storage {
     /// A file or device.
     File(FileMedium),
-    /// Several, and the path of the one that was named.
+    /// Several of them, and the path of the one that was named.
     Array(Box<Array<FileMedium>>, PathBuf),
     /// A bucket.
     Remote(Box<Remote>),
-    /// A file that is no faster than a device that the demo shows.
+    /// A file that is slowed down to the speed of a device that the demo shows.
     #[cfg(feature = "bench")]
     Slow(Box<Throttle<FileMedium, Runtime>>),
 }
 
-/// Which members may be absent.
+/// The members that may be absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Absent {
-    /// Those that the others know to be out.
+    /// Members that the others know to be out.
     Known,
-    /// Any, if one that has everything is there, as far as that one knows. For readers only.
+    /// Any, if a member is present that has everything, as far as it knows. For readers only.
     Allowed,
-    /// Any, and of members that were used apart the first one counts. For a look.
+    /// Any; if members were used separately, the first one counts. For looking at a drive.
     AndApart,
 }
 
-/// How long a member may keep the drive waiting for what another one has done: as the kernel waits
-/// for a command of a disk before it resets that, and less than hosts wait for a drive.
+/// Time that a member may keep the drive waiting for work that another one has completed: as long
+/// as the kernel waits for a command of a disk before it resets the disk, and less than hosts wait
+/// for a drive.
 pub(crate) const PATIENCE_NS: u64 = 30_000_000_000;
 
 /// Opens the member at a path.
@@ -91,7 +92,8 @@ impl Storage {
     /// Opens a drive in a bucket without a journal.
     ///
     /// # Errors
-    /// It is to be written, and the user did not say without a journal; the bucket cannot be used.
+    /// The bucket would be written, and the user did not allow this without a journal; the bucket
+    /// cannot be used.
     pub(crate) async fn in_bucket(
         runtime: &Runtime,
         place: &BucketPlace,
@@ -108,23 +110,23 @@ impl Storage {
     /// reading and there is one.
     ///
     /// # Errors
-    /// Those of [`Remote::newer`].
+    /// Errors of [`Remote::newer`].
     pub(crate) async fn newer(&self) -> Result<Option<Self>> {
         let Self::Remote(remote) = self else { return Ok(None) };
         Ok(Box::pin(remote.newer()).await?.map(|remote| Self::Remote(Box::new(remote))))
     }
 
-    /// Returns whether something that the image in a bucket names is not there any more.
+    /// Whether an object that the image in a bucket names no longer exists.
     pub(crate) fn is_stale(&self) -> bool {
         matches!(self, Self::Remote(remote) if remote.is_stale())
     }
 
     /// Completes the medium that was opened at a path: if it is a member of an array, the others
     /// are opened with `open`; if it is a journal, its bucket. An absent member is left out if the
-    /// user says so, or if `absent` does.
+    /// user allows it, or if `absent` does.
     ///
     /// # Errors
-    /// Those of [`Array::assemble`], and of opening a member that is there, or the bucket.
+    /// Errors of [`Array::assemble`], and of opening a member that is present, or the bucket.
     pub(crate) async fn complete(
         runtime: &Runtime,
         file: FileMedium,
@@ -135,7 +137,7 @@ impl Storage {
         let header = match read_header(&file).await {
             Ok(Some(header)) => header,
             Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
-            // What it is without a header, its superblocks say.
+            // The superblocks of a medium without a header tell its kind.
             Ok(None) | Err(_) => return Self::without_array(runtime, file, options).await,
         };
         let named = file.path().to_owned();
@@ -221,7 +223,7 @@ impl Storage {
         }
     }
 
-    /// Returns the medium no faster than `speed`; only one on a file alone can be.
+    /// Returns the medium, limited to `speed`; only a medium on a single file can be limited.
     #[cfg(feature = "bench")]
     pub(crate) fn slowed(self, runtime: &Runtime, speed: Speed) -> Self {
         match self {
@@ -239,7 +241,7 @@ impl Storage {
         }
     }
 
-    /// Returns what a function says of the local files and devices of the medium.
+    /// Returns the results of a function for the local files and devices of the medium.
     fn of_files<T>(&self, what: impl Fn(&FileMedium) -> T) -> Vec<T> {
         match self {
             Self::File(file) => vec![what(file)],
@@ -261,13 +263,13 @@ impl Storage {
         }
     }
 
-    /// Returns the size of the file or device in bytes; of an array, that of its first one;
-    /// of a bucket, that of the journal.
+    /// Returns the size of the file or device in bytes; for an array, the size of its first one;
+    /// for a bucket, the size of the journal.
     pub(crate) fn bytes(&self) -> u64 {
         self.of_files(FileMedium::bytes).first().copied().unwrap_or(0)
     }
 
-    /// Returns the array, if it is one.
+    /// Returns the array, if the medium is one.
     pub(crate) fn as_array(&self) -> Option<&Array<FileMedium>> {
         match self {
             Self::Array(array, _) => Some(array),
@@ -275,12 +277,12 @@ impl Storage {
         }
     }
 
-    /// Returns whether the page cache is bypassed.
+    /// Whether the page cache is bypassed.
     pub(crate) fn is_direct(&self) -> bool {
         self.of_files(FileMedium::is_direct).into_iter().all(|is_direct| is_direct)
     }
 
-    /// Returns what looks whether the paths still lead to the files.
+    /// Returns the watchers that check whether the paths still lead to the files.
     pub(crate) fn whereabouts(&self) -> Vec<Whereabouts> {
         self.of_files(FileMedium::whereabouts)
     }
@@ -289,7 +291,7 @@ impl Storage {
 /// Overwrites the headers of a medium that was a member of an array.
 ///
 /// # Errors
-/// Those of the medium.
+/// Errors of the medium.
 pub(crate) async fn leave_array(medium: &FileMedium) -> Result<()> {
     for slot in SUPERBLOCK_SLOTS..SLOTS {
         let is_blank = |bytes: &AlignedBuffer| bytes.iter().all(|&byte| byte == 0);
@@ -301,7 +303,7 @@ pub(crate) async fn leave_array(medium: &FileMedium) -> Result<()> {
     Ok(())
 }
 
-/// Returns the header of the member at a path, without locking it; `None` if it is none.
+/// Returns the header of the member at a path, without locking it; `None` if it is not a member.
 pub(crate) fn header_at(path: &Path) -> Option<ArrayHeader> {
     let file = File::open(path).ok()?;
     let mut newest: Option<ArrayHeader> = None;
@@ -320,8 +322,8 @@ pub(crate) fn header_at(path: &Path) -> Option<ArrayHeader> {
     newest
 }
 
-/// Returns the paths at which other members of the array of the one at `path` were, those that have
-/// everything first.
+/// Returns the last known paths of the other members of the array of the one at `path`, those that
+/// have everything first.
 pub(crate) fn companions(path: &Path) -> Vec<PathBuf> {
     let Some(header) = header_at(path) else { return Vec::new() };
     let others = header.members.iter().filter(|member| member.uuid != header.own);
@@ -331,7 +333,7 @@ pub(crate) fn companions(path: &Path) -> Vec<PathBuf> {
     all.flat_map(|member| places(path, &member.path, &[])).collect()
 }
 
-/// Returns where a member may be that was at `last`.
+/// Returns the paths at which a member may be whose last path was `last`.
 fn places(named: &Path, last: &str, others: &[PathBuf]) -> Vec<PathBuf> {
     let last = PathBuf::from(last);
     let beside = last.file_name().map(|name| named.with_file_name(name));
@@ -342,10 +344,10 @@ fn places(named: &Path, last: &str, others: &[PathBuf]) -> Vec<PathBuf> {
     places
 }
 
-/// Returns a path as headers have it: absolute.
+/// Returns a path in the form that headers use: absolute.
 ///
 /// # Errors
-/// `InvalidInput` if it is no UTF-8.
+/// `InvalidInput` if the path is not UTF-8.
 pub(crate) fn shown(path: &Path) -> Result<String> {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let wrong = || {
@@ -355,7 +357,7 @@ pub(crate) fn shown(path: &Path) -> Result<String> {
     whole.to_str().map(ToOwned::to_owned).ok_or_else(wrong)
 }
 
-/// Calls a method of the medium, whichever it is.
+/// Calls a method of the medium, whatever its kind.
 macro_rules! on_each {
     ($storage:expr, $method:ident($($argument:expr),*)) => {
         match $storage {
@@ -366,7 +368,7 @@ macro_rules! on_each {
             Self::Slow(slow) => slow.$method($($argument),*),
         }
     };
-    // Of all but a file it is boxed, so that a drive on one file does not carry its state.
+    // Boxed for all kinds but a file, so that a drive on one file does not carry their state.
     ($storage:expr, $method:ident($($argument:expr),*).await) => {
         match $storage {
             Self::File(file) => file.$method($($argument),*).await,

@@ -18,10 +18,10 @@ use pumice_drive::runtime::{Backend, Runtime};
 ///
 /// Reads the superblocks, the checkpoint, the log after it and the whole map, recomputes the live
 /// bytes of every segment, and decodes every frame that the map references. Of snapshots it reads
-/// the maps; name one to check its data. On a mirror, every copy of what is in use is compared, and
-/// the members that are there suffice. Of a clone it checks what is its own, and whether its origin
-/// can be opened. Changes nothing on the drive. If there are problems, lists them and exits with
-/// code 1.
+/// only the maps; name one to check its data. On a mirror, all copies of the segments in use are
+/// compared, and the members that are present suffice. For a clone, checks its own data, and
+/// whether its origin can be opened. Changes nothing on the drive. If there are problems, lists
+/// them and exits with code 1.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     /// File or block device; PATH@NAME for a snapshot
     path: PathBuf,
 
-    /// Of members of a mirror that were each written without the other, check the one at PATH
+    /// If members of a mirror were each written without the other, check the one at PATH
     #[arg(long)]
     degraded: bool,
 
@@ -58,7 +58,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let place = Place::of(&args.path)?;
     let medium = super::open::medium_to_check(&runtime, &place.path);
     let medium = medium.map_err(|error| super::served_snapshot::advise(&place, error))?;
-    // As all drives of the program have it: a medium of another type would be compiled again.
+    // The same type as all drives of the program have: a medium of another type would be compiled a
+    // second time.
     let medium = Rc::new(medium);
     let bar = progress::segments();
     let depth = if args.quick { Depth::Quick } else { Depth::Full };
@@ -105,7 +106,7 @@ fn text(report: &CheckReport) -> String {
         )
 }
 
-/// Returns a line for each listed problem, and the number of those that are not listed.
+/// Returns a line for each listed problem, and the number of unlisted ones.
 pub(crate) fn list(problems: &[Problem], problem_count: u64) -> String {
     let mut text = String::new();
     for problem in problems {

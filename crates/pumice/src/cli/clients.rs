@@ -15,9 +15,9 @@ use pumice_report::{Align, Table};
 
 /// List the clients of served drives, or disconnect one
 ///
-/// Shows who is connected to which export over NBD, since when, and what each has asked for since
-/// it connected or its server restarted. Asks the servers of this user, and as root those of
-/// services, too.
+/// Shows the connected NBD clients with their exports, the time since they connected, and their
+/// requests since they connected or their server restarted. Asks the servers of this user, and as
+/// root the servers of services, too.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 #[command(after_help = "\
@@ -40,7 +40,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Disconnect a client; requests that it has sent still end
+    /// Disconnect a client; requests that it has sent are still completed
     Drop {
         /// Its number, as `pumice clients` shows it
         #[arg(value_name = "ID")]
@@ -179,7 +179,7 @@ fn text(shown: &[Shown]) -> String {
     output::table(&table)
 }
 
-/// Returns a text of a stranger without control characters.
+/// Returns a text from an untrusted source without control characters.
 fn plain(text: &str) -> String {
     let is_plain = |letter: char| !letter.is_control();
     if text.chars().all(is_plain) { text.to_owned() } else { text.escape_debug().to_string() }
@@ -198,7 +198,7 @@ fn span(time_ns: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: times are readable, and a name draws nothing on the terminal.
+    //! Goal: times are readable, and a name cannot send control characters to the terminal.
     use super::*;
 
     #[test]

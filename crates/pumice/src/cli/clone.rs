@@ -1,4 +1,5 @@
-//! `pumice clone`: makes a writable drive of a snapshot of another, which it goes on reading from.
+//! `pumice clone`: creates a writable drive from a snapshot of another drive, from which it
+//! continues to read.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -19,10 +20,10 @@ use pumice_drive::runtime::{Backend, Runtime};
 
 /// Create a writable copy-on-write drive from a snapshot
 ///
-/// The clone stores what is written to it and reads everything else from the snapshot, in units of
-/// 4 KiB, until `pumice flatten` makes it independent. Until then the drive of the snapshot, its
-/// origin, must remain, served or closed, and cannot delete the snapshot. The clone remembers the
-/// path of its origin, and looks for it there, then in its own folder.
+/// The clone stores new writes and reads everything else from the snapshot, in units of 4 KiB,
+/// until `pumice flatten` makes it independent. Until then the drive of the snapshot, its origin,
+/// must remain, served or closed, and cannot delete the snapshot. The clone remembers the path of
+/// its origin, and looks for it there, then in its own folder.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -39,15 +40,15 @@ pub(crate) struct Args {
     #[arg(value_name = "NEW")]
     target: PathBuf,
 
-    /// Size of the disk, at least that of the snapshot [default: that of the snapshot]
+    /// Size of the disk, at least the size of the snapshot [default: the snapshot's size]
     #[arg(long, value_parser = size, value_name = "SIZE")]
     size: Option<u64>,
 
-    /// Size of the log on the medium [default: enough for a disk that is written all over]
+    /// Size of the log on the medium [default: enough for a completely written disk]
     #[arg(long, value_parser = size, value_name = "SIZE")]
     capacity: Option<u64>,
 
-    /// Codec for new data: none, lz4, zstd or zstd:LEVEL [default: that of the origin]
+    /// Codec for new data: none, lz4, zstd or zstd:LEVEL [default: the origin's]
     #[arg(long, value_name = "CODEC")]
     codec: Option<Codec>,
 
@@ -74,7 +75,7 @@ struct Cloned {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// There is no such snapshot, the new drive cannot be made, or its path is too long: nothing has
+/// There is no such snapshot, the new drive cannot be created, or its path is too long: nothing has
 /// changed then.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     args.keys.provide();
@@ -117,7 +118,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         origin: Some(wanted),
         ..Spec::new(outside::new_identity(), size_bytes)
     };
-    // What is written to it, and what `flatten` copies, is as secret as the origin.
+    // New data, and data that `flatten` copies, is as secret as the origin.
     let keys = info.encrypted.then_some(&args.keys);
     let snapshot = make(&args.target, (&path, &name), &spec, keys)?;
     let cloned = Cloned {
@@ -137,7 +138,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-/// Registers the clone, then makes it.
+/// Registers the clone, then creates it.
 fn make(
     target: &Path,
     (path, name): (&Path, &str),
@@ -145,7 +146,7 @@ fn make(
     keys: Option<&KeyArgs>,
 ) -> Result<SnapshotInfo> {
     create::check_new(target, spec)?;
-    // Before anything has changed.
+    // Checked before anything has changed.
     keys.map(|keys| keys::given_or_asked(keys, target)).transpose()?;
     let clone = RegisteredClone {
         drive: spec.uuid,
@@ -161,18 +162,18 @@ fn make(
         Err(anyhow::anyhow!("{}@{name} was replaced meanwhile: try again", path.display()))
     };
     if let Err(error) = made {
-        // It is listed in vain otherwise, and keeps the snapshot from being deleted.
+        // Otherwise it stays listed without existing, and keeps the snapshot from being deleted.
         let _ = snapshot::forget(path, spec.uuid);
         return Err(error);
     }
     Ok(registered)
 }
 
-/// Lets the origin of a clone list the new drive that the clone at `source` is rebuilt on; returns
-/// where the origin is. `None` if it is no clone.
+/// Registers the new drive, on which the clone at `source` is rebuilt, with the origin of the
+/// clone; returns the path of the origin. `None` if the source is no clone.
 ///
 /// # Errors
-/// The origin is not there, or has no such snapshot: nothing has changed.
+/// The origin is missing, or has no such snapshot: nothing has changed.
 pub(super) fn list_rebuilt(source: &Path, target: &Path, spec: &Spec) -> Result<Option<PathBuf>> {
     let Some(wanted) = &spec.origin else { return Ok(None) };
     let path = origin::path_of(source, wanted);
@@ -195,7 +196,7 @@ pub(super) fn list_rebuilt(source: &Path, target: &Path, spec: &Spec) -> Result<
     Ok(Some(path))
 }
 
-/// Returns where something is that may not be there yet, without links in its folder.
+/// Returns the absolute path of a file that may not exist yet, without links in its folder.
 fn absolute(path: &Path) -> Result<String> {
     let whole = std::path::absolute(path).with_context(|| path.display().to_string())?;
     let folder = whole.parent().and_then(|folder| folder.canonicalize().ok());

@@ -1,7 +1,7 @@
 //! The subcommands, in the groups that `--help`, the manual and docs/cli.md show.
 //!
-//! Each group is an enum, so that every subcommand is in exactly one. The texts are those of the
-//! subcommands' own definitions.
+//! Each group is an enum, so that every subcommand is in exactly one. The texts come from the
+//! definitions of the subcommands.
 
 use clap::Subcommand;
 use textwrap::{Options, WordSplitter};
@@ -75,7 +75,7 @@ pub(super) enum SimulateCommand {
     Reproduce(reproduce::Args),
 }
 
-/// The demonstration, and what the shell and `man` need.
+/// The demonstration, and commands for the shell and `man`.
 #[derive(Debug, Subcommand)]
 pub(super) enum OtherCommand {
     #[cfg(feature = "bench")]

@@ -17,16 +17,16 @@ use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{Compacted, Drive, OpenOptions};
 use pumice_drive::runtime::Runtime;
 
-/// Interval at which the progress and an interruption are looked at.
+/// Interval of checks for progress and an interruption.
 const LOOK_NS: u64 = 100_000_000;
 
 /// Return the space of overwritten and trimmed data to the file system, closed or served
 ///
-/// Moves what is live out of the segments with the most dead data, and discards them. A drive that
-/// is open does so when its host is quiet (see --compact of `pumice serve`); this command does it
-/// at once, and further. A served drive is compacted by its server, while it serves its clients;
-/// the server stops if this command is interrupted. Nothing is lost by an interruption. Exits with
-/// code 1 if the drive could not be made as small as requested.
+/// Moves live data out of the segments with the most dead data, and discards them. An open drive
+/// does so when its host is quiet (see --compact of `pumice serve`); this command does it
+/// immediately, and further. A served drive is compacted by its server, while it serves its
+/// clients; the server stops if this command is interrupted. An interruption loses no data. Exits
+/// with code 1 if the drive could not be made as small as requested.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -36,7 +36,8 @@ pub(crate) struct Args {
     /// File or block device
     path: PathBuf,
 
-    /// Stop when the drive occupies no more than this beyond its live data, in percent of it
+    /// Stop when the drive occupies at most this much beyond its live data, in percent of the live
+    /// data
     #[arg(long, default_value_t = 5, value_name = "PERCENT")]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=1000))]
     to: u32,

@@ -18,8 +18,8 @@ use pumice_bench::{interop, report};
 /// Shows each cell of OTHER as a multiple of the same cell of BASE, with a 95 % confidence
 /// interval. Targets that took turns (pumice bench TARGET TARGET) are compared round by round; a
 /// file with results of such targets can be compared alone. Results of two sessions also differ by
-/// what changed on the machine in between, which no number of runs shows: --visit-spread is added
-/// to their noise, and small differences cannot be told.
+/// changes on the machine in between, which no number of runs shows: --visit-spread is added to
+/// their noise, and small differences cannot be detected.
 ///
 /// A cell counts as faster or slower only if the interval excludes 1 and the test, corrected for
 /// the number of cells, is significant. Results of different tests or different data are refused.
@@ -41,7 +41,7 @@ pub(crate) struct Args {
     #[arg(value_name = "OTHER")]
     others: Vec<PathBuf>,
 
-    /// By how much sessions on one machine differ from each other, as a standard deviation
+    /// Standard deviation of the differences between sessions on one machine
     #[arg(long, value_name = "PERCENT", value_parser = percent(0.0..=99.99), default_value = "3",
         allow_hyphen_values = true)]
     visit_spread: f64,

@@ -4,8 +4,8 @@
 //! This file knows no flag by name. All flags of a subcommand with `--config FILE`, and those of
 //! the program, are keys, because both come from clap's definition. Clap checks the values. A key
 //! means the same as its flag: relative paths start from the working directory. The command line
-//! and the environment take precedence over the file. Tables within the file, which no flag could
-//! say, are parsed by a definition of their own, and returned beside the arguments.
+//! and the environment take precedence over the file. Tables within the file, which no flag can
+//! express, are parsed by a definition of their own, and returned in addition to the arguments.
 //!
 //! ```text
 //! pumice serve --config FILE --listen ..                                      typed
@@ -35,13 +35,13 @@ const FLAG: &str = "config";
 /// file to file.
 const NO_KEYS: [&str; 3] = ["help", "version", FLAG];
 
-/// Maximum size of a file in bytes: many times what all flags with all their values take.
+/// Maximum size of a file in bytes: many times the length of all flags with all their values.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The arguments for clap, and the file from which some of them came.
 pub(super) struct Arguments {
     pub(super) args: Vec<OsString>,
-    /// What is not an argument.
+    /// The tables, which are not arguments.
     pub(super) tables: Vec<FoundTable>,
     file: Option<Source>,
 }
@@ -260,7 +260,7 @@ impl<'a> Reading<'a> {
                 let (position, key) = (self.position(key.span()), key.get_ref());
                 bail!("{position}: unknown key '{key}': {meant}Keys are {}", keys.join(", "));
             };
-            // It would mean the same as no list, which is the contrary.
+            // An empty list would mean the same as no list, although the user means the opposite.
             if matches!(value.get_ref(), DeValue::Array(values) if values.is_empty()) {
                 let (position, key) = (self.position(value.span()), key.get_ref());
                 bail!("{position}: {key}: expected at least one value");
@@ -309,7 +309,7 @@ impl<'a> Reading<'a> {
         };
         let word = |text: &str| match arg.get_long() {
             Some(long) => OsString::from(format!("--{long}={text}")),
-            // Clap must not take it for a flag.
+            // Clap must not take the value for a flag.
             None if text.starts_with('-') => OsString::from(format!("./{text}")),
             None => OsString::from(text),
         };
@@ -344,7 +344,7 @@ fn sorted<'a>(table: DeTable<'a>) -> Vec<(Key<'a>, Spanned<DeValue<'a>>)> {
     entries
 }
 
-/// Returns the question for the key that was meant, if one is near.
+/// Returns the question about the intended key, if one is similar.
 fn meant(key: &str, keys: &[&str]) -> String {
     nearest(key, keys).map_or_else(String::new, |near| format!("did you mean '{near}'? "))
 }

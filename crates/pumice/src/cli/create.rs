@@ -25,11 +25,11 @@ use pumice_drive::crypt::{Cipher, Randomness, RecoveryCode};
 use pumice_drive::media::file::FileMedium;
 use pumice_drive::runtime::{Backend, Runtime};
 
-/// Sizes that are not asked for are multiples of this.
+/// Sizes chosen by default are multiples of this.
 const MIB: u64 = 1 << 20;
 
-/// Segments of which a drive has fewer only if they are the smallest: eight times what it keeps for
-/// itself.
+/// Minimum number of segments, unless they are of the smallest size: eight times the number that a
+/// drive keeps for itself.
 const SEGMENTS_FEW: u64 = 88;
 
 /// `f_type` of a tmpfs. Source: statfs(2).
@@ -38,7 +38,7 @@ const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// Create a drive on a file (created sparse) or a block device
 ///
 /// A file takes space as the drive is written, up to the capacity and 2 MiB. If the file system has
-/// less room than that, a warning says so: the drive then has the space that there is.
+/// less space than that, a warning is printed: the drive then has only the available space.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -55,27 +55,27 @@ pub(crate) struct Args {
     /// AWS_SECRET_ACCESS_KEY)
     path: PathBuf,
 
-    /// More of them, with --mirror or --concat
+    /// More files or devices, with --mirror or --concat
     #[arg(value_name = "PATH")]
     members: Vec<PathBuf>,
 
-    /// Keep a copy of everything on each file or device: the drive outlives all but one of them,
-    /// and what is damaged on one is repaired from another
+    /// Keep a copy of everything on each file or device: the drive survives the loss of all but one
+    /// of them, and damage on one is repaired from another
     #[arg(long)]
     mirror: bool,
 
-    /// Use the room of all files or devices, which may differ in size: the drive is lost with any
+    /// Use the space of all files or devices, which may differ in size: the drive is lost with any
     /// of them
     #[arg(long, conflicts_with = "mirror")]
     concat: bool,
 
     /// Size of the disk that hosts see, a multiple of 4 KiB [default: with a capacity or on a block
-    /// device, what that covers, even if nothing compresses]
+    /// device, the size that it covers, even if nothing compresses]
     #[arg(long, value_parser = disk_size, value_name = "SIZE", allow_hyphen_values = true)]
     size: Option<u64>,
 
-    /// Size of the disk as a multiple of the capacity, for data that shrinks as much; once the log
-    /// is full, writes fail until the host trims
+    /// Size of the disk as a multiple of the capacity, for data that compresses at least this well;
+    /// once the log is full, writes fail until the host trims
     #[arg(long, value_parser = factor, value_name = "TIMES", conflicts_with = "size")]
     thin: Option<f64>,
 
@@ -95,10 +95,10 @@ pub(crate) struct Args {
     #[arg(long, default_value = "lz4", value_name = "CODEC")]
     codec: Codec,
 
-    /// What the codec compresses of a write of several blocks: solid, frames of up to 32 KiB, is
-    /// denser; blocks, each 4 KiB on its own, makes many random reads of 4 KiB at once 1.5 to 2
-    /// times as fast, long reads up to a fifth slower, takes about an eighth more space for
-    /// programs and libraries and five times the memory for the map (--map-cache of serve), and
+    /// The units that the codec compresses in a write of several blocks: solid, frames of up to 32
+    /// KiB, is denser; blocks, each 4 KiB on its own, makes many concurrent random reads of 4 KiB
+    /// 1.5 to 2 times as fast, long reads up to a fifth slower, takes about an eighth more space
+    /// for programs and libraries and five times the memory for the map (--map-cache of serve), and
     /// needs a codec
     #[arg(long, default_value = "solid", value_name = "solid|blocks")]
     frame: FrameForm,
@@ -120,12 +120,12 @@ pub(crate) struct Args {
     #[arg(long)]
     force: bool,
 
-    /// With --force: overwrite even a Pumice drive, or what is left of one
+    /// With --force: overwrite even a Pumice drive, or the remains of one
     #[arg(long, requires = "force")]
     overwrite_drive: bool,
 
-    /// Encrypt everything on the medium, with a key from the flags below or a passphrase that is
-    /// asked for; prints a recovery code, once
+    /// Encrypt everything on the medium, with a key from the flags below or from a passphrase
+    /// prompt; prints a recovery code, once
     #[arg(long)]
     encrypt: bool,
 
@@ -141,7 +141,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Parses the size of a disk. A number alone is hardly meant as bytes.
+/// Parses the size of a disk. A number without a unit is unlikely to mean bytes.
 fn disk_size(text: &str) -> Result<u64, String> {
     let bytes = size(text)?;
     let is_bare = text.bytes().all(|byte| byte.is_ascii_digit());
@@ -151,7 +151,7 @@ fn disk_size(text: &str) -> Result<u64, String> {
     Ok(bytes)
 }
 
-/// Parses how many times as large as its capacity a disk is.
+/// Parses the ratio of a disk's size to its capacity.
 fn factor(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('x').unwrap_or(text).parse().ok();
     let number = number.filter(|times| (1.0..=1000.0).contains(times));
@@ -169,25 +169,25 @@ struct Created {
     /// The files or devices, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     members: Vec<String>,
-    /// Bytes that the file may take; the bytes of a device that the drive uses.
+    /// Bytes that the file may take, or the bytes of a device that the drive uses.
     medium_bytes: u64,
     /// Bytes that the file system of a file has left.
     free_bytes: Option<u64>,
     preallocated: bool,
     encrypted: bool,
-    /// What opens the drive when all its other keys are lost. Shown now and never again.
+    /// The code that opens the drive when all its other keys are lost. Shown only once.
     recovery_code: Option<String>,
 }
 
-/// Returns the segment size of a drive of which `bytes` are given: its capacity, or the size of its
-/// device or its disk. A drive keeps 11 segments and more for itself, which must be a small part.
+/// Returns the segment size for a drive of `bytes`: its capacity, or the size of its device or its
+/// disk. A drive keeps 11 segments and more for itself, which must be a small part.
 pub(crate) fn segment_bytes_of(bytes: u64) -> u32 {
     let sizes = [SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_DEFAULT / 2, SEGMENT_BYTES_DEFAULT / 4];
     let fits = |segment_bytes: &u32| bytes / u64::from(*segment_bytes) >= SEGMENTS_FEW;
     sizes.into_iter().find(fits).unwrap_or(SEGMENT_BYTES_DEFAULT / 8)
 }
 
-/// Returns the segment size that is asked for, or one that suits the drive.
+/// Returns the requested segment size, or one that suits the drive.
 fn segment_bytes(args: &Args) -> Result<u32> {
     let Some(bytes) = args.segment else {
         let given = args
@@ -212,13 +212,13 @@ fn spec(args: &Args, segment_bytes: u32) -> Result<Spec> {
         codec: args.codec,
         frame_form: args.frame,
         warn_percent: args.warn,
-        // The capacity covers what encryption takes; the keys are drawn later.
+        // The capacity covers the overhead of encryption; the keys are drawn later.
         keys: args.encrypt.then(KeyArea::default),
         ..Spec::new(outside::new_identity(), 0)
     };
     let capacity_bytes = match (args.capacity, args.over_provisioning, args.size) {
         (Some(bytes), ..) => Some(bytes),
-        // As much as it takes.
+        // The capacity follows from size and over-provisioning.
         (None, Some(_), Some(_)) => None,
         _ => {
             let bytes = members::device_bytes_of(args, Some(segment_bytes))?;
@@ -232,7 +232,7 @@ fn spec(args: &Args, segment_bytes: u32) -> Result<Spec> {
         (None, Some(_), None) => bail!("--thin needs the --capacity of a file, such as 100G"),
         (None, None, None) => bail!("--size is missing: name that of the disk, such as 64G"),
     };
-    // A capacity that covers nothing is refused as such, not for its size.
+    // A capacity that covers no disk is refused as such, not for its size.
     let size_bytes = args.size.unwrap_or(size_bytes.max(MIB));
     Ok(Spec { size_bytes, capacity_bytes, ..spec })
 }
@@ -262,8 +262,8 @@ fn device_bytes(path: &Path) -> Result<Option<u64>> {
     Ok(Some(size.with_context(|| format!("cannot read the size of {}", path.display()))?))
 }
 
-/// Checks that a file belongs where it is to be made: a mistyped name of a device would become a
-/// file in memory.
+/// Checks that a file belongs at its path: a mistyped name of a device would become a file in
+/// memory.
 fn check_place(path: &Path) -> Result<()> {
     if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
         return Ok(());
@@ -284,8 +284,8 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Returns the bytes that the file system of a file has left for it, what it takes already
-/// included; `None` for a device, or if the file system does not say.
+/// Returns the bytes that the file system has left for a file, including the space that it already
+/// takes; `None` for a device, or if the file system does not report it.
 fn free_bytes(path: &Path) -> Option<u64> {
     let own_bytes = match fs::metadata(path) {
         Ok(metadata) if !metadata.is_file() => return None,
@@ -296,7 +296,7 @@ fn free_bytes(path: &Path) -> Option<u64> {
     Some((space.f_bavail * space.f_frsize).saturating_add(own_bytes))
 }
 
-/// Warns of what the user may not expect of the file's file system.
+/// Warns about properties of the file's file system that the user may not expect.
 fn warn(path: &Path, needed: u64, free: Option<u64>) {
     let (path, folder) = (path.display(), folder_of(path));
     if let Some(free) = free.filter(|free| *free < needed) {
@@ -316,11 +316,11 @@ fn warn(path: &Path, needed: u64, free: Option<u64>) {
     }
 }
 
-/// Creates a drive where nothing is yet, or on a device that is empty; encrypted if there are
-/// `keys`, with the one that they name.
+/// Creates a drive at a path without a file, or on an empty device; encrypted if there are `keys`,
+/// with the key that they name.
 ///
 /// # Errors
-/// The specification is impossible, something is there, the key cannot be read, or the medium
+/// The specification is impossible, the path is in use, the key cannot be read, or the medium
 /// cannot be used; nothing has changed then.
 pub(crate) fn on_new(path: &Path, spec: &Spec, keys: Option<&KeyArgs>) -> Result<()> {
     check_place(path)?;
@@ -331,16 +331,16 @@ pub(crate) fn on_new(path: &Path, spec: &Spec, keys: Option<&KeyArgs>) -> Result
     FileMedium::create(path, geometry.medium_bytes(), false)?;
     write(path, spec, cipher.clone()).inspect_err(|_| {
         if !existed {
-            // An unfinished file would be in the way of the next attempt.
+            // An unfinished file would block the next attempt.
             let _ = fs::remove_file(path);
         }
     })
 }
 
-/// Checks that [`on_new`] can make a drive, as far as that is seen before.
+/// Checks that [`on_new`] can create a drive, as far as that can be seen in advance.
 ///
 /// # Errors
-/// The specification is impossible, or something is there.
+/// The specification is impossible, or the path is in use.
 pub(crate) fn check_new(path: &Path, spec: &Spec) -> Result<()> {
     check_place(path)?;
     spec.geometry().with_context(|| path.display().to_string())?;
@@ -412,8 +412,8 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-/// Adds keys to the specification of a drive at `path`, if there are `keys`: the one that they name
-/// opens it. Returns it and its cipher.
+/// Adds keys to the specification of a drive at `path`, if there are `keys`: the key that they name
+/// opens it. Returns the specification and its cipher.
 ///
 /// # Errors
 /// The key cannot be read.
@@ -428,8 +428,8 @@ pub(crate) fn with_keys_of(
     Ok((Spec { keys: Some(area), ..spec }, cipher))
 }
 
-/// Draws the keys of an encrypted drive, if it is to be one: adds them to its specification, and
-/// returns it, the cipher and the recovery code.
+/// Draws the keys of a drive if it is encrypted: adds them to its specification, and returns the
+/// specification, the cipher and the recovery code.
 fn encrypted(args: &Args, spec: Spec) -> Result<(Spec, Cipher, Option<RecoveryCode>)> {
     if !args.encrypt {
         if !args.keys.is_empty() {
@@ -445,7 +445,7 @@ fn encrypted(args: &Args, spec: Spec) -> Result<(Spec, Cipher, Option<RecoveryCo
     Ok((Spec { keys: Some(area), ..spec }, cipher, Some(code)))
 }
 
-/// Makes a drive on one file or device.
+/// Creates a drive on one file or device.
 fn make(args: &Args, spec: &Spec, medium_bytes: u64, cipher: Cipher) -> Result<()> {
     if args.force && !args.overwrite_drive {
         super::remains::refuse_drive(&args.path)?;
@@ -454,7 +454,7 @@ fn make(args: &Args, spec: &Spec, medium_bytes: u64, cipher: Cipher) -> Result<(
     FileMedium::create(&args.path, medium_bytes, args.force)?;
     write(&args.path, spec, cipher).inspect_err(|_| {
         if !existed {
-            // An unfinished file would be in the way of the next attempt.
+            // An unfinished file would block the next attempt.
             let _ = std::fs::remove_file(&args.path);
         }
     })
@@ -468,7 +468,8 @@ fn share(part: u64, whole: u64) -> String {
     }
 }
 
-/// Returns what to know of a drive with less capacity than size, in bytes; `None` for another.
+/// Returns the warning for a drive with less capacity than size, in bytes; `None` for any other
+/// drive.
 pub(super) fn thin(size: u64, capacity: u64) -> Option<String> {
     let told = |share| {
         format!("thin: the log fills up unless the data of a full disk shrinks to {share} or less")
@@ -494,7 +495,7 @@ fn text(created: &Created) -> String {
              other key is lost:\n{code}\n"
         );
     }
-    // A warning has said so if that is too little.
+    // If the free space is too small, a warning was already printed.
     if let Some(free) = created.free_bytes.filter(|free| *free >= created.medium_bytes) {
         let (medium, free) = (format_size(created.medium_bytes), format_size(free));
         text += &if created.preallocated {
@@ -508,7 +509,7 @@ fn text(created: &Created) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: sizes that are not asked for are covered, and numbers are taken as they are meant.
+    //! Goal: default sizes are covered by the capacity, and numbers are read as they are meant.
     use super::*;
 
     #[test]

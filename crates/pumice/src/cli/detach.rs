@@ -17,8 +17,8 @@ const CLOSE_SECONDS_MAX: i64 = 120;
 /// Unmount and detach an attached drive, and close it (root)
 ///
 /// Refuses if the file system or the device is in use, and names the users. Returns when everything
-/// is on the medium, and prints what it detached. Also removes what a killed process has left, and
-/// then exits with code 1, because writes that were not synced are lost.
+/// is on the medium, and prints the detached drive. Also removes the remains of a killed process,
+/// and then exits with code 1, because writes that were not synced are lost.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// Path of the drive, its device, or a place where it is mounted
     target: PathBuf,
 
-    /// Kill the process that serves the drive, which discards what is not flushed: for a drive that
+    /// Kill the process that serves the drive, which discards unflushed data: for a drive that
     /// cannot write
     #[arg(long)]
     force: bool,
@@ -39,7 +39,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What was detached.
+/// The detached drive.
 #[derive(Serialize)]
 struct Detached {
     path: String,
@@ -68,7 +68,7 @@ impl Detached {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// Nothing of that name is attached, or it is in use.
+/// No attachment matches the name, or it is in use.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     if !rustix::process::geteuid().is_root() {
         bail!("detaching a drive removes a block device and needs root: try sudo");
@@ -131,7 +131,7 @@ fn end(process: &OwnedFd, signal: Signal, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Returns how the process has closed the drive.
+/// Returns the outcome with which the process has closed the drive.
 fn closed(attachment: &Attachment) -> Outcome {
     let Some(words) = attachment.last_words() else { return Outcome::Good };
     let log = attachment.log_file();

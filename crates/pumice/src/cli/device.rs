@@ -1,4 +1,4 @@
-//! `pumice device`: the files and devices that hold a drive together, closed or served.
+//! `pumice device`: the files and devices that together hold a drive, closed or served.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -17,15 +17,14 @@ use pumice_drive::controller::{Drive, OpenOptions};
 use pumice_drive::media::array::{ArrayInfo, MemberStatus};
 use pumice_drive::runtime::Runtime;
 
-/// Interval between looks at the progress.
+/// Interval between checks of the progress.
 const LOOK_NS: u64 = 100_000_000;
 
 /// List, add, remove or replace the files and devices of a drive, closed or served
 ///
 /// PATH is any of them. A served drive is changed by its server, while it serves its clients. A new
-/// member of a mirror gets what is written from then on, and verified copies of the segments in
-/// use; if that is interrupted, it begins anew when the drive is served again, or by the same
-/// command.
+/// member of a mirror gets all new writes, and verified copies of the segments in use; if copying
+/// is interrupted, it starts again when the drive is next served, or with the same command.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_subcommand = true)]
 #[command(after_help = "\
@@ -39,7 +38,7 @@ pub(crate) struct Args {
     action: Action,
 }
 
-/// What every action has.
+/// Arguments of every action.
 #[derive(Debug, clap::Args)]
 struct OfDrive {
     /// File or block device of the drive
@@ -52,15 +51,15 @@ struct OfDrive {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Show the members, and what each of them has
+    /// Show the members and their state
     List {
         #[command(flatten)]
         drive: OfDrive,
     },
-    /// Add a copy of everything on another file or device, or the room of it
+    /// Add a copy of everything on another file or device, or add its space
     ///
-    /// A mirror gets a copy. Makes a mirror of a drive on one file or device, which must not be
-    /// served. A drive of `--concat` gets the room of a device, or of a file as large as the last.
+    /// A mirror gets a copy. Turns a drive on one file or device, which must not be served, into a
+    /// mirror. A drive of `--concat` gets the space of a device, or of a file as large as the last.
     Add {
         #[command(flatten)]
         drive: OfDrive,
@@ -68,13 +67,13 @@ enum Action {
         /// File, which is created, or block device
         new: PathBuf,
 
-        /// Overwrite what is there
+        /// Overwrite existing data
         #[arg(long)]
         force: bool,
     },
-    /// Stop using a member for good
+    /// Stop using a member permanently
     ///
-    /// Of a drive of `--concat`, the last one: what is on it is moved to the others.
+    /// For a drive of `--concat`, this must be the last one: its data is moved to the others.
     Remove {
         #[command(flatten)]
         drive: OfDrive,
@@ -82,7 +81,7 @@ enum Action {
         /// The member, as it is listed
         member: PathBuf,
     },
-    /// Put another file or device in the place of a member, which is used until that is complete
+    /// Replace a member, which is used until the new file or device is complete
     Replace {
         #[command(flatten)]
         drive: OfDrive,
@@ -93,7 +92,7 @@ enum Action {
         /// File, which is created, or block device
         new: PathBuf,
 
-        /// Overwrite what is there
+        /// Overwrite existing data
         #[arg(long)]
         force: bool,
     },
@@ -110,7 +109,7 @@ enum Action {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// There is no drive, or it cannot be changed so: nothing has changed then.
+/// There is no drive, or this change is not possible: nothing has changed then.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let (drive, change) = match &args.action {
         Action::List { drive } => {
@@ -212,7 +211,7 @@ fn change_closed(runtime: &Runtime, drive: &Rc<Drive>, change: &DeviceChange) ->
         members.any(|member| member.path == wanted && member.state == MemberStatus::Out)
     };
     let changed = match (change, drive.medium().array()) {
-        // Opening the drive without it has done that.
+        // Opening the drive without the member has already marked it as failed.
         (DeviceChange::Fail { path }, Some(array)) if is_out(&array, path) => Ok(array),
         _ => runtime.block_on(devices::change(runtime, drive, change)),
     };
@@ -220,16 +219,16 @@ fn change_closed(runtime: &Runtime, drive: &Rc<Drive>, change: &DeviceChange) ->
     Ok(changed?)
 }
 
-/// Opens the drive, and makes an array of one file or device that gets a second one.
+/// Opens the drive. A drive on one file or device that gets a second one becomes an array.
 fn open_for(runtime: &Runtime, path: &Path, change: &DeviceChange) -> Result<Rc<Drive>> {
-    // What is declared failed, or replaced, may be absent.
+    // A member that is declared failed may be absent.
     let degraded = matches!(change, DeviceChange::Fail { .. });
     storage::hint(Hints { degraded, ..Hints::default() });
     let is_alone = storage::header_at(path).is_none();
     if !is_alone || !matches!(change, DeviceChange::Add { .. }) {
         return open::alone(runtime, path, OpenOptions::default());
     }
-    // It must be a drive, and one that opens.
+    // The path must hold a drive that opens.
     let drive = open::alone(runtime, path, OpenOptions::default())?;
     let closed = runtime.block_on(drive.close());
     runtime.drop_tasks();

@@ -1,4 +1,4 @@
-//! `pumice diff`: what was written between two snapshots of a drive, or since one.
+//! `pumice diff`: the ranges written between two snapshots of a drive, or since one.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{Changed, Content, OpenOptions};
 use pumice_drive::runtime::{Backend, Runtime};
 
-/// List what was written between two snapshots of a drive, or since one
+/// List the ranges written between two snapshots of a drive, or since one
 ///
 /// The earlier one may be a bookmark, see `pumice snapshot bookmark`. Prints offset and length in
 /// bytes of each range, in order, exact to blocks of 4 KiB, and whether it now holds data or
@@ -42,7 +42,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What is printed as JSON.
+/// The result as JSON.
 #[derive(Default, Serialize)]
 struct Shown {
     size_bytes: u64,

@@ -1,4 +1,4 @@
-//! Report files, in the formats that the flags ask for.
+//! Report files, in the formats that the flags request.
 //!
 //! All files are opened before the work starts, so that no work is wasted on a file that cannot be
 //! written. An existing file is truncated only when its new content is complete in memory.
@@ -152,7 +152,7 @@ impl Drop for Opened {
     fn drop(&mut self) {
         for Output { destination, .. } in &self.0 {
             if let Destination::File { path, is_new: true, .. } = destination {
-                // The error that led here matters more.
+                // The earlier error matters more.
                 let _ = std::fs::remove_file(path);
             }
         }

@@ -49,13 +49,13 @@ pub(crate) struct Args {
     #[arg(long)]
     force: bool,
 
-    /// Read a mirror without a member that is missing, although that may have newer data; of
-    /// members that were each written without the other, PATH is the one that is read
+    /// Read a mirror without a missing member, although that may have newer data; if members were
+    /// each written without the other, the one at PATH is read
     #[arg(long)]
     degraded: bool,
 
-    /// Read a journal that another machine has taken the drive over from: as the drive was here,
-    /// with what never reached the bucket
+    /// Read a journal whose drive another machine has taken over: the state of the drive here, with
+    /// changes that never reached the bucket
     #[cfg(feature = "objects")]
     #[arg(long)]
     fenced: bool,
@@ -68,7 +68,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What was extracted.
+/// The result of the extraction.
 #[derive(Debug, Default, Serialize)]
 struct Summary {
     size_bytes: u64,
@@ -237,7 +237,7 @@ impl Image {
         Ok(Self::File(file, draft))
     }
 
-    /// Returns where a file is until it is whole.
+    /// Returns the path of a file until it is complete.
     fn part(&self) -> Option<&Path> {
         match self {
             Self::File(_, draft) => Some(draft.part()),

@@ -54,8 +54,8 @@ struct Shown {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// The drive is no clone, or cannot be opened: nothing has changed. Or the copy
-/// failed: the clone is as before, and holds more of its data itself.
+/// The drive is no clone, or cannot be opened: nothing has changed. Or the copy failed: the clone
+/// is as before, but holds more of its data itself.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     args.keys.provide();
     let path = args.path.as_path();
@@ -100,7 +100,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-/// Asks the server of a clone what it is a clone of.
+/// Asks the server of a clone for the clone's origin.
 fn of_served(path: &Path) -> Result<(uuid::Uuid, Option<Origin>)> {
     let (info, _) = state::read(path)?;
     let origin = info.origin.map(|origin| Origin {

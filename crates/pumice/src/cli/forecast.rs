@@ -39,8 +39,9 @@ use pumice_sim::trace::{Format, Options as TraceOptions};
 /// With --cache, a faster drive or memory is the cache of the drive, which is simulated whole; the
 /// workload runs until the share of hits no longer changes.
 ///
-/// Of a drive with parity over its dies, the report says what that costs, and what the failure of a
-/// die would take. With --fail, one more round follows in which parts of the flash fail.
+/// For a drive with parity over its dies, the report states the cost of parity, and the
+/// consequences of the failure of a die. With --fail, one more round follows in which parts of the
+/// flash fail.
 ///
 /// Block-mapped flash and hard disks do not compress. For hard disks, only speed and latency are
 /// reported.
@@ -93,13 +94,13 @@ pub(crate) struct Args {
     data: Vec<PathBuf>,
 
     /// Over-provisioning in percent of the drive's size, for the same amount of flash; may be
-    /// repeated or separated by commas [default: that of the profile]
+    /// repeated or separated by commas [default: the profile's]
     #[arg(long, value_name = "PERCENT", value_parser = percent(0.1..=1000.0), value_delimiter = ',',
         allow_negative_numbers = true)]
     over_provisioning: Vec<f64>,
 
     /// Attach the drive to another link: sata-1.5g, sata-3g, sata-6g, nvme-3x4 or nvme-4x4
-    /// [default: that of the profile]
+    /// [default: the profile's]
     #[arg(long, value_name = "LINK")]
     link: Option<String>,
 
@@ -150,12 +151,12 @@ pub(crate) struct Args {
     #[arg(long = "operation", value_name = "NAME", value_parser = super::bench::operation)]
     operations: Vec<Operation>,
 
-    /// Number of requests in flight per thread [default: that of the preset, or 32]
+    /// Number of requests in flight per thread [default: the preset's, or 32]
     #[arg(long, value_name = "NUMBER", value_parser = up_to(DEPTH_MAX),
         allow_negative_numbers = true)]
     depth: Option<u32>,
 
-    /// Number of threads [default: that of the preset, or 1]
+    /// Number of threads [default: the preset's, or 1]
     #[arg(long, value_name = "NUMBER", value_parser = up_to(THREADS_MAX),
         allow_negative_numbers = true)]
     threads: Option<u32>,
@@ -308,7 +309,7 @@ struct Plan {
 
 /// The simulations with one over-provisioning.
 struct Row {
-    /// `None` for that of the profile.
+    /// `None` for the over-provisioning of the profile.
     over_provisioning_percent: Option<f64>,
     cases: Vec<Case>,
 }
@@ -338,7 +339,8 @@ impl Plan {
         };
         let row = |over_provisioning_percent| {
             let options = ForecastOptions { over_provisioning_percent, ..options.clone() };
-            // Impossible requests are refused before the data is measured, which may take long.
+            // Impossible requests are refused before the data is measured, which may take a long
+            // time.
             let data = Data::none();
             let simulated_bytes = Spec::of(profile, &data, &options)?.size_bytes();
             let asked = asked.scaled(size_bytes(profile, &data, &options)?, simulated_bytes)?;
@@ -397,7 +399,7 @@ impl Args {
     /// The data cannot be read.
     fn data(&self, profile: &Profile) -> Result<Vec<Data>> {
         if self.data.is_empty() {
-            // A drive that does not compress stores all of any data.
+            // A drive that does not compress stores all bytes of any data.
             let saved = if self.saved.is_empty() { &[Saving::NONE][..] } else { &self.saved };
             return Ok(saved.iter().copied().map(Data::saved).collect());
         }

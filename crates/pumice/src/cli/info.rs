@@ -19,7 +19,7 @@ use pumice_drive::runtime::{Backend, Runtime};
 use pumice_report::{Align, Table};
 use uuid::Uuid;
 
-/// Snapshots up to which each has a row of its own.
+/// Maximum number of snapshots that each have a row of their own.
 const FEW: usize = 4;
 
 /// Show the identity, geometry and counters of a drive, closed or served
@@ -76,12 +76,12 @@ fn is_locked(error: &anyhow::Error) -> bool {
     error.is_some_and(|error| error.kind() == ErrorKind::PermissionDenied)
 }
 
-/// What an encrypted drive shows of itself without its key. Nothing of it is verified.
+/// The properties of an encrypted drive that are readable without its key. They are not verified.
 #[derive(Serialize)]
 struct Visible {
     path: String,
     uuid: Uuid,
-    /// Size of the disk; none if the superblocks are lost.
+    /// Size of the disk; `None` if the superblocks are lost.
     size_bytes: Option<u64>,
     /// Bytes of all segments.
     capacity_bytes: Option<u64>,
@@ -96,7 +96,7 @@ struct Visible {
 }
 
 impl Visible {
-    /// Returns what a drive shows; `None` if it is not encrypted.
+    /// Returns the readable properties of a drive; `None` if it is not encrypted.
     fn of(path: &Path) -> Result<Option<Self>> {
         let runtime = Runtime::new(Backend::Auto)?;
         let medium = super::open::locked(&runtime, path, true)?;
@@ -137,18 +137,18 @@ impl Visible {
     }
 }
 
-/// What is shown of a drive.
+/// The result as JSON.
 #[derive(Serialize)]
 struct Shown {
     #[serde(flatten)]
     info: Info,
     #[serde(flatten)]
     state: State,
-    /// The snapshots, oldest first; none of a served drive whose file is gone.
+    /// The snapshots, oldest first; `None` for a served drive whose file is gone.
     snapshot_list: Option<Vec<SnapshotInfo>>,
-    /// Bytes that its file takes of its file system; none for a device.
+    /// Bytes that its file takes on its file system; `None` for a device.
     file_bytes: Option<u64>,
-    /// What the bucket costs, of a drive in one.
+    /// The cost of the bucket, for a drive in one.
     #[serde(skip_serializing_if = "Option::is_none")]
     bucket_cost: Option<Cost>,
 }
@@ -223,7 +223,7 @@ fn text(path: &Path, shown: &Shown) -> String {
     output::table(&table)
 }
 
-/// Returns what the drive takes of its medium.
+/// Returns the space that the drive takes on its medium.
 fn occupied(info: &Info) -> String {
     let reserved = if info.preallocated { ", all of the capacity is reserved" } else { "" };
     let warm = match info.warm_bytes {
@@ -238,7 +238,7 @@ fn occupied(info: &Info) -> String {
     format!("{}{warm}{left}{reserved}", format_size(info.occupied_bytes))
 }
 
-/// Returns the rows on how the drive is in use.
+/// Returns the rows about the use of the drive.
 fn state_rows(state: &State) -> Vec<(&'static str, String)> {
     let cleaned = match state.word() {
         "stale" => ": its process was killed; `pumice detach` cleans up, `pumice attach` as well",
@@ -258,8 +258,8 @@ fn state_rows(state: &State) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// Returns the rows on what snapshots hold: each, or of many the oldest and the one that holds
-/// most.
+/// Returns the rows about the space that snapshots hold: a row for each, or if there are many, for
+/// the oldest and the one that holds most.
 fn snapshots(info: &Info, list: &[SnapshotInfo]) -> Vec<(&'static str, String)> {
     if info.snapshots == 0 {
         return Vec::new();
@@ -278,7 +278,7 @@ fn snapshots(info: &Info, list: &[SnapshotInfo]) -> Vec<(&'static str, String)> 
         rows.extend(list.iter().map(|info| of("snapshot", info)));
     } else {
         rows.extend(list.first().map(|info| of("oldest", info)));
-        // The oldest of those that hold as much.
+        // The oldest among snapshots that hold the same amount.
         let most = list.iter().rev().max_by_key(|info| info.alone_bytes);
         rows.extend(most.map(|info| of("holds most", info)));
     }
@@ -290,9 +290,9 @@ fn snapshots(info: &Info, list: &[SnapshotInfo]) -> Vec<(&'static str, String)> 
     rows
 }
 
-/// Returns what the capacity is beyond the size, or how far it is below.
+/// Returns the surplus of the capacity over the size, or the ratio if it is less.
 fn room(info: &Info) -> String {
-    // The capacity that `create` gives a drive with this much over-provisioning.
+    // The capacity that `create` chooses for a drive with this much over-provisioning.
     let capacity = |over_provisioning_percent| {
         let spec = Spec {
             over_provisioning_percent,
@@ -350,7 +350,7 @@ fn bucket_rows(bucket: &Status, cost: Cost) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// Returns the rows that a drive without trouble, clones or an origin does not have.
+/// Returns the rows that only a drive with problems, clones or an origin has.
 fn troubles(info: &Info) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
     for member in info.array.iter().flat_map(|array| &array.members) {
@@ -436,14 +436,14 @@ fn scrub(info: &Info) -> Option<String> {
     ))
 }
 
-/// Returns a share of what the host has written; there is none before it has.
+/// Returns a share of the host's writes as text, or "-" if there are none yet.
 fn share(info: &Info, share: f64) -> String {
     if info.host_bytes > 0 { format!("{share:.4}") } else { "-".into() }
 }
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the room of a drive is told in the words of `create`.
+    //! Goal: the spare room of a drive is stated in the words of `create`.
     use super::*;
     use crate::watch::tests::snapshot;
 

@@ -14,9 +14,9 @@ use pumice_drive::runtime::{Backend, Runtime};
 
 /// Add, remove, change and list the keys of an encrypted drive that is not in use
 ///
-/// A drive has up to eight keys, each of which opens it. They are in its superblock, and another
-/// key needs no data to be written again. Who has copied the superblock can still open the copy
-/// with a key that was removed since.
+/// A drive has up to eight keys, each of which opens it. They are in its superblock, so adding a
+/// key rewrites no data. Anyone who has copied the superblock can still open the copy with a key
+/// that was removed later.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -71,7 +71,7 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Replace the key that is given by another one
+    /// Replace the given key with another one
     Change {
         /// File or block device
         path: PathBuf,
@@ -91,21 +91,21 @@ enum Action {
 /// A key of a drive, as it is printed.
 #[derive(Serialize)]
 pub(crate) struct Slot {
-    /// Its number, which stays.
+    /// Its number, which does not change.
     pub(crate) slot: usize,
     /// passphrase, key or recovery-code.
     pub(crate) kind: &'static str,
-    /// When it was added, in seconds since 1970; 0 if unknown.
+    /// Time when it was added, in seconds since 1970; 0 if unknown.
     created_seconds: u64,
 }
 
-/// What is printed as JSON.
+/// The result as JSON.
 #[derive(Serialize)]
 struct Shown {
     path: String,
     uuid: uuid::Uuid,
     keys: Vec<Slot>,
-    /// A new recovery code. Shown now and never again.
+    /// A new recovery code. Shown only once.
     recovery_code: Option<String>,
 }
 

@@ -1,9 +1,9 @@
-//! The keys of encrypted drives: where a command gets them from.
+//! The keys of encrypted drives: the sources from which a command gets them.
 //!
 //! A key is never an argument, which other users of the machine could see: it comes from a file, a
-//! descriptor, a command, or the terminal. What a process was given is kept here, and every medium
-//! that the process opens is unlocked with it ([`unlock`]). A server that restarts hands on what
-//! could not be read again, in memory without a name ([`hand_over`]).
+//! descriptor, a command, or the terminal. Keys given to a process are kept here, and every medium
+//! that the process opens is unlocked with them ([`unlock`]). A server that restarts hands on keys
+//! that cannot be read again, in memory without a name ([`hand_over`]).
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,16 +22,16 @@ use pumice_drive::controller::{Locked, SlotKind};
 use pumice_drive::crypt::{Cipher, KEY_SECRET_BYTES_MIN, Randomness, RecoveryCode, Secret};
 use zeroize::{Zeroize, Zeroizing};
 
-/// Most bytes of a key or a passphrase. Arbitrary; far more than either needs.
+/// Maximum bytes of a key or a passphrase. Arbitrary; far more than either needs.
 const SECRET_BYTES_MAX: usize = 64 << 10;
 
-/// Most bytes of what a process hands over: more than the passphrases of a thousand drives.
+/// Maximum bytes that a process hands over: more than the passphrases of a thousand drives.
 const LEGACY_BYTES_MAX: u64 = 64 << 20;
 
-/// Times that the terminal is asked for a passphrase.
+/// Number of attempts to read a passphrase from the terminal.
 const PROMPTS: usize = 3;
 
-/// Flags that say where the key of an encrypted drive comes from.
+/// Flags that name the source of the key of an encrypted drive.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 #[group(skip)]
 #[command(next_help_heading = "Encryption")]
@@ -59,7 +59,7 @@ pub(crate) struct KeyArgs {
     recovery_code_file: Option<PathBuf>,
 }
 
-/// Flags that say what a new key is.
+/// Flags that name the source of a new key.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 #[group(skip)]
 #[command(next_help_heading = "New key [default: a passphrase that is asked for]")]
@@ -87,7 +87,8 @@ pub(crate) struct NewKeyArgs {
 }
 
 impl NewKeyArgs {
-    /// Returns the secret of the new key; a recovery code that was drawn for it is left in `code`.
+    /// Returns the secret of the new key; a recovery code that was drawn for it is stored in
+    /// `code`.
     ///
     /// # Errors
     /// As [`new_secret`].
@@ -109,18 +110,19 @@ impl NewKeyArgs {
     }
 }
 
-/// What this process was given.
+/// The flags and keys that this process was given.
 struct Given {
     args: KeyArgs,
-    /// For drives with flags of their own.
+    /// Flags of drives that have their own.
     of_drives: BTreeMap<PathBuf, KeyArgs>,
-    /// What was read already: a descriptor is read once, and a command should run once.
+    /// Secrets already read: a descriptor can be read only once, and a command should run once.
     read: BTreeMap<String, Secret>,
-    /// What the terminal was asked for, of each drive.
+    /// Passphrases from the terminal, for each drive.
     asked: BTreeMap<PathBuf, Secret>,
 }
 
-/// Passphrases that a process cannot get again, each with what it belongs to.
+/// Passphrases that a process cannot get again, each with the flags or the drive that it belongs
+/// to.
 #[derive(Default, Serialize, Deserialize)]
 struct Legacy {
     /// From descriptors, by their flags.
@@ -146,8 +148,8 @@ fn given() -> std::sync::MutexGuard<'static, Given> {
     GIVEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns memory with the passphrases that the program that this process becomes cannot get again,
-/// as a descriptor that it inherits; `None` if there are none.
+/// Returns memory with the passphrases that the next program of this process cannot get again, as a
+/// descriptor that the program inherits; `None` if there are none.
 ///
 /// # Errors
 /// The system has no memory for it.
@@ -184,13 +186,13 @@ pub(crate) fn hand_over() -> Result<Option<OwnedFd>> {
     Ok(Some(file.into()))
 }
 
-/// How flags that name a descriptor are shown, which [`Given::read`] knows them by.
+/// The debug text by which [`Given::read`] recognizes flags that name a descriptor.
 const BY_DESCRIPTOR: &str = "passphrase_fd: Some";
 
-/// Takes what [`hand_over`] has left in a descriptor, which is empty then.
+/// Takes the passphrases that [`hand_over`] has left in a descriptor, and empties it.
 ///
 /// # Errors
-/// It cannot be read: keys have to be given again.
+/// The descriptor cannot be read: keys have to be given again.
 pub(crate) fn take_over(descriptor: RawFd) -> Result<()> {
     let failed = |error| Error::os("cannot take keys over".to_owned(), error);
     let path = format!("/proc/self/fd/{descriptor}");
@@ -224,7 +226,7 @@ impl KeyArgs {
         }
     }
 
-    /// Returns whether no flag was given.
+    /// Whether no flag was given.
     pub(crate) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -232,7 +234,7 @@ impl KeyArgs {
     /// Reads the secret that the flags name; `None` without flags.
     ///
     /// # Errors
-    /// It cannot be read, or is none.
+    /// The secret cannot be read, or is not valid.
     pub(crate) fn secret(&self) -> Result<Option<Secret>> {
         if self.is_empty() {
             return Ok(None);
@@ -279,17 +281,17 @@ impl KeyArgs {
     }
 }
 
-/// Returns the medium with the keys of the drive on it, if that is encrypted.
+/// Returns the medium with the keys of the drive on it, if the drive is encrypted.
 ///
 /// # Errors
 /// `PermissionDenied` without its key, or with a key though the drive is not encrypted; nothing was
-/// changed then. What else is wrong with the drive, its opening says.
+/// changed then. Opening the drive reports all other errors.
 pub(crate) async fn unlock(medium: Storage) -> Result<Storage> {
     unlock_as(medium, false).await
 }
 
-/// As [`unlock`], the origin of a clone, whose keys are given with those of the clone: it may be in
-/// the clear.
+/// As [`unlock`], for the origin of a clone, whose keys are given with those of the clone: the
+/// origin may be unencrypted.
 ///
 /// # Errors
 /// As [`unlock`].
@@ -305,12 +307,12 @@ async fn unlock_as(medium: Storage, is_origin: bool) -> Result<Storage> {
     };
     let locked = match Locked::on(&medium).await {
         Ok(Some(locked)) => locked,
-        // Another drive may have been put in its place.
+        // An unencrypted drive may have been put in its place.
         Ok(None) if !args.is_empty() && !is_origin => {
             let what = format!("{} is not encrypted, and a key was given for it", path.display());
             return Err(Error::new(ErrorKind::PermissionDenied, what));
         }
-        // What is wrong with the drive, its opening says.
+        // Opening the drive reports the error.
         Ok(None) | Err(_) => return Ok(medium),
     };
     let named = |error: Error| {
@@ -349,10 +351,10 @@ async fn unlock_as(medium: Storage, is_origin: bool) -> Result<Storage> {
     Err(named(refused.expect("every attempt was refused")))
 }
 
-/// Returns the cipher of a drive of which only segments are left: its recovery code opens it.
+/// Returns the cipher of a drive whose superblocks are lost: its recovery code opens it.
 ///
 /// # Errors
-/// The flags name no recovery code, or that of another drive.
+/// The flags name no recovery code, or the one of another drive.
 pub(crate) fn unlock_recovery(locked: &Locked, args: &KeyArgs) -> Result<Cipher> {
     let secret = args.secret()?.filter(|secret| matches!(secret, Secret::Recovery(_)));
     let what = "the drive is encrypted, and its superblocks are lost: only its recovery code opens \
@@ -361,7 +363,7 @@ pub(crate) fn unlock_recovery(locked: &Locked, args: &KeyArgs) -> Result<Cipher>
     locked.unlock(&secret, Randomness::System)
 }
 
-/// Returns the secret that the flags name, or a passphrase that the terminal is asked for.
+/// Returns the secret that the flags name, or a passphrase read from the terminal.
 ///
 /// # Errors
 /// It cannot be read, or there is no terminal.
@@ -384,11 +386,11 @@ fn locked_error(path: &Path) -> Error {
     Error::new(ErrorKind::PermissionDenied, what)
 }
 
-/// Returns the secret of a new slot: what the flags name, or a passphrase that the terminal is
-/// asked for twice.
+/// Returns the secret of a new slot: the one that the flags name, or a passphrase that is read
+/// twice from the terminal.
 ///
 /// # Errors
-/// There is no terminal to ask, or the answers differ.
+/// There is no terminal, or the answers differ.
 pub(crate) fn new_secret(args: &KeyArgs) -> Result<Secret> {
     if let Some(secret) = args.secret()? {
         return Ok(secret);

@@ -1,4 +1,4 @@
-//! `pumice list`: the drives of this machine, with their state in a line each.
+//! `pumice list`: the drives of this machine, with the state of each in one line.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -16,10 +16,10 @@ use pumice_drive::base::{self, ErrorKind};
 use pumice_drive::controller::Info;
 use pumice_report::{Align, Table};
 
-/// Suffix of the files that are listed of a folder.
+/// Suffix of the files of a folder that are listed.
 const SUFFIX: &str = "pumice";
 
-/// List the drives of this machine: where they are, their state, and what they save
+/// List the drives of this machine: their paths, their state, and their savings
 ///
 /// Lists the drives that are served or attached, by the same user. A closed drive is listed if it
 /// is named, or if a folder is named and its file ends in .pumice. Exits with code 1 if a named
@@ -52,7 +52,7 @@ struct Listed {
     used_by: State,
     #[serde(flatten)]
     facts: Option<Facts>,
-    /// Why nothing more is known.
+    /// The reason why nothing more is known.
     error: Option<String>,
 }
 
@@ -64,7 +64,7 @@ struct Facts {
     mapped_bytes: u64,
     /// Bytes in which they are stored.
     live_bytes: u64,
-    /// Bytes that its file takes of its file system; none for a device.
+    /// Bytes that its file takes on its file system; `None` for a device.
     file_bytes: Option<u64>,
     used_percent: f64,
     health: &'static str,
@@ -112,8 +112,8 @@ fn drives_at(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(drives)
 }
 
-/// Returns the drives that are served, but for those that are named and listed already, perhaps
-/// under the name to which they were moved.
+/// Returns the served drives, except those that are named and listed already, perhaps under the
+/// name to which they were moved.
 fn served(named: &[PathBuf], listed: &[Listed]) -> Result<Vec<Listed>> {
     let file = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
     let files: Vec<_> = named.iter().filter_map(|path| file(path)).collect();
@@ -139,7 +139,7 @@ fn served(named: &[PathBuf], listed: &[Listed]) -> Result<Vec<Listed>> {
     Ok(all)
 }
 
-/// Returns what can be known of the drive at `path`.
+/// Returns the facts that can be determined about the drive at `path`.
 fn look(path: &Path) -> Listed {
     let error = match state::read(path) {
         Ok((info, used_by)) => return Listed::of(path, info, used_by),
@@ -200,7 +200,7 @@ fn text(all: &[Listed]) -> String {
     for (word, style) in
         [(HEALTHY, output::WELL), ("refuses writes", output::WRONG), ("attention", output::WRONG)]
     {
-        // Between columns, so that no path is taken for it.
+        // Matched between columns, so that no path is taken for it.
         let (from, to) = (format!("  {word}"), format!("  {}", output::styled(word, style)));
         text = text.replace(&from, &to);
     }

@@ -1,4 +1,4 @@
-//! The log on stderr: its levels and formats, and how often it says the same. Each event is one
+//! The log on stderr: its levels and formats, and its limit on repeated messages. Each event is one
 //! line, whatever names and messages it contains.
 
 use std::collections::HashMap;
@@ -50,8 +50,9 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Warnings and errors that each place in the program logs in a minute, at most. A failure of each
-/// request would otherwise fill the file system of the log, which for an attached drive is memory.
+/// Maximum number of warnings and errors that each place in the program logs in a minute. A failure
+/// of each request would otherwise fill the file system of the log, which for an attached drive is
+/// memory.
 const A_MINUTE_MAX: u32 = 100;
 
 /// Sends the log to stderr.
@@ -70,11 +71,11 @@ pub(super) fn start(format: LogFormat, level: LogLevel) {
     }
 }
 
-/// Leaves out warnings and errors of a place that has logged too many in this minute.
+/// Drops warnings and errors of a place that has logged too many in this minute.
 struct Limit {
     begun: Instant,
-    /// The minute of the last event of each place, and how many came in it. The number of places is
-    /// that of the program's lines that log.
+    /// The minute of the last event of each place, and the number of events in it. The number of
+    /// places is bounded by the number of log statements in the program.
     places: Mutex<HashMap<Identifier, (u64, u32)>>,
 }
 
@@ -110,7 +111,7 @@ impl<S> Filter<S> for Limit {
     }
 }
 
-/// Writes each event, which comes in one piece, as one line: control characters within it are
+/// Writes each event, which arrives in one piece, as one line: control characters within it are
 /// escaped, so that no name makes a line that looks like another event. The escape character is
 /// left alone, because colours begin with it; the subscriber has escaped it in names.
 struct Lines<W>(W);
@@ -145,7 +146,7 @@ impl<W: Write> Write for Lines<W> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: an event is one line; what repeats does not fill the log, and hides nothing else.
+    //! Goal: an event is one line; repeated events neither fill the log nor hide others.
     use std::io::{Read, Seek};
     use std::sync::Arc;
 

@@ -2,20 +2,20 @@
 //!
 //! * One file or folder for each subcommand, with its flags and its `run`.
 //! * `commands`: the subcommands in groups; `config`: a file of flags; `values`: parsers of flags.
-//! * `open`: a drive for a subcommand; `keys`: those of encrypted drives; `state`: how it is in
-//!   use.
+//! * `open`: a drive for a subcommand; `keys`: the keys of encrypted drives; `state`: the use of a
+//!   drive.
 //! * `mount`: the program as a helper of mount(8); `notify`: messages to systemd.
 //! * `signals`: Ctrl-C and the like; `watch`: metrics of `serve`; `whereabouts`: files that are
 //!   moved or deleted while they are served.
 //! * `log`: the log; `output`: results and messages; `documents`: reports in several formats;
-//!   `progress`: how far a command is.
+//!   `progress`: the progress of a command.
 //!
 //! Results go to stdout, progress and logs to stderr. The exit code is 0 for success, 1 if the
-//! subcommand ran and found a problem, 2 if it could not run, and 128 and the number of a signal
+//! subcommand ran and found a problem, 2 if it could not run, and 128 plus the number of a signal
 //! that has stopped it. A reader that closes stdout early is not an error.
 //!
-//! Subcommands return `anyhow` errors: nothing here but their text matters, except where a
-//! subcommand looks for a particular error, which it finds by downcasting.
+//! Subcommands return `anyhow` errors: only their text matters here, except where a subcommand
+//! looks for a particular error, which it finds by downcasting.
 
 #[cfg(feature = "attach")]
 mod attach;
@@ -101,7 +101,7 @@ pub(crate) use self::outside::new_identity;
 pub(crate) use self::signals::blocked as signals_blocked;
 pub(crate) use self::values::{size, socket_address, thresholds};
 
-/// How a subcommand ended that could run.
+/// The result of a subcommand that could run.
 pub(crate) enum Outcome {
     /// Success.
     Good,
@@ -184,7 +184,7 @@ fn parse(program: &mut clap::Command, arguments: &Arguments) -> Result<Cli, clap
 }
 
 impl Cli {
-    /// Passes on what the subcommand does not parse itself.
+    /// Passes on the settings that the subcommand does not parse itself.
     fn take_tables(&mut self, arguments: &mut Arguments) -> anyhow::Result<()> {
         if let Command::Drive(DriveCommand::Serve(args)) = &mut self.command {
             args.take(std::mem::take(&mut arguments.tables), (self.log, self.log_format))?;
@@ -193,11 +193,11 @@ impl Cli {
     }
 }
 
-/// Reads the process's arguments, and the configuration that they name, again; returns those of
-/// `serve`.
+/// Reads the process's arguments, and the configuration that they name, again; returns the
+/// arguments of `serve`.
 ///
 /// # Errors
-/// They are not those of `serve`, or the configuration is wrong now.
+/// The arguments are not those of `serve`, or the configuration is wrong now.
 pub(crate) fn serve_args() -> anyhow::Result<Box<serve::Args>> {
     let mut program = program();
     let typed = std::env::args_os().collect();
@@ -210,10 +210,10 @@ pub(crate) fn serve_args() -> anyhow::Result<Box<serve::Args>> {
     }
 }
 
-/// The options of the log.
+/// The log options.
 pub(crate) type LogOptions = (Option<LogLevel>, LogFormat);
 
-/// Prints why the program could not run.
+/// Prints the reason why the program could not run.
 fn fail(error: &anyhow::Error) -> ExitCode {
     say_error(&chain(error));
     ExitCode::from(2)
@@ -258,7 +258,7 @@ fn refuse(program: &clap::Command, error: &clap::Error, arguments: &Arguments) -
     ExitCode::from(2)
 }
 
-/// Returns what to say where a subcommand is missing, with those that there are.
+/// Returns the message for a missing subcommand, with the available ones.
 fn no_command(program: &clap::Command, arguments: &Arguments) -> String {
     let given = arguments.args.iter().skip(1).filter_map(|arg| arg.to_str());
     match given.into_iter().find_map(|name| program.find_subcommand(name)) {
@@ -271,7 +271,8 @@ fn no_command(program: &clap::Command, arguments: &Arguments) -> String {
     }
 }
 
-/// Subcommands by the words of other programs, which may be closer to others of this one.
+/// Subcommands by the words of other programs, which may be more similar to other subcommands of
+/// this one.
 const ELSEWHERE: [(&str, &str); 16] = [
     ("mount", "attach"),
     ("umount", "detach"),
@@ -291,7 +292,7 @@ const ELSEWHERE: [(&str, &str); 16] = [
     ("verify", "check"),
 ];
 
-/// Returns the word that was meant, as clap takes it if nothing else says so.
+/// Returns the intended word: from [`ELSEWHERE`], or else clap's suggestion.
 fn suggestion(error: &clap::Error) -> Option<String> {
     if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand)
         && let Some((_, name)) = ELSEWHERE.iter().find(|(known, _)| known == word)
@@ -300,7 +301,7 @@ fn suggestion(error: &clap::Error) -> Option<String> {
     }
     let suggested = |kind| match error.get(kind)? {
         ContextValue::String(name) => Some(name.clone()),
-        // The best is the last.
+        // The best suggestion is the last.
         ContextValue::Strings(names) => names.last().cloned(),
         _ => None,
     };

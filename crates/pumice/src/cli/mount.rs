@@ -6,9 +6,9 @@
 //! umount DIR                              umount.pumice DIR                     pumice detach DIR
 //! ```
 //!
-//! A mount of this kind is marked `helper=pumice`, so that umount(8) finds the second one. An
-//! option that is a flag of `pumice attach` is that flag; those that only mount(8) and systemd know
-//! are left out; all others are for the file system on the drive.
+//! A mount of this kind is marked `helper=pumice`, so that umount(8) finds `umount.pumice`. An
+//! option that is a flag of `pumice attach` is passed as that flag; those that only mount(8) and
+//! systemd know are left out; all others are for the file system on the drive.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -24,22 +24,22 @@ use super::{chain, say_error};
 /// Exit code for wrong arguments. Source: mount(8), EXIT STATUS.
 const USAGE: u8 = 1;
 
-/// Options that concern when, and not how, something is mounted.
+/// Options about when, and not how, a file system is mounted.
 ///
 /// Source: mount(8), systemd.mount(5).
 const NOT_FOR_THE_DRIVE: [&str; 7] =
     ["defaults", "auto", "noauto", "nofail", "_netdev", "rw", "loop"];
 
-/// Flags of `pumice attach` that are no options: they would destroy the file system at the next
-/// boot, or are set here.
+/// Flags of `pumice attach` that are not accepted as options: they would destroy the file system at
+/// the next boot, or are set here.
 const NO_OPTIONS: [&str; 8] =
     ["mkfs", "force", "foreground", "in-background", "step", "json", "mount-options", "help"];
 
-/// What a helper has to do.
+/// The task of a helper.
 enum Task {
     /// Run as `pumice` with these arguments.
     Run(Vec<OsString>),
-    /// It is done already, or was not meant.
+    /// Nothing: the task is done already, or was not meant for it.
     Nothing,
 }
 
@@ -65,14 +65,14 @@ pub(super) fn helper() -> Option<ExitCode> {
 /// Executes the program under its own name; returns only on failure.
 fn become_pumice(args: &[OsString]) -> anyhow::Error {
     match std::env::current_exe() {
-        // mount(8) says nothing if all is well.
+        // mount(8) prints nothing on success.
         Ok(path) => Command::new(path).arg0("pumice").args(args).stdout(Stdio::null()).exec(),
         Err(error) => error,
     }
     .into()
 }
 
-/// What mount(8) or umount(8) has passed.
+/// The arguments from mount(8) or umount(8).
 #[derive(Default)]
 struct Passed<'a> {
     paths: Vec<&'a Path>,
@@ -139,7 +139,8 @@ fn mount(args: &[OsString]) -> Result<Task> {
     Ok(Task::Run(args))
 }
 
-/// Whether there is nothing to do: `mount -a` cannot see that the device is that of the drive.
+/// Whether there is nothing to do: `mount -a` cannot see that the mounted device belongs to the
+/// drive.
 fn is_mounted(drive: &Path, directory: &Path) -> bool {
     let found = Attachment::of(drive).ok().flatten();
     let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());

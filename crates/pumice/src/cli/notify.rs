@@ -1,4 +1,4 @@
-//! Tells the service manager that started this process how far it is, if one wants to know.
+//! Reports progress to the service manager that started this process, if it asked for reports.
 //!
 //! Source: sd_notify(3): datagrams of text to the socket `NOTIFY_SOCKET`.
 
@@ -13,12 +13,12 @@ use rustix::time::{ClockId, clock_gettime};
 
 const SOCKET: &str = "NOTIFY_SOCKET";
 
-/// Says that the drives are served.
+/// Reports that the drives are served.
 pub(crate) fn ready() {
     tell("READY=1");
 }
 
-/// Says that the server may restart; [`ready`] must follow.
+/// Reports that the server may restart; [`ready`] must follow.
 pub(crate) fn reloading() {
     let now = clock_gettime(ClockId::Monotonic);
     let now_us = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;

@@ -43,7 +43,7 @@ pub(crate) struct Opening {
     #[arg(long, value_parser = map_cache, default_value = "256M", value_name = "SIZE")]
     map_cache: u64,
 
-    /// Memory for blocks of each drive that were read lately, decoded; 0 for none
+    /// Memory for recently read blocks of each drive, decoded; 0 for none
     #[arg(long, value_parser = size, default_value = "32M", value_name = "SIZE")]
     cache: u64,
 
@@ -57,18 +57,18 @@ pub(crate) struct Opening {
     recompress: Option<Codec>,
 
     /// While the host is quiet, return the space of dead data to the medium until the drive
-    /// occupies no more than this beyond its live data, in percent of it; or off [default: 20 for
-    /// a file, off for a block device]
+    /// occupies at most this much beyond its live data, in percent of the live data; or off
+    /// [default: 20 for a file, off for a block device]
     #[arg(long, value_parser = compaction, value_name = "PERCENT|off")]
     compact: Option<Compaction>,
 
-    /// Threads that compress what is written, for all drives, the one that serves a drive among
-    /// them; a server spreads its drives over as many [default: one per processor, at most 8]
+    /// Compression threads shared by all drives, including the thread that serves a drive; a server
+    /// spreads its drives over as many [default: one per processor, at most 8]
     #[arg(long, value_parser = value_parser!(u16).range(1..=THREADS_MAX), value_name = "NUMBER")]
     threads: Option<u16>,
 
-    /// Serve a mirror without a member that is missing, although it may have been written to
-    /// without those that are there; from then on, that member has to be replaced
+    /// Serve a mirror without a missing member, although that may have been written to without the
+    /// present ones; afterwards, the missing member has to be replaced
     #[arg(long)]
     degraded: bool,
 
@@ -78,9 +78,9 @@ pub(crate) struct Opening {
     #[arg(long, conflicts_with = "read_only")]
     diskless: bool,
 
-    /// How long a thread with drives looks for the next request before it sleeps, in microseconds,
-    /// while that often succeeds; 0 saves processor time, and clients with few requests at a time
-    /// wait longer
+    /// Time that a thread with drives polls for the next request before it sleeps, in microseconds,
+    /// while polling often succeeds; 0 saves processor time, and clients with few requests at a
+    /// time wait longer
     #[arg(long, value_parser = value_parser!(u16).range(..=BUSY_POLL_US_MAX), default_value = "50",
         value_name = "MICROSECONDS")]
     busy_poll: u16,
@@ -89,24 +89,25 @@ pub(crate) struct Opening {
 /// Longer than any client on this machine takes for its next request.
 const BUSY_POLL_US_MAX: i64 = 1000;
 
-/// Far beyond what one thread that orders all writes can use.
+/// Far more than one thread that orders all writes can use.
 const THREADS_MAX: i64 = 64;
 
-/// Default for the most threads: that of other servers of block devices. Not measured, for want of
-/// a machine with as many processors.
+/// Maximum of the default number of threads: the same as in other servers of block devices. Not
+/// measured, for want of a machine with as many processors.
 const THREADS_DEFAULT_MAX: usize = 8;
 
 impl Opening {
-    /// Returns how many threads compress, and how many drives are served at once at most.
+    /// Returns the number of threads that compress, and the maximum number of threads that serve
+    /// drives.
     pub(crate) fn threads(&self) -> usize {
         let processors = || available_parallelism().map_or(1, usize::from);
         let threads = self.threads.map(usize::from);
         threads.unwrap_or_else(|| processors().min(THREADS_DEFAULT_MAX))
     }
 
-    /// Starts the threads that compress beside those of the drives, unless a single one does it
-    /// all. They inherit this thread's protection from memory reclaim, and no signal interrupts
-    /// them.
+    /// Starts the compression threads in addition to those of the drives, unless a single thread
+    /// does all the work. They inherit this thread's protection from memory reclaim, and no signal
+    /// interrupts them.
     ///
     /// # Errors
     /// A thread cannot be started.
@@ -120,14 +121,14 @@ impl Opening {
         pool.context("cannot start threads").map(Some)
     }
 
-    /// Says for all arrays that are opened from now on where members may be, and whether absent
-    /// ones are left out.
+    /// Sets, for all arrays that are opened from now on, the paths at which members may be, and
+    /// whether absent ones are left out.
     pub(crate) fn hint(&self, paths: &[PathBuf]) {
         let (paths, degraded, diskless) = (paths.to_vec(), self.degraded, self.diskless);
         storage::hint(Hints { paths, degraded, diskless, ..Hints::default() });
     }
 
-    /// Returns how long to look for completions before sleeping, in nanoseconds.
+    /// Returns how long to poll for completions before sleeping, in nanoseconds.
     pub(crate) fn busy_poll_ns(&self) -> u64 {
         u64::from(self.busy_poll) * 1000
     }
@@ -137,7 +138,7 @@ impl Opening {
         let compact_percent = match self.compact {
             Some(Compaction::Off) => None,
             Some(Compaction::To(percent)) => Some(percent),
-            // What a device gets back is of use to few, and costs writes.
+            // Space returned to a device is of use to few, and costs writes.
             None => Some(COMPACT_PERCENT_DEFAULT).filter(|_| !is_device(path)),
         };
         OpenOptions {
@@ -178,7 +179,7 @@ pub(crate) fn is_busy(error: &anyhow::Error) -> bool {
 /// drive.
 ///
 /// # Errors
-/// Those of [`FileMedium::open`] and [`Storage::complete`]; `Busy` if the medium is still in use
+/// Errors of [`FileMedium::open`] and [`Storage::complete`]; `Busy` if the medium is still in use
 /// after a second; `PermissionDenied` without the drive's key.
 pub(crate) fn medium(runtime: &Runtime, path: &Path, read_only: bool) -> Result<Storage> {
     unlocked(runtime, locked(runtime, path, read_only)?)
@@ -196,7 +197,7 @@ fn unlocked(runtime: &Runtime, medium: Storage) -> Result<Storage> {
     Ok(runtime.block_on(keys::unlock(medium))?)
 }
 
-/// As [`medium`], for looking at a drive: an absent member is no obstacle.
+/// As [`medium`], for looking at a drive: a member may be absent.
 ///
 /// # Errors
 /// As [`medium`].
@@ -205,8 +206,8 @@ pub(crate) fn medium_to_look_at(runtime: &Runtime, path: &Path) -> Result<Storag
     unlocked(runtime, open(runtime, path, options, Absent::AndApart)?)
 }
 
-/// As [`medium`], for verifying what is there: an absent member is no obstacle, if the others were
-/// not used apart from it.
+/// As [`medium`], for verification: a member may be absent, if the others were not used separately
+/// from it.
 ///
 /// # Errors
 /// As [`medium`].
@@ -215,7 +216,7 @@ pub(crate) fn medium_to_check(runtime: &Runtime, path: &Path) -> Result<Storage>
     unlocked(runtime, open(runtime, path, options, Absent::Allowed)?)
 }
 
-/// Opens the medium at `path` for reading what is left of it, even if it is truncated.
+/// Opens the medium at `path` for reading its remains, even if it is truncated.
 ///
 /// # Errors
 /// As [`medium`].
@@ -224,10 +225,10 @@ pub(crate) fn remains(runtime: &Runtime, path: &Path) -> Result<Storage> {
     unlocked(runtime, open(runtime, path, options, Absent::Known)?)
 }
 
-/// Opens the medium at `path` for reading, of a drive that this process has open for reading.
+/// Opens the medium at `path` for reading, for a drive that this process has open for reading.
 ///
 /// # Errors
-/// Those of [`FileMedium::open`] and [`Storage::complete`]; `PermissionDenied` without its key.
+/// Errors of [`FileMedium::open`] and [`Storage::complete`]; `PermissionDenied` without its key.
 pub(crate) async fn medium_of(
     runtime: &Runtime,
     path: &Path,
@@ -238,7 +239,8 @@ pub(crate) async fn medium_of(
         .await
 }
 
-/// Opens a medium, and the other members of its array; an error says which process is using one.
+/// Opens a medium, and the other members of its array; an error names the process that is using
+/// one.
 fn open(runtime: &Runtime, path: &Path, options: FileOptions, absent: Absent) -> Result<Storage> {
     if let Some(place) = BucketPlace::of(path)? {
         return Ok(runtime.block_on(Storage::in_bucket(runtime, &place, options.read_only))?);
@@ -252,7 +254,7 @@ fn open(runtime: &Runtime, path: &Path, options: FileOptions, absent: Absent) ->
     completed.with_context(|| path.display().to_string())
 }
 
-/// Opens a drive on one file or device as a mirror of which that is the only member.
+/// Opens a drive on one file or device as a mirror with this one member.
 ///
 /// # Errors
 /// As [`drive`].
@@ -277,7 +279,7 @@ fn one(runtime: &Runtime, path: &Path, options: FileOptions) -> Result<FileMediu
     Ok(opened.map_err(|error| place::advise(path, named(path, error)))?)
 }
 
-/// Adds to an error of opening a file which process is using it.
+/// Adds to an error of opening a file the process that is using it.
 fn named(path: &Path, error: base::Error) -> base::Error {
     match Holder::of(path) {
         Some(holder) if error.kind() == ErrorKind::Busy => holder.refusal(path),
@@ -285,10 +287,11 @@ fn named(path: &Path, error: base::Error) -> base::Error {
     }
 }
 
-/// Opens the file or device at `path` for a new drive, and makes it no member of any array.
+/// Opens the file or device at `path` for a new drive, and removes it from any array.
 ///
 /// # Errors
-/// Those of [`FileMedium::open`] and of writing to it; `Busy` if it is still in use after a second.
+/// Errors of [`FileMedium::open`] and of writing to it; `Busy` if it is still in use after a
+/// second.
 pub(crate) fn blank(runtime: &Runtime, path: &Path) -> Result<FileMedium> {
     let medium = one(runtime, path, FileOptions::default().with_direct(true))?;
     runtime.block_on(storage::leave_array(&medium))?;
@@ -298,7 +301,7 @@ pub(crate) fn blank(runtime: &Runtime, path: &Path) -> Result<FileMedium> {
 /// Opens the drive at `path` and starts its background tasks.
 ///
 /// # Errors
-/// Those of [`FileMedium::open`] and [`Drive::open`], with the path.
+/// Errors of [`FileMedium::open`] and [`Drive::open`], with the path.
 pub(crate) fn drive(runtime: &Runtime, path: &Path, options: OpenOptions) -> Result<Rc<Drive>> {
     at(runtime, &Place::of(path)?, options)
 }
@@ -316,12 +319,12 @@ pub(crate) fn alone(runtime: &Runtime, path: &Path, options: OpenOptions) -> Res
     runtime.block_on(opened).map_err(|error| super::remains::advise(path, error))
 }
 
-/// Does something with the drive at `path`: `served` asks its server, and returns `None` if that
-/// ends before it answers; if there is none, `open` opens the drive here, `work` is done with it,
-/// and it is closed. As [`control::served_or_open`].
+/// Runs an operation on the drive at `path`: `served` asks its server, and returns `None` if the
+/// server ends before it answers; if there is none, `open` opens the drive here, `work` runs with
+/// it, and it is closed. As [`control::served_or_open`].
 ///
 /// # Errors
-/// Those of [`control::connect`], `served` and `open`; those of `work` and of closing, with the
+/// Errors of [`control::connect`], `served` and `open`; errors of `work` and of closing, with the
 /// path.
 pub(crate) fn served_or_closed<T>(
     path: &Path,
@@ -344,7 +347,7 @@ pub(crate) fn served_or_closed<T>(
     done.and_then(|done| Ok(closed.map(|()| done)?)).with_context(|| path.display().to_string())
 }
 
-/// As [`alone`], read-only, also if a member of its array is absent.
+/// As [`alone`], read-only, even if a member of its array is absent.
 ///
 /// # Errors
 /// As [`drive`].
@@ -361,10 +364,10 @@ pub(crate) fn to_look_at(
     runtime.block_on(opened).map_err(|error| super::remains::advise(path, error))
 }
 
-/// As [`drive`], or the snapshot that a place names.
+/// As [`drive`], or opens the snapshot that a place names.
 ///
 /// # Errors
-/// As [`drive`]; a snapshot is to be opened for writing.
+/// As [`drive`]; a snapshot would be opened for writing.
 pub(crate) fn at(runtime: &Runtime, place: &Place, options: OpenOptions) -> Result<Rc<Drive>> {
     check_read_only(place, options)?;
     let medium = medium(runtime, &place.path, options.read_only);
@@ -384,7 +387,7 @@ fn check_read_only(place: &Place, options: OpenOptions) -> Result<()> {
 /// starts its background tasks.
 ///
 /// # Errors
-/// Those of [`Drive::open`] and [`Drive::open_snapshot`], with the path.
+/// Errors of [`Drive::open`] and [`Drive::open_snapshot`], with the path.
 pub(crate) fn on(
     runtime: &Runtime,
     place: &Place,
@@ -396,12 +399,12 @@ pub(crate) fn on(
     opened.map_err(|error| super::remains::advise(path, error))
 }
 
-/// Opens the drive on a medium, or one of its snapshots, with what it reads from if it is a clone,
+/// Opens the drive on a medium, or one of its snapshots, together with the origin if it is a clone,
 /// and starts its background tasks.
 ///
 /// # Errors
-/// Those of [`Drive::open`] and [`Drive::open_snapshot`]; the origin of a clone cannot be opened,
-/// and is read: nothing has changed then.
+/// Errors of [`Drive::open`] and [`Drive::open_snapshot`]; the origin of a clone is needed and
+/// cannot be opened: nothing has changed then.
 pub(crate) async fn on_medium(
     runtime: &Runtime,
     snapshot: Option<&str>,

@@ -1,8 +1,8 @@
-//! What a clone reads from, found and opened when the clone is opened.
+//! The origin of a clone, found and opened when the clone is opened.
 //!
-//! The clone says where its origin was: an absolute path. Next to the clone, a file of the same
-//! name does as well, so that a folder with both can be moved. Identities decide whether it is the
-//! origin. Its file is not locked: another process may serve it and write to it meanwhile.
+//! The clone records the path of its origin: an absolute path. A file of the same name next to the
+//! clone is accepted as well, so that a folder with both can be moved. Identities decide whether it
+//! is the origin. Its file is not locked: another process may serve it and write to it meanwhile.
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -17,26 +17,25 @@ use pumice_drive::media::file::{FileMedium, FileOptions};
 use pumice_drive::runtime::{Backend, Runtime};
 use uuid::Uuid;
 
-/// Most origins of which each is a clone of the next: each takes memory, and each read passes
-/// through all of them.
+/// Maximum length of a chain of origins, each a clone of the next: each takes memory, and each read
+/// passes through all of them.
 pub(super) const CHAIN_MAX: u32 = 16;
 
-/// Memory for what is read of an origin: half of a drive's defaults, since a clone has its own.
+/// Memory for data read from an origin: half of a drive's defaults, since a clone has its own.
 const CACHE_BYTES: usize = 16 << 20;
 const MAP_CACHE_BYTES: usize = 128 << 20;
 
-/// Opens what the drive on a medium reads from; `None` if it is no clone.
+/// Opens the origin of the drive on a medium; `None` if the drive is no clone.
 ///
 /// # Errors
-/// `NotFound` if the origin is not where it is looked for, with what to do; else those of opening
-/// it.
+/// `NotFound` if the origin is not found, with advice; else errors from opening it.
 pub(super) async fn of(runtime: &Runtime, medium: &Storage) -> Result<Option<Rc<Drive>>> {
-    // What is wrong with the drive itself, its opening says.
+    // Opening the drive itself reports its errors.
     let Ok((clone, Some(wanted))) = origin_on(medium).await else { return Ok(None) };
     open(runtime, medium.path(), (clone, wanted), 1).await.map(Some)
 }
 
-/// As [`of`]; also `None` if only snapshots that are older than a flattening read from the origin.
+/// As [`of`]; also `None` if only snapshots older than a flattening read from the origin.
 ///
 /// # Errors
 /// As [`of`], and [`is_flat_on`].
@@ -47,7 +46,7 @@ pub(super) async fn needed(runtime: &Runtime, medium: &Storage) -> Result<Option
     }
 }
 
-/// Opens the origin of the clone at `clone`, and the origin of that.
+/// Opens the origin of the clone at `clone`, and the origin of that origin.
 fn open<'a>(
     runtime: &'a Runtime,
     clone: &'a Path,
@@ -93,10 +92,11 @@ async fn open_at(runtime: &Runtime, path: &Path, wanted: (Uuid, &Origin)) -> Res
     Drive::open_origin(medium, runtime.clock(), wanted, options).await
 }
 
-/// Lets a clone look for its origin at another path.
+/// Changes the path at which a clone looks for its origin.
 ///
 /// # Errors
-/// `InvalidInput` if the drive is no clone; those of opening its origin there: nothing has changed.
+/// `InvalidInput` if the drive is no clone; errors from opening its origin there: nothing has
+/// changed.
 pub(super) async fn move_to(runtime: &Runtime, clone: &Drive, path: &Path) -> Result<()> {
     let wrong = |what: String| Error::new(ErrorKind::InvalidInput, what);
     let wanted = clone.origin().ok_or_else(|| wrong("the drive is no clone".into()))?;
@@ -109,7 +109,7 @@ pub(super) async fn move_to(runtime: &Runtime, clone: &Drive, path: &Path) -> Re
 /// Opens a medium that another process may write to, without keys.
 ///
 /// # Errors
-/// Those of [`FileMedium::open`] and [`Storage::complete`].
+/// Errors of [`FileMedium::open`] and [`Storage::complete`].
 pub(super) async fn medium(runtime: &Runtime, path: &Path) -> Result<Storage> {
     let options = FileOptions::default().with_read_only(true).with_direct(true);
     let options = options.with_unlocked(true);
@@ -117,7 +117,7 @@ pub(super) async fn medium(runtime: &Runtime, path: &Path) -> Result<Storage> {
     Storage::complete(runtime, open(path)?, options, Absent::Known, &open).await
 }
 
-/// Returns where an origin may be.
+/// Returns the paths at which an origin may be.
 fn places(clone: &Path, wanted: &Origin) -> Vec<PathBuf> {
     let named = PathBuf::from(&wanted.path);
     let beside = named.file_name().map(|name| clone.with_file_name(name));
@@ -150,8 +150,8 @@ pub(super) fn path_of(clone: &Path, wanted: &Origin) -> PathBuf {
     places.swap_remove(there.unwrap_or(0))
 }
 
-/// Returns the identity of the drive at `path`, which may be open elsewhere, and what it is a clone
-/// of.
+/// Returns the identity of the drive at `path`, which may be open elsewhere, and its origin, if it
+/// is a clone.
 ///
 /// # Errors
 /// There is no drive, or it cannot be read.
@@ -161,7 +161,7 @@ pub(super) fn identity(runtime: &Runtime, path: &Path) -> Result<(Uuid, Option<O
     })
 }
 
-/// Returns how many drives a clone of the drive at `path` would read through.
+/// Returns the number of drives through which a clone of the drive at `path` would read.
 ///
 /// # Errors
 /// As [`identity`].
@@ -175,14 +175,14 @@ pub(super) fn depth(runtime: &Runtime, path: &Path) -> Result<u32> {
     Ok(depth)
 }
 
-/// Returns whether a registered clone reads from no other drive any more: it was flattened, and
-/// nothing told its origin.
+/// Whether a registered clone no longer reads from any other drive: it was flattened, and its
+/// origin was not notified.
 pub(super) fn is_independent(path: &Path, clone: Uuid) -> bool {
     let found = Runtime::new(Backend::Auto).and_then(|runtime| identity(&runtime, path));
     matches!(found, Ok((uuid, None)) if uuid == clone)
 }
 
-/// Returns whether a server has the drive at `path`.
+/// Whether a server has the drive at `path`.
 pub(super) fn is_served(path: &Path) -> bool {
     matches!(control::connect(path), Ok(Some(_)))
 }

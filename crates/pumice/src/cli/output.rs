@@ -1,5 +1,5 @@
 //! Results on stdout and in files, and messages on stderr. On a terminal they fit its width and
-//! have colours, unless NO_COLOR is set; CLICOLOR_FORCE asks for colours everywhere.
+//! have colours, unless NO_COLOR is set; CLICOLOR_FORCE requests colours everywhere.
 //!
 //! A file for a result is opened before the work starts, so that no work is wasted on a file that
 //! cannot be written. It is not truncated here: its old content stays until the new one is ready.
@@ -15,23 +15,23 @@ use clap::builder::styling::{AnsiColor, Style};
 use serde::Serialize;
 use terminal_size::{Width, terminal_size_of};
 
-/// Columns of text for anything but a terminal, and of text on wide terminals: longer lines are
-/// hard to read.
+/// Columns of text on anything but a terminal, and on wide terminals: longer lines are hard to
+/// read.
 const COLUMNS_MAX: u16 = 100;
 
-/// Bytes of a long result that are written at once: as many as a pipe holds.
+/// Bytes of a long result that are written in one call: as many as a pipe holds.
 const PRINT_BYTES: usize = 64 << 10;
 
 /// Columns of text on narrow terminals.
 const COLUMNS_MIN: u16 = 40;
 
-/// The style of what is wrong.
+/// The style of errors and problems.
 pub(crate) const WRONG: Style = AnsiColor::Red.on_default().bold();
 
-/// The style of what is well.
+/// The style of good states.
 pub(crate) const WELL: Style = AnsiColor::Green.on_default();
 
-/// Returns the columns of the terminal that stdout is, if it is one, within limits.
+/// Returns the columns of the terminal on stdout, within limits; `None` if stdout is no terminal.
 pub(crate) fn terminal_columns() -> Option<u16> {
     let (Width(columns), _) = terminal_size_of(std::io::stdout())?;
     Some(columns.clamp(COLUMNS_MIN, COLUMNS_MAX))
@@ -42,12 +42,12 @@ pub(crate) fn columns() -> u16 {
     terminal_columns().unwrap_or(COLUMNS_MAX)
 }
 
-/// Whether stdout is to have colours.
+/// Whether stdout has colours.
 pub(crate) fn is_coloured() -> bool {
     AutoStream::choice(&std::io::stdout()) != ColorChoice::Never
 }
 
-/// Whether stderr is to have colours.
+/// Whether stderr has colours.
 pub(crate) fn is_stderr_coloured() -> bool {
     AutoStream::choice(&std::io::stderr()) != ColorChoice::Never
 }
@@ -87,7 +87,7 @@ pub(crate) fn chain(error: &anyhow::Error) -> String {
     line
 }
 
-/// Returns a path for JSON, which has no other bytes than UTF-8.
+/// Returns a path for JSON, which can contain only UTF-8.
 pub(crate) fn lossy(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
@@ -108,8 +108,8 @@ pub(crate) fn print_bytes(bytes: &[u8]) -> Result<()> {
     print_with(|out| out.write_all(bytes))
 }
 
-/// The standard output, with a buffer; no trait object, since long results are written in pieces of
-/// a few bytes.
+/// The standard output, with a buffer; not a trait object, since long results are written in pieces
+/// of a few bytes.
 pub(crate) type Stdout = BufWriter<StdoutLock<'static>>;
 
 /// Prints a long result to stdout as `write` makes it, without a copy of it in memory. A reader
@@ -170,16 +170,16 @@ pub(crate) fn open_output(path: &Path, force: bool) -> Result<File> {
     open_output_with(path, force, 0o666)
 }
 
-/// A file that has its name only once it is whole. Until then it is `NAME.part`, which stays if
-/// the work fails or is interrupted: it may be all that can be had.
+/// A file that gets its name only once it is complete. Until then it is `NAME.part`, which stays if
+/// the work fails or is interrupted: it may be the only data that can be recovered.
 pub(crate) struct Draft {
     whole: PathBuf,
     part: PathBuf,
 }
 
 impl Draft {
-    /// Creates the file, accessible to its owner only. One that has its name already is removed,
-    /// with `force`.
+    /// Creates the file, accessible to its owner only. An existing file of the final name is
+    /// removed, with `force`.
     ///
     /// # Errors
     /// As [`open_output`]; the file is in use.
@@ -200,19 +200,19 @@ impl Draft {
             bail!("{} is in use by another process", draft.part.display());
         }
         file.set_len(0).with_context(cannot)?;
-        // Both would need space.
+        // Both files would need space.
         match fs::remove_file(path) {
             Err(error) if error.kind() != IoErrorKind::NotFound => Err(error).with_context(cannot),
             _ => Ok((draft, file)),
         }
     }
 
-    /// Returns the name of the file until it is whole.
+    /// Returns the name of the file until it is complete.
     pub(crate) fn part(&self) -> &Path {
         &self.part
     }
 
-    /// Names the file, which is whole and durable.
+    /// Renames the file, which is complete and durable, to its final name.
     ///
     /// # Errors
     /// It cannot be renamed.
@@ -221,7 +221,7 @@ impl Draft {
         renamed.with_context(|| format!("cannot name {}", self.whole.display()))?;
         let folder = self.whole.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = File::open(folder.unwrap_or(Path::new(".")));
-        // Not all file systems can; then the name is as durable as they make it.
+        // Not all file systems support this; then the name is as durable as they make it.
         let _ = folder.and_then(|folder| folder.sync_all());
         Ok(())
     }

@@ -1,11 +1,10 @@
-//! What no drive and no simulation decides for itself: the date, and identities that no one else
-//! has.
+//! Values from outside drives and simulations: the date, and unique identities.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use uuid::Uuid;
 
-/// Returns the seconds since 1970; 0 by a clock before that, which is wrong anyway.
+/// Returns the seconds since 1970; 0 if the clock shows an earlier time, which is wrong anyway.
 #[allow(
     clippy::disallowed_methods,
     reason = "drives, snapshots and results have a date, certificates an end"

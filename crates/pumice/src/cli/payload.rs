@@ -18,7 +18,7 @@ use pumice_drive::base::units::format_size;
 use pumice_drive::codec::Codec;
 use pumice_report::{Align, Table};
 
-/// Bytes generated and written at once. Each piece is measured as a whole or not at all.
+/// Bytes generated and written in one step. Each piece is measured as a whole or not at all.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Maximum number of pieces that are measured, evenly spaced: about a second of work.
@@ -292,7 +292,7 @@ impl Output {
     /// Removes a file that was created for a result that could not be computed.
     fn abandon(&self) {
         if let Self::File { path, is_new: true, .. } = self {
-            // The error that led here matters more.
+            // The earlier error matters more.
             let _ = std::fs::remove_file(path);
         }
     }

@@ -1,43 +1,43 @@
-//! Progress on stderr, shown only on a terminal: how much is done, of how much, and when it will
-//! end. The numbers come first, so that a narrow terminal shortens only the bar.
+//! Progress on stderr, shown only on a terminal: the amount done, the total, and the remaining
+//! time. The numbers come first, so that a narrow terminal shortens only the bar.
 
 use indicatif::{ProgressBar, ProgressStyle};
 
 use pumice_drive::base::units::format_size;
 
-/// Returns the progress of a work of `total` bytes.
+/// Returns the progress of work on `total` bytes.
 pub(super) fn bytes(total: u64) -> ProgressBar {
     let bar = shown("{bytes} of {total_bytes} ({bytes_per_sec}, {eta} left) {wide_bar}");
     bar.set_length(total);
     bar
 }
 
-/// Returns the progress of a work on segments, see [`set_segments`].
+/// Returns the progress of work on segments, see [`set_segments`].
 pub(super) fn segments() -> ProgressBar {
     shown("{pos} of {len} segments, {msg}, {eta} left {wide_bar}").with_message("0 B")
 }
 
-/// Sets the progress of a work on segments, and the bytes read so far.
+/// Sets the progress of work on segments, and the bytes read so far.
 pub(super) fn set_segments(bar: &ProgressBar, done: u64, total: u64, bytes: u64) {
     bar.set_length(total);
     bar.set_message(format_size(bytes));
     bar.set_position(done);
 }
 
-/// The progress of a work that brings a number down to a goal.
+/// The progress of work that brings a number down to a goal.
 pub(super) struct Descent {
     bar: ProgressBar,
-    /// The greatest distance to the goal, the first.
+    /// The greatest distance to the goal, which is the first.
     from: u64,
 }
 
 impl Descent {
-    /// Returns the progress of a work whose message says how far it is.
+    /// Returns the progress of work whose message states the progress.
     pub(super) fn new() -> Self {
         Self { bar: shown("{msg}, {eta} left {wide_bar}"), from: 0 }
     }
 
-    /// Shows how far the goal is.
+    /// Shows the distance to the goal.
     pub(super) fn set(&mut self, left: u64, message: String) {
         self.from = self.from.max(left);
         self.bar.set_length(self.from);
@@ -64,7 +64,7 @@ fn shown(template: &str) -> ProgressBar {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: what decreases is shown as progress that reaches its end.
+    //! Goal: a decreasing number is shown as progress that reaches its end.
     use super::*;
 
     #[test]

@@ -46,7 +46,7 @@ const INTERRUPT_NS: u64 = 100_000_000;
 /// segments alone do not show which blocks were trimmed, or filled with one byte, some time ago:
 /// such blocks may hold their old content again, or read as zeroes. The maximum number of these
 /// blocks is reported. Nor do they show that the disk was rolled back to a snapshot: without a
-/// later checkpoint, blocks may hold what was written before that.
+/// later checkpoint, blocks may hold data that was written before the rollback.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -64,15 +64,15 @@ pub(crate) struct Args {
     #[arg(long)]
     force: bool,
 
-    /// With --force: overwrite even a Pumice drive at the target, or what is left of one
+    /// With --force: overwrite even a Pumice drive at the target, or the remains of one
     #[arg(long, requires = "force")]
     overwrite_drive: bool,
 
-    /// Codec of the new drive [default: that of the old drive, or lz4 if it is unknown]
+    /// Codec of the new drive [default: the old drive's, or lz4 if it is unknown]
     #[arg(long, value_name = "CODEC")]
     codec: Option<Codec>,
 
-    /// Size of the log of the new drive [default: that of the old drive]
+    /// Size of the log of the new drive [default: the old drive's]
     #[arg(long, value_parser = size, value_name = "SIZE")]
     capacity: Option<u64>,
 
@@ -130,7 +130,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let Some(identity) = identity else { return Ok(interrupted(args)) };
     let source = Rc::new(source);
     let spec = spec(&identity, args);
-    // What was secret stays so.
+    // Encrypted data stays encrypted.
     let keys = (!source.cipher().is_plain()).then_some(&args.keys);
     let (spec, cipher) = super::create::with_keys_of(spec, keys, &args.target)?;
     if args.force && !args.overwrite_drive {
@@ -186,7 +186,7 @@ fn onto_new_drive(
     Ok(summary)
 }
 
-/// Marks the new drive as complete, which was closed.
+/// Marks the new drive, which was closed, as complete.
 fn complete(runtime: &Runtime, args: &Args) -> Result<()> {
     let medium = super::open::medium(runtime, &args.target, false)?;
     runtime.block_on(complete_target(&medium)).with_context(|| args.target.display().to_string())

@@ -1,4 +1,4 @@
-//! `pumice receive`: makes a snapshot on a drive out of what `pumice send` wrote.
+//! `pumice receive`: creates a snapshot on a drive from the output of `pumice send`.
 
 use std::fs::File;
 use std::io::{ErrorKind as IoErrorKind, IsTerminal, Read};
@@ -31,7 +31,7 @@ use pumice_drive::controller::Drive;
 /// Batches that are read ahead of the drive, each of at most 4 MiB.
 const BATCHES_AHEAD: usize = 4;
 
-/// How often to look for a signal while the sender is silent.
+/// Interval of checks for a signal while the sender is silent.
 const LOOK_NS: u64 = 100_000_000;
 
 /// Recreate a snapshot written by `pumice send` on another drive
@@ -64,8 +64,8 @@ pub(crate) struct Args {
     #[arg(long)]
     create: bool,
 
-    /// With --create: codec for new data; received data is compressed again if the sender's codec
-    /// is another one [default: the sender's]
+    /// With --create: codec for new data; received data is compressed again if the sender uses a
+    /// different codec [default: the sender's]
     #[arg(long, value_name = "CODEC", requires = "create")]
     codec: Option<Codec>,
 
@@ -78,8 +78,8 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["input", "name", "create", "json"])]
     resume_token: bool,
 
-    /// With --create: encrypt the drive, with the key that is given; `pumice key add
-    /// --new-recovery-code` adds a recovery code
+    /// With --create: encrypt the drive, with the given key; `pumice key add --new-recovery-code`
+    /// adds a recovery code
     #[arg(long, requires = "create")]
     encrypt: bool,
 
@@ -91,7 +91,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What is printed as JSON.
+/// The result as JSON.
 #[derive(Serialize)]
 struct Shown {
     path: String,
@@ -163,7 +163,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-/// Returns what to do after a receive that did not end.
+/// Returns advice after a receive that did not complete.
 fn advice(path: &str, token: Option<Token>, lacks_room: bool) -> String {
     let Some(token) = token else { return "nothing was received".to_owned() };
     let room = match lacks_room {
@@ -183,7 +183,7 @@ fn options(read_only: bool) -> OpenOptions {
     OpenOptions { read_only, partial: true, compact_percent: None, ..OpenOptions::default() }
 }
 
-/// Prints where an interrupted receive goes on.
+/// Prints the position from which an interrupted receive continues.
 fn show_token(runtime: &Runtime, args: &Args) -> Result<Outcome> {
     let part = drive(runtime, &args.path, options(true))?.partial();
     runtime.drop_tasks();
@@ -213,8 +213,8 @@ fn make(args: &Args, head: &TransferHead) -> Result<()> {
     create::on_new(&args.path, &spec, args.encrypt.then_some(&args.keys))
 }
 
-/// Checks, before anything is changed, that a drive can take a transfer. Returns the number of
-/// openings of the drive for writing so far.
+/// Checks, before anything is changed, that a drive can take a transfer. Returns how often the
+/// drive has been opened for writing so far.
 fn check_fit(runtime: &Runtime, path: &Path, head: &TransferHead, name: &str) -> Result<u32> {
     let disk = drive(runtime, path, options(true))?;
     let checked = runtime.block_on(async {
@@ -244,7 +244,7 @@ fn check_fit(runtime: &Runtime, path: &Path, head: &TransferHead, name: &str) ->
     checked.map(|()| epoch)
 }
 
-/// Applies batches until the end; `None` if a signal has come.
+/// Applies batches until the end; `None` if a signal has arrived.
 async fn receive(
     runtime: &Runtime,
     drive: &Drive,
@@ -271,7 +271,7 @@ async fn receive(
     .await;
     bar.finish_and_clear();
     if !matches!(result, Ok(true)) {
-        // So that this is not sent again. If that fails, more is.
+        // Saves the sender from sending this again. If it fails, more is sent.
         let noted = receive.note().await;
         result?;
         noted?;
@@ -281,7 +281,7 @@ async fn receive(
     Ok(Some((receive.end().await?, bytes)))
 }
 
-/// Where the transfer comes from.
+/// The source of the transfer.
 struct Input {
     source: Option<Box<dyn Read + Send>>,
     name: String,
@@ -310,8 +310,7 @@ impl Input {
         Ok(head)
     }
 
-    /// Starts to read batches on a thread of its own, which ends with the input, or when nothing
-    /// takes them any more.
+    /// Starts a thread that reads batches; it ends with the input, or when the receiver is dropped.
     fn start(&mut self) -> Result<Receiver<Result<Vec<u8>>>> {
         let (sender, receiver) = bounded(BATCHES_AHEAD);
         let source = self.source.take().context("the transfer is being read")?;

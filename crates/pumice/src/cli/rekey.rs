@@ -18,17 +18,18 @@ use pumice_drive::controller::{Drive, Locked, NewKeys, OpenOptions, Rekeyed, Slo
 use pumice_drive::crypt::{Randomness, RecoveryCode};
 use pumice_drive::runtime::{Backend, Runtime};
 
-/// Interval at which the progress and an interruption are looked at.
+/// Interval of checks for progress and an interruption.
 const LOOK_NS: u64 = 100_000_000;
 
 /// Replace the master key of an encrypted drive, closed or served
 ///
-/// Draws a new master key, moves all that the drive holds under it, and forgets the present one:
-/// who has it, from a copy of the superblock and a key that was removed, reads nothing that the
-/// drive has then, and nothing that is written later. The key that is given opens the drive as
-/// before; a recovery code is replaced by another one, which is printed at once. A served drive is
-/// in use meanwhile, by its server, which continues if this command is interrupted. Interrupted,
-/// or after a crash, run it again: it goes on, and both keys are in use until it has ended.
+/// Draws a new master key, re-encrypts everything that the drive holds with it, and forgets the
+/// present one: anyone who has the present key, from a copy of the superblock and a key that was
+/// removed, can then read neither the drive's data nor later writes. The given key opens the drive
+/// as before; a recovery code is replaced by a new one, which is printed immediately. A served
+/// drive stays in use meanwhile, by its server, which continues if this command is interrupted.
+/// After an interruption or a crash, run it again: it continues, and both keys are in use until it
+/// has finished.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -38,7 +39,7 @@ pub(crate) struct Args {
     /// File or block device
     path: PathBuf,
 
-    /// Let other keys of the drive open it no longer; `pumice key add` adds them again
+    /// Drop the other keys of the drive; `pumice key add` adds them again
     #[arg(long)]
     drop_other_keys: bool,
 
@@ -50,13 +51,13 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What is printed as JSON.
+/// The result as JSON.
 #[derive(Serialize)]
 struct Shown {
     path: String,
     #[serde(flatten)]
     rekeyed: Rekeyed,
-    /// A new recovery code. Shown now and never again.
+    /// A new recovery code. Shown only once.
     recovery_code: Option<String>,
 }
 
@@ -64,7 +65,7 @@ struct Shown {
 ///
 /// # Errors
 /// The drive is not encrypted, the key opens no slot, or there are other keys: nothing has changed.
-/// Or not everything can be moved: both keys are in use.
+/// Or not all data can be moved: both keys are in use.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     args.keys.provide();
     let path = args.path.as_path();
@@ -76,7 +77,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let mut code = None;
     let new = if locked.has_earlier_key() { None } else { Some(draw(args, &locked, &mut code)?) };
     if let Some(code) = &code {
-        // A crash must not take it away.
+        // Printed now, so that a crash cannot lose it.
         let text =
             format!("new recovery code, once the key is replaced; not shown again:\n{code}\n");
         if args.json { eprint!("{text}") } else { print(&text)? }
@@ -96,7 +97,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-/// Draws a master key for the key that is given, and a recovery code if the drive has one.
+/// Draws a master key for the given key, and a recovery code if the drive has one.
 fn draw(args: &Args, locked: &Locked, code: &mut Option<RecoveryCode>) -> Result<NewKeys> {
     let path = args.path.as_path();
     let secret = keys::given_or_asked(&args.keys, path)?;

@@ -1,4 +1,4 @@
-//! Looks for what is left of a drive on a file or device without superblocks, so that no message
+//! Looks for the remains of a drive on a file or device without superblocks, so that no message
 //! leads a user to overwrite data.
 
 use std::fs::File;
@@ -18,17 +18,17 @@ use pumice_drive::media::{SUPERBLOCK_SLOTS, SUPERBLOCK_STRIDE};
 /// Byte offset of the first segment of every drive that `pumice create` made.
 const DATA_OFFSET: u64 = 2 << 20;
 
-/// Multiples of the smallest segment at which a header is searched: the first 64 GiB. Segments of
-/// 32 MiB, the default, begin at such multiples.
+/// Number of multiples of the smallest segment size at which a header is searched: the first 64
+/// GiB. Segments of 32 MiB, the default, begin at such multiples.
 const PROBES: u64 = 16_384;
 
-/// What a file or device holds.
+/// The contents of a file or device.
 pub(crate) enum Remains {
-    /// A whole superblock, of the drive with this uuid.
+    /// A complete superblock, of the drive with this uuid.
     Drive(Uuid),
     /// The journal of the drive with this uuid, which is in a bucket.
     Journal(Uuid),
-    /// A superblock, or a journal, that this program is too old for.
+    /// A superblock, or a journal, of a newer format than this program supports.
     Newer,
     /// The target of a rebuild that has not ended.
     IncompleteRebuild,
@@ -77,7 +77,7 @@ pub(crate) fn look(path: &Path) -> Remains {
     if is_blank { Remains::Blank } else { Remains::Other }
 }
 
-/// Reads a page, and returns whether it is blank, as it is beyond the end of the file.
+/// Reads a page, and returns whether it is blank, as all pages beyond the end of the file are.
 fn read(file: &File, offset: u64, page: &mut [u8]) -> bool {
     page.fill(0);
     match file.read_exact_at(page, offset) {
@@ -86,7 +86,7 @@ fn read(file: &File, offset: u64, page: &mut [u8]) -> bool {
     }
 }
 
-/// Adds the path to an error of opening a drive, and what to do if the drive has no superblocks.
+/// Adds the path to an error of opening a drive, and advice if the drive has no superblocks.
 pub(crate) fn advise(path: &Path, error: Error) -> anyhow::Error {
     let shown = path.display();
     if error.kind() != ErrorKind::NotADrive {
@@ -108,7 +108,8 @@ pub(crate) fn advise(path: &Path, error: Error) -> anyhow::Error {
     }
 }
 
-/// Checks that a path holds a drive that can be served, as far as that is seen without opening it.
+/// Checks that a path holds a drive that can be served, as far as that can be seen without opening
+/// it.
 ///
 /// # Errors
 /// It does not exist, cannot be read, or holds something else.
@@ -135,7 +136,7 @@ pub(crate) fn check(path: &Path) -> Result<()> {
     }
 }
 
-/// Refuses to overwrite a drive, or what is left of one.
+/// Refuses to overwrite a drive, or the remains of one.
 ///
 /// # Errors
 /// The path holds a drive that is not an incomplete rebuild, or segments of one.

@@ -37,8 +37,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     profile: Option<String>,
 
-    /// Leave out what was fitted to the published results of the drive itself, to measure how well
-    /// the others predict it
+    /// Leave out parameters that were fitted to the published results of the drive itself, to
+    /// measure how well the others predict it
     #[arg(long, conflicts_with = "profile")]
     leave_out: bool,
 

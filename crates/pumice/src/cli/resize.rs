@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let wanted = Resize { size_bytes: args.size, capacity_bytes: args.capacity };
     let path = args.path.as_path();
     let served = |client| ask(client, path, wanted).map(Some);
-    // A receive that had no room is given some.
+    // A receive that ran out of space may need the new space.
     let options = OpenOptions { partial: true, ..OpenOptions::default() };
     let open = |runtime: &Runtime| open::alone(runtime, path, options);
     let resize = |runtime: &Runtime, drive: &Rc<Drive>| resize(runtime, drive, wanted);
@@ -79,10 +79,10 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-/// Returns the option that gives a drive room for all of its size.
+/// Returns the option that provides space for the whole size of a drive.
 fn roomy(resized: &Resized) -> String {
     let spec = Spec {
-        // What `create` gives a drive of this capacity.
+        // The value that `create` chooses for a drive of this capacity.
         segment_bytes: create::segment_bytes_of(resized.capacity_bytes),
         ..Spec::new(uuid::Uuid::nil(), resized.size_bytes)
     };
@@ -90,7 +90,7 @@ fn roomy(resized: &Resized) -> String {
     whole.map_or_else(String::new, |mib| format!("; --capacity {mib}M has room for any data"))
 }
 
-/// Returns when hosts see another size, if that is not at once.
+/// Returns when hosts see the new size, if they do not see it immediately.
 fn seen_later(path: &Path) -> &'static str {
     #[cfg(feature = "attach")]
     if let Ok(Some(attachment)) = super::attach::Attachment::of(path)
@@ -104,7 +104,7 @@ fn seen_later(path: &Path) -> &'static str {
     }
 }
 
-/// Interval between looks at the progress.
+/// Interval between checks of the progress.
 const LOOK_NS: u64 = 100_000_000;
 
 /// Asks the drive's server to resize it.

@@ -20,7 +20,7 @@ use pumice_drive::runtime::Runtime;
 ///
 /// Reads every segment in use, verifies and decodes every frame that the map references, and
 /// verifies all metadata of the newest checkpoint. On a mirror, compares all copies and repairs
-/// those that are damaged. Writes what parity restores elsewhere, and changes nothing else. A
+/// those that are damaged. Writes data that parity restores elsewhere, and changes nothing else. A
 /// served drive is scrubbed by its server, while it serves its clients; the server stops if this
 /// command is interrupted. If there are problems, lists them and exits with code 1.
 #[derive(Debug, clap::Args)]
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let rate_bytes = args.rate.unwrap_or(0);
     let path = args.path.as_path();
     let served = |client| ask(client, path, rate_bytes).map(Some);
-    // What is damaged on one member of a mirror is repaired; else a closed drive is only read.
+    // Damage on one member of a mirror is repaired; any other closed drive is only read.
     let repairs = storage::header_at(path).is_some();
     let options = OpenOptions { read_only: !repairs, ..OpenOptions::default() };
     let open = |runtime: &Runtime| open::alone(runtime, path, options);

@@ -1,4 +1,4 @@
-//! What to do about a snapshot of a drive that a server has locked: the server offers it.
+//! Advice for a snapshot of a drive that a server has locked: the server offers it.
 
 use anyhow::Error;
 use pumice_drive::base::Result;
@@ -8,7 +8,7 @@ use crate::place::Place;
 use pumice_drive::base;
 use pumice_drive::base::ErrorKind;
 
-/// Adds to the refusal of a drive that is in use how its snapshot can be read, if a server offers
+/// Adds to the error for a drive that is in use how its snapshot can be read, if a server offers
 /// it.
 pub(super) fn advise(place: &Place, error: Error) -> Error {
     let is_busy =
@@ -27,7 +27,7 @@ pub(super) fn advise(place: &Place, error: Error) -> Error {
     }
 }
 
-/// Returns the URI at which the drive's server offers a snapshot, if one does.
+/// Returns the URI at which the drive's server offers a snapshot, if it does.
 ///
 /// # Errors
 /// The server belongs to another user, or does not answer.
@@ -38,7 +38,7 @@ pub(super) fn uri(place: &Place) -> Result<Option<String>> {
     Ok(service.uris.first().map(|uri| uri_of(uri, &service.export, snapshot)))
 }
 
-/// Returns the URI of a snapshot's export, given one of the drive's.
+/// Returns the URI of a snapshot's export, given a URI of the drive.
 fn uri_of(drive: &str, export: &str, snapshot: &str) -> String {
     let (before, query) = drive.split_once('?').unwrap_or((drive, ""));
     let (scheme, rest) = before.split_once("://").unwrap_or(("nbd", before));
@@ -48,7 +48,7 @@ fn uri_of(drive: &str, export: &str, snapshot: &str) -> String {
     format!("{scheme}://{server}/{name}{query}")
 }
 
-/// Percent-encodes what has a meaning in a URI.
+/// Percent-encodes characters that have a meaning in a URI.
 pub(super) fn encoded(text: &str) -> String {
     let encode = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
@@ -61,7 +61,7 @@ pub(super) fn encoded(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the URI is one that clients take.
+    //! Goal: clients accept the URI.
     use super::*;
 
     #[test]

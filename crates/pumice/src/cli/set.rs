@@ -18,10 +18,10 @@ use pumice_drive::runtime::Runtime;
 
 /// Change settings of a drive, closed or served
 ///
-/// A drive keeps its settings until they are changed again. A codec is that of what is written from
-/// now on; data that the drive holds stays as it is until it is overwritten. After a power loss the
-/// drive has the old or the new settings. `pumice info` shows them. No drive keeps a description or
-/// when it is compacted: those are the options --description and --compact of `pumice serve`.
+/// A drive keeps its settings until they are changed again. A codec applies to new data; existing
+/// data keeps its codec until it is overwritten. After a power loss the drive has the old or the
+/// new settings. `pumice info` shows them. No drive stores a description or when it is compacted:
+/// those are the options --description and --compact of `pumice serve`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Settings:
@@ -102,7 +102,7 @@ fn setting(text: &str) -> Result<Setting, String> {
     }
 }
 
-/// What is printed as JSON.
+/// The result as JSON.
 #[derive(Serialize)]
 struct Changed {
     path: String,
@@ -117,7 +117,7 @@ struct Changed {
 struct Shown {
     codec: String,
     warn: String,
-    /// Of a clone that is closed.
+    /// Path of the origin, for a closed clone.
     #[serde(skip_serializing_if = "Option::is_none")]
     origin: Option<String>,
 }
@@ -163,14 +163,14 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-/// What is to change.
+/// The requested changes.
 #[derive(Default)]
 struct Wanted {
     of_drive: SettingsChange,
     origin: Option<PathBuf>,
 }
 
-/// Returns the change that the assignments ask for.
+/// Returns the change that the assignments request.
 fn change(settings: &[Setting]) -> Result<Wanted> {
     let mut change = Wanted::default();
     for setting in settings {
@@ -199,7 +199,8 @@ fn ask(client: Client, path: &Path, change: SettingsChange) -> Result<SettingsCh
     }
 }
 
-/// Changes settings of a drive that is not served. Returns also where its origin was, and is.
+/// Changes settings of a drive that is not served. Also returns the old and the new path of its
+/// origin.
 fn set(
     runtime: &Runtime,
     drive: &Rc<Drive>,
@@ -241,7 +242,7 @@ fn text(settings: &[Setting], shown: &Changed) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: what is no setting is refused with what to do instead.
+    //! Goal: an unknown setting is refused with advice.
     use super::*;
 
     #[test]

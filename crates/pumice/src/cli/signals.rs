@@ -7,7 +7,7 @@
 //! | `top`, `demo` | [`flag()`]: end at the next step | the same again |
 //! | other long commands | [`Interrupt`]: end at the next step | end the process as it is |
 //!
-//! A command that a signal has stopped before it was done exits with 128 and the signal's number,
+//! A command that a signal has stopped before it was done exits with 128 plus the signal's number,
 //! as shells expect; a server that has shut down is done.
 
 use std::io::{IsTerminal, stderr, stdin};
@@ -29,7 +29,7 @@ const ENDING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 /// Number of the last signal that asked a command to stop; 0 before.
 static STOPPED_BY: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
 
-/// What failed, for every error in this file but one.
+/// The failed operation, for every error in this file but one.
 const CANNOT_CATCH: &str = "cannot catch signals";
 
 /// Sets `asked` at the first `signal`, and ends the process with `exit_code` at the second.
@@ -41,8 +41,8 @@ fn set_then_exit(signal: i32, exit_code: i32, asked: &Arc<AtomicBool>) -> Result
         .context(CANNOT_CATCH)
 }
 
-/// Returns the exit code of a command that has not done its work because a signal asked it to stop;
-/// `None` if no signal has come.
+/// Returns the exit code of a command that has not finished its work because a signal asked it to
+/// stop; `None` if no signal has arrived.
 pub(crate) fn exit_code() -> Option<u8> {
     let signal = STOPPED_BY.load(Ordering::Relaxed);
     u8::try_from(signal).ok().filter(|signal| *signal > 0).map(|signal| 128 + signal)
@@ -57,7 +57,7 @@ fn note(signal: i32) -> Result<()> {
 /// Returns a flag that each signal sets.
 ///
 /// # Errors
-/// Those of the operating system.
+/// Errors of the operating system.
 #[cfg(any(feature = "bench", feature = "top"))]
 pub(crate) fn flag() -> Result<Arc<AtomicBool>> {
     let asked = Arc::new(AtomicBool::new(false));
@@ -71,7 +71,7 @@ pub(crate) fn flag() -> Result<Arc<AtomicBool>> {
 /// Returns a socket that receives one byte for each signal.
 ///
 /// # Errors
-/// Those of the operating system.
+/// Errors of the operating system.
 #[cfg(feature = "attach")]
 pub(crate) fn socket() -> Result<OwnedFd> {
     let (receiver, sender) = UnixStream::pair().context(CANNOT_CATCH)?;
@@ -90,7 +90,7 @@ impl Interrupt {
     /// Starts to catch signals.
     ///
     /// # Errors
-    /// Those of the operating system.
+    /// Errors of the operating system.
     pub(crate) fn catch() -> Result<Self> {
         let asked = Arc::new(AtomicBool::new(false));
         for signal in ENDING {
@@ -106,7 +106,7 @@ impl Interrupt {
         &self.0
     }
 
-    /// Whether a signal has come.
+    /// Whether a signal has arrived.
     pub(crate) fn came(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -121,12 +121,12 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Starts to catch SIGINT and SIGTERM, which ask for shutdown, and SIGHUP, which asks for a
-    /// restart if `may_restart`, else for shutdown. A second request for shutdown ends the process
-    /// as it is; writes that were not flushed are lost.
+    /// Starts to catch SIGINT and SIGTERM, which request shutdown, and SIGHUP, which requests a
+    /// restart if `may_restart`, else shutdown. A second request for shutdown ends the process
+    /// immediately; unflushed writes are lost.
     ///
     /// # Errors
-    /// Those of the operating system.
+    /// Errors of the operating system.
     pub(crate) fn catch(may_restart: bool) -> Result<Self> {
         let (receiver, sender) = UnixStream::pair().context(CANNOT_CATCH)?;
         let is_ending = Arc::new(AtomicBool::new(false));
@@ -148,7 +148,7 @@ impl Signals {
         let _ = runtime.receive(&self.socket, vec![0; 1], 0..1).await;
     }
 
-    /// Whether a signal has asked for shutdown.
+    /// Whether a signal has requested shutdown.
     pub(crate) fn is_ending(&self) -> bool {
         self.is_ending.load(Ordering::SeqCst)
     }
@@ -156,20 +156,20 @@ impl Signals {
 
 /// Blocks the signals until [`Signals::catch`] in the program that this process executes next.
 /// Otherwise SIGHUP would end that program before it catches signals, because handlers do not
-/// survive an exec. A signal that comes after this call is delivered to the next program, unless
+/// survive an exec. A signal that arrives after this call is delivered to the next program, unless
 /// another thread of this one takes it.
 ///
 /// # Errors
-/// Those of the operating system.
+/// Errors of the operating system.
 pub(crate) fn block() -> Result<()> {
     all().thread_block().context("cannot block signals")
 }
 
-/// Starts threads, in `start`, that no signal interrupts: one that comes while this thread has
-/// blocked signals waits for it.
+/// Starts threads, in `start`, that no signal interrupts: a signal that arrives while this thread
+/// has blocked signals waits for it.
 ///
 /// # Errors
-/// Those of the operating system.
+/// Errors of the operating system.
 pub(crate) fn blocked<T>(start: impl FnOnce() -> T) -> Result<T> {
     // A new thread has the mask of the one that starts it.
     let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
@@ -179,7 +179,7 @@ pub(crate) fn blocked<T>(start: impl FnOnce() -> T) -> Result<T> {
     Ok(started)
 }
 
-/// Whether SIGHUP means that the terminal was closed, and so asks for shutdown, not for a restart.
+/// Whether SIGHUP means that the terminal was closed, and so requests shutdown, not a restart.
 pub(crate) fn is_on_a_terminal() -> bool {
     stdin().is_terminal() || stderr().is_terminal()
 }

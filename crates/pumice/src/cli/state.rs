@@ -1,4 +1,4 @@
-//! How a drive is in use, how healthy it is, and how much smaller its data is stored: what `info`
+//! The use and health of a drive, and the ratio at which its data is stored: the state that `info`
 //! and `list` show.
 
 use std::fs;
@@ -19,30 +19,30 @@ use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{Alert, AlertKind, Drive, Info, OpenOptions, SnapshotInfo};
 use pumice_drive::runtime::{Backend, Runtime};
 
-/// How a drive is in use.
+/// The use of a drive.
 #[derive(Default, Serialize)]
 pub(super) struct State {
     /// The process that serves it, or has it attached.
     pub(super) process: Option<u32>,
-    /// Where clients reach it.
+    /// URIs under which clients reach it.
     pub(super) uris: Vec<String>,
     /// Connections of clients to the server, which may serve other drives, too.
     pub(super) clients: Option<u64>,
-    /// Its devices, if it is attached, as they are shown.
+    /// Its devices, if it is attached, as text.
     pub(super) devices: Vec<String>,
-    /// Where it is mounted.
+    /// Its mount point.
     pub(super) mountpoint: Option<String>,
-    /// Where the process writes its log, if that is a file.
+    /// The file to which the process writes its log, if it is a file.
     pub(super) log: Option<String>,
-    /// For which size of sectors the partition table of the disk was made, in bytes, if it has one.
+    /// Sector size in bytes for which the partition table of the disk was made, if it has one.
     pub(super) table_sector_bytes: Option<u32>,
-    /// Whether a process that had it attached was killed, and nothing was cleaned up.
+    /// Whether a process that had it attached was killed, and its remains were not removed.
     #[serde(skip)]
     is_stale: bool,
 }
 
 impl State {
-    /// Returns the state of the drive at `path`, of which a server has said how it serves it.
+    /// Returns the state of the drive at `path`, with `service` from its server.
     pub(super) fn of(path: &Path, service: Option<Service>) -> Self {
         let Some(service) = service else { return Self::default() };
         let Service { process, uris, clients, table_sector_bytes, .. } = service;
@@ -64,7 +64,7 @@ impl State {
         Self { clients: Some(clients), ..state }
     }
 
-    /// Returns the word for it.
+    /// Returns the word for this state.
     pub(super) fn word(&self) -> &'static str {
         match (self.process, self.devices.is_empty()) {
             (None, _) if self.is_stale => "stale",
@@ -74,7 +74,7 @@ impl State {
         }
     }
 
-    /// Returns where hosts reach the drive.
+    /// Returns the addresses or devices at which hosts reach the drive.
     pub(super) fn places(&self) -> Vec<String> {
         if self.devices.is_empty() {
             return self.uris.clone();
@@ -84,7 +84,7 @@ impl State {
     }
 }
 
-/// Returns the file that is a process's standard error, if it is one.
+/// Returns the file that a process's standard error writes to, if it is a file.
 fn log_file(process: u32) -> Option<String> {
     let file = fs::read_link(format!("/proc/{process}/fd/2")).ok()?;
     file.is_file().then(|| file.display().to_string())
@@ -102,8 +102,8 @@ pub(super) fn read(path: &Path) -> Result<(Info, State)> {
     Ok((info, state))
 }
 
-/// As [`read`], with the snapshots and what each holds; `None` for a drive whose file is gone: its
-/// server is not asked.
+/// As [`read`], with the snapshots and the space that each holds; `None` for a drive whose file is
+/// gone: its server is not asked.
 pub(super) fn read_with_snapshots(path: &Path) -> Result<(Info, State, Option<Vec<SnapshotInfo>>)> {
     let Some((info, state)) = read_served(path)? else {
         let (info, snapshots, state) = read_closed(path, Drive::snapshots)?;
@@ -130,7 +130,7 @@ fn read_served(path: &Path) -> Result<Option<(Info, State)>> {
     }
 }
 
-/// Opens a drive read-only and reads something more of it.
+/// Opens a drive read-only and reads additional data with `read`.
 fn read_closed<T>(path: &Path, read: impl FnOnce(&Drive) -> T) -> Result<(Info, T, State)> {
     let runtime = Runtime::new(Backend::Auto)?;
     let options = OpenOptions { read_only: true, partial: true, ..OpenOptions::default() };
@@ -142,12 +142,12 @@ fn read_closed<T>(path: &Path, read: impl FnOnce(&Drive) -> T) -> Result<(Info, 
     }
     let table_sector_bytes = runtime.block_on(partitions::sector_bytes_on(&drive));
     drop(drive);
-    // They hold the drive, and its file is locked.
+    // The tasks hold the drive, and its file is locked.
     runtime.drop_tasks();
     Ok((info, more, State { table_sector_bytes, is_stale: is_stale(path), ..State::default() }))
 }
 
-/// Whether a drive that no process has open is attached: `pumice detach` cleans up.
+/// Whether a drive that no process has open is attached: `pumice detach` removes the attachment.
 #[cfg(feature = "attach")]
 fn is_stale(path: &Path) -> bool {
     matches!(Attachment::of(path), Ok(Some(_)))
@@ -158,8 +158,7 @@ fn is_stale(_path: &Path) -> bool {
     false
 }
 
-/// Returns the drive that was opened at `path` by a server of this user, though nothing is there
-/// any more.
+/// Returns the drive that a server of this user opened at `path`, where no file exists any more.
 fn misplaced(path: &Path) -> Option<(Info, State)> {
     let path = std::path::absolute(path).ok()?;
     let mut servers = control::servers(&[]).into_iter().filter_map(Result::ok);
@@ -167,8 +166,8 @@ fn misplaced(path: &Path) -> Option<(Info, State)> {
     Some((info, State::of(&path, Some(service))))
 }
 
-/// Returns the bytes that the file of a drive takes of its file system, which are fewer than its
-/// length: it is sparse; `None` for a device.
+/// Returns the bytes that the file of a drive takes on its file system, which are fewer than its
+/// length because it is sparse; `None` for a device.
 pub(super) fn file_bytes(path: &Path) -> Option<u64> {
     let file = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
     Some(file.blocks() * 512)
@@ -177,7 +176,7 @@ pub(super) fn file_bytes(path: &Path) -> Option<u64> {
 /// A drive without alerts.
 pub(super) const HEALTHY: &str = "healthy";
 
-/// Returns how healthy a drive is, in a word or two.
+/// Returns the health of a drive, in a word or two.
 pub(super) fn health(info: &Info) -> &'static str {
     match &info.alerts[..] {
         [] => HEALTHY,
@@ -186,8 +185,8 @@ pub(super) fn health(info: &Info) -> &'static str {
     }
 }
 
-/// Returns how many times smaller the data that a drive holds is stored, and the bytes that this
-/// saves; `None` if it holds nothing.
+/// Returns the ratio of a drive's data to its stored size, and the bytes that this saves; `None` if
+/// it holds no data.
 pub(super) fn saved(info: &Info) -> Option<(f64, u64)> {
     let (held, stored) = (info.mapped_bytes, info.live_bytes);
     (held > 0 && stored > 0).then(|| (held as f64 / stored as f64, held.saturating_sub(stored)))
@@ -195,11 +194,11 @@ pub(super) fn saved(info: &Info) -> Option<(f64, u64)> {
 
 /// Returns a ratio as in "1.9x".
 pub(super) fn times(ratio: f64) -> String {
-    // What is nearly all zeroes.
+    // Data that is nearly all zeroes.
     if ratio >= 1000.0 { "over 1000x".into() } else { format!("{ratio:.1}x") }
 }
 
-/// Returns what a drive saves, as in "1.9x, 412 GiB".
+/// Returns the savings of a drive, as in "1.9x, 412 GiB".
 pub(super) fn saved_text(info: &Info) -> String {
     saved(info)
         .map_or("-".into(), |(ratio, bytes)| format!("{}, {}", times(ratio), format_size(bytes)))

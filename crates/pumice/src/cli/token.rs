@@ -1,4 +1,4 @@
-//! Where an interrupted receive goes on, as text: `SNAPSHOT:BASE:OFFSET`.
+//! The position from which an interrupted receive continues, as text: `SNAPSHOT:BASE:OFFSET`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use uuid::Uuid;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token(pub(crate) Partial);
 
-/// What stands for the base of a whole disk.
+/// Stands for the base of a whole disk.
 const NO_BASE: &str = "whole";
 
 impl fmt::Display for Token {
@@ -43,7 +43,7 @@ impl FromStr for Token {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: tokens come back, and nothing else passes for one.
+    //! Goal: tokens survive a round trip, and no other text is accepted as one.
     use super::*;
 
     #[test]

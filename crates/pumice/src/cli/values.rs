@@ -1,7 +1,7 @@
 //! Parsers for the values of flags, in the form that clap expects.
 //!
 //! Clap names the flag and the rejected text (`invalid value 'x' for '--gb-per-day <GB>'`), so
-//! these messages only say what is expected.
+//! these messages only state the expected form.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::ops::RangeInclusive;
@@ -13,7 +13,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     pumice_drive::base::units::parse_size(text)
 }
 
-/// With less, a checkpoint follows every few frames, and headers and parity take the room that
+/// With less, a checkpoint follows every few frames, and headers and parity take the space that
 /// garbage collection gains: with 1 MiB, they and the map are 6 % of 4 KiB random writes.
 const MAP_CACHE_BYTES_MIN: u64 = 1 << 20;
 
@@ -30,7 +30,7 @@ pub(super) fn span(text: &str) -> Result<u64, String> {
     pumice_bench::workload::parse_span(text)
 }
 
-/// Parses the address of a TCP socket: of an IP address or a host name, and a port.
+/// Parses the address of a TCP socket: an IP address or a host name, and a port.
 pub(crate) fn socket_address(text: &str) -> Result<SocketAddr, String> {
     const EXPECTED: &str = "expected an address with a port, such as 127.0.0.1:10809";
     if let Ok(address) = text.parse() {
@@ -42,17 +42,17 @@ pub(crate) fn socket_address(text: &str) -> Result<SocketAddr, String> {
     }
     let addresses = text.to_socket_addrs().map_err(|error| format!("unknown host: {error}"))?;
     let mut addresses: Vec<_> = addresses.collect();
-    // A name that has both is that of an IPv4 address to more clients.
+    // If a name has both kinds of address, IPv4 reaches more clients.
     addresses.sort_by_key(SocketAddr::is_ipv6);
     addresses.first().copied().ok_or_else(|| format!("{name} has no address"))
 }
 
-/// How much a drive may occupy beyond its live data while its host is quiet.
+/// Limit of the space that a drive may occupy beyond its live data while its host is quiet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compaction {
     /// Any amount.
     Off,
-    /// This much, in percent.
+    /// This limit, in percent.
     To(u32),
 }
 
@@ -150,7 +150,7 @@ fn percentage(text: &str, range: &RangeInclusive<f64>) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: values are read as people type them, and nothing else is.
+    //! Goal: values are read as people type them, and no other text is accepted.
     use super::*;
 
     #[test]

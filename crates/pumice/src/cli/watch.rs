@@ -1,4 +1,4 @@
-//! Options of `pumice serve` for monitoring, and what they start.
+//! Monitoring options of `pumice serve`, and the services that they start.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::watch::{Connections, Measured, Names, Terms, Validity, Watch};
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::{Roster, Tally};
 
-/// Without `http` nothing listens and nothing serves.
+/// Stands in for `http`: without it, nothing listens or serves.
 #[cfg(not(feature = "http"))]
 pub(crate) enum Http {}
 #[cfg(not(feature = "http"))]
@@ -65,7 +65,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Returns who may read over HTTP, if a place is given.
+    /// Returns the access rules for HTTP, if a place is given.
     ///
     /// # Errors
     /// Other machines can reach the place and there is no token; the token cannot be read.
@@ -89,13 +89,13 @@ impl Args {
         Ok(None)
     }
 
-    /// Returns what is known of what holds the drives.
+    /// Returns the terms of the storage that holds the drives.
     pub(crate) fn terms(&self) -> Terms {
         Terms { rated_write_bytes: self.rated_tbw, prices: self.prices }
     }
 }
 
-/// Parses a place to listen at.
+/// Parses an address or socket to listen on.
 #[cfg(feature = "http")]
 fn place(text: &str) -> std::result::Result<Place, String> {
     match text.strip_prefix("unix:") {
@@ -155,7 +155,7 @@ pub(crate) fn serve(
     Ok((None, names.iter().map(|_| None).collect()))
 }
 
-/// Has questions about the drives of this thread answered, in a task.
+/// Answers questions about the drives of this thread, in a task.
 #[cfg(feature = "http")]
 pub(crate) fn answer(answerer: Option<Answerer>, runtime: &Runtime, watch: &Rc<Watch>) {
     if let Some(answerer) = answerer {

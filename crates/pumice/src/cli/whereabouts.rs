@@ -1,5 +1,5 @@
-//! Looks every few seconds whether the files of open drives are still where they were opened, on
-//! one thread for all of them, because a look may block.
+//! Checks every few seconds whether the files of open drives are still where they were opened, on
+//! one thread for all of them, because a check may block.
 
 use std::sync::LazyLock;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -9,10 +9,10 @@ use std::time::Duration;
 use super::signals;
 use pumice_drive::media::file::{Look, Whereabouts};
 
-/// Pause between two looks: two system calls for each drive. Arbitrary.
+/// Pause between two checks: two system calls for each drive. Arbitrary.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// The way to the thread; none if it could not be started.
+/// The channel to the thread; `None` if the thread could not be started.
 static LOOKER: LazyLock<Option<Sender<Whereabouts>>> = LazyLock::new(|| {
     let (sender, receiver) = channel();
     let start = || Builder::new().name("whereabouts".into()).spawn(move || look_on(&receiver));
@@ -22,7 +22,7 @@ static LOOKER: LazyLock<Option<Sender<Whereabouts>>> = LazyLock::new(|| {
     }
 });
 
-/// Looks for a drive from now on, until it is closed; what has changed is logged.
+/// Checks a drive from now on, until it is closed, and logs changes.
 pub(super) fn watch(drive: Whereabouts) {
     if let Some(looker) = &*LOOKER {
         // The thread does not end.
@@ -38,7 +38,7 @@ fn look_on(added: &Receiver<Whereabouts>) {
             Err(RecvTimeoutError::Timeout) => drives.retain(is_open),
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        // Nothing is looked at while there is nothing.
+        // Waits while there are no drives to check.
         while drives.is_empty() {
             match added.recv() {
                 Ok(drive) => drives.push(drive),
@@ -48,7 +48,7 @@ fn look_on(added: &Receiver<Whereabouts>) {
     }
 }
 
-/// Looks once, and logs; returns whether the drive is still open.
+/// Checks once, and logs; returns whether the drive is still open.
 fn is_open(drive: &Whereabouts) -> bool {
     let path = drive.path().display();
     match drive.look() {

@@ -26,10 +26,10 @@ use pumice_drive::controller::{Info, Sent};
 /// Time limit for a busy server; a long request reports progress more often.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Looks for a server that begins, ends, or is followed by the next: five seconds.
+/// Number of checks for a server that starts, ends, or is followed by the next: five seconds.
 const LOOKS: u32 = 500;
 
-/// Pause between two looks.
+/// Pause between two checks.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 /// A connection to the server of a drive.
@@ -39,10 +39,10 @@ pub(crate) struct Client {
 }
 
 /// Connects to the server of the drive at `drive`; `None` if there is none. If another process has
-/// locked the drive, waits a few seconds for a server that begins or ends.
+/// locked the drive, waits a few seconds for a server that starts or ends.
 ///
 /// # Errors
-/// `NotFound` if there is nothing at `drive`; `PermissionDenied` if the server, or the directory of
+/// `NotFound` if there is no file at `drive`; `PermissionDenied` if the server, or the directory of
 /// its socket, belongs to another user, whose answers cannot be trusted.
 pub(crate) fn connect(drive: &Path) -> Result<Option<Client>> {
     connect_within(drive, &mut LOOKS.clone())
@@ -60,12 +60,12 @@ fn connect_within(drive: &Path, looks: &mut u32) -> Result<Option<Client>> {
     }
 }
 
-/// Asks the server of the drive at `drive` as `served` does, which returns `None` if the server
-/// ends before it answers; if there is none, returns what `open` opens. A server that begins
-/// between the two, or another command that opens the drive first, is waited for as by [`connect`].
+/// Asks the server of the drive at `drive` with `served`, which returns `None` if the server ends
+/// before it answers; if there is none, returns the drive that `open` opens. Waits as [`connect`]
+/// does for a server that starts between the two, or another command that opens the drive first.
 ///
 /// # Errors
-/// Those of [`connect`], `served` and `open`.
+/// Errors of [`connect`], `served` and `open`.
 pub(crate) fn served_or_open<T, D>(
     drive: &Path,
     served: impl Fn(Client) -> anyhow::Result<Option<T>>,
@@ -85,7 +85,7 @@ pub(crate) fn served_or_open<T, D>(
         if !is_busy || looks == 0 {
             return opened.map(Either::Right);
         }
-        // An opening tries for a second.
+        // An attempt to open the drive lasts a second.
         looks = looks.saturating_sub(LOOKS / 5);
     }
 }
@@ -122,7 +122,7 @@ fn connect_to(drive: &Path) -> Result<Option<Client>> {
 /// Connects to a socket; `None` if its server has ended.
 ///
 /// # Errors
-/// `PermissionDenied` if it is of another user than `owner` or root.
+/// `PermissionDenied` if the socket belongs to a user other than `owner` or root.
 fn stream(path: &Path, owner: u32) -> Result<Option<UnixStream>> {
     let Ok(stream) = UnixStream::connect(path) else { return Ok(None) };
     let peer = socket_peercred(&stream).map(|peer| peer.uid.as_raw());
@@ -145,7 +145,7 @@ fn client(stream: UnixStream, drive: &Path) -> Result<Client> {
 /// answers.
 ///
 /// # Errors
-/// Those of [`connect`] and [`Client::ask`].
+/// Errors of [`connect`] and [`Client::ask`].
 pub(crate) fn info(drive: &Path) -> Result<Option<Info>> {
     let Some(client) = connect(drive)? else { return Ok(None) };
     match client.ask(&Request::Info {}, |_| ())? {
@@ -159,7 +159,7 @@ pub(crate) fn info(drive: &Path) -> Result<Option<Info>> {
 /// before it answers.
 ///
 /// # Errors
-/// Those of [`connect`] and [`Client::ask`].
+/// Errors of [`connect`] and [`Client::ask`].
 pub(crate) fn service(drive: &Path) -> Result<Option<Service>> {
     let Some(client) = connect(drive)? else { return Ok(None) };
     match client.ask(&Request::Service {}, |_| ())? {
@@ -169,8 +169,9 @@ pub(crate) fn service(drive: &Path) -> Result<Option<Service>> {
     }
 }
 
-/// Asks all servers of this user, and root those of services as well: how each drive is served, and
-/// its info. Those of the drives at `but` are not asked, and those that have ended are left out.
+/// Asks all servers of this user, and as root those of services as well: how each drive is served,
+/// and its info. The servers of the drives at `but` are not asked, and servers that have ended are
+/// left out.
 pub(crate) fn servers(but: &[PathBuf]) -> Vec<Result<(Service, Info)>> {
     let but: Vec<_> = but.iter().filter_map(|drive| socket_name(drive).ok()).collect();
     let is_asked = |socket: &PathBuf| {
@@ -203,16 +204,16 @@ fn server(socket: &Path, owner: u32) -> Result<Option<(Service, Info)>> {
     }
 }
 
-/// A server, as one of its drives answers for it.
+/// A server, through one of its drives.
 pub(crate) struct Serving {
-    /// How that drive is served.
+    /// The way in which that drive is served.
     pub(crate) service: Service,
     socket: PathBuf,
     owner: u32,
 }
 
 /// Returns the servers of this user, and for root those of services as well, once for each of their
-/// drives. Those that have ended are left out.
+/// drives. Servers that have ended are left out.
 pub(crate) fn serving() -> Vec<Result<Serving>> {
     let found = existing().into_iter().flat_map(|found| match found {
         Ok(Found { directory, owner }) => {
@@ -233,7 +234,7 @@ impl Serving {
     /// Returns the clients of the server; none if it has ended.
     ///
     /// # Errors
-    /// Those of [`Client::ask`].
+    /// Errors of [`Client::ask`].
     pub(crate) fn clients(&self) -> Result<Vec<ListedClient>> {
         let mut clients = Vec::new();
         let visit = |answer| {
@@ -249,10 +250,10 @@ impl Serving {
         Ok(clients)
     }
 
-    /// Disconnects a client; returns whether it was one of this server.
+    /// Disconnects a client; returns whether it was a client of this server.
     ///
     /// # Errors
-    /// Those of [`Client::ask`].
+    /// Errors of [`Client::ask`].
     pub(crate) fn disconnect(&self, id: u64) -> Result<bool> {
         match ask(&self.socket, self.owner, &Request::Disconnect { id }, |_| ())? {
             Some(Answer::Disconnected(was_there)) => Ok(was_there),
@@ -279,7 +280,7 @@ fn ask(
 /// before it answers.
 ///
 /// # Errors
-/// Those of [`connect`] and [`Client::ask`].
+/// Errors of [`connect`] and [`Client::ask`].
 #[cfg(feature = "top")]
 pub(crate) fn snapshot(drive: &Path) -> Result<Option<Snapshot>> {
     let Some(client) = connect(drive)? else { return Ok(None) };
@@ -297,11 +298,11 @@ fn malformed(drive: &Path) -> Error {
 
 impl Client {
     /// Sends a request, calls `visit` with every answer before the last, and returns the last;
-    /// `None` if the server ended before that. One that ends before it has taken the request is
-    /// followed by the next, if there is one.
+    /// `None` if the server ended before that. If a server ends before it has taken the request,
+    /// the request goes to the next server, if there is one.
     ///
     /// # Errors
-    /// That of the request, if it failed; `Busy` if the server sends nothing for ten seconds;
+    /// The error of the request, if it failed; `Busy` if the server sends nothing for ten seconds;
     /// `Unsupported` if an answer is malformed.
     pub(crate) fn ask(
         mut self,
@@ -326,10 +327,10 @@ impl Client {
         u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
     }
 
-    /// Asks for a snapshot as a file in `directory`, where it is until the loan ends.
+    /// Requests a snapshot as a file in `directory`, where it stays until the loan ends.
     ///
     /// # Errors
-    /// That of the server, which may have ended, or may not mount; as [`Client::ask`].
+    /// The error of the server, which may have ended, or may not mount; as [`Client::ask`].
     #[cfg(feature = "attach")]
     pub(crate) fn borrow(mut self, name: String, directory: &Path, shown: &str) -> Result<Loan> {
         let directory = directory.to_str().ok_or_else(|| {
@@ -352,7 +353,7 @@ impl Client {
     }
 
     /// Sends a request and returns the first answer; `None` if the server ended before that, and no
-    /// other follows. A server answers whatever it has begun.
+    /// other follows. A server answers every request that it has begun.
     fn first(&mut self, request: &Request) -> Result<Option<Answer>> {
         for _ in 0..LOOKS {
             if self.stream.get_mut().write_all(&line(request)).is_ok()
@@ -369,7 +370,7 @@ impl Client {
         Ok(None)
     }
 
-    /// Asks for a transfer; `None` if the server ended before it began.
+    /// Requests a transfer; `None` if the server ended before the transfer began.
     ///
     /// # Errors
     /// As [`Client::ask`].
@@ -414,13 +415,13 @@ impl Client {
     }
 }
 
-/// A snapshot that a server has made a file, as long as this lives.
+/// A snapshot that a server offers as a file while this lives.
 #[cfg(feature = "attach")]
 pub(crate) struct Loan(Client);
 
 #[cfg(feature = "attach")]
 impl Loan {
-    /// Ends it, and waits until the file is gone, ten seconds at most.
+    /// Ends the loan, and waits until the file is gone, ten seconds at most.
     pub(crate) fn end(mut self) {
         let _ = self.0.stream.get_ref().shutdown(Shutdown::Write);
         let _ = self.0.stream.read(&mut [0]);
@@ -429,27 +430,27 @@ impl Loan {
 
 /// A transfer on its way from a server.
 pub(crate) struct Arrival {
-    /// What is sent.
+    /// The snapshots of the transfer.
     pub(crate) sending: Sending,
     client: Client,
 }
 
-/// What arrives of a transfer.
+/// The next event of a transfer.
 pub(crate) enum Arrived {
-    /// Bytes, and the byte of the disk up to which they go.
+    /// Bytes, and the byte of the disk up to which they reach.
     Part(Vec<u8>, u64),
-    /// Nothing yet: the server is looking for what differs.
+    /// No data yet: the server is looking for differences.
     Nothing,
     /// The end.
     End(Sent),
 }
 
 impl Arrival {
-    /// Returns what arrives next, in `buffer` if it is bytes.
+    /// Returns the next event, with bytes in `buffer`.
     ///
     /// # Errors
-    /// That of the server, which then sends no more; `Busy` if it sends nothing for ten seconds, or
-    /// ended before the transfer did; `Unsupported` if an answer is malformed.
+    /// The error of the server, which then sends no more; `Busy` if it sends nothing for ten
+    /// seconds, or ended before the transfer did; `Unsupported` if an answer is malformed.
     pub(crate) fn next(&mut self, mut buffer: Vec<u8>) -> Result<Arrived> {
         match self.client.next()? {
             None => Err(self.ended()),

@@ -24,23 +24,23 @@ use pumice_drive::base::{Error, ErrorKind, Result};
 /// Suffix of the control sockets.
 pub(super) const SOCKET_SUFFIX: &str = "sock";
 
-/// Names the directory, for services and for tests.
+/// The variable that names the directory, for services and for tests.
 const VARIABLE: &str = "PUMICE_RUNTIME_DIR";
 
-/// Where only root creates directories.
+/// The directory in which only root creates directories.
 const RUN: &str = "/run";
 
 /// A directory in which a client may look for a server.
 pub(super) struct Found {
     pub(super) directory: PathBuf,
-    /// The user who alone can enter it; its servers run as this user.
+    /// The only user who can enter it; its servers run as this user.
     pub(super) owner: u32,
 }
 
 /// Returns the path of the control socket of a drive.
 ///
 /// # Errors
-/// Those of [`place`].
+/// Errors of [`place`].
 pub(super) fn socket_path(drive: &Path) -> Result<PathBuf> {
     place(drive, SOCKET_SUFFIX)
 }
@@ -48,13 +48,13 @@ pub(super) fn socket_path(drive: &Path) -> Result<PathBuf> {
 /// Returns the name of the control socket of a drive in any of the directories.
 ///
 /// # Errors
-/// Those of [`place`].
+/// Errors of [`place`].
 pub(super) fn socket_name(drive: &Path) -> Result<String> {
     name(drive, SOCKET_SUFFIX)
 }
 
 /// Returns the directories that exist and may contain the socket of a server, most likely first;
-/// or instead of one that other users could enter, why it is not used.
+/// for a directory that other users could enter, returns the error instead.
 pub(super) fn existing() -> Vec<Result<Found>> {
     let user = geteuid();
     let mut found: Vec<_> = candidates()
@@ -86,11 +86,11 @@ fn services() -> Vec<Found> {
     directories.collect()
 }
 
-/// Returns a path in the directory of [`private_directory`] for something that belongs to a drive;
+/// Returns a path in the directory of [`private_directory`] for a file that belongs to a drive;
 /// every path to the drive leads to the same one.
 ///
 /// # Errors
-/// `NotFound` if there is nothing at `drive`.
+/// `NotFound` if there is no file at `drive`.
 pub(crate) fn place(drive: &Path, suffix: &str) -> Result<PathBuf> {
     let name = name(drive, suffix)?;
     Ok(directory().join(name))
@@ -123,7 +123,7 @@ fn directory() -> PathBuf {
     candidates().into_iter().next().expect("there is always a last resort")
 }
 
-/// Returns the directories of this user, that of a new server first.
+/// Returns the directories of this user, first the one for a new server.
 fn candidates() -> Vec<PathBuf> {
     let user = geteuid().as_raw();
     candidates_of(user, std::env::var_os(VARIABLE), std::env::var_os("XDG_RUNTIME_DIR"))
@@ -137,7 +137,8 @@ fn candidates_of(user: u32, own: Option<OsString>, session: Option<OsString>) ->
         return vec![Path::new(RUN).join("pumice")];
     }
     let login = Path::new(RUN).join("user").join(user.to_string());
-    // One that others can write, or that sudo or su has left in the environment, is not used.
+    // A directory that others can write, or that sudo or su has left in the environment, is not
+    // used.
     let is_own = |directory: &PathBuf| {
         let found = fs::metadata(directory);
         found.is_ok_and(|found| found.uid() == user && found.mode() & 0o022 == 0)
@@ -150,7 +151,7 @@ fn candidates_of(user: u32, own: Option<OsString>, session: Option<OsString>) ->
     directories
 }
 
-/// Creates a directory that only its owner can enter, or checks that it is one.
+/// Creates a directory that only its owner can enter, or checks that an existing one is private.
 fn make_private(directory: &Path) -> Result<()> {
     let cannot = |error| Error::os(format!("cannot use {}", directory.display()), error);
     match DirBuilder::new().mode(0o700).create(directory) {
@@ -173,7 +174,7 @@ fn check_private(directory: &Path, metadata: &Metadata, user: u32) -> Result<()>
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a directory of other users is never used, and root has one only.
+    //! Goal: a directory of other users is never used, and root has only one.
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
@@ -188,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_session_s_directory_is_used_if_it_is_the_user_s_own() {
-        // No login has this number.
+        // No logged-in user has this number.
         const STRANGER: u32 = 65_533;
         let folder = tempfile::tempdir().unwrap();
         let user = fs::metadata(folder.path()).unwrap().uid();

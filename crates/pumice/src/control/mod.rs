@@ -1,4 +1,4 @@
-//! The control socket: how other commands reach a drive that a server has locked.
+//! The control socket, through which other commands reach a drive that a server has locked.
 //!
 //! There is one Unix socket for each served drive, named after the device and inode of the drive's
 //! file, so that any path to the drive leads to it, in a private directory of the user. A client
@@ -6,10 +6,11 @@
 //!
 //! * `directory`: where sockets and records of running drives are.
 //! * `protocol`: requests and answers.
-//! * `socket`: the listening socket; `session`: its clients, served; `sending`: snapshots to them.
+//! * `socket`: the listening socket; `session`: serves its clients; `sending`: sends snapshots to
+//!   them.
 //! * `client`: the other side.
 
-// Requests come from other processes. Tests index and cast what they have made themselves.
+// Requests come from other processes. Tests index and cast only their own data.
 #![cfg_attr(
     not(test),
     warn(

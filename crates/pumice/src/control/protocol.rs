@@ -7,8 +7,9 @@
 //!
 //! A line has at most [`REQUEST_BYTES_MAX`] or [`ANSWER_BYTES_MAX`] bytes. The last answer is the
 //! result of the request; a client that disconnects earlier cancels its request. Client and server
-//! are the same program, so there are no versions: each side refuses what it does not understand.
-//! Only the bytes of a transfer are not lines; the line before them says how many follow.
+//! are the same program, so there are no versions: each side refuses messages that it does not
+//! understand. Only the bytes of a transfer are not lines; the line before them states their
+//! number.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -30,8 +31,8 @@ pub(super) const REQUEST_BYTES_MAX: usize = 4096;
 /// Longest answer in bytes: info has a few thousand, a problem a few hundred.
 pub(super) const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
-/// Longest part of a transfer in bytes: a batch of the log and what completes it have little more
-/// than 1 MiB.
+/// Longest part of a transfer in bytes: a batch of the log and its completion have little more than
+/// 1 MiB.
 pub(super) const PART_BYTES_MAX: u64 = 8 << 20;
 
 /// Requests of a client.
@@ -51,14 +52,14 @@ pub(crate) enum Request {
     Resize(Resize),
     /// Replace the master key of the drive.
     Rekey {
-        /// The new one; none to go on with what was begun.
+        /// The new keys; `None` to continue an unfinished replacement.
         keys: Option<NewKeys>,
     },
     /// Change settings of the drive.
     Set(SettingsChange),
     /// Return the space of dead data to the medium.
     Compact {
-        /// The drive may then occupy this much more than is live, in per cent of it.
+        /// Occupied space allowed beyond the live data, in per cent of the live data.
         percent: u32,
     },
     /// Take a snapshot of the drive.
@@ -68,12 +69,12 @@ pub(crate) enum Request {
         /// Their names.
         names: Vec<String>,
     },
-    /// Make a snapshot a bookmark.
+    /// Turn a snapshot into a bookmark.
     BookmarkSnapshot {
         /// Its name.
         name: String,
     },
-    /// Make the disk, which no client uses, what it was when a snapshot was taken.
+    /// Restore the state of the disk, which no client uses, at the time of a snapshot.
     RollBack {
         /// Name of the snapshot.
         name: String,
@@ -92,33 +93,33 @@ pub(crate) enum Request {
         /// The clone.
         clone: RegisteredClone,
     },
-    /// List a clone no longer.
+    /// Remove a clone from the list.
     ForgetClone {
         /// Its identity.
         drive: Uuid,
     },
-    /// Copy what the drive, a clone, reads from its origin.
+    /// Copy the data that the drive, a clone, reads from its origin.
     Flatten {},
     /// Change the members of the drive's array.
     Device {
-        /// How.
+        /// The change.
         change: DeviceChange,
     },
     /// Return the drive's snapshots.
     Snapshots {},
     /// Send a snapshot.
     Send(Wanted),
-    /// Make a snapshot a file, until the client leaves.
+    /// Offer a snapshot as a file, until the client disconnects.
     #[cfg(feature = "attach")]
     Lend {
         /// Name of the snapshot.
         name: String,
-        /// Where the file is mounted.
+        /// The directory on which the file is mounted.
         directory: String,
-        /// Name of the file, in lists of mounts, too.
+        /// Name of the file, which lists of mounts show, too.
         shown: String,
     },
-    /// Return how the drive is served.
+    /// Return the way in which the drive is served.
     Service {},
     /// Return the NBD clients of the server.
     Clients {},
@@ -155,7 +156,7 @@ pub(crate) enum Answer {
     SomeSnapshots(Vec<SnapshotInfo>),
     /// The rest of the snapshots, or those that were taken, changed or deleted: the result.
     Snapshots(Vec<SnapshotInfo>),
-    /// What is sent; sent before the result.
+    /// The snapshots of a transfer; sent before the result.
     Sending(Box<Sending>),
     /// Bytes of a transfer follow this line; sent before the result.
     Part(Part),
@@ -165,16 +166,16 @@ pub(crate) enum Answer {
     Flattened(Flattened),
     /// The drive's array after a change: the result.
     Devices(Box<ArrayInfo>),
-    /// The snapshot is a file, until the client leaves.
+    /// The snapshot is a file, until the client disconnects.
     Lent {},
     /// The host's changes are held back; sent before the result.
     Held,
-    /// They no longer are: the result.
+    /// The changes are no longer held back: the result.
     Released {
-        /// Whether they were until the snapshot was begun.
+        /// Whether they were held back until the snapshot was begun.
         in_the_snapshot: bool,
     },
-    /// How the drive is served: the result.
+    /// The way in which the drive is served: the result.
     Service(Service),
     /// Some of the clients; sent before the result.
     SomeClients(Vec<ListedClient>),
@@ -191,7 +192,7 @@ pub(crate) enum Answer {
     },
 }
 
-/// How a drive is served.
+/// The way in which a drive is served.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Service {
@@ -203,32 +204,32 @@ pub(crate) struct Service {
     pub export: String,
     /// Connections of NBD clients, to all drives of the server.
     pub clients: u64,
-    /// Where clients reach the drive; none if it is attached.
+    /// URIs under which clients reach the drive; empty if it is attached.
     pub uris: Vec<String>,
-    /// For which size of sectors the partition table of the disk was made, in bytes, if it has one.
+    /// Sector size in bytes for which the partition table of the disk was made, if it has one.
     pub table_sector_bytes: Option<u32>,
 }
 
 /// An NBD client of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ListedClient {
-    /// Number that no other client on this machine has.
+    /// Number that is unique among all clients on this machine.
     pub id: u64,
     /// `IP:PORT`, or `unix:pid=N`.
     pub address: String,
     /// `certificate=NAME` or `uid=N`, if one is known.
     pub identity: Option<String>,
-    /// Name of its export; none while it is in its handshake.
+    /// Name of its export; `None` during its handshake.
     pub export: Option<String>,
     /// Time since it connected, or since the server restarted, in nanoseconds.
     pub connected_ns: u64,
-    /// Time since it asked for something, in nanoseconds; 0 while requests are in flight.
+    /// Time since its last request, in nanoseconds; 0 while requests are in flight.
     pub idle_ns: u64,
     /// Requests in that time.
     pub requests: u64,
-    /// Bytes it asked to read.
+    /// Bytes that it requested to read.
     pub read_bytes: u64,
-    /// Bytes it sent to be written.
+    /// Bytes that it sent for writing.
     pub written_bytes: u64,
 }
 
@@ -253,7 +254,7 @@ impl From<&Listed> for ListedClient {
 /// A part of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Part {
-    /// Byte of the disk up to which this part goes.
+    /// Byte of the disk up to which this part reaches.
     pub offset: u64,
     /// Its bytes, at most [`PART_BYTES_MAX`].
     pub bytes: u64,
@@ -301,7 +302,7 @@ pub(super) fn line(message: &impl Serialize) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: messages survive the way, and a server refuses what it does not understand.
+    //! Goal: messages survive a round trip, and a server refuses unknown ones.
     use super::*;
     use pumice_drive::controller::new_keys;
     use pumice_drive::crypt::{Randomness, Secret};

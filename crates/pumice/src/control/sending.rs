@@ -6,10 +6,10 @@
 //!         {"sent":{...}}      and the end
 //! ```
 //!
-//! What is sent is read through views, so that the host goes on writing. The snapshots cannot be
-//! deleted meanwhile, and garbage collection leaves where it is what they need; so a client that
-//! takes nothing for [`STALL_NS`] is disconnected, and a drive has [`SENDS_MAX`] at a time. When
-//! the drive is closed they end, too.
+//! The snapshots are read through views, so that the host can continue to write. They cannot be
+//! deleted meanwhile, and garbage collection does not move their data; so a client that takes no
+//! data for [`STALL_NS`] is disconnected, and a drive has at most [`SENDS_MAX`] transfers at a
+//! time. When the drive is closed, they end, too.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -23,37 +23,38 @@ use super::session::{Link, PROGRESS_NS, Served};
 use pumice_drive::base::{Clock, Error, ErrorKind, Result};
 use pumice_drive::controller::{Drive, OpenOptions, Partial, Send, SnapshotInfo, View};
 
-/// Snapshots of a drive that are sent at once. Arbitrary: a copy here and one elsewhere.
+/// Maximum number of snapshots of a drive that are sent at the same time. Arbitrary: a copy here
+/// and one elsewhere.
 const SENDS_MAX: u32 = 2;
 
-/// How long a client may take nothing: longer than connections of a network are interrupted without
-/// being closed.
+/// Time that a client may take no data: longer than interruptions of network connections that are
+/// not closed.
 const STALL_NS: u64 = 600_000_000_000;
 
-/// Memory for the map of each snapshot, which is read in order: a gibibyte of the disk.
+/// Memory for the map of each snapshot, which is read in order: enough for one GiB of the disk.
 const MAP_CACHE_BYTES: usize = 4 << 20;
 
-/// What is to be sent: a snapshot by its name, and the name of one that the receiver has; or the
-/// rest of what a receiver has a part of.
+/// The requested transfer: a snapshot by its name, and the name of one that the receiver has; or
+/// the rest of a snapshot of which a receiver has a part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Wanted {
-    /// Name of the snapshot; that of the part if there is one.
+    /// Name of the snapshot, or of the snapshot of the part if there is one.
     pub snapshot: Option<String>,
-    /// Name of the base; none for a whole disk or a part.
+    /// Name of the base; `None` for a whole disk or a part.
     pub since: Option<String>,
     /// The part.
     pub resume: Option<Partial>,
 }
 
-/// What is sent.
+/// The snapshots and the start of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Sending {
     /// The snapshot.
     pub snapshot: SnapshotInfo,
-    /// The snapshot since which.
+    /// The base of the transfer.
     pub since: Option<SnapshotInfo>,
-    /// Byte of the disk from which on.
+    /// Byte of the disk at which the transfer starts.
     pub start: u64,
 }
 
@@ -90,7 +91,7 @@ impl Wanted {
     }
 }
 
-/// One of the snapshots that are sent at once.
+/// Counts one of the snapshots that are being sent.
 struct Turn<'a>(&'a Cell<u32>);
 
 impl<'a> Turn<'a> {
@@ -121,7 +122,7 @@ pub(super) async fn send(link: &Link, served: &Served, wanted: &Wanted) -> Optio
     }
 }
 
-/// An open snapshot, and what it is.
+/// An open snapshot, and its description.
 type Open = (Rc<Drive>, SnapshotInfo);
 
 fn view((disk, info): &Open) -> View<'_> {
@@ -159,7 +160,7 @@ async fn send_all(link: &Link, drive: &Rc<Drive>, wanted: &Wanted) -> Option<Ans
     }
 }
 
-/// Opens what is wanted, and returns from where on it is sent.
+/// Opens the requested snapshots, and returns the byte at which the transfer starts.
 async fn open(drive: &Rc<Drive>, wanted: &Wanted) -> Result<(u64, Open, Option<Open>)> {
     let Sending { snapshot, since, start } = wanted.find(&drive.snapshots())?;
     let disk = open_one(drive, snapshot, false).await?;
@@ -179,7 +180,7 @@ async fn open_one(drive: &Rc<Drive>, info: SnapshotInfo, bookmark: bool) -> Resu
         ..OpenOptions::default()
     };
     let disk = drive.view(&info.name, options).await?;
-    // From here on it stays. Before, another one may have taken its name.
+    // From here on the snapshot stays. Before, another one may have taken its name.
     if drive.snapshots().iter().all(|found| found.guid != info.guid) {
         let what = format!("the snapshot {} is not there any more", info.name);
         return Err(Error::new(ErrorKind::NotFound, what));
@@ -187,8 +188,8 @@ async fn open_one(drive: &Rc<Drive>, info: SnapshotInfo, bookmark: bool) -> Resu
     Ok((disk, info))
 }
 
-/// Returns the next bytes of the transfer, and tells the client meanwhile that the server is there;
-/// `None` if the client is gone.
+/// Returns the next bytes of the transfer, and reports meanwhile to the client that the server is
+/// alive; `None` if the client is gone.
 async fn next(link: &Link, send: &mut Send<'_>) -> Option<Result<Option<Vec<u8>>>> {
     let mut work = pin!(send.next());
     loop {
@@ -204,7 +205,7 @@ async fn next(link: &Link, send: &mut Send<'_>) -> Option<Result<Option<Vec<u8>>
 
 #[cfg(test)]
 mod tests {
-    //! Goal: names and tokens find their snapshots, and nothing else.
+    //! Goal: names and tokens find their snapshots, and no others.
     use super::*;
 
     fn snapshot(name: &str, guid: u128) -> SnapshotInfo {

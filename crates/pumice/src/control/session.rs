@@ -1,6 +1,6 @@
 //! The server's side of a control socket: reads one request from each client and answers it.
 //!
-//! Limits: [`CLIENTS_MAX`] clients at once, a request of [`REQUEST_BYTES_MAX`] bytes, and a time
+//! Limits: [`CLIENTS_MAX`] clients at a time, a request of [`REQUEST_BYTES_MAX`] bytes, and a time
 //! limit for every line in and out; `sending` has those of transfers. While a request runs, a
 //! progress line is sent every [`PROGRESS_NS`]; a scrub or a compaction is cancelled when one
 //! cannot be sent.
@@ -32,8 +32,8 @@ use pumice_drive::controller::{
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::{Listed, Roster};
 
-/// Clients at once; others wait in the backlog. Enough for a scrub, a resize and several requests
-/// for info.
+/// Maximum number of clients at a time; others wait in the backlog. Enough for a scrub, a resize
+/// and several requests for info.
 const CLIENTS_MAX: u32 = 8;
 
 /// Time limit for a client to send its request or take an answer, and the pause after a failed
@@ -43,16 +43,16 @@ const CLIENT_NS: u64 = 5_000_000_000;
 /// Interval of progress lines, which also detect that a client is gone.
 pub(super) const PROGRESS_NS: u64 = 250_000_000;
 
-/// How long the host's changes are held back for a snapshot of several drives.
+/// Time for which the host's changes are held back for a snapshot of several drives.
 const HOLD_NS: u64 = 1_000_000_000;
 
-/// Time for a look at the disk that an answer can do without.
+/// Time limit for reading the disk for an optional part of an answer.
 const LOOK_NS: u64 = 500_000_000;
 
 /// Clients or snapshots in one answer: their names may be long, and an answer has a limit.
 const LISTED_MAX: usize = 16;
 
-/// The clients of a socket, until that is to be served no longer, so that its drive can be closed.
+/// The clients of a socket, until serving ends so that its drive can be closed.
 #[derive(Default)]
 pub(super) struct Clients {
     count: Cell<u32>,
@@ -61,7 +61,7 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    /// Ends the serving: no request is begun any more.
+    /// Ends the serving: no further request is begun.
     pub(super) fn end(&self) {
         self.are_to_leave.set(true);
         self.changed.wake_all();
@@ -72,7 +72,7 @@ impl Clients {
         self.changed.wait_for(|| self.are_to_leave.get().then_some(())).await;
     }
 
-    /// Waits until at most this number of clients is there.
+    /// Waits until there are at most this many clients.
     pub(super) async fn until_at_most(&self, count: u32) {
         self.changed.wait_for(|| (self.count.get() <= count).then_some(())).await;
     }
@@ -95,7 +95,7 @@ impl Drop for ClientCount {
     }
 }
 
-/// What a socket is about.
+/// The drive and the server that a socket serves.
 pub(super) struct Served {
     /// The drive's path, as far as it is UTF-8.
     pub(super) path: String,
@@ -104,27 +104,27 @@ pub(super) struct Served {
     pub(super) watch: (Rc<Watch>, String),
     pub(super) uris: Rc<RefCell<Vec<String>>>,
     pub(super) snapshots: Option<Rc<dyn SnapshotExports>>,
-    /// Snapshots that are being sent, and those that are lent.
+    /// Number of snapshots that are being sent, and of those that are lent.
     pub(super) sends: Cell<u32>,
     #[cfg(feature = "attach")]
     pub(super) lent: Cell<u32>,
 }
 
-/// What a server offers of a drive's snapshots.
+/// The exports of a drive's snapshots.
 pub(crate) trait SnapshotExports {
-    /// Offers a snapshot no longer, so that it can be deleted.
+    /// Stops offering a snapshot, so that it can be deleted.
     ///
     /// # Errors
     /// `Busy` if clients read it; nothing has changed.
     fn withdraw<'a>(&'a self, name: &'a str) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
-    /// Waits for clients of the drive's disk that are just leaving.
+    /// Waits for clients of the drive's disk that are disconnecting.
     fn until_unused(&self) -> Pin<Box<dyn Future<Output = ()> + '_>>;
 
     /// Checks that no client uses the disk of the drive.
     ///
     /// # Errors
-    /// `Busy`, with what to do.
+    /// `Busy`, with advice.
     fn check_unused(&self) -> Result<()>;
 
     /// Offers the snapshots that the drive has now, and no others.
@@ -230,10 +230,10 @@ async fn serve_client(link: &Link, served: &Served) {
     }
 }
 
-/// Returns how the drive is served.
+/// Returns the way in which the drive is served.
 async fn service(link: &Link, served: &Served) -> Answer {
     let Served { path, drive, watch: (watch, name), uris, .. } = served;
-    // A medium that does not answer keeps no client from the rest.
+    // A medium that does not respond does not keep the client from the rest of the answer.
     let reading = link.runtime.timeout(LOOK_NS, partitions::sector_bytes_on(drive));
     let table_sector_bytes = reading.await.flatten();
     Answer::Service(Service {
@@ -385,7 +385,7 @@ async fn delete_snapshots(link: &Link, served: &Served, names: Vec<String>) -> O
         if result.is_ok() {
             result = worker.delete_snapshots(&names).await;
         }
-        // Offers again what is still there.
+        // Offers the snapshots again that still exist.
         refresh(exports, &all).await;
         result
     };
@@ -400,7 +400,7 @@ async fn delete_snapshots(link: &Link, served: &Served, names: Vec<String>) -> O
     }
 }
 
-/// Makes a snapshot a bookmark; returns `None` if the client is gone.
+/// Turns a snapshot into a bookmark; returns `None` if the client is gone.
 async fn bookmark_snapshot(link: &Link, served: &Served, name: String) -> Option<Answer> {
     let (worker, exports) = (served.drive.clone(), served.snapshots.clone());
     let all = link.all.clone();
@@ -425,8 +425,8 @@ async fn bookmark_snapshot(link: &Link, served: &Served, name: String) -> Option
     })
 }
 
-/// Offers the snapshots that there are, unless the server is ending, whose threads may not wait for
-/// each other any more.
+/// Offers the current snapshots, unless the server is ending: its threads must then no longer wait
+/// for each other.
 async fn refresh(exports: Option<Rc<dyn SnapshotExports>>, all: &Clients) {
     if let Some(exports) = exports {
         select(pin!(all.until_the_end()), pin!(exports.refresh())).await;
@@ -507,7 +507,7 @@ impl Link {
         self.run(ended.wait_for(|| result.borrow_mut().take()), progress).await
     }
 
-    /// Runs `work`, which may stop halfway, until the socket is served no longer, and reports its
+    /// Runs `work`, which may stop halfway, until the serving of the socket ends, and reports its
     /// progress to the client; returns `None` if the client is gone.
     async fn run_until_the_end<T>(
         &self,
@@ -558,7 +558,7 @@ impl Link {
     }
 
     /// Sends bytes, of which the client takes some at least every `limit_ns`, and returns the
-    /// buffer; `None` if it does not.
+    /// buffer; `None` if the client does not.
     pub(super) async fn send_within(&self, limit_ns: u64, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
         let mut at = 0;
         while at < bytes.len() {

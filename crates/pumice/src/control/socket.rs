@@ -20,7 +20,7 @@ use pumice_drive::runtime::Runtime;
 /// Whether this process has removed the sockets of servers that were killed.
 static SWEPT: Once = Once::new();
 
-/// Time for requests that were begun when their drive is to be closed, before and after that.
+/// Time for requests in progress when their drive is closed, before and after closing it.
 const LEAVE_NS: u64 = 1_000_000_000;
 
 /// The sockets of a server that restarts: clients wait in their backlogs for the next.
@@ -35,7 +35,7 @@ fn kept<T>(visit: impl FnOnce(&mut Kept) -> T) -> T {
     visit(&mut KEPT.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Keeps the sockets that are dropped from now on for the server that follows.
+/// Keeps the sockets that are dropped from now on for the next server.
 pub(crate) fn keep_sockets() {
     kept(|kept| kept.is_on = true);
 }
@@ -45,12 +45,12 @@ pub(crate) fn kept_sockets() -> Vec<OwnedFd> {
     kept(|kept| std::mem::take(&mut kept.sockets).into_iter().map(OwnedFd::from).collect())
 }
 
-/// Takes over what the previous server has kept; [`ControlSocket::bind`] uses it.
+/// Takes over the sockets that the previous server has kept; [`ControlSocket::bind`] uses them.
 pub(crate) fn take_over_sockets(sockets: Vec<OwnedFd>) {
     kept(|kept| kept.sockets.extend(sockets.into_iter().map(UnixListener::from)));
 }
 
-/// Removes the sockets that were taken over and not used: their drives are served no longer.
+/// Removes the sockets that were taken over and not used: their drives are no longer served.
 pub(crate) fn remove_kept_sockets() {
     for socket in kept_sockets() {
         if let Some(path) = path_of(&UnixListener::from(socket)) {
@@ -63,8 +63,7 @@ fn path_of(socket: &UnixListener) -> Option<PathBuf> {
     socket.local_addr().ok()?.as_pathname().map(Path::to_owned)
 }
 
-/// The listening control socket of one drive; on drop its file is removed, and it is served no
-/// longer.
+/// The listening control socket of one drive; on drop its file is removed, and serving ends.
 pub(crate) struct ControlSocket {
     socket: Arc<OwnedFd>,
     path: PathBuf,
@@ -77,7 +76,7 @@ pub(crate) struct ControlSocket {
 
 impl ControlSocket {
     /// Listens for requests about the drive at `drive`, which the caller has locked. A socket that
-    /// was taken over is used; one that does not answer was left by a server that died, and is
+    /// was taken over is used; a socket that does not answer was left by a server that died, and is
     /// replaced.
     ///
     /// # Errors
@@ -154,9 +153,9 @@ impl ControlSocket {
         session::serve(runtime, socket, clients, served)
     }
 
-    /// Begins no more requests, and waits a second at most for those that were begun. To be called
-    /// before the drive is closed, so that what it has done is not reported as failed, and after
-    /// that, so that those whose work that has ended are told so. Later requests wait in the
+    /// Begins no more requests, and waits a second at most for those in progress. Call this before
+    /// the drive is closed, so that completed work is not reported as failed, and after that, so
+    /// that requests whose work was ended by closing are told so. Later requests wait in the
     /// backlog.
     pub(crate) async fn end(&self, runtime: &Runtime) {
         self.clients.end();
@@ -164,8 +163,8 @@ impl ControlSocket {
     }
 }
 
-/// Removes the sockets of servers that were killed, of any drive: a drive whose file is gone, or is
-/// another file by now, would never be served under that name again.
+/// Removes the sockets of servers that were killed, of any drive: a drive whose file is gone, or
+/// has been replaced by another file, would never be served under that name again.
 fn remove_dead(directory: &Path) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {

@@ -14,9 +14,9 @@
 //! automatically, even to forms of other sites.
 //!
 //! **DNS rebinding.** A page of another site can let its own name resolve to this address, and then
-//! read what is open to everyone. Where no token is required, the `Host` header must therefore be
-//! an address or `localhost`. No page reaches a Unix socket, but a proxy in front of it may pass on
-//! any name.
+//! read everything that is open to everyone. Where no token is required, the `Host` header must
+//! therefore be an address or `localhost`. No page reaches a Unix socket, but a proxy in front of
+//! it may pass on any name.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -35,7 +35,7 @@ const TOKEN_BYTES_MIN: usize = 16;
 /// Longest token in bytes; headers have a limit, too.
 const TOKEN_BYTES_MAX: usize = 1024;
 
-/// Where to listen.
+/// An address or socket to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// At a TCP address.
@@ -54,7 +54,7 @@ impl Place {
     }
 }
 
-/// As a URL, and as `--http` takes it, respectively.
+/// As a URL, and as the value of `--http`, respectively.
 impl fmt::Display for Place {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -73,7 +73,7 @@ pub(crate) struct Access {
     is_private: bool,
 }
 
-/// Why a request is refused.
+/// The reason why a request is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) status: StatusCode,
@@ -109,7 +109,7 @@ impl Access {
         Ok(Self { place, token, is_private: false })
     }
 
-    /// Returns rules by which reading needs the token on this machine, too.
+    /// Returns rules under which reading needs the token on this machine, too.
     ///
     /// # Errors
     /// `InvalidInput` if there is no token.
@@ -121,7 +121,7 @@ impl Access {
         Ok(Self { is_private: true, ..self })
     }
 
-    /// Returns where to listen.
+    /// Returns the address or socket to listen on.
     pub(super) fn place(&self) -> &Place {
         &self.place
     }
@@ -166,7 +166,7 @@ impl Access {
         }
     }
 
-    /// Whether a `Host` header is not a name that an attacker could resolve to this address.
+    /// Whether a `Host` header cannot be a name that an attacker could resolve to this address.
     fn is_known(&self, host: &[u8]) -> bool {
         let Place::Tcp(address) = &self.place else { return true };
         let Ok(host) = std::str::from_utf8(host) else { return false };

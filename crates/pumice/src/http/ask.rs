@@ -1,9 +1,9 @@
 //! Questions of the HTTP thread to the threads of the drives: a bounded channel for each, and an
 //! answer for each question.
 //!
-//! A thread of drives sleeps in its runtime until a question wakes it. A question is refused at
-//! once if the channel is full, and abandoned if it is not answered in time. A snapshot shows the
-//! drives of the threads that answer.
+//! A thread of drives sleeps in its runtime until a question wakes it. A question is refused
+//! immediately if the channel is full, and abandoned if it is not answered in time. A snapshot
+//! shows the drives of the threads that answer.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -27,11 +27,11 @@ const QUESTIONS_MAX: usize = 16;
 /// two seconds, something is wrong, and the client should see that.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
-/// How old a map of segments may be, and the time between two that are made.
+/// Maximum age of a map of segments, and minimum time between two of them.
 const MAP_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// How old a list of snapshots may be at least, and as a multiple of the time that it took: what
-/// pages ask for takes a hundredth of the drives' thread at most.
+/// Minimum lifetime of a list of snapshots, also as a multiple of the time that it took: requests
+/// of pages take at most a hundredth of the drives' thread.
 const LIST_AGE: Duration = Duration::from_secs(5);
 const LIST_AGE_TIMES: u32 = 100;
 
@@ -58,7 +58,7 @@ pub(super) struct Asker(Arc<[Asked]>);
 struct LastMap {
     /// Ends when it is too old.
     age: Pin<Box<Sleep>>,
-    /// The cells that were asked for.
+    /// The requested number of cells.
     cells_max: u32,
     map: SegmentMap,
 }
@@ -87,7 +87,7 @@ struct Asked {
 /// The answering end, of one thread.
 pub(crate) struct Answerer(mpsc::Receiver<Ask>);
 
-/// Returns how old a list may be that took this long.
+/// Returns the lifetime of a list that took this long.
 fn age_of_list(taken: Duration) -> Duration {
     LIST_AGE.max(taken.saturating_mul(LIST_AGE_TIMES))
 }
@@ -106,8 +106,8 @@ pub(super) fn channels(names: Vec<Names>) -> (Asker, Vec<Answerer>) {
 }
 
 impl Asker {
-    /// Returns a snapshot of the server and its drives; without those whose thread does not answer,
-    /// unless none does.
+    /// Returns a snapshot of the server and its drives, without the drives of threads that do not
+    /// answer; an error if no thread does.
     pub(super) async fn snapshot(&self) -> Result<Snapshot, Unanswered> {
         let answers = self.0.iter().map(|asked| asked.ask(Ask::Snapshot, ANSWER_MAX));
         let mut answered = join_all(answers).await.into_iter().flatten();
@@ -119,7 +119,7 @@ impl Asker {
         }))
     }
 
-    /// Returns the names of the drives of now.
+    /// Returns the current names of the drives.
     pub(super) fn names(&self) -> impl Iterator<Item = String> {
         self.0.iter().flat_map(Asked::drives)
     }
@@ -130,9 +130,9 @@ impl Asker {
         self.names().filter(|name| !is_there(name)).collect()
     }
 
-    /// Returns the segments of a drive in at most `cells_max` cells, as they were within the last
-    /// second; none if there is no such drive. Its thread makes one map a second at most: each
-    /// walks all segments.
+    /// Returns the segments of a drive in at most `cells_max` cells, at most a second old; `None`
+    /// if there is no such drive. Its thread makes at most one map a second: each walks all
+    /// segments.
     pub(super) async fn segments(
         &self,
         drive: String,
@@ -148,7 +148,7 @@ impl Asker {
         }
         let name = drive.clone();
         let made = asked.ask(|answer| Ask::Segments(name, cells_max, answer), ANSWER_MAX).await?;
-        // Of drives that are there, so that there are no more than these.
+        // Only existing drives have maps, so their number is bounded.
         let drives = asked.drives();
         maps.retain(|name, _| drives.contains(name));
         let age = Box::pin(sleep(MAP_AGE_MAX));
@@ -156,8 +156,8 @@ impl Asker {
         Ok(made)
     }
 
-    /// Returns the snapshots of a drive, oldest first; none if there is no such drive. They may be
-    /// as old as [`LIST_AGE`], or older if the list of many takes long.
+    /// Returns the snapshots of a drive, oldest first; `None` if there is no such drive. They may
+    /// be as old as [`LIST_AGE`], or older if listing takes long.
     pub(super) async fn snapshots(
         &self,
         drive: String,
@@ -257,7 +257,7 @@ impl Answerer {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: pages that ask often do not let a drive's thread list its snapshots again and again.
+    //! Goal: pages that ask often do not make a drive's thread list its snapshots again and again.
     //! Method: a list that took an hour, so that no second one is due while the test runs.
     use super::*;
 
@@ -281,7 +281,7 @@ mod tests {
             let (first, ()) =
                 futures_util::future::join(asker.snapshots("d".into()), answering).await;
             let first = first.unwrap().unwrap();
-            // Nothing answers any more.
+            // No thread answers any more.
             drop(questions);
             let second = asker.snapshots("d".into()).await.unwrap().unwrap();
             assert!(Arc::ptr_eq(&first, &second));

@@ -4,8 +4,8 @@
 //! every few seconds: a snapshot of all drives -> rates since the one before -> a point of each
 //! ```
 //!
-//! The points are in memory, and end with the server. A snapshot takes a thread of drives as long
-//! as a client's does.
+//! The points are in memory, and are lost when the server ends. A snapshot takes a thread of drives
+//! as long as a client's does.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,16 +17,16 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::ask::Asker;
 use crate::watch::{DriveSnapshot, Rates, Snapshot};
 
-/// How far back the points go.
+/// Time that the points cover.
 const SPAN: Duration = Duration::from_secs(3600);
 
-/// Points of a drive, at most: one every five seconds is as much as a chart shows.
+/// Maximum points of a drive: one every five seconds is as much as a chart shows.
 const POINTS_MAX: usize = 720;
 
-/// Points of all drives together, about 16 MiB. Servers of more than 360 drives take fewer of each.
+/// Points of all drives together, about 16 MiB. Servers of more than 360 drives keep fewer of each.
 const POINTS_TOTAL: usize = 1 << 18;
 
-/// Points of a drive, at least: one a minute.
+/// Minimum points of a drive: one a minute.
 const POINTS_MIN: usize = 60;
 
 /// The values of a point, in this order: the server's time in seconds, bytes or requests per
@@ -50,19 +50,19 @@ const FIELDS: [&str; 12] = [
 #[derive(Clone)]
 pub(super) struct History(Arc<Mutex<HashMap<String, Past>>>);
 
-/// What is known of a drive.
+/// The history of a drive.
 #[derive(Default)]
 struct Past {
-    /// The last snapshot and its time; none if the last attempt brought none.
+    /// The last snapshot and its time; `None` if the last attempt failed.
     last: Option<(u64, DriveSnapshot)>,
     points: VecDeque<Point>,
 }
 
-/// Averages over the time since the point before.
+/// Averages over the time since the previous point.
 #[derive(Clone, Copy, Serialize)]
 struct Point(f64, [f32; FIELDS.len() - 1]);
 
-/// The points of a drive, as they are sent.
+/// The points of a drive, in the form in which they are sent.
 #[derive(Serialize)]
 pub(super) struct Points {
     /// Seconds between two points.
@@ -72,14 +72,14 @@ pub(super) struct Points {
 }
 
 impl History {
-    /// Returns a history without points of the drives that can be asked.
+    /// Returns an empty history of the drives that can be asked.
     pub(super) fn new(asker: &Asker) -> Self {
         let history = Self(Arc::default());
         history.drives(|drives| follow(drives, asker.names()));
         history
     }
 
-    /// Takes points forever.
+    /// Records points forever.
     pub(super) async fn keep(self, asker: Asker) {
         let count = self.drives(|drives| drives.len());
         let mut ticks = interval(period(count));
@@ -95,7 +95,7 @@ impl History {
         }
     }
 
-    /// Returns the points of a drive; none if there is no such drive.
+    /// Returns the points of a drive; `None` if there is no such drive.
     pub(super) fn points(&self, drive: &str) -> Option<Points> {
         self.drives(|drives| {
             let points = drives.get(drive)?.points.iter().copied().collect();
@@ -110,7 +110,7 @@ impl History {
     }
 }
 
-/// Returns the points that each drive of a number of them may have.
+/// Returns the maximum number of points of each drive, for this number of drives.
 fn points_max(drives: usize) -> usize {
     (POINTS_TOTAL / drives.max(1)).clamp(POINTS_MIN, POINTS_MAX)
 }
@@ -120,7 +120,7 @@ fn period(drives: usize) -> Duration {
     SPAN.div_f64(points_max(drives) as f64)
 }
 
-/// Forgets the drives that are served no more, and adds those that are new.
+/// Removes drives that are no longer served, and adds new ones.
 fn follow(drives: &mut HashMap<String, Past>, names: impl Iterator<Item = String>) {
     let names: HashSet<String> = names.collect();
     drives.retain(|name, _| names.contains(name));
@@ -141,7 +141,7 @@ fn note(drives: &mut HashMap<String, Past>, snapshot: Option<Snapshot>) {
         if let (Some((then_ns, then)), Some((_, now))) = (&past.last, &now)
             && now_ns > *then_ns
         {
-            // Other drives may have come since, which share the memory.
+            // Other drives, which share the memory, may have been added since.
             let excess = (past.points.len() + 1).saturating_sub(points_max);
             past.points.drain(..excess);
             let seconds = (now_ns - then_ns) as f64 / 1e9;

@@ -23,7 +23,7 @@ use pumice_drive::media::array::{MemberInfo, MemberStatus};
 /// Prefix of all names.
 const PREFIX: &str = "pumice";
 
-/// A value of a drive: name without prefix and `_total`, help text, and how to read it.
+/// A value of a drive: name without prefix and `_total`, help text, and the function that reads it.
 type Definition<T> = (&'static str, &'static str, fn(&DriveSnapshot) -> T);
 
 /// Counters. The first five cover the life of the drive, the others start when it is opened.
@@ -289,7 +289,7 @@ impl Metrics {
         let name = "certificate_expiry_timestamp_seconds";
         let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (index, validity) in connections.validities.iter().enumerate() {
-            // A file may hold a chain of them.
+            // A file may hold a chain of certificates.
             let number = index.to_string();
             let labels = [("file", validity.file.as_str()), ("number", number.as_str())];
             ConstGauge::new(validity.until_s).encode(metric.encode_family(&labels)?)?;

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! The HTTP thread never touches a drive: it shows snapshots that it requested. Without clients it
-//! takes one every five seconds, for the history that the page begins with. Everything that clients
-//! can make it hold is limited: connections and their duration, headers, bodies, the time of a
-//! request, questions in flight. So is the history.
+//! takes one every five seconds, for the history with which the page begins. All resources that
+//! clients can make it hold are limited: connections and their duration, headers, bodies, the time
+//! of a request, questions in flight. So is the history.
 //!
 //! | file | contents |
 //! |---|---|
@@ -22,12 +22,12 @@
 //! | `metrics` | a snapshot in the format of Prometheus |
 //! | `page` | files of the page, embedded in the program |
 //!
-//! Deliberately without TLS, and without anything that a host of a drive could notice: the only
+//! Deliberately without TLS, and without effects that a host of a drive could notice: the only
 //! changes are [`Action`]s, which need a token.
 //!
 //! [`Action`]: crate::watch::Action
 
-// Requests come from other machines. Tests index and cast what they have made themselves.
+// Requests come from other machines. Tests index and cast only their own data.
 #![cfg_attr(
     not(test),
     warn(

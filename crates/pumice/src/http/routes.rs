@@ -1,15 +1,15 @@
-//! Paths, and what every answer has in common.
+//! Paths, and the common parts of every answer.
 //!
-//! | path | what |
+//! | path | answer |
 //! |---|---|
 //! | `/` | the page, with `/page.css` and its scripts |
 //! | `/metrics` | metrics for Prometheus |
 //! | `/healthz` | 200, or 503 with the reason; without the token only the status |
 //! | `/api/snapshot` | everything, as the page uses it |
 //! | `/api/drives` | the drives' names |
-//! | `/api/drives/NAME` | what `pumice info --json` prints, without the snapshots |
+//! | `/api/drives/NAME` | the output of `pumice info --json`, without the snapshots |
 //! | `/api/drives/NAME/segments?cells=N` | the segments as a map |
-//! | `/api/drives/NAME/snapshots` | the snapshots, and what each holds |
+//! | `/api/drives/NAME/snapshots` | the snapshots, and the space that each holds |
 //! | `/api/drives/NAME/history` | the last hour, a point every five seconds |
 //! | POST `/api/drives/NAME/flush`, `/checkpoint` | with the token |
 
@@ -42,7 +42,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(35);
 /// Longest body of a request in bytes: no path takes one.
 const BODY_BYTES_MAX: u64 = 4096;
 
-/// Why a drive is not shown.
+/// The reason why a drive is not shown.
 const SILENT: &str = "the drives' thread does not answer in time";
 
 /// The path for probes.
@@ -89,7 +89,7 @@ async fn guard(State(access): State<Arc<Access>>, request: Request, next: Next) 
     let checked = access.check(request.method(), request.headers());
     let is_refused = checked.is_err();
     let mut response = match checked {
-        // Probes of load balancers have no token.
+        // Health probes of load balancers have no token.
         Err(refusal)
             if refusal.status == StatusCode::UNAUTHORIZED && request.uri().path() == HEALTH =>
         {
@@ -118,7 +118,7 @@ async fn guard(State(access): State<Arc<Access>>, request: Request, next: Next) 
     ] {
         headers.insert(name, HeaderValue::from_static(value));
     }
-    // Who is refused does not keep one of the few connections.
+    // A refused client does not keep one of the few connections.
     if is_refused {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
@@ -196,7 +196,7 @@ async fn snapshot(State(asker): State<Asker>) -> Response {
     Json(Everything { snapshot: &snapshot, silent }).into_response()
 }
 
-/// What the page is made of.
+/// The data of the page.
 #[derive(Serialize)]
 struct Everything<'a> {
     #[serde(flatten)]

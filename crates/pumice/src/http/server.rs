@@ -26,25 +26,25 @@ use crate::watch::Names;
 use pumice_drive::base::{Error, Result};
 use pumice_nbd::{Listen, Listener};
 
-/// Connections at once; others wait in the backlog. A browser opens up to six.
+/// Maximum number of connections; others wait in the backlog. A browser opens up to six.
 const CONNECTIONS_MAX: usize = 64;
 
-/// Longest request line with headers, and most bytes buffered of a connection.
+/// Longest request line with headers, and maximum bytes buffered for a connection.
 const HEADER_BYTES_MAX: usize = 16 << 10;
 
-/// Headers of a request at most: browsers send about twenty.
+/// Maximum number of headers of a request: browsers send about twenty.
 const HEADERS_MAX: usize = 64;
 
 /// Time limit for the headers of a request, and for the next request of a connection to start.
 const HEADER_MAX: Duration = Duration::from_secs(5);
 
-/// Longest life of a connection, and the time that a request then has to end, so that a client that
-/// reads slowly, or sends an endless body, does not hold its connection forever. Other clients
+/// Maximum duration of a connection, and the time that a request then has to end, so that a client
+/// that reads slowly, or sends an endless body, does not hold its connection forever. Other clients
 /// reconnect.
 const CONNECTION_MAX: Duration = Duration::from_secs(60);
 const CONNECTION_GRACE: Duration = Duration::from_secs(10);
 
-/// Pause after a failed accept: out of file descriptors, it would fail again at once.
+/// Pause after a failed accept: without file descriptors, it would fail again immediately.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A listening socket that is not served yet.
@@ -55,7 +55,7 @@ pub(crate) struct Http {
 
 enum Socket {
     Tcp(TcpListener),
-    /// The first removes the file at the end.
+    /// The first value removes the file at the end.
     Unix(Listener, UnixListener),
 }
 
@@ -69,7 +69,7 @@ impl Http {
     /// Listens.
     ///
     /// # Errors
-    /// Those of the operating system: the port is in use, or not permitted; those of
+    /// Errors of the operating system: the port is in use, or not permitted; errors of
     /// [`Listener::bind`].
     pub(crate) fn bind(access: Access) -> Result<Self> {
         let place = access.place().clone();
@@ -91,7 +91,7 @@ impl Http {
         }
     }
 
-    /// Returns where it listens.
+    /// Returns the address or socket on which it listens.
     pub(crate) fn place(&self) -> &Place {
         self.access.place()
     }

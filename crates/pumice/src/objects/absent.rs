@@ -1,4 +1,5 @@
-//! The medium of a drive in a bucket, in a program that was built without buckets: there is none.
+//! The medium of a drive in a bucket, in a program that was built without buckets: it has no
+//! values.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use pumice_drive::media::file::FileMedium;
 use pumice_drive::media::{Capabilities, Geometry, Medium};
 use pumice_drive::runtime::Runtime;
 
-/// A drive in a bucket, of which there is none.
+/// A drive in a bucket, which cannot exist here.
 pub(crate) enum Remote {}
 
 impl Remote {
@@ -32,7 +33,7 @@ impl Remote {
         match *self {}
     }
 
-    /// Returns whether something that the image names is not in the bucket any more.
+    /// Whether an object that the image names is no longer in the bucket.
     pub(crate) fn is_stale(&self) -> bool {
         match *self {}
     }

@@ -1,21 +1,21 @@
-//! What the answers of a store mean: its code, and in a sentence what to do.
+//! The meaning of a store's answers: the error code, and a sentence of advice.
 //!
-//! A store explains itself in a page of XML, which its client repeats for each cause. Of that only
-//! the code is of use, and the message if the code is not known here. The text is the store's, so
-//! it is cut, and has no control characters when it is shown.
+//! A store explains itself in a page of XML, which its client repeats for each cause. Only its code
+//! is useful, and its message if the code is not known here. The text is the store's, so before it
+//! is shown, it is shortened and control characters are removed.
 
 use pumice_drive::base::{ErrorKind, chain};
 
-/// Longest part of an answer that is shown, in characters.
+/// Maximum length of the shown part of an answer, in characters.
 const BRIEF: usize = 200;
 
-/// What credentials must allow.
+/// The permissions that credentials need.
 const DENIED: &str = "access is denied: the credentials need s3:GetObject, s3:PutObject and \
                       s3:DeleteObject on the objects, and s3:ListBucket on the bucket";
 
 const REGION: &str = "the bucket is in another region: set AWS_REGION to that";
 
-/// Codes that a user can do something about.
+/// Error codes for which there is something that the user can do.
 const KNOWN: [(&str, ErrorKind, &str); 11] = [
     (
         "ExpiredToken",
@@ -56,7 +56,7 @@ const KNOWN: [(&str, ErrorKind, &str); 11] = [
     ("NotImplemented", ErrorKind::Unsupported, "the store does not know the request"),
 ];
 
-/// Returns what an error of the client means.
+/// Returns the meaning of an error of the client.
 pub(super) fn meaning(error: &object_store::Error) -> (ErrorKind, String) {
     let text = chain(error);
     let code = between(&text, "Code").map(brief);
@@ -67,7 +67,7 @@ pub(super) fn meaning(error: &object_store::Error) -> (ErrorKind, String) {
         return (*kind, format!("{code}: {what}{region}"));
     }
     match error {
-        // Without a code: an answer to HEAD has no page.
+        // For answers without a code: an answer to HEAD has no page.
         object_store::Error::PermissionDenied { .. }
         | object_store::Error::Unauthenticated { .. } => {
             (ErrorKind::PermissionDenied, DENIED.to_owned())
@@ -83,19 +83,19 @@ pub(super) fn meaning(error: &object_store::Error) -> (ErrorKind, String) {
     }
 }
 
-/// Returns what is in the first element of this name.
+/// Returns the text in the first element of this name.
 fn between<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = text.split_once(&format!("<{name}>"))?;
     rest.split_once(&format!("</{name}>")).map(|(inner, _)| inner)
 }
 
-/// Returns the first line of what a store or its client says.
+/// Returns the first line of a message of a store or its client.
 fn brief(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     line.chars().filter(|character| !character.is_control()).take(BRIEF).collect()
 }
 
-/// Returns the cause of all, which those above it repeat.
+/// Returns the innermost cause, which those above it repeat.
 fn innermost(error: &object_store::Error) -> String {
     let mut inner: &dyn std::error::Error = error;
     while let Some(cause) = inner.source() {
@@ -106,8 +106,8 @@ fn innermost(error: &object_store::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: an answer is shown as its code and one sentence that says what to do.
-    //! Method: answers as stores give them, within the words of the client.
+    //! Goal: an answer is shown as its code and one sentence of advice. Method: answers of stores,
+    //! within the text of the client.
     use super::*;
 
     fn answer(code: &str, more: &str) -> object_store::Error {

@@ -1,13 +1,13 @@
-//! Drives in a bucket of an S3-compatible object store: where they are, how the store is reached,
-//! and the medium that such a drive is on.
+//! Drives in a bucket of an S3-compatible object store: their places, access to the store, and the
+//! medium of such a drive.
 //!
 //! * `place`: `s3://BUCKET/NAME`.
-//! * `prices`: what a bucket costs.
+//! * `prices`: the cost of a bucket.
 //! * `remote`: the medium; `absent` takes its place in a program without the feature `objects`.
 //! * `s3`: the store, on a thread of its own with a runtime of its own.
-//! * `settings`: how it is reached. `answers`: what its errors mean.
+//! * `settings`: how it is reached. `answers`: the meaning of its errors.
 //!
-//! What a drive in a bucket is, `pumice_drive::media::tier` says.
+//! `pumice_drive::media::tier` describes drives in buckets.
 
 #[cfg(feature = "objects")]
 mod answers;

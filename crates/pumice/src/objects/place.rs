@@ -18,7 +18,7 @@ impl BucketPlace {
     /// Reads an argument; `None` if it is a path.
     ///
     /// # Errors
-    /// Bucket or name are missing, or have characters that not every store takes.
+    /// Bucket or name are missing, or have characters that not every store accepts.
     pub(crate) fn of(argument: &Path) -> Result<Option<Self>> {
         let Some(rest) = argument.to_str().and_then(|text| text.strip_prefix(SCHEME)) else {
             return Ok(None);

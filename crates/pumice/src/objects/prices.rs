@@ -1,13 +1,13 @@
-//! What a drive in a bucket costs: counters of requests and stored bytes, times prices.
+//! The cost of a drive in a bucket: counters of requests and stored bytes, times prices.
 //!
-//! An estimate: traffic out of the store's network, least sizes, minimum times and taxes are not in
-//! it.
+//! An estimate: traffic out of the store's network, minimum sizes, minimum times and taxes are not
+//! included.
 
 use serde::{Deserialize, Serialize};
 
 use pumice_drive::media::tier::Status;
 
-/// Highest price that is taken, in dollars. Arbitrary: far beyond any, and no sum overflows.
+/// Maximum accepted price, in dollars. Arbitrary: far beyond any, and no sum overflows.
 const USD_MAX: f64 = 1e6;
 
 /// Prices of a store. The defaults are the list prices of S3 Standard in us-east-1, 2026, where
@@ -29,12 +29,12 @@ pub(crate) struct Prices {
     pub(crate) gets_usd: f64,
 }
 
-/// What a drive in a bucket costs, in dollars.
+/// The cost of a drive in a bucket, in dollars.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Cost {
     /// Requests since the opening.
     pub(crate) requests_usd: f64,
-    /// A month of what is stored now.
+    /// Storage of the current data for a month.
     pub(crate) storage_usd_per_month: f64,
     /// The prices that were used.
     pub(crate) prices: Prices,
@@ -47,7 +47,7 @@ impl Default for Prices {
 }
 
 impl Prices {
-    /// Returns what a drive costs at these prices.
+    /// Returns the cost of a drive at these prices.
     pub(crate) fn cost(&self, bucket: &Status) -> Cost {
         let requests = &bucket.requests;
         let writes = (requests.puts + requests.lists) as f64;
@@ -68,7 +68,8 @@ fn usd(text: &str) -> Result<f64, String> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the flags' defaults are those of the type, sums are right, and no price is nonsense.
+    //! Goal: the flags' defaults equal those of the type, sums are right, and nonsensical prices
+    //! are refused.
     use clap::Parser;
 
     use super::*;

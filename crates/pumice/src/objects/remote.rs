@@ -17,7 +17,7 @@ use pumice_drive::runtime::Runtime;
 pub(crate) enum Remote {
     /// A journal, and the bucket that it names.
     Journal(Tier<FileMedium, S3, Runtime>),
-    /// A journal in memory, and the place of the bucket, which has whatever was flushed.
+    /// A journal in memory, and the place of the bucket, which has all flushed data.
     Diskless(Tier<MemMedium, S3, Runtime>, PathBuf),
     /// A bucket, for reading, and its place.
     Bucket(BucketView<S3, Runtime>, PathBuf),
@@ -55,13 +55,13 @@ impl Remote {
     /// reading and there is one.
     ///
     /// # Errors
-    /// Those of [`BucketView::newer`].
+    /// Errors of [`BucketView::newer`].
     pub(crate) async fn newer(&self) -> Result<Option<Self>> {
         let Self::Bucket(view, place) = self else { return Ok(None) };
         Ok(view.newer().await?.map(|view| Self::Bucket(view, place.clone())))
     }
 
-    /// Returns whether something that the image names is not in the bucket any more.
+    /// Whether an object that the image names is no longer in the bucket.
     pub(crate) fn is_stale(&self) -> bool {
         matches!(self, Self::Bucket(view, _) if view.is_stale())
     }
@@ -77,8 +77,8 @@ pub(crate) fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Opens a drive in a bucket with its journal, which says where the bucket is; for reading, if
-/// `read_only`, and then, if `fenced`, even if another machine has taken the drive over.
+/// Opens a drive in a bucket with its journal, which names the bucket; for reading, if `read_only`,
+/// and then, if `fenced`, even if another machine has taken the drive over.
 ///
 /// # Errors
 /// The bucket cannot be used; another machine has taken the drive over; the journal is older.
@@ -105,7 +105,7 @@ pub(crate) async fn with_journal(
     opened.map(Remote::Journal).map_err(named)
 }
 
-/// Segments that a drive without a local file keeps in memory at most.
+/// Maximum number of segments that a drive without a local file keeps in memory.
 const DISKLESS_SLOTS: u32 = 20;
 
 /// Opens a drive in a bucket for writing without a local file: takes it over, and a flush returns
@@ -129,10 +129,10 @@ pub(crate) async fn diskless(runtime: &Runtime, place: &BucketPlace) -> Result<R
     Ok(Remote::Diskless(taken.map_err(named)?, place.to_string().into()))
 }
 
-/// Opens a drive in a bucket for reading, as its newest commit has it.
+/// Opens a drive in a bucket for reading, in the state of its newest commit.
 ///
 /// # Errors
-/// It is to be written; there is no drive; the bucket cannot be used.
+/// It would be written; there is no drive; the bucket cannot be used.
 pub(crate) async fn view(
     runtime: &Runtime,
     place: &BucketPlace,

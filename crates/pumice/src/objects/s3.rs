@@ -1,7 +1,7 @@
 //! An S3-compatible store. Its client works on a thread of its own, with a runtime of its own: the
 //! thread of a drive sends it requests and waits for the answers.
 //!
-//! Nothing is repeated here: the drive does that, which knows what may be repeated.
+//! No request is retried here: the drive does that, because it knows which ones may be repeated.
 
 use std::ffi::OsString;
 use std::ops::Range;
@@ -26,22 +26,24 @@ use crate::cli::signals_blocked;
 use pumice_drive::base::{self, AlignedBuffer, Error, ErrorKind};
 use pumice_drive::media::tier::{Listed, Store};
 
-/// Requests that wait for the thread. More than a drive has under way.
+/// Requests that wait for the thread. More than a drive has in progress.
 const WAITING_MAX: usize = 64;
 
-/// A store that has not accepted a connection by then is tried again.
+/// Timeout for a connection to a store, after which the request is retried.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Longest time of a request: the largest object (8 MiB) at 1 Mbit/s. One that hangs is repeated.
+/// Maximum duration of a request: the largest object (8 MiB) at 1 Mbit/s. A request that hangs is
+/// repeated.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Longest object that is read as a whole: a commit that names the chunks of petabytes.
+/// Maximum length of an object that is read as a whole: a commit that names the chunks of
+/// petabytes.
 const OBJECT_BYTES_MAX: u64 = 256 << 20;
 
 /// A request, ready to run.
 type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The part of a bucket that a drive is in.
+/// The part of a bucket that contains a drive.
 pub(crate) struct S3 {
     client: Arc<AmazonS3>,
     place: BucketPlace,
@@ -49,10 +51,10 @@ pub(crate) struct S3 {
 }
 
 impl S3 {
-    /// Prepares to reach a bucket, as environment and profile say; sends nothing yet.
+    /// Prepares access to a bucket, configured by environment and profile; sends nothing yet.
     ///
     /// # Errors
-    /// These are incomplete or cannot be read; a thread cannot be started.
+    /// The settings are incomplete or cannot be read; a thread cannot be started.
     pub(crate) fn new(place: &BucketPlace) -> base::Result<Self> {
         let builder = configured(&Settings::read()?, place)?;
         let unusable = |error: object_store::Error| {
@@ -84,7 +86,7 @@ impl S3 {
         let (answer, answered) = bounded(1);
         let request = request(self.client.clone());
         let job = Box::pin(async move {
-            // The drive may not wait any more.
+            // The drive may no longer be waiting.
             let _ = answer.send(request.await).await;
         });
         let ended = || Error::new(ErrorKind::Io, "the thread of the object store has ended");
@@ -105,7 +107,7 @@ impl S3 {
     }
 }
 
-/// Returns a client's description. Nothing is repeated by it.
+/// Returns the configuration of a client, which does not retry.
 fn configured(settings: &Settings, place: &BucketPlace) -> base::Result<AmazonS3Builder> {
     let mut client = ClientOptions::new()
         .with_connect_timeout(CONNECT_TIMEOUT)
@@ -134,7 +136,7 @@ fn configured(settings: &Settings, place: &BucketPlace) -> base::Result<AmazonS3
     Ok(builder.with_bucket_name(&place.bucket))
 }
 
-/// Returns a client's description with what the environment says, but for key, secret and token,
+/// Returns the configuration of a client from the environment, except for key, secret and token,
 /// which belong together: the settings have all of them from one place.
 fn of_environment(
     settings: &Settings,
@@ -158,7 +160,7 @@ fn of_environment(
     known.fold(builder, |builder, (key, value)| builder.with_config(key, value))
 }
 
-/// Whether the environment has credentials; if not, they are asked of the machine.
+/// Whether the environment has credentials; if not, the client requests them from the machine.
 fn has_credentials() -> bool {
     if Settings::read().is_ok_and(|settings| settings.key.is_some()) {
         return true;
@@ -187,7 +189,7 @@ fn work(jobs: Receiver<Job>) {
 impl Store for S3 {
     async fn put(&self, name: &str, bytes: Arc<AlignedBuffer>) -> base::Result<()> {
         let path = self.path(name);
-        // Copied there, since a drive that copies megabytes serves nothing meanwhile.
+        // Copied on that thread: a drive that copies megabytes serves no requests meanwhile.
         let put = |client: Arc<AmazonS3>| async move {
             client.put(&path, PutPayload::from(bytes.to_vec())).await
         };
@@ -279,7 +281,7 @@ impl S3 {
     /// Verifies that the bucket is there and can be listed.
     ///
     /// # Errors
-    /// In one line, what is missing.
+    /// One line that names the missing bucket or permission.
     pub(crate) async fn check(&self) -> base::Result<()> {
         let path = self.path("claims");
         let list = |client: Arc<AmazonS3>| async move {
@@ -293,8 +295,8 @@ impl S3 {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: credentials are those of one place.
-    //! Method: an environment and settings of a profile, as the client gets them.
+    //! Goal: credentials come from one place. Method: an environment and settings of a profile, as
+    //! the client gets them.
     use super::*;
 
     #[test]

@@ -1,7 +1,7 @@
-//! How a store is reached, as the AWS tools take it: from the environment, or else from a profile
-//! in `~/.aws/credentials` and `~/.aws/config`.
+//! Settings for reaching a store, from the same sources as in the AWS tools: the environment, or
+//! else a profile in `~/.aws/credentials` and `~/.aws/config`.
 //!
-//! What is in neither, the client asks of the machine: credentials of a role.
+//! If credentials are in neither, the client requests those of a role from the machine.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use pumice_drive::base::{Error, ErrorKind, Result};
 /// Longest file of profiles, in bytes: far beyond any.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// What is known of a store before it is asked.
+/// The known settings of a store before it is asked.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Settings {
     pub(super) key: Option<String>,
@@ -31,10 +31,10 @@ type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 type Profile = BTreeMap<String, String>;
 
 impl Settings {
-    /// Returns what environment and profile say.
+    /// Returns the settings of environment and profile.
     ///
     /// # Errors
-    /// `NotFound` if the profile that is named does not exist; a file of profiles cannot be read.
+    /// `NotFound` if the named profile does not exist; a file of profiles cannot be read.
     pub(super) fn read() -> Result<Self> {
         Self::of(&|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }
@@ -63,7 +63,7 @@ impl Settings {
             ca_bundle: environment("AWS_CA_BUNDLE").or_else(|| both("ca_bundle")).map(Into::into),
             ..Self::default()
         };
-        // Key, secret and token belong together: all from one place.
+        // Key, secret and token belong together: all come from one place.
         if let Some(key) = environment("AWS_ACCESS_KEY_ID") {
             settings.key = Some(key);
             settings.secret = environment("AWS_SECRET_ACCESS_KEY");
@@ -77,7 +77,7 @@ impl Settings {
     }
 }
 
-/// Returns the lines of a profile in a file; `None` if it, or the file, does not exist.
+/// Returns the lines of a profile in a file; `None` if the profile or the file does not exist.
 fn profile(file: Option<PathBuf>, name: &str) -> Result<Option<Profile>> {
     let Some(file) = file.filter(|file| file.exists()) else { return Ok(None) };
     let is_short = fs::metadata(&file).is_ok_and(|found| found.len() <= FILE_BYTES_MAX);
@@ -116,7 +116,7 @@ fn find(text: &str, name: &str) -> Option<Profile> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: settings come from where the AWS tools take them.
+    //! Goal: settings come from the sources of the AWS tools.
     use super::*;
 
     #[test]

@@ -44,7 +44,7 @@ impl Latency {
         self.counts.iter().fold(0, |sum, count| u64::saturating_add(sum, *count))
     }
 
-    /// Returns what was counted since `earlier`; nothing if that is of another server.
+    /// Returns the counts since `earlier`; zeroes if that is of another server.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         let mut difference = *self;
         for (count, before) in difference.counts.iter_mut().zip(earlier.counts) {
@@ -76,8 +76,8 @@ impl Latency {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: every latency is in its bucket, at the very limits too, and quantiles lie where they
-    //! must.
+    //! Goal: every latency is in its bucket, even at the exact limits, and quantiles are within
+    //! their bounds.
     use super::*;
 
     fn bucket(ns: u64) -> usize {

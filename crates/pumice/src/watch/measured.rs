@@ -19,7 +19,7 @@ use pumice_nbd::disk::{Change, Extent};
 pub(crate) struct Measured<D> {
     disk: Rc<D>,
     runtime: Runtime,
-    /// Shared with what this was at a moment ([`Disk::pinned`]).
+    /// Shared with the copy of this disk at one moment ([`Disk::pinned`]).
     counters: Rc<Counters>,
 }
 
@@ -97,7 +97,7 @@ impl<D: Disk> Measured<D> {
         }
     }
 
-    /// Returns when a request that arrives now started; see the header.
+    /// Returns the start time of a request that arrives now; see the header.
     fn begin_ns(&self) -> u64 {
         match self.counters.last_read.get() {
             (turn, read_ns) if turn == self.runtime.turns() => read_ns,
@@ -198,7 +198,7 @@ impl<D: Disk> Disk for Measured<D> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: every command is counted as what it is, with its time and its failure, and requests
+    //! Goal: every command is counted under its kind, with its time and its failure, and requests
     //! in flight are seen. Method: a disk in virtual time with a given latency.
     use super::*;
     use crate::watch::Latency;
@@ -309,10 +309,10 @@ mod tests {
         });
         assert_eq!(disk.stats().flush.latency, latency(&[5_000; 3]));
         assert_eq!(disk.stats().in_flight, 0);
-        // What begins in a later turn begins then.
+        // A request in a later turn starts in that turn.
         runtime.block_on(disk.flush()).unwrap();
         assert_eq!(disk.stats().flush.latency, latency(&[5_000; 4]));
-        // A request that is dropped half-way is no longer in flight.
+        // A request that is dropped halfway is no longer in flight.
         let gone = runtime.block_on(runtime.timeout(1_000, disk.flush()));
         assert!(gone.is_none());
         assert_eq!(disk.stats().in_flight, 0);

@@ -1,4 +1,4 @@
-//! What a server knows about the drives it serves: counters of requests and their latencies, the
+//! The facts that a server knows about its drives: counters of requests and their latencies, the
 //! state of the drives, and connections.
 //!
 //! | file | contents |
@@ -13,7 +13,7 @@
 //!
 //! [`Disk`]: pumice_nbd::Disk
 
-// Snapshots are shown to other machines. Tests index and cast what they have made themselves.
+// Snapshots are shown to other machines. Tests index and cast only their own data.
 #![cfg_attr(
     not(test),
     warn(

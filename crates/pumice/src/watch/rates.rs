@@ -26,9 +26,9 @@ pub(crate) struct Rates {
     pub victims: f64,
     /// Requests per second, of all commands.
     pub requests: f64,
-    /// Frame bytes over host bytes; none if the host wrote too little.
+    /// Frame bytes over host bytes; `None` if the host wrote too little.
     pub stored_fraction: Option<f64>,
-    /// Media bytes over host bytes; none if the host wrote too little.
+    /// Media bytes over host bytes; `None` if the host wrote too little.
     pub write_amplification: Option<f64>,
     /// The commands by name.
     pub commands: Vec<CommandRates>,
@@ -43,7 +43,7 @@ pub(crate) struct CommandRates {
     pub requests: f64,
     /// Bytes per second.
     pub bytes: f64,
-    /// Median latency in nanoseconds; none without requests.
+    /// Median latency in nanoseconds; `None` without requests.
     pub p50_ns: Option<f64>,
     /// 99th percentile of the latency in nanoseconds.
     pub p99_ns: Option<f64>,
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(rates.commands[0].p50_ns, None);
         after.info.host_bytes = before.info.host_bytes + TELLING_BYTES - 1;
         assert_eq!(Rates::between(&before, &after, 1.0).stored_fraction, None);
-        // The server was started anew.
+        // The server was restarted.
         let back = Rates::between(&after, &before, 0.0);
         assert_eq!((back.host_write_bytes, back.requests), (0.0, 0.0));
     }

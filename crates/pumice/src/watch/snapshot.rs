@@ -28,19 +28,19 @@ pub(crate) struct Snapshot {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Connections {
-    /// Connected now, those in their handshake included.
+    /// Current connections, including those in their handshake.
     pub open: u64,
     /// Accepted since the start.
     pub accepted: u64,
-    /// Times that a client was refused: a handshake, a certificate, an export.
+    /// Number of refusals of a client: a handshake, a certificate, an export.
     pub refused: u64,
     /// Requests refused before they reached a drive: malformed ones, and those during shutdown.
     pub refused_requests: u64,
-    /// How long the certificates and lists of revocations that the server uses are valid.
+    /// Validity of the certificates and revocation lists that the server uses.
     pub validities: Vec<Validity>,
 }
 
-/// The time for which a certificate or a list of revocations is valid, in seconds since 1970.
+/// The time for which a certificate or a revocation list is valid, in seconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Validity {
     /// The file it comes from.
@@ -71,7 +71,7 @@ pub(crate) struct DriveSnapshot {
     pub host: HostStats,
     /// Rated write endurance of the medium in bytes, if given.
     pub rated_write_bytes: Option<u64>,
-    /// What a bucket costs, of a drive in one.
+    /// The cost of the bucket, for a drive in one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bucket_cost: Option<Cost>,
     /// Bytes written to the medium over the drive's life, at the start of the server.
@@ -104,8 +104,8 @@ pub(crate) struct CommandStats {
     pub bytes: u64,
     /// Failed requests by kind of error; kinds without failures are omitted.
     pub errors: Vec<(ErrorKind, u64)>,
-    /// Latency, of failed requests too: from when the server received the request to when its reply
-    /// was ready.
+    /// Latency, of failed requests too: from the time when the server received the request until
+    /// its reply was ready.
     pub latency: Latency,
 }
 

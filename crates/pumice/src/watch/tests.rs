@@ -1,4 +1,4 @@
-//! A snapshot for the tests of those who show one.
+//! A snapshot for tests of code that shows one.
 
 use std::rc::Rc;
 

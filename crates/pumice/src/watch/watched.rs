@@ -1,5 +1,6 @@
 //! The source of snapshots: drives of a server and its connections, on the thread that owns the
-//! drives. Each question is answered between two awaits, so that its parts are of one moment.
+//! drives. Each question is answered between two awaits, so that all parts of the answer are from
+//! one moment.
 
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -37,7 +38,7 @@ pub(crate) trait Watched {
     /// Returns its segments in at most `cells_max` cells.
     fn segment_map(&self, cells_max: u32) -> SegmentMap;
 
-    /// Returns the snapshots of its disk, oldest first, and what each holds.
+    /// Returns the snapshots of its disk, oldest first, with the space that each holds.
     fn snapshots(&self) -> Pin<Box<dyn Future<Output = Vec<SnapshotInfo>>>>;
 
     /// Carries out an action.
@@ -47,7 +48,7 @@ pub(crate) trait Watched {
 /// A drive, its name and the counters of its requests.
 struct WatchedDrive<D> {
     name: String,
-    /// Returns the drive as it is open now.
+    /// Returns the drive that is open now.
     drive: Box<dyn Fn() -> Rc<Drive>>,
     measured: Rc<Measured<D>>,
     terms: Terms,
@@ -93,7 +94,7 @@ impl<D: Disk> Watched for WatchedDrive<D> {
     }
 }
 
-/// What is known of what holds a server's drives, beyond what it says itself.
+/// Properties of the storage that holds a server's drives, beyond those that it reports itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Terms {
     /// Rated write endurance of the medium, in bytes.
@@ -102,7 +103,7 @@ pub(crate) struct Terms {
     pub(crate) prices: Prices,
 }
 
-/// Drives of a server, those of one thread.
+/// The drives of one thread of a server.
 pub(crate) struct Watch {
     runtime: Runtime,
     connections: Box<dyn Fn() -> Connections>,
@@ -132,8 +133,8 @@ impl Watch {
         (self.connections)()
     }
 
-    /// Adds a drive, which `drive` returns as it is open at a moment. `terms` are those of what
-    /// holds it.
+    /// Adds a drive; `drive` returns the one that is currently open. `terms` are those of the
+    /// storage that holds it.
     pub(crate) fn add<D: Disk + 'static>(
         &self,
         name: String,

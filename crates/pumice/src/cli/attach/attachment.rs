@@ -7,10 +7,10 @@
 //!                                 fuse/NAME      the drive as a file, while the process runs
 //! ```
 //!
-//! The loop device is the one whose backing file is that file, which cannot be wrong. Lists of loop
-//! devices show the file, so it has the drive's name. Once a process that had mounts of its own is
-//! dead, the path of the file is lost; then it is the device that was recorded, if it is still in
-//! the same use.
+//! The loop device is found as the one whose backing file is that file, which cannot be wrong.
+//! Lists of loop devices show the file, so it has the drive's name. Once a process that had mounts
+//! of its own is dead, the path of the file is lost; the recorded device is then used, if it is
+//! still in the same use.
 
 use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
@@ -27,7 +27,7 @@ use pumice_drive::base::checksum::crc64;
 
 const SUFFIX: &str = "attached";
 
-/// An attached drive, or what is left of one.
+/// An attached drive, or the remains of one.
 #[derive(Clone, Debug)]
 pub(crate) struct Attachment {
     directory: PathBuf,
@@ -40,7 +40,7 @@ struct Record {
     #[serde(with = "path_bytes")]
     path: PathBuf,
     process: i32,
-    /// The process whose drive it is a snapshot of, if that lends it.
+    /// For a snapshot, the process that has its drive open, if that process lends it.
     #[serde(default)]
     lender: Option<u32>,
     /// Start time of the process, in ticks since boot, because process numbers are reused.
@@ -90,7 +90,7 @@ impl Attachment {
         Self::at(path, None)
     }
 
-    /// As [`Attachment::of`], or that of a snapshot of the drive.
+    /// As [`Attachment::of`], or returns the attachment of a snapshot of the drive.
     ///
     /// # Errors
     /// There is no drive.
@@ -100,10 +100,10 @@ impl Attachment {
 
     /// Finds an attachment by its drive, under its old or its new name, by its device, or by a
     /// place where it is mounted. If several were made at one mount point, because an earlier
-    /// process was killed, it is the one that is mounted there, else one that is served.
+    /// process was killed, returns the one that is mounted there, else one that is served.
     ///
     /// # Errors
-    /// Nothing of that name is attached.
+    /// No attachment matches the name.
     pub(crate) fn find(name: &Path) -> Result<Self> {
         let wanted = absolute(name);
         let of_file = Place::of(name).and_then(|it| Self::at(&it.path, it.snapshot.as_deref()));
@@ -140,7 +140,7 @@ impl Attachment {
     }
 
     /// Records that this process attaches the drive at `path`, or a snapshot of it, which `lender`
-    /// may lend; nothing of an earlier attachment may be left.
+    /// may lend; an earlier attachment must have been removed completely.
     ///
     /// # Errors
     /// The directory cannot be created.
@@ -216,13 +216,13 @@ impl Attachment {
         Some(Self { directory, record: record.unwrap_or_else(nothing) })
     }
 
-    /// Returns the process that serves the drive, if it is alive.
+    /// Returns the process that serves the drive, if that process is alive.
     pub(crate) fn process(&self) -> Option<i32> {
         let Record { process, started_ticks, .. } = self.record;
         (holders::started_ticks(process)? == started_ticks).then_some(process)
     }
 
-    /// Returns an attached snapshot that the process of this one lends.
+    /// Returns an attached snapshot that is lent by the process of this attachment.
     ///
     /// # Errors
     /// The directory of the records cannot be read.
@@ -253,12 +253,12 @@ impl Attachment {
         self.record.mountpoint.as_ref().map(|recorded| recorded.0.as_path())
     }
 
-    /// Returns where its device is mounted, in this process's view.
+    /// Returns the mount points of its device, in this process's view.
     pub(crate) fn mounts(&self) -> Vec<PathBuf> {
         self.devices().iter().flat_map(|device| holders::mounts_of(device)).collect()
     }
 
-    /// Returns whether its device is mounted at `path`.
+    /// Whether its device is mounted at `path`.
     pub(crate) fn is_mounted_at(&self, path: &Path) -> bool {
         self.mounts().iter().any(|mount| mount == path)
     }
@@ -288,14 +288,15 @@ impl Attachment {
     /// Removes the directory and, if the process died, the mount in it.
     ///
     /// # Errors
-    /// Those of the operating system.
+    /// Errors of the operating system.
     pub(crate) fn remove(&self) -> Result<()> {
-        // After an orderly end nothing is mounted there, and this fails.
+        // After an orderly end no file system is mounted there, and this fails.
         let _ = unmount(self.fuse_directory(), UnmountFlags::DETACH);
         let cannot = || format!("cannot remove {}", self.directory.display());
         // Not recursively: if the mount were still there, its file would be the drive.
         match fs::remove_dir(self.fuse_directory()) {
-            // A process that was killed, or failed, while it began may not have made it.
+            // A process that was killed, or failed, while it started may not have created the
+            // directory.
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(error).with_context(cannot);
             }
@@ -307,7 +308,7 @@ impl Attachment {
     /// Opens the log for writing.
     ///
     /// # Errors
-    /// Those of the operating system.
+    /// Errors of the operating system.
     pub(crate) fn open_log(&self) -> std::io::Result<File> {
         File::options().create(true).append(true).open(self.log_file())
     }
@@ -327,7 +328,7 @@ pub(super) fn absolute(path: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: every path survives the record, and what is left of an attempt can be removed.
+    //! Goal: every path survives the record, and the remains of an attempt can be removed.
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
 
@@ -346,7 +347,7 @@ mod tests {
         assert_eq!((&read.path, &mountpoint), (&record.path, &record.path));
     }
 
-    /// Guards against a record that nothing removes, of a process killed between two steps.
+    /// Guards against a record of a process killed between two steps, which could not be removed.
     #[test]
     fn any_part_of_an_attachment_is_removed() {
         let folder = tempfile::tempdir().unwrap();

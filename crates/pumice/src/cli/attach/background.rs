@@ -14,7 +14,7 @@ pub(super) fn start() -> Result<Outcome> {
     let cannot = "cannot start the background process";
     let program = std::env::current_exe().context(cannot)?;
     let mut command = Command::new(program);
-    // Where options are allowed: the paths may follow a `--`.
+    // Inserted where options are allowed: the paths may follow a `--`.
     let args: Vec<_> = std::env::args_os().skip(1).collect();
     let at = args.iter().position(|arg| arg == "attach").map_or(args.len(), |at| at + 1);
     let (before, after) = args.split_at(at);
@@ -38,7 +38,7 @@ pub(super) fn start() -> Result<Outcome> {
 /// Sends messages to the log, and closes stdout, which lets the starting process exit.
 ///
 /// # Errors
-/// Those of the operating system.
+/// Errors of the operating system.
 pub(super) fn leave_terminal(attachment: &Attachment) -> Result<()> {
     let left = attachment.open_log().and_then(|log| {
         let null = File::options().write(true).open("/dev/null")?;

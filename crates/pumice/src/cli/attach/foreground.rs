@@ -89,8 +89,8 @@ fn serve_opened(
     source: Source,
     steps: Steps,
 ) -> Result<Attachment> {
-    // The drive is locked, so an earlier process that attached it was killed and is gone within a
-    // moment, or both only read.
+    // The drive is locked, so either an earlier process that attached it was killed and will be
+    // gone within a moment, or both processes only read.
     if let Some(left) = args.attachment()? {
         if !open::wait_until(runtime, || left.process().is_none()) {
             return Err(already_attached(&args.path, &left));
@@ -128,7 +128,7 @@ fn serve_opened(
     Ok(attachment)
 }
 
-/// What is attached.
+/// The attached disk.
 enum Source {
     /// A drive, or a snapshot, that this process has opened.
     Own(Rc<Drive>),
@@ -136,14 +136,14 @@ enum Source {
     Lent(Client),
 }
 
-/// A file, while it is there.
+/// A disk offered as a file, until it is removed.
 enum Offered {
     Own(FuseMount, Option<ControlSocket>),
     Lent(Option<Loan>),
 }
 
 impl Source {
-    /// Returns the process that lends it.
+    /// Returns the process that lends the snapshot.
     fn lender(&self) -> Option<u32> {
         match self {
             Self::Own(_) => None,
@@ -151,7 +151,7 @@ impl Source {
         }
     }
 
-    /// Makes it a file in a directory.
+    /// Offers the disk as a file in a directory.
     fn offer(self, args: &Args, runtime: &Runtime, at: &Path, name: &str) -> Result<Offered> {
         let drive = match self {
             Self::Own(drive) => drive,
@@ -162,7 +162,7 @@ impl Source {
         };
         let measured = Rc::new(Measured::new(drive.clone(), runtime.clone()));
         let mount = FuseMount::mount(runtime, measured.clone(), at, name)?;
-        // What is asked of a drive at its path is not for a snapshot to answer.
+        // Requests about a drive at its path are not for a snapshot to answer.
         let is_whole = args.snapshot.is_none();
         let control = is_whole.then(|| ControlSocket::bind(runtime, &args.path)).transpose();
         let control = control.inspect_err(|error| {
@@ -184,7 +184,7 @@ impl Source {
 }
 
 impl Offered {
-    /// Takes the file away.
+    /// Removes the file.
     fn end(&mut self, runtime: &Runtime) -> Result<()> {
         match self {
             Self::Own(mount, control) => {
@@ -199,7 +199,7 @@ impl Offered {
     }
 }
 
-/// Removes what a failed attempt has created. The first error is the one to report.
+/// Removes the files that a failed attempt has created. The first error is the one to report.
 fn clean(attachment: &Attachment) {
     let _ = attachment.remove();
 }

@@ -33,8 +33,8 @@ pub(super) fn loop_devices(directory: &Path) -> Vec<PathBuf> {
     devices
 }
 
-/// Whether a loop device is on a file in the root of a file system that nothing mounts any more, as
-/// far as its path tells.
+/// Whether a loop device is on a file in the root of a file system that is no longer mounted
+/// anywhere, as far as its path shows.
 pub(super) fn is_on_lost_file(device: &str) -> bool {
     let backing = fs::read_to_string(format!("/sys/block/{device}/loop/backing_file"));
     let backing = backing.unwrap_or_default();
@@ -42,14 +42,14 @@ pub(super) fn is_on_lost_file(device: &str) -> bool {
     path.parent() == Some(Path::new("/"))
 }
 
-/// Returns the number of the use that is made of a block device, which no other use of any has;
-/// none before Linux 5.15.
+/// Returns the number of the current use of a block device, unique among all uses of all devices;
+/// `None` before Linux 5.15.
 pub(super) fn use_number(device: &str) -> Option<u64> {
     let number = fs::read_to_string(format!("/sys/block/{device}/diskseq")).ok()?;
     number.trim().parse().ok()
 }
 
-/// Returns where a block device is mounted, in this process's view.
+/// Returns the mount points of a block device, in this process's view.
 pub(super) fn mounts_of(device: &Path) -> Vec<PathBuf> {
     let name = device.file_name().unwrap_or_default().to_string_lossy();
     let Ok(number) = fs::read_to_string(format!("/sys/class/block/{name}/dev")) else {
@@ -61,7 +61,7 @@ pub(super) fn mounts_of(device: &Path) -> Vec<PathBuf> {
     of_device.filter_map(|(place, is_of_device)| is_of_device.then_some(place)).collect()
 }
 
-/// Returns whether what is mounted last at `place`, and so is what is seen there, is not `device`.
+/// Whether the last mount at `place`, which is the visible one, is of a device other than `device`.
 pub(super) fn is_covered(device: &Path, place: &Path) -> bool {
     let Ok(mounts) = fs::read(MOUNTS) else { return false };
     let lines = mounts.split(|&byte| byte == b'\n');
@@ -72,8 +72,9 @@ pub(super) fn is_covered(device: &Path, place: &Path) -> bool {
     there.rfind(|(mounted, _)| mounted == place).is_some_and(|(_, is_of_device)| !is_of_device)
 }
 
-/// Returns the mount point of a line of mountinfo, and whether it is about `device`, whose number
-/// is `MAJOR:MINOR`. The mounts of btrfs have an anonymous number, so that the source counts, too.
+/// Returns the mount point of a line of mountinfo, and whether the line is about `device`, whose
+/// number is `MAJOR:MINOR`. The mounts of btrfs have an anonymous number, so the source is
+/// compared, too.
 ///
 /// Source: proc_pid_mountinfo(5): fields 3 and 5 are number and mount point; after the separator
 /// follow the type of the file system and the source.
@@ -93,8 +94,8 @@ pub(super) fn partitions(device: &Path) -> Vec<PathBuf> {
     names.into_iter().map(|part| Path::new("/dev").join(part)).collect()
 }
 
-/// Returns what the kernel itself uses a device or partition for, each with the way to end that:
-/// loop devices on it, which do not keep it from being detached; volumes; swap.
+/// Returns the kernel's own uses of a device or partition, each with the way to end it: loop
+/// devices on it, which do not keep it from being detached; volumes; swap.
 pub(super) fn kernel_users(device: &Path) -> Vec<(String, String)> {
     let mut users = Vec::new();
     for name in names_in(Path::new("/sys/block")) {
@@ -211,7 +212,7 @@ mod tests {
 
     #[test]
     fn every_mount_has_its_device() {
-        // The root of a container need not be a block device, so that nothing is found for it.
+        // The root of a container need not be a block device, so this expects no results for it.
         assert!(mounts_of(Path::new("/dev/null")).is_empty());
         assert!(openers(Path::new("/no/such/file")).is_empty());
     }

@@ -2,9 +2,9 @@
 //!
 //! The drive's thread completes every request. By default the kernel leaves the completion to
 //! ksoftirqd of that thread's processor, which waits until the busy thread is preempted. On the
-//! processor that issued the request, an interrupt completes it at once: that made random writes of
-//! 4 KiB at depth 32 a quarter faster (62,600 instead of 49,400 per second, fio on a drive in
-//! memory).
+//! processor that issued the request, an interrupt completes it immediately: that made random
+//! writes of 4 KiB at depth 32 a quarter faster (62,600 instead of 49,400 per second, fio on a
+//! drive in memory).
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -26,7 +26,7 @@ pub(super) fn complete_on_issuer(device: &Path) {
 /// Restores the kernel's default, and detaches the device from its file.
 ///
 /// # Errors
-/// Those of losetup.
+/// Errors of losetup.
 pub(super) fn detach(device: &Path) -> Result<()> {
     set_affinity(device, SAME_GROUP);
     tools::run_well("losetup", &[OsStr::new("--detach"), device.as_os_str()]).map(drop)

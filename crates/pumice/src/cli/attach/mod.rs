@@ -11,14 +11,14 @@
 //!
 //! * `background`: starts that process; leaves the terminal in it. `foreground`: serves.
 //! * `worker`: the second thread. `set_up`, `take_down`: its work, by `loop_device` and `tools`.
-//! * `attachment`: the record of an attached drive. `holders`: what uses a device.
+//! * `attachment`: the record of an attached drive. `holders`: the users of a device.
 //! * `protect`: keeps the process alive when memory is short.
 //!
-//! In a unit (`--step`), the process that serves has mounts of its own, and short ones beside it
-//! mount and unmount for the machine.
+//! In a unit (`--step`), the serving process has mounts of its own, and separate short-lived
+//! processes mount and unmount for the machine.
 //!
 //! The background process is a new process and not a fork, because threads do not survive a fork. A
-//! failed attempt leaves nothing; what a killed process left is removed by the next attempt.
+//! failed attempt leaves nothing; the next attempt removes the remains of a killed process.
 
 mod attachment;
 mod background;
@@ -122,10 +122,11 @@ pub(crate) enum FileSystem {
     Xfs,
 }
 
-/// A step of what a unit does: only `serve` lasts, and only it does not see the machine's mounts.
+/// A step of a unit: only `serve` keeps running, and it is the only one that does not see the
+/// machine's mounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Step {
-    /// Remove what a killed process has left.
+    /// Remove the remains of a killed process.
     Clean,
     /// Serve the device, and do not mount it.
     Serve,
@@ -153,7 +154,7 @@ impl FileSystem {
 }
 
 impl Args {
-    /// Returns what is attached, or left, of the drive or its snapshot.
+    /// Returns the attachment of the drive or its snapshot, or its remains.
     fn attachment(&self) -> Result<Option<Attachment>> {
         Attachment::at(&self.path, self.snapshot.as_deref())
     }
@@ -175,8 +176,8 @@ impl Args {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// A requirement on the machine, the drive or the mount point is not met, or a step fails; nothing
-/// is left.
+/// A requirement on the machine, the drive or the mount point is not met, or a step fails;
+/// everything is then undone.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     args.keys.provide();
     let Place { path, snapshot } = Place::of(&args.path)?;

@@ -17,7 +17,8 @@ pub(super) struct Failures(Vec<String>);
 /// calling thread and to those that it starts afterwards.
 pub(super) fn against_reclaim() -> Failures {
     let mut failures = Failures::default();
-    // Pages are locked when they are touched: most of what the map may take is never used.
+    // Pages are locked when they are touched: most of the memory that the map may take is never
+    // used.
     let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
     if let Err(error) = mlockall(flags) {
         failures.0.push(format!("cannot lock memory: {error}"));
@@ -28,7 +29,7 @@ pub(super) fn against_reclaim() -> Failures {
     failures
 }
 
-/// Makes it unlikely that the kernel's OOM killer chooses this process, and logs what failed.
+/// Makes it unlikely that the kernel's OOM killer chooses this process, and logs all failures.
 pub(super) fn against_killing(mut failures: Failures) {
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ) {
         failures.0.push(format!("cannot set oom_score_adj: {error}"));

@@ -22,11 +22,11 @@ pub(super) struct Wanted {
     pub(super) read_only: bool,
     pub(super) mkfs: Option<FileSystem>,
     pub(super) force: bool,
-    /// Of the drive.
+    /// Path of the drive.
     pub(super) path: PathBuf,
     pub(super) mountpoint: Option<PathBuf>,
     pub(super) mount_options: Option<String>,
-    /// Another process mounts the device when it is there.
+    /// Whether another process mounts the device once it exists.
     pub(super) is_mounted_later: bool,
 }
 
@@ -34,7 +34,7 @@ impl Wanted {
     /// Checks that the machine and the mount point are ready.
     ///
     /// # Errors
-    /// No privileges, no FUSE, no loop devices, or a missing program; those of
+    /// No privileges, no FUSE, no loop devices, or a missing program; errors of
     /// [`Wanted::check_mountpoint`].
     pub(super) fn check_machine(&self) -> Result<()> {
         if !rustix::process::geteuid().is_root() {
@@ -110,8 +110,8 @@ impl Wanted {
         Ok(device)
     }
 
-    /// Without direct I/O everything would be cached twice, and flushed by a thread that may wait
-    /// for memory.
+    /// Checks that the device uses direct I/O. Without it everything would be cached twice, and
+    /// flushed by a thread that may wait for memory.
     fn check_direct(&self, device: &Path) -> Result<()> {
         let name = device.file_name().unwrap_or_default().to_string_lossy();
         let is_direct = fs::read_to_string(format!("/sys/block/{name}/loop/dio"));
@@ -131,7 +131,7 @@ impl Wanted {
     /// Mounts the device, if there is a mount point.
     ///
     /// # Errors
-    /// There is no file system on it that can be mounted; those of mount(8).
+    /// It has no file system that can be mounted; errors of mount(8).
     pub(super) fn mount(&self, device: &Path) -> Result<()> {
         let Some(mountpoint) = &self.mountpoint else { return Ok(()) };
         let found = tools::find("blkid").and_then(|_| probe(device)).unwrap_or_default();
@@ -144,7 +144,7 @@ impl Wanted {
         }
         self.check_file_system(&found)?;
         let access = if self.read_only { "ro" } else { "rw" };
-        // What others have put on a drive must not become root's by being mounted.
+        // Files that others have put on a drive must not gain root's rights by being mounted.
         let mut options = format!("{access},nosuid,nodev");
         if let Some(more) = &self.mount_options {
             options += &format!(",{more}");
@@ -181,7 +181,7 @@ impl Wanted {
         Ok(())
     }
 
-    /// Checks that what was found on the device can be mounted.
+    /// Checks that the signatures found on the device belong to a file system that can be mounted.
     fn check_file_system(&self, found: &Signatures) -> Result<()> {
         let shown = self.path.display();
         if let Signatures::Nothing = found {
@@ -194,7 +194,7 @@ impl Wanted {
         Ok(())
     }
 
-    /// Returns for which size of sectors the partition table was made, if that is not the device's.
+    /// Returns the sector size for which the partition table was made, if it is not the device's.
     fn other_sector_bytes(&self, device: &Path) -> Option<u32> {
         let mut file = File::open(device).ok()?;
         let mut start = [0; partitions::START_BYTES];
@@ -225,7 +225,7 @@ impl Wanted {
     }
 }
 
-/// What blkid finds on a device.
+/// The signatures that blkid finds on a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Signatures {
     Nothing,
@@ -236,19 +236,19 @@ enum Signatures {
     Unknown,
 }
 
-/// A way to mount a file system that cannot be written.
+/// A way to mount a file system from a read-only device.
 struct Way {
     options: &'static str,
     skips_journal: bool,
 }
 
-/// Returns how file systems name a device in the kernel's log.
+/// Returns the name that file systems use for a device in the kernel's log.
 fn device_word(device: &Path) -> String {
     format!("({})", device.file_name().unwrap_or_default().display())
 }
 
 impl Signatures {
-    /// Returns how the kernel's log names the file system.
+    /// Returns the name of the file system in the kernel's log.
     fn word(&self) -> String {
         match self {
             Self::FileSystem(kind) => format!("{kind}: "),
@@ -256,8 +256,8 @@ impl Signatures {
         }
     }
 
-    /// Returns in which other ways a file system is mounted from a device that cannot be written: a
-    /// snapshot, beside the file system that it was taken of, whose journal may not be empty.
+    /// Returns other ways to mount a file system from a read-only device: a snapshot, mounted in
+    /// addition to the file system from which it was taken, whose journal may not be empty.
     ///
     /// Source: ext4(5), xfs(5).
     fn other_ways(&self) -> &'static [Way] {
@@ -300,7 +300,8 @@ fn xfs_sector_bytes(device: &Path) -> Option<u16> {
     start.starts_with(b"XFSB").then(|| u16::from_be_bytes([start[102], start[103]]))
 }
 
-/// Makes a new file system that of the user who called sudo, who could write nothing otherwise.
+/// Makes the user who called sudo the owner of a new file system, which they could not write
+/// otherwise.
 fn give_to_the_user(mountpoint: &Path) {
     let id = |name| std::env::var(name).ok()?.parse::<u32>().ok();
     let Some(user) = id("SUDO_UID") else { return };
@@ -310,7 +311,7 @@ fn give_to_the_user(mountpoint: &Path) {
     }
 }
 
-/// Returns a label in characters that every tool shows, of at most `bytes_max` bytes.
+/// Returns a label of characters that every tool shows, of at most `bytes_max` bytes.
 fn label(name: &str, bytes_max: usize) -> String {
     let is_plain = |letter: &char| letter.is_ascii_alphanumeric() || "-_.".contains(*letter);
     let plain = name.chars().map(|letter| if is_plain(&letter) { letter } else { '_' });
@@ -319,7 +320,7 @@ fn label(name: &str, bytes_max: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a label is one that every file system takes.
+    //! Goal: every file system accepts the label.
     use super::label;
 
     #[test]

@@ -15,8 +15,8 @@ use rustix::mount::{UnmountFlags, unmount};
 use super::attachment::{Attachment, absolute};
 use super::{holders, loop_device};
 
-/// Checks whether a device is free, and whether it is gone. A program that inspects devices
-/// (losetup, udev) holds one open for a moment, and the device stays that long.
+/// Number of checks whether a device is free, and whether it is gone. A program that inspects
+/// devices (losetup, udev) holds one open for a moment, and the device stays that long.
 const FREE_LOOKS: u32 = 50;
 const GONE_LOOKS: u32 = 250;
 
@@ -24,8 +24,8 @@ const GONE_LOOKS: u32 = 250;
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// Unmounts the file system that was mounted when the drive was attached, or is mounted at `named`,
-/// flushes the device and detaches it. Skips steps that are already done. Returns whether all that
-/// was written to the device has reached the drive.
+/// flushes the device and detaches it. Skips steps that are already done. Returns whether all data
+/// written to the device has reached the drive.
 ///
 /// # Errors
 /// The device is mounted elsewhere or in use; it then stays, flushed or not.
@@ -48,8 +48,8 @@ pub(crate) fn take_down(attachment: &Attachment, named: Option<&Path>) -> Result
     Ok(is_whole)
 }
 
-/// Flushes the device. Returns false if a write has failed before, which the kernel reports once;
-/// it has dropped what that had.
+/// Flushes the device. Returns false if an earlier write has failed, which the kernel reports once;
+/// the kernel has then dropped the data of that write.
 fn flush(device: &Path, opened: &File) -> Result<bool> {
     if opened.sync_all().is_ok() {
         return Ok(true);
@@ -102,7 +102,7 @@ fn release(attachment: &Attachment, device: &Path, named: Option<&Path>) -> Resu
 }
 
 /// Opens the device exclusively, which fails while a mount, a swap or another device uses it. A
-/// namespace of mounts that begins or ends may use it for a moment.
+/// mount namespace that starts or ends may use it for a moment.
 fn exclusively(device: &Path) -> Result<File> {
     let mut opening = File::options();
     opening.read(true).custom_flags(OFlags::EXCL.bits().cast_signed());
@@ -123,7 +123,7 @@ fn wait_until_gone(attachment: &Attachment, device: &Path) -> Result<()> {
     if becomes(GONE_LOOKS, || !attachment.devices().iter().any(|other| other == device)) {
         return Ok(());
     }
-    // As a service this process may not see what others have open.
+    // As a service this process may not see the files that others have open.
     let openers = holders::openers(device).join(", ");
     let by = if openers.is_empty() { "" } else { " by process " };
     bail!("{} is removed once it is closed{by}{openers}", device.display())

@@ -1,4 +1,4 @@
-//! External programs: losetup, blkid, mkfs, mount, umount; and what the kernel logs meanwhile.
+//! External programs: losetup, blkid, mkfs, mount, umount; and the kernel's log messages meanwhile.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -43,7 +43,7 @@ pub(super) fn run<S: AsRef<OsStr>>(name: &str, args: &[S]) -> Result<Output> {
 /// Runs a program that must succeed; returns its output.
 ///
 /// # Errors
-/// It cannot be started, or it fails: with the last line of its output.
+/// It cannot be started, or it fails: the error has the last line of its output.
 pub(super) fn run_well<S: AsRef<OsStr>>(name: &str, args: &[S]) -> Result<String> {
     let output = run(name, args)?;
     if output.status.success() {
@@ -55,16 +55,16 @@ pub(super) fn run_well<S: AsRef<OsStr>>(name: &str, args: &[S]) -> Result<String
     bail!("{name} failed: {line}")
 }
 
-/// What the kernel logs from some moment on.
+/// The kernel's log from a given moment on.
 pub(super) struct KernelLog(Option<File>);
 
-/// A record of the kernel's log is at most this long.
+/// Maximum length of a record of the kernel's log.
 ///
 /// Source: the kernel's `PRINTK_MESSAGE_MAX`.
 const RECORD_BYTES_MAX: usize = 2048;
 
 impl KernelLog {
-    /// Listens from now on; hears nothing without the right to.
+    /// Listens from now on; without the permission to read the log it returns no lines.
     pub(super) fn from_now() -> Self {
         let flags = OFlags::NONBLOCK.bits().cast_signed();
         let log = OpenOptions::new().read(true).custom_flags(flags).open("/dev/kmsg").ok();

@@ -1,4 +1,4 @@
-//! What this machine's servers say of the Pumice drive that a target is: an export, a device or a
+//! Facts from this machine's servers about the Pumice drive of a target: an export, a device or a
 //! folder on it.
 
 use std::path::{Path, PathBuf};
@@ -13,13 +13,13 @@ use pumice_nbd::client::Uri;
 const MEDIUM_FACTS: [&str; 5] =
     ["file system", "mount options", "device", "device stack", "device model"];
 
-/// Returns facts about the drive that a target is, if it is served or attached on this machine and
-/// its server may be asked: its codec, geometry, fill and medium.
+/// Returns facts about the drive of a target, if it is served or attached on this machine and its
+/// server may be asked: its codec, geometry, fill and medium.
 pub(super) fn served(location: &Location) -> Vec<(String, String)> {
     if matches!(location, Location::Drive(_) | Location::Sim(_)) {
         return Vec::new();
     }
-    // What a server does not answer is omitted, like any fact that cannot be read.
+    // Facts that a server does not return are omitted, like any fact that cannot be read.
     for (service, info) in control::servers(&[]).into_iter().flatten() {
         let path = PathBuf::from(&service.path);
         if !is_of(location, &State::of(&path, Some(service))) {
@@ -35,7 +35,7 @@ pub(super) fn served(location: &Location) -> Vec<(String, String)> {
     Vec::new()
 }
 
-/// Returns whether a target is a drive that is in use like this.
+/// Whether a target is on a drive that is in use in this way.
 fn is_of(location: &Location, state: &State) -> bool {
     let within = |path: &Path| {
         let Ok(path) = std::path::absolute(path) else { return false };

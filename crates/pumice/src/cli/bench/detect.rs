@@ -17,7 +17,7 @@ const SPAN_BYTES: u64 = 64 << 20;
 /// Runs the detection and prints the findings.
 ///
 /// # Errors
-/// Those of the target; a span that is too small.
+/// Errors of the target; a span that is too small.
 pub(super) fn run(args: &Args, location: &Location) -> Result<Outcome> {
     let interrupt = Interrupt::catch()?;
     let style = ProgressStyle::with_template("[{percent} %] {wide_msg}");

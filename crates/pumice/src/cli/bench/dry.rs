@@ -1,4 +1,4 @@
-//! `pumice bench --dry-run`: what a plan would do, how long it would take, and how much it would
+//! `pumice bench --dry-run`: the steps of a plan, how long it would take, and how much it would
 //! write.
 
 use std::time::Duration;
@@ -15,14 +15,15 @@ use pumice_report::{Align, Table};
 /// drive. Only for the estimate.
 const ASSUMED_RATE: f64 = 500e6;
 
-/// The assumed spread of a run: that of a disk without other users. Only for what can be told.
+/// The assumed spread of a run: that of a disk without other users. Only for estimates of
+/// detectable differences.
 const ASSUMED_NOISE: f64 = 0.05;
 
-/// Returns in one line which differences a plan can tell: between these targets if there are
+/// Returns a line with the differences that a plan can detect: between these targets if there are
 /// several, or else between its results and others of the same plan.
 pub(super) fn power(plan: &Plan, targets: usize) -> String {
     let cells = plan.cells();
-    // Of a plan that tracks steady state only the last window counts.
+    // In a plan that tracks steady state only the last window counts.
     let runs = plan.runs as usize;
     let noise = ASSUMED_NOISE;
     let families = targets.saturating_sub(1).max(1);
@@ -121,7 +122,7 @@ pub(super) fn text(plan: &Plan, targets: &[String], locations: &[Location]) -> S
 }
 
 /// Returns the seconds of time-based tests and the bytes of whole spans, both for one round of one
-/// level, and the bytes of all fills, of files that the bench makes or of other targets.
+/// level, and the bytes of all fills, either of files that the bench creates or of other targets.
 fn estimate(plan: &Plan, is_made: bool) -> (f64, f64, f64) {
     let timed = |test: &&Test| test.workload.is_timed();
     let seconds = plan.tests.iter().filter(timed);

@@ -1,6 +1,7 @@
-//! `pumice bench --hosts`: the benchmark on several hosts at once.
+//! `pumice bench --hosts`: the benchmark on several hosts at the same time.
 //!
-//! The result file has what all hosts moved together; that of each host is beside it.
+//! The result file has the combined results of all hosts; each host also has a result file of its
+//! own, next to it.
 
 use std::path::{Path, PathBuf};
 
@@ -19,20 +20,20 @@ use pumice_bench::target::Location;
 use pumice_bench::workload::{Plan, Preset};
 use pumice_bench::{Benchmark, Contest, FileSink, Sink, Status};
 
-/// What reaches a host: no questions, and an end when the host is gone for 15 seconds.
+/// Reaches a host without questions, and ends when the host has been gone for 15 seconds.
 const SSH: &str = "ssh -o BatchMode=yes -o ServerAliveInterval=5";
 
 /// Takes part in the benchmark of another machine.
 ///
 /// # Errors
-/// The other machine cannot be reached or says something unknown.
+/// The other machine cannot be reached or sends an unknown message.
 pub(super) fn serve() -> Result<Outcome> {
     let stop = signals::flag()?;
     pumice_bench::hosts::serve(std::io::stdin(), std::io::stdout(), &stop)?;
     Ok(Outcome::Good)
 }
 
-/// Runs the preset on all hosts, or shows what it would do.
+/// Runs the preset on all hosts, or shows the plan.
 ///
 /// # Errors
 /// The options and the preset do not fit together, or a host fails.
@@ -102,7 +103,7 @@ fn plan(args: &Args, preset: &Preset, target: &str) -> Result<Plan> {
     Ok(plan)
 }
 
-/// Returns the result file of each host: that of all with the host's name.
+/// Returns the result file of each host: the common path with the host's name added.
 ///
 /// # Errors
 /// A host is named twice; a file exists.
@@ -126,7 +127,7 @@ fn host_paths(path: &Path, hosts: &[String]) -> Result<Vec<PathBuf>> {
     }
 }
 
-/// Shows the progress, and keeps what all hosts moved and what each did.
+/// Shows the progress, and keeps the combined results of all hosts and the results of each.
 struct Together {
     shown: Shown,
     hosts: Vec<FileSink>,

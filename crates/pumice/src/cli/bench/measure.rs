@@ -15,7 +15,7 @@ use pumice_bench::target::{Contender, Location};
 use pumice_bench::workload::{Operation, Plan, Preset};
 use pumice_bench::{Benchmark, Contest, FileSink, Resumption};
 
-/// Runs the preset on the targets, or shows what it would do.
+/// Runs the preset on the targets, or shows the plan.
 ///
 /// # Errors
 /// The options, the preset and the targets do not fit together, or a target fails.
@@ -31,7 +31,7 @@ pub(super) fn run(args: &Args, preset: Preset, locations: &[Location]) -> Result
     }
     if args.dry_run {
         if !args.destroy_data && !plan.only_looks() {
-            // As the run would be.
+            // The run would check this, too.
             locations.iter().try_for_each(Location::check_empty)?;
         }
         if args.json {
@@ -59,7 +59,7 @@ pub(super) fn run(args: &Args, preset: Preset, locations: &[Location]) -> Result
     conclude(args, &path, &shown, ended)
 }
 
-/// Says what differs from the tool whose file the preset is.
+/// Prints the differences from the tool whose file the preset is.
 fn say_differences(args: &Args, preset: &Preset, runs: u32) {
     let say = |what: &str| say_error(&format!("{}: {what}", args.preset));
     preset.notes.iter().chain(&preset.measuring_notes).for_each(|note| say(note));
@@ -71,8 +71,8 @@ fn say_differences(args: &Args, preset: &Preset, runs: u32) {
     }
 }
 
-/// Returns the plan of a preset, and the targets, of which those that hold data are only read if
-/// the plan only looks. Tests of a whole target use as much as each target has.
+/// Returns the plan of a preset, and the targets. If the plan only reads existing data, targets
+/// that hold data are only read. Tests of a whole target use as much as each target has.
 ///
 /// # Errors
 /// The changes do not fit the preset; a target cannot be opened.
@@ -94,7 +94,7 @@ fn planned(args: &Args, preset: &Preset, locations: &[Location]) -> Result<(Plan
     Ok((preset.plan(&changes)?, locations))
 }
 
-/// Removes what the targets cannot do from a plan, and says so.
+/// Removes the tests that the targets do not support from a plan, and prints them.
 fn leave_out(args: &Args, plan: &mut Plan, locations: &[Location]) {
     if plan.direct || !locations.iter().all(Location::is_made) {
         say_left_out(plan.leave_out_stdio(), "a file and buffered I/O");
@@ -102,7 +102,7 @@ fn leave_out(args: &Args, plan: &mut Plan, locations: &[Location]) {
     if !locations.iter().all(|location| matches!(location, Location::Folder(_))) {
         say_left_out(plan.leave_out_copies(), "a folder");
     }
-    // Threads that were asked for are refused.
+    // Threads that the user asked for are an error instead.
     let is_preset = args.threads.is_none();
     if is_preset && locations.iter().any(Location::is_in_process) && plan.use_one_thread() {
         say_error(
@@ -112,7 +112,7 @@ fn leave_out(args: &Args, plan: &mut Plan, locations: &[Location]) {
     }
 }
 
-/// Names the operations that are left out, because they require what the target is not.
+/// Prints the operations that are left out, because the target lacks a property that they require.
 pub(super) fn say_left_out(left_out: Vec<Operation>, what: &str) {
     let names: Vec<_> = left_out.into_iter().map(Operation::name).collect();
     if !names.is_empty() {

@@ -1,6 +1,6 @@
 //! `pumice bench`: measures a target with data of known compressibility.
 //!
-//! * `describe`: what servers say of the drive that a target is.
+//! * `describe`: facts from servers about the drive of a target.
 //! * `detect`: finds out whether the target compresses, instead of how fast it is.
 //! * `dry`: the plan and its duration.
 //! * `hosts`: runs the tests on several hosts at once.
@@ -35,16 +35,16 @@ use pumice_report::Document;
 /// every run to a result file, for `pumice report` and `pumice compare`. The compressibility of the
 /// data is measured before the first run.
 ///
-/// Several targets take turns: each run is followed by the same run on the next target, so that
-/// what changes on the machine changes all of them alike. The others are compared with the first,
-/// pair by pair. That tells smaller differences than results of two sessions do.
+/// Several targets take turns: each run is followed by the same run on the next target, so that any
+/// change on the machine affects all of them alike. The others are compared with the first, pair by
+/// pair. That detects smaller differences than a comparison of two sessions does.
 ///
 /// TARGET is a file (created, and removed at the end), a folder (a file in it), a block device,
 /// drive:PATH (a Pumice drive, opened in this process), an NBD URI, or sim:PROFILE (a simulated
 /// drive in virtual time, see pumice drives; docs/bench.md lists options for the simulated host,
 /// such as sim:PROFILE?cache_bytes=1GiB for a page cache). A target that contains data is refused
-/// unless --destroy-data is given. A device that is mounted or has partitions is always refused, if
-/// anything is to be written.
+/// unless --destroy-data is given. A device that is mounted or has partitions is always refused if
+/// the tests write.
 ///
 /// With --hosts, several machines run the tests at the same time, as many clients of one server do.
 ///
@@ -57,12 +57,12 @@ use pumice_report::Document;
 ///   snia-iops            snia-tp            snia-lat   wsat
 ///
 /// A preset file is in TOML, a job file of fio, or a configuration of Iometer (.icf) with access
-/// specifications. An option of fio that would change what is measured, and that pumice does not
-/// have, is an error; what differs otherwise is printed. Without TARGET the job's filename is used.
+/// specifications. A fio option that pumice lacks and that would change the measurement is an
+/// error; other differences are printed. Without TARGET the job's filename is used.
 ///
-/// Tests that only read what a target holds (hd-tune, or --operation access-read) write nothing,
-/// and run also on a device that is mounted or has partitions, a file, and a read-only export.
-/// Tests that copy files need a folder.
+/// Tests that only read existing data (hd-tune, or --operation access-read) write nothing, and also
+/// run on a device that is mounted or has partitions, a file, and a read-only export. Tests that
+/// copy files need a folder.
 #[derive(Clone, Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 #[command(after_help = "\
@@ -180,8 +180,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATTERN", value_parser = word::<Pattern>)]
     pattern: Option<Pattern>,
 
-    /// What ends a test: usual (the span if it is sequential, --seconds if it is random), time,
-    /// span (random tests make as many requests as the span has records), or first of both
+    /// End of a test: usual (the span if it is sequential, --seconds if it is random), time, span
+    /// (random tests make as many requests as the span has records), or first of both
     #[arg(long, value_name = "WHAT", value_parser = word::<Ends>)]
     ends: Option<Ends>,
 
@@ -216,9 +216,9 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "dry_run")]
     fio_job: bool,
 
-    /// Run the benchmark on these hosts at once, which reach TARGET under the same name: an NBD
-    /// export, of which each uses a part, or a file or device of each host. They need the same
-    /// version of pumice, and a login by ssh without a password
+    /// Run the benchmark on these hosts at the same time, which reach TARGET under the same name:
+    /// an NBD export, of which each uses a part, or a file or device of each host. They need the
+    /// same version of pumice, and a login by ssh without a password
     #[arg(long, value_name = "HOST,...", value_delimiter = ',', help_heading = "Several hosts",
         conflicts_with_all = ["resume", "detect_compression", "fio_job", "precision"])]
     hosts: Vec<String>,

@@ -104,7 +104,8 @@ fn payloads(payloads: &[LevelFindings]) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// Prints the summary of a complete benchmark: of targets that took turns, how they compare, too.
+/// Prints the summary of a complete benchmark; if several targets took turns, also their
+/// comparison.
 pub(super) fn summary(all: &[Results], path: &Path, json: bool) -> Result<()> {
     let [first, others @ ..] = all else { return Ok(()) };
     let comparison =

@@ -1,6 +1,7 @@
-//! Goal: every flag is a key, the command line wins, and what is wrong is named with its line.
+//! Goal: every flag is a key, the command line wins, and errors are named with their line.
 //!
-//! Method: files for the program's own definition of its command line, which no list here repeats.
+//! Method: configuration files are generated from the program's own definition of its command line,
+//! so no list here repeats it.
 
 use std::io::Write;
 
@@ -38,7 +39,7 @@ fn refusal(text: &str) -> String {
     chain(&gather(text, &["serve", "--config", "FILE"]).err().expect("refused"))
 }
 
-/// A value that a flag takes.
+/// Returns a valid value of a flag.
 fn sample(arg: &Arg) -> String {
     if is_switch(arg) {
         return "true".into();
@@ -83,7 +84,7 @@ fn every_flag_of_serve_is_a_key() {
         let alone = args(&format!("{key} = {value}\n"), &["serve", "--config", "FILE"]);
         assert!(is_in(&alone), "{key}: {alone:?}");
     }
-    // Together they keep each other's requirements, but for those that exclude an earlier one.
+    // Together they keep each other's requirements, except flags that exclude an earlier one.
     let excluded = |key: &&str| {
         let arg = find(serve, key)?;
         let others = serve.get_arg_conflicts_with(arg).into_iter().filter_map(key_of);
@@ -170,7 +171,7 @@ fn tables_are_parsed_as_flags_are_and_mistakes_are_named_with_their_lines() {
         assert!(refusal.contains(&format!(":{at}: ")), "{text}: {refusal}");
         assert!(refusal.contains(words) && !refusal.contains('\n'), "{text}: {refusal}");
     }
-    // No other command has them.
+    // No other command has tables.
     let typed = ["attach", "--config", "FILE"];
     let refused = gather("[export.a]\n", &typed).err().map(|error| chain(&error));
     assert!(refused.is_none_or(|refused| refused.contains("unknown key 'export'")));

@@ -1,7 +1,8 @@
-//! Drives in buckets: making them, and making journals for them.
+//! Creates drives in buckets, and journals for them.
 //!
-//! The journal knows its bucket. Once it is made, it is the path of the drive, for every
-//! subcommand; `s3://BUCKET/NAME` is what the bucket has without it, for reading.
+//! The journal knows its bucket. Once created, the journal is the path of the drive for every
+//! subcommand; `s3://BUCKET/NAME` is the state that the bucket has without the journal, for
+//! reading.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,17 +24,17 @@ use pumice_drive::runtime::{Backend, Runtime};
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 pub(crate) struct BucketArgs {
-    /// Local file for a drive in a bucket, made by this: it takes every write, and is then the PATH
-    /// of the drive for every command
+    /// Local file for a drive in a bucket, created by this command: it takes every write, and is
+    /// then the PATH of the drive for every command
     #[arg(long, value_name = "FILE")]
     journal: Option<PathBuf>,
 
-    /// Size of the journal, at least 16 segments: what was written and read last is kept there
+    /// Size of the journal, at least 16 segments: it keeps the data that was written and read last
     #[arg(long, value_parser = size, default_value = "4G", value_name = "SIZE")]
     journal_size: u64,
 
-    /// Make a journal for a drive that is in the bucket, because the one that it had is lost. The
-    /// machine that has that is shut out, and what it has not committed is lost
+    /// Create a journal for a drive that is in the bucket, because its journal is lost. The machine
+    /// that has the old journal is shut out, and changes that it has not committed are lost
     #[arg(long, requires = "journal")]
     take_over: bool,
 
@@ -42,7 +43,8 @@ pub(crate) struct BucketArgs {
         value_name = "SECONDS")]
     lag: u32,
 
-    /// Most data that is in the journal alone, at most a quarter of it: writes wait beyond that
+    /// Maximum data that is only in the journal, at most a quarter of the journal: beyond that,
+    /// writes wait
     #[arg(long, value_parser = size, default_value = "256M", value_name = "SIZE")]
     lag_max: u64,
 
@@ -102,7 +104,7 @@ pub(super) fn of(args: &Args) -> Result<Option<BucketPlace>> {
     Ok(place)
 }
 
-/// Makes a drive in a bucket, or a journal for one.
+/// Creates a drive in a bucket, or a journal for one.
 ///
 /// # Errors
 /// The specification is impossible; there is a drive, or with --take-over, none; the bucket or the
@@ -183,7 +185,7 @@ fn take_over(place: &BucketPlace, args: &BucketArgs) -> Result<()> {
     })
 }
 
-/// Does something with a new journal, which is removed again if that fails.
+/// Runs `make` with a new journal, which is removed again if that fails.
 fn on_new_journal(
     place: &BucketPlace,
     args: &BucketArgs,
@@ -203,7 +205,8 @@ fn on_new_journal(
     runtime.drop_tasks();
     made.with_context(|| place.to_string()).inspect_err(|_| {
         if !existed {
-            // Of no use: the bucket does not know it, or knows it as one that was never used.
+            // The journal is useless: the bucket does not know it, or knows it as one that was
+            // never used.
             let _ = fs::remove_file(path);
         }
     })

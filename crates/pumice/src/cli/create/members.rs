@@ -1,4 +1,4 @@
-//! Drives on several files or devices: a copy on each, or the room of all.
+//! Drives on several files or devices: a copy on each, or the space of all.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -25,7 +25,7 @@ pub(super) fn paths(args: &Args) -> Vec<&Path> {
 /// Returns how they hold the drive together; `None` for a single one.
 ///
 /// # Errors
-/// There are several and the arguments do not say, or one is named twice.
+/// There are several and no option says how to use them, or one is named twice.
 pub(super) fn layout(args: &Args) -> Result<Option<ArrayLayout>> {
     let layout = match (args.mirror, args.concat) {
         (true, _) => ArrayLayout::Mirror,
@@ -51,8 +51,8 @@ pub(super) fn layout(args: &Args) -> Result<Option<ArrayLayout>> {
     Ok(Some(layout))
 }
 
-/// Returns the bytes that devices give to a new drive, as if they were one; `None` if a file is to
-/// take what is needed.
+/// Returns the bytes that devices provide for a new drive, as if they were one; `None` if a file
+/// takes the required size.
 pub(super) fn device_bytes_of(args: &Args, segment_bytes: Option<u32>) -> Result<Option<u64>> {
     if args.members.is_empty() {
         return device_bytes(&args.path);
@@ -103,10 +103,10 @@ fn shares(paths: &[&Path], layout: ArrayLayout, spec: &Spec) -> Result<Vec<u32>>
     Ok(shares)
 }
 
-/// Makes a drive on several files or devices.
+/// Creates a drive on several files or devices.
 ///
 /// # Errors
-/// One of them cannot be used: those that this has made are gone again.
+/// One of them cannot be used; those created here have been removed again.
 pub(super) fn write(args: &Args, layout: ArrayLayout, spec: &Spec, cipher: Cipher) -> Result<()> {
     let paths = paths(args);
     let geometry = spec.geometry()?;
@@ -135,7 +135,7 @@ pub(super) fn write(args: &Args, layout: ArrayLayout, spec: &Spec, cipher: Ciphe
     let written = written.and_then(|()| format(&paths, &shares, (layout, spec), cipher));
     written.inspect_err(|_| {
         for path in &made {
-            // An unfinished file would be in the way of the next attempt.
+            // An unfinished file would block the next attempt.
             let _ = fs::remove_file(path);
         }
     })

@@ -6,8 +6,8 @@
 //!                                +------------------- a thread -------------------+
 //! ```
 //!
-//! Both limits are those of one published drive, see `published`, so that what is measured between
-//! them depends on the data and the drive, and not on the disk below.
+//! Both limits are those of one published drive, see `published`, so that measurements between them
+//! depend on the data and the drive, and not on the disk below.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -32,9 +32,9 @@ use pumice_drive::media::layer::{Kept, Pipe, Speed};
 use pumice_drive::runtime::{Backend, Runtime};
 use pumice_nbd::{Access, Disk, Export, Listen, Listener, Options, Server};
 
-/// The flash. It writes what the published drive writes of data that does not compress. The rate of
-/// reads is that of the link, because its flash is not what limits them; the latencies are about
-/// that of a page and its command.
+/// The flash. Its write rate is that of the published drive for incompressible data. The rate of
+/// reads is that of the link, because the drive's flash does not limit them; the latencies are
+/// about those of a page and its command.
 pub(super) const FLASH: Speed = Speed {
     read_bytes_per_s: LINK_BYTES_PER_S,
     append_bytes_per_s: 97_000_000,
@@ -42,13 +42,14 @@ pub(super) const FLASH: Speed = Speed {
     append_latency_ns: 100_000,
 };
 
-/// The link: what the published drive writes of data that nearly vanishes, over SATA at 3 Gb/s.
+/// The link: the write rate of the published drive for data that nearly vanishes, over SATA at 3
+/// Gb/s.
 pub(super) const LINK_BYTES_PER_S: u64 = 260_000_000;
 
 /// Asks the thread of a drive for its state.
 type Question = mpsc::Sender<State>;
 
-/// What the thread of a drive knows.
+/// The state that the thread of a drive reports.
 pub(super) struct State {
     pub(super) info: Info,
     pub(super) kept: Kept,
@@ -121,7 +122,7 @@ impl DemoDrive {
 
 impl Drop for DemoDrive {
     fn drop(&mut self) {
-        // Either it was ended before, or another error is reported.
+        // Either it was stopped before, or another error is reported.
         let _ = self.stop();
     }
 }
@@ -135,7 +136,7 @@ fn pumice() -> Result<Command> {
     Ok(command)
 }
 
-/// Serves the drive at `path` until nothing can ask for its state any more.
+/// Serves the drive at `path` until all senders of questions are gone.
 fn serve(
     path: &Path,
     socket: PathBuf,
@@ -152,7 +153,7 @@ fn serve(
     let export = Rc::new(Export::new("", "a drive of the demo", Rc::new(linked)));
     let server = Server::new(runtime.clone(), vec![export], Options::default());
     runtime.spawn(server.clone().serve(listener));
-    // The one that waits for it may have been interrupted.
+    // The waiting thread may have been interrupted.
     let _ = ready.send(());
     runtime.block_on(async {
         while let Ok(question) = asked.recv().await {

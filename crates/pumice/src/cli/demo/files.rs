@@ -46,7 +46,7 @@ pub(super) fn real_data(
     Ok([one(with)?, one(without)?])
 }
 
-/// Returns what writing and reading took.
+/// Returns the measurements of writing and of reading.
 fn round(side: &mut Side, folder: &Path, data: &[u8], bar: &ProgressBar) -> Result<[Measured; 2]> {
     let Side { codec, client, .. } = side;
     let requests = || {
@@ -94,7 +94,7 @@ fn line(codec: &'static str, before: &Info, after: &Info, [written, read]: &[Mea
 
 #[cfg(test)]
 impl Line {
-    /// A result of which only the bytes are known.
+    /// A result with known bytes only.
     pub(super) fn sample(codec: &'static str, stored_fraction: f64) -> Self {
         Self {
             codec,

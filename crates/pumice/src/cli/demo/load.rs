@@ -1,8 +1,8 @@
 //! The load of the demo: a fixed number of requests in flight over NBD, as any host issues them.
 //!
 //! One connection and one run at a time; the caller blocks. The bench's engine cannot replace it:
-//! the engine generates its data and discards what it reads, while the demo writes real files and
-//! compares the checksum of every chunk that it reads back.
+//! the engine generates its data and discards the data that it reads, while the demo writes real
+//! files and compares the checksum of every chunk that it reads back.
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! `pumice demo`: a drive that compresses beside the same drive that does not, and beside one that
-//! was published, in one command.
+//! `pumice demo`: compares a drive that compresses with the same drive without compression and with
+//! a published drive, in one command.
 //!
 //! ```text
 //! two drives, lz4 and none: in a temporary folder, on flash of 2011        (`drive`)
@@ -9,7 +9,7 @@
 //!   -> headline, verdict and one chart, on the terminal and on a page        (`show`)
 //! ```
 //!
-//! * `load`: requests over NBD; `published`: what was measured in 2011.
+//! * `load`: requests over NBD; `published`: the results of 2011.
 //!
 //! The demo removes the folder and the drives when it ends, even after Ctrl-C: a signal ends the
 //! run at the next request, and cleanup is the same as after any error.
@@ -43,7 +43,7 @@ use pumice_drive::base::units::format_size;
 /// Bytes of one write of real data.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Size of each disk: room for the sample and for what overwrites it many times.
+/// Size of each disk: space for the sample and for data that overwrites it many times.
 const DISK_BYTES: u64 = 512 << 20;
 
 /// Maximum of the sample.
@@ -78,7 +78,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FOLDER")]
     scratch: Option<PathBuf>,
 
-    /// Runs of each kind of data on each drive; fewer than 6 tell no difference
+    /// Runs of each kind of data on each drive; fewer than 6 cannot show a difference
     #[arg(long, value_name = "NUMBER", default_value = "8", value_parser = up_to(100),
         allow_negative_numbers = true)]
     rounds: u32,
@@ -95,7 +95,7 @@ pub(crate) struct Args {
 /// The result.
 #[derive(Debug, Serialize)]
 struct DemoResult {
-    /// Every kind of data on both drives.
+    /// All kinds of data on both drives.
     cells: Vec<Cell>,
     /// The sample on the drive that compresses and on the other.
     files: [Line; 2],
@@ -107,7 +107,7 @@ struct DemoResult {
     published: [Published; 2],
 }
 
-/// What the demo was made of.
+/// The folders that the demo uses.
 struct Source<'a> {
     /// The folder with the real data.
     folder: &'a Path,

@@ -1,4 +1,4 @@
-//! What was published of a drive that compresses, to be shown beside what is measured.
+//! Published results of a drive that compresses, shown next to the measured ones.
 
 /// A published point.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
@@ -12,12 +12,12 @@ pub(super) struct Published {
 /// The drive.
 pub(super) const DRIVE: &str = "Micro Center 64 GB (SandForce SF-1222), published";
 
-/// Where its numbers are from, and what they are.
+/// The source of its numbers, and their meaning.
 pub(super) const SOURCE: &str = "J. Layton, \"SandForce 1222 SSD Testing, part 2\" (2011), which \
     recalls the writes of \"Real-Time Data Compression in SSDs\" (2011-04-12) as about 260 and 97 \
     MB/s: IOzone with 1 MiB records of data that it was asked to make 98 and 2 % dedupable, \
     buffered, on ext4";
 
-/// Its sequential writes. Whether a MB is 10^6 or 2^20 bytes was not said.
+/// Its sequential writes. The source does not say whether a MB is 10^6 or 2^20 bytes.
 pub(super) const WRITES: [Published; 2] =
     [Published { asked_percent: 98.0, mb_s: 260.0 }, Published { asked_percent: 2.0, mb_s: 97.0 }];

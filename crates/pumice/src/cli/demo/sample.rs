@@ -102,8 +102,8 @@ fn blocks_of(bytes: u64) -> u64 {
     bytes.next_multiple_of(BLOCK_BYTES as u64)
 }
 
-/// Appends what begins at `begin` in the row of all files, up to a length of `end`. A file that
-/// cannot be read is left out.
+/// Appends the bytes from position `begin` in the row of all files, up to a length of `end`. A file
+/// that cannot be read is left out.
 fn read(places: &[Place], begin: u64, end: usize, sample: &mut Vec<u8>) {
     let first = places.partition_point(|place| place.begin <= begin).saturating_sub(1);
     for (index, Place { path, begin: file_begin, bytes }) in places.iter().enumerate().skip(first) {

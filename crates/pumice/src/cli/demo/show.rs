@@ -1,5 +1,5 @@
-//! What the demo says: a headline, a verdict, one chart, and how it was made; on the terminal and
-//! on a page.
+//! The report of the demo: a headline, a verdict, one chart, and how it was made; on the terminal
+//! and on a page.
 
 use std::path::Path;
 
@@ -47,8 +47,8 @@ fn slower_text(cell: &Cell) -> Option<String> {
     Some(format!("'{}' by {percent:.1} %", cell.compared.level))
 }
 
-/// Returns in a sentence for how many kinds of data the drives differ, and in another what the
-/// flash was spared.
+/// Returns a sentence with the number of kinds of data for which the drives differ, and another
+/// with the bytes that each drive wrote to its flash.
 pub(super) fn verdict(shown: &DemoResult, source: &Source<'_>) -> String {
     let of = |verdict| {
         let is = |cell: &&Cell| cell.compared.compared.is_some_and(|one| one.verdict == verdict);
@@ -207,7 +207,7 @@ fn verdicts(cells: &[Cell]) -> Table {
     table
 }
 
-/// Returns what is printed on the terminal.
+/// Returns the text for the terminal.
 pub(super) fn text(shown: &DemoResult, source: &Source<'_>, columns: u16) -> String {
     let mut document = Document::default();
     let section = document.section("");
@@ -241,7 +241,7 @@ pub(super) fn page(shown: &DemoResult, results: &[Results], source: &Source<'_>)
 
 #[cfg(test)]
 mod tests {
-    //! Goal: headline, verdict and chart say what was measured, and no more.
+    //! Goal: headline, verdict and chart state the measurements, and no more.
     use super::*;
     use crate::cli::demo::files::Line;
     use pumice_bench::compare::ComparedCell;

@@ -1,6 +1,6 @@
 //! Writes of data of several compressibilities, on both drives in turns.
 //!
-//! The drives take turns, one run each: what changes on the machine then changes both alike.
+//! The drives take turns, one run each: a change on the machine then affects both alike.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -31,18 +31,18 @@ pub(super) const SPAN_BYTES: u64 = 32 << 20;
 const RECORD_BYTES: u64 = 1 << 20;
 const DEPTH: u32 = 4;
 
-/// Savings of the made data, in per cent. The first and the last are those of what was published.
+/// Savings of the made data, in per cent. The first and the last are those of the published
+/// results.
 const SAVINGS: [f64; 5] = [98.0, 75.0, 50.0, 25.0, 2.0];
 
 /// Bytes of a frame of the drive, and of the data whose saving is measured.
 const FRAME_BYTES: usize = 32 << 10;
 const MEASURED_BYTES: usize = 8 << 20;
 
-/// What a database of PostgreSQL looks like: a profile of the files of one, see
-/// [`POSTGRESQL_SOURCE`].
+/// A profile of the files of a PostgreSQL database, see [`POSTGRESQL_SOURCE`].
 const POSTGRESQL: &str = include_str!("postgresql.json");
 
-/// Where the profile is from.
+/// The source of the profile.
 pub(super) const POSTGRESQL_SOURCE: &str = "made from the profile of a database of pgbench \
     (PostgreSQL 15, scale 10, 183 MiB after 40,000 transactions)";
 
@@ -62,17 +62,17 @@ pub(super) enum Kind {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Cell {
     pub(super) kind: Kind,
-    /// What LZ4 saves of the data in frames of 32 KiB, in per cent.
+    /// Saving of LZ4 on the data in frames of 32 KiB, in per cent.
     pub(super) saved_percent: f64,
     /// The drive without compression is the base.
     #[serde(flatten)]
     pub(super) compared: ComparedCell,
 }
 
-/// What was measured.
+/// The results of all runs.
 pub(super) struct Measured {
     pub(super) cells: Vec<Cell>,
-    /// Of the drive without compression and of the one with it.
+    /// Results of the drive without compression and of the one with it.
     pub(super) results: Vec<Results>,
 }
 
@@ -108,8 +108,8 @@ impl Sink for Turns<'_> {
     }
 }
 
-/// Writes every kind of data to both drives in turns. `sample` is the file of the real data, which
-/// is of `real`; `folder` is for what the benchmark reads.
+/// Writes every kind of data to both drives in turns. `sample` is the file of the real data, taken
+/// from `real`; `folder` holds files that the benchmark reads.
 pub(super) fn run(
     sides: &[Side; 2],
     folder: &Path,
@@ -212,7 +212,7 @@ fn plan(profile: &Path, sample: &Path, real: &Path, rounds: u32) -> (Plan, Vec<K
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the plan is valid, and its data is what its names say.
+    //! Goal: the plan is valid, and its data has the properties that its names state.
     use super::*;
 
     #[test]

@@ -58,15 +58,14 @@ const IDLE_CLASS: &str = "3";
 /// Made for machines in production: nothing is written, access times are preserved where the system
 /// allows it, and the scan runs at the lowest CPU and I/O priority. It usually reads 17 to 150 MB,
 /// in single reads of up to 32 KiB (or the largest --chunk) at random places, and more for a
-/// smaller --error. What it reads does not stay in the page cache, and what is there stays: on
-/// Linux before 6.14 only when sampling, not when everything is read. It ends with the pumice
-/// create command of
-/// a drive that holds the data.
+/// smaller --error. Data that it reads does not stay in the page cache, and data already there
+/// stays: on Linux before 6.14 only when sampling, not when everything is read. It ends with the
+/// pumice create command of a drive that holds the data.
 ///
-/// The estimate counts what a drive stores: chunks are compressed independently, a block of one
-/// repeated byte takes only a header, a chunk that saves less than 1/32 is stored uncompressed, and
-/// each chunk has a header. The precision applies to the first codec with chunks of 32K, or with
-/// the largest chunk size if 32K is not measured.
+/// The estimate counts the bytes that a drive stores: chunks are compressed independently, a block
+/// of one repeated byte takes only a header, a chunk that saves less than 1/32 is stored
+/// uncompressed, and each chunk has a header. The precision applies to the first codec with chunks
+/// of 32K, or with the largest chunk size if 32K is not measured.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "\
@@ -88,8 +87,8 @@ pub(crate) struct Args {
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
 
-    /// Codec to measure: lz4, zstd, zstd:LEVEL, none, or liblz4, the LZ4 of others than drives; may
-    /// be repeated [default: lz4 and zstd:1]
+    /// Codec to measure: lz4, zstd, zstd:LEVEL, none, or liblz4, the LZ4 that programs other than
+    /// drives use; may be repeated [default: lz4 and zstd:1]
     #[arg(long = "codec", value_name = "CODEC", conflicts_with = "sweep")]
     codecs: Vec<Codec>,
 
@@ -112,8 +111,8 @@ pub(crate) struct Args {
         value_parser = percent(50.0..=99.99), allow_negative_numbers = true)]
     confidence: f64,
 
-    /// Number of samples to measure, regardless of the error; some per cent more or fewer are, as
-    /// shards do not know of each other
+    /// Number of samples to measure, regardless of the error; the actual number differs by some per
+    /// cent, as shards do not know of each other
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=100_000),
         conflicts_with = "all", allow_negative_numbers = true)]
     samples: Option<u64>,

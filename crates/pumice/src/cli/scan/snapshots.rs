@@ -1,4 +1,4 @@
-//! Snapshots as inputs of a scan: as exports, of the drive's server or of this process.
+//! Snapshots as inputs of a scan: as exports of the drive's server or of this process.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use crate::place::Place;
 
 /// The snapshots among the named paths, while this lives.
 pub(super) struct Snapshots {
-    /// Each with its URI.
+    /// Each snapshot with its URI.
     pub(super) exports: Vec<(PathBuf, String)>,
     offered: Vec<Offered>,
 }
@@ -30,14 +30,14 @@ struct Offered {
 }
 
 impl Snapshots {
-    /// Finds them.
+    /// Finds the snapshots.
     ///
     /// # Errors
     /// There is no such snapshot, or it cannot be opened.
     pub(super) fn of(paths: &[PathBuf]) -> Result<Self> {
         let mut found = Self { exports: Vec::new(), offered: Vec::new() };
         for path in paths {
-            // An address may have an @, too.
+            // An address may contain an @, too.
             let place = Place::of(path).ok().filter(|place| place.path.is_file());
             let Some(place) = place.filter(|place| place.snapshot.is_some()) else { continue };
             let uri = match served_snapshot::uri(&place)? {
@@ -88,7 +88,7 @@ impl Offered {
 
 impl Drop for Offered {
     fn drop(&mut self) {
-        // The scan has read what it needs, or says why not.
+        // The scan has read the data that it needs, or reports why not.
         let _ = self.end();
     }
 }
@@ -109,7 +109,7 @@ fn serve(
     let export = Rc::new(Export::new("", "a snapshot that is scanned", drive));
     let server = Server::new(runtime.clone(), vec![export], Options::default());
     runtime.spawn(server.clone().serve(listener));
-    // The one that waits for it may have been interrupted.
+    // The waiting thread may have been interrupted.
     let _ = ready.send(());
     runtime.block_on(async {
         // Closed when the scan has ended.

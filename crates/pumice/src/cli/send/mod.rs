@@ -1,5 +1,4 @@
-//! `pumice send`: writes a snapshot, or what one has that an earlier one has not, to a file or a
-//! pipe.
+//! `pumice send`: writes a snapshot, or its changes since an earlier one, to a file or a pipe.
 
 mod output;
 
@@ -25,9 +24,10 @@ use output::Output;
 
 /// Write a snapshot to a pipe or file, for `pumice receive` on another drive
 ///
-/// With --since, only data written after an earlier snapshot is sent; that must be the newest
-/// snapshot of the receiver. Data is sent as it is stored, compressed. A clone's transfer includes
-/// the data of its origin. If the drive is in use, its server sends, and its clients continue.
+/// With --since, only data written after an earlier snapshot is sent; the earlier snapshot must be
+/// the newest one of the receiver. Data is sent as it is stored, compressed. A clone's transfer
+/// includes the data of its origin. If the drive is in use, its server sends, and its clients
+/// continue.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     #[arg(value_name = "PATH@NAME")]
     snapshot: PathBuf,
 
-    /// Send only what was written after this earlier snapshot or bookmark of the drive
+    /// Send only data written after this earlier snapshot or bookmark of the drive
     #[arg(long, value_name = "NAME", conflicts_with = "resume")]
     since: Option<String>,
 
@@ -64,7 +64,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What is printed as JSON.
+/// The result as JSON.
 #[derive(Serialize)]
 struct Shown {
     snapshot: SnapshotInfo,
@@ -74,14 +74,14 @@ struct Shown {
     transfer_bytes: u64,
 }
 
-/// What was sent, and how it ended; `None` after a signal.
+/// The snapshot that was sent, and the result of the transfer; `None` after a signal.
 type Ended = Option<(Sending, Sent)>;
 
 /// Runs the subcommand.
 ///
 /// # Errors
 /// The drive cannot be opened, there is no such snapshot, a part of it cannot be read, or the
-/// transfer cannot be written: what was written has no end then.
+/// transfer cannot be written: the written part then has no end.
 pub(crate) fn run(args: &Args) -> Result<Outcome> {
     args.keys.provide();
     if args.output.is_none() && std::io::stdout().is_terminal() {
@@ -128,7 +128,7 @@ impl Job<'_> {
         Ok(client.send(wanted.clone())?)
     }
 
-    /// Passes on what the drive's server sends.
+    /// Passes on the data that the drive's server sends.
     fn served(&self, mut arrival: Arrival) -> Result<Ended> {
         let mut output = Output::open(self.args)?;
         let bar = progress::bytes(arrival.sending.snapshot.size_bytes);
@@ -175,7 +175,7 @@ impl Job<'_> {
                 while let Some(bytes) = output.spare() {
                     send.reuse(bytes);
                 }
-                // Hands what is to be read ahead to the medium.
+                // Lets the medium start reading ahead.
                 self.runtime.yield_now().await;
             }
             output.end().map(|()| true)

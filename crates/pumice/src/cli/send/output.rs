@@ -1,4 +1,4 @@
-//! Where a transfer goes: a thread writes while the next part is read.
+//! The target of a transfer: a thread writes while the next part is read.
 
 use std::fs::File;
 use std::io::{ErrorKind as IoErrorKind, Write};
@@ -17,7 +17,7 @@ use pumice_drive::runtime::Runtime;
 /// Parts that wait to be written, each of about 1 MiB: one is written, one is next.
 const PARTS_AHEAD: usize = 2;
 
-/// How often to look for a signal while the receiver takes nothing.
+/// Interval of checks for a signal while the receiver takes nothing.
 const LOOK_NS: u64 = 100_000_000;
 
 /// A file or stdout, with the thread that writes to it.
@@ -27,10 +27,10 @@ pub(super) struct Output {
     thread: Option<JoinHandle<Result<()>>>,
 }
 
-/// What is written to.
+/// The target that is written to.
 enum Target {
     File(File, Draft),
-    /// As a file: stdout would look for lines.
+    /// As a file: stdout would be line-buffered.
     Stdout(File),
 }
 
@@ -57,10 +57,10 @@ impl Output {
         Ok(Self { parts, written, thread })
     }
 
-    /// Passes a part on. Returns false if a signal has come before it was taken.
+    /// Passes a part on. Returns false if a signal arrived before the part was taken.
     ///
     /// # Errors
-    /// What precedes it cannot be written.
+    /// An earlier part cannot be written.
     pub(super) async fn write(
         &mut self,
         runtime: &Runtime,
@@ -102,7 +102,7 @@ fn ended() -> anyhow::Error {
 fn write_all(mut target: Target, parts: &Receiver<Vec<u8>>, done: &Sender<Vec<u8>>) -> Result<()> {
     while let Ok(part) = parts.recv_blocking() {
         target.write(&part)?;
-        // Nothing is lost if nothing takes it.
+        // Nothing is lost if no thread takes it.
         let _ = done.try_send(part);
     }
     target.end()

@@ -21,7 +21,7 @@ pub(super) fn run(command: &str, runtime: &Runtime, signals: &Signals, uri: &str
     let (receiver, sender) = UnixStream::pair().context(cannot)?;
     let child = Command::new("/bin/sh").arg("-c").arg(command).env("uri", uri).spawn();
     let child = child.context(cannot)?;
-    // Stands for this process only, also when that has ended.
+    // Refers to this process only, even after it has ended.
     let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).context(cannot)?;
     std::thread::spawn(move || wait_for(child, sender));
     let (passer, signals) = (runtime.clone(), signals.clone());

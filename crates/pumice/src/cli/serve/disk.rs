@@ -1,5 +1,5 @@
-//! What `pumice serve` serves: a drive, a snapshot of one that is open, or a drive that another
-//! machine writes.
+//! The disks that `pumice serve` serves: a drive, a snapshot of an open drive, or a drive that
+//! another machine writes.
 //!
 //! A snapshot is opened by the first request, and closed some time after the last:
 //!
@@ -22,14 +22,15 @@ use pumice_drive::runtime::Runtime;
 use pumice_nbd::Disk;
 use pumice_nbd::disk::{Change, Extent};
 
-/// Snapshots of one drive that may be open. Arbitrary: more than are compared or copied at a time;
-/// each takes about 4 MiB, and as much for each TiB of the disk.
+/// Maximum number of open snapshots of one drive. Arbitrary: more than are compared or copied at a
+/// time; each takes about 4 MiB, and another 4 MiB for each TiB of the disk.
 const OPEN_MAX: usize = 16;
 
-/// Memory for the map of each, which is read in order mostly: a gibibyte of the disk.
+/// Memory for the map of each snapshot, which is mostly read in order: enough for one GiB of the
+/// disk.
 const MAP_CACHE_BYTES: usize = 4 << 20;
 
-/// How often is looked whether a snapshot is still read. Arbitrary.
+/// Interval of checks whether a snapshot is still read. Arbitrary.
 const LOOK_NS: u64 = 10_000_000_000;
 
 /// A disk of an export.
@@ -40,7 +41,7 @@ pub(crate) enum ServedDisk {
     Snapshot(Rc<View>),
     /// A drive that another machine writes.
     Followed(Rc<Follower>),
-    /// That at one moment.
+    /// A followed drive at one moment.
     Pinned(Rc<Follower>, Pinned),
 }
 
@@ -61,7 +62,7 @@ pub(crate) struct View {
     opened: WaitQueue,
     /// Requests under way.
     users: Cell<u32>,
-    /// Whether there was a request since this was last looked at.
+    /// Whether there was a request since the last check.
     was_used: Cell<bool>,
     is_shut: Cell<bool>,
 }
@@ -79,7 +80,7 @@ impl Drop for Lent {
     }
 }
 
-/// A snapshot is being opened, until this is dropped.
+/// Marks a snapshot as being opened, until this is dropped.
 struct Opening<'a>(&'a View);
 
 impl Drop for Opening<'_> {
@@ -90,7 +91,7 @@ impl Drop for Opening<'_> {
 }
 
 impl Views {
-    /// Returns those of a drive, of which none are served yet.
+    /// Returns the views of a drive, none of which are served yet.
     pub(crate) fn of(drive: Rc<Drive>, runtime: Runtime) -> Rc<Self> {
         Rc::new(Self { drive, runtime, all: RefCell::default() })
     }
@@ -113,13 +114,13 @@ impl Views {
         view
     }
 
-    /// Closes a snapshot for good, so that it can be deleted.
+    /// Closes a snapshot permanently, so that it can be deleted.
     pub(crate) fn remove(&self, name: &str) {
         let gone: Vec<_> = self.all.borrow_mut().extract_if(.., |view| view.name == name).collect();
         gone.iter().for_each(|view| view.shut());
     }
 
-    /// Closes all of them for good, so that the drive can be released.
+    /// Closes all snapshots permanently, so that the drive can be released.
     pub(crate) fn remove_all(&self) {
         let gone = self.all.take();
         gone.iter().for_each(|view| view.shut());
@@ -130,10 +131,10 @@ impl Views {
         found.ok_or_else(|| gone(name))
     }
 
-    /// Makes room for another one to be opened.
+    /// Makes room to open another snapshot.
     fn make_room(&self) -> Result<()> {
         let count = || self.all.borrow().iter().filter(|view| view.takes_room()).count();
-        // The one that is to be opened counts.
+        // The snapshot that is being opened counts.
         if count() > OPEN_MAX {
             for view in self.all.borrow().iter() {
                 view.close_if_idle();
@@ -166,7 +167,7 @@ impl View {
             if self.is_opening.get() {
                 self.opened.wait_for(|| (!self.is_opening.get()).then_some(())).await;
             } else {
-                // Seldom, so that the other requests are smaller.
+                // Rare, and boxed so that the other requests are smaller.
                 Box::pin(self.open()).await?;
             }
         }
@@ -180,7 +181,7 @@ impl View {
         let options = OpenOptions {
             map_cache_bytes: MAP_CACHE_BYTES,
             read_cache_bytes: 0,
-            // To compare with; its data is asked for by no one.
+            // For comparison; its data is never requested.
             bookmark: true,
             ..OpenOptions::default()
         };
@@ -198,7 +199,7 @@ impl View {
         self.is_opening.get() || self.open.borrow().is_some()
     }
 
-    /// Closes it if there are no requests; returns whether there are none.
+    /// Closes the snapshot if there are no requests; returns whether there are none.
     fn close_if_idle(&self) -> bool {
         let is_idle = self.users.get() == 0;
         if is_idle {
@@ -213,7 +214,7 @@ impl View {
     }
 }
 
-/// Closes a snapshot that is read no longer.
+/// Closes a snapshot that is no longer read.
 async fn close_later(runtime: Runtime, view: Weak<View>) {
     loop {
         runtime.sleep_ns(LOOK_NS).await;
@@ -224,7 +225,7 @@ async fn close_later(runtime: Runtime, view: Weak<View>) {
     }
 }
 
-/// What carries out a request.
+/// The disk that carries out a request.
 enum Target<'a> {
     Drive(&'a Drive),
     View(Lent),
@@ -255,7 +256,7 @@ impl ServedDisk {
         }
     }
 
-    /// Returns the drive, to be changed.
+    /// Returns the drive, for changes.
     #[inline]
     fn writable(&self) -> Result<&Drive> {
         match self {
@@ -317,7 +318,7 @@ impl Disk for ServedDisk {
 
     async fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         if let Self::Followed(follower) = self {
-            // Larger than the others, and seldom.
+            // Larger than the other futures, and rare.
             return Box::pin(follower.read(offset, out)).await;
         }
         self.target().await?.read(offset, out).await
@@ -338,7 +339,7 @@ impl Disk for ServedDisk {
     async fn flush(&self) -> Result<()> {
         match self {
             Self::Drive(drive, _) => drive.flush().await,
-            // What is in it was durable before it existed.
+            // Its data was durable before it existed.
             Self::Snapshot(_) | Self::Followed(_) | Self::Pinned(..) => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! Warnings before certificates and lists of revocations end.
+//! Warnings before certificates and certificate revocation lists expire.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use pumice_nbd::{Tally, Validity};
 
 const DAY_S: i64 = 86_400;
 
-/// A warning is given this long before the end, or when a third of the validity is left if that is
-/// less: lists of revocations are often renewed each week. Arbitrary.
+/// A warning is logged this long before the end, or when a third of the validity is left if that is
+/// less: revocation lists are often renewed each week. Arbitrary.
 const NOTICE_S: i64 = 14 * DAY_S;
 
-/// Time between two looks.
+/// Interval between two checks.
 const LOOK_NS: u64 = DAY_S as u64 * 1_000_000_000;
 
-/// How a validity stands.
+/// State of a validity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     Good,
@@ -24,7 +24,7 @@ enum Standing {
     Over,
 }
 
-/// Warns once a day of what ends soon.
+/// Warns once a day of validities that end soon.
 pub(super) async fn watch(runtime: Runtime, tally: Arc<Tally>) {
     loop {
         warn(&tally.validities());
@@ -32,7 +32,7 @@ pub(super) async fn watch(runtime: Runtime, tally: Arc<Tally>) {
     }
 }
 
-/// Warns of what ends soon.
+/// Warns of validities that end soon.
 pub(super) fn warn(validities: &[Validity]) {
     let now_s = unix_seconds().cast_signed();
     for validity in validities {
@@ -64,7 +64,7 @@ fn standing(validity: &Validity, now_s: i64) -> Standing {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: notice is given in time, and of what is renewed often not all the time.
+    //! Goal: notice is given in time, and not permanently for lists that are renewed often.
     use super::*;
 
     #[test]

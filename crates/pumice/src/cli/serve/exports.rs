@@ -40,11 +40,12 @@ const TEXT_BYTES_MAX: usize = 4096;
 /// Suffix of a drive's file: selects files of a directory, and is not part of the name.
 const SUFFIX: &str = ".pumice";
 
-/// Drives that are opened or closed at once, on all threads. Each opening waits for several syncs
-/// of the medium, which file systems do together; each may take memory for a long log.
+/// Maximum number of drives that are opened or closed at the same time, on all threads. Each
+/// opening waits for several syncs of the medium, which file systems do together; each may take
+/// memory for a long log.
 const AT_ONCE: usize = 8;
 
-/// A drive that is to be served.
+/// A drive to serve.
 #[derive(Clone, Debug)]
 pub(super) struct Planned {
     pub(super) path: PathBuf,
@@ -53,25 +54,25 @@ pub(super) struct Planned {
     options: OpenOptions,
     /// Whether it was found in a directory: if it cannot be opened, the others are served.
     is_found: bool,
-    /// Device and inode of the file when this was planned.
+    /// Device and inode of the file at the time of planning.
     file: Option<(u64, u64)>,
     /// The snapshot to serve, if not the disk.
     snapshot: Option<String>,
-    /// How often a newer commit is looked for, if another machine writes the drive.
+    /// Interval of checks for a newer commit, if another machine writes the drive.
     follow_ns: Option<u64>,
 }
 
 /// The open drive of an export.
 #[derive(Clone)]
 pub(super) enum Source {
-    /// One for all requests.
+    /// The same drive for all requests.
     Drive(Rc<Drive>),
-    /// Another one, whenever there is a newer commit.
+    /// A different drive after each newer commit.
     Followed(Rc<Follower>),
 }
 
 impl Source {
-    /// Returns the drive as it is open now.
+    /// Returns the drive that is open now.
     pub(super) fn get(&self) -> Rc<Drive> {
         match self {
             Self::Drive(drive) => drive.clone(),
@@ -85,7 +86,7 @@ impl Planned {
     /// `every_ns`.
     ///
     /// # Errors
-    /// It is not in a bucket, or a snapshot.
+    /// The drive is not in a bucket, or this is a snapshot.
     pub(super) fn follow(&mut self, every_ns: u64) -> Result<()> {
         let path = self.path.display();
         if BucketPlace::of(&self.path)?.is_none() {
@@ -104,7 +105,7 @@ impl Planned {
         let is_same_file = self.path == other.path && self.file == other.file;
         let is_same_place = is_same_file && self.snapshot == other.snapshot;
         let is_same_export = self.name == other.name && self.description == other.description;
-        // Options of a drive cannot be compared, and have nothing that is not shown.
+        // Options of a drive have no equality, but their debug text shows all of them.
         let options = [self, other].map(|planned| format!("{:?}", planned.options));
         let is_same_drive = is_same_place && self.follow_ns == other.follow_ns;
         is_same_drive && is_same_export && options[0] == options[1]
@@ -124,7 +125,7 @@ impl Found {
         fs::metadata(&self.path).ok().map(|found| (found.dev(), found.ino()))
     }
 
-    /// Returns the file, and which disk in it is meant.
+    /// Returns the file, and the disk in it to serve.
     fn disk(&self) -> Option<((u64, u64), Option<String>)> {
         Some((self.file()?, self.snapshot.clone()))
     }
@@ -137,12 +138,12 @@ pub(super) struct Served {
     pub(super) export: Rc<Export>,
     /// The disk of the export.
     measured: Rc<MeasuredDrive>,
-    /// Where clients reach it.
+    /// URIs under which clients reach it.
     pub(super) uris: Rc<RefCell<Vec<String>>>,
     /// The control socket of the drive, while this lives.
     control: Option<ControlSocket>,
     is_snapshot: bool,
-    /// None of a drive that is followed.
+    /// The views of the snapshots; `None` for a followed drive.
     pub(super) views: Option<Rc<Views>>,
     /// The exports of its snapshots, once there is a server.
     pub(super) snapshots: Option<Rc<Snapshots>>,
@@ -201,8 +202,8 @@ pub(super) fn expand(paths: &[PathBuf]) -> Result<Vec<Found>> {
     Ok(files)
 }
 
-/// Returns what is to be served: the drives at `found`, and those of the tables. A drive that is in
-/// both is served under the name of its table.
+/// Returns the plan: the drives at `found`, and those of the tables. A drive that is in both is
+/// served under the name of its table.
 ///
 /// # Errors
 /// Two drives have one name; a name or description that the protocol does not allow.
@@ -253,10 +254,10 @@ fn check_names(all: &[(Found, String)]) -> Result<()> {
     Ok(())
 }
 
-/// Checks that each file holds a drive, as far as that is seen without opening it.
+/// Checks that each file holds a drive, as far as that can be seen without opening it.
 ///
 /// # Errors
-/// One that was named does not, or none of those that were found do.
+/// A named file holds no drive, or none of the files found in directories does.
 pub(super) fn check(planned: &[Planned]) -> Result<()> {
     let mut failed = None;
     let mut are_some_good = false;
@@ -270,12 +271,12 @@ pub(super) fn check(planned: &[Planned]) -> Result<()> {
     failed.filter(|_| !are_some_good).map_or(Ok(()), Err)
 }
 
-/// Opens drives, which share `workers`. If one that was named cannot be opened, those already open
-/// are closed again; one that was found in a directory is left out, with an error in the log.
+/// Opens drives, which share `workers`. If a named drive cannot be opened, those already open are
+/// closed again; a drive that was found in a directory is left out, with an error in the log.
 /// `threads` open drives at the same time.
 ///
 /// # Errors
-/// Those of opening a drive that was named.
+/// Errors from opening a named drive.
 pub(super) fn open_all(
     runtime: &Runtime,
     planned: &[Planned],
@@ -320,7 +321,7 @@ pub(super) fn open_all(
 }
 
 impl Served {
-    /// Returns what is served of a drive that was opened.
+    /// Returns the served form of an open drive.
     fn of(
         runtime: &Runtime,
         planned: &Planned,
@@ -376,8 +377,8 @@ pub(super) fn show(runtime: &Runtime, served: &mut Served, terms: Terms, watch: 
             tracing::info!(sector_bytes, advice, "the disk has a partition table");
         }
     });
-    // What is asked of a drive at its path is not for a snapshot to answer, nor for a drive that is
-    // followed, which the bucket knows better.
+    // Requests about a drive at its path are not for a snapshot to answer, nor for a followed
+    // drive, for which the bucket is the better source.
     if !served.is_snapshot {
         served.control = control(runtime, served, (watch.clone(), name));
     }
@@ -412,7 +413,7 @@ pub(super) fn close_all(runtime: &Runtime, served: &[Served]) -> Result<()> {
 }
 
 impl Served {
-    /// Closes the drive, when what commands have begun with it has ended.
+    /// Closes the drive, after the requests that commands have begun with it have ended.
     async fn close(&self, runtime: &Runtime) -> Result<()> {
         let end_requests = async || {
             if let Some(control) = &self.control {
@@ -420,7 +421,7 @@ impl Served {
             }
         };
         end_requests().await;
-        // They hold the drive, too.
+        // The views hold the drive, too.
         self.views.iter().for_each(|views| views.remove_all());
         let (drive, written) = (self.drive.get(), self.measured.stats().write.bytes);
         let info = drive.info();
@@ -469,8 +470,9 @@ pub(super) fn check_text(option: &str, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns where a drive stands among its states: each opening to write has the next epoch. One
-/// that was not closed in order may lack what clients were told, and follows nothing.
+/// Returns the position of a drive among its states: each opening to write has the next epoch. A
+/// drive that was not closed in order may lack data that was acknowledged to clients, and follows
+/// no state.
 fn lineage(drive: &Drive, is_snapshot: bool) -> Lineage {
     let Info { uuid, epoch, was_clean, sequence, .. } = drive.info();
     if is_snapshot {
@@ -485,7 +487,7 @@ fn lineage(drive: &Drive, is_snapshot: bool) -> Lineage {
     Lineage { follows, leaves: state(epoch) }
 }
 
-/// Returns where a snapshot of an open drive stands among the states of the drive.
+/// Returns the position of a snapshot of an open drive among the states of the drive.
 pub(super) fn lineage_of_snapshot(drive: &Drive, info: &SnapshotInfo) -> Lineage {
     lineage_of(drive.uuid(), info.sequence)
 }
@@ -496,7 +498,7 @@ fn lineage_of(uuid: Uuid, sequence: u64) -> Lineage {
     Lineage { follows: state.clone(), leaves: state }
 }
 
-/// Returns the name of a drive: that of its file without the suffix.
+/// Returns the name of a drive: the name of its file without the suffix.
 pub(crate) fn name_of(path: &Path) -> String {
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     name.strip_suffix(SUFFIX).unwrap_or(&name).to_owned()
@@ -506,7 +508,7 @@ fn describe(drive: &Drive) -> String {
     format!("a Pumice drive of {}", format_size(drive.size_bytes()))
 }
 
-/// Lets other commands reach the drive. A drive is served without it, too.
+/// Lets other commands reach the drive. If that fails, the drive is served without it.
 fn control(
     runtime: &Runtime,
     served: &Served,
@@ -527,13 +529,13 @@ fn control(
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a table changes the export that it is about, and no other.
+    //! Goal: a table changes its own export, and no other.
     use clap::Parser;
 
     use super::super::tables::Table;
     use super::*;
 
-    /// Plans what is found at these paths, with one table.
+    /// Plans the drives found at these paths, with one table.
     fn planned(paths: &[&Path], name: &str, table: &[&str]) -> Vec<Planned> {
         let found =
             paths.iter().map(|path| Found { path: path.into(), snapshot: None, is_found: true });

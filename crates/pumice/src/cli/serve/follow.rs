@@ -6,9 +6,9 @@
 //!                                                          the one before: closed after its last
 //! ```
 //!
-//! An image is a drive that is open read-only, as a crash at the moment of its commit could have
-//! left it. A request has one image, from its beginning to its end. What the writer deletes below
-//! an image makes a request fail there; it is carried out again in the next image.
+//! An image is a drive that is open read-only, in a state that a crash at the moment of its commit
+//! could have left. A request uses one image, from its beginning to its end. If the writer deletes
+//! objects of an image, a request fails there and is carried out again in the next image.
 //!
 //! Claims nothing and writes nothing.
 
@@ -27,26 +27,27 @@ use pumice_drive::codec::Workers;
 use pumice_drive::controller::{Drive, Extent, OpenOptions};
 use pumice_drive::runtime::Runtime;
 
-/// Images that are opened in vain, because the writer has deleted what they name, before the next
-/// look. Arbitrary.
+/// Maximum number of images that are opened in vain, because the writer has deleted their objects,
+/// before the next check. Arbitrary.
 const ATTEMPTS: u32 = 4;
 
-/// Pause before the next look while something is gone: its successor may be on its way.
+/// Pause before the next check while objects are gone: a newer commit may soon appear.
 const STALE_PAUSE_NS: u64 = 500_000_000;
 
-/// How long a request waits for the next image. Longer than a machine takes for a take-over,
+/// Time that a request waits for the next image. Longer than a machine takes for a take-over,
 /// during which it is not certain which commits count; as long as hosts wait for a disk.
 const PATIENCE_NS: u64 = 30_000_000_000;
 
-/// Extents that are listed in one image, so that a failure can be met by listing them anew.
+/// Maximum number of extents listed in one image, so that after a failure all of them can be listed
+/// again.
 const EXTENTS_MAX: usize = 4096;
 
-/// What a follower needs to open an image.
+/// The settings with which a follower opens an image.
 #[derive(Clone)]
 pub(super) struct Following {
     pub(super) options: OpenOptions,
     pub(super) workers: Option<Workers>,
-    /// Interval of looks for a newer commit.
+    /// Interval of checks for a newer commit.
     pub(super) every_ns: u64,
 }
 
@@ -55,7 +56,7 @@ pub(crate) struct Follower {
     runtime: Runtime,
     following: Following,
     current: RefCell<Rc<Image>>,
-    /// Wakes the next look.
+    /// Wakes the next check.
     wanted: WaitQueue,
     is_wanted: Cell<bool>,
     /// Wakes requests that wait for the next image.
@@ -65,7 +66,7 @@ pub(crate) struct Follower {
 
 struct Image {
     drive: Rc<Drive>,
-    /// Requests under way.
+    /// Requests in progress.
     users: Cell<u32>,
     left: WaitQueue,
 }
@@ -124,15 +125,15 @@ impl Follower {
         Pinned::new(&self.current.borrow())
     }
 
-    /// Moves on no more.
+    /// Stops following: no newer commit is opened.
     pub(super) fn end(&self) {
         self.is_over.set(true);
         self.wanted.wake_all();
         self.moved.wake_all();
     }
 
-    /// After a request has failed in `pinned`: waits until there is another image. Returns false if
-    /// nothing of that image is gone, or there is none in time.
+    /// Waits for another image after a request has failed in `pinned`. Returns false if no object
+    /// of that image is gone, or if no other image is opened in time.
     pub(crate) async fn moves_on(&self, pinned: &Pinned) -> bool {
         let is_another = || !Rc::ptr_eq(&self.current.borrow(), &pinned.0);
         if is_another() {
@@ -184,10 +185,10 @@ impl Follower {
         Ok(())
     }
 
-    /// Waits for an image of which everything was there when it was opened.
+    /// Waits for an image whose objects all existed when it was opened.
     ///
     /// # Errors
-    /// `Busy` if there is none in time; those of [`Follower::look`].
+    /// `Busy` if there is none in time; errors of [`Follower::look`].
     pub(super) async fn settle(&self) -> Result<()> {
         let end_ns = self.runtime.now_ns() + PATIENCE_NS;
         while Storage::of(&self.drive()).is_stale() {
@@ -209,7 +210,7 @@ impl Follower {
             let current = self.drive();
             let Some(storage) = Storage::of(&current).newer().await? else { break };
             match self.open(storage).await {
-                // Another look may have moved on meanwhile, and further.
+                // Another check may have moved on meanwhile, and further.
                 Ok(drive)
                     if Storage::of(&drive).is_stale()
                         || self.is_over.get()
@@ -239,14 +240,14 @@ impl Follower {
         let before = self.current.replace(Self::image(drive));
         self.runtime.spawn(async move {
             before.left.wait_for(|| (before.users.get() == 0).then_some(())).await;
-            // For reading there is nothing to lose.
+            // A reader has nothing to lose.
             let _ = before.drive.close().await;
         });
         self.moved.wake_all();
     }
 }
 
-/// Looks for newer commits until the end.
+/// Looks for newer commits until following ends.
 async fn look_often(runtime: Runtime, follower: Weak<Follower>) {
     let mut trouble = false;
     loop {
@@ -254,7 +255,7 @@ async fn look_often(runtime: Runtime, follower: Weak<Follower>) {
         let is_stale = Storage::of(&follower.drive()).is_stale();
         let every_ns = follower.following.every_ns;
         let pause_ns = if is_stale { every_ns.min(STALE_PAUSE_NS) } else { every_ns };
-        // A request that waits hurries the first look, not those after it.
+        // A waiting request brings forward the first check only.
         let is_wanted = || (follower.is_wanted.take() || follower.is_over.get()).then_some(());
         select(pin!(runtime.sleep_ns(pause_ns)), pin!(follower.wanted.wait_for(is_wanted))).await;
         if follower.is_over.get() {
@@ -271,7 +272,7 @@ async fn look_often(runtime: Runtime, follower: Weak<Follower>) {
     }
 }
 
-/// Returns what a write to a drive that is followed is refused with.
+/// Returns the error for a write to a followed drive.
 pub(super) fn refusal() -> Error {
     Error::new(ErrorKind::ReadOnly, "the drive is written by another machine, and followed")
 }

@@ -16,7 +16,7 @@ use pumice_drive::codec::{Pool, Workers};
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::{Announcement, Options, Roster, Server, Tally};
 
-/// What is to live on one thread.
+/// The drives, options and resources of one thread.
 pub(super) struct Plan {
     pub(super) drives: Vec<Planned>,
     /// Threads that compress for all homes.
@@ -28,18 +28,18 @@ pub(super) struct Plan {
     pub(super) busy_poll_ns: u64,
 }
 
-/// What a home needs before others may see it.
+/// The data that a home needs before its drives become visible.
 pub(super) struct Showing {
-    /// Of each drive here.
+    /// URIs of each drive here.
     pub(super) uris: Vec<Vec<String>>,
     pub(super) terms: Terms,
-    /// Of the server that clients connect to.
+    /// Counters of the server that clients connect to.
     pub(super) tally: Arc<Tally>,
     pub(super) roster: Arc<Roster>,
     pub(super) answerer: Option<Answerer>,
     /// The way to that server, if it is on another thread.
     pub(super) front: Option<Front>,
-    /// Dropped when it has been done.
+    /// Dropped when the drives are shown.
     pub(super) _done: Sender<()>,
 }
 
@@ -49,13 +49,13 @@ pub(super) struct Home {
     workers: Option<Workers>,
     pub(super) served: Vec<Served>,
     pub(super) server: Rc<Server>,
-    /// Once the drives are shown, and the terms of what holds them.
+    /// Set once the drives are shown, with the terms of the storage that holds them.
     watch: Option<(Rc<Watch>, Terms)>,
     front: Option<Front>,
 }
 
 impl Plan {
-    /// Cuts the plan into those of `homes` homes.
+    /// Splits the plan into the plans of `homes` homes.
     pub(super) fn split(self, homes: usize) -> Vec<Self> {
         let Self { drives, pool, options, busy_poll_ns, .. } = self;
         let (count, mut drives) = (drives.len(), drives.into_iter());
@@ -73,7 +73,7 @@ impl Home {
     /// Opens the drives; `None` if all of them were left out.
     ///
     /// # Errors
-    /// Those of opening a drive; the others are then closed again.
+    /// Errors from opening a drive; the others are then closed again.
     pub(super) fn open(runtime: &Runtime, plan: Plan) -> Result<Option<Self>> {
         runtime.set_busy_poll(plan.busy_poll_ns);
         let workers = plan.pool.map(Workers::of);
@@ -91,7 +91,7 @@ impl Home {
         Ok(Some(Self { runtime, workers, served, server, watch: None, front: None }))
     }
 
-    /// Returns what other threads may know of the drives.
+    /// Returns the facts about the drives for other threads.
     pub(super) fn described(&self) -> Vec<Described> {
         self.served.iter().map(|drive| self.describe(drive)).collect()
     }
@@ -108,7 +108,7 @@ impl Home {
     /// Opens another drive, whose export the server offers from then on; `None` if it was left out.
     ///
     /// # Errors
-    /// Those of opening it.
+    /// Errors from opening it.
     pub(super) fn add(&mut self, planned: Planned) -> Result<Option<(Described, Announcement)>> {
         let planned = [planned];
         let opened = exports::open_all(&self.runtime, &planned, self.workers.as_ref(), 1)?;
@@ -123,12 +123,12 @@ impl Home {
         Ok(Some(added))
     }
 
-    /// Closes a drive whose clients are gone, and which no client is offered any more.
+    /// Closes a drive whose clients are gone, and which is no longer offered to clients.
     ///
     /// # Errors
-    /// That of closing it.
+    /// The error from closing it.
     pub(super) fn remove(&mut self, name: &str) -> Result<()> {
-        // Nothing is waited for: the server in front has no clients of this export.
+        // This does not wait: the server in front has no clients of this export.
         self.runtime.block_on(self.server.withdraw(name));
         let Some(at) = self.served.iter().position(|served| served.export.name == name) else {
             return Ok(());
@@ -140,7 +140,7 @@ impl Home {
         exports::close_all(&self.runtime, &[served])
     }
 
-    /// Changes where clients reach the drives.
+    /// Sets the URIs under which clients reach the drives.
     pub(super) fn set_uris(&self, uris: &[Vec<String>]) {
         for (served, uris) in self.served.iter().zip(uris) {
             served.uris.borrow_mut().clone_from(uris);
@@ -164,7 +164,7 @@ impl Home {
     /// Closes the drives, whose clients are gone.
     ///
     /// # Errors
-    /// The first of a drive, with its path.
+    /// The first error of a drive, with its path.
     pub(super) fn close(self) -> Result<()> {
         let closed = exports::close_all(&self.runtime, &self.served);
         let runtime = self.runtime.clone();

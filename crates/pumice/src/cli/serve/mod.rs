@@ -49,9 +49,9 @@ use pumice_nbd::{Handover, Listener, Options, Policy, Security, Server};
 /// Each drive is an export named after its file; a single drive is also the default export. Each
 /// snapshot of a drive is the read-only export DRIVE@NAME. Without --unix, --listen, --vhost-user
 /// or --run, the server listens on 127.0.0.1:10809, or on the sockets passed by systemd. On
-/// shutdown it flushes all drives; a second signal ends it at once. SIGHUP rereads configuration
-/// and certificates. Access rules, limits, certificates, and drives that were added or removed
-/// change while clients work; for anything else, or if nothing has changed, the server restarts,
+/// shutdown it flushes all drives; a second signal ends it immediately. SIGHUP rereads
+/// configuration and certificates. Access rules, limits, certificates, and added or removed drives
+/// change while clients work; for any other change, or if nothing has changed, the server restarts,
 /// possibly as a newer version, with the same arguments and sockets: clients notice only a pause.
 /// On a terminal, or with --run, SIGHUP shuts the server down. The log goes to stderr; `pumice
 /// --log debug serve` logs more.
@@ -73,8 +73,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Validate options, configuration and certificates, print what would be served, then exit;
-    /// opens no drive
+    /// Validate options, configuration and certificates, print the exports, then exit; opens no
+    /// drive
     #[arg(long)]
     check: bool,
 
@@ -102,8 +102,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COMMAND")]
     run: Option<String>,
 
-    /// Used capacity at which to warn, up to four percentages; or none [default: those of the
-    /// drive, see `pumice set`]
+    /// Used capacity at which to warn, up to four percentages; or none [default: the drive's own
+    /// setting, see `pumice set`]
     #[arg(long, value_parser = thresholds, value_name = "PERCENT,...")]
     warn: Option<[u8; WARN_THRESHOLDS_MAX]>,
 
@@ -122,7 +122,7 @@ pub(crate) struct Args {
     #[arg(skip)]
     exports: Exports,
 
-    /// The options of the log, which are the program's
+    /// The log options, which belong to the program
     #[arg(skip)]
     log: LogOptions,
 }
@@ -148,7 +148,7 @@ impl From<Io> for Backend {
 }
 
 impl Args {
-    /// Takes what are no flags of this subcommand: tables, and the options of the log.
+    /// Takes settings that are not flags of this subcommand: tables, and the log options.
     ///
     /// # Errors
     /// A table contradicts itself.
@@ -158,7 +158,7 @@ impl Args {
         Ok(())
     }
 
-    /// Returns what is to be served, and under which security.
+    /// Returns the drives to serve, and the TLS settings.
     ///
     /// # Errors
     /// Options or tables that contradict each other; a certificate that cannot be used; a directory
@@ -188,7 +188,7 @@ impl Args {
         Ok((security, drives))
     }
 
-    /// Returns what clients are allowed.
+    /// Returns the rules and limits for clients.
     fn policy(&self) -> Policy {
         self.network.policy(self.exports.rules())
     }
@@ -205,8 +205,8 @@ impl Args {
         OpenOptions { warn_percent: self.warn, ..self.opening.options(path) }
     }
 
-    /// Returns how many threads serve this number of drives beside this one; none if it does so
-    /// itself.
+    /// Returns how many threads serve this number of drives in addition to this one; 0 if this
+    /// thread serves them itself.
     fn threads(&self, drives: usize) -> usize {
         let threads = self.opening.threads();
         // The virtual machine's memory belongs to this thread.
@@ -216,8 +216,8 @@ impl Args {
         threads.min(drives)
     }
 
-    /// Returns what the threads of drives do I/O with: as `runtime`, which has warned of what is
-    /// missing.
+    /// Returns the I/O backend for the threads of drives: the same as for `runtime`, which has
+    /// already warned about missing features.
     fn backend(&self, runtime: &Runtime) -> Backend {
         match Backend::from(self.io) {
             Backend::Auto if runtime.backend_name() == "threads" => Backend::Threads,
@@ -246,7 +246,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     serve(args, security, drives, access)
 }
 
-/// Serves what was planned, to the end.
+/// Serves the planned drives until the server ends.
 fn serve(
     args: &Args,
     security: Security,
@@ -318,7 +318,7 @@ fn serve(
     Ok(Outcome::Problem)
 }
 
-/// Ends all sessions; returns what the next server gets: the clients, and what is known of a guest.
+/// Ends all sessions; returns the clients and the state of a guest, for the next server.
 fn disconnect(
     runtime: &Runtime,
     server: &Server,

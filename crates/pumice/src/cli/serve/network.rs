@@ -30,7 +30,7 @@ pub(super) struct Network {
     #[arg(long, value_name = "USER[:GROUP]", value_parser = owner, requires = "UnixSockets")]
     unix_owner: Option<(Option<u32>, Option<u32>)>,
 
-    /// Listen on a TCP address; one that other machines can reach needs --tls require, or
+    /// Listen on a TCP address; an address that other machines can reach needs --tls require, or
     /// --insecure
     #[arg(long, value_name = "ADDR:PORT", value_parser = socket_address)]
     listen: Option<SocketAddr>,
@@ -61,7 +61,7 @@ pub(super) struct Network {
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=65536))]
     connections_per_peer: Option<u32>,
 
-    /// Disconnect clients that have asked for nothing for this many seconds
+    /// Disconnect clients that have sent no request for this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     idle_limit: Option<u32>,
 
@@ -78,9 +78,9 @@ struct UnixSockets {
     unix: Option<PathBuf>,
 
     /// Serve a single drive as a vhost-user-blk device on a Unix socket: a disk for QEMU,
-    /// cloud-hypervisor and other virtual machine monitors that share their guests' memory. A
-    /// guest of QEMU with reconnect=1 continues when SIGHUP restarts the server; others may have to
-    /// be restarted, as all must after any other end
+    /// cloud-hypervisor and other virtual machine monitors that share their guests' memory. A guest
+    /// of QEMU with reconnect=1 continues when SIGHUP restarts the server; other guests may need a
+    /// restart; after any other shutdown, all do
     #[cfg(feature = "vhost")]
     #[arg(long, value_name = "SOCKET")]
     vhost_user: Option<PathBuf>,
@@ -104,7 +104,7 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
-    /// Returns where to listen if no address is given.
+    /// Returns the default socket to listen on, if no address is given.
     fn otherwise(&mut self, runs_a_command: bool) -> Result<Listen> {
         if !runs_a_command {
             tracing::info!("every user of this machine may connect: --unix SOCKET restricts that");
@@ -122,7 +122,7 @@ impl Network {
         self.connections as usize
     }
 
-    /// Returns what clients are allowed.
+    /// Returns the rules and limits for clients.
     pub(super) fn policy(&self, rules: BTreeMap<String, Rules>) -> Policy {
         Policy {
             rules,
@@ -137,7 +137,8 @@ impl Network {
         self.tls_verify_peer
     }
 
-    /// Returns these options with those of `other` that can change while clients are served.
+    /// Returns these options, with those options of `other` that can change while clients are
+    /// served.
     pub(super) fn with_policy_of(&self, other: &Self) -> Self {
         let (connections_per_peer, idle_limit) = (other.connections_per_peer, other.idle_limit);
         Self { connections_per_peer, idle_limit, no_list: other.no_list, ..self.clone() }
@@ -146,7 +147,7 @@ impl Network {
     /// Returns the TLS settings, with the server's certificate.
     ///
     /// # Errors
-    /// Options that contradict each other; those of [`Identity::load`].
+    /// Options that contradict each other; errors of [`Identity::load`].
     pub(super) fn security(&self) -> Result<Security> {
         let with_certificates = self.tls_certificates.is_some();
         let tls = self.tls.unwrap_or(if with_certificates { Tls::Require } else { Tls::Off });
@@ -172,12 +173,12 @@ impl Network {
         })
     }
 
-    /// Returns the sockets passed by systemd and those of the options. Without either it listens on
-    /// a private socket if the server runs a command, else on the default port.
+    /// Returns the sockets passed by systemd and those of the options. Without either, listens on a
+    /// private socket if the server runs a command, else on the default port.
     ///
     /// # Errors
     /// An address is not permitted, or cannot be bound. The sockets of the previous server were
-    /// lost, and nothing says where it listened.
+    /// lost, and no option says where it listened.
     pub(super) fn listen(
         &self,
         runtime: &Runtime,
@@ -291,7 +292,7 @@ fn group_id(name: &str) -> std::result::Result<Option<u32>, String> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the limits of the command line are those that clients meet.
+    //! Goal: the limits of the command line apply to clients.
     use clap::Parser;
 
     use super::*;

@@ -1,4 +1,4 @@
-//! In the place of `vhost` in a program without that feature: there is no device.
+//! Stands in for `vhost` in a program without that feature: there is no device.
 
 use anyhow::Result;
 
@@ -12,7 +12,7 @@ pub(super) struct Socket;
 /// No device.
 pub(super) struct Device;
 
-/// There is no option to check.
+/// Does nothing: there is no option to check.
 pub(super) fn check(_: &Network, _: usize) -> Result<()> {
     Ok(())
 }

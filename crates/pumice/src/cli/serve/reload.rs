@@ -8,7 +8,7 @@
 //! | drives removed | stay, but those of the drives |
 //! | anything else, the program, or nothing | are parked: the server restarts |
 //!
-//! That nothing has changed asks for a restart, because there must be a way to have one.
+//! A reload without any change requests a restart, because there must be a way to request one.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -23,28 +23,28 @@ use pumice_drive::base::Clock;
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::{Endpoint, Security, Server};
 
-/// What a server serves, and how.
+/// The configuration that a server serves.
 pub(super) struct Live {
     args: Args,
     security: Security,
     plan: Vec<Planned>,
     endpoints: Vec<Endpoint>,
-    /// Whether a change could not be carried through, so that only a restart helps.
+    /// Whether a change failed halfway, so that only a restart helps.
     is_broken: bool,
 }
 
-/// What is to change.
+/// A change of the configuration.
 struct Change {
     args: Args,
     security: Security,
     plan: Vec<Planned>,
     added: Vec<Planned>,
-    /// Names.
+    /// Names of removed drives.
     removed: Vec<String>,
 }
 
 impl Live {
-    /// Returns what a server serves that was started with these arguments.
+    /// Returns the configuration of a server that was started with these arguments.
     pub(super) fn new(
         args: &Args,
         security: &Security,
@@ -55,8 +55,8 @@ impl Live {
         Self { args, security, plan, endpoints, is_broken: false }
     }
 
-    /// Reads arguments and configuration again and applies what has changed. Returns whether it
-    /// has; if not, the server has to restart.
+    /// Reads arguments and configuration again and applies the changes. Returns whether it has; if
+    /// not, the server has to restart.
     ///
     /// # Errors
     /// The configuration is wrong; nothing has changed.
@@ -83,7 +83,7 @@ impl Live {
                 }
             }
         }
-        // Before exports are offered that the rules are for.
+        // Set before the exports to which the rules apply are offered.
         server.set_policy(args.policy());
         if security != self.security {
             server.set_security(security.clone());
@@ -97,7 +97,7 @@ impl Live {
         Ok(true)
     }
 
-    /// Opens drives; returns how many.
+    /// Opens drives; returns the number opened.
     fn add(
         &mut self,
         runtime: &Runtime,
@@ -117,7 +117,7 @@ impl Live {
                 }
             }
         }
-        // A single drive is the default export, and no longer when there are two.
+        // A single drive is the default export, but no longer when there are two.
         let described = drives.described().concat();
         let needs_tls = matches!(self.security, Security::Require(_));
         let uris = uris::of(&self.endpoints, &described, needs_tls);
@@ -129,8 +129,8 @@ impl Live {
         added.len()
     }
 
-    /// Returns what has changed, if that is all that has, and can be applied while clients are
-    /// served.
+    /// Returns the changes; `None` if there are none, or if not all of them can be applied while
+    /// clients are served.
     fn change(&self, drives: &Drives) -> Result<Option<Change>> {
         let args = *serve_args()?;
         let (paths, exports) = (args.paths.clone(), args.exports.clone());
@@ -141,18 +141,18 @@ impl Live {
         let (security, plan) = args.prepare()?;
         let served = drives.described().concat();
         let is_served = |name: &str| served.iter().any(|drive| drive.name == name);
-        // Those that could not be opened before are tried again.
+        // Drives that could not be opened before are tried again.
         let added: Vec<_> =
             plan.iter().filter(|wanted| !is_served(&wanted.name)).cloned().collect();
         let is_wanted = |name: &str| plan.iter().any(|wanted| wanted.name == name);
         let names = served.iter().map(|drive| drive.name.clone());
         let removed: Vec<_> = names.filter(|name| !is_wanted(name)).collect();
-        // As it was at the start, or after the last reload.
+        // Unchanged since the start, or since the last reload.
         let is_known = |wanted: &Planned| self.plan.iter().any(|old| old.is_same(wanted));
         let stays = |wanted: &&Planned| is_served(&wanted.name);
         let are_same = plan.iter().filter(stays).all(is_known);
         let no_drive_changes = added.is_empty() && removed.is_empty();
-        // A device has its drive for good.
+        // A device keeps its drive until the server ends.
         let has_device = args.network.vhost_user().is_some();
         let is_nothing = added.iter().all(is_known)
             && removed.is_empty()

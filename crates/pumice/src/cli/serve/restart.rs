@@ -41,11 +41,11 @@ const GUEST: &str = "PUMICE_HANDOVER_GUEST";
 const KEYS: &str = "PUMICE_HANDOVER_KEYS";
 const TCP: &str = "PUMICE_HANDOVER_TCP";
 
-/// Time that the next program has to check its arguments and the configuration. Directories on a
-/// server that does not answer must not hold this one up.
+/// Time that the next program has to check its arguments and the configuration. Directories on an
+/// unresponsive file server must not stall this one.
 const CHECK_MAX_NS: u64 = 10_000_000_000;
 
-/// Why the server ends.
+/// The reason for the server's end.
 pub(super) enum End {
     /// A signal asked for shutdown.
     Signal,
@@ -55,17 +55,17 @@ pub(super) enum End {
     Restart(PathBuf),
 }
 
-/// What a server finds when it starts.
+/// The handover that a server finds when it starts.
 pub(super) enum Inherited {
     /// There was no previous server.
     Nothing,
-    /// What the previous server handed over cannot be used.
+    /// The handover of the previous server cannot be used.
     Lost,
     /// Sockets of the previous server.
     Sockets(Handover),
 }
 
-/// Returns what the previous server handed over, if there was one.
+/// Returns the handover of the previous server, if there was one.
 pub(super) fn inherited() -> Inherited {
     match received() {
         Ok(None) => Inherited::Nothing,
@@ -80,13 +80,13 @@ pub(super) fn inherited() -> Inherited {
     }
 }
 
-/// Returns the addresses that a server would inherit whose program this one is checked as.
+/// Returns the addresses that the next server would inherit, if this process checks its program.
 pub(super) fn inherited_addresses() -> Vec<SocketAddr> {
     let addresses = env::var(TCP).unwrap_or_default();
     addresses.split_whitespace().filter_map(|address| address.parse().ok()).collect()
 }
 
-/// Returns what the previous server knew of its guest, if there was one.
+/// Returns the previous server's description of its guest, if there was one.
 pub(super) fn inherited_guest() -> Option<String> {
     if is_restarted() { env::var(GUEST).ok() } else { None }
 }
@@ -96,7 +96,7 @@ fn is_restarted() -> bool {
     env::var(PROCESS).ok() == Some(process::id().to_string())
 }
 
-/// Restarts as `program`. Returns an error if that fails, or nothing if a signal has asked for
+/// Restarts as `program`. Returns an error if that fails, or nothing if a signal has requested
 /// shutdown.
 pub(super) fn restart(
     program: &Path,
@@ -115,9 +115,9 @@ pub(super) fn restart(
     Some(become_program(program, &left, guest))
 }
 
-/// Waits for a signal. On SIGHUP calls `reload`, which returns whether it has applied all that has
-/// changed, with whether the program has been replaced; if not, returns a program to restart as,
-/// which would inherit sockets with these addresses.
+/// Waits for a signal. On SIGHUP calls `reload` with whether the program has been replaced; it
+/// returns whether it has applied all changes. If not, returns a program to restart as, which would
+/// inherit sockets with these addresses.
 pub(super) fn wait_for_a_signal(
     runtime: &Runtime,
     signals: &Signals,
@@ -145,7 +145,7 @@ pub(super) fn wait_for_a_signal(
     }
 }
 
-/// Returns what the previous server left to this process; `None` if there was none.
+/// Returns the handover from the previous server to this process; `None` if there was none.
 ///
 /// # Errors
 /// See [`Handover::receive`].
@@ -167,7 +167,7 @@ fn received() -> Result<Option<Handover>> {
 /// accepts the arguments and the current configuration.
 ///
 /// # Errors
-/// It does not, or not in time.
+/// The program does not run or does not accept them, or not in time.
 async fn program(runtime: &Runtime, addresses: &[SocketAddr]) -> Result<PathBuf> {
     let path = env::current_exe().context("cannot find this program")?;
     // Linux appends this to the name of a file that was replaced.
@@ -201,7 +201,7 @@ fn is_replaced(program: &Path) -> bool {
 async fn output(runtime: &Runtime, mut command: Command) -> Result<Output> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let child = command.spawn()?;
-    // Stands for this process only, also when that has ended.
+    // Refers to this process only, even after it has ended.
     let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
     let (sender, ended) = bounded(1);
     thread::spawn(move || sender.try_send(child.wait_with_output()));
@@ -234,7 +234,7 @@ fn try_to_become(program: &Path, handover: &Handover, guest: Option<String>) -> 
     let passphrases = keys::hand_over()?;
     let descriptor = passphrases.as_ref().map(|memory| memory.as_raw_fd().to_string());
     command.env_remove(KEYS).envs(descriptor.map(|descriptor| (KEYS, descriptor)));
-    // The guest of an earlier restart is not that of this one.
+    // A guest from an earlier restart is not the guest of this one.
     command.env_remove(TCP).env_remove(GUEST).envs(guest.map(|guest| (GUEST, guest)));
     let error = command
         .args(env::args_os().skip(1))

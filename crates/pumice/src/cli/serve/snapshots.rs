@@ -1,8 +1,8 @@
 //! The exports of a drive's snapshots, which come and go while it is served.
 //!
-//! `DRIVE@NAME`, read-only. The rules, limits and certificates of the drive hold for them. Names
-//! are put together here and taken apart nowhere, since drives may have an `@` in theirs. Bookmarks
-//! are no exports to clients, which can only compare with them.
+//! `DRIVE@NAME`, read-only, under the rules, limits and certificates of the drive. Names are put
+//! together here and taken apart nowhere, since names of drives may contain an `@`. Bookmarks are
+//! not exports; clients can only compare with them.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -21,7 +21,7 @@ use pumice_drive::controller::SnapshotInfo;
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::{Announcement, Earlier, Export, Server};
 
-/// The snapshots of a drive, as another thread is to offer them.
+/// The snapshots of a drive, for another thread to offer.
 pub(super) struct Notice {
     /// Name of the drive's export.
     of: String,
@@ -38,7 +38,7 @@ pub(super) struct Snapshots {
     runtime: Runtime,
     drive: Rc<Drive>,
     views: Rc<Views>,
-    /// That of the drive.
+    /// The export of the drive.
     origin: Rc<Export>,
     server: Rc<Server>,
     exports: RefCell<Vec<(SnapshotInfo, Rc<Export>)>>,
@@ -48,7 +48,7 @@ pub(super) struct Snapshots {
 }
 
 impl Snapshots {
-    /// Returns those of a drive, of which none are offered yet.
+    /// Returns the exports for a drive, none of which are offered yet.
     pub(super) fn of(
         runtime: Runtime,
         (drive, views): (Rc<Drive>, Rc<Views>),
@@ -60,7 +60,7 @@ impl Snapshots {
         Rc::new(Self { runtime, drive, views, origin, server, exports, front, has_device })
     }
 
-    /// Notes that a virtual machine may use the drive, which is no client of the server.
+    /// Notes that a virtual machine, which is no client of the server, may use the drive.
     #[cfg(feature = "vhost")]
     pub(super) fn note_device(&self) {
         self.has_device.set(true);
@@ -71,14 +71,13 @@ impl Snapshots {
         *self.front.borrow_mut() = front;
     }
 
-    /// Offers the snapshots that the drive has, now and whenever it has given up some of its own
-    /// accord.
+    /// Offers the snapshots of the drive, now and whenever the drive has deleted some on its own.
     pub(super) async fn show(self: &Rc<Self>) {
         self.refresh().await;
         let (drive, snapshots) = (self.drive.clone(), Rc::downgrade(self));
         self.runtime.spawn(async move {
             let mut seen = 0;
-            // Until the drive closes, which then is released.
+            // Runs until the drive closes, and then releases it.
             while let Some(count) = drive.snapshots_given_up(seen).await {
                 let Some(snapshots) = snapshots.upgrade() else { return };
                 snapshots.refresh().await;
@@ -87,7 +86,7 @@ impl Snapshots {
         });
     }
 
-    /// Offers the snapshots that the drive has, and no others.
+    /// Offers the current snapshots of the drive, and no others.
     async fn refresh(&self) {
         let found = self.drive.snapshots();
         let is_there = |info: &SnapshotInfo| {
@@ -142,7 +141,7 @@ impl Snapshots {
         }
     }
 
-    /// Offers a snapshot no longer, so that it can be deleted.
+    /// Stops offering a snapshot, so that it can be deleted.
     async fn withdraw(&self, name: &str) -> Result<()> {
         let found = self.exports.borrow().iter().find(|(info, _)| info.name == name).cloned();
         let Some((_, export)) = found else { return Ok(()) };
@@ -197,7 +196,8 @@ impl SnapshotExports for Snapshots {
     }
 }
 
-/// Returns a way by which a thread of drives informs this server; a task takes what comes.
+/// Returns a channel through which a thread of drives informs this server; a task handles the
+/// notices.
 pub(super) fn front(runtime: &Runtime, server: &Rc<Server>, thread: usize) -> Front {
     let (front, notices) = bounded(1);
     runtime.spawn(take(server.clone(), thread, notices));

@@ -1,7 +1,7 @@
-//! The tables `[export.NAME]` of a configuration: who may use an export, and how much.
+//! The tables `[export.NAME]` of a configuration: access rules and limits of each export.
 //!
-//! The keys of a table are the long flags of [`Table`], which clap parses and checks as it does
-//! those of the command line.
+//! The keys of a table are the long flags of [`Table`], which clap parses and checks like those of
+//! the command line.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use crate::cli::size;
 use pumice_drive::base::near::nearest;
 use pumice_nbd::{IpNet, Rate, Rules};
 
-/// What [`crate::cli::config`] needs to know of the tables.
+/// The description of the tables for [`crate::cli::config`].
 pub(crate) const TABLES: Tables = Tables { command: "serve", key: "export", keys: Table::command };
 
 /// Keys of a table.
@@ -63,11 +63,11 @@ pub(crate) struct Table {
     pub(super) keys: KeyArgs,
 }
 
-/// The tables of a configuration, by the names of their exports, and the positions of these names.
+/// The tables of a configuration, by the names of their exports, with the positions of these names.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Exports(pub(super) BTreeMap<String, (Table, String)>);
 
-/// Tables that say the same are equal, wherever they stand.
+/// Tables with the same content are equal, wherever they stand.
 impl PartialEq for Exports {
     fn eq(&self, other: &Self) -> bool {
         let tables = |exports: &Self| -> Vec<_> {
@@ -78,10 +78,10 @@ impl PartialEq for Exports {
 }
 
 impl Exports {
-    /// Returns the tables that a configuration has.
+    /// Returns the tables of a configuration.
     ///
     /// # Errors
-    /// A rule that nothing can fulfil.
+    /// A rule cannot be fulfilled.
     pub(crate) fn new(found: Vec<FoundTable>) -> Result<Self> {
         let mut tables = BTreeMap::new();
         for FoundTable { name, matches, position } in found {
@@ -95,11 +95,11 @@ impl Exports {
         Ok(Self(tables))
     }
 
-    /// Checks that each table has a drive, among the exports that are planned, and that rules about
+    /// Checks that each table has a drive, among the planned exports, and that rules about
     /// certificates can be fulfilled.
     ///
     /// # Errors
-    /// One has none, or needs certificates that clients do not have to show.
+    /// A table has no drive, or needs certificates that clients do not have to show.
     pub(super) fn check(&self, exports: &[&str], verifies_peers: bool) -> Result<()> {
         for (name, (table, position)) in &self.0 {
             if !exports.contains(&name.as_str()) {
@@ -144,7 +144,7 @@ fn user(text: &str) -> std::result::Result<u32, String> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: each key of a table reaches the rule that it stands for.
+    //! Goal: each key of a table sets its rule.
     use clap::Parser;
 
     use super::*;

@@ -10,11 +10,11 @@
 //!
 //! A drive has one owner, the thread that opened it. Each thread has its own runtime and a part of
 //! the drives, neighbors on the command line; the server that clients connect to passes each client
-//! to the thread of its drive. Nothing is shared that a request would have to lock.
+//! to the thread of its drive. The threads share nothing that a request would have to lock.
 //!
-//! A panic on a thread ends its drives as `kill -9` would: what was not flushed is lost. Their
-//! clients are disconnected and are refused until the server restarts, `/healthz` fails, and the
-//! drives of other threads are served as before. A panic on the only thread ends the process.
+//! A panic on a thread ends its drives as `kill -9` would: unflushed data is lost. Their clients
+//! are disconnected and are refused until the server restarts, `/healthz` fails, and the drives of
+//! other threads are served as before. A panic on the only thread ends the process.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -51,10 +51,10 @@ pub(super) struct Thread {
     handle: JoinHandle<Result<()>>,
 }
 
-/// A drive that was opened; none if it was left out.
+/// A drive that was opened; `None` if it was left out.
 type Added = Option<(Described, Announcement)>;
 
-/// What a thread of drives is to do.
+/// A command to a thread of drives.
 enum Order {
     /// Show the drives: the first order.
     Show(Showing),
@@ -62,11 +62,11 @@ enum Order {
     Add(Box<Planned>, Sender<Result<Added>>),
     /// Close a drive, whose clients are gone.
     Remove(String, Sender<Result<()>>),
-    /// Change where clients reach the drives.
+    /// Set the URIs under which clients reach the drives.
     Uris(Vec<Vec<String>>),
 }
 
-/// What other threads know of an open drive.
+/// The facts that other threads know of an open drive.
 #[derive(Clone)]
 pub(super) struct Described {
     pub(super) path: PathBuf,
@@ -75,20 +75,20 @@ pub(super) struct Described {
     pub(super) io: &'static str,
 }
 
-/// A thread that opens its drives.
+/// A thread that is opening its drives.
 struct Opening {
     opened: mpsc::Receiver<Opened>,
     orders: Sender<Order>,
     handle: JoinHandle<Result<()>>,
 }
 
-/// What a thread has opened.
+/// The drives that a thread has opened.
 struct Opened {
     drives: Vec<Described>,
     elsewhere: Elsewhere,
 }
 
-/// Why nothing is served.
+/// The reason why nothing is served.
 const NONE_LEFT: &str = "none of the drives can be opened";
 
 impl Drives {
@@ -96,7 +96,7 @@ impl Drives {
     /// server that clients connect to.
     ///
     /// # Errors
-    /// Those of opening a drive, and those of the operating system; all drives are then closed.
+    /// Errors from opening a drive, and errors of the operating system; all drives are then closed.
     pub(super) fn open(
         runtime: &Runtime,
         plan: Plan,
@@ -111,7 +111,7 @@ impl Drives {
         }
         let options = plan.options.clone();
         let mut plan = plan;
-        // The server in front decides who comes in.
+        // The server in front decides which clients are accepted.
         plan.options.policy = Policy::default();
         // All of them open their drives at the same time.
         let plans = plan.split(threads).into_iter().enumerate();
@@ -156,7 +156,7 @@ impl Drives {
         }
     }
 
-    /// Whether all threads live.
+    /// Whether all threads are alive.
     pub(super) fn are_whole(&self) -> bool {
         match self {
             Self::Here(..) => true,
@@ -164,12 +164,12 @@ impl Drives {
         }
     }
 
-    /// Opens another drive, on the thread with the fewest, while the others are served; clients may
-    /// choose it from then on. Returns whether it was opened: one that was found in a directory is
-    /// left out if it cannot be.
+    /// Opens another drive, on the thread with the fewest drives, while the others are served;
+    /// clients may then choose it. Returns whether it was opened: a drive that was found in a
+    /// directory is left out if it cannot be opened.
     ///
     /// # Errors
-    /// Those of opening it; its thread has ended.
+    /// Errors from opening it; its thread has ended.
     pub(super) fn add(
         &mut self,
         runtime: &Runtime,
@@ -198,7 +198,7 @@ impl Drives {
     /// Closes a drive: disconnects its clients, waits for their requests, and flushes.
     ///
     /// # Errors
-    /// Its requests do not end; that of closing it.
+    /// Its requests do not end; the error from closing it.
     pub(super) fn remove(&mut self, runtime: &Runtime, server: &Server, name: &str) -> Result<()> {
         if !runtime.block_on(server.withdraw(name)) {
             bail!("requests of its clients are still in flight: the drive stays open");
@@ -219,7 +219,7 @@ impl Drives {
         removed
     }
 
-    /// Changes where clients reach the drives, in the order of [`Self::described`].
+    /// Sets the URIs under which clients reach the drives, in the order of [`Self::described`].
     pub(super) fn set_uris(&self, uris: &[Vec<String>]) {
         match self {
             Self::Here(home, _) => home.set_uris(uris),
@@ -243,7 +243,7 @@ impl Drives {
         }
     }
 
-    /// Makes all drives visible to monitoring, by an answerer for each thread, and to other
+    /// Makes all drives visible to monitoring, with an answerer for each thread, and to other
     /// commands.
     pub(super) fn show(
         &mut self,
@@ -276,14 +276,14 @@ impl Drives {
             }
         }
         drop(done);
-        // Nothing is sent: it ends when all have dropped their ends.
+        // No message is sent: the wait ends when all senders are dropped.
         let _ = all_done.recv();
     }
 
     /// Closes all drives, whose clients are gone.
     ///
     /// # Errors
-    /// The first of a drive, with its path.
+    /// The first error of a drive, with its path.
     pub(super) fn close(self) -> Result<()> {
         let threads = match self {
             Self::Here(home, _) => return home.close(),
@@ -312,7 +312,7 @@ impl Opening {
 }
 
 impl Thread {
-    /// Sends an order, and waits for its end while this thread's clients are served.
+    /// Sends an order, and waits until it is carried out, while this thread's clients are served.
     fn ask<T>(
         &self,
         runtime: &Runtime,
@@ -380,13 +380,13 @@ fn live(
     let drives = names.join(" ");
     tracing::error!(%drives, "a thread panicked: these drives are gone until the server restarts");
     drop(home);
-    // The ends of the tasks tell others, and one that panics must not keep the rest alive.
+    // Ending tasks notifies others, and a task that panics must not keep the rest alive.
     while catch_unwind(AssertUnwindSafe(|| runtime.drop_tasks())).is_err() {}
     Ok(())
 }
 
 fn obey(home: &mut Home, order: Order) {
-    // An answer that is no longer waited for is dropped.
+    // If no one waits for an answer any longer, it is dropped.
     match order {
         Order::Show(showing) => home.show(showing),
         Order::Add(planned, answer) => drop(answer.try_send(home.add(*planned))),
@@ -397,8 +397,8 @@ fn obey(home: &mut Home, order: Order) {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a thread that panics gives its drives up, and the server in front of it notices. What
-    //! their clients notice is tested where clients are: `pumice_nbd::tests::threads`.
+    //! Goal: a thread that panics gives its drives up, and the server in front of it notices. The
+    //! effect on clients is tested where clients are: `pumice_nbd::tests::threads`.
     use std::path::Path;
 
     use pumice_drive::Uuid;

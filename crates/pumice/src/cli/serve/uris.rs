@@ -1,4 +1,4 @@
-//! The URIs by which clients reach the drives.
+//! The URIs under which clients reach the drives.
 
 use anyhow::Result;
 

@@ -11,13 +11,13 @@ use pumice_drive::runtime::Runtime;
 use pumice_nbd::{Lineage, Listen, Listener};
 use pumice_vhost::{Identity, KnownGuest, SERIAL_BYTES, Server};
 
-/// The socket for front ends, if there is to be one.
+/// The socket for front ends, if one is configured.
 pub(super) struct Socket(Option<(Listener, PathBuf)>);
 
-/// The device of a server, if there is one, and the state in which it leaves its drive.
+/// The device of a server, if there is one, and the state of its drive when the server ends.
 pub(super) struct Device(Option<(Rc<Server>, String)>);
 
-/// Checks that there is one drive, if there is to be a device.
+/// Checks that there is only one drive, if a device is configured.
 ///
 /// # Errors
 /// There are several.
@@ -39,8 +39,8 @@ impl Socket {
         Ok(Self(Some((listener, path.to_owned()))))
     }
 
-    /// Serves the only drive. `inherited` is what [`Device::hand_over`] returned in the server that
-    /// restarted as this one.
+    /// Serves the only drive. `inherited` is the value that [`Device::hand_over`] returned in the
+    /// server that restarted as this one.
     pub(super) fn serve(
         self,
         runtime: &Runtime,
@@ -53,7 +53,7 @@ impl Socket {
         }
         let mut serial = only.drive.get().info().uuid.simple().to_string();
         serial.truncate(SERIAL_BYTES);
-        // A guest continues only on the disk on which it ran, and if nothing was lost since.
+        // A guest continues only on the disk on which it ran, and only if no data was lost since.
         let Lineage { follows, leaves } = &only.export.lineage;
         let guest = inherited.and_then(|text| guest_of(text, follows));
         let identity = Identity { serial, guest };
@@ -65,7 +65,7 @@ impl Socket {
     }
 }
 
-/// Returns the guest that a previous server has described, if that left the drive in this state.
+/// Returns the guest described by a previous server, if that server left the drive in this state.
 fn guest_of(text: &str, state: &str) -> Option<KnownGuest> {
     text.strip_prefix(state)?.strip_prefix(' ')?.parse().ok()
 }
@@ -74,7 +74,7 @@ impl Device {
     /// Ends the session with the front end.
     ///
     /// # Errors
-    /// That of the flush: what was acknowledged since the last good one may be lost.
+    /// The error of the flush: data acknowledged since the last good one may be lost.
     pub(super) async fn shutdown(&self) -> Result<()> {
         match &self.0 {
             Some((server, _)) => Ok(server.shutdown().await?),
@@ -82,9 +82,9 @@ impl Device {
         }
     }
 
-    /// Ends the session with the front end. Returns which guest may continue once it has connected
-    /// again, for the server as which this one restarts once it has closed the drive. Waits for the
-    /// requests in flight until `interrupted`; then no guest may.
+    /// Ends the session with the front end. Returns the guest that may continue after it has
+    /// reconnected to the next server, as which this one restarts once it has closed the drive.
+    /// Waits for the requests in flight until `interrupted`; then no guest may continue.
     ///
     /// # Errors
     /// See [`Self::shutdown`].

@@ -1,4 +1,4 @@
-//! Which clones the snapshots of a drive have.
+//! The clones that are registered with the snapshots of a drive.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ pub(crate) fn named(path: &Path, name: &str) -> Result<SnapshotInfo> {
     })
 }
 
-/// Lists a clone with the snapshot that it reads from.
+/// Registers a clone with the snapshot that it reads from.
 ///
 /// # Errors
 /// There is no such snapshot, or it has too many clones: nothing has changed.
@@ -33,7 +33,7 @@ pub(crate) fn register(path: &Path, name: &str, clone: RegisteredClone) -> Resul
     registered.with_context(|| format!("{}: the answer names no snapshot", path.display()))
 }
 
-/// Lists a clone no longer.
+/// Removes a clone from the list.
 ///
 /// # Errors
 /// The drive cannot be opened for writing.
@@ -42,7 +42,8 @@ pub(crate) fn forget(path: &Path, clone: Uuid) -> Result<()> {
     change_even_a_part(path, &Request::ForgetClone { drive: clone }, forgetting).map(drop)
 }
 
-/// As [`forget`]; that it failed is said, and costs nothing else. Returns whether it is done.
+/// As [`forget`], but a failure is only logged and has no other effect. Returns whether it
+/// succeeded.
 pub(crate) fn forget_or_warn(path: &Path, clone: Uuid) -> bool {
     let forgotten = forget(path, clone);
     if let Err(error) = &forgotten {
@@ -53,25 +54,26 @@ pub(crate) fn forget_or_warn(path: &Path, clone: Uuid) -> bool {
     forgotten.is_ok()
 }
 
-/// Returns the identity of a drive, and what it is a clone of, if it is one.
+/// Returns the identity of a drive and its origin, if it is a clone.
 pub(super) fn origin_of(path: &Path) -> Option<(Uuid, Origin)> {
     let runtime = Runtime::new(Backend::Auto).ok()?;
     let (uuid, origin) = origin::identity(&runtime, path).ok()?;
     Some((uuid, origin?))
 }
 
-/// Lets the origin of a clone forget it, if it reads from there no longer: its disk was flattened,
-/// and the last snapshot that needed the origin was deleted.
+/// Makes the origin of a clone forget it, if the clone no longer reads from there: its disk was
+/// flattened, and the last snapshot that needed the origin was deleted.
 pub(super) fn forget_if_independent(path: &Path, (clone, origin): (Uuid, Origin)) {
     if origin::is_independent(path, clone) {
         forget_or_warn(&origin::path_of(path, &origin), clone);
     }
 }
 
-/// Lists clones of a snapshot no longer: those named, and those that are independent of it.
+/// Removes clones of a snapshot from the list: the named ones, and those that are independent of
+/// it.
 ///
 /// # Errors
-/// One that is named is not listed, or is in use: nothing has changed.
+/// A named clone is not listed, or is in use: nothing has changed.
 pub(super) fn forget_all(path: &Path, name: &str, gone: &[String]) -> Result<()> {
     let snapshots = list(path)?;
     let listed = snapshots.iter().find(|info| info.name == name);

@@ -1,8 +1,8 @@
-//! Holds the file systems of attached drives still while snapshots of them are taken, so that they
-//! are whole without their journals.
+//! Freezes the file systems of attached drives while snapshots of them are taken, so that they are
+//! consistent without their journals.
 //!
-//! A process of its own, which no signal to this one reaches, ends that as soon as this one has
-//! ended in whatever way, and after [`HELD_SECONDS_MAX`].
+//! A separate process, which signals to this one do not reach, thaws them as soon as this process
+//! has ended for any reason, and after [`HELD_SECONDS_MAX`].
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
@@ -14,17 +14,17 @@ use anyhow::{Context, Result, bail};
 use crate::cli::attach::Attachment;
 use crate::cli::chain;
 
-/// Far longer than a snapshot takes, and what a user of the file system may have to wait.
+/// Far longer than a snapshot takes, and the longest wait for a user of the file system.
 const HELD_SECONDS_MAX: u32 = 10;
 
-/// A file system that is held still until this is dropped.
+/// A file system that is frozen until this is dropped.
 struct Frozen {
     mount: PathBuf,
     shell: Child,
 }
 
-/// Calls `work` while the file systems on those of the drives that are attached and mounted are
-/// held still. One that cannot be is said, and is as after a crash in its snapshot.
+/// Calls `work` while the file systems on attached and mounted drives are frozen. If one cannot be
+/// frozen, this is logged, and its snapshot has its state after a crash.
 pub(super) fn during<'a, T>(
     drives: impl Iterator<Item = &'a PathBuf>,
     work: impl FnOnce() -> Result<T>,

@@ -29,20 +29,20 @@ use pumice_drive::base::{Error, ErrorKind};
 use pumice_drive::controller::{Drive, NewSnapshot, OpenOptions, SnapshotInfo};
 use pumice_drive::runtime::Runtime;
 
-/// Names of snapshots that rotate begin so, unless `--prefix` says otherwise.
+/// Prefix of the names of snapshots by rotate, unless `--prefix` is given.
 const PREFIX: &str = "auto-";
 
-/// Bytes of names in one request: a line has 4096 bytes, and JSON escapes some.
+/// Maximum bytes of names in one request: a line has 4096 bytes, and JSON escapes some.
 const NAMES_BYTES_MAX: usize = 1500;
 
 /// Take, list, rotate or delete snapshots of drives, or roll a disk back to one
 ///
 /// A snapshot keeps the state of a disk at one moment. It includes everything written before the
 /// command began and the caches of file systems mounted by `pumice attach`, but not the caches of
-/// other file systems. Nothing is copied: a snapshot takes the space of data that is overwritten
-/// or trimmed later, until it is deleted. `pumice attach --read-only` mounts PATH@NAME at any
-/// time; `extract`, `check` and `serve` read it while PATH is not in use; a server of PATH exports
-/// it as DRIVE@NAME.
+/// other file systems. Nothing is copied: a snapshot takes the space of data that is overwritten or
+/// trimmed later, until it is deleted. `pumice attach --read-only` mounts PATH@NAME at any time;
+/// `extract`, `check` and `serve` read it while PATH is not in use; a server of PATH exports it as
+/// DRIVE@NAME.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_subcommand = true)]
 #[command(after_help = "\
@@ -65,8 +65,8 @@ enum Action {
     /// Take a snapshot, which is durable when the command ends
     ///
     /// Snapshots of several drives are taken at the same moment: if one of them has a write, all
-    /// have every write that was acknowledged before it was sent. Writes wait meanwhile, for a
-    /// second at most.
+    /// have every write that was acknowledged before that one was sent. Meanwhile writes wait, for
+    /// a second at most.
     Create {
         /// File or block device, and the name of the snapshot; or several of them; or several files
         /// or devices, then @NAME
@@ -105,7 +105,7 @@ enum Action {
     /// Restore the disk's state at the time of a snapshot
     ///
     /// Everything written since is lost. A served drive must have no clients. The disk keeps its
-    /// size; the part by which it has grown since holds zeroes.
+    /// size; the part by which it has grown since then holds zeroes.
     Rollback {
         /// File or block device, and the name of the snapshot
         #[arg(value_name = "PATH@NAME")]
@@ -148,7 +148,7 @@ enum Action {
         #[arg(long)]
         bookmarks: bool,
 
-        /// Only print what would be deleted, and take no snapshot
+        /// Only print the snapshots that would be deleted, and take none
         #[arg(long)]
         dry_run: bool,
 
@@ -164,7 +164,7 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Drop the data of a snapshot, but still tell which blocks were written since
+    /// Drop the data of a snapshot, but keep the record of blocks written since
     ///
     /// The snapshot becomes a bookmark of the same name, with which `pumice diff`, `pumice send
     /// --since` and the metadata contexts of a server compare later states. It cannot be read. It
@@ -197,7 +197,7 @@ enum Action {
         #[command(flatten)]
         keys: KeyArgs,
 
-        /// Print what was deleted as JSON
+        /// Print the result as JSON
         #[arg(long)]
         json: bool,
     },
@@ -216,17 +216,17 @@ impl Action {
     }
 }
 
-/// What was done with a drive.
+/// The result for one drive.
 #[derive(Serialize)]
 struct Done {
     path: String,
-    /// Snapshots that were taken, listed, made bookmarks or rolled back to.
+    /// Snapshots that were taken, listed, turned into bookmarks or rolled back to.
     snapshots: Vec<SnapshotInfo>,
     /// Snapshots that were deleted.
     deleted: Vec<SnapshotInfo>,
 }
 
-/// What is printed as JSON.
+/// The result as JSON.
 #[derive(Serialize)]
 struct Shown {
     action: &'static str,
@@ -281,7 +281,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-/// Returns the drives of which snapshots are taken, and their names.
+/// Returns the drives to snapshot, and the names of the snapshots.
 fn wanted(arguments: &[PathBuf]) -> Result<Vec<together::Wanted>> {
     let last = arguments.last().map_or(&[][..], |last| last.as_os_str().as_bytes());
     let wanted: Vec<together::Wanted> = match (last.strip_prefix(b"@"), arguments) {
@@ -309,12 +309,12 @@ fn check_distinct<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// How snapshots are taken.
+/// The way in which snapshots are taken.
 #[derive(Clone, Copy)]
 struct How {
     /// See [`NewSnapshot::yields`].
     yields: bool,
-    /// Whether mounted file systems are held still.
+    /// Whether mounted file systems are frozen.
     freezes: bool,
 }
 
@@ -332,13 +332,13 @@ fn create(wanted: &[together::Wanted], how: How) -> Result<Vec<Done>> {
     Ok(done.collect())
 }
 
-/// Returns the snapshots of a drive, oldest first, and what each holds; asks its server, if there
-/// is one.
+/// Returns the snapshots of a drive, oldest first, and the space that each holds; asks the drive's
+/// server, if there is one.
 ///
 /// # Errors
 /// There is no drive, or it cannot be read.
 pub(super) fn list(path: &Path) -> Result<Vec<SnapshotInfo>> {
-    // A drive that holds a part of a snapshot still has the others.
+    // A drive that holds a partly received snapshot still has the others.
     let options = OpenOptions { read_only: true, partial: true, ..OpenOptions::default() };
     with(path, &Request::Snapshots {}, options, async |drive| Ok(drive.snapshots()))
 }
@@ -346,7 +346,7 @@ pub(super) fn list(path: &Path) -> Result<Vec<SnapshotInfo>> {
 fn roll_back(snapshot: &Path, delete_newer: bool) -> Result<Done> {
     let (path, name) = Place::snapshot(snapshot)?;
     let served = |client| roll_back_served(client, &path, name.clone(), delete_newer).map(Some);
-    // What was received of another snapshot is given up with it.
+    // The received part of another snapshot is discarded as well.
     let options = OpenOptions { partial: true, compact_percent: None, ..OpenOptions::default() };
     let open = |runtime: &Runtime| open::alone(runtime, &path, options);
     let work = |runtime: &Runtime, drive: &Rc<Drive>| {
@@ -361,7 +361,7 @@ fn roll_back(snapshot: &Path, delete_newer: bool) -> Result<Done> {
     Ok(Done { path: lossy(&path), snapshots: rolled, deleted })
 }
 
-/// What was rolled back to, and what was deleted.
+/// The snapshot that was rolled back to, and the deleted ones.
 type RolledBack = (Vec<SnapshotInfo>, Vec<SnapshotInfo>);
 
 fn roll_back_served(
@@ -385,7 +385,7 @@ fn roll_back_served(
     }
 }
 
-/// Says what is to be done about snapshots in the way.
+/// Adds advice about newer snapshots that prevent the rollback.
 fn advise_newer(error: Error) -> Error {
     match error.kind() {
         ErrorKind::InvalidInput => {
@@ -401,7 +401,7 @@ fn bookmark(path: &Path, name: String) -> Result<Vec<SnapshotInfo>> {
     change(path, &request, async |drive| Ok(vec![drive.bookmark_snapshot(&name).await?]))
 }
 
-/// Deletes snapshots of a drive, all in one step as far as requests are long enough.
+/// Deletes snapshots of a drive, as many in one step as fit in one request.
 fn delete(path: &Path, names: &[String]) -> Result<Vec<SnapshotInfo>> {
     let origin = clones::origin_of(path);
     let deleted = delete_only(path, names)?;
@@ -429,8 +429,8 @@ fn delete_only(path: &Path, names: &[String]) -> Result<Vec<SnapshotInfo>> {
     Ok(deleted)
 }
 
-/// Deletes those of the snapshots that no client reads. One that another command has deleted
-/// meanwhile is deleted, too.
+/// Deletes the snapshots that no client reads. A snapshot that another command has deleted
+/// meanwhile counts as deleted.
 fn delete_unused(path: &Path, mut expired: Vec<SnapshotInfo>) -> Result<Vec<SnapshotInfo>> {
     if expired.is_empty() {
         return Ok(expired);
@@ -458,7 +458,7 @@ fn is_of(kind: ErrorKind, error: &anyhow::Error) -> bool {
     error.downcast_ref::<Error>().is_some_and(|error| error.kind() == kind)
 }
 
-/// What rotate does.
+/// The settings of rotate.
 struct Rule<'a> {
     keep: &'a rotate::Keep,
     prefix: &'a str,
@@ -467,9 +467,9 @@ struct Rule<'a> {
 }
 
 impl Rule<'_> {
-    /// Returns what is not kept; what has clones is.
+    /// Returns the snapshots that no rule keeps, except those that have clones.
     fn expired(&self, mut snapshots: Vec<SnapshotInfo>) -> Vec<SnapshotInfo> {
-        // A bookmark takes no snapshot's place.
+        // A bookmark does not take the place of a snapshot.
         let is_of_kind = |info: &SnapshotInfo| self.bookmarks || !info.is_bookmark;
         snapshots.retain(|info| info.name.starts_with(self.prefix) && is_of_kind(info));
         let expired = self.keep.expired(&snapshots);
@@ -484,7 +484,7 @@ impl Rule<'_> {
         snapshots
     }
 
-    /// Takes the snapshots and deletes what is not kept.
+    /// Takes the snapshots and deletes those that no rule keeps.
     fn rotate(&self, paths: &[PathBuf]) -> Result<Vec<Done>> {
         check_distinct(paths.iter())?;
         let name = format!("{}{}", self.prefix, time(outside::unix_seconds()));
@@ -504,7 +504,7 @@ impl Rule<'_> {
         Ok(done)
     }
 
-    /// Returns what would be deleted now.
+    /// Returns the snapshots that would be deleted now.
     fn try_out(&self, paths: &[PathBuf]) -> Result<Vec<Done>> {
         let tried = paths.iter().map(|path| {
             let deleted = self.expired(list(path)?);
@@ -514,14 +514,14 @@ impl Rule<'_> {
     }
 }
 
-/// Returns what a snapshot of now is.
+/// Returns the description of a snapshot taken now.
 fn new(name: String, yields: bool) -> NewSnapshot {
     let (guid, created_seconds) = (outside::new_identity(), outside::unix_seconds());
     NewSnapshot { name, guid, created_seconds, yields }
 }
 
-/// Asks a drive's server for something about snapshots, and returns those of the answer; `None` if
-/// it ends before it answers.
+/// Sends a request about snapshots to a drive's server, and returns the snapshots of the answer;
+/// `None` if the server ends before it answers.
 fn ask(client: Client, path: &Path, request: &Request) -> Result<Option<Vec<SnapshotInfo>>> {
     let mut listed = Vec::new();
     let answer = client.ask(request, |answer| {
@@ -540,7 +540,7 @@ fn ask(client: Client, path: &Path, request: &Request) -> Result<Option<Vec<Snap
 }
 
 /// Sends a request to the drive's server, or does the same work with the closed drive. Returns the
-/// snapshots that it is about.
+/// snapshots concerned.
 fn change(
     path: &Path,
     request: &Request,
@@ -549,7 +549,8 @@ fn change(
     with(path, request, OpenOptions::default(), work)
 }
 
-/// As [`change`], also if the disk holds a part of a snapshot: the drive still has the others.
+/// As [`change`], also if the disk holds a partly received snapshot: the drive still has the
+/// others.
 fn change_even_a_part(
     path: &Path,
     request: &Request,
@@ -636,7 +637,7 @@ fn table(snapshots: &[SnapshotInfo]) -> String {
     output::table(&table) + &format!("{}\n", counted(snapshots.len() as u64, "snapshot"))
 }
 
-/// Returns a time in UTC; what a drive says may be anything.
+/// Returns a time in UTC; a drive may contain any value.
 pub(super) fn time(seconds: u64) -> String {
     /// The end of the year 9999.
     const LAST: u64 = 253_402_300_799;

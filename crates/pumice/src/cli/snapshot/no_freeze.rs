@@ -1,4 +1,4 @@
-//! Stands in for what holds file systems still in a program that attaches no drives.
+//! Stands in for `freeze` in a program that attaches no drives.
 
 use std::path::PathBuf;
 

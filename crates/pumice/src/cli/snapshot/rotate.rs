@@ -1,11 +1,11 @@
-//! Which snapshots a rule keeps: the newest of each hour, day, week, month or year.
+//! The snapshots that a rule keeps: the newest of each hour, day, week, month or year.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use pumice_drive::controller::SnapshotInfo;
 
-/// A period of which one snapshot is kept. Periods are those of UTC, weeks begin on Monday.
+/// A period of which one snapshot is kept. Periods are in UTC, weeks begin on Monday.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Period {
     Hour,
@@ -15,7 +15,7 @@ enum Period {
     Year,
 }
 
-/// What is kept: of each of the last periods with a snapshot, as many as a rule says, the newest.
+/// The rules: each keeps the newest snapshot of this many last periods that have one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Keep(Vec<(Period, usize)>);
 
@@ -43,7 +43,7 @@ impl FromStr for Keep {
 }
 
 impl Period {
-    /// Returns what the times of one period have in common, and those of others do not.
+    /// Returns a text that all times of one period share, and that differs in any other period.
     fn of(self, seconds: u64) -> String {
         /// Days from Monday, 29 December 1969, to 1 January 1970.
         const MONDAY: u64 = 3;
@@ -61,7 +61,7 @@ impl Period {
 }
 
 impl Keep {
-    /// Returns the names of those snapshots that no rule keeps, oldest first.
+    /// Returns the names of the snapshots that no rule keeps, oldest first.
     pub(super) fn expired(&self, snapshots: &[SnapshotInfo]) -> Vec<String> {
         let mut kept = BTreeSet::new();
         for &(period, count) in &self.0 {
@@ -79,7 +79,7 @@ impl Keep {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: each rule keeps the newest of its last periods, and nothing else stays.
+    //! Goal: each rule keeps the newest of its last periods, and no others stay.
     use super::*;
 
     fn snapshots(times: &[u64]) -> Vec<SnapshotInfo> {

@@ -6,8 +6,9 @@
 //! closed ones:            open ........> create --> close
 //! ```
 //!
-//! All are held, or open here, before the first snapshot is begun. So whatever was acknowledged
-//! before is in all of them, and nothing that was sent after an answer from a later moment.
+//! All drives are held, or open here, before the first snapshot is begun. So all snapshots have
+//! every write that was acknowledged before, and none that was sent after an answer from a later
+//! moment.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -23,16 +24,17 @@ use crate::control::{self, Answer, Request};
 use pumice_drive::controller::{Drive, NewSnapshot, OpenOptions, SnapshotInfo};
 use pumice_drive::runtime::{Backend, Runtime};
 
-/// How long a server may take until it holds its host's changes: trims are taken down first.
+/// Time that a server may take until it holds its host's changes: it first removes the map leaves
+/// of trimmed ranges.
 const HELD_WITHIN: Duration = Duration::from_secs(10);
 
 /// A drive, and the name of the snapshot that it gets.
 pub(super) type Wanted = (PathBuf, String);
 
-/// Takes a snapshot of each drive, all of one moment if there are several.
+/// Takes a snapshot of each drive, all at the same moment if there are several.
 ///
 /// # Errors
-/// One cannot be taken: then none of them is kept.
+/// A snapshot cannot be taken: then none of them is kept.
 pub(super) fn create(wanted: &[Wanted], yields: bool) -> Result<Vec<SnapshotInfo>> {
     if let [(path, name)] = wanted {
         let new = new(name.clone(), yields);
@@ -141,7 +143,8 @@ fn create_all(runtime: &Runtime, drives: &[Member<'_>]) -> Vec<Result<SnapshotIn
             })
             .collect();
         let held = holding.into_iter().map(|thread| thread.join().expect("no thread panics"));
-        // The reason why one could not be held is worth more than that the others were not.
+        // The reason why one drive could not be held is worth more than the news that the others
+        // were not.
         let mut failed: Vec<_> = held.collect::<Vec<_>>().into_iter().map(Result::err).collect();
         let mut at = 0;
         let with_reason = taken.into_iter().zip(drives).map(|(taken, drive)| {
@@ -155,14 +158,14 @@ fn create_all(runtime: &Runtime, drives: &[Member<'_>]) -> Vec<Result<SnapshotIn
     })
 }
 
-/// Lets a server hold back its host's changes until the snapshot is begun; says on `held` when it
-/// does.
+/// Makes a server hold back its host's changes until the snapshot is begun; signals on `held` once
+/// it does.
 fn hold(path: &Path, guid: Uuid, held: &mpsc::Sender<()>) -> Result<()> {
     let client = control::connect(path)?;
     let client = client.with_context(|| format!("{}: the server has stopped", path.display()))?;
     let answer = client.ask(&Request::HoldChanges { guid }, |answer| {
         if matches!(answer, Answer::Held) {
-            // The thread that waits may have given up.
+            // The waiting thread may have given up.
             let _ = held.send(());
         }
     });

@@ -66,7 +66,7 @@ fn interval(text: &str) -> std::result::Result<Duration, String> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// Returns an interval as the clock counts it.
+/// Returns an interval in nanoseconds.
 fn nanoseconds(interval: Duration) -> u64 {
     u64::try_from(interval.as_nanos()).expect("at most an hour")
 }

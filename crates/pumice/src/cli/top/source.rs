@@ -81,7 +81,7 @@ impl Asker {
     /// Returns the current snapshot of a source.
     ///
     /// # Errors
-    /// No server answers, or it refuses the request; with advice.
+    /// No server answers, or it refuses the request; the error includes advice.
     pub(super) fn ask(&self, source: &Source) -> Result<Snapshot> {
         match source {
             Source::Drive(path) => {
@@ -128,7 +128,7 @@ impl Asker {
 
 /// Returns the error for an answer other than a snapshot.
 fn refused(url: &str, status: StatusCode, body: &[u8], has_token: bool) -> anyhow::Error {
-    // The message of the server, if it is one of ours.
+    // The message of the server, if it is a Pumice server.
     let said: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     let said = said.as_ref().and_then(|said| said["error"].as_str()).unwrap_or_default();
     let said: String = said.chars().filter(|c| !c.is_control()).take(200).collect();

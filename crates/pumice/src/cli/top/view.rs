@@ -1,8 +1,8 @@
 //! The display of `pumice top`: a table of the drives, and the details of the selected one. Only
 //! draws, on terminals of any size, even too small ones.
 //!
-//! A number is shown whole or not at all: part of one is another number. What does not fit is left
-//! out, the least telling first; only names and words are shortened.
+//! A number is shown whole or not at all: a part of it would be a different number. Cells that do
+//! not fit are left out, the least important first; only names and words are shortened.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -27,7 +27,7 @@ const SPACE: [(&str, &str, Color); 4] = [
 /// Columns between two columns of a table.
 const GAP: usize = 2;
 
-/// Height of the details from which on everything has as much room as it wants.
+/// Height of the details from which on everything has the space it needs.
 const TALL: u16 = 27;
 
 /// A column of a table.
@@ -35,7 +35,7 @@ struct Column {
     name: &'static str,
     /// Its width, so that it does not change with every number; a cell may be wider.
     width: usize,
-    /// Those of the lowest ranks are shown where there is no room for all.
+    /// Columns of the lowest ranks are shown where there is no room for all.
     rank: u8,
     is_number: bool,
 }
@@ -75,8 +75,8 @@ const COMMAND_COLUMNS: [Column; 6] = [
 /// Width of a drive's name up to which it takes precedence over columns.
 const NAME_WIDTH: usize = 24;
 
-/// Returns the indices and widths of the columns that fit `width`. The first column has what the
-/// others leave.
+/// Returns the indices and widths of the columns that fit `width`. The first column has the width
+/// that the others leave.
 fn fitting(columns: &[Column], rows: &[Vec<String>], width: usize) -> Vec<(usize, usize)> {
     let measured = |at: usize| {
         let cells = rows.iter().map(|row| Line::from(row[at].as_str()).width());
@@ -335,7 +335,7 @@ fn facts_of(drive: &DriveSnapshot, rates: Option<&Rates>) -> Vec<Vec<String>> {
     let info = &drive.info;
     let moved = rates.map_or(0.0, |rates| rates.moved_bytes / 1e6);
     let debt = drive.overview.gc_debt_segments;
-    // There is none before the first write.
+    // There is no share before the first write.
     let share = |share: f64| if info.host_bytes > 0 { format!("{share:.4}") } else { "-".into() };
     let works = if debt > 0 { format!("{debt} segments to free") } else { "idle".into() };
     let mut lines = vec![
@@ -460,7 +460,8 @@ fn latency(ns: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: everything is drawn on terminals of any size, with drives that answer and that do not.
+    //! Goal: everything is drawn on terminals of any size, with drives that answer and drives that
+    //! do not.
     use std::collections::VecDeque;
 
     use ratatui::Terminal;
@@ -516,7 +517,8 @@ mod tests {
         assert!(text.contains("d[2J") && !text.contains('\u{1b}'), "{text:?}");
     }
 
-    /// Guards against cut numbers, which were others: 10.2k as 0.2k, 145 us as 5 us.
+    /// Guards against truncated numbers, which read as different numbers: 10.2k as 0.2k, 145 us as
+    /// 5 us.
     #[test]
     fn a_number_is_whole_or_absent() {
         let mut drives = watched();

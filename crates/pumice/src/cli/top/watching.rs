@@ -33,7 +33,7 @@ impl Watching {
     /// Takes the first samples; every source must answer.
     ///
     /// # Errors
-    /// Those of [`Asker::ask`].
+    /// Errors of [`Asker::ask`].
     pub(super) fn start(asker: Asker, sources: &[Source]) -> Result<Self> {
         let mut watching = Self { asker, sources: sources.to_vec(), drives: Vec::new() };
         for (index, source) in sources.iter().enumerate() {

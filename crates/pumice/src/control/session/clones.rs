@@ -1,5 +1,4 @@
-//! Requests about clones: listing one with the drive that it reads from, and making one
-//! independent.
+//! Requests about clones: registering one with its origin, and making one independent.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -9,7 +8,7 @@ use super::Link;
 use pumice_drive::base::Result;
 use pumice_drive::controller::{Drive, Flattened, SnapshotInfo};
 
-/// Changes which clones are listed; returns `None` if the client is gone.
+/// Changes the list of clones; returns `None` if the client is gone.
 pub(super) async fn change(
     link: &Link,
     drive: &Rc<Drive>,

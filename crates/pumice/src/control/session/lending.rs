@@ -1,4 +1,4 @@
-//! A snapshot of an open drive as a file, for a process that attaches it beside the drive.
+//! A snapshot of an open drive as a file, for a process that attaches it in addition to the drive.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -12,14 +12,15 @@ use pumice_drive::base::{Error, ErrorKind};
 use pumice_drive::controller::OpenOptions;
 use pumice_fuse::FuseMount;
 
-/// Snapshots of a drive that are lent at once: each takes one of the clients.
+/// Maximum number of snapshots of a drive that are lent at the same time: each takes one of the
+/// clients.
 const LENT_MAX: u32 = 4;
 
 /// Pause between two attempts to unmount the file of a process that was killed, whose loop device
 /// still has it open.
 const PAUSE_NS: u64 = 1_000_000_000;
 
-/// Counts a snapshot that is lent until it is dropped.
+/// Counts a lent snapshot until it is dropped.
 struct Turn<'a>(&'a Cell<u32>);
 
 impl Drop for Turn<'_> {
@@ -28,8 +29,8 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Lends a snapshot until the client leaves, or the server ends; returns the error that it ended
-/// with before.
+/// Lends a snapshot until the client disconnects, or the server ends; returns the error if the loan
+/// fails before.
 pub(super) async fn lend(
     link: &Link,
     served: &Served,

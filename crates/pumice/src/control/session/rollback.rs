@@ -1,8 +1,8 @@
-//! Rolling back a drive that is served, and used by no one.
+//! Rolls back a drive that is served, and that no client uses.
 //!
-//! A client that has read the disk knows another one than it becomes; the step in which it does is
-//! one of the drive, which asks in that step whether there are clients. Those who come later read
-//! the new disk only.
+//! A client that has read the disk would know contents that the rollback replaces. The drive
+//! changes the disk in one step, and checks in that step whether there are clients. Clients that
+//! connect later read only the new disk.
 
 use std::rc::Rc;
 
@@ -39,7 +39,7 @@ pub(super) async fn roll_back(
             let is_unused = Rc::new(move || condition.check_unused());
             rolled = worker.roll_back_if(&name, deletes_newer, is_unused).await.map(Some);
         }
-        // Offers again what is still there.
+        // Offers the snapshots again that still exist.
         refresh(Some(exports), &all).await;
         Ok::<_, Error>((rolled?, newer))
     };
@@ -59,7 +59,7 @@ pub(super) async fn roll_back(
     Some(Answer::Snapshots(rolled))
 }
 
-/// Returns the snapshots that were taken after the one of a name.
+/// Returns the snapshots that were taken after the named one.
 fn newer_than(all: &[SnapshotInfo], name: &str) -> Vec<SnapshotInfo> {
     let target = all.iter().position(|info| info.name == name);
     target.map_or(Vec::new(), |at| all.iter().skip(at + 1).cloned().collect())
