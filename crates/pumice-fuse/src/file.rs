@@ -1,4 +1,4 @@
-//! The file system: a directory with one file, whose content is that of the disk.
+//! The file system: a directory with one file, whose content is the content of the disk.
 //!
 //! Defines attributes and operations. Changes beyond the end are refused here; reads end there, as
 //! for any file. Files cannot be created, truncated or opened for cached I/O.
@@ -9,13 +9,14 @@ use zerocopy::IntoBytes;
 
 use super::wire::{Asked, Attributes, FileSystem, Opened, ROOT, open};
 
-/// The name of the file of a disk that has none of its own.
+/// The name of the file if the name of the disk is not possible for a file.
 const PLAIN_NAME: &str = "disk";
 
-/// Most bytes of a name. Source: Linux, `NAME_MAX`.
+/// Maximum length of a name in bytes. Source: Linux, `NAME_MAX`.
 const NAME_BYTES_MAX: usize = 255;
 
-/// Returns the name of the only file: that of the disk, as far as a file can have it.
+/// Returns the name of the only file: the name of the disk, cut to the longest possible length, or
+/// `disk` if a file cannot have it.
 pub fn file_name(disk: &str) -> &str {
     let is_possible = |name: &str| !name.contains(['/', '\0']) && !["", ".", ".."].contains(&name);
     let name = disk.get(..disk.floor_char_boundary(NAME_BYTES_MAX));
@@ -25,7 +26,7 @@ pub fn file_name(disk: &str) -> &str {
 /// Inode number of the file.
 const FILE: u64 = 2;
 
-/// Block size of the file: that of the disk. A loop device derives its discard granularity from it.
+/// Block size of the file and of the disk. A loop device derives its discard granularity from it.
 const BLOCK_BYTES: u32 = 4096;
 
 /// Modes of fallocate: `FALLOC_FL_KEEP_SIZE`, `_PUNCH_HOLE`, `_ZERO_RANGE` of Linux's
@@ -84,7 +85,7 @@ impl DiskFile {
         Ok(Attributes::new(node, size_bytes, mode, links, BLOCK_BYTES))
     }
 
-    /// Returns how many of `length` bytes at `offset` exist.
+    /// Returns the number of bytes that exist among the `length` bytes at `offset`.
     pub(super) fn readable(&self, offset: u64, length: u32) -> u32 {
         let rest = self.size_bytes.saturating_sub(offset);
         u32::try_from(rest).map_or(length, |rest| rest.min(length))
@@ -93,7 +94,7 @@ impl DiskFile {
     /// Checks that a range to be changed lies on the disk.
     ///
     /// # Errors
-    /// It does not, or the disk is read-only.
+    /// The range lies outside of the disk, or the disk is read-only.
     pub(super) fn check_change(&self, offset: u64, length: u64) -> Result<(), Errno> {
         let end = offset.checked_add(length).filter(|&end| end <= self.size_bytes);
         match (self.is_read_only, end) {

@@ -24,7 +24,7 @@
 //! Absent: caching of any kind (the file is open for direct I/O only), other files, changes of the
 //! disk's size after mounting, the loop device itself.
 
-// Of the program's own code; tests index and cast what they have made themselves.
+// Applies to the code outside of tests; tests index and cast values that they made themselves.
 #![cfg_attr(
     not(test),
     warn(

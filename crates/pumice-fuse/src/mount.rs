@@ -32,8 +32,8 @@ pub struct FuseMount {
 
 impl FuseMount {
     /// Mounts `disk` on `directory`, accessible only to its owner; lists of mounts show it as
-    /// `pumice:NAME`, and lists of loop devices its file, whose name is [`file_name`] of that one.
-    /// Requests are carried out while the runtime runs.
+    /// `pumice:NAME`, and lists of loop devices show its file, whose name is [`file_name`] of that
+    /// name. Requests are carried out while the runtime runs.
     ///
     /// # Errors
     /// There is no `/dev/fuse`, the kernel is too old, or the user may not mount: only root may.
@@ -80,9 +80,9 @@ impl FuseMount {
     }
 }
 
-/// Answers the first request from `device` at once; the future carries out all others until the end
-/// of the file. `device` is a `/dev/fuse` just mounted with its file system, or a socket that keeps
-/// messages apart and whose other end speaks as the kernel does; its reads must not block.
+/// Answers the first request from `device` immediately; the future carries out all others until the
+/// end of the file. `device` is a `/dev/fuse` just mounted with its file system, or a socket that
+/// keeps messages apart and whose other end speaks as the kernel does; its reads must not block.
 ///
 /// # Errors
 /// The first request is malformed, or from a kernel that is too old.

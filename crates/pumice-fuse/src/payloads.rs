@@ -18,9 +18,9 @@ pub(super) const REQUEST_BYTES_MAX: usize = 1 << 20;
 /// Data of at most this length has a pool of its own.
 pub(super) const SHORT_BYTES: usize = 16 << 10;
 
-/// The memory that is not lent out, and the amount that is.
+/// The memory that is not lent out, and the amount of lent memory.
 pub(super) struct Payloads {
-    /// Bytes beyond which no request is accepted. Also limits what each pool keeps.
+    /// Bytes beyond which no request is accepted. Also limits the memory that each pool keeps.
     lent_bytes_max: usize,
     lent_bytes: Cell<usize>,
     short: RefCell<Vec<Box<[u8]>>>,
@@ -65,7 +65,7 @@ impl Payloads {
         self.lent_bytes.get()
     }
 
-    /// Whether another request may be accepted.
+    /// Returns whether another request may be accepted.
     pub(super) fn have_room(&self) -> bool {
         self.lent_bytes.get() < self.lent_bytes_max
     }

@@ -1,8 +1,8 @@
 //! The session with the kernel: reads requests, carries them out, replies.
 //!
-//! A write that need not wait is carried out at once, from the memory that it was read into; every
-//! other request with data is a task of its own. Their number is bounded by the kernel, which keeps
-//! [`BACKGROUND_MAX`] in flight, and by the memory for their data.
+//! A write that need not wait is carried out immediately, from the memory that it was read into;
+//! every other request with data is a task of its own. Their number is bounded by the kernel, which
+//! keeps [`BACKGROUND_MAX`] in flight, and by the memory for their data.
 //!
 //! Replies to short writes are sent together, after everything received with them is carried out.
 //! Each reply wakes its host, which would otherwise take the processor from the next write, and
@@ -111,7 +111,7 @@ impl Device {
     }
 }
 
-/// What reading the device returned.
+/// The result of reading the device.
 enum Received {
     /// A request of this many bytes.
     Request(usize),

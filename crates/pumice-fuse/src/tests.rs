@@ -1,7 +1,8 @@
-//! Goal: the conversation with the kernel, message by message; nothing that it says can break it.
+//! Goal: the conversation with the kernel, message by message; no message of the kernel breaks the
+//! session.
 //! Method: a session and a scripted kernel on one thread, over a disk in memory. They speak through
 //! a pair of sockets that keep messages apart, as `/dev/fuse` does. The kernel's bytes are written
-//! down here by the offsets of `fuse.h`, and not with the structures that they are held against.
+//! down here by the offsets of `fuse.h`, and not with the structures under test.
 
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
@@ -44,7 +45,7 @@ const FALLOCATE: u32 = 43;
 /// A reply: a result, or an error.
 type Reply = Result<Vec<u8>, Errno>;
 
-/// A pair of ends that do not block.
+/// Returns a pair of ends that do not block.
 fn ends() -> (Arc<OwnedFd>, Arc<OwnedFd>) {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let ends = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
@@ -61,7 +62,7 @@ fn request(operation: u32, unique: u64, node: u64, arguments: &[u8]) -> Vec<u8> 
     bytes
 }
 
-/// Arguments of a read; for a write the data follows them.
+/// Returns the arguments of a read; for a write the data follows them.
 fn span(offset: u64, length: u32) -> Vec<u8> {
     let mut bytes = vec![0; 8];
     bytes.extend(offset.to_ne_bytes());
@@ -140,7 +141,7 @@ impl Kernel {
     }
 }
 
-/// What a test has besides its kernel.
+/// The state of a test besides its kernel.
 struct Setup {
     disk: Rc<MemoryDisk>,
     payloads: Rc<Payloads>,
@@ -161,7 +162,7 @@ fn converse(disk: MemoryDisk, script: impl AsyncFnOnce(&Kernel, &Setup)) -> Vec<
     };
     let kernel = Kernel { runtime: runtime.clone(), device: far, asked: Cell::new(0) };
     runtime.block_on(async {
-        // A task of its own, so that nothing wakes it but what it waits for.
+        // A task of its own, so that only the events that it waits for wake it.
         let (has_ended, ended) = (Rc::new(Cell::new(false)), Rc::new(WaitQueue::default()));
         let (sets, wakes) = (has_ended.clone(), ended.clone());
         runtime.spawn(async move {
@@ -220,7 +221,7 @@ fn the_kernel_is_greeted_or_found_too_old() {
     assert_eq!((background, congested), (256, 256));
     assert_eq!(u32_at(answer, 20), 1 << 20, "bytes of a write");
     assert_eq!(u32_at(answer, 28) as u16, 256, "pages of a request");
-    // One of another kind learns what is spoken, and asks again.
+    // A kernel of another major version learns the supported one, and asks again.
     let (greeted, answers) = greet(&[init((8, 0), wanted), init((7, 40), wanted)]);
     greeted.unwrap();
     assert!(answers.iter().all(|answer| u32_at(answer.as_ref().unwrap(), 0) == 7));
@@ -301,7 +302,7 @@ fn zeroes_and_syncs_reach_the_disk() {
         assert_eq!(kernel.allocate(1, 5000, 0x03).await, Ok(vec![]));
         assert_eq!(kernel.allocate(0, SIZE, 0x11).await, Ok(vec![]));
         assert_eq!(kernel.ask(FSYNC, 2, &[0; 16]).await, Ok(vec![]));
-        // To allocate, to collapse, to insert.
+        // Modes that allocate, collapse or insert.
         for mode in [0, 0x01, 0x08, 0x20] {
             assert_eq!(kernel.allocate(0, 4096, mode).await, Err(Errno::OPNOTSUPP));
         }
@@ -345,7 +346,7 @@ fn what_waits_holds_nobody_up_and_keeps_its_bytes() {
         let disk = MemoryDisk { gated_offset: Some(8192), ..MemoryDisk::default() };
         converse(disk, async |kernel, setup| {
             let waiting = kernel.begin(WRITE, 2, &[&span(8192, data.len() as u32), data].concat());
-            // What comes next may be read into the same memory.
+            // The next request may be read into the same memory.
             kernel.write(0, &[b'x'; SHORT_BYTES]).await.unwrap();
             assert_eq!(kernel.read(0, 2).await.unwrap(), b"xx");
             setup.disk.open_gate();
@@ -402,7 +403,7 @@ fn nonsense_is_passed_over() {
     let range = whole.len() - 5..whole.len();
     assert_eq!(wire::decode(&whole).unwrap().asked, Asked::Write { offset: 4096, range });
     let mut nonsense: Vec<_> = (1..whole.len()).map(|length| whole[..length].to_vec()).collect();
-    // Whole by its own account, and short anyway.
+    // The length in the header matches, but arguments or data are missing.
     for operation in [LOOKUP, READ, WRITE, INIT, READDIR, FALLOCATE] {
         nonsense.push(request(operation, 7, 2, &[]));
     }

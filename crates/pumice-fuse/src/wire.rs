@@ -1,5 +1,5 @@
-//! The bytes of the kernel's FUSE protocol: what one read of `/dev/fuse` returns and one write
-//! takes.
+//! The bytes of the kernel's FUSE protocol: the message that one read of `/dev/fuse` returns, and
+//! the message that one write takes.
 //!
 //! Numbers are in the machine's byte order and may be unaligned. The decoder takes any bytes and
 //! returns `None` for anything too short or inconsistent. Does no I/O and sets no policy: `file`
@@ -22,7 +22,7 @@ pub(super) const REQUEST_HEAD_BYTES: usize = size_of::<RequestHead>() + size_of:
 /// Inode number of the mounted directory.
 pub(super) const ROOT: u64 = 1;
 
-/// How long the kernel may cache attributes and names: nothing ever changes.
+/// Time for which the kernel may cache attributes and names: nothing ever changes.
 const VALID_SECONDS: U64 = U64::new(86_400);
 
 /// Flags of [`Asked::Init`] and its answer.
@@ -37,7 +37,7 @@ pub(super) mod init {
 
 /// Flags of an opened file.
 pub(super) mod open {
-    /// Nothing of the file is cached.
+    /// The file is not cached.
     pub(crate) const DIRECT_IO: u32 = 1 << 0;
     /// Writes of the file may run in parallel.
     pub(crate) const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
@@ -277,7 +277,7 @@ impl Init {
 }
 
 impl Attributes {
-    /// `mode` is type and permissions, as in `stat`.
+    /// Returns attributes; `mode` is type and permissions, as in `stat`.
     pub(super) fn new(node: u64, size_bytes: u64, mode: u32, links: u32, block_bytes: u32) -> Self {
         Self {
             node: node.into(),

@@ -1,4 +1,4 @@
-//! Disks as servers have them: of any type.
+//! Disks of any type, as objects for a server.
 
 use std::rc::Rc;
 
@@ -8,10 +8,10 @@ use crate::disk::{Change, Disk, Extent};
 use pumice_drive::base::Result;
 
 /// [`Disk`] as an object, with boxed futures: a server is compiled once, in its own crate, and not
-/// for each type of its disks. Every disk is one; its methods are those of [`Disk`].
+/// for each type of its disks. Every disk implements it; its methods are the methods of [`Disk`].
 ///
-/// A request allocates once, however many disks are wrapped in each other; one that
-/// [`Disk::try_write`] completes does not.
+/// A request allocates once, even if several disks are wrapped in each other; a write that
+/// [`Disk::try_write`] completes does not allocate.
 #[expect(missing_docs, reason = "as in `Disk`")]
 pub trait AnyDisk {
     fn size_bytes(&self) -> u64;

@@ -1,7 +1,6 @@
 //! Replies to BLOCK_STATUS: the status of a range in each metadata context that was negotiated.
 //!
-//! They are worked out in the spare time of the thread, and only for a client that takes its
-//! replies.
+//! Replies are computed in the spare time of the thread, and only for a client that takes them.
 
 use super::chunks::Descriptor;
 use super::contexts::{Changes, Context, STATE_CHANGED, STATE_HOLE, STATE_ZERO, STORED_WHOLE};
@@ -17,7 +16,8 @@ const EXTENTS_MAX: usize = 2048;
 /// Extents of the disk examined for one request: a few milliseconds.
 const VISITS_MAX: usize = 1 << 16;
 
-/// Extents examined at a time, between which others are served: about a tenth of a millisecond.
+/// Extents examined in one piece: about a tenth of a millisecond. Other requests are served between
+/// pieces.
 const PIECE_VISITS: usize = 1 << 10;
 
 /// The extents that one context reports.
@@ -52,7 +52,7 @@ impl Answer {
     }
 }
 
-/// Returns what a context says about an extent.
+/// Returns the status of an extent in a context.
 fn status(context: Context, extent: Extent) -> u64 {
     match (context, extent.content) {
         (Context::Allocation, Content::Hole) => STATE_HOLE | STATE_ZERO,
@@ -73,7 +73,7 @@ pub(super) async fn block_status(session: &Session, command: Command, is_one: bo
     let mut maps: Vec<_> = contexts.iter().map(new).collect();
     let new = |position| Answer::new(Changes::id(position), descriptors_max);
     let mut others: Vec<_> = (0..changes.len()).map(new).collect();
-    // All contexts share what one request may take.
+    // All contexts share the visits of one request.
     let visits_max = VISITS_MAX / (changes.len() + 1);
     let _turn = session.statuses.turn().await;
     session.replies.nearly_empty().await;
@@ -100,7 +100,7 @@ pub(super) async fn block_status(session: &Session, command: Command, is_one: bo
     session.log_failure(&command, &result);
 }
 
-/// Fills the answers about the map, piece by piece, until nothing more is wanted.
+/// Fills the answers about the map, piece by piece, until none needs more extents.
 async fn ask(
     session: &Session,
     command: &Command,
@@ -110,7 +110,7 @@ async fn ask(
     let Shared { runtime, spare_time, .. } = &*session.shared;
     let end = command.offset + command.length;
     let (mut at, mut visits, mut is_wanted) = (command.offset, 0, !answers.is_empty());
-    // Of a disk that changes by itself, the next piece may be of another moment.
+    // If the disk changes by itself, the next piece may be of another moment.
     let is_one_piece = session.export.disk.pinned().is_some();
     while at < end && is_wanted && visits < visits_max && !session.replies.has_failed() {
         // A disk that lists nothing ends the answer.
@@ -161,7 +161,7 @@ async fn ask_changes(
 
 #[cfg(test)]
 mod tests {
-    //! Goal: neighbours that say the same are one extent, and a full answer ends where it is full.
+    //! Goal: neighbours of equal status are one extent, and a full answer ends where it is full.
     use super::*;
 
     fn answer(context: Context, descriptors_max: usize, extents: &[Extent]) -> Answer {

@@ -4,16 +4,16 @@
 //! the budget bounds memory and not only use. A connection that finds the budget spent waits; it
 //! never fails. Two rules keep one connection from blocking the others, whatever its client does:
 //!
-//! * a connection may hold at most half of what the others leave: one alone has half of the budget,
-//!   and two that never take their replies leave a quarter for the next;
+//! * a connection may hold at most half of the memory that the others leave: one alone has half of
+//!   the budget, and two that never take their replies leave a quarter for the next;
 //! * when the budget is spent, a connection gets *extra* buffers of up to [`EXTRA_BYTES_MAX`] in
-//!   all: one long one, or those of a deep queue of short requests. Every request can be carried
-//!   out with them, and their release depends on no other connection: there is no deadlock.
+//!   all: one long buffer, or the buffers of a deep queue of short requests. They suffice for every
+//!   request, and their release depends on no other connection, so there is no deadlock.
 //!
 //! Payloads therefore take at most the budget plus [`EXTRA_BYTES_MAX`] for each connection.
 //!
-//! A buffer that returns wakes only connections that can take one: with hundreds that wait because
-//! their clients take no replies, to poll them all would cost the others their speed.
+//! A returning buffer wakes only connections that can take one: if hundreds wait because their
+//! clients take no replies, polling them all would slow down the others.
 
 #![expect(
     clippy::indexing_slicing,
@@ -27,7 +27,7 @@ use std::task::{Poll, Waker};
 
 use pumice_drive::base::wait::Line;
 
-/// Room before the data for the header of a reply, so that both are sent at once.
+/// Room before the data for the header of a reply, so that both are sent together.
 pub(super) use super::chunks::HEAD_BYTES;
 
 /// Extra buffers of a connection in all, in bytes: one piece of a streamed request, or 32 requests
@@ -59,13 +59,13 @@ pub(super) struct Share {
     budget: Rc<Budget>,
     held_bytes: Cell<usize>,
     extra_bytes: Cell<usize>,
-    /// Requests that wait for a buffer: no later one gets one before them.
+    /// Requests that wait for a buffer; later requests do not overtake them.
     waiting: Line,
-    /// The class that the first of them wants, and its task.
+    /// The class that the first waiting request wants, and its task.
     wanted: RefCell<Option<(usize, Waker)>>,
 }
 
-/// A connection in the list of those that wait, until dropped.
+/// A connection in the list of waiting connections, until dropped.
 struct Waiting<'a>(&'a Rc<Share>);
 
 /// A buffer with room for the header of a reply and for at least the requested length of data.
@@ -159,14 +159,15 @@ impl Share {
         Some(Payload { buffer, class, is_extra: false, share: self.clone() })
     }
 
-    /// Whether what it would hold is no more than what would be left.
+    /// Returns whether this share, with one more buffer, would hold no more than the budget would
+    /// have left.
     fn may_take(&self, class: usize) -> bool {
         let held = self.held_bytes.get() + class_bytes(class);
         let lent = self.budget.lent_bytes.get() + class_bytes(class);
         held <= self.budget.limit_bytes.saturating_sub(lent)
     }
 
-    /// Wakes the request that waits, if it wants a class for which `can_get` holds.
+    /// Wakes the waiting request if it wants a class for which `can_get` holds.
     fn wake_if(&self, can_get: impl FnOnce(usize) -> bool) {
         let mut wanted = self.wanted.borrow_mut();
         if let Some((_, waker)) = wanted.take_if(|(class, _)| can_get(*class)) {
@@ -356,7 +357,7 @@ mod tests {
     }
 
     /// Guards against hundreds of connections that are polled for each buffer that returns,
-    /// although they can take none.
+    /// although they cannot take it.
     #[test]
     fn a_buffer_that_returns_wakes_only_those_who_can_take_it() {
         let budget = Budget::new(64 << 10);

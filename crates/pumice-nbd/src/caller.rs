@@ -1,8 +1,8 @@
-//! The client of a connection, as any thread may know it: who it is, and what it does.
+//! The client of a connection, as seen by any thread: its identity and its activity.
 //!
-//! The server that accepted a client creates this; the thread of its export counts. Only that one
-//! thread writes the counters, so that counting needs no atomic addition, and others see values
-//! that may be a moment old.
+//! The server that accepted a client creates its [`Caller`]; the thread of its export updates the
+//! counters. As only that thread writes them, counting needs no atomic addition; other threads may
+//! read values that are slightly old.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -23,11 +23,11 @@ pub(super) enum Origin {
     Internet(SocketAddr),
     /// A process at the other end of a Unix socket, when it connected, and its user.
     Local { process: i32, user: u32 },
-    /// The operating system does not say: the client has left.
+    /// The operating system does not report it: the client has left.
     Unknown,
 }
 
-/// What counts as one peer: all connections from an address, or of a user.
+/// A peer: all connections from one address, or of one user, count together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Peer {
     Address(IpAddr),
@@ -47,30 +47,30 @@ pub(super) struct Certificate {
 /// The client of a connection.
 #[derive(Debug)]
 pub(super) struct Caller {
-    /// The inode of the server's end of the connection. No other client of this machine has it, and
-    /// it stays when another server continues the connection.
+    /// Inode of the server's end of the connection: unique among the clients of this machine, and
+    /// unchanged when another server continues the connection.
     pub(super) id: u64,
     pub(super) socket: Arc<OwnedFd>,
     pub(super) origin: Origin,
-    /// When the server learnt of it, by the clock of the runtimes.
+    /// Time when the server learnt of the client, by the clock of the runtimes.
     pub(super) since_ns: u64,
     certificate: OnceLock<Certificate>,
     chosen: OnceLock<Chosen>,
     pub(super) meter: Meter,
 }
 
-/// What a client has chosen in its handshake.
+/// The choices of a client in its handshake.
 #[derive(Debug)]
 pub(super) struct Chosen {
     /// The name of its export.
     pub(super) export: String,
-    /// The name of the export whose rules hold for it.
+    /// The name of the export whose rules apply to the client.
     pub(super) rules: String,
     /// Earlier states of the disk with which it compares its export.
     pub(super) states: Vec<String>,
 }
 
-/// What a client has asked for since its server started.
+/// Counters of a client's requests since its server started.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
     requests: AtomicU64,
@@ -81,7 +81,7 @@ pub(super) struct Meter {
     is_busy: AtomicBool,
 }
 
-/// What a [`Meter`] has counted.
+/// The values of a [`Meter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counted {
     pub(super) requests: u64,
@@ -114,7 +114,7 @@ impl Caller {
         self.certificate.get()
     }
 
-    /// Notes what the client has chosen.
+    /// Notes the choices of the client.
     pub(super) fn note_chosen(&self, chosen: Chosen) {
         let _ = self.chosen.set(chosen);
     }
@@ -124,12 +124,13 @@ impl Caller {
         self.chosen.get().map(|chosen| &*chosen.export)
     }
 
-    /// Returns the name of the export whose rules hold for the client.
+    /// Returns the name of the export whose rules apply to the client.
     pub(super) fn rules(&self) -> Option<&str> {
         self.chosen.get().map(|chosen| &*chosen.rules)
     }
 
-    /// Whether the client reads an earlier state of a disk, as its export or to compare with it.
+    /// Returns whether the client reads an earlier state of a disk, as its export or to compare
+    /// with it.
     pub(super) fn reads(&self, export: &str, state: &Earlier) -> bool {
         self.chosen.get().is_some_and(|chosen| {
             let compares = chosen.rules == state.of && chosen.states.contains(&state.name);
@@ -137,7 +138,7 @@ impl Caller {
         })
     }
 
-    /// Returns whose connections are counted together with this one.
+    /// Returns the peer for which this connection counts.
     pub(super) fn peer(&self) -> Peer {
         match self.origin {
             Origin::Internet(address) => Peer::Address(address.ip().to_canonical()),
@@ -146,7 +147,7 @@ impl Caller {
         }
     }
 
-    /// Returns who the client is, as far as that is known: the first name of its certificate, or
+    /// Returns the identity of the client, if it is known: the first name of its certificate, or
     /// its user.
     pub(super) fn identity(&self) -> Option<String> {
         let certificate = self.certificate().map(|certificate| match certificate.names.first() {
@@ -159,7 +160,7 @@ impl Caller {
         })
     }
 
-    /// Ends all traffic at once, on whichever thread it is.
+    /// Ends all traffic immediately, whichever thread serves the connection.
     pub(super) fn cut(&self) {
         shutdown_socket(&self.socket);
     }
@@ -167,7 +168,7 @@ impl Caller {
 
 #[cfg(test)]
 impl Caller {
-    /// A client from elsewhere, with a certificate if it has names.
+    /// Returns a client of this origin, with a certificate if there are names.
     pub(super) fn made_up(origin: Origin, names: Option<&[&str]>) -> Self {
         let (socket, _) = std::os::unix::net::UnixStream::pair().unwrap();
         let caller = Self::new(Arc::new(socket.into()), 0);
@@ -191,7 +192,7 @@ impl fmt::Display for Caller {
 }
 
 impl Meter {
-    /// Counts a request that asks for data, or brings it.
+    /// Counts a request, and the bytes that it reads or writes.
     pub(super) fn count(&self, read_bytes: u64, written_bytes: u64) {
         let add = |counter: &AtomicU64, more: u64| {
             counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
@@ -211,8 +212,8 @@ impl Meter {
         self.is_busy.store(is_busy, Ordering::Relaxed);
     }
 
-    /// Returns for how long the client has asked for nothing; zero while it waits for replies, or
-    /// they for it.
+    /// Returns the time since the client sent its last request; zero while requests or replies are
+    /// in flight.
     pub(super) fn idle_ns(&self, now_ns: u64) -> u64 {
         if self.is_busy.load(Ordering::Relaxed) {
             return 0;
@@ -220,7 +221,7 @@ impl Meter {
         now_ns.saturating_sub(self.active_ns.load(Ordering::Relaxed))
     }
 
-    /// Returns what was counted.
+    /// Returns the values of the counters.
     pub(super) fn counted(&self) -> Counted {
         Counted {
             requests: self.requests.load(Ordering::Relaxed),
@@ -246,7 +247,7 @@ fn origin(socket: &OwnedFd) -> Origin {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: connections of one host, or of one user, are those of one peer.
+    //! Goal: all connections of one host, or of one user, belong to one peer.
     use super::*;
 
     #[test]

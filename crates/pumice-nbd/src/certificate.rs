@@ -1,5 +1,5 @@
-//! What certificates and lists of revocations say beside what TLS verifies: names, and when they
-//! end.
+//! The content of certificates and lists of revocations in addition to the checks of TLS: names,
+//! and validity.
 
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use x509_parser::certificate::X509Certificate;
@@ -22,7 +22,7 @@ pub struct Validity {
 }
 
 /// Returns the common names of a certificate, then its alternative names: host names, addresses of
-/// mail, and URIs. None if it cannot be parsed.
+/// mail, and URIs. Returns no names if it cannot be parsed.
 pub(super) fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return Vec::new() };
     let common = parsed.subject().iter_common_name().filter_map(|name| name.as_str().ok());

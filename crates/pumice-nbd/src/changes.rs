@@ -1,7 +1,7 @@
-//! A server that changes while it serves: its exports, certificates, and what it allows.
+//! Changes to a running server: to its exports, certificates and policy.
 //!
-//! Clients whom a change does not concern notice nothing. Those who would not be let in any more
-//! are disconnected, so that a change which closes something does so at once.
+//! Clients not affected by a change notice nothing. Clients that would no longer be admitted are
+//! disconnected, so that a change that closes access takes effect immediately.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use super::server::{Security, Server};
 use super::session::{Place, Shared, Stage};
 use pumice_drive::base::Clock;
 
-/// How often connections without requests are looked for, as a part of the longest pause they may
-/// make, and the shortest and longest time between two looks.
+/// Number of checks for idle connections within the longest allowed pause, and the shortest and
+/// longest time between two checks.
 const IDLE_PARTS: u64 = 8;
 const IDLE_LOOK_NS: (u64, u64) = (100_000_000, 60_000_000_000);
 
-/// How long clients that have ended their connection may be waited for.
+/// Longest wait for clients that have ended their connection.
 const LEAVING_NS: u64 = 1_000_000_000;
 
 impl Server {
-    /// Changes what clients are allowed. Those who may no longer use their export are disconnected;
-    /// limits of connections count for new ones, and limits of rates for the next request.
+    /// Changes the policy. Clients that may no longer use their export are disconnected; limits of
+    /// connections apply to new ones, and limits of rates to the next request.
     pub fn set_policy(self: &Rc<Self>, policy: Policy) {
         let shared = &self.shared;
         let had_idle_max = shared.policy.replace(policy).idle_max_ns.is_some();
@@ -35,12 +35,12 @@ impl Server {
         self.drop_clients(|caller| policy.objection(caller.rules()?, caller));
     }
 
-    /// Uses other certificates for new connections. Clients are disconnected whose certificates are
-    /// not accepted any more.
+    /// Uses other certificates for new connections. Clients whose certificates are no longer
+    /// accepted are disconnected.
     ///
     /// # Panics
-    /// If clients may use TLS by only one of the old security and the new, or must: that needs
-    /// another server, to which none of the clients have come under other conditions.
+    /// If only one of the old and the new security allows TLS, or only one requires it: that needs
+    /// another server, none of whose clients connected under other conditions.
     pub fn set_security(&self, security: Security) {
         let old = self.shared.security.replace(security.clone());
         let are_alike = std::mem::discriminant(&old) == std::mem::discriminant(&security);
@@ -48,7 +48,7 @@ impl Server {
         self.note_validities();
         let reason = "its certificate is no longer accepted";
         self.drop_clients(|caller| {
-            // Those in the clear have none; those in their handshake are checked at its end.
+            // Clients in the clear have none; clients in their handshake are checked at its end.
             let is_concerned = caller.certificate().is_some();
             (is_concerned && !security.accepts(caller, old.identity())).then_some(reason)
         });
@@ -70,7 +70,7 @@ impl Server {
         true
     }
 
-    /// Adds the export of a disk on another thread, whose server has added it: the one of this
+    /// Adds the export of a disk on another thread, whose server has added it: the thread at this
     /// position in [`Server::in_front_of`]. Rules for it must be set before.
     ///
     /// # Panics
@@ -85,8 +85,8 @@ impl Server {
         self.push(thread, export);
     }
 
-    /// Offers these earlier states of a disk on another thread and no others of it, but those whose
-    /// names other exports have.
+    /// Offers exactly these earlier states of a disk on another thread, except states whose names
+    /// other exports have.
     ///
     /// # Panics
     /// If there is no such thread.
@@ -113,9 +113,9 @@ impl Server {
         other.exports.borrow_mut().push(export);
     }
 
-    /// Offers a disk no longer, on this thread or another one, nor earlier states of it;
-    /// disconnects its clients, and waits until they are gone, with their requests. Returns whether
-    /// that was so within [`Options::grace_ns`](super::Options::grace_ns).
+    /// Withdraws a disk, on this thread or another one, and earlier states of it; disconnects its
+    /// clients, and waits until they and their requests have ended. Returns whether they ended
+    /// within [`Options::grace_ns`](super::Options::grace_ns).
     pub async fn withdraw(&self, name: &str) -> bool {
         let Shared { runtime, options, changed, exports, elsewhere, .. } = &*self.shared;
         let is_of_it = |own: &str, earlier: &Option<Earlier>| match earlier {
@@ -133,9 +133,9 @@ impl Server {
         runtime.timeout(options.grace_ns, gone).await.is_some()
     }
 
-    /// Offers an earlier state of a disk, which is on this thread, no longer, unless clients read
-    /// it, as their export or to compare with it. Waits for those that are just leaving. A client
-    /// in its handshake is refused then.
+    /// Withdraws an earlier state of a disk on this thread, unless clients read it, as their export
+    /// or to compare with it. Waits for clients that are just leaving. A client in its handshake is
+    /// refused then.
     ///
     /// # Errors
     /// The number of clients that read it; nothing has changed.
@@ -143,7 +143,7 @@ impl Server {
         let Shared { runtime, changed, exports, .. } = &*self.shared;
         let Some(state) = &export.earlier else { return Ok(()) };
         let readers = || self.shared.readers_of(&export.name, state);
-        // In the poll in which it has no readers.
+        // Must happen in the same poll that finds no readers.
         let retract = || {
             let is_free = readers() == 0;
             if is_free {
@@ -157,7 +157,7 @@ impl Server {
         }
     }
 
-    /// Waits until no client uses this export, which is on this thread, if all that do are just
+    /// Waits until no client uses this export, which is on this thread, if all its clients are just
     /// leaving.
     pub async fn until_unused(&self, export: &str) {
         let Shared { runtime, changed, .. } = &*self.shared;
@@ -165,7 +165,7 @@ impl Server {
         runtime.timeout(LEAVING_NS, unused).await;
     }
 
-    /// Applies what [`Options`](super::Options) say to a new server.
+    /// Applies the [`Options`](super::Options) to a new server.
     pub(super) fn settle(self: &Rc<Self>) {
         self.apply_rates();
         self.note_validities();
@@ -188,7 +188,7 @@ impl Server {
         place.limits().set(self.shared.policy.borrow().rate(place.ruled_by()));
     }
 
-    /// Disconnects clients for the reason that is returned for them.
+    /// Disconnects the clients for which `reason` returns a reason.
     fn drop_clients(&self, reason: impl Fn(&Caller) -> Option<&'static str>) {
         let links = self.shared.links.borrow().clone();
         for link in links.iter().filter(|link| link.is_own) {

@@ -28,7 +28,7 @@ impl Channel {
         Rc::new(Self { runtime, socket, tls: OnceCell::new() })
     }
 
-    /// Returns a channel on which another one was; encrypted if `tls` is given.
+    /// Returns a channel that continues another one; encrypted if `tls` is given.
     pub(super) fn continued(runtime: Runtime, socket: Arc<OwnedFd>, tls: Option<Tls>) -> Rc<Self> {
         let tls = tls.map_or_else(OnceCell::new, OnceCell::from);
         Rc::new(Self { runtime, socket, tls })
@@ -76,7 +76,7 @@ impl Channel {
         Ok(self.tls.get().expect("it was set"))
     }
 
-    /// Whether the channel is encrypted.
+    /// Returns whether the channel is encrypted.
     pub(super) fn is_encrypted(&self) -> bool {
         self.tls.get().is_some()
     }
@@ -89,7 +89,7 @@ impl Channel {
         self.cut();
     }
 
-    /// Ends all traffic at once: pending receives and sends return an error or the end of the
+    /// Ends all traffic immediately: pending receives and sends return an error or the end of the
     /// stream.
     pub(super) fn cut(&self) {
         shutdown_socket(&self.socket);

@@ -76,7 +76,7 @@ impl Headers {
         }
     }
 
-    /// Whether a reply may come in chunks, which metadata contexts and partial reads need.
+    /// Returns whether a reply may come in chunks, which metadata contexts and partial reads need.
     pub(super) fn have_chunks(self) -> bool {
         self != Self::Simple
     }
@@ -106,7 +106,7 @@ impl ReplyTo {
     }
 
     /// Appends the reply to a request that failed; `at` is the byte of the export that failed, if
-    /// known. The message is for a person, and is cut off at the limit of the protocol. A simple
+    /// known. The message is human-readable, and is cut off at the limit of the protocol. A simple
     /// reply carries neither.
     pub(super) fn append_error(
         self,
@@ -229,7 +229,7 @@ fn first_word(magic: u32, kind: u16, is_last: bool) -> [u8; 8] {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the bytes are the protocol's in all three forms, written out from its document.
+    //! Goal: the bytes match the protocol in all three forms, written out from its document.
     use super::*;
 
     const COOKIE: u64 = 0x0102_0304_0506_0708;

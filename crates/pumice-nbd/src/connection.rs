@@ -43,12 +43,12 @@ pub(super) async fn serve(shared: Rc<Shared>, link: Rc<Link>) -> Option<Parked> 
     let handshake = shake_hands(&shared, &places, &link, &channel, &mut incoming, &replies);
     let outcome = shared.runtime.timeout(limit_ns, handshake).await;
     let chosen = match outcome {
-        // It left before it was answered; what it has asked for since is not carried out.
+        // The client left before it was answered; its later requests are not carried out.
         Some(Ok(_)) if replies.has_failed() => {
             tracing::debug!(client = %caller, "client left during its handshake");
             None
         }
-        // The other exports are let go, so that they can be closed.
+        // The other exports are dropped, so that they can be closed.
         Some(Ok(Outcome::Transmission(index, dialect))) => {
             places.into_iter().nth(index).map(|place| (place, dialect))
         }
@@ -88,8 +88,8 @@ pub(super) async fn serve(shared: Rc<Shared>, link: Rc<Link>) -> Option<Parked> 
     end(&shared, &link, &channel, parked).await
 }
 
-/// Whether the client may still use the export that it was promised: it may have been withdrawn, or
-/// taken by others, in the meantime.
+/// Returns whether the client may still use the export that it was promised: the export may have
+/// been withdrawn, or taken by other clients, in the meantime.
 fn may_enter(shared: &Shared, link: &Link, place: &Place, dialect: &Dialect) -> bool {
     let is_there = shared.places().iter().any(|other| other.is_same(place));
     let objection = if is_there {
@@ -99,7 +99,7 @@ fn may_enter(shared: &Shared, link: &Link, place: &Place, dialect: &Dialect) -> 
     };
     match objection {
         Some(reason) => shared.note_refused(&link.caller, Some(place.name()), reason),
-        // From here on the export cannot be withdrawn without the client.
+        // From now on the export cannot be withdrawn without the client.
         None => link.caller.note_chosen(place.chosen(dialect)),
     }
     objection.is_none()
@@ -204,7 +204,7 @@ async fn shake_hands(
         match channel.encrypt(identity).await {
             Ok(tls) => {
                 tls.note_certificate(&link.caller);
-                // Others may have taken the place of these certificates in the meantime.
+                // Other certificates may have replaced these in the meantime.
                 if !shared.security.borrow().accepts(&link.caller, Some(identity)) {
                     return Ok(Outcome::Violation("its certificate is no longer accepted"));
                 }

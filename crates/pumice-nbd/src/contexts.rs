@@ -1,11 +1,11 @@
-//! Metadata contexts: what a client can query about a range besides its bytes.
+//! Metadata contexts: the properties of a range that a client can query besides its bytes.
 //!
 //! | context | status of an extent |
 //! |---|---|
 //! | `base:allocation` | bit 0: not mapped; bit 1: reads as zeroes |
-//! | `x-pumice:stored` | what the extent takes in the log, in 65536ths of its length |
+//! | `x-pumice:stored` | its space in the log, in 65536ths of its length |
 //! | `qemu:dirty-bitmap:NAME` | bit 0: was written since the earlier state of this name |
-//! | `x-pumice:changed:NAME` | the same, for clients that take the former for QEMU's |
+//! | `x-pumice:changed:NAME` | the same, for clients that take the above for QEMU's |
 //!
 //! The status is a share, not a number of bytes, because clients join extents of equal status: a
 //! range takes its length times its status over 65536 in the log, headers included. Data stored
@@ -35,7 +35,7 @@ pub(super) const STATE_CHANGED: u64 = 1 << 0;
 /// Most contexts of changes that a client may select: each keeps an earlier state open.
 pub(super) const CHANGES_MAX: usize = 16;
 
-/// What the names of contexts of changes begin with.
+/// The prefixes of the names of contexts of changes.
 const QEMU: &str = "qemu:dirty-bitmap:";
 const OWN: &str = "x-pumice:changed:";
 
@@ -81,7 +81,7 @@ impl Contexts {
     }
 }
 
-/// A context of what was written since an earlier state of the disk.
+/// A context of the changes since an earlier state of the disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Changes {
     /// The name of the state.
@@ -95,7 +95,7 @@ impl Changes {
         format!("{}{}", if self.is_qemu { QEMU } else { OWN }, self.state)
     }
 
-    /// Returns the identifier of the context at a position among those that were selected.
+    /// Returns the identifier of the context at a position among the selected ones.
     pub(super) fn id(position: usize) -> u32 {
         let id = Context::ALL.len() + 1 + position;
         u32::try_from(id).expect("at most CHANGES_MAX are selected")
@@ -131,8 +131,8 @@ impl<'a> ContextRequest<'a> {
         fields.is_empty().then_some(Self { name, queries })
     }
 
-    /// Returns the contexts to list, of an export with these earlier states: all if there is no
-    /// query, else those whose name, or what it begins with up to a colon, is queried.
+    /// Returns the contexts to list for an export with these earlier states: all if there is no
+    /// query, otherwise each context whose name, or its prefix up to a colon, is queried.
     pub(super) fn listed(&self, states: &[&str]) -> Selection {
         self.matching(states, |query, name| {
             let is_beginning = query.ends_with(b":") && name.as_bytes().starts_with(query);
@@ -140,13 +140,13 @@ impl<'a> ContextRequest<'a> {
         })
     }
 
-    /// Returns the contexts to select: those whose name is queried.
+    /// Returns the contexts to select: each context whose name is queried.
     pub(super) fn selected(&self, states: &[&str]) -> Selection {
         self.matching(states, |query, name| query == name.as_bytes())
     }
 
     fn matching(&self, states: &[&str], matches: impl Fn(&[u8], &str) -> bool) -> Selection {
-        // Without a query there is one of everything.
+        // No query counts as one query for everything.
         let queries: &[&[u8]] = if self.queries.is_empty() { &[b""] } else { &self.queries };
         let is_asked = |name: &str| queries.iter().any(|query| matches(query, name));
         let contexts = Contexts(NAMES.map(is_asked));
@@ -160,8 +160,8 @@ impl<'a> ContextRequest<'a> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: names select what they name, name spaces list and do not select, and no truncation
-    //! gets through.
+    //! Goal: names select their contexts, name spaces list and do not select, and truncated data is
+    //! refused.
     use super::*;
 
     fn data(name: &[u8], queries: &[&[u8]]) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! What a host protocol needs of a drive: the interface between a server and what it serves.
+//! The interface between a server of a host protocol and the disk that it serves.
 
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::controller::Drive;
@@ -7,9 +7,9 @@ pub use pumice_drive::controller::{Content, Extent};
 /// A run of bytes, compared with an earlier state of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Its length; never 0.
+    /// Length; never 0.
     pub bytes: u64,
-    /// Whether it was written since.
+    /// Whether the run was written since that state.
     pub is_changed: bool,
 }
 
@@ -30,11 +30,12 @@ pub trait Disk {
     /// Returns the size in bytes.
     fn size_bytes(&self) -> u64;
 
-    /// Whether writes, trims and write-zeroes are refused.
+    /// Returns whether writes, trims and write-zeroes are refused.
     fn is_read_only(&self) -> bool;
 
-    /// Returns the disk as it is now, for the parts of one request; `None` for a disk that changes
-    /// only by requests. Reads of it may fail once the disk is another one.
+    /// Returns the current state of the disk, for the parts of one request; `None` for a disk that
+    /// changes only by requests. Reads of that state may fail once the disk has moved on to
+    /// another.
     fn pinned(&self) -> Option<Self>
     where
         Self: Sized,
@@ -42,14 +43,14 @@ pub trait Disk {
         None
     }
 
-    /// After a read of a pinned disk, which this is, has failed: waits until the disk it was made
-    /// from is another one. Returns false if that is not what the failure is about.
+    /// Waits, after a failed read of this pinned disk, until the disk that it was made from has
+    /// moved on. Returns false if the failure has another reason.
     fn moves_on(&self) -> impl Future<Output = bool> {
         async { false }
     }
 
-    /// Fills `out` with the bytes at `offset`. Of a disk that changes by itself, all of them are of
-    /// one moment.
+    /// Fills `out` with the bytes at `offset`. If the disk changes by itself, all bytes are of one
+    /// moment.
     fn read(&self, offset: u64, out: &mut [u8]) -> impl Future<Output = Result<()>>;
 
     /// Writes `data` at `offset`, without FUA, if that completes without waiting for the medium.
@@ -78,14 +79,14 @@ pub trait Disk {
     /// Loads a range into memory if the disk has a cache; best effort.
     fn prefetch(&self, offset: u64, len: u64) -> impl Future<Output = Result<()>>;
 
-    /// Learns that the server ends: requests under way need not wait for long any more for what may
-    /// never answer. A request that is not carried out must fail. Must not block.
+    /// Notifies the disk that the server ends: requests under way should no longer wait long for an
+    /// answer that may never come. A request that is not carried out must fail. Must not block.
     fn ending(&self) {}
 
     /// Calls `visit` with each extent from `offset` on, until it returns false or `len` bytes are
-    /// covered. Of a disk that changes by itself, all of them are of one moment, and it may stop
-    /// earlier. Extents do not reach beyond the range. A disk without a map reports everything as
-    /// data.
+    /// covered. If the disk changes by itself, all extents are of one moment, and the calls may
+    /// stop earlier. Extents do not reach beyond the range. A disk without a map reports everything
+    /// as data.
     fn extents(
         &self,
         _offset: u64,
@@ -100,12 +101,12 @@ pub trait Disk {
         }
     }
 
-    /// Calls `visit` with each run of the `len` bytes from `offset` on, until it returns false,
-    /// with whether it was written since the earlier state of this name. Runs do not reach beyond
-    /// the range; adjacent ones may say the same.
+    /// Calls `visit` with each run of the `len` bytes from `offset` on, until it returns false;
+    /// each run tells whether it was written since the earlier state of this name. Runs do not
+    /// reach beyond the range; adjacent runs may be alike.
     ///
     /// # Errors
-    /// `NotFound` if there is no such state; those of the disk.
+    /// `NotFound` if there is no such state; errors of the disk.
     fn changes(
         &self,
         _since: &str,

@@ -6,9 +6,9 @@
 //!  waits for the end   <---- Parked or nothing -----+
 //! ```
 //!
-//! A client costs one message in each direction, and one for each time that it asks for the size of
-//! an export; its requests cost none. If the other thread ends early, its end of the queue is
-//! dropped with all it holds: the main thread notices, and disconnects the clients.
+//! A client costs one message in each direction, and one for each question about the size of an
+//! export; its requests cost none. If the other thread ends early, its end of the queue is dropped
+//! with the orders in it: the main thread notices, and disconnects the clients.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -30,18 +30,18 @@ const ORDERS_MAX: usize = 64;
 /// [`Server::elsewhere`](super::Server::elsewhere).
 #[derive(Debug)]
 pub struct Elsewhere {
-    /// Those that clients may choose now.
+    /// Exports that clients may choose now.
     pub(super) exports: RefCell<Vec<Arc<Announcement>>>,
     orders: Sender<Order>,
 }
 
-/// What one thread asks of another, with the way back for the answer.
+/// An order from one thread to another, with a channel for the answer.
 pub(super) enum Order {
     /// Return the shape of an export, if it is still there.
     Shape(String, Sender<Option<Shape>>),
     /// Serve a client to its end.
     Enter(Box<Entering>),
-    /// Hand the clients over, each to where it came from.
+    /// Hand the clients over, each to the thread that it came from.
     HandOver(Sender<Result<()>>),
     /// Shut down.
     ShutDown(Sender<Result<()>>),
@@ -51,7 +51,7 @@ pub(super) enum Order {
 pub(super) struct Orders(pub(super) Receiver<Order>);
 
 impl Drop for Orders {
-    /// Drops what was not taken, so that those who wait for an answer notice.
+    /// Drops the remaining orders, so that the tasks waiting for an answer notice.
     fn drop(&mut self) {
         self.0.close();
         while self.0.try_recv().is_ok() {}
@@ -63,7 +63,7 @@ pub(super) struct Entering {
     pub(super) client: Parked,
     pub(super) caller: Arc<Caller>,
     pub(super) tls: Option<Tls>,
-    /// Takes what becomes of the client.
+    /// Takes the client if it is parked, or `None`.
     pub(super) ended: Sender<Option<Parked>>,
 }
 
@@ -80,8 +80,8 @@ impl Elsewhere {
         self.ask(|answer| Order::Shape(export.to_owned(), answer)).await?
     }
 
-    /// Has a client served to its end; calls `entered` once it is on its way. Returns the client if
-    /// it was parked.
+    /// Has a client served to its end; calls `entered` once the client is on its way. Returns the
+    /// client if it was parked.
     pub(super) async fn serve(
         &self,
         client: Parked,
@@ -104,13 +104,13 @@ impl Elsewhere {
         })
     }
 
-    /// As [`Server::hand_over`](super::Server::hand_over). A thread that has ended has nothing to
-    /// hand over.
+    /// Performs [`Server::hand_over`](super::Server::hand_over) on the other thread. One that has
+    /// ended has nothing to hand over.
     pub(super) async fn hand_over(&self) -> Result<()> {
         self.ask(Order::HandOver).await.unwrap_or(Ok(()))
     }
 
-    /// As [`Server::shutdown`](super::Server::shutdown).
+    /// Performs [`Server::shutdown`](super::Server::shutdown) on the other thread.
     pub(super) async fn shut_down(&self) -> Result<()> {
         self.ask(Order::ShutDown).await.unwrap_or_else(|| {
             let exports = self.exports.borrow();

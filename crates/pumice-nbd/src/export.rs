@@ -1,8 +1,8 @@
-//! What a server offers: disks under names.
+//! Exports: the disks that a server offers, each under a name.
 //!
 //! The default export has the empty name. A server of one disk offers it as the default, too; a
 //! server of several has no default. An earlier state of a disk may be an export as well: it does
-//! not count then, and whatever is said about who may use the disk, and how much, holds for it.
+//! not count as a disk, and the rules and limits of its disk apply to it.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,11 +12,12 @@ use super::rate::{Limits, Paid};
 use super::request::Shape;
 use crate::AnyDisk;
 
-/// Where a disk stands among its states, by texts that differ if what it holds may.
+/// The position of a disk in the sequence of its states, as texts that differ if the data may
+/// differ.
 ///
-/// A client that another server has handed over continues only if the disk follows the state in
-/// which that server left it: not on another disk of the same name, nor on an older copy. Texts of
-/// disks that have one state are empty.
+/// A client handed over by another server continues only if the disk follows the state in which
+/// that server left it: neither on another disk of the same name nor on an older copy. The texts of
+/// disks that have only one state are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lineage {
     /// State in which the previous server left the disk, if nothing was lost since.
@@ -25,7 +26,7 @@ pub struct Lineage {
     pub leaves: String,
 }
 
-/// Of which disk an export is an earlier state.
+/// Identifies the earlier state of a disk that an export shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Earlier {
     /// Name of the disk's export.
@@ -44,13 +45,13 @@ pub struct Export {
     /// Name, at most 4096 bytes by the protocol. If several exports have one name, clients get the
     /// first.
     pub name: String,
-    /// Description for a person; at most 4096 bytes by the protocol.
+    /// Human-readable description; at most 4096 bytes by the protocol.
     pub description: String,
     /// The disk.
     pub disk: Rc<dyn AnyDisk>,
-    /// Which clients of another server may continue.
+    /// Decides which clients of another server may continue.
     pub lineage: Lineage,
-    /// The disk of which this is an earlier state, if it is one.
+    /// The disk, if this export is an earlier state of one.
     pub earlier: Option<Earlier>,
     refused: Arc<AtomicU64>,
     /// Limits of the rate of requests, which the server in front may change.
@@ -78,8 +79,8 @@ impl Export {
         }
     }
 
-    /// Returns the export of an earlier state of this export's disk. Both share what limits the
-    /// rate of requests, and the count of those that were refused.
+    /// Returns the export of an earlier state of this export's disk. Both share the rate limits and
+    /// the count of refused requests.
     pub fn of_earlier(
         &self,
         name: String,
@@ -105,43 +106,44 @@ impl Export {
         Self { lineage, ..self }
     }
 
-    /// Returns how many requests were refused before they reached the disk: malformed ones, and
-    /// those that arrived during shutdown.
+    /// Returns the number of requests refused before they reached the disk: malformed requests, and
+    /// requests that arrived during shutdown.
     pub fn refused_requests(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Counts a request that was refused.
+    /// Counts a refused request.
     pub(super) fn count_refused(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the counter of requests that were refused.
+    /// Returns the counter of refused requests.
     pub(super) fn refused(&self) -> &Arc<AtomicU64> {
         &self.refused
     }
 
-    /// Returns what the checks of a request need; the size changes when the disk is resized.
+    /// Returns the properties that the checks of a request need; the size changes when the disk is
+    /// resized.
     pub(super) fn shape(&self) -> Shape {
         Shape { size_bytes: self.disk.size_bytes(), is_read_only: self.disk.is_read_only() }
     }
 }
 
-/// What is known of an export on another thread without asking for it.
+/// The properties of an export on another thread that are known without asking that thread.
 #[derive(Debug)]
 pub struct Announcement {
     pub(super) name: String,
     pub(super) description: String,
     pub(super) lineage: Lineage,
     pub(super) earlier: Option<Earlier>,
-    /// What it was when the server was made.
+    /// The shape when the server was made.
     pub(super) shape: Shape,
     pub(super) refused: Arc<AtomicU64>,
     pub(super) limits: Arc<Limits>,
 }
 
 impl Announcement {
-    /// Returns what other threads may know of an export.
+    /// Returns the properties of an export for other threads.
     pub fn of(export: &Export) -> Self {
         Self {
             name: export.name.clone(),
@@ -163,12 +165,12 @@ pub(super) struct Offer<'a> {
 }
 
 impl<'a> Offer<'a> {
-    /// Whether clients can choose it.
+    /// Returns whether clients can choose it.
     pub(super) fn is_export(&self) -> bool {
         self.earlier.is_none_or(|earlier| earlier.is_readable)
     }
 
-    /// Returns the name of the export whose rules hold.
+    /// Returns the name of the export whose rules apply.
     pub(super) fn ruled_by(&self) -> &'a str {
         self.earlier.map_or(self.name, |earlier| &earlier.of)
     }

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Nothing is lost on the way: a client is parked between two of its requests, with every reply
-//! sent, and what it sends afterwards waits in its socket. Does not know why another server
-//! follows, nor how the next process obtained its end of the socket.
+//! sent, and data that it sends afterwards waits in its socket. This module does not know why
+//! another server follows, or how the next process obtained its end of the socket.
 
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut, Read, Seek, Write};
@@ -31,15 +31,15 @@ use crate::Listener;
 use crate::listen::BoundAddress;
 use pumice_drive::base::{Error, ErrorKind, Result};
 
-/// Version of the manifest, and that of one with clients that have selected contexts of changes. A
-/// program that reads another version starts without clients.
+/// Version of the manifest, and version of a manifest with clients that have selected contexts of
+/// changes. A program that reads another version starts without clients.
 const VERSION: u32 = 2;
 const VERSION_WITH_CHANGES: u32 = 3;
 
 /// Descriptors sent with one byte: Linux allows 253 (`SCM_MAX_FD`).
 const DESCRIPTORS_MAX: usize = 250;
 
-/// What one server leaves to the next.
+/// The state that one server leaves to the next.
 #[derive(Debug, Default)]
 pub struct Handover {
     /// Still listening; new clients wait in their backlogs.
@@ -62,7 +62,7 @@ pub struct Parked {
     pub(super) unread: Vec<u8>,
 }
 
-/// What a client knows of its disk.
+/// The state of its disk that a client knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Known {
     /// State in which its server left the disk.
@@ -105,10 +105,10 @@ struct Client {
 
 impl Handover {
     /// Writes everything into a socket, from which [`Self::receive`] reads it, in this process or
-    /// another one; `self` may be dropped before. Closes and removes nothing.
+    /// another one; `self` may be dropped before the read. Closes and removes nothing.
     ///
     /// # Errors
-    /// Those of the operating system.
+    /// Errors of the operating system.
     pub fn send(&self, through: &UnixStream) -> Result<()> {
         let cannot = |error| Error::os("cannot hand connections over", error);
         let manifest = self.manifest();
@@ -146,11 +146,11 @@ impl Handover {
         serde_json::to_string(&manifest).expect("strings and numbers are JSON")
     }
 
-    /// Reads what [`Self::send`] wrote into the other end of the socket.
+    /// Reads the state that [`Self::send`] wrote into the other end of the socket.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] if the manifest has another version, [`ErrorKind::Corrupt`] if it
-    /// is malformed, those of the operating system; all connections handed over are closed then.
+    /// is malformed, errors of the operating system; all connections handed over are then closed.
     pub fn receive(through: &UnixStream) -> Result<Self> {
         let cannot = |error| Error::os("cannot take connections over", error);
         let nonsense = |what: &str| Error::new(ErrorKind::Corrupt, format!("handover: {what}"));

@@ -10,7 +10,8 @@
 //!
 //! The state of option haggling lives in [`Haggling`], which is created anew after STARTTLS:
 //! nothing negotiated in the clear, by the client or by an attacker between the two, counts
-//! afterwards. Where TLS is required, the server reveals nothing about its exports before.
+//! afterwards. Where TLS is required, the server reveals nothing about its exports before TLS
+//! starts.
 //!
 //! Bounded: the data of an option, the number of options, and (by the caller) the time.
 
@@ -41,8 +42,8 @@ const OPTION_BYTES_MAX: usize = BUFFER_BYTES;
 /// Longest name of an export in bytes, by the protocol ("Conventions").
 const NAME_BYTES_MAX: usize = 4096;
 
-/// Options in one haggling phase. Clients send about ten; one that walks a list may send a few more
-/// for each export.
+/// Options in one haggling phase. Clients send about ten; a client that walks a list may send a few
+/// more for each export.
 const OPTIONS_MAX: usize = 1024;
 
 /// Smallest block size announced, in bytes. Requests need no alignment, and clients that respect
@@ -62,7 +63,7 @@ pub(super) enum Outcome {
     Violation(&'static str),
 }
 
-/// What is offered, and under which conditions.
+/// The exports on offer, and the conditions of their use.
 pub(super) struct Terms<'a> {
     pub(super) offers: &'a [Offer<'a>],
     pub(super) security: Security,
@@ -70,11 +71,11 @@ pub(super) struct Terms<'a> {
     pub(super) shows_names: bool,
     /// Returns why the client may not use the export at a position.
     pub(super) objection: &'a dyn Fn(usize) -> Option<&'static str>,
-    /// Is told when the client is refused an export, with the name it asked for and the reason.
+    /// Called when the client is refused an export, with the requested name and the reason.
     pub(super) refused: &'a dyn Fn(&str, &str),
 }
 
-/// What the flags of a client say.
+/// The flags of a client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClientFlags {
     /// Whether the client understands refusals of options, as TLS needs.
@@ -118,8 +119,8 @@ pub(super) async fn greet(
     }))
 }
 
-/// Answers options until one ends the haggling; calls `is_shutting_down` before each, and `shape`
-/// before one that tells about the export at a position, which may have ended.
+/// Answers options until one ends the haggling; calls `is_shutting_down` before each option, and
+/// `shape` before an option whose answer describes the export at a position, which may have ended.
 ///
 /// # Errors
 /// The stream ended or failed.
@@ -178,10 +179,10 @@ async fn send(replies: &Replies, message: &[u8]) {
     drop(replies.turn().await);
 }
 
-/// Refusal of an option: type of the reply, and a message for a person.
+/// Refusal of an option: type of the reply, and a human-readable message.
 type Refusal = (u32, String);
 
-/// What has been negotiated so far.
+/// The state of the negotiation.
 struct Haggling<'a> {
     terms: &'a Terms<'a>,
     flags: ClientFlags,
@@ -329,14 +330,14 @@ impl Haggling<'_> {
 
     fn list_contexts(&self, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
         let (index, request) = self.context_request(data)?;
-        // Their names are those of exports.
+        // The names of states are names of exports.
         let states = if self.terms.shows_names { self.states(index) } else { Vec::new() };
         append_contexts(out, option::LIST_META_CONTEXT, &request.listed(&states), false);
         Ok(())
     }
 
     fn select_contexts(&mut self, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
-        // An earlier selection is dropped, also if this one fails.
+        // An earlier selection is dropped even if this one fails.
         self.selected = None;
         let (index, request) = self.context_request(data)?;
         let selection = request.selected(&self.states(index));
@@ -350,7 +351,7 @@ impl Haggling<'_> {
     }
 
     /// Returns the names of the earlier states with which an export can be compared: for an earlier
-    /// state, those before it.
+    /// state, the states before it.
     fn states(&self, index: usize) -> Vec<&str> {
         let offers = self.terms.offers;
         let offer = &offers[index];
@@ -371,7 +372,8 @@ impl Haggling<'_> {
         Ok((self.find(request.name)?, request))
     }
 
-    /// Appends what is asked about an export; returns the outcome if the client proceeds with it.
+    /// Appends the requested information about an export; returns the outcome if the client
+    /// proceeds with it.
     fn inform(&self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<Outcome, Refusal> {
         let request = InfoRequest::decode(data);
         let request = request.ok_or(invalid("the lengths in the option do not add up"))?;

@@ -5,8 +5,8 @@
 //! `ca-cert.pem` and optionally `ca-crl.pem`. TLS 1.2 and 1.3 with the defaults of the library; no
 //! pre-shared keys, which the library does not offer.
 //!
-//! An identity does not change. A server that gets another one uses it for new connections, and
-//! asks it whether the clients it has would still be accepted.
+//! An identity does not change. A server that gets another identity uses it for new connections,
+//! and asks it whether the present clients would still be accepted.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -32,7 +32,7 @@ const REVOKED: &str = "ca-crl.pem";
 #[derive(Clone)]
 pub struct Identity {
     config: Arc<ServerConfig>,
-    /// What checks the certificates of clients.
+    /// Checks the certificates of clients.
     verifier: Option<Arc<dyn ClientCertVerifier>>,
     validities: Vec<Validity>,
     /// A hash of the files.
@@ -71,7 +71,7 @@ impl Identity {
             validities.extend(lists.iter().filter_map(|list| validity_of_list(REVOKED, list)));
             let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider)
                 .with_crls(lists)
-                // An old list would let in clients whose certificates were revoked since.
+                // An old list would admit clients whose certificates were revoked since.
                 .enforce_revocation_expiration()
                 .build()
                 .map_err(|error| files.unusable(AUTHORITY, &error))?;
@@ -94,8 +94,8 @@ impl Identity {
         Ok(Self { config: Arc::new(config), verifier, validities, fingerprint })
     }
 
-    /// Returns when the server's certificates, the authorities and the lists of revocations begin
-    /// and end.
+    /// Returns the validity of the server's certificates, the authorities and the lists of
+    /// revocations.
     pub fn validities(&self) -> &[Validity] {
         &self.validities
     }
@@ -104,7 +104,8 @@ impl Identity {
         self.config.clone()
     }
 
-    /// Whether a client that has shown this chain of certificates, or none, is accepted now.
+    /// Returns whether a client that has shown this chain of certificates, or none, is accepted
+    /// now.
     pub(super) fn accepts(&self, chain: Option<&[CertificateDer<'_>]>) -> bool {
         let Some(verifier) = &self.verifier else { return true };
         let Some([first, others @ ..]) = chain else { return false };

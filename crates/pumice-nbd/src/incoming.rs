@@ -1,8 +1,8 @@
 //! The receiving half of a connection: a channel, and the bytes received and not yet used.
 //!
 //! One receive asks for as much as the buffer holds, so that a client with many requests in flight
-//! has a dozen of them delivered at once. Large payloads bypass the buffer and go directly to their
-//! destination. Does not interpret messages: it deals in byte counts.
+//! has a dozen of them delivered together. Large payloads bypass the buffer and go directly to
+//! their destination. Does not interpret messages: it deals in byte counts.
 
 #![expect(
     clippy::indexing_slicing,
@@ -60,7 +60,7 @@ impl Incoming {
     /// Receives until at least `length` bytes, at most [`BUFFER_BYTES`], are unread.
     ///
     /// # Errors
-    /// `UnexpectedEof` if the peer closes first, with the bytes so far left unread; those of the
+    /// `UnexpectedEof` if the peer closes first, with the bytes so far left unread; errors of the
     /// socket.
     pub(super) async fn fill(&mut self, length: usize) -> io::Result<()> {
         assert!(length <= BUFFER_BYTES, "a message longer than the receive buffer");

@@ -5,8 +5,8 @@
 //! implements [`Disk`]: a Pumice drive, or your own. The [`Client`] reads, writes, flushes and
 //! trims an export of any server.
 //!
-//! A server and its disks run on the one thread of a [`Runtime`]; each connection is one task.
-//! Servers of disks on several threads have one in front of them, which accepts clients, performs
+//! A server and its disks run on the one thread of a [`Runtime`]; each connection is one task. If
+//! disks are on several threads, one server in front of the others accepts clients, performs
 //! handshakes, and passes each client to the thread of its disk: [`Server::in_front_of`]. The crate
 //! knows neither segments nor the format of a drive.
 //!
@@ -43,8 +43,8 @@
 //! # }
 //! ```
 //!
-//! It is not: a server of oldstyle clients or of pre-shared TLS keys. The client offers neither TLS
-//! nor structured replies, and does not reconnect.
+//! The server supports neither oldstyle clients nor pre-shared TLS keys. The client offers neither
+//! TLS nor structured replies, and does not reconnect.
 //!
 //! # How the server works
 //!
@@ -68,32 +68,32 @@
 //!                  +- ABORT, wrong magic, unknown name, limits, after 10 s -> closed
 //! ```
 //!
-//! **What a request should cost.** A 4 KiB write at depth 32 is 28 + 4096 bytes in and 16 bytes
+//! **Expected cost of a request.** A 4 KiB write at depth 32 is 28 + 4096 bytes in and 16 bytes
 //! out. One 64 KiB receive brings 15 of them and one send answers 15, so the two system calls
 //! (about 1.5 us each, and 64 KiB of copying in the kernel, about 8 us) come to 0.8 us for each
-//! request; decoding and checking to less than 0.1 us. The rest is the disk's. At depth 1 each
-//! request takes one receive and one send, and the wake-ups of the client and of the kernel
+//! request; decoding and checking to less than 0.1 us. The rest is the cost of the disk. At depth 1
+//! each request takes one receive and one send, and the wake-ups of the client and of the kernel
 //! dominate.
 //!
-//! **What it was measured to cost**, over a disk in memory with a runtime on `poll` (fio, nbd
-//! engine, 20,000 requests of 4 KiB, Unix socket): at depth 32, 1,882 receives and 631 sends for
-//! writes, 2,851 and 2,836 for reads; at depth 1 one send for each request, one receive for each
-//! read and 1.01 for each write (the client sends header and payload separately).
+//! **Measured cost**, over a disk in memory with a runtime on `poll` (fio, nbd engine, 20,000
+//! requests of 4 KiB, Unix socket): at depth 32, 1,882 receives and 631 sends for writes, 2,851 and
+//! 2,836 for reads; at depth 1 one send for each request, one receive for each read and 1.01 for
+//! each write (the client sends header and payload separately).
 //!
-//! **What it allocates**, after warm-up: the future of the disk for each request, unless it is a
-//! write that need not wait, and for a write above 1 MiB a counter of its pieces.
+//! **Allocations** after warm-up: the future of the disk for each request, except for a write that
+//! need not wait, and a counter of the pieces of a write above 1 MiB.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `wire`, `chunks` | bytes of the protocol, error values |
 //! | `contexts` | metadata contexts |
 //! | `request` | which requests are accepted |
-//! | `disk`, `any_disk` | what is served, and that as an object |
+//! | `disk`, `any_disk` | the interface of a served disk, and the same as an object |
 //! | `export` | a disk and its name |
 //! | `handshake` | options |
 //! | `channel`, `tls` | a socket, clear or encrypted |
-//! | `identity`, `certificate` | who the server is, and who its clients are |
-//! | `policy`, `rate` | who may use which export, and how much of it |
+//! | `identity`, `certificate` | identity of the server, and names of its clients |
+//! | `policy`, `rate` | access to exports, and limits of their use |
 //! | `caller`, `roster` | clients as other threads see them |
 //! | `notices` | lines of the log about clients |
 //! | `incoming`, `replies` | the two halves of a channel |
@@ -112,7 +112,7 @@
 //!
 //! [`Runtime`]: pumice_drive::runtime::Runtime
 
-// Of the program's own code; tests index and cast what they have made themselves.
+// Applies to the code outside of tests; tests index and cast values that they made themselves.
 #![cfg_attr(
     not(test),
     warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::indexing_slicing)
@@ -175,5 +175,6 @@ pub use server::{Options, Security, Server};
 pub use tally::Tally;
 
 /// Length of the pieces in which longer requests are streamed, in bytes. After a crash a write up
-/// to this length is there completely or not at all; of a longer one this holds for each piece.
+/// to this length is present completely or not at all; for a longer write this holds for each
+/// piece.
 const PIECE_BYTES: usize = 1 << 20;

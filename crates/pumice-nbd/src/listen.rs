@@ -30,14 +30,15 @@ const LOCK_LIMIT: Duration = Duration::from_secs(5);
 /// Clients that may wait to be accepted, as in the standard library.
 const BACKLOG: i32 = 128;
 
-/// When a TCP connection without traffic is probed, how often then, and after how many probes
-/// without an answer it is given up: after five minutes. Arbitrary, but a client whose host is gone
-/// must not hold its connection for the hours that are the system's default.
+/// Idle time until a TCP connection is probed, interval of the probes, and number of unanswered
+/// probes after which the connection is dropped: after five minutes. Arbitrary, but a client whose
+/// host is gone must not hold its connection for the hours that are the system's default.
 const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_PROBES: u32 = 8;
 
-/// When a TCP connection is given up whose peer takes no data: the same five minutes, in ms.
+/// Time after which a TCP connection is dropped whose peer takes no data: the same five minutes, in
+/// ms.
 const USER_TIMEOUT_MS: u32 = 300_000;
 
 /// An address to listen on.
@@ -50,7 +51,7 @@ pub enum Listen {
     Tcp(SocketAddr),
 }
 
-/// Permissions and owner of a Unix socket; `None` keeps what the operating system sets.
+/// Permissions and owner of a Unix socket; `None` keeps the default of the operating system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     /// Permissions, at most 0o777; connecting needs write permission.
@@ -66,7 +67,7 @@ pub struct Listener {
     address: BoundAddress,
 }
 
-/// Where a [`Listener`] listens; it may be gone by now.
+/// The address of a [`Listener`], which may be gone by now.
 #[derive(Clone, Debug)]
 pub struct Endpoint(BoundAddress);
 
@@ -108,7 +109,7 @@ impl Listener {
     /// # Errors
     /// [`ErrorKind::Busy`] if a live server listens there, [`ErrorKind::InvalidInput`] if the path
     /// is too long for a socket, [`ErrorKind::AlreadyExists`] if it is a file of another kind, and
-    /// those of the operating system.
+    /// errors of the operating system.
     pub fn bind(listen: &Listen, access: Access) -> Result<Self> {
         match listen {
             Listen::Unix(path) => Self::bind_unix(path, access),
@@ -180,7 +181,7 @@ impl Listener {
             bound = access.bind(&socket, &address);
         }
         bound.map_err(failed)?;
-        // All that follows is done to this file, whatever the name leads to by then.
+        // All later steps act on this file, even if the name leads to another one by then.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::open(&path, flags, Mode::empty()).map_err(failed)?;
         let metadata = rustix::fs::fstat(&file).map_err(failed)?;
@@ -188,7 +189,7 @@ impl Listener {
             let what = format!("{} was replaced by another file", path.display());
             return Err(Error::new(ErrorKind::AlreadyExists, what));
         }
-        // From here on the file is removed if a step fails.
+        // From now on the file is removed if a step fails.
         let file_id = Some((metadata.st_dev, metadata.st_ino));
         let address = BoundAddress::Unix { path: path.clone(), file: file_id };
         let listener = Self { socket: Arc::new(socket), address };
@@ -212,7 +213,7 @@ impl Listener {
         self.endpoint().uri(export, needs_tls)
     }
 
-    /// Returns where it listens.
+    /// Returns the address that it listens on.
     pub fn endpoint(&self) -> Endpoint {
         Endpoint(self.address.clone())
     }
@@ -315,8 +316,8 @@ fn bind_error(address: &str, error: io::Error) -> Error {
 }
 
 /// Locks the directory of `path` until the file is dropped; `None` if another process holds the
-/// lock for longer than `limit`. Any process may, and must not keep the server from starting: only
-/// the order of servers that start at the same moment is lost.
+/// lock for longer than `limit`. Any process may hold it, and must not keep the server from
+/// starting: without the lock, only the order of servers that start at the same moment is lost.
 fn lock_directory(path: &Path, limit: Duration) -> Result<Option<File>> {
     let directory = path.parent().unwrap_or(path);
     let failed = |error| Error::os(format!("cannot use the folder {}", directory.display()), error);
@@ -423,7 +424,7 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// Guards against a server that looks at a dead socket, and removes the live one that another
+    /// Guards against a server that finds a dead socket, and removes the live one that another
     /// server has created in between.
     #[test]
     fn of_servers_that_find_a_stale_socket_one_gets_it() {
@@ -449,7 +450,8 @@ mod tests {
         }
     }
 
-    /// Guards against permissions that are set by name, of what another process has put there.
+    /// Guards against permissions that are set by name, on a file that another process has put
+    /// there.
     #[test]
     fn the_permissions_of_a_socket_are_set_on_nothing_else() {
         const BINDS: usize = 3_000;

@@ -1,5 +1,5 @@
 //! A disk in memory, for examples and for tests of protocols: on request it fails, waits, or
-//! refuses to complete a write at once, and it records what it was asked.
+//! refuses to complete a write immediately, and it records its calls.
 
 use std::cell::{Cell, RefCell};
 
@@ -17,9 +17,9 @@ const ZEROES: [u8; 4096] = [0; 4096];
 /// Calls that are recorded.
 const CALLS_MAX: usize = 100;
 
-/// A disk in memory that fails, waits and records as a test wants it to.
+/// A disk in memory that fails, waits and records as a test demands.
 ///
-/// Panics when a request lies outside of it: a server must never let one through.
+/// Panics when a request lies outside of the disk: a server must never let such a request through.
 ///
 /// ```
 /// use pumice_nbd::memory_disk::MemoryDisk;
@@ -45,7 +45,7 @@ pub struct MemoryDisk {
     pub gates_flush: bool,
     /// Lists of extents wait until the gate opens.
     pub gates_extents: bool,
-    /// Lists of extents that were asked for.
+    /// Requested lists of extents.
     pub listed: Cell<u64>,
     /// Lists of extents that wait at the gate.
     pub waiting: Cell<u64>,
@@ -72,7 +72,7 @@ impl Default for MemoryDisk {
 }
 
 impl MemoryDisk {
-    /// Returns a disk of `size_bytes` zeroes that completes every request at once.
+    /// Returns a disk of `size_bytes` zeroes that completes every request immediately.
     pub fn new(size_bytes: u64) -> Self {
         let size = usize::try_from(size_bytes).expect("a disk that fits memory");
         Self {
@@ -214,8 +214,8 @@ impl Disk for MemoryDisk {
         self.touch(offset, len).map(|_| ())
     }
 
-    /// Reports 4 KiB blocks. A block of nothing but zeroes is a hole if its number is odd, and
-    /// zeroes if it is even; any other block takes as many bytes as its number.
+    /// Reports 4 KiB blocks. A block of zeroes is a hole if its number is odd, and zeroes if it is
+    /// even; any other block takes as many bytes as its number.
     async fn extents(
         &self,
         offset: u64,
@@ -252,8 +252,7 @@ impl Disk for MemoryDisk {
         Ok(())
     }
 
-    /// Knows the state in which the disk was made, `new`: blocks that are zeroes count as they
-    /// were.
+    /// Knows the state in which the disk was made, `new`: blocks of zeroes count as unchanged.
     async fn changes(
         &self,
         since: &str,

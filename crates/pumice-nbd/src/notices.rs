@@ -1,13 +1,13 @@
-//! Lines of the log about clients, of which no client can cause many.
+//! Lines of the log about clients. No client can cause many of them.
 //!
-//! Two kinds are counted apart, so that those who are refused cannot hide those who come in.
+//! Two kinds are counted separately, so that refused clients cannot hide admitted ones.
 
 use std::cell::Cell;
 use std::fmt::Display;
 
 use super::caller::{Caller, Counted};
 
-/// Lines of one kind that may be logged at once, and the time after which there may be one more.
+/// Lines of one kind that may be logged in a burst, and the time after which there may be one more.
 /// Arbitrary: enough for every client of a usual server, and an hour of noise is 3600 lines.
 const LINES_MAX: u64 = 64;
 const LINE_NS: u64 = 1_000_000_000;
@@ -24,12 +24,12 @@ pub(super) struct Notices {
 struct Quota {
     /// When all lines so far are paid for: one each [`LINE_NS`].
     paid_ns: Cell<u64>,
-    /// Lines that were left out since the last one.
+    /// Lines omitted since the last one.
     omitted: Cell<u64>,
 }
 
 impl Quota {
-    /// Returns how many lines were left out before this one, if it may be logged.
+    /// Returns the number of lines omitted before this one, if it may be logged.
     fn take(&self, now_ns: u64) -> Option<u64> {
         let paid_ns = self.paid_ns.get().max(now_ns);
         if paid_ns - now_ns > (LINES_MAX - 1) * LINE_NS {
@@ -41,13 +41,13 @@ impl Quota {
     }
 }
 
-/// Returns the field for lines that were left out, if there were any.
+/// Returns the field for omitted lines, if there were any.
 fn some(omitted: u64) -> Option<u64> {
     Some(omitted).filter(|omitted| *omitted > 0)
 }
 
 impl Notices {
-    /// A client has come in.
+    /// Logs that a client has been admitted.
     pub(super) fn connected(&self, now_ns: u64, caller: &Caller, export: &str) {
         let Some(omitted) = self.served.take(now_ns) else { return };
         tracing::info!(
@@ -60,7 +60,7 @@ impl Notices {
         );
     }
 
-    /// A client that came in has left.
+    /// Logs that an admitted client has left.
     pub(super) fn disconnected(&self, now_ns: u64, caller: &Caller) {
         let Some(omitted) = self.served.take(now_ns) else { return };
         let Counted { requests, read_bytes, written_bytes } = caller.meter.counted();
@@ -78,7 +78,7 @@ impl Notices {
         );
     }
 
-    /// A client is refused, or disconnected, for this reason.
+    /// Logs that a client is refused, or disconnected, for this reason.
     pub(super) fn refused(
         &self,
         now_ns: u64,
@@ -97,7 +97,7 @@ impl Notices {
         );
     }
 
-    /// The server is full, and does this about it.
+    /// Logs that the server is full: it disconnects `caller`, or new clients wait.
     pub(super) fn full(&self, now_ns: u64, connections: usize, caller: Option<&Caller>) {
         let Some(omitted) = self.refused.take(now_ns) else { return };
         tracing::warn!(
@@ -115,7 +115,7 @@ impl Notices {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a burst is logged, a flood is not, and what was left out is counted.
+    //! Goal: a burst is logged, a flood is not, and omitted lines are counted.
     use super::*;
 
     #[test]

@@ -1,15 +1,15 @@
-//! Who may use which export, and how much of a server one may take.
+//! Access to exports, and limits on the use of a server.
 //!
-//! A client is let in by what it cannot make up: the address of its connection, the user of its
-//! process as the kernel knows it, and the names in a certificate that TLS has verified. A list
-//! that is there lets in only those on it, so that what was forgotten is closed:
+//! Admission depends on properties that a client cannot forge: the address of its connection, the
+//! user of its process as the kernel reports it, and the names in a certificate that TLS has
+//! verified. A list admits only the clients on it, so that an omission denies access:
 //!
 //! | list | who must be on it |
 //! |---|---|
 //! | certificates | every client |
 //! | addresses, users | clients over TCP by their address, over Unix sockets by their user |
 //!
-//! With addresses and no users, no client comes in over a Unix socket, and the other way around.
+//! With addresses and no users, no client is admitted over a Unix socket, and vice versa.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +18,10 @@ use ipnet::IpNet;
 use super::caller::{Caller, Origin};
 use super::rate::Rate;
 
-/// Who may use an export, and how much.
+/// The rules for the use of an export.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// Names of which a client's certificate must have one, as common or alternative name.
+    /// Names; a client's certificate must have one of them, as common or alternative name.
     pub certificates: Option<Vec<String>>,
     /// Addresses of clients over TCP.
     pub addresses: Option<Vec<IpNet>>,
@@ -33,16 +33,17 @@ pub struct Rules {
     pub rate: Rate,
 }
 
-/// What a server allows its clients.
+/// The rules and limits for the clients of a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     /// Rules by the name of the export. Every client may use an export without rules.
     pub rules: BTreeMap<String, Rules>,
-    /// Whether the names of exports are kept from clients: they must know the one they want.
+    /// Whether the names of exports are hidden from clients, which must then know the name they
+    /// want.
     pub hides_names: bool,
     /// Concurrent connections from one address, or of one user over Unix sockets.
     pub connections_per_peer_max: Option<usize>,
-    /// How long a client may ask for nothing, in nanoseconds; it is then disconnected.
+    /// Longest time without requests, in nanoseconds; a client is then disconnected.
     pub idle_max_ns: Option<u64>,
 }
 
@@ -53,8 +54,8 @@ impl Rules {
             let Some(certificate) = caller.certificate() else {
                 return Some("the export needs a client certificate");
             };
-            // Names of hosts have no case, and an authority that tells two clients apart by it is
-            // not to be expected.
+            // Names of hosts are case-insensitive, and no authority is expected to distinguish two
+            // clients by case.
             let is_allowed =
                 |name: &String| allowed.iter().any(|allowed| allowed.eq_ignore_ascii_case(name));
             if !certificate.names.iter().any(is_allowed) {
@@ -94,7 +95,7 @@ impl Policy {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a list lets in those on it and no others, in whatever form a name or an address comes.
+    //! Goal: a list admits the clients on it and no others, in any form of a name or an address.
     use super::*;
 
     fn lets_in(rules: &Rules, caller: &Caller) -> bool {

@@ -6,20 +6,19 @@
 //!   |---------- more than BURST ------------|          it waits for the difference
 //! ```
 //!
-//! A request pays when it starts, however long it is, and those after it wait: a long one needs no
-//! saving up, and a client that leaves while it waits has paid nothing. Without limits a request
-//! costs two loads of words that are written only when the configuration changes.
+//! A request of any length pays when it starts, and later requests wait: a long request need not
+//! save up first, and a client that leaves while it waits has paid nothing. Without limits a
+//! request costs two loads of words that are written only when the configuration changes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How much may start at once after a pause: what the limits allow in this time. Arbitrary: long
-/// enough for the bursts of a file system, and too short to be noticed as a change of speed.
+/// Burst after a pause: as much as the limits allow in this time. Arbitrary: long enough for the
+/// bursts of a file system, and too short to be noticed as a change of speed.
 const BURST_NS: u64 = 100_000_000;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// The most that the clients of an export may ask for together; `None` for no limit, and zero
-/// counts as one.
+/// The limits for all clients of an export together; `None` for no limit, and zero counts as one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rate {
     /// Requests in each second.
@@ -35,7 +34,7 @@ pub(super) struct Limits {
     bytes: AtomicU64,
 }
 
-/// What the requests of an export have used of its limits, whatever thread they come through.
+/// The part of an export's limits that its requests, through any thread, have used.
 #[derive(Debug, Default)]
 pub(super) struct Paid {
     operations_ns: AtomicU64,
@@ -54,7 +53,7 @@ impl Limits {
         (self.operations.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
     }
 
-    /// Whether there is a limit.
+    /// Returns whether there is a limit.
     pub(super) fn are_set(&self) -> bool {
         self.get() != (0, 0)
     }
@@ -89,11 +88,11 @@ impl Paid {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: over a second no more starts than the limits allow, beside the burst, and nothing is
-    //! kept waiting forever. Method: a clock of numbers.
+    //! Goal: within a second no more requests start than the limits and the burst allow, and none
+    //! waits forever. Method: a clock of numbers.
     use super::*;
 
-    /// Returns how many requests of `bytes` bytes start until `end_ns`.
+    /// Returns the number of requests of `bytes` bytes that start until `end_ns`.
     fn starts(rate: Rate, bytes: u64, end_ns: u64) -> u64 {
         let (limits, paid) = (Limits::default(), Paid::default());
         limits.set(rate);
@@ -132,7 +131,7 @@ mod tests {
         assert_eq!(paid.start(&limits, 32 << 20, SECOND_NS), Ok(()));
         assert_eq!(paid.start(&limits, 1, SECOND_NS), Err(32 * SECOND_NS - BURST_NS));
         assert_eq!(paid.start(&limits, u64::MAX, 40 * SECOND_NS), Ok(()));
-        // A change of the limits counts at once.
+        // A change of the limits applies immediately.
         limits.set(Rate::default());
         assert_eq!(paid.start(&limits, 1, SECOND_NS), Ok(()));
     }

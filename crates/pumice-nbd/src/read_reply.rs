@@ -29,11 +29,11 @@ use pumice_drive::base::Result;
 /// value is arbitrary.
 const READ_DIRECT_BYTES: usize = 64 << 10;
 
-/// Shortest run of zeroes sent as a hole of its own: it also ends the chunk before it, a send each.
-/// Arbitrary within a factor of four.
+/// Shortest run of zeroes sent as a hole of its own: it also ends the chunk before it, and each
+/// chunk is a send. Arbitrary within a factor of four.
 const HOLE_BYTES_MIN: u64 = 32 << 10;
 
-/// Parts of a read at most; the rest is then read as data.
+/// Maximum number of parts of a read; the rest is then read as data.
 const PARTS_MAX: usize = 64;
 
 /// A part of a read: zeroes, or data to read.
@@ -53,7 +53,7 @@ pub(super) async fn read(session: &Session, command: Command) {
     if length < READ_DIRECT_BYTES {
         return read_short(session, command).await;
     }
-    // Of a disk that changes by itself, all parts are of one moment.
+    // If the disk changes by itself, all parts are of one moment.
     let pinned = session.export.disk.pinned();
     let is_whole = pinned.is_some()
         || session.dialect.headers == Headers::Simple
@@ -83,8 +83,8 @@ async fn read_short(session: &Session, command: Command) {
     session.log_failure(&command, &result);
 }
 
-/// Sends one header and all data after it. Reads everything at once if the budget has room for
-/// that, else piece by piece.
+/// Sends one header and all data after it. Reads everything in one step if the budget has room for
+/// it, otherwise piece by piece.
 async fn read_whole(
     session: &Session,
     command: Command,
@@ -92,7 +92,7 @@ async fn read_whole(
 ) -> Result<()> {
     let length = command.length as usize;
     let mut payload = acquire(session, length).await;
-    // While it waited for the buffer the client may have left.
+    // The client may have left during the wait for the buffer.
     if session.replies.has_failed() {
         return Ok(());
     }
@@ -105,7 +105,7 @@ async fn read_whole(
         session.append_failure(&command, error, None);
         return result;
     }
-    // What may still fail is not the last chunk of its reply.
+    // A chunk that may still fail is not the last of its reply.
     let in_one = piece == length;
     let data = (command.offset, length);
     let start = write_head(session, &command, &mut payload.buffer, data, in_one);
@@ -147,8 +147,8 @@ async fn read_whole(
     result
 }
 
-/// Reads the first part of a read, of which nothing was sent yet: of another disk, if the one that
-/// was pinned cannot be read any more.
+/// Reads the first part of a read, before anything is sent; pins the disk anew if the pinned one
+/// can no longer be read.
 async fn read_first(
     session: &Session,
     pinned: &mut Option<Rc<dyn AnyDisk>>,
@@ -203,7 +203,8 @@ async fn read_parts(session: &Session, command: Command) -> Result<()> {
     Ok(())
 }
 
-/// Returns a buffer for `length` bytes if the budget has one now, else waits for one for a piece.
+/// Returns a buffer for `length` bytes if the budget has one now, otherwise waits for a buffer for
+/// one piece.
 async fn acquire(session: &Session, length: usize) -> Payload {
     match session.share.acquire_now(length) {
         Some(payload) => payload,

@@ -1,9 +1,9 @@
 //! The transmission phase: takes requests off the stream, refuses invalid ones, carries out a write
-//! at once if possible, and hands the other requests to slots.
+//! immediately if possible, and hands the other requests to slots.
 //!
-//! A write is carried out at once if its payload is in the receive buffer and the disk can take it
-//! without waiting: no copy, no allocation, no change of task. Every other request gets a slot with
-//! a buffer of its own. Waiting here (for a slot, memory, or room for replies) stops this
+//! A write is carried out immediately if its payload is in the receive buffer and the disk can take
+//! it without waiting: no copy, no allocation, no change of task. Every other request gets a slot
+//! with a buffer of its own. Waiting here (for a slot, memory, or room for replies) stops this
 //! connection's reading and nothing else: that is the back-pressure on its client.
 
 #![expect(
@@ -41,11 +41,11 @@ const PAYLOAD_BUFFERED_BYTES: usize = super::incoming::BUFFER_BYTES / 2;
 /// value.
 const PAYLOAD_SKIPPED_BYTES_MAX: u64 = 2 * PAYLOAD_BYTES_MAX as u64;
 
-/// Longest wait for the limits of an export until the connection is looked at again, in
-/// nanoseconds. Arbitrary; each look is a system call.
+/// Longest wait for the limits of an export until the connection is checked again, in nanoseconds.
+/// Arbitrary; each check is a system call.
 const WAIT_NS: u64 = 250_000_000;
 
-/// Why no more requests are read.
+/// The reason why no more requests are read.
 #[derive(Debug)]
 pub(super) enum End {
     /// The client sent DISC.
@@ -87,7 +87,7 @@ async fn read_request(
     let header_bytes = session.dialect.headers.request_bytes();
     let stage = &session.shared.stage;
     loop {
-        // What a client that has left asked for is not carried out.
+        // Requests of a client that has left are not carried out.
         if session.replies.has_failed() {
             return Err(End::Stream(io::ErrorKind::BrokenPipe.into()));
         }
@@ -149,7 +149,7 @@ async fn await_turn(session: &Session, bytes: u64) -> Result<(), End> {
             Stage::Open | Stage::Closed => {}
         }
         let Err(wait_ns) = paid.start(limits, bytes, runtime.now_ns()) else { return Ok(()) };
-        // Nothing is received here that would tell.
+        // Nothing is received here that would reveal a hang-up.
         if has_hung_up(&session.caller.socket) {
             return Err(End::Stream(io::ErrorKind::ConnectionReset.into()));
         }
@@ -217,7 +217,7 @@ async fn write_long(
     command: Command,
 ) -> Result<(), End> {
     let length = command.length as usize;
-    // Beside futures of the disk, the only allocation of the data path.
+    // The only allocation of the data path, apart from futures of the disk.
     let stream = (length > PIECE_BYTES).then(|| WriteStream::new(command));
     let mut start = 0;
     while start < length {

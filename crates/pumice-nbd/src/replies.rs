@@ -23,24 +23,24 @@ use std::task::Poll;
 use super::channel::Channel;
 use pumice_drive::base::wait::{Line, Place, WaitQueue};
 
-/// Replies of a connection that may accumulate before its requests wait, in bytes: all of a client
-/// that reads 32 KiB at depth 32. To wait, and then to copy what has left the processor's cache,
-/// made such reads 10 to 20 % slower with a quarter of it. A client that does not read its replies
-/// is stopped by this limit.
+/// Replies of a connection that may accumulate before its requests wait, in bytes: all replies to a
+/// client that reads 32 KiB at depth 32. With a quarter of it, waiting, and then copying data that
+/// has left the processor's cache, made such reads 10 to 20 % slower. A client that does not read
+/// its replies is stopped by this limit.
 const PENDING_BYTES_MAX: usize = 1 << 20;
 
 /// Capacity of a buffer that is kept when everything is sent. Arbitrary.
 const KEPT_BYTES_MAX: usize = 256 << 10;
 
-/// The same limit while the replies of all connections exceed theirs: the largest reply that is
-/// appended.
+/// The same limit while the replies of all connections exceed their common limit: the largest reply
+/// that is appended.
 const FEW_PENDING_BYTES: usize = 64 << 10;
 
 /// The bytes of memory that unsent replies of all connections of a server take.
 #[derive(Debug)]
 pub(super) struct AllPending {
     bytes: Cell<usize>,
-    /// From which on each connection may have few.
+    /// Above this limit each connection may have only a few.
     limit_bytes: usize,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Replies {
     /// Requests that wait for room in `pending`.
     appenders: Line,
     has_failed: Cell<bool>,
-    /// Wakes the first of the appenders, and who waits in [`Self::nearly_empty`].
+    /// Wakes the first of the appenders, and the tasks waiting in [`Self::nearly_empty`].
     has_changed: WaitQueue,
 }
 
@@ -97,13 +97,13 @@ impl Replies {
     }
 
     /// Waits until few replies are left that the channel has not begun to send: for a reply that
-    /// costs far more to make than to ask for.
+    /// costs far more to make than to request.
     pub(super) async fn nearly_empty(&self) {
         let are_few = || self.pending.borrow().len() < FEW_PENDING_BYTES || self.has_failed();
         self.has_changed.wait_for(|| are_few().then_some(())).await;
     }
 
-    /// Whether [`Self::room`] would not wait.
+    /// Returns whether [`Self::room`] would not wait.
     pub(super) fn has_room(&self) -> bool {
         self.appenders.is_empty() && self.is_below_limit()
     }
@@ -129,12 +129,12 @@ impl Replies {
         }
     }
 
-    /// Whether every reply has been passed to the channel, or never can be.
+    /// Returns whether every reply has been passed to the channel, or never can be.
     pub(super) fn is_empty(&self) -> bool {
         self.senders.is_empty() && (self.pending.borrow().is_empty() || self.has_failed.get())
     }
 
-    /// Sends what is appended, forever.
+    /// Sends appended replies, forever.
     pub(super) async fn send_appended(&self) {
         loop {
             let has_work = || !self.pending.borrow().is_empty();
@@ -154,7 +154,7 @@ impl Replies {
         turn
     }
 
-    /// Whether a send failed, so that replies are dropped.
+    /// Returns whether a send failed, so that replies are dropped.
     pub(super) fn has_failed(&self) -> bool {
         self.has_failed.get()
     }
@@ -198,7 +198,7 @@ impl Turn<'_> {
         let _sending = Sending { all: &replies.all, bytes: length };
         let mut sent = self.send(full, 0..length).await;
         sent.clear();
-        // No large buffers stay for a client that pauses.
+        // A client that pauses keeps no large buffers.
         if sent.capacity() > KEPT_BYTES_MAX && replies.pending.borrow().is_empty() {
             replies.pending.take();
         } else {

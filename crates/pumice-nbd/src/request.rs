@@ -1,4 +1,4 @@
-//! Which requests are accepted, and the error value of those that are refused.
+//! Decides which requests are accepted, and with which error value the others are refused.
 //!
 //! Pure functions from the header of a request and the shape of the export to a command or an error
 //! value. An accepted request lies within the export, so that later code does not check ranges
@@ -10,11 +10,11 @@ use super::chunks::Headers;
 use super::contexts::{Changes, Contexts};
 use super::wire::{self, Errno, Request, command};
 
-/// Longest read, and longest payload of a write, in bytes: what the protocol asks every server to
-/// accept ("Size constraints", 2^25), and what `INFO_BLOCK_SIZE` announces.
+/// Longest read, and longest payload of a write, in bytes: the length that the protocol asks every
+/// server to accept ("Size constraints", 2^25), and that `INFO_BLOCK_SIZE` announces.
 pub(super) const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 
-/// What a request asks for.
+/// The operation that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     /// `is_whole`: in one chunk at most.
@@ -48,7 +48,7 @@ impl Verb {
         }
     }
 
-    /// Whether the command changes the disk, so that FUA has a meaning.
+    /// Returns whether the command changes the disk, so that FUA has a meaning.
     pub(super) fn changes(self) -> bool {
         matches!(self, Self::Write | Self::Trim | Self::WriteZeroes { .. })
     }
@@ -66,12 +66,12 @@ pub(super) struct Command {
 }
 
 impl Command {
-    /// Returns how many bytes its reply brings, if it succeeds.
+    /// Returns the number of data bytes in the reply, if the command succeeds.
     pub(super) fn read_bytes(&self) -> u64 {
         if matches!(self.verb, Verb::Read { .. }) { self.length } else { 0 }
     }
 
-    /// Returns how many bytes came with it.
+    /// Returns the number of data bytes that came with the command.
     pub(super) fn written_bytes(&self) -> u64 {
         if self.verb == Verb::Write { self.length } else { 0 }
     }
@@ -84,7 +84,7 @@ pub(super) struct Shape {
     pub(super) is_read_only: bool,
 }
 
-/// What a handshake negotiated for the transmission phase.
+/// The features that a handshake negotiated for the transmission phase.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Dialect {
     pub(super) headers: Headers,
@@ -95,7 +95,7 @@ pub(super) struct Dialect {
 }
 
 impl Dialect {
-    /// Whether there is a status to ask for.
+    /// Returns whether the client has selected any context.
     fn has_contexts(&self) -> bool {
         !self.contexts.is_empty() || !self.changes.is_empty()
     }
@@ -118,7 +118,7 @@ impl Dialect {
     }
 }
 
-/// Why a request is refused: its error value, and a message for a person.
+/// The reason for a refusal: its error value, and a human-readable message.
 pub(super) type Refusal = (Errno, &'static str);
 
 /// Accepts a request, or returns why it is refused.

@@ -13,7 +13,7 @@ pub struct Roster(Mutex<BTreeMap<u64, Arc<Caller>>>);
 /// A client at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Number that no other client on this machine has; it stays when the server restarts.
+    /// Number unique among the clients of this machine; unchanged when the server restarts.
     pub id: u64,
     /// `IP:PORT`, or `unix:pid=N`.
     pub address: String,
@@ -23,9 +23,9 @@ pub struct Listed {
     pub export: Option<String>,
     /// Time since it connected, or since the server restarted.
     pub connected_ns: u64,
-    /// Time since it asked for something; 0 while requests are in flight.
+    /// Time since its last request; 0 while requests are in flight.
     pub idle_ns: u64,
-    /// Requests in that time; those that were refused are not counted.
+    /// Requests since it connected, or since the server restarted; refused ones are not counted.
     pub requests: u64,
     /// Bytes it asked to read.
     pub read_bytes: u64,
@@ -39,7 +39,7 @@ impl Roster {
         self.lock().values().map(|caller| listed(caller, now_ns)).collect()
     }
 
-    /// Disconnects a client; returns whether it was there. Its requests in flight still end.
+    /// Disconnects a client; returns whether it was there. Its requests in flight still complete.
     pub fn disconnect(&self, id: u64) -> bool {
         let caller = self.lock().get(&id).cloned();
         let Some(caller) = caller else { return false };

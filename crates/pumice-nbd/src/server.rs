@@ -33,8 +33,8 @@ use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Clock, Result};
 use pumice_drive::runtime::{Runtime, shutdown_socket};
 
-/// Pause after a failed accept: while the process is out of file descriptors, accept fails at once,
-/// again and again, until a connection ends.
+/// Pause after a failed accept: while the process is out of file descriptors, every accept fails
+/// immediately until a connection ends.
 const ACCEPT_RETRY_NS: u64 = 100_000_000;
 
 /// Security and limits of a server.
@@ -48,14 +48,14 @@ pub struct Options {
     /// Time for requests in flight and unsent replies once the client has sent its last request, or
     /// the server shuts down, in nanoseconds.
     pub grace_ns: u64,
-    /// Concurrent connections. Beyond this number a new client replaces the one that has been in
-    /// its handshake longest, or waits if there is none.
+    /// Concurrent connections. Beyond this number a new client replaces a client that is still in
+    /// its handshake, the oldest of the peer that has most of them, or waits if there is none.
     pub connections_max: usize,
     /// Memory for the payloads of all connections, in bytes. Each connection may take 1 MiB in
     /// addition, so that no connection can block another.
     pub payload_bytes: usize,
-    /// Memory for replies of all connections that their clients have not taken, in bytes. Beyond it
-    /// each connection may have 64 KiB.
+    /// Memory for replies of all connections that their clients have not taken, in bytes. Beyond
+    /// this limit each connection may have 64 KiB.
     pub reply_bytes: usize,
     /// Who may use which export; see [`Server::set_policy`].
     pub policy: Policy,
@@ -63,7 +63,7 @@ pub struct Options {
 
 impl Options {
     /// Returns the options of one of `count` servers, each on its own thread, that share this
-    /// memory. The server in front of them decides who comes in.
+    /// memory. The server in front of them admits clients.
     #[must_use]
     pub fn shared_by(self, count: usize) -> Self {
         let (payload_bytes, reply_bytes) = (self.payload_bytes / count, self.reply_bytes / count);
@@ -98,7 +98,7 @@ pub enum Security {
     Clear,
     /// TLS for clients that ask for it.
     Allow(Identity),
-    /// TLS for all clients; nothing is revealed before.
+    /// TLS for all clients; nothing is revealed before it starts.
     Require(Identity),
 }
 
@@ -111,8 +111,8 @@ impl Security {
         }
     }
 
-    /// Whether a client whose connection was encrypted with `earlier`, or is in the clear, would be
-    /// accepted now.
+    /// Returns whether a client whose connection was encrypted with `earlier`, or is in the clear,
+    /// would be accepted now.
     pub(super) fn accepts(&self, caller: &Caller, earlier: Option<&Identity>) -> bool {
         match (self, earlier) {
             (Self::Clear, _) | (Self::Allow(_), None) => true,
@@ -130,7 +130,7 @@ pub struct Server {
     pub(super) shared: Rc<Shared>,
     roster: Arc<Roster>,
     listeners: RefCell<Vec<Arc<OwnedFd>>>,
-    /// What [`Self::hand_over`] has collected so far.
+    /// The state collected by [`Self::hand_over`] so far.
     handover: RefCell<Handover>,
 }
 
@@ -145,8 +145,8 @@ impl Server {
     }
 
     /// Returns a server of the exports of other servers, on other threads, that does not listen
-    /// yet. It performs the handshakes, and knows when each client has ended; all else is up to the
-    /// other threads.
+    /// yet. It performs the handshakes, and learns when each client has ended; the other threads do
+    /// all other work.
     ///
     /// # Panics
     /// If there are no exports.
@@ -181,7 +181,7 @@ impl Server {
             changed: WaitQueue::default(),
         });
         let places = shared.places();
-        // An earlier state counts where its disk does.
+        // An earlier state is counted with its disk.
         let disks = places.iter().filter(|place| place.offer().earlier.is_none());
         disks.for_each(|place| shared.tally.add_refused(place.refused()));
         let server = Rc::new(Self {
@@ -239,7 +239,7 @@ impl Server {
         }
     }
 
-    /// Whether a client may not be served because of its peer's other connections.
+    /// Returns whether the peer of a client already has as many connections as it may.
     fn is_peer_full(&self, caller: &Caller) -> bool {
         let Some(max) = self.shared.policy.borrow().connections_per_peer_max else { return false };
         let links = self.shared.links.borrow();
@@ -247,15 +247,16 @@ impl Server {
         links.iter().filter(|link| link.caller.peer() == peer).count() >= max
     }
 
-    /// Whether another client can be served, if necessary in place of one that has not chosen an
-    /// export yet: clients that connect and stay silent must not keep others out.
+    /// Makes room for another client, if necessary by disconnecting one that has not chosen an
+    /// export yet: clients that connect and stay silent must not keep others out. Returns whether
+    /// there is room.
     fn make_room(&self) -> bool {
         let Shared { runtime, links, notices, options, .. } = &*self.shared;
         let links = links.borrow();
         if links.len() < options.connections_max {
             return true;
         }
-        // Of the peer that has most of them, so that it does not drive out others.
+        // One of the peer that has most of them, so that this peer does not drive out others.
         let mut counts: HashMap<Peer, usize> = HashMap::new();
         let haggling = || links.iter().filter(|link| link.is_haggling.get());
         haggling().for_each(|link| *counts.entry(link.caller.peer()).or_default() += 1);
@@ -264,13 +265,13 @@ impl Server {
         let caller = oldest.map(|link| &*link.caller);
         notices.full(runtime.now_ns(), links.len(), caller);
         let Some(oldest) = oldest else { return false };
-        // Only once; the connection ends at its next turn.
+        // The client is chosen only once; the connection ends at its next turn.
         oldest.is_haggling.set(false);
         oldest.cut();
         true
     }
 
-    /// Returns the next client; `None` once no more are accepted.
+    /// Returns the next client; `None` once the server accepts no more.
     ///
     /// Shutting down the listening socket does not wake every accept (a non-blocking Unix socket
     /// keeps returning EAGAIN), so the accept is abandoned instead.
@@ -305,7 +306,7 @@ impl Server {
     }
 
     /// Continues a client that another server has handed over, in a task. The connection is closed
-    /// if its export is no longer served or does not follow what the client knows (see
+    /// if its export is no longer served or does not follow the state that the client knows (see
     /// [`Lineage`](super::Lineage)), has become smaller or read-only, or is closed to the client
     /// now, or if TLS is required.
     pub fn resume(self: &Rc<Self>, parked: Parked) {
@@ -387,8 +388,8 @@ impl Server {
     }
 
     /// Stops accepting and reading, completes the requests in flight, flushes the disks, and
-    /// returns what the next server needs to continue: its clients notice nothing but a pause.
-    /// Everything that was acknowledged to them is durable then.
+    /// returns the state that the next server needs to continue: its clients notice only a pause.
+    /// Everything acknowledged to them is durable then.
     ///
     /// Clients in their handshake have [`Options::grace_ns`] to choose an export, while the other
     /// clients are served normally; then every client has the same time to complete a request and
@@ -432,8 +433,8 @@ impl Server {
         ended.into_iter().fold(Ok(()), Result::and)
     }
 
-    /// Waits until no connection is left; closes those that wait for their client at two checks in
-    /// a row.
+    /// Waits until no connection is left; closes connections that wait for their client at two
+    /// checks in a row.
     async fn parked(&self) {
         let Shared { runtime, options, changed, .. } = &*self.shared;
         let is_over =
@@ -460,14 +461,14 @@ impl Server {
     /// at most [`Options::grace_ns`], flushes the disks, and closes the connections and listeners.
     ///
     /// The server waits for hosts for at most twice [`Options::grace_ns`]: for requests in flight,
-    /// and for connections to close. The flush in between has no limit but that of the disk, which
-    /// learns of the end ([`Disk::ending`](crate::Disk::ending)): a device with a full write cache
-    /// needs minutes, and giving up would lose what is about to become durable. To stop earlier,
-    /// end the process, which loses just that.
+    /// and for connections to close. The flush in between is limited only by the disk, which is
+    /// notified of the end ([`Disk::ending`](crate::Disk::ending)): a device with a full write
+    /// cache needs minutes, and giving up would lose data that is about to become durable. To stop
+    /// earlier, end the process, which loses exactly that data.
     ///
     /// # Errors
-    /// The first flush that failed; the log names its export. What was acknowledged since the last
-    /// good flush of that export may be lost. The other disks are flushed anyway.
+    /// The first flush that failed; the log names its export. Data acknowledged since the last good
+    /// flush of that export may be lost. The other disks are flushed anyway.
     pub async fn shutdown(&self) -> Result<()> {
         let Shared { runtime, options, changed, stage, .. } = &*self.shared;
         stage.set(Stage::ShuttingDown);
@@ -512,7 +513,7 @@ impl Server {
         flushed
     }
 
-    /// Returns the number of clients connected now, including those in their handshake.
+    /// Returns the number of clients connected now, including clients in their handshake.
     pub fn connections(&self) -> usize {
         self.shared.links.borrow().len()
     }
@@ -537,13 +538,13 @@ impl Server {
         &self.roster
     }
 
-    /// Returns what the server has counted.
+    /// Returns the counters of the server.
     pub fn tally(&self) -> &Arc<Tally> {
         &self.shared.tally
     }
 
-    /// Returns the exports for a server on another thread: see [`Self::in_front_of`]. That one then
-    /// ends this one.
+    /// Returns the exports for a server on another thread: see [`Self::in_front_of`]. That server
+    /// then ends this one.
     pub fn elsewhere(self: &Rc<Self>) -> Elsewhere {
         let (elsewhere, orders) = Elsewhere::new(&self.exports());
         self.runtime().spawn(obey(self.clone(), orders));
@@ -555,9 +556,9 @@ impl Server {
     }
 }
 
-/// Does what the thread of the server in front of this one asks for.
+/// Carries out the orders of the thread of the server in front of this one.
 async fn obey(server: Rc<Server>, orders: Orders) {
-    // An answer that is no longer waited for is dropped.
+    // An answer for which no task waits any longer is dropped.
     while let Ok(order) = orders.0.recv().await {
         match order {
             Order::Shape(name, answer) => {
@@ -566,7 +567,7 @@ async fn obey(server: Rc<Server>, orders: Orders) {
             Order::Enter(entering) => {
                 let Entering { client, caller, tls, ended } = *entering;
                 let end = move |parked| drop(ended.try_send(parked));
-                // Unless it was withdrawn while the client came in.
+                // The export may have been withdrawn while the client was on its way.
                 if let Some(export) = server.export(&client.export) {
                     server.enter(export, client, caller, tls, end);
                 }

@@ -1,5 +1,5 @@
-//! The state of connections: what all connections of a server share, and what the parts of one
-//! connection share. Also ends requests; the order of steps is in `connection`.
+//! The state shared by all connections of a server, and the state shared by the parts of one
+//! connection. Also ends requests; the order of steps is in `connection`.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -26,14 +26,14 @@ use pumice_drive::base::wait::{Line, WaitQueue};
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::runtime::Runtime;
 
-/// What all connections of a server share.
+/// The state shared by all connections of a server.
 pub(super) struct Shared {
     pub(super) runtime: Runtime,
     pub(super) exports: RefCell<Vec<Rc<Export>>>,
-    /// Exports on other threads; offered after those on this one.
+    /// Exports on other threads; offered after the exports on this one.
     pub(super) elsewhere: Vec<Rc<Elsewhere>>,
     pub(super) options: Options,
-    /// Those for new connections.
+    /// Applies to new connections.
     pub(super) security: RefCell<Security>,
     pub(super) policy: RefCell<Policy>,
     pub(super) notices: Notices,
@@ -48,7 +48,8 @@ pub(super) struct Shared {
     pub(super) changed: WaitQueue,
 }
 
-/// An export, where it is. It may be withdrawn at any time, and stays usable until this is dropped.
+/// An export and its location. It may be withdrawn at any time, and stays usable until this is
+/// dropped.
 pub(super) enum Place {
     /// On this thread.
     Here(Rc<Export>),
@@ -57,7 +58,7 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// Returns what a handshake tells about the export.
+    /// Returns the description of the export for a handshake.
     pub(super) fn offer(&self) -> Offer<'_> {
         match self {
             Self::Here(export) => Offer {
@@ -73,7 +74,7 @@ impl Place {
         }
     }
 
-    /// Returns what a client has chosen that chose this export and this dialect.
+    /// Returns the choices of a client that uses this export and this dialect.
     pub(super) fn chosen(&self, dialect: &Dialect) -> Chosen {
         Chosen {
             export: self.name().to_owned(),
@@ -82,12 +83,12 @@ impl Place {
         }
     }
 
-    /// Returns the name of the export whose rules hold.
+    /// Returns the name of the export whose rules apply.
     pub(super) fn ruled_by(&self) -> &str {
         self.offer().ruled_by()
     }
 
-    /// Whether both are one export.
+    /// Returns whether both are the same export.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Here(one), Self::Here(other)) => Rc::ptr_eq(one, other),
@@ -101,7 +102,7 @@ impl Place {
         self.offer().name
     }
 
-    /// Returns the counter of requests that were refused.
+    /// Returns the counter of refused requests.
     pub(super) fn refused(&self) -> &Arc<AtomicU64> {
         match self {
             Self::Here(export) => export.refused(),
@@ -109,7 +110,7 @@ impl Place {
         }
     }
 
-    /// Returns the limits of the rate of its requests.
+    /// Returns the limits of the rate of the export's requests.
     pub(super) fn limits(&self) -> &Limits {
         match self {
             Self::Here(export) => &export.limits,
@@ -138,7 +139,7 @@ impl Shared {
         here.chain(there).collect()
     }
 
-    /// Returns why a client may not use an export now for which the rules of `name` hold.
+    /// Returns the reason why a client may not use an export under the rules of `name` now, if any.
     pub(super) fn admission(&self, name: &str, caller: &Caller) -> Option<&'static str> {
         let policy = self.policy.borrow();
         let rules = policy.rules.get(name)?;
@@ -155,8 +156,8 @@ impl Shared {
         links.iter().filter(|link| link.caller.export() == Some(export)).count()
     }
 
-    /// Returns the number of clients for which the rules of an export hold: its own, and those of
-    /// earlier states of its disk.
+    /// Returns the number of clients under the rules of an export: its own clients, and the clients
+    /// of earlier states of its disk.
     pub(super) fn clients_ruled_by(&self, name: &str) -> usize {
         let links = self.links.borrow();
         links.iter().filter(|link| link.caller.rules() == Some(name)).count()
@@ -202,7 +203,7 @@ impl Shared {
 pub(super) enum Stage {
     /// Serves existing and new clients.
     Open,
-    /// Accepts no new clients; those in their handshake continue.
+    /// Accepts no new clients; clients in their handshake continue.
     Closed,
     /// Stops reading between two requests: the connections are handed over.
     Parking,
@@ -210,11 +211,11 @@ pub(super) enum Stage {
     ShuttingDown,
 }
 
-/// What the server knows about a connection.
+/// A connection as its server sees it.
 pub(super) struct Link {
     pub(super) caller: Arc<Caller>,
-    /// Whether this server has accepted the client, or continues it; else another thread has, and
-    /// knows of its end.
+    /// Whether this server has accepted the client, or continues it; otherwise another thread has
+    /// accepted it, and learns of its end.
     pub(super) is_own: bool,
     /// Nothing is in flight: no request, no unsent reply.
     pub(super) is_quiet: Cell<bool>,
@@ -225,13 +226,13 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Ends all traffic at once, also of a connection that another thread continues.
+    /// Ends all traffic immediately, even of a connection that another thread continues.
     pub(super) fn cut(&self) {
         self.caller.cut();
     }
 }
 
-/// What the receiver, the slots and the sender of one connection share.
+/// The state shared by the receiver, the slots and the sender of one connection.
 pub(super) struct Session {
     pub(super) shared: Rc<Shared>,
     pub(super) export: Rc<Export>,
@@ -239,7 +240,7 @@ pub(super) struct Session {
     pub(super) dialect: Dialect,
     pub(super) share: Rc<Share>,
     pub(super) replies: Replies,
-    /// The receiver is in the middle of a request, also of one that it refuses.
+    /// The receiver is in the middle of a request, possibly of a refused one.
     pub(super) is_in_request: Cell<bool>,
     /// Requests for the status of blocks: one answer of up to 64 KiB at a time.
     pub(super) statuses: Line,
@@ -302,7 +303,7 @@ impl Session {
         self.replies.append_with(|out| to.append_error(out, error, message, None));
     }
 
-    /// Appends the reply to a command that the disk failed; `at` is the byte of the export that
+    /// Appends the reply to a command that failed on the disk; `at` is the byte of the export that
     /// failed, if known. Paths and causes are for the log and not for clients.
     pub(super) fn append_failure(&self, command: &Command, error: &Error, at: Option<u64>) {
         let to = self.reply_to(command);
@@ -319,8 +320,8 @@ impl Session {
         self.replies.append_with(|out| to.append_error(out, value, message, at));
     }
 
-    /// Logs a command that the disk failed: as a warning if the drive is damaged or can no longer
-    /// store data.
+    /// Logs a command that failed on the disk: as a warning if the drive is damaged or can no
+    /// longer store data.
     pub(super) fn log_failure(&self, command: &Command, result: &Result<()>) {
         let Err(error) = result else { return };
         let Command { verb, offset, length, .. } = *command;

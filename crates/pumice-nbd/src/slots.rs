@@ -2,13 +2,13 @@
 //!
 //! A slot is a future that waits for a job, carries it out, and waits for the next one. It is
 //! allocated once, when the connection first has that number of requests in flight. Starting a job
-//! polls its slot at once, so a request that need not wait is done when [`Slots::start`] returns.
-//! Each slot has its own waker, a bit in one word, so that a connection with 64 waiting requests
-//! polls only those that can continue.
+//! polls its slot immediately, so a request that need not wait is done when [`Slots::start`]
+//! returns. Each slot has its own waker, a bit in one word, so that a connection with 64 waiting
+//! requests polls only those that can continue.
 //!
 //! Slots are used in place of tasks of the runtime because they need no trip through the run queue
 //! at depth 1, and because a connection then ends as a whole. Knows no protocol: the owner defines
-//! what a job is.
+//! the jobs.
 
 #![expect(
     clippy::indexing_slicing,
@@ -44,7 +44,7 @@ struct Slot {
     waker: Waker,
 }
 
-/// What the slots and their owner share.
+/// The state shared by the slots and their owner.
 struct Inbox<J> {
     /// The job of each slot that was assigned and not yet taken.
     jobs: [Cell<Option<J>>; SLOTS_MAX],
@@ -58,7 +58,7 @@ pub(super) struct Seat<J> {
     index: usize,
 }
 
-/// Which slots can continue, and the task to wake for them.
+/// The slots that can continue, and the task to wake for them.
 struct Ready {
     bits: AtomicU64,
     task: Mutex<Waker>,
@@ -114,12 +114,12 @@ impl<J: 'static> Slots<J> {
         self.poll_slot(index);
     }
 
-    /// Polls the jobs that can continue; the task of `context` is woken when others can.
+    /// Polls the jobs that can continue; the task of `context` is woken when other jobs can.
     pub(super) fn poll(&self, context: &Context<'_>) {
         self.ready.register(context.waker());
-        // Each slot once, those that others wake in line included, so that their replies are sent
-        // together: a slot that wakes itself is polled again after the other parts of the
-        // connection.
+        // Polls each slot once, including slots that others wake in this loop, so that their
+        // replies are sent together: a slot that wakes itself is polled again after the other parts
+        // of the connection.
         let mut polled = 0;
         loop {
             let woken = self.ready.bits.swap(0, Ordering::AcqRel);
@@ -196,7 +196,7 @@ impl Wake for SlotWaker {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a job that need not wait is done on the spot, one that waits costs a poll only when it
+    //! Goal: a job that need not wait is done immediately, a waiting job costs a poll only when it
     //! is woken, slots are reused, and the owner is woken for every wake and once at a time.
     //! Method: jobs that wait for a number to be announced; a waker that counts.
     use std::future::Future;
@@ -222,7 +222,7 @@ mod tests {
         done: RefCell<Vec<usize>>,
     }
 
-    /// A job waits until its number is below what was announced.
+    /// Runs jobs; each waits until its number is below the announced number.
     async fn work(world: Rc<World>, seat: Seat<usize>) {
         loop {
             let job = seat.job().await;
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(slots.count(), SLOTS_MAX - 4);
     }
 
-    /// Each of them lets the next one continue: the one before it in the order of slots.
+    /// Each of them lets the one before it, in the order of slots, continue.
     #[test]
     fn slots_that_wake_one_another_are_polled_at_once() {
         let world = Rc::new(World {

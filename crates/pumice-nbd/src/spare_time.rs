@@ -1,9 +1,9 @@
-//! The part of a thread's time that questions about the map may take.
+//! The part of a thread's time that queries of the map may take.
 //!
-//! A question of 28 bytes may visit tens of thousands of extents, so a crowd of clients that ask
-//! would take the thread from those that read and write. Answers are therefore worked out in
-//! pieces, at most one between two turns of the runtime's loop, and after some pieces a pause
-//! follows while other requests are served:
+//! A query of 28 bytes may visit tens of thousands of extents, so a crowd of querying clients would
+//! take the thread from clients that read and write. Answers are therefore computed in pieces, at
+//! most one between two turns of the runtime's loop, and after some pieces a pause follows while
+//! other requests are served:
 //!
 //! ```text
 //!  pieces                pause: PAUSES times as long                pieces
@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Without other requests there is no pause. Pieces of different connections take turns. Knows
-//! neither requests nor disks: work is a future, and only the time in which it runs counts, not
-//! that in which it waits for a medium.
+//! neither requests nor disks: work is a future, and only the time in which it runs counts, not the
+//! time in which it waits for a medium.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -22,35 +22,36 @@ use pumice_drive::base::Clock;
 use pumice_drive::base::wait::Line;
 use pumice_drive::runtime::Runtime;
 
-/// Pause after a piece, in multiples of its time: pieces take a sixteenth of the thread, and to
-/// encode and send what they found takes as much again, which leaves a client at work more than 0.8
+/// Pause after a piece, in multiples of its time: pieces take a sixteenth of the thread, and
+/// encoding and sending their results takes as much again, which leaves a busy client more than 0.8
 /// of its speed.
 const PAUSES: u64 = 15;
 
-/// Time of pieces and pauses that may be made up for: answers of some microseconds, which most are,
-/// do not each set a timer, and pauses are longer by this, so that the pieces after one share its
-/// timer. Arbitrary.
+/// Time of pieces and pauses that may be carried over: answers of some microseconds, as most are,
+/// do not each set a timer, and pauses are longer by this time, so that the pieces after a pause
+/// share its timer. Arbitrary.
 const SAVED_NS: u64 = 1_000_000;
 
-/// How long other requests count as being served after one was. A client that waits for a processor
-/// sends none for some milliseconds, and may wait for the one that this thread runs on.
+/// Time for which other requests count as being served after the last one. A client that waits for
+/// a processor sends no requests for some milliseconds, and may wait for the processor of this
+/// thread.
 const RECENT_NS: u64 = 10_000_000;
 
-/// Longest pause that may be owed when a piece starts: what was worked out while no other requests
-/// came is not paid for later. Long beside the time between two requests of a client at work, and
-/// too short to be noticed by one that asks for a map.
+/// Longest pause that may be owed when a piece starts: work done while no other requests came is
+/// not paid for later. Long compared with the time between two requests of a busy client, and too
+/// short to be noticed by a client that queries the map.
 const OWED_NS: u64 = 20_000_000;
 
-/// The time of one thread that is left for questions.
+/// The time of one thread that is left for queries.
 #[derive(Debug, Default)]
 pub(super) struct SpareTime {
     /// Pieces that are about to start, in order of arrival.
     line: Line,
     /// When the next piece may start while other requests are served.
     due_ns: Cell<u64>,
-    /// Whether another request was served since this was last looked at.
+    /// Whether another request was served since the last check.
     has_others: Cell<bool>,
-    /// Until when other requests count as being served.
+    /// Time until which other requests count as being served.
     others_until_ns: Cell<u64>,
     /// The turn of the loop in which the last piece ran.
     turn: Cell<Option<u64>>,
@@ -108,7 +109,8 @@ impl SpareTime {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: questions leave others most of the time, and take all of it if there are no others.
+    //! Goal: queries leave most of the time to other requests, and take all of it if there are
+    //! none.
     use std::cell::RefCell;
     use std::rc::Rc;
 
@@ -131,14 +133,14 @@ mod tests {
         assert_eq!(spare.pause_ns(next_ns + 2 * MS), 0, "others of long ago");
         spare.note_other();
         assert_eq!(spare.pause_ns(next_ns + 2 * MS), PAUSES * 2 * MS);
-        // After a long time without questions no more is saved.
+        // A long time without queries saves no more.
         spare.charge(9000 * MS, 9001 * MS);
         spare.note_other();
         assert_eq!(spare.pause_ns(9001 * MS), PAUSES * MS);
     }
 
     /// Guards against pieces that keep a client from the processor that it shares with the thread,
-    /// since it asks for nothing as long as it does not run.
+    /// since it sends no requests while it does not run.
     #[test]
     fn others_are_served_as_long_as_they_were_recently() {
         let spare = SpareTime::default();
@@ -164,7 +166,7 @@ mod tests {
             } else {
                 spare.charge(now_ns, now_ns + 20_000);
                 worked_ns += 20_000;
-                // Then others are served.
+                // Then other requests are served.
                 now_ns += 50_000;
             }
         }
@@ -173,8 +175,8 @@ mod tests {
         assert!(pauses < 900, "{pauses} pauses");
     }
 
-    /// Guards against a map that is asked for alone for seconds, and then not answered for fifteen
-    /// times as long once another client comes.
+    /// Guards against queries that run alone for seconds, and then get no answer for fifteen times
+    /// as long once another client comes.
     #[test]
     fn what_is_worked_out_beside_no_others_is_not_paid_for_later() {
         let spare = SpareTime::default();
@@ -197,7 +199,7 @@ mod tests {
         }
     }
 
-    /// Guards against pieces that run one after the other while the sockets of others wait.
+    /// Guards against pieces that run one after the other while the sockets of other clients wait.
     #[test]
     fn at_most_one_piece_runs_in_a_turn_of_the_loop() {
         let runtime = Runtime::new(Backend::Auto).unwrap();

@@ -1,4 +1,4 @@
-//! What a server has counted, for any thread. Changes with connections and refusals, not with
+//! The counters of a server, for any thread. They change with connections and refusals, not with
 //! requests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,13 +12,13 @@ pub struct Tally {
     pub(super) open: AtomicU64,
     pub(super) accepted: AtomicU64,
     pub(super) refused_clients: AtomicU64,
-    /// Those of all exports, also of those that were withdrawn: a counter never decreases.
+    /// Counters of all exports, including withdrawn ones: a counter never decreases.
     refused: Mutex<Vec<Arc<AtomicU64>>>,
     validities: Mutex<Vec<Validity>>,
 }
 
 impl Tally {
-    /// Returns the number of clients connected now, including those in their handshake.
+    /// Returns the number of clients connected now, including clients in their handshake.
     pub fn open(&self) -> u64 {
         self.open.load(Ordering::Relaxed)
     }
@@ -34,13 +34,13 @@ impl Tally {
         self.refused_clients.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of requests refused before they reached a disk: malformed ones, and those
-    /// that arrived during shutdown.
+    /// Returns the number of requests refused before they reached a disk: malformed requests, and
+    /// requests that arrived during shutdown.
     pub fn refused_requests(&self) -> u64 {
         lock(&self.refused).iter().map(|refused| refused.load(Ordering::Relaxed)).sum()
     }
 
-    /// Returns how long the certificates and lists of revocations that the server uses are valid.
+    /// Returns the validity of the certificates and lists of revocations that the server uses.
     pub fn validities(&self) -> Vec<Validity> {
         lock(&self.validities).clone()
     }

@@ -22,11 +22,11 @@ use super::caller::Caller;
 use super::identity::Identity;
 use pumice_drive::runtime::Runtime;
 
-/// Bytes received at once: the longest record and its header.
+/// Bytes of one receive: the longest record and its header.
 const SEALED_BYTES: usize = 16 << 10 | 0x400;
 
-/// Clear bytes taken at once. Taking as much as a whole send of a long read would need that memory
-/// twice; this is four of the longest records.
+/// Clear bytes taken in one step. Taking as much as a whole send of a long read would need that
+/// memory twice; this is four of the longest records.
 const PLAIN_BYTES_MAX: usize = 64 << 10;
 
 /// An encrypted stream.
@@ -78,7 +78,7 @@ impl Tls {
         }
     }
 
-    /// As [`super::channel::Channel::receive`].
+    /// Receives as [`super::channel::Channel::receive`] does.
     pub(super) async fn receive(
         &self,
         runtime: &Runtime,
@@ -99,7 +99,7 @@ impl Tls {
         }
     }
 
-    /// As [`super::channel::Channel::send`].
+    /// Sends as [`super::channel::Channel::send`] does.
     pub(super) async fn send(
         &self,
         runtime: &Runtime,
@@ -153,7 +153,7 @@ impl Tls {
         }
     }
 
-    /// Sends all that the connection has to send.
+    /// Sends all data that the connection has to send.
     async fn flush(&self, runtime: &Runtime, socket: &Arc<OwnedFd>) -> io::Result<()> {
         let mut bytes = self.opened.take();
         bytes.clear();

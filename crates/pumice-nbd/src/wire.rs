@@ -1,9 +1,9 @@
 //! The bytes of the NBD protocol: magic numbers, flags, options, requests, replies, error values.
 //!
-//! Everything is big-endian. Decoders take exactly the bytes they are given and return `None` for
-//! anything that is too short, too long or inconsistent: they never panic and never allocate. Does
-//! no I/O and sets no policy: `handshake` decides which option is honoured, `request` which request
-//! is refused.
+//! Everything is big-endian. Decoders take exactly the given bytes and return `None` for anything
+//! that is too short, too long or inconsistent: they never panic and never allocate. Does no I/O
+//! and sets no policy: `handshake` decides which option is honoured, `request` which request is
+//! refused.
 //!
 //! Source: NetworkBlockDevice/nbd, doc/proto.md, section "Values".
 //!
@@ -111,7 +111,7 @@ pub(super) const COMMAND_FLAG_DF: u16 = 1 << 2;
 pub(super) const COMMAND_FLAG_REQ_ONE: u16 = 1 << 3;
 /// Command flag of `WRITE_ZEROES`: fail if it would be as slow as a write.
 pub(super) const COMMAND_FLAG_FAST_ZERO: u16 = 1 << 4;
-/// Command flag with extended headers: the length is that of a payload that follows.
+/// Command flag with extended headers: the length is the length of a payload that follows.
 pub(super) const COMMAND_FLAG_PAYLOAD_LEN: u16 = 1 << 5;
 
 /// An error value of a reply, as the client sees it.
@@ -132,7 +132,7 @@ impl Errno {
     /// The server is shutting down.
     pub(super) const SHUTDOWN: Self = Self(108);
 
-    /// Returns the error of a value received; any value is possible.
+    /// Returns the error of a received value; any value is possible.
     pub(super) const fn from_wire(value: u32) -> Self {
         Self(value)
     }
@@ -204,7 +204,7 @@ pub(super) struct Request {
 
 impl Request {
     /// Decodes a request header; `None` if the magic is wrong: the stream is then out of step and
-    /// cannot be trusted any more.
+    /// can no longer be trusted.
     pub(super) fn decode(bytes: &[u8; REQUEST_BYTES]) -> Option<Self> {
         let mut fields = Fields(bytes);
         let request = Self::decode_start(&mut fields, REQUEST_MAGIC)?;
@@ -465,7 +465,7 @@ impl<'a> Fields<'a> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the bytes are the protocol's, and no truncation or wrong length gets through.
+    //! Goal: the bytes match the protocol, and every truncation and wrong length is refused.
     //! Method: round trips, values written out from the document, every prefix of every message.
     use super::*;
 

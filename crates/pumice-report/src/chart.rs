@@ -117,14 +117,14 @@ pub struct BarGroup {
 pub struct BarChart {
     /// Title.
     pub title: String,
-    /// What the groups are, such as `operation`; heading of their column in tables.
+    /// The kind of the groups, such as `operation`; heading of their column in tables.
     pub groups_title: String,
     /// The axis of the bars' heights: linear or logarithmic.
     pub axis: Axis,
     /// Names of the series, in the order of the legend.
     pub series: Vec<String>,
     /// Whether the groups are the ranges of a histogram: all of them are drawn side by side in the
-    /// given width, and only as many are named as there is room for.
+    /// given width, and the number of names is limited by the room for them.
     pub is_histogram: bool,
     groups: Vec<BarGroup>,
 }
@@ -153,7 +153,7 @@ impl BarChart {
         self
     }
 
-    /// Returns the chart with a logarithmic axis, which says so, if some bars would vanish on a
+    /// Returns the chart with a logarithmic axis, named as such, if some bars would vanish on a
     /// linear one: if all are positive, and the highest is more than 50 times the lowest.
     pub fn with_fitting_scale(mut self) -> Self {
         let heights = self.groups.iter().flat_map(|group| &group.bars).filter_map(Bar::height);
@@ -269,7 +269,7 @@ impl LineChart {
         Self { title: title.into(), x, y, right: None, series: Vec::new() }
     }
 
-    /// Returns the chart with a logarithmic vertical axis, which says so, if some points would
+    /// Returns the chart with a logarithmic vertical axis, named as such, if some points would
     /// vanish on a linear one: if all are positive, and the highest is more than 50 times the
     /// lowest.
     pub fn with_fitting_scale(mut self) -> Self {
@@ -290,7 +290,8 @@ impl LineChart {
         self.series.push(Series { name: name.into(), points, is_joined, is_right });
     }
 
-    /// Adds unconnected points whose y is a quantity of a right axis, which becomes the chart's.
+    /// Adds unconnected points whose y is a quantity of a right axis, and sets that axis in the
+    /// chart.
     pub fn dots_at_right(&mut self, name: impl Into<String>, axis: Axis, points: Vec<Point>) {
         self.right = Some(axis);
         let (is_joined, is_right) = (false, true);
@@ -381,7 +382,7 @@ fn spaced(places: &[f64], count: usize) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a chart as a table has its numbers at their places, and not more rows than asked.
+    //! Goal: a chart as a table has its numbers at their places, and no more rows than requested.
     use super::*;
 
     #[test]

@@ -127,7 +127,8 @@ pub(crate) fn grouped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: numbers are shown as asked, and what is none is never shown as one.
+    //! Goal: numbers are shown as requested, and a value that is not finite is never shown as a
+    //! number.
     use super::*;
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::{Axis, Bar, BarChart, Column, Document, LineChart, Number, Point, Scale, Table};
 
-/// Texts that every printer of the whole document must show, whatever it does to charts.
+/// Texts that every printer of the whole document must show, in whatever form it shows charts.
 pub(crate) const EXPECTED: [&str; 12] = [
     "Pumice against its neighbours",
     "Three devices",
@@ -18,7 +18,7 @@ pub(crate) const EXPECTED: [&str; 12] = [
     "pumice bench run",
 ];
 
-/// A document as a benchmark would make it.
+/// Returns a document as a benchmark would make it.
 pub(crate) fn document() -> Document {
     let mut document = Document::new(
         "Pumice against its neighbours",
@@ -56,7 +56,7 @@ pub(crate) fn document() -> Document {
     document
 }
 
-/// Bars with deviations, one of them missing.
+/// Returns bars with deviations, one of them missing.
 pub(crate) fn throughput() -> BarChart {
     let axis = Axis::new("throughput", "MB/s");
     let series = ["0 % saved", "50 % saved", "98 % saved"];
@@ -74,7 +74,7 @@ pub(crate) fn throughput() -> BarChart {
     chart
 }
 
-/// A table with means, an empty cell and words.
+/// Returns a table with means, an empty cell and words.
 pub(crate) fn runs() -> Table {
     let mut table = Table::with_columns(vec![
         Column::left("operation"),
@@ -105,7 +105,7 @@ pub(crate) fn runs() -> Table {
     table
 }
 
-/// Latency against percentile, both logarithmic in their way.
+/// Returns latency against percentile, on a logarithmic and on a percentile scale.
 pub(crate) fn percentiles() -> LineChart {
     let mut chart = LineChart::new(
         "Latency of random reads",
@@ -125,7 +125,7 @@ pub(crate) fn percentiles() -> LineChart {
     chart
 }
 
-/// More points than any text shows.
+/// Returns more points than any text shows.
 pub(crate) fn over_time() -> LineChart {
     let (x, y) = (Axis::new("time", "s"), Axis::new("latency, 99th percentile", "µs"));
     let mut chart = LineChart::new("Latency over time", x, y);
@@ -141,7 +141,7 @@ pub(crate) fn over_time() -> LineChart {
     chart
 }
 
-/// Bars below zero.
+/// Returns bars below zero.
 pub(crate) fn change() -> BarChart {
     let axis = Axis::new("change of throughput", "%");
     let mut chart = BarChart::new("Change since version 0.1", "operation", axis, ["change"]);
@@ -151,7 +151,7 @@ pub(crate) fn change() -> BarChart {
     chart
 }
 
-/// Bars on a logarithmic axis.
+/// Returns bars on a logarithmic axis.
 pub(crate) fn amplification() -> BarChart {
     let axis = Axis::new("requests", "1/s").with_scale(Scale::Log);
     let mut chart = BarChart::new("Requests", "operation", axis, ["Pumice", "raw device"]);

@@ -180,8 +180,8 @@ impl Table {
         lines(&table)
     }
 
-    /// The same in lines of at most `width` columns, which is 40 or more: cells are wrapped, and
-    /// columns that do not fit follow below, each part with the first column.
+    /// Returns the same text in lines of at most `width` columns, which is 40 or more: cells are
+    /// wrapped, and columns that do not fit follow below, each part with the first column.
     pub fn to_text_within(&self, width: u16) -> String {
         super::text::cut(self, width.max(super::text::WIDTH_MIN))
     }
@@ -209,7 +209,8 @@ impl Table {
         table
     }
 
-    /// Name above unit. If only some columns have units, all names are on the same line.
+    /// Returns the name above the unit. If only some columns have units, all names are on the same
+    /// line.
     fn header_text(&self, index: usize) -> String {
         let column = &self.columns[index];
         if column.unit.is_empty() {
@@ -227,7 +228,7 @@ pub(crate) fn lines(table: &comfy_table::Table) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: columns line up, without trailing blanks; cells show what they hold.
+    //! Goal: columns line up, without trailing blanks; cells show their values.
     use super::*;
 
     #[test]

@@ -14,10 +14,10 @@ use super::document::{Block, Document, printable};
 use super::number::NO_NUMBER;
 use super::table::{Table, lines};
 
-/// Columns of a line, unless a width is given.
+/// Number of columns of a line, unless a width is given.
 const WIDTH: u16 = 100;
 
-/// Least columns of a line: names, a bar and its number.
+/// Minimum number of columns of a line: names, a bar and its number.
 pub(crate) const WIDTH_MIN: u16 = 40;
 
 /// Columns between two columns of a table.
@@ -47,7 +47,7 @@ impl Document {
         self.to_text_within(WIDTH)
     }
 
-    /// The same with lines of at most `width` columns, which is 40 or more.
+    /// Returns the same text with lines of at most `width` columns, which is 40 or more.
     pub fn to_text_within(&self, width: u16) -> String {
         let width = width.max(WIDTH_MIN);
         let mut blocks = vec![underlined(&self.title, '═', width)];
@@ -75,7 +75,7 @@ fn block(block: &Block, width: u16) -> String {
     }
 }
 
-/// A heading underlined with `character`; nothing if it is empty.
+/// Returns a heading underlined with `character`; nothing if it is empty.
 fn underlined(heading: &str, character: char, width: u16) -> String {
     if heading.is_empty() {
         return String::new();
@@ -186,8 +186,8 @@ fn line_table(chart: &LineChart, width: u16) -> String {
     titled(&title, cut(&table, width), width)
 }
 
-/// Horizontal bars: group, series, bar, number. Bars of negative numbers extend to the left, in a
-/// column that exists only if needed.
+/// Returns horizontal bars: group, series, bar, number. Bars of negative numbers extend to the
+/// left, in a column that exists only if needed.
 fn bars(chart: &BarChart, width: u16) -> String {
     let scale = BarScale::new(chart, width);
     let mut layout = layout(width);
@@ -261,7 +261,7 @@ impl BarScale {
         this
     }
 
-    /// Signed length in columns of a bar of this height.
+    /// Returns the signed length in columns of a bar of this height.
     fn length(&self, height: f64) -> f64 {
         let units = match self.scale {
             Scale::Log | Scale::Doubling if height > 0.0 => (height / self.floor).log10(),
@@ -271,13 +271,13 @@ impl BarScale {
         units * self.columns_per_unit
     }
 
-    /// The part of a bar below zero.
+    /// Returns the part of a bar below zero.
     fn left(&self, bar: &Bar) -> String {
         let length = bar.height().map_or(0.0, |height| self.length(height));
         "█".repeat((-length).max(0.0).round() as usize)
     }
 
-    /// The part of a bar above zero.
+    /// Returns the part of a bar above zero.
     fn right(&self, bar: &Bar) -> String {
         let length = bar.height().map_or(0.0, |height| self.length(height));
         blocks(length.max(0.0))

@@ -288,7 +288,8 @@ impl Sheet {
         self.place(&mut drawing, chart.series.len(), top, &written)
     }
 
-    /// Every line has its own columns for x and y, because its points may have different x.
+    /// Writes a line chart. Every line has its own columns for x and y, because its points may have
+    /// different x.
     fn lines(&mut self, chart: &LineChart) -> Result<(), XlsxError> {
         let top = self.row;
         let written = self.table(&points(chart))?;
@@ -385,14 +386,14 @@ fn colour(index: usize) -> Color {
     Color::RGB(COLOURS[index % COLOURS.len()])
 }
 
-/// Error bars of the lengths in a range, up and down.
+/// Returns error bars of the lengths in a range, up and down.
 fn error_bars(range: ChartRange) -> ChartErrorBars {
     let mut bars = ChartErrorBars::new();
     bars.set_type(ChartErrorBarsType::Custom(range.clone(), range));
     bars
 }
 
-/// Markers of unconnected points.
+/// Returns the markers of unconnected points.
 fn dot(index: usize) -> ChartMarker {
     let mut fill = ChartSolidFill::new();
     fill.set_color(colour(index));

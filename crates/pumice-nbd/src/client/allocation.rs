@@ -5,9 +5,10 @@
 //!                         +-- refused ------+-- refused or no such context -> None
 //! ```
 //!
-//! A connection of its own, one request at a time: the client's other connections have simple
-//! replies only, as their handshake negotiates nothing else. Trusts nothing that the server sends:
-//! lengths are bounded, an extent beyond the request is cut, and a server without progress fails.
+//! Uses a connection of its own, with one request at a time: the client's other connections have
+//! simple replies only, as their handshake negotiates nothing else. Trusts nothing that the server
+//! sends: lengths are bounded, an extent beyond the request is cut, and a server without progress
+//! fails.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -43,7 +44,7 @@ const CHUNK_BYTES_MAX: u32 = 4 << 20;
 /// Chunks of one reply: one of extents, and one that ends the reply.
 const CHUNKS_MAX: usize = 16;
 
-/// Answers to one option.
+/// Maximum number of answers to one option.
 const ANSWERS_MAX: usize = 64;
 
 /// `magic u32 | flags u16 | type u16 | cookie u64 | length u32`.
@@ -53,16 +54,16 @@ const FLAG_DONE: u32 = 1 << 0;
 const KIND_BLOCK_STATUS: u32 = 5;
 const KIND_ERROR: u32 = 1 << 15;
 
-/// Calls `visit` for the extents of an export in order, each with its length in bytes and what it
-/// holds, until it returns false or the export ends. Neighbours may be alike. Returns false,
-/// without a call, if the server does not tell. Must be called in a task of `runtime`.
+/// Calls `visit` for the extents of an export in order, each with its length in bytes and its
+/// content, until `visit` returns false or the export ends. Neighbours may be alike. Returns false,
+/// without a call, if the server does not report them. Must be called in a task of `runtime`.
 ///
-/// A hole is what the server has not allocated *and* reads as zeroes; allocated zeroes are
-/// [`Content::Zeroes`].
+/// A hole is a range that the server has not allocated *and* that reads as zeroes; allocated zeroes
+/// are [`Content::Zeroes`].
 ///
 /// # Errors
-/// Those of [`super::Client::connect`]; `Busy` if the server takes longer than `limit_ns` for all;
-/// the server's own.
+/// As for [`super::Client::connect`]; `Busy` if the server takes longer than `limit_ns` in all;
+/// errors of the server.
 pub async fn allocation(
     runtime: &Runtime,
     uri: &Uri,
@@ -105,7 +106,7 @@ impl Handshake<'_> {
     /// context. `None` if the server lacks either.
     ///
     /// # Errors
-    /// Those of [`Handshake::negotiate`].
+    /// As for [`Handshake::negotiate`].
     async fn negotiate_allocation(mut self) -> Result<Option<(Export, u32)>> {
         if self.greet().await? & wire::FLAG_FIXED_NEWSTYLE == 0 {
             return Ok(None);
@@ -136,7 +137,8 @@ impl Handshake<'_> {
                     let export = self.go().await?;
                     return Ok(export.map(|export| (export, context)));
                 }
-                // An export that does not exist is refused again, in words, by the next connection.
+                // An export that does not exist is refused again, with a message, by the next
+                // connection.
                 _ => break,
             }
         }
@@ -154,7 +156,7 @@ struct Asking<'a, V> {
     visit: V,
 }
 
-/// How far one reply came.
+/// The progress of one reply.
 struct Told {
     /// The end of the last extent.
     end: u64,
@@ -178,7 +180,7 @@ impl<V: FnMut(u64, Content) -> bool> Asking<'_, V> {
             if !told.wants_more {
                 break;
             }
-            // Extents of whole blocks, so that the next request begins at one.
+            // Only whole blocks count, so that the next request begins at one.
             let end = told.end / block * block;
             if end <= at {
                 return Err(violation("a block status without an extent"));
@@ -186,7 +188,7 @@ impl<V: FnMut(u64, Content) -> bool> Asking<'_, V> {
             at = end;
         }
         let end = Request { flags: 0, command: command::DISC, cookie: 0, offset: 0, length: 0 };
-        // All is known; how the server ends the connection does not matter.
+        // All extents are known; the way in which the server ends the connection does not matter.
         let _ = self.send(&end).await;
         Ok(())
     }
@@ -240,7 +242,7 @@ impl<V: FnMut(u64, Content) -> bool> Asking<'_, V> {
             let content = match (status & STATE_HOLE != 0, status & STATE_ZERO != 0) {
                 (true, true) => Content::Hole,
                 (false, true) => Content::Zeroes,
-                // What is not allocated may still read as anything.
+                // An unallocated range may still read as any data.
                 (_, false) => Content::Data,
             };
             told.end += bytes;

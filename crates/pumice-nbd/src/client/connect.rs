@@ -1,4 +1,4 @@
-//! From an address to a connected socket.
+//! Connects a socket to an address.
 //!
 //! Resolving a name and connecting block for as long as the other side takes: a silent name server,
 //! a Unix socket with a full backlog. They run on a thread of their own, so that the runtime
@@ -21,7 +21,7 @@ const ADDRESS_LIMIT: Duration = Duration::from_secs(10);
 /// Connects, and sets the options of a TCP socket.
 ///
 /// # Errors
-/// Those of the operating system; of the last address if a host has several.
+/// Errors of the operating system, for the last address if a host has several.
 pub(super) async fn connect(server: &ServerAddress) -> io::Result<OwnedFd> {
     let server = server.clone();
     blocking::unblock(move || match server {

@@ -1,9 +1,9 @@
 //! One connection in its transmission phase: sends requests, waits for their answers, and ends.
 //!
-//! Three kinds of tasks meet here: those of the callers, which append requests and wait; one
-//! sender; one receiver (`receiver`). Invariants: the first task that ends the connection sets the
-//! reason, which all callers receive; the socket is then shut down, so that sender and receiver
-//! end; the receiver ends last, and no caller waits once it has ended.
+//! Three kinds of tasks meet here: the callers, which append requests and wait; one sender; one
+//! receiver (`receiver`). Invariants: the first task that ends the connection sets the reason,
+//! which all callers receive; the socket is then shut down, so that sender and receiver end; the
+//! receiver ends last, and no caller waits once it has ended.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
@@ -75,7 +75,7 @@ pub(super) fn verb(command: u16) -> &'static str {
     }
 }
 
-/// What the tasks of a connection share.
+/// The state shared by the tasks of a connection.
 pub(super) struct Connection {
     pub(super) runtime: Runtime,
     pub(super) socket: Arc<OwnedFd>,
@@ -115,7 +115,7 @@ impl Connection {
     /// of a read.
     ///
     /// # Errors
-    /// Those of the server, with the error value as the cause; `Medium` if the connection ended.
+    /// Errors of the server, with the error value as the cause; `Io` if the connection ended.
     pub(super) async fn call(
         &self,
         call: Call,
@@ -159,7 +159,7 @@ impl Connection {
     fn refused(&self, call: &Call, error: Errno) -> Error {
         let value = error.to_wire();
         match error.known() {
-            // The values of the protocol are those of Linux.
+            // The values of the protocol are the values of Linux.
             Some(kind) => call
                 .failed(kind, "the server reports an error")
                 .caused_by(io::Error::from_raw_os_error(value as i32)),
@@ -176,7 +176,7 @@ impl Connection {
         call.failed(ErrorKind::Io, &what)
     }
 
-    /// Sends what is appended, until the connection ends.
+    /// Sends appended requests until the connection ends.
     pub(super) async fn send(self: Rc<Self>) {
         loop {
             let has_ended = || self.end.get().is_some();
@@ -200,15 +200,15 @@ impl Connection {
         self.changed.wake_all();
     }
 
-    /// Whether the end of the stream was requested.
+    /// Returns whether the end of the stream was requested.
     pub(super) fn is_left(&self) -> bool {
         self.is_leaving.get() && self.table.borrow().count() == 0
     }
 
-    /// Takes no more requests, waits for the answers of those in flight, and disconnects.
+    /// Takes no more requests, waits for the answers to requests in flight, and disconnects.
     ///
     /// # Errors
-    /// `Medium` if the connection was lost before, or on timeout.
+    /// `Io` if the connection was lost before, or on timeout.
     pub(super) async fn disconnect(&self) -> Result<()> {
         let is_first = !self.is_leaving.replace(true);
         self.changed.wake_all();

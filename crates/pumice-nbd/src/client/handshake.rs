@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Negotiates neither TLS nor structured replies nor metadata contexts, so that all replies of the
-//! transmission phase are simple ones; `allocation` negotiates what it needs before GO. Trusts
+//! transmission phase are simple ones; `allocation` negotiates its own features before GO. Trusts
 //! nothing that the server sends: the number of answers and their lengths are bounded, invalid
 //! sizes are refused, and messages are escaped before they become part of an error. The caller
 //! limits the time.
@@ -30,7 +30,8 @@ use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::{Error, ErrorKind, Result};
 use pumice_drive::runtime::Runtime;
 
-/// Answers to one option. Servers send one for each of the protocol's four kinds of information.
+/// Maximum number of answers to one option. Servers send one for each of the protocol's four kinds
+/// of information.
 const ANSWERS_MAX: usize = 64;
 
 /// Characters of a server's message in an error.
@@ -39,7 +40,7 @@ const MESSAGE_CHARS_MAX: usize = 200;
 /// Largest minimum block size in bytes, by the protocol ("Size constraints").
 const BLOCK_BYTES_MIN_MAX: u32 = 64 << 10;
 
-/// What an export supports, and its limits.
+/// The features and limits of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
@@ -55,10 +56,10 @@ pub struct Capabilities {
     pub has_write_zeroes: bool,
     /// A flush on one connection covers the writes of others: a client may use several.
     pub has_multi_conn: bool,
-    /// Offsets and lengths must be multiples of it: a power of two, 1 if the server does not
+    /// Offsets and lengths must be multiples of this: a power of two, 1 if the server does not
     /// announce it.
     pub block_bytes_min: u32,
-    /// Multiples of it are fast: a power of two, 4096 if the server does not announce it.
+    /// Multiples of this are fast: a power of two, 4096 if the server does not announce it.
     pub block_bytes_preferred: u32,
     /// Longest payload of one request: a multiple of the minimum block size, at most 32 MiB, and 32
     /// MiB if the server does not announce it.
@@ -140,7 +141,7 @@ impl Handshake<'_> {
     ///
     /// # Errors
     /// `NotFound` if there is no such export, `PermissionDenied` if the server refuses it,
-    /// `Unsupported` if it requires TLS or violates the protocol, `Medium` if the connection ends.
+    /// `Unsupported` if it requires TLS or violates the protocol, `Io` if the connection ends.
     pub(super) async fn negotiate(mut self) -> Result<Export> {
         let flags = self.greet().await?;
         if flags & wire::FLAG_FIXED_NEWSTYLE != 0
@@ -151,7 +152,7 @@ impl Handshake<'_> {
         self.export_name(flags & wire::FLAG_NO_ZEROES == 0).await
     }
 
-    /// Receives the greeting and answers it; returns the flags that both sides have.
+    /// Receives the greeting and answers it; returns the flags common to both sides.
     ///
     /// # Errors
     /// `Unsupported` if the other side is no newstyle server.
@@ -273,7 +274,7 @@ pub(super) async fn send(runtime: &Runtime, socket: &Arc<OwnedFd>, message: &[u8
     Ok(())
 }
 
-/// Returns why the server refuses the export.
+/// Returns the error of a server that refuses the export.
 fn refusal(kind: u32, export: &str, data: &[u8]) -> Error {
     let said = String::from_utf8_lossy(data);
     let said: String = said.chars().take(MESSAGE_CHARS_MAX).collect();

@@ -11,7 +11,7 @@
 //! is being sent the next one is filled; the two batches alternate, so that nothing is allocated
 //! after warm-up.
 //!
-//! Invariant: what was appended is sent completely, even if the task that appended it is dropped.
+//! Invariant: an appended request is sent completely, even if the task that appended it is dropped.
 
 #![expect(clippy::indexing_slicing, reason = "`verbs` cuts payloads out of their own buffer")]
 
@@ -69,7 +69,7 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Whether a request may be appended.
+    /// Returns whether a request may be appended.
     pub(super) fn has_room(&self) -> bool {
         self.pending.borrow().bytes.len() < PENDING_BYTES_MAX
     }
@@ -102,7 +102,7 @@ impl Outgoing {
     /// first byte. Returns false if `has_ended` returned true instead.
     ///
     /// # Errors
-    /// Those of `send`.
+    /// Errors of `send`.
     pub(super) async fn send_pending(
         &self,
         runtime: &Runtime,

@@ -94,7 +94,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Whether a request can begin.
+    /// Returns whether a request can begin.
     pub(super) fn has_room(&self) -> bool {
         self.count() < REQUESTS_MAX
     }

@@ -42,7 +42,8 @@ pub(super) enum ServerAddress {
 
 impl Uri {
     /// Parses `nbd://host[:port]/export` or `nbd+unix:///export?socket=PATH`. Any part may be
-    /// percent-encoded; an IPv6 address is in brackets; without an export it is the default one.
+    /// percent-encoded; an IPv6 address is in brackets; a URI without an export means the default
+    /// one.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] for TLS and for other transports, [`ErrorKind::InvalidInput`] for
@@ -208,8 +209,8 @@ fn percent_decode(text: &str) -> Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: URIs mean what the specification says, and what means nothing is refused.
-    //! Method: its examples, each with the parts it must give; what it prints is read again.
+    //! Goal: URIs are read as the specification demands, and invalid ones are refused.
+    //! Method: its examples, each with the expected parts; printed URIs are read again.
     use super::*;
 
     fn tcp(host: &str, port: u16, export: &str) -> Uri {

@@ -56,12 +56,12 @@ const RANGE_PIECE_BYTES: u32 = 1 << 30;
 /// **When the connection ends**, for whatever reason, all waiting and all later requests fail with
 /// [`ErrorKind::Io`] and the reason. It does not reconnect.
 ///
-/// When the last clone is dropped the connection is closed at once; [`Client::disconnect`] closes
-/// it in an orderly way. Its tasks end while the runtime runs.
+/// When the last clone is dropped, the connection is closed immediately; [`Client::disconnect`]
+/// closes it in an orderly way. Its tasks end while the runtime runs.
 #[derive(Clone)]
 pub struct Client(Rc<Handle>);
 
-/// What all clones share; the tasks of the connection do not hold it.
+/// The state shared by all clones; the tasks of the connection do not hold it.
 struct Handle(Rc<Connection>);
 
 impl Drop for Handle {
@@ -76,8 +76,8 @@ impl fmt::Debug for Client {
     }
 }
 
-/// A socket that is shut down at once unless it becomes a connection: an abandoned receive keeps
-/// its descriptor open until the runtime runs next.
+/// A socket that is shut down when dropped, unless it becomes a connection: an abandoned receive
+/// keeps its descriptor open until the runtime runs next.
 pub(super) struct Unfinished(pub(super) Option<Arc<OwnedFd>>);
 
 impl Unfinished {
@@ -131,15 +131,15 @@ impl Client {
     ///
     /// # Errors
     /// `NotFound` if there is no such socket, host or export; `Unsupported` if the server requires
-    /// TLS or violates the protocol; `Busy` on timeout; those of the operating system.
+    /// TLS or violates the protocol; `Busy` on timeout; errors of the operating system.
     pub async fn connect(runtime: &Runtime, uri: &Uri) -> Result<Client> {
         Self::connect_within(runtime, uri, CONNECT_NS).await
     }
 
-    /// [`Client::connect`] with a time limit of `limit_ns` nanoseconds.
+    /// Connects like [`Client::connect`], with a time limit of `limit_ns` nanoseconds.
     ///
     /// # Errors
-    /// Those of [`Client::connect`].
+    /// As for [`Client::connect`].
     pub async fn connect_within(runtime: &Runtime, uri: &Uri, limit_ns: u64) -> Result<Client> {
         let name = uri.to_string();
         match runtime.timeout(limit_ns, Self::open(runtime, uri, &name)).await {
@@ -180,12 +180,12 @@ impl Client {
         self.connection().export.size_bytes
     }
 
-    /// Whether changes are refused.
+    /// Returns whether changes are refused.
     pub fn is_read_only(&self) -> bool {
         self.capabilities().is_read_only
     }
 
-    /// Returns what the export supports, and its limits.
+    /// Returns the features and limits of the export.
     pub fn capabilities(&self) -> Capabilities {
         self.connection().export.capabilities
     }
@@ -195,7 +195,7 @@ impl Client {
     /// error the content of the buffer is undefined.
     ///
     /// # Errors
-    /// `InvalidInput` if the range is outside of the export or not aligned to its blocks; those of
+    /// `InvalidInput` if the range is outside of the export or not aligned to its blocks; errors of
     /// the server.
     pub async fn read(
         &self,
@@ -228,16 +228,17 @@ impl Client {
     ///
     /// # Errors
     /// `ReadOnly`; `InvalidInput` if the range is outside of the export or not aligned to its
-    /// blocks; `Unsupported` if the server has no FUA; those of the server.
+    /// blocks; `Unsupported` if the server has no FUA; errors of the server.
     pub async fn write(&self, offset: u64, data: &[u8], fua: bool) -> Result<()> {
         self.write_data(offset, Data::Copied(data), fua).await
     }
 
-    /// As [`Client::write`], for a whole buffer that others may read at the same time. Above 32 KiB
-    /// it is sent without a copy; only the server's largest payload limits a piece.
+    /// Writes like [`Client::write`], from a whole buffer that other tasks may read at the same
+    /// time. Above 32 KiB it is sent without a copy; only the server's largest payload limits a
+    /// piece.
     ///
     /// # Errors
-    /// Those of [`Client::write`].
+    /// As for [`Client::write`].
     pub async fn write_shared(
         &self,
         offset: u64,
@@ -262,10 +263,10 @@ impl Client {
         Ok(())
     }
 
-    /// Makes every request durable that was answered before this call.
+    /// Makes durable every request that was answered before this call.
     ///
     /// # Errors
-    /// `Unsupported` if the server has no FLUSH; those of the server.
+    /// `Unsupported` if the server has no FLUSH; errors of the server.
     pub async fn flush(&self) -> Result<()> {
         self.need(command::FLUSH, self.capabilities().has_flush)?;
         let call = Call { command: command::FLUSH, flags: 0, offset: 0, length: 0 };
@@ -276,7 +277,7 @@ impl Client {
     /// above 1 GiB is trimmed in pieces.
     ///
     /// # Errors
-    /// Those of [`Client::write`]; `Unsupported` if the server has no TRIM.
+    /// As for [`Client::write`]; `Unsupported` if the server has no TRIM.
     pub async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
         self.check(command::TRIM, offset, len)?;
         self.need(command::TRIM, self.capabilities().has_trim)?;
@@ -288,7 +289,7 @@ impl Client {
     /// free their space. A range above 1 GiB is zeroed in pieces.
     ///
     /// # Errors
-    /// Those of [`Client::write`]; `Unsupported` if the server has no WRITE_ZEROES.
+    /// As for [`Client::write`]; `Unsupported` if the server has no WRITE_ZEROES.
     pub async fn write_zeroes(
         &self,
         offset: u64,
@@ -315,12 +316,12 @@ impl Client {
         Ok(())
     }
 
-    /// Takes no more requests, waits until those in flight are answered, and closes the connection
-    /// as the protocol specifies, within thirty seconds. Does not flush. Clones cannot be used
-    /// afterwards.
+    /// Takes no more requests, waits until all requests in flight are answered, and closes the
+    /// connection as the protocol specifies, within thirty seconds. Does not flush. Clones cannot
+    /// be used afterwards.
     ///
     /// # Errors
-    /// `Medium` if the connection was lost before, or on timeout.
+    /// `Io` if the connection was lost before, or on timeout.
     pub async fn disconnect(&self) -> Result<()> {
         self.connection().disconnect().await
     }

@@ -1,6 +1,7 @@
-//! Goal: an export is open to those whom its rules let in, and a server that changes while it
-//! serves disturbs no client whom the change does not concern.
-//! Method: clients over Unix sockets, whose user is the test's own; rules that name it, or another.
+//! Goal: an export is open to the clients that its rules admit, and a change to a running server
+//! disturbs no other client.
+//! Method: clients over Unix sockets, whose user is the test's own; rules that name this user or
+//! another one.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
@@ -13,7 +14,7 @@ use super::threads::choice;
 use super::*;
 use pumice_drive::base::Clock;
 
-/// The user of this process.
+/// Returns the user of this process.
 fn own() -> u32 {
     std::fs::metadata("/proc/self").unwrap().uid()
 }
@@ -31,7 +32,7 @@ fn with(policy: Policy) -> Options {
 }
 
 impl Door {
-    /// A connection that has been greeted, and the answer to an option.
+    /// Returns a greeted connection, and the answer to an option.
     fn ask(&self, option: u32, data: &[u8]) -> (Client, u32) {
         let mut client = self.connect();
         client.greet(3);
@@ -135,11 +136,11 @@ fn a_client_that_asks_for_nothing_is_let_go() {
     let disk = MemoryDisk { is_ready, gated_offset: Some(0), ..MemoryDisk::default() };
     serve(disk, with(policy), |mut door| {
         let (mut idle, mut busy) = (door.enter(), door.enter());
-        // Its request takes longer than a pause may.
+        // Its request takes longer than the longest allowed pause.
         busy.request(command::WRITE, 0, 1, 0, 4);
         busy.send(b"long");
         idle.expect_end();
-        // Another one that comes only now: by its end the busy one has waited for as long.
+        // Another connection begins only now: when it ends, the busy one has waited for as long.
         door.enter().expect_end();
         door.signal(OPEN_GATE);
         assert_eq!(busy.reply(), (1, 0));
@@ -161,7 +162,7 @@ fn requests_of_an_export_keep_to_its_rate() {
         // Forty requests, of which six may start at once.
         let taken_ns = clock.now_ns() - started_ns;
         assert!(taken_ns > 600_000_000, "{taken_ns} ns");
-        // Those that wait hold up neither the end of their connection nor that of the server.
+        // Waiting requests delay neither the end of their connection nor the end of the server.
         let flush = Request { flags: 0, command: command::FLUSH, cookie: 1, offset: 0, length: 0 };
         one.send(&flush.encode().repeat(1000));
         door.signal(SHUT_DOWN);
@@ -196,7 +197,7 @@ fn a_change_of_rates_counts_for_the_next_request() {
             assert!(taken_ns > 700_000_000, "{taken_ns} ns");
         }
         door.signal(1);
-        // The next ones would have to wait for longer than this test does.
+        // The next requests would have to wait longer than this test does.
         assert_eq!(disk.write(0, 0, b"bytes for half a minute: thirty"), 0);
         door.signal(2);
         disk.expect_alive();
@@ -206,7 +207,7 @@ fn a_change_of_rates_counts_for_the_next_request() {
 /// A change of a server.
 type Step = Box<dyn Fn(&Rc<Server>)>;
 
-/// A server that is changed while a client works, which sends the number of a step to have it done.
+/// Runs `client` against a server; the client sends the number of a step to have it performed.
 fn change(steps: Vec<Step>, client: impl FnOnce(Door) + Send + 'static) {
     let runtime = Runtime::new(Backend::Auto).unwrap();
     let disk = || Rc::new(MemoryDisk::default());
@@ -256,7 +257,7 @@ fn a_change_disconnects_those_whom_it_shuts_out_and_no_others() {
         door.signal(2);
         disk.expect_end();
         more.expect_alive();
-        // One that was in its handshake cannot choose what is gone.
+        // A client in its handshake cannot choose a withdrawn export.
         early.option(option::GO, &choice("disk"));
         while early.option_reply(option::GO).0 != reply::ACK {}
         early.expect_end();
@@ -324,7 +325,7 @@ fn serve_tcp(options: Options, clients: impl FnOnce(SocketAddr) + Send + 'static
     clients.join().unwrap();
 }
 
-/// Guards against a crowd from one address that drives out clients of others, which came before.
+/// Guards against a crowd from one address that drives out earlier clients of other addresses.
 #[test]
 fn the_peer_with_most_silent_connections_makes_room() {
     let options = Options { connections_max: 8, ..Options::default() };

@@ -1,4 +1,4 @@
-//! Goal: what clients agree on beyond simple replies, and that it counts for nothing else.
+//! Goal: clients can negotiate more than simple replies, and the result applies to nothing else.
 //! Method: the scripted client of the parent module, which reads chunks, too.
 
 use super::super::wire::{option, reply};
@@ -32,7 +32,7 @@ impl Client {
         assert_eq!(self.option_reply(option), (reply::ACK, vec![]));
     }
 
-    /// Selects contexts; their identifiers and names.
+    /// Selects contexts; returns their identifiers and names.
     pub(super) fn select(&mut self, export: &str, names: &[&str]) -> Vec<(u32, String)> {
         self.option(option::SET_META_CONTEXT, &context_data(export, names));
         let mut selected = Vec::new();
@@ -50,7 +50,7 @@ impl Client {
         }
     }
 
-    /// Enters the transmission. Returns the flags of the export.
+    /// Enters the transmission phase. Returns the flags of the export.
     pub(super) fn go(&mut self) -> u16 {
         self.option(option::GO, b"\0\0\0\0\0\0");
         let (kind, data) = self.option_reply(option::GO);
@@ -68,12 +68,12 @@ impl Client {
         Chunk { flags, kind, cookie, payload: self.receive(length as usize) }
     }
 
-    /// A request with extended headers.
+    /// Sends a request with extended headers.
     fn extended(&mut self, command: u16, flags: u16, offset: u64, length: u64) {
         self.send(&encode_extended(&Request { flags, command, cookie: 77, offset, length }));
     }
 
-    /// An extended chunk: the offset it repeats, and the rest.
+    /// Receives an extended chunk: the offset that it repeats, and the rest.
     fn extended_chunk(&mut self) -> (u64, Chunk) {
         let header = self.receive(32);
         assert_eq!(header[..4], 0x6e8a_278c_u32.to_be_bytes(), "{header:x?}");
@@ -85,7 +85,7 @@ impl Client {
     }
 }
 
-/// A request with an extended header.
+/// Returns a request with an extended header.
 pub(super) fn encode_extended(request: &Request) -> Vec<u8> {
     let mut bytes = 0x21e4_1c71_u32.to_be_bytes().to_vec();
     bytes.extend_from_slice(&request.flags.to_be_bytes());
@@ -104,12 +104,13 @@ pub(super) fn context_data(export: &str, names: &[&str]) -> Vec<u8> {
     data
 }
 
-/// A client that agreed on structured replies and both contexts.
+/// Returns a client that agreed on structured replies and both contexts.
 fn structured(door: &Door) -> Client {
     enter_by(door, option::STRUCTURED_REPLY)
 }
 
-/// A client that agreed on this option, structured replies or extended headers, and both contexts.
+/// Returns a client that agreed on both contexts and on this option: structured replies or extended
+/// headers.
 pub(super) fn enter_by(door: &Door, option: u32) -> Client {
     let mut client = door.connect();
     client.greet(3);
@@ -121,7 +122,7 @@ pub(super) fn enter_by(door: &Door, option: u32) -> Client {
     client
 }
 
-/// The descriptors of a status chunk, 32 bits each.
+/// Returns the descriptors of a status chunk, 32 bits each.
 pub(super) fn descriptors(chunk: &Chunk) -> (u32, Vec<(u32, u32)>) {
     assert_eq!(chunk.kind, STATUS);
     let words: Vec<_> =
@@ -129,7 +130,7 @@ pub(super) fn descriptors(chunk: &Chunk) -> (u32, Vec<(u32, u32)>) {
     (words[0], words[1..].chunks(2).map(|pair| (pair[0], pair[1])).collect())
 }
 
-/// A disk of zeroes but for the blocks of these numbers.
+/// Returns a disk of zeroes except for these blocks.
 fn disk_with_data(blocks: &[usize]) -> MemoryDisk {
     let disk = MemoryDisk::default();
     for &block in blocks {
@@ -156,7 +157,7 @@ fn structured_replies_say_more() {
         assert_eq!((chunk.flags, chunk.kind, chunk.cookie), (DONE, ERROR, 7));
         assert_eq!(chunk.payload[..4], [0, 0, 0, 5]);
         let message = String::from_utf8(chunk.payload[6..].to_vec()).unwrap();
-        // Where the drive is, and what exactly failed, is for the log.
+        // The place of the drive and the exact failure are only for the log.
         assert_eq!(message, "the data is damaged: see the log of the server");
         client.request(command::READ, 0, 8, SIZE, 512);
         let chunk = client.chunk();
@@ -183,11 +184,11 @@ fn long_reads_come_in_parts_with_holes() {
         assert_eq!(chunks[2].payload, hole(42 * 4096, 21 * 4096));
         let data = [&(40_u64 * 4096).to_be_bytes()[..], &[41; 8192]].concat();
         assert_eq!(chunks[1].payload, data);
-        // Not to be cut: one chunk, zeroes and all.
+        // Must not be cut: one chunk, including the zeroes.
         client.request(command::READ, wire::COMMAND_FLAG_DF, 2, 0, length);
         let chunk = client.chunk();
         assert_eq!((chunk.kind, chunk.flags, chunk.payload.len()), (DATA, DONE, 8 + 64 * 4096));
-        // Nothing but zeroes: one hole, and it is the last chunk.
+        // Only zeroes: one hole, and it is the last chunk.
         client.request(command::READ, 0, 3, 0, 20 * 4096);
         let chunk = client.chunk();
         assert_eq!((chunk.kind, chunk.flags), (HOLE, DONE));
@@ -198,7 +199,7 @@ fn long_reads_come_in_parts_with_holes() {
 fn a_failure_in_the_middle_of_a_long_read_names_its_place() {
     let disk = MemoryDisk { failure: Some((3 << 20, ErrorKind::Medium)), ..MemoryDisk::default() };
     disk.bytes.borrow_mut().fill(9);
-    // So little memory that the read comes in pieces of 1 MiB.
+    // Memory is so short that the read comes in pieces of 1 MiB.
     let options = Options { payload_bytes: 4 << 20, ..Options::default() };
     serve(disk, options, |door| {
         let mut client = structured(&door);
@@ -264,8 +265,8 @@ fn a_flood_of_status_requests_is_answered_one_by_one() {
     assert_eq!(left.disk.waited_together.get(), 1);
 }
 
-/// Guards against long answers that are worked out, one after the other, for a client that takes
-/// none of them.
+/// Guards against long answers that are computed, one after the other, for a client that takes none
+/// of them.
 #[test]
 fn answers_that_nobody_takes_are_not_worked_out() {
     const ASKED: u64 = 60;
@@ -285,7 +286,7 @@ fn answers_that_nobody_takes_are_not_worked_out() {
             assert_eq!(lengths, [4 + 2048 * 8; 2]);
         }
     });
-    // Each answer takes three lists and 32 KiB: a dozen fill the socket and what may wait for it.
+    // Each answer takes three lists and 32 KiB: a dozen fill the socket and the buffer of replies.
     let more = left.disk.listed.get() - ASKED * 3;
     assert!(more < 20 * 3, "{more} lists for a client that takes nothing");
 }
@@ -339,7 +340,7 @@ fn extended_headers_take_long_ranges() {
         let mut client = door.connect();
         client.greet(3);
         client.agree(option::EXTENDED_HEADERS);
-        // They come with chunks, and cannot be taken back.
+        // Extended headers include chunks, and cannot be revoked.
         client.option(option::STRUCTURED_REPLY, b"");
         assert_eq!(client.option_reply(option::STRUCTURED_REPLY).0, reply::ERR_EXT_HEADER_REQD);
         client.select("", &["base:allocation"]);
@@ -415,7 +416,7 @@ fn contexts_are_listed_and_need_chunks() {
         assert_eq!(client.option_reply(list).0, reply::ERR_TOO_BIG);
         client.option(list, b"\0\0\0\x01");
         assert_eq!(client.option_reply(list).0, reply::ERR_INVALID);
-        // What fails selects nothing, also not what was selected before.
+        // A failed selection selects nothing, and drops the selection before it.
         assert_eq!(client.select("disk", &["base:allocation"]).len(), 1);
         client.option(option::SET_META_CONTEXT, &context_data("another", &["base:allocation"]));
         assert_eq!(client.option_reply(option::SET_META_CONTEXT).0, reply::ERR_UNKNOWN);
@@ -446,7 +447,7 @@ fn names_choose_among_several_exports() {
         let (kind, message) = client.option_reply(option::GO);
         assert_eq!(kind, reply::ERR_UNKNOWN);
         assert_eq!(message, b"no such export: available are 'one', 'two'");
-        // What was selected for one is not selected for the other.
+        // A selection for one export does not apply to the other.
         client.agree(option::STRUCTURED_REPLY);
         client.select("one", &["base:allocation"]);
         client.option(option::GO, b"\0\0\0\x03two\0\0");
@@ -468,7 +469,7 @@ fn those_who_say_nothing_make_room() {
     serve(MemoryDisk::default(), options, |door| {
         let mut witness = door.enter();
         let mut silent: Vec<_> = (0..40).map(|_| door.connect()).collect();
-        // One that knows what it wants gets in at once, though there are more than may be.
+        // A client that chooses its export gets in immediately, although the limit is exceeded.
         let mut late = door.enter();
         late.expect_alive();
         witness.expect_alive();
@@ -488,7 +489,7 @@ fn tls_is_not_talked_into_a_server_without_it() {
         assert_eq!(client.option_reply(option::STARTTLS).0, reply::ERR_INVALID);
         client.go();
         client.expect_alive();
-        // Of a client that does not say that it understands refusals.
+        // A client that does not announce that it understands refusals.
         let mut client = door.connect();
         client.greet(0);
         client.option(option::STARTTLS, b"");

@@ -1,6 +1,6 @@
-//! Goal: earlier states of a disk are exports under its rules, and clients learn what has changed
-//! since them, whatever thread their connection is on.
-//! Method: a disk in memory that knows what it was when it was made; scripted clients.
+//! Goal: earlier states of a disk are exports under its rules, and clients learn the changes since
+//! them, on any thread.
+//! Method: a disk in memory that keeps its initial state; scripted clients.
 
 use super::super::{Earlier, Policy, Rate, Rules};
 use super::dialects::{self, descriptors};
@@ -9,10 +9,10 @@ use super::*;
 use crate::wire::{option, reply};
 use pumice_drive::base::Clock;
 
-/// The export `disk@NAME`.
+/// Returns the export `disk@NAME`.
 pub(super) fn earlier(of: &Export, name: &str, sequence: u64) -> Rc<Export> {
     let disk = Rc::new(MemoryDisk { is_read_only: true, ..MemoryDisk::default() });
-    // A bookmark has data no more.
+    // A bookmark no longer has data.
     let is_readable = !name.starts_with("mark");
     let at = Earlier { of: of.name.clone(), name: name.into(), sequence, is_readable };
     Rc::new(of.of_earlier(format!("{}@{name}", of.name), String::new(), disk, at))
@@ -35,7 +35,7 @@ fn serve_states(
     disk
 }
 
-/// A connection that has agreed on structured replies.
+/// Returns a connection that has agreed on structured replies.
 fn haggling(door: &Door) -> Client {
     let mut client = door.connect();
     client.greet(3);
@@ -43,7 +43,7 @@ fn haggling(door: &Door) -> Client {
     client
 }
 
-/// Asks what has changed in the first blocks.
+/// Asks for the changes in the first blocks, and checks the answer.
 fn expect_changes(client: &mut Client, contexts: &[u32]) {
     client.request(command::BLOCK_STATUS, 0, 9, 4096, 8 * 4096);
     for &id in contexts {
@@ -67,17 +67,17 @@ fn selected() -> Vec<(u32, String)> {
 fn clients_learn_what_has_changed_since_a_state() {
     serve_states(&["new", "gone"], Policy::default(), |door| {
         let mut client = haggling(&door);
-        // In the order of their kinds, whatever the order of the queries.
+        // Contexts come in the order of their kinds, not in the order of the queries.
         assert_eq!(client.select("disk", &[CONTEXTS[1], CONTEXTS[0]]), selected());
         client.go();
         change_blocks(&mut client);
         expect_changes(&mut client, &[3, 4]);
-        // Later states are not listed for earlier ones, and there are no others.
+        // A later state cannot be selected for an earlier one, nor can an unknown state.
         let mut client = haggling(&door);
         assert_eq!(client.select("disk@new", &["qemu:dirty-bitmap:gone"]), []);
         assert_eq!(client.select("disk@gone", &CONTEXTS), selected());
         assert_eq!(client.select("disk", &["qemu:dirty-bitmap:old"]), []);
-        // One that the disk does not know any more is an error, not an answer.
+        // A state that the disk no longer knows is an error, not an answer.
         assert_eq!(client.select("disk", &["qemu:dirty-bitmap:gone"]).len(), 1);
         client.go();
         client.request(command::BLOCK_STATUS, 0, 9, 0, 4096);
@@ -145,7 +145,7 @@ fn few_states_are_compared_at_a_time() {
     });
 }
 
-/// Guards against a state that is a way around the limits of its disk.
+/// Guards against a state that circumvents the limits of its disk.
 #[test]
 fn a_disk_and_its_states_share_a_rate() {
     let rate = Rate { operations: Some(20), bytes: None };
@@ -159,7 +159,7 @@ fn a_disk_and_its_states_share_a_rate() {
             assert_eq!(disk.call(command::FLUSH, 0, 0, 0), 0);
             assert_eq!(state.call(command::FLUSH, 0, 0, 0), 0);
         }
-        // 24 requests, of which a tenth of a second is free.
+        // 24 requests, less a free tenth of a second.
         let taken_ns = clock.now_ns() - begun_ns;
         assert!(taken_ns > 900_000_000, "{taken_ns} ns");
     });

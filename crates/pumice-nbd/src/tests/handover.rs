@@ -1,4 +1,4 @@
-//! Goal: what one server hands over another goes on with, and no client can tell.
+//! Goal: one server continues the clients that another hands over, and no client notices.
 //! Method: a scripted client, two servers of one disk one after the other, and between them the
 //! handover through a socket, as between two processes.
 
@@ -48,7 +48,7 @@ fn hand_over(disk: MemoryDisk, grace_ns: u64, client: impl FnOnce(Door) + Send +
     })
 }
 
-/// Whether another signal came from the client, and not its end.
+/// Returns whether the client sent another signal rather than ended.
 async fn answer_signal(runtime: &Runtime, near: &Arc<OwnedFd>) -> bool {
     let (buffer, received) = runtime.receive(near, vec![0; 1], 0..1).await;
     let is_signal = received.unwrap() > 0;
@@ -58,7 +58,8 @@ async fn answer_signal(runtime: &Runtime, near: &Arc<OwnedFd>) -> bool {
     is_signal
 }
 
-/// What the next process gets, which drops nothing of the one before and closes everything.
+/// Returns the handover as the next process gets it; the listeners of the process before are not
+/// dropped.
 fn through_a_socket(handover: Handover) -> Handover {
     let (ours, theirs) = UnixStream::pair().unwrap();
     handover.send(&ours).unwrap();
@@ -70,7 +71,7 @@ fn through_a_socket(handover: Handover) -> Handover {
 
 const GO_ON: u8 = b'g';
 
-/// When the gate opens after the handover began.
+/// Time from the start of the handover until the gate opens.
 const GATE_NS: u64 = 200_000_000;
 
 #[test]
@@ -101,7 +102,7 @@ fn what_waits_to_be_read_is_answered_by_the_next_server() {
         let mut client = door.enter();
         client.expect_alive();
         door.signal(GO_ON);
-        // Whichever server reads them, and wherever the first stops.
+        // Either server may read them, and the first may stop anywhere.
         for cookie in 0..500 {
             client.request(command::WRITE, 0, cookie, cookie * 4096, 4096);
             client.send(&[cookie as u8; 4096]);
@@ -172,7 +173,7 @@ fn who_sends_half_a_payload_that_is_refused_is_cut_off() {
     assert_eq!(handed, 1);
 }
 
-/// A disk may take longer than any client has.
+/// A disk may take longer than a client may.
 #[test]
 fn a_slow_disk_is_waited_for() {
     let disk = MemoryDisk { gated_offset: Some(0), ..MemoryDisk::default() };
@@ -239,8 +240,8 @@ fn a_client_of_an_export_that_is_gone_is_closed() {
     Client(far).expect_end();
 }
 
-/// What happens to a client that left a writable disk of [`SIZE`] bytes in the state "a", when the
-/// next server has `disk` in a state that follows `follows`.
+/// Returns whether a client that left a writable disk of [`SIZE`] bytes in the state "a" continues,
+/// when the next server has `disk` in a state that follows `follows`.
 fn goes_on(disk: MemoryDisk, follows: &str) -> bool {
     let runtime = Runtime::new(Backend::Auto).unwrap();
     let lineage = Lineage { follows: follows.into(), leaves: "b".into() };
@@ -268,7 +269,7 @@ fn a_client_goes_on_only_with_what_it_knows() {
     assert!(!goes_on(disk, "a"), "read-only");
 }
 
-/// More descriptors and bytes than one message takes.
+/// Hands over more descriptors and bytes than one message takes.
 #[test]
 fn a_crowd_goes_through_the_socket() {
     let (ours, theirs) = UnixStream::pair().unwrap();
@@ -296,8 +297,8 @@ fn a_crowd_goes_through_the_socket() {
     }
 }
 
-/// A program of before that does not know of changes must not continue such a client, and one that
-/// does continues those of before.
+/// An older program without contexts of changes must not continue such a client; a newer one
+/// continues the clients of an older one.
 #[test]
 fn contexts_of_changes_go_through_the_socket() {
     let text = r#"{"headers":"Structured","contexts":[true,false],

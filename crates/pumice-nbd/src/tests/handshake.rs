@@ -11,7 +11,7 @@ fn run(client: impl FnOnce(&mut Door) + Send + 'static) {
     serve(MemoryDisk::default(), Options::default(), |mut door| client(&mut door));
 }
 
-/// The data of `GO` and `INFO`.
+/// Returns the data of `GO` and `INFO`.
 fn info_data(name: &[u8], kinds: &[u16]) -> Vec<u8> {
     let mut data = (name.len() as u32).to_be_bytes().to_vec();
     data.extend_from_slice(name);

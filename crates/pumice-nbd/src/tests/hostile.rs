@@ -14,7 +14,7 @@ fn bytes(random: &mut Random, length: usize) -> Vec<u8> {
     (0..length).map(|_| random.random()).collect()
 }
 
-/// Sends as much as the server takes before it closes.
+/// Sends all that the server takes before it closes.
 fn pour(mut client: Client, stream: &[u8]) {
     let _closed_early = client.0.write_all(stream);
     client.drain();
@@ -28,7 +28,7 @@ fn random_bytes_from_the_start() {
         for round in 0..1000 {
             let length = random.random_range(0..2000);
             let mut stream = bytes(random, length);
-            // Half of them get past the flags, half of those past the magic.
+            // Half of the streams get past the flags, and half of these past the magic.
             if round % 2 == 0 {
                 stream.splice(..4.min(length), [0, 0, 0, 3]);
             }
@@ -81,7 +81,7 @@ fn random_requests_after_the_handshake() {
     assert!(left.disk.completed.get() > 100, "the requests were all wrong");
 }
 
-/// A request with plausible fields mixed with absurd ones.
+/// Returns a request with plausible fields mixed with absurd ones.
 fn random_request(random: &mut Random) -> Request {
     let length = match random.random_range(0..4) {
         0 => random.random_range(0..300),
@@ -90,7 +90,7 @@ fn random_request(random: &mut Random) -> Request {
         _ => random.random::<u32>().into(),
     };
     Request {
-        // The sixth: the length is that of a payload.
+        // The sixth flag: the length is the length of a payload.
         flags: match random.random_range(0..4) {
             0 => random.random(),
             1 => random.random_range(0..4) | 1 << 5,
@@ -223,7 +223,7 @@ fn requests_of_a_client_that_has_left_are_dropped() {
         // Accepted only once the first is gone.
         door.enter().expect_alive();
     });
-    // Those that were in slots when the client left.
+    // Only the requests that were in slots when the client left.
     assert!(left.disk.completed.get() < 100, "{} requests", left.disk.completed.get());
 }
 

@@ -1,8 +1,8 @@
-//! Goal: the server as a client meets it, byte by byte.
-//! Method: a server on a Unix socket in the test's thread over a disk in memory, and a scripted
-//! client that knows nothing but sockets in another thread. The two also share a control socket:
-//! the client's end of it tells the server's side what to do next, and closing it ends the test.
-//! Every client socket has a time limit, so that a missing reply is a failure and not a hang.
+//! Goal: the server answers its clients correctly, byte by byte.
+//! Method: a server on a Unix socket in the test's thread over a disk in memory, and in another
+//! thread a scripted client that knows only sockets. The two also share a control socket: signals
+//! through the client's end control the server's side, and closing it ends the test. Every client
+//! socket has a time limit, so that a missing reply is a failure and not a hang.
 
 mod access;
 mod dialects;
@@ -35,7 +35,7 @@ use pumice_drive::runtime::{Backend, Runtime};
 
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-/// What the client asks of the server's side, over the control socket.
+/// Signals from the client to the server's side, over the control socket.
 const OPEN_GATE: u8 = b'o';
 const SHUT_DOWN: u8 = b's';
 
@@ -46,7 +46,7 @@ struct Door {
 }
 
 impl Door {
-    /// A connection on which nothing has been said.
+    /// Returns a connection on which nothing has been sent.
     fn connect(&self) -> Client {
         let socket = UnixStream::connect(&self.path).unwrap();
         socket.set_read_timeout(Some(TIME_LIMIT)).unwrap();
@@ -54,7 +54,7 @@ impl Door {
         Client(socket)
     }
 
-    /// A connection in its transmission phase.
+    /// Returns a connection in its transmission phase.
     fn enter(&self) -> Client {
         let mut client = self.connect();
         client.greet(3);
@@ -65,14 +65,14 @@ impl Door {
         client
     }
 
-    /// Has the server's side do something and returns when it has begun.
+    /// Sends a signal to the server's side, and returns when its action has begun.
     fn signal(&mut self, what: u8) {
         self.control.write_all(&[what]).unwrap();
         self.control.read_exact(&mut [0]).unwrap();
     }
 }
 
-/// A client that sends and expects what it is told.
+/// A client whose sent data and expected answers are scripted.
 struct Client(UnixStream);
 
 impl Client {
@@ -86,7 +86,7 @@ impl Client {
         bytes
     }
 
-    /// The server has closed the connection and sent nothing more.
+    /// Checks that the server has closed the connection and sent nothing more.
     fn expect_end(&mut self) {
         match self.0.read(&mut [0; 64]) {
             Ok(length) => assert_eq!(length, 0, "bytes after the end"),
@@ -94,7 +94,7 @@ impl Client {
         }
     }
 
-    /// Says that nothing more will be sent, and takes what still comes.
+    /// Ends the sending direction, and takes the rest of the replies.
     fn drain(mut self) {
         let _may_be_closed = self.0.shutdown(Shutdown::Write);
         match self.0.read_to_end(&mut Vec::new()) {
@@ -127,14 +127,14 @@ impl Client {
         self.send(&Request { flags, command, cookie, offset, length }.encode());
     }
 
-    /// Cookie and error value of the next reply.
+    /// Returns the cookie and the error value of the next reply.
     fn reply(&mut self) -> (u64, u32) {
         let header = self.receive(wire::REPLY_BYTES);
         let (cookie, error) = wire::decode_reply(header[..].try_into().unwrap()).expect("a reply");
         (cookie, error.to_wire())
     }
 
-    /// The error value of one request without payloads.
+    /// Sends one request without payloads; returns the error value.
     fn call(&mut self, command: u16, flags: u16, offset: u64, length: u32) -> u32 {
         let cookie = offset ^ u64::from(length) << 32;
         self.request(command, flags, cookie, offset, length);
@@ -158,14 +158,14 @@ impl Client {
         }
     }
 
-    /// The connection still answers.
+    /// Checks that the connection still answers.
     fn expect_alive(&mut self) {
         assert_eq!(self.write(0, 8192, b"still here"), 0);
         assert_eq!(self.read(8192, 10).unwrap(), b"still here");
     }
 }
 
-/// What is left when a test's client has gone and the server was shut down.
+/// The state after a test's client has left and the server was shut down.
 struct Left {
     disk: Rc<MemoryDisk>,
     refused: u64,
@@ -201,7 +201,8 @@ fn serve_with(
     });
 }
 
-/// Runs `client` in a thread, and `serve` with what it connects to and the near end of its signals.
+/// Runs `client` in a thread, and `serve` with the socket that it connects to and the near end of
+/// its signals.
 fn visit<T>(
     client: impl FnOnce(Door) + Send + 'static,
     serve: impl FnOnce(Listener, Arc<OwnedFd>) -> T,
@@ -221,7 +222,7 @@ fn visit<T>(
     result
 }
 
-/// Does what the client's signals say; shuts the server down when there are no more.
+/// Obeys the client's signals; shuts the server down when there are no more.
 async fn obey(runtime: &Runtime, server: &Rc<Server>, disk: &MemoryDisk, near: &Arc<OwnedFd>) {
     let mut shutdown = Box::pin(server.shutdown());
     let mut is_shut_down = false;
@@ -233,7 +234,7 @@ async fn obey(runtime: &Runtime, server: &Rc<Server>, disk: &MemoryDisk, near: &
             (0, _) => break,
             (_, OPEN_GATE) => disk.open_gate(),
             (_, SHUT_DOWN) => {
-                // Goes as far as it can; the rest of it waits for the end of the test.
+                // Goes as far as it can; the rest waits for the end of the test.
                 is_shut_down =
                     poll_fn(|context| Poll::Ready(shutdown.as_mut().poll(context).is_ready()))
                         .await;

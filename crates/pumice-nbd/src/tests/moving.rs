@@ -1,7 +1,6 @@
-//! Goal: of a disk that changes by itself, each request sees one moment, however many parts its
-//! reply has, and one that cannot be read any more is left for the next.
-//! Method: a disk that is another one after each read, and so little memory that replies have
-//! parts.
+//! Goal: each request to a disk that changes by itself sees one moment, in all parts of its reply,
+//! and leaves a moment that can no longer be read for the next one.
+//! Method: a disk that changes after each read, and so little memory that replies have parts.
 
 use std::cell::Cell;
 
@@ -9,10 +8,10 @@ use super::*;
 use crate::Disk;
 use pumice_drive::base::{Error, Result};
 
-/// Every byte is the number of the moment.
+/// A disk on which every byte is the number of the moment.
 struct Moving {
     moment: Rc<Cell<u8>>,
-    /// The moment that this is of, if it stays there.
+    /// The moment of this disk, if it is pinned.
     pinned: Option<u8>,
     /// Moments up to this one cannot be read.
     gone: u8,

@@ -1,4 +1,5 @@
-//! Goal: a shutdown answers what runs, refuses what is new, waits for the flush and for no host.
+//! Goal: a shutdown answers running requests, refuses new ones, waits for the flush and for no
+//! host.
 //! Method: reads and a flush that wait at a gate which opens before, during or never.
 
 use super::super::wire::{option, reply};
@@ -70,7 +71,7 @@ fn a_client_that_does_not_read_is_not_waited_for() {
     assert_eq!(left.connections, 0);
 }
 
-/// To give up a flush that is merely slow would lose what it was about to make durable.
+/// Giving up a slow flush would lose the data that it was about to make durable.
 #[test]
 fn a_slow_flush_is_waited_for() {
     let runtime = Runtime::simulated();

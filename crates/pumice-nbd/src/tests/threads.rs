@@ -1,6 +1,6 @@
 //! Goal: disks on several threads are one server to their clients, and do not wait for each other.
 //! Method: two disks in memory, each on its own thread, and the server in front of them in the
-//! test's thread. What must not wait is seen to go on while the other side stands still.
+//! test's thread. Work that must not wait is seen to continue while the other side stands still.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,13 +16,13 @@ use pumice_drive::base::Result;
 
 /// A thread with the server of one disk.
 struct Thread {
-    /// Ends it when dropped.
+    /// Ends the thread when dropped.
     life: async_channel::Sender<()>,
     handle: JoinHandle<Vec<String>>,
 }
 
 impl Thread {
-    /// Offers the state of the disk when it was made as well, if it `has_state`.
+    /// Starts a thread; offers the initial state of the disk as well, if it `has_state`.
     fn start(name: &'static str, is_ready: fn(u64) -> bool, has_state: bool) -> (Self, Elsewhere) {
         let (life, end) = bounded::<()>(1);
         let (announce, announced) = mpsc::channel();
@@ -43,7 +43,7 @@ impl Thread {
         (Self { life, handle }, announced.recv().unwrap())
     }
 
-    /// Returns what was asked of the disk.
+    /// Ends the thread; returns the calls of the disk.
     fn end(self) -> Vec<String> {
         drop(self.life);
         self.handle.join().unwrap()
@@ -58,12 +58,12 @@ pub(super) struct World {
 }
 
 impl World {
-    /// `is_ready` is that of disk `a`.
+    /// Returns a world in which disk `a` has this `is_ready`.
     fn new(is_ready: fn(u64) -> bool, options: Options) -> Self {
         Self::with(is_ready, options, false)
     }
 
-    /// Disk `a` has a state.
+    /// Returns a world in which disk `a` has a state.
     pub(super) fn with_state() -> Self {
         Self::with(|_| true, Options::default(), true)
     }
@@ -91,7 +91,7 @@ impl World {
     }
 }
 
-/// What is left of a world.
+/// The results of a world.
 pub(super) struct Ended {
     pub(super) result: Result<()>,
     counted: (u64, u64, u64),
@@ -99,7 +99,7 @@ pub(super) struct Ended {
 }
 
 impl Door {
-    /// A connection that is to choose its export.
+    /// Returns a connection before the choice of its export.
     fn haggle(&self) -> Client {
         let mut client = self.connect();
         client.greet(3);
@@ -120,7 +120,7 @@ pub(super) fn choice(export: &str) -> Vec<u8> {
     [&length.to_be_bytes(), export.as_bytes(), &[0, 0]].concat()
 }
 
-/// Names that the server lists.
+/// Returns the names that the server lists.
 fn listed(client: &mut Client) -> Vec<String> {
     client.option(option::LIST, b"");
     let mut names = Vec::new();
@@ -165,9 +165,9 @@ fn clients_reach_the_disk_that_they_choose() {
     assert_eq!(ended.calls[1], ["write 0 5 false", "flush"]);
 }
 
-/// Held while disk `a` is to be busy.
+/// Locked while disk `a` must stay busy.
 static BUSY: Mutex<()> = Mutex::new(());
-/// Told when it is.
+/// Notified when it is busy.
 static ENTERED: Mutex<Option<mpsc::Sender<()>>> = Mutex::new(None);
 
 fn is_busy_at_0(offset: u64) -> bool {
@@ -211,7 +211,7 @@ fn handshakes_hold_up_no_disk() {
     visit(
         move |mut door| {
             let (mut a, mut b) = (door.enter_at("a"), door.enter_at("b"));
-            // The thread that performs handshakes does nothing from here on.
+            // The thread that performs handshakes does nothing after this.
             door.signal(b'b');
             a.expect_alive();
             b.expect_alive();
@@ -234,7 +234,7 @@ fn handshakes_hold_up_no_disk() {
     threads.into_iter().for_each(|thread| drop(thread.end()));
 }
 
-/// Guards against requests that are carried out although their client left before it was let in.
+/// Guards against requests that are carried out although their client left before it was admitted.
 #[test]
 fn who_leaves_during_the_handshake_has_asked_for_nothing() {
     let World { runtime, server, threads } = World::new(|_| true, Options::default());
@@ -354,7 +354,7 @@ fn clients_of_all_threads_are_handed_over() {
             let request =
                 Request { flags: 0, command: command::READ, cookie: 2, offset: 0, length: 3 };
             b.send(&request.encode()[..11]);
-            // It has received half of a request, or the next server does.
+            // This server has received half of a request, or the next one will.
             a.expect_alive();
             door.signal(b'h');
             assert_eq!(a.read(0, 3).unwrap(), [0; 3], "the disk is still the first");

@@ -1,5 +1,6 @@
 //! Goal: every command, every error value, every way a payload can take, order and pipelining.
-//! Method: the scripted client of the parent module; what reached the disk is compared at the end.
+//! Method: the scripted client of the parent module; the calls that reached the disk are compared
+//! at the end.
 
 use super::*;
 
@@ -14,7 +15,7 @@ fn run(disk: MemoryDisk, client: impl FnOnce(&mut Client) + Send + 'static) -> L
     left
 }
 
-/// Bytes that differ at every offset a mistake could shift them by.
+/// Returns bytes that differ at every offset by which a mistake could shift them.
 fn pattern(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|at| (at as u8).wrapping_mul(7) ^ ((at >> 8) as u8) ^ seed).collect()
 }
@@ -290,7 +291,7 @@ fn more_requests_than_slots_wait_in_the_socket() {
     });
 }
 
-/// The slot of a request that was answered takes the next one. That must not answer before those
+/// The slot of an answered request takes the next one, whose answer must not overtake the requests
 /// that wait for their turn to send.
 #[test]
 fn long_reads_are_answered_in_order() {
@@ -302,7 +303,7 @@ fn long_reads_are_answered_in_order() {
         }
         let mut answered = Vec::new();
         for cookie in 3..20 {
-            // A reply is longer than what the socket holds: the next one waits for its turn.
+            // A reply exceeds the capacity of the socket: the next one waits for its turn.
             answered.push(client.reply().0);
             client.receive(LENGTH as usize);
             client.request(command::READ, 0, cookie, 0, LENGTH);

@@ -60,7 +60,7 @@ impl FigureView {
     }
 }
 
-/// A legend, if there is more than one series.
+/// Returns a legend, if there is more than one series.
 fn legend(entries: impl Iterator<Item = (String, String)>) -> Vec<(String, String)> {
     let entries: Vec<_> = entries.collect();
     if entries.len() < 2 { Vec::new() } else { entries }

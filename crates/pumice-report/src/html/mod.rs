@@ -1,5 +1,5 @@
 //! A document as a self-contained HTML page without network access, scripts or fonts. Charts are
-//! inline SVG, in a wide and a narrow version, of which the page shows one. Every chart has its
+//! inline SVG, in a wide and a narrow version; the page shows one of them. Every chart has its
 //! numbers in a table that can be unfolded.
 //!
 //! * `page`: sections and blocks; `figure`: charts; `table`: tables.

@@ -60,8 +60,8 @@ impl SectionView {
     }
 }
 
-/// Returns the heading as letters, digits and hyphens, with a number if another section has the
-/// same id.
+/// Returns the heading as letters, digits and hyphens, with a number if another section already has
+/// this id.
 ///
 /// Ids within a section append `-` and a number to its id. They cannot collide with the id of
 /// another section, whose number follows `--`.

@@ -7,7 +7,7 @@ use crate::table::{Align, Cell, Column, Table};
 /// Maximum characters of a row name that is not wrapped.
 const NAME_CHARS_MAX: usize = 28;
 
-/// Number of columns from which a table gets a printed page on its side.
+/// Number of columns from which a table is printed on a page in landscape format.
 const WIDE_FROM: usize = 11;
 
 pub(super) struct TableView {
@@ -92,7 +92,7 @@ impl CellView {
     }
 }
 
-/// Characters of the longest deviation in a column.
+/// Returns the number of characters of the longest deviation in a column.
 fn deviation_width(table: &Table, index: usize) -> usize {
     let width = |row: &Vec<Cell>| match &row[index] {
         Cell::Number(number) => number.deviation_text().map_or(0, |text| text.chars().count() + 2),

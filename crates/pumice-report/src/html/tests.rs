@@ -1,5 +1,5 @@
-//! Goal: the page is well-formed, has every block, needs nothing from outside, and takes no text
-//! for markup. How it looks in a browser is tried by the tests of the built program.
+//! Goal: the page is well-formed, has every block, needs nothing from outside, and treats no text
+//! as markup. The tests of the built program check its appearance in a browser.
 //!
 //! Method: a reader of tags that knows which elements have no end tag.
 
@@ -13,7 +13,7 @@ use crate::table::{Column, Table};
 /// Elements without an end tag.
 const VOID: [&str; 3] = ["meta", "link", "!DOCTYPE"];
 
-/// Every start tag, in order; panics unless elements are balanced.
+/// Returns every start tag, in order; panics unless elements are balanced.
 fn tags(page: &str) -> Vec<String> {
     let (mut open, mut tags) = (Vec::new(), Vec::new());
     let mut rest = page;
@@ -129,7 +129,7 @@ fn a_table_without_a_header_has_none() {
     assert!(!tags.iter().any(|tag| tag == "thead" || tag == "caption"));
 }
 
-/// Relative luminance of `#rgb` or `#rrggbb`.
+/// Returns the relative luminance of `#rgb` or `#rrggbb`.
 ///
 /// Source: WCAG 2.2, "relative luminance".
 fn luminance(colour: &str) -> f64 {

@@ -88,7 +88,7 @@ struct Layout {
     bar_width: f64,
     axis: PixelAxis,
     has_numbers: bool,
-    /// Every how many groups one is named.
+    /// One of this number of groups is named.
     name_step: usize,
 }
 
@@ -134,7 +134,7 @@ impl Layout {
     }
 }
 
-/// The numbers that the axis must include for a bar.
+/// Returns the numbers that the axis must include for a bar.
 fn ends(bar: &Bar) -> Vec<f64> {
     let Some(height) = bar.height() else { return Vec::new() };
     let deviation = bar.number.as_ref().and_then(|number| number.deviation).unwrap_or(0.0);
@@ -143,7 +143,7 @@ fn ends(bar: &Bar) -> Vec<f64> {
     vec![low, if height >= 0.0 { height + deviation } else { height }]
 }
 
-/// The number above a bar.
+/// Returns the number above a bar.
 fn number_text(bar: &Bar) -> String {
     match &bar.number {
         Some(number) if bar.label.is_empty() => grouped(&number.value_text()),
@@ -151,7 +151,7 @@ fn number_text(bar: &Bar) -> String {
     }
 }
 
-/// The tooltip of a bar.
+/// Returns the tooltip of a bar.
 fn about(chart: &BarChart, group: &str, series: usize, bar: &Bar) -> String {
     let number = bar.number.clone().map(|number| {
         if number.unit.is_empty() {

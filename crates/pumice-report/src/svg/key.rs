@@ -35,7 +35,7 @@ pub(crate) fn line_key(index: usize, series: &Series) -> String {
     })
 }
 
-/// A sample without a title: the name follows it.
+/// Returns a sample without a title: the name follows it.
 fn key(index: usize, width: f64, draw: impl FnOnce(&mut Svg)) -> String {
     let mut svg = Svg::default();
     let size = [("width", Px(width)), ("height", Px(12.0))];

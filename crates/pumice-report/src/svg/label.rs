@@ -111,7 +111,7 @@ pub(super) fn shortened(text: &str, size: f64, width: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: text stays within its width and its lines, and says when it was cut.
+    //! Goal: text stays within its width and its lines, and shows when it was cut.
     use super::*;
 
     #[test]

@@ -115,7 +115,7 @@ struct Plot {
     bottom: f64,
 }
 
-/// A bar with two ends at each point that has a deviation.
+/// Draws a bar with two ends at each point that has a deviation.
 fn draw_deviations(svg: &mut Svg, series: &Series, x: &PixelAxis, y: &PixelAxis) {
     for point in &series.points {
         let Some(deviation) = point.drawable_deviation() else { continue };
@@ -166,8 +166,8 @@ fn pieces(points: &[Point], x: &PixelAxis, y: &PixelAxis) -> Vec<Vec<DrawnPoint>
     pieces.map(|piece| piece.iter().map(drawn).collect()).collect()
 }
 
-/// Keeps, of consecutive points in one pixel column, only the first, the highest, the lowest and
-/// the last: the same picture from at most four points per column.
+/// Keeps only the first, the highest, the lowest and the last of consecutive points in one pixel
+/// column: the same picture from at most four points per column.
 fn thinned(points: &[DrawnPoint]) -> Vec<Pixel> {
     let mut kept = Vec::new();
     for column in points.chunk_by(|a, b| a.pixel.x.floor() == b.pixel.x.floor()) {

@@ -170,7 +170,7 @@ fn log_ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
     if last - first <= count + 2 {
         return all[first..=last].to_vec();
     }
-    // Labels of decades are shorter than those of round numbers, so there may be twice as many.
+    // Labels of decades are shorter than labels of round numbers, so there may be twice as many.
     let every = ((decades.1 - decades.0) as usize).div_ceil(2 * count.max(1)).max(1);
     let powers = (decades.0..=decades.1).step_by(every).map(|decade| 10f64.powi(decade));
     powers.filter(|tick| *tick > 0.0 && tick.is_finite()).collect()
@@ -211,7 +211,7 @@ fn tick_label(tick: f64, largest: f64, step: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: ticks are round, contain what is shown, and are neither too many nor too few.
+    //! Goal: ticks are round, span the shown numbers, and are neither too many nor too few.
     use super::*;
 
     fn labels(scale: Scale, values: &[f64]) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! Goal: drawings are well-formed whatever is in them, text from outside stays text, and bars and
+//! Goal: drawings are well-formed with any content, text from outside stays text, and bars and
 //! their error bars are where their numbers are.
 //!
 //! Method: a reader of the XML that the writer makes, strict about balance, quotes and escapes.
@@ -8,7 +8,7 @@ use super::*;
 
 const FRAME: Frame<'_> = Frame { id: "chart", width: 700.0, plot_height: 200.0 };
 
-/// Every start tag of well-formed XML as `name attributes`, and all text between tags.
+/// Returns every start tag of well-formed XML as `name attributes`, and all text between tags.
 fn read(xml: &str) -> (Vec<String>, String) {
     let (mut open, mut tags, mut text) = (Vec::new(), Vec::new(), String::new());
     let mut rest = xml;
@@ -33,7 +33,7 @@ fn read(xml: &str) -> (Vec<String>, String) {
     (tags, text)
 }
 
-/// The number in an attribute of a tag.
+/// Returns the number in an attribute of a tag.
 fn number(tag: &str, attribute: &str) -> f64 {
     let (_, value) = tag.split_once(&format!(" {attribute}=\"")).expect("the attribute is there");
     value.split('"').next().unwrap_or_default().parse().expect("a number")
@@ -104,7 +104,7 @@ fn a_histogram_fits_its_width() {
         let right = number(rects[19], "x") + number(rects[19], "width");
         assert!(right <= width && number(&tags[0], "width") <= width, "{right} of {width}");
         assert!(number(rects[0], "width") >= 7.0, "{}", rects[0]);
-        // Each name is the tooltip of its group; those below the bars come a second time.
+        // Each name is the tooltip of its group; the names below the bars come a second time.
         let shown = (0..20).filter(|index| {
             let name = format!("{}-{}", 5 * index, 5 * index + 5);
             tags.iter().any(|tag| tag.contains("tick middle")) && text.matches(&name).count() > 2

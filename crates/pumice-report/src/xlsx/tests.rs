@@ -1,7 +1,7 @@
 //! Goal: a spreadsheet gets numbers as numbers and text as text, never a formula, and charts that
 //! read the numbers beside them.
 //!
-//! Method: the workbook is read back by another library; of charts, the XML in the file.
+//! Method: another library reads the workbook back; for charts, the XML in the file is read.
 
 use std::io::{Cursor, Read};
 
@@ -148,7 +148,8 @@ fn the_same_document_gives_the_same_bytes() {
     assert_eq!(bytes[10..14], [0, 0, 0x21, 0]);
 }
 
-/// The files of a workbook whose path begins with `start`, in order, by the archive's directory.
+/// Returns the files of a workbook whose path begins with `start`, in the order of the archive's
+/// directory.
 fn parts(document: &Document, start: &str) -> Vec<(String, String)> {
     let bytes = document.to_xlsx().expect("a workbook");
     let end = bytes.windows(4).rposition(|window| window == b"PK\x05\x06").expect("an archive");

@@ -1,5 +1,5 @@
-//! Goal: the holes of an export are those that its server reports, a server that reports none is no
-//! error, and no server makes the client hang, panic or allocate without bound.
+//! Goal: the client learns the holes that a server reports, accepts a server that reports none, and
+//! no server makes the client hang, panic or allocate without bound.
 //! Method: scripted servers, which cut replies in unusual ways, break the protocol, or send noise.
 
 use rand::{Rng, RngExt};
@@ -10,7 +10,7 @@ use super::*;
 use crate::Content;
 use pumice_drive::base::seed;
 
-/// The extents that the client learns, joined; `None` if the server does not tell.
+/// Returns the extents that the client learns, joined; `None` if the server does not report them.
 async fn told(runtime: &Runtime, uri: &Uri) -> Result<Option<Vec<(u64, Content)>>> {
     let mut extents: Vec<(u64, Content)> = Vec::new();
     let is_told = allocation(runtime, uri, TIME_LIMIT_NS / 2, |bytes, content| {
@@ -39,7 +39,7 @@ fn enter(server: &mut Script, size: u64) {
     server.answer(option::GO, reply::ACK, &[]);
 }
 
-/// A chunk of a structured reply.
+/// Returns a chunk of a structured reply.
 fn chunk(cookie: u64, is_last: bool, kind: u16, payload: &[u8]) -> Vec<u8> {
     let mut bytes = 0x668e_33efu32.to_be_bytes().to_vec();
     bytes.extend(u16::from(is_last).to_be_bytes());
@@ -69,7 +69,8 @@ fn extents_are_those_that_the_server_reports() {
         server.send(&other);
         server.send(&chunk(request.cookie, false, 5, &status(7, &extents)));
         server.send(&chunk(request.cookie, true, 0, &[]));
-        // Goes on where the extents ended; the next one reaches beyond the request and the export.
+        // Continues where the extents ended; the next one reaches beyond the request and the
+        // export.
         let request = server.request();
         assert_eq!(request.offset, 20480);
         server.send(&chunk(request.cookie, true, 5, &status(7, &[(u32::MAX, 3)])));
@@ -161,7 +162,7 @@ fn a_server_that_is_silent_or_noisy_is_left() {
     let silent = |server: &mut Script| {
         enter(server, SIZE);
         server.request();
-        // Not only once the runtime is gone.
+        // The client must not wait for the end of the runtime.
         assert!(server.0.read_to_end(&mut Vec::new()).is_ok(), "the client keeps the connection");
     };
     let error = meet(silent, async |runtime, uri| {

@@ -1,6 +1,6 @@
-//! Goal: the client does what it is asked with our own server, and survives every other one.
+//! Goal: the client works with our own server, and survives every other one.
 //! Method: `own_server` runs both ends on one runtime over a disk in memory; in `handshakes` and
-//! `replies` a thread plays a server that says what the test wants, byte by byte. Every wait has a
+//! `replies` a thread plays a server that follows the test's script, byte by byte. Every wait has a
 //! time limit, so that a lost answer is a failure and not a hang.
 
 mod allocation;
@@ -20,7 +20,7 @@ use pumice_drive::runtime::{Backend, Runtime};
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 const TIME_LIMIT_NS: u64 = 20_000_000_000;
 
-/// What a scripted server usually offers: flags, flush, FUA, trim, write-zeroes.
+/// The usual flags of a scripted server: flags, flush, FUA, trim, write-zeroes.
 const FLAGS: u16 = 1 | 1 << 2 | 1 << 3 | 1 << 5 | 1 << 6;
 
 /// Size of a scripted server's export in bytes.
@@ -30,7 +30,7 @@ const SIZE: u64 = 1 << 30;
 struct Script(UnixStream);
 
 impl Script {
-    /// The client may be gone, and then what it would have read does not matter.
+    /// Sends bytes; a client that is gone does not matter.
     fn send(&mut self, bytes: &[u8]) {
         let _may_be_gone = self.0.write_all(bytes);
     }
@@ -41,13 +41,13 @@ impl Script {
         bytes
     }
 
-    /// Greets, and takes the client's flags.
+    /// Greets, and returns the client's flags.
     fn greet(&mut self) -> u32 {
         self.send(&wire::encode_greeting());
         u32::from_be_bytes(self.receive())
     }
 
-    /// The client's next option and its data.
+    /// Returns the client's next option and its data.
     fn option(&mut self) -> (u32, Vec<u8>) {
         let header = OptionHeader::decode(&self.receive()).expect("an option");
         let mut data = vec![0; header.length as usize];
@@ -99,7 +99,7 @@ impl Script {
     }
 }
 
-/// Lets `body` meet a server that follows `script`.
+/// Runs `body` with a server that follows `script`.
 fn meet<T>(
     script: impl FnOnce(&mut Script) + Send + 'static,
     body: impl AsyncFnOnce(&Runtime, &Uri) -> T,
@@ -124,7 +124,7 @@ fn meet<T>(
     value
 }
 
-/// [`meet`] with a client in its transmission phase.
+/// Runs [`meet`] with a client in its transmission phase.
 fn meet_client<T>(
     script: impl FnOnce(&mut Script) + Send + 'static,
     body: impl AsyncFnOnce(&Runtime, Client) -> T,
@@ -135,14 +135,14 @@ fn meet_client<T>(
     })
 }
 
-/// The error of a read of `len` bytes.
+/// Returns the error of a read of `len` bytes.
 async fn read_error(client: &Client, offset: u64, len: usize) -> Error {
     let (buffer, result) = client.read(offset, AlignedBuffer::zeroed(len)).await;
     assert_eq!(buffer.len(), len, "the buffer comes back");
     result.unwrap_err()
 }
 
-/// Requests in flight.
+/// Returns the number of requests in flight.
 fn under_way(client: &Client) -> usize {
     client.connection().table.borrow().count()
 }

@@ -1,4 +1,4 @@
-//! Goal: what is written is read, requests reach the disk as they were asked for, and the end of a
+//! Goal: reads return the written data, requests reach the disk unchanged, and the end of a
 //! connection is orderly on both sides.
 //! Method: our own server over a disk in memory, on the client's runtime; both of its backends.
 

@@ -1,6 +1,6 @@
-//! Goal: replies reach their requests in whatever order and pieces they come; wrong ones end the
-//! connection with a reason, for all who wait; no request of the client is one the server cannot
-//! take.
+//! Goal: replies reach their requests in any order and in any pieces; a wrong reply ends the
+//! connection with a reason for all waiting callers; the client sends no request that the server
+//! cannot take.
 //! Method: scripted servers.
 
 use std::future::poll_fn;
@@ -15,7 +15,7 @@ use super::super::super::wire::command;
 use super::*;
 use pumice_drive::base::seed;
 
-/// Bytes that show where on the disk they are from.
+/// Returns bytes that depend on their position on the disk.
 fn content(offset: u64, length: usize) -> Vec<u8> {
     (0..length as u64).map(|index| ((offset + index) * 7 % 251) as u8).collect()
 }
@@ -46,7 +46,8 @@ fn replies_come_in_any_order_and_in_pieces_of_any_length() {
                 stream.extend_from_slice(&header);
                 stream.extend_from_slice(&content(request.offset, request.length as usize));
             }
-            // The first bytes in small pieces, the rest at once: byte by byte it takes long.
+            // The first bytes come in small pieces, the rest together: byte by byte would take
+            // long.
             let (slow, fast) = stream.split_at(stream.len().min(20_000));
             slow.chunks(piece).for_each(|piece| server.send(piece));
             fast.chunks(piece.max(50_000)).for_each(|piece| server.send(piece));
@@ -278,8 +279,8 @@ fn requests_of_one_turn_leave_together() {
     let script = |server: &mut Script| {
         server.enter(None);
         let mut seen = vec![0; 32 * (28 + 4096) + 1];
-        // A send of 128 KiB is a few buffers of the kernel, which a reader may meet one by one; a
-        // send for each request would be many more.
+        // A send of 128 KiB is a few buffers of the kernel, which a reader may receive one by one;
+        // a send for each request would be many more.
         let (mut length, mut reads) = (0, 0);
         while length < seen.len() - 1 {
             length += server.0.read(&mut seen[length..]).unwrap();
