@@ -1,12 +1,12 @@
-//! How fast payloads are made: one thread, one stream, into one buffer again and again.
+//! Speed of payload generation: one thread, one stream, repeatedly into one buffer.
 //!
 //! For each kind and saving: the median and best rate of rounds that take turns, in GB (10^9 bytes)
-//! a second, for buffers of 4 KiB, 64 KiB and 1 MiB. Beside them what copying takes that does
-//! nothing else, from a pool of 64 MiB as some generators do.
+//! a second, for buffers of 4 KiB, 64 KiB and 1 MiB. For comparison, the rate of plain copying from
+//! a pool of 64 MiB, as some generators do.
 //!
 //! ```text
 //! cargo bench --bench payload              # every kind
-//! cargo bench --bench payload -- spread    # those with this in their name
+//! cargo bench --bench payload -- spread    # kinds with this in their name
 //! ```
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 #![allow(missing_docs)]

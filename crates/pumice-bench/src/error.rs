@@ -21,7 +21,7 @@ pub enum Error {
     /// A plan, preset, workload, payload or input file is invalid. Repeating the call cannot help.
     #[error("{what}")]
     Invalid {
-        /// What is wrong, and with which object.
+        /// The problem and its object.
         what: String,
         /// The cause, if a parser or a nested check reported one.
         source: Option<BoxError>,
@@ -33,13 +33,13 @@ pub enum Error {
         path: String,
         /// Line number, from 1.
         line: u64,
-        /// What is wrong with the line.
+        /// The problem of the line.
         what: String,
     },
     /// The target or the file format does not support the operation.
     #[error("{what}")]
     Unsupported {
-        /// Which operation, and on which object.
+        /// The operation and its object.
         what: String,
         /// The operating system's error, if there is one.
         source: Option<BoxError>,
@@ -72,18 +72,18 @@ pub enum Error {
         /// Bytes returned.
         returned: usize,
     },
-    /// A host of several failed, or cannot be reached.
+    /// One of several hosts failed, or cannot be reached.
     #[error("{host}: {what}")]
     Host {
         /// The host.
         host: String,
-        /// What it said, or what became of it.
+        /// The report of the host, or its failure.
         what: String,
     },
     /// The operating system reported an error.
     #[error("{what}")]
     Io {
-        /// The operation that failed, and on which object.
+        /// The failed operation and its object.
         what: String,
         /// The operating system's error.
         source: io::Error,
@@ -94,7 +94,7 @@ pub enum Error {
     /// A simulated drive, a profile or a trace reported an error.
     #[error(transparent)]
     Sim(#[from] pumice_sim::Error),
-    /// Names the object that another error is about.
+    /// Names the object of another error.
     #[error("{what}")]
     Context {
         /// The object.
@@ -105,7 +105,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// An invalid plan, preset, workload, payload or input file.
+    /// Returns the error for an invalid plan, preset, workload, payload or input file.
     pub fn invalid(what: impl Into<String>) -> Self {
         Self::Invalid { what: what.into(), source: None }
     }
@@ -115,7 +115,7 @@ impl Error {
         Self::Invalid { what: what.into(), source: Some(cause.into()) }
     }
 
-    /// An unsupported operation.
+    /// Returns the error for an unsupported operation.
     pub fn unsupported(what: impl Into<String>) -> Self {
         Self::Unsupported { what: what.into(), source: None }
     }
@@ -125,22 +125,22 @@ impl Error {
         Self::Unsupported { what: what.into(), source: Some(cause.into()) }
     }
 
-    /// The failure of a host.
+    /// Returns the error for the failure of a host.
     pub(crate) fn host(host: impl Into<String>, what: impl Into<String>) -> Self {
         Self::Host { host: host.into(), what: what.into() }
     }
 
-    /// An error of the operating system during the operation `what`.
+    /// Returns an error of the operating system during the operation `what`.
     pub fn io(what: impl Into<String>, source: io::Error) -> Self {
         Self::Io { what: what.into(), source }
     }
 
-    /// Names the object that this error is about.
+    /// Names the object of this error.
     pub fn context(self, what: impl Into<String>) -> Self {
         Self::Context { what: what.into(), source: Box::new(self) }
     }
 
-    /// The innermost error, without the contexts around it.
+    /// Returns the innermost error, without the contexts around it.
     pub fn root(&self) -> &Self {
         match self {
             Self::Context { source, .. } => source.root(),
@@ -148,17 +148,17 @@ impl Error {
         }
     }
 
-    /// The error and all its causes in one line.
+    /// Returns the error and all its causes in one line.
     pub fn chain(&self) -> String {
         chain(self)
     }
 
-    /// Whether the target does not support the operation, directly or as a drive's error.
+    /// Returns whether the target does not support the operation, directly or as a drive's error.
     pub fn is_unsupported(&self) -> bool {
         self.kind() == ErrorKind::Unsupported
     }
 
-    /// The equivalent kind of a drive's error.
+    /// Returns the equivalent kind of a drive's error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Invalid { .. } | Self::Results { .. } => ErrorKind::InvalidInput,
@@ -179,7 +179,7 @@ impl Error {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: each cause is printed once, and the kind is that of the innermost error.
+    //! Goal: each cause is printed once, and the kind is taken from the innermost error.
     use super::*;
 
     #[test]

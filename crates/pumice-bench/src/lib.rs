@@ -5,7 +5,7 @@
 //!     |
 //!   bench            forecast            measurements on a target; figures of a simulated drive
 //!     |                 |
-//!     +----> workload <-+                what a host does: workloads, plans, presets
+//!     +----> workload <-+                the activity of a host: workloads, plans, presets
 //!               |
 //!      payload     stats                 pure libraries: data, and conclusions from numbers
 //!               |

@@ -1,7 +1,7 @@
 //! The size of a chunk after compression: with a codec alone, and as a drive stores it.
 //!
 //! A chunk becomes frames and fills as in a write of the drive: blocks of one repeated byte become
-//! fills, the rest is compressed together and stored uncompressed where that saves too little.
+//! fills, the rest is compressed together, or stored uncompressed if compression saves too little.
 //! Packing is byte by byte, with a header for each record. [`LOG_OVERHEAD`] adds the overhead of
 //! batches, segments and the map.
 
@@ -72,7 +72,7 @@ impl Effort {
 #[derive(Clone, Copy)]
 pub(super) struct Piece<'a> {
     pub(super) bytes: &'a [u8],
-    /// For each block, whether it holds data; `None` if all do. Others are zeroes.
+    /// For each block, whether it holds data; `None` if all do. Blocks without data are zeroes.
     pub(super) has_data: Option<&'a [bool]>,
 }
 
@@ -112,7 +112,7 @@ impl ChunkMeter {
     }
 
     /// Returns the stored size of `piece`, cut into chunks of configuration `index`. Calls `heed`
-    /// for each chunk with its bytes of data and what they take.
+    /// for each chunk with its bytes of data and their stored size.
     pub(super) fn measure(
         &mut self,
         index: usize,
@@ -144,7 +144,7 @@ fn busy_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Returns the stored size of one chunk: one frame and the fills around it. Holes take nothing.
+/// Returns the stored size of one chunk: one frame and the fills around it. Holes take no space.
 fn taken(engine: &mut Engine, target: &mut [u8], chunk: Piece<'_>) -> Taken {
     let mut taken = Taken::default();
     for span in spans(Lba(0), chunk.bytes, u16::MAX) {
@@ -154,7 +154,7 @@ fn taken(engine: &mut Engine, target: &mut [u8], chunk: Piece<'_>) -> Taken {
                 let fills = chunk.data_blocks(first..first + count);
                 match fills {
                     0 => 0,
-                    // The record of a longer run.
+                    // A record of a longer run.
                     _ if count * BLOCK_BYTES == chunk.bytes.len() => {
                         (RECORD_HEADER_BYTES * fills).div_ceil(FILL_BLOCKS)
                     }
@@ -175,8 +175,8 @@ fn taken(engine: &mut Engine, target: &mut [u8], chunk: Piece<'_>) -> Taken {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a chunk takes what the codec and the drive's rules make of it.
-    //! Method: blocks of which every byte that is taken is known.
+    //! Goal: a chunk has the size that follows from the codec and the drive's rules.
+    //! Method: blocks with a stored size known to the byte.
 
     use rand::Rng;
 

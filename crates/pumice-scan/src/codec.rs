@@ -1,7 +1,7 @@
-//! The codecs that a scan measures: those of a drive, and liblz4.
+//! The codecs that a scan measures: the codecs of a drive, and liblz4.
 //!
 //! A drive's LZ4 is lz4_flex. liblz4, the reference implementation, makes other choices within the
-//! same format: its sizes are those that other users of LZ4 see.
+//! same format: other users of LZ4 see its sizes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,7 +17,7 @@ const LIBLZ4: &str = "liblz4";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Codec {
-    /// One of a drive.
+    /// A codec of a drive.
     Drive(drive::Codec),
     /// LZ4 by the reference implementation, at its default acceleration.
     Liblz4,
@@ -111,7 +111,7 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: names are read as they are shown, and liblz4 is liblz4, on data where the drive's LZ4
+    //! Goal: displayed names can be parsed, and liblz4 is liblz4, on data where the drive's LZ4
     //! finds other matches.
 
     use super::*;

@@ -2,15 +2,15 @@
 //! size.
 //!
 //! Copies have equal sizes, so a sample of *sizes*, with all files of each, contains every file
-//! together with its copies. Sizes are sampled by hash, as many as a limit allows; small and large
-//! files are sampled separately, so that a few large files do not make the share of the small ones
-//! uncertain. Two blocks at fixed offsets are read from every file of each sampled size, and files
-//! that agree in both count as copies. Their share of the sampled bytes is the estimate for all.
+//! together with its copies. Sizes are sampled by hash, up to a limit; small and large files are
+//! sampled separately, so that a few large files do not make the share of the small ones uncertain.
+//! Two blocks at fixed offsets are read from every file of each sampled size, and files that agree
+//! in both count as copies. Their share of the sampled bytes is the estimate for all.
 //!
 //! Bias: shared blocks of files that are not copies are missed; files that agree in two blocks and
-//! differ elsewhere count as copies. The reported deviation is that of sampling sizes (a ratio over
-//! clusters); it is 0 if all sizes were taken.
-//! Source: Cochran, "Sampling Techniques", 1977, eq. 6.13, for the deviation of a ratio.
+//! differ elsewhere count as copies. The reported deviation is due to the sampling of sizes (a
+//! ratio over clusters); it is 0 if all sizes were taken. Source: Cochran, "Sampling Techniques",
+//! 1977, eq. 6.13, for the deviation of a ratio.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -162,9 +162,9 @@ fn two_blocks(
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the share of copies is right, of all sizes and of a sample of them, and its deviation
-    //! is that of the samples.
-    //! Method: sums by hand; sizes of which a known half are copies.
+    //! Goal: the share of copies is right, for all sizes and for a sample of them, and its
+    //! deviation matches that of the samples.
+    //! Method: sums by hand; sizes with a known half of copies.
 
     use super::*;
 
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn the_deviation_is_that_of_samples() {
-        // Of 4096 sizes every other one is half copies; samples of one in 16, by hash.
+        // Every other one of 4096 sizes is half copies; samples of one in 16, by hash.
         let size = |number: u64| (1000.0, if number.is_multiple_of(2) { 500.0 } else { 0.0 });
         let (mut shares, mut said) = (Vec::new(), 0.0);
         for sample in 0..16 {

@@ -1,7 +1,7 @@
 //! The error of this crate.
 //!
-//! Only what stops a scan is an error. A file below a scanned folder that cannot be read is
-//! counted instead.
+//! Only a failure that stops a scan is an error. A file below a scanned folder that cannot be read
+//! is counted instead.
 
 use std::borrow::Cow;
 use std::io;

@@ -37,7 +37,7 @@ pub(super) struct Everything<'a> {
 }
 
 impl Everything<'_> {
-    /// Measures all files that `find` finds, or those before the stop.
+    /// Measures all files that `find` finds, or the files before the stop.
     pub(super) fn run(&self, find: impl FnOnce(&(dyn Fn(Source) + Sync))) -> Sums {
         let (sender, receiver) = sync_channel(WAITING_MAX);
         let receiver = Mutex::new(receiver);

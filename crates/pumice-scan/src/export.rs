@@ -1,7 +1,7 @@
-//! NBD exports: their size, and which of their blocks hold data.
+//! NBD exports: their size, and their blocks with data.
 //!
-//! Holes are those of the metadata context `base:allocation`, which Pumice, qemu-nbd and nbdkit
-//! offer. Where a server does not tell, everything counts as data, zeroes included.
+//! The metadata context `base:allocation`, which Pumice, qemu-nbd and nbdkit offer, reports the
+//! holes. If a server does not report them, everything counts as data, zeroes included.
 
 use std::cell::RefCell;
 use std::pin::pin;
@@ -15,21 +15,22 @@ use pumice_drive::runtime::{Backend, Runtime};
 use pumice_nbd::Content;
 use pumice_nbd::client::{Client, Uri, allocation};
 
-/// Interval of progress, and of looks at whether to stop.
+/// Interval of progress reports, and of checks whether to stop.
 const LOOK_NS: u64 = 100_000_000;
 
-/// Looks without an answer about holes after which no further one is waited for: two minutes.
+/// Checks without an answer about holes before the scan stops waiting for one: two minutes.
 const LOOKS_MAX: u32 = 1200;
 
-/// Time limit for all answers: a week. A far server needs hours for a large disk, which are shown.
+/// Time limit for all answers: a week. A distant server needs hours for a large disk; the progress
+/// shows them.
 const ALLOCATION_NS_MAX: u64 = 7 * 86_400 * 1_000_000_000;
 
-/// What a server has told of its holes.
+/// The holes that a server has reported.
 #[derive(Default)]
 struct Map {
-    /// What is no hole.
+    /// The runs of blocks that are not holes.
     runs: Runs,
-    /// The byte up to which it has told.
+    /// The byte up to which the server has reported.
     told: u64,
     /// The size of the export; 0 until it is known.
     bytes: u64,
@@ -53,7 +54,7 @@ pub(super) fn is_uri(text: &str) -> bool {
     matches!(scheme.as_deref(), Some("nbd" | "nbds" | "nbd+unix" | "nbds+unix"))
 }
 
-/// Returns the export with this URI, the `index`-th of the named paths, as which it is `shown`;
+/// Returns the export with this URI, the `index`-th of the named paths, displayed as `shown`;
 /// `None` if `stop` was set meanwhile.
 ///
 /// # Errors
@@ -98,8 +99,8 @@ pub(super) fn source(
     runtime.drop_tasks();
     let Some(told) = asked? else { return Ok(None) };
     let Map { mut runs, told: at, bytes } = map.into_inner();
-    // What follows a failure, or too many pieces, counts as data, and so does the last, short
-    // block, about which no request can ask.
+    // The part after a failure, or after too many pieces, counts as data, as does the last, short
+    // block, which no request can query.
     runs.add(at..bytes);
     let extents = (told.unwrap_or(false) || at > 0).then_some(runs.0);
     let source = Source {

@@ -2,9 +2,9 @@
 //! never written.
 //!
 //! `SEEK_DATA` finds the holes. It takes unwritten space for data while its pages are in the page
-//! cache; the map of the file system ([`super::fiemap`]) names that space, and what the cache holds
-//! of it decides block by block: zeroes are no data, anything else was written and is on its way to
-//! the disk. So the result does not depend on what was read before. Reading there costs no I/O.
+//! cache; the map of the file system ([`super::fiemap`]) names that space, and its cached content
+//! decides block by block: zeroes are not data, any other content was written and is on its way to
+//! the disk. So the result does not depend on earlier reads. Reading that space costs no I/O.
 //!
 //! Without such a map (tmpfs, ZFS, NFS, most FUSE file systems) `SEEK_DATA` alone decides.
 
@@ -23,11 +23,11 @@ use pumice_drive::base::units::BLOCK_BYTES;
 /// Maximum number of runs of data, and of unwritten extents, of a file: the rest counts as data.
 pub(super) const EXTENTS_MAX: usize = 1 << 16;
 
-/// Minimum size of a file without holes for which the map is asked for. Smaller files count as they
-/// are: opening every file would make the listing of large trees several times as long.
+/// Minimum size of a file without holes whose map is read. Smaller files count as data: opening
+/// every file would make the listing of large trees several times as long.
 const MAPPED_BYTES_MIN: u64 = 1 << 20;
 
-/// Bytes read at once.
+/// Bytes per read.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Returns whether a regular file takes less than its length, so that it has holes.
@@ -35,16 +35,16 @@ pub(super) fn is_sparse(metadata: &Metadata) -> bool {
     metadata.blocks() * 512 < metadata.len()
 }
 
-/// Returns whether a regular file may hold something else than data.
+/// Returns whether a regular file may hold space without data.
 pub(super) fn may_have_holes(metadata: &Metadata) -> bool {
     is_sparse(metadata) || metadata.len() >= MAPPED_BYTES_MIN
 }
 
-/// Returns the runs of blocks with data in the first `bytes` bytes; `None` if these are all. A
-/// block is data if any of its bytes is.
+/// Returns the runs of blocks with data in the first `bytes` bytes; `None` if these are all blocks.
+/// A block is data if any of its bytes is.
 ///
 /// # Errors
-/// Those of the operating system.
+/// The errors of the operating system.
 pub(super) fn data(file: &File, bytes: u64) -> io::Result<Option<Vec<Extent>>> {
     let mut unwritten = Vec::new();
     fiemap::unwritten(file, bytes, |range| {
@@ -57,7 +57,7 @@ pub(super) fn data(file: &File, bytes: u64) -> io::Result<Option<Vec<Extent>>> {
         let data = match seek(file, SeekFrom::Data(at)) {
             Ok(data) => data,
             Err(Errno::NXIO) => break,
-            // The whole file is data where the file system does not know better.
+            // The whole file is data if the file system cannot tell.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
             Err(error) => return Err(error.into()),
         };
@@ -118,13 +118,13 @@ fn add_written(file: &File, range: Range<u64>, runs: &mut Runs) -> io::Result<()
 pub(super) struct Runs(pub(super) Vec<Extent>);
 
 impl Runs {
-    /// Returns whether no run may be added that is apart from the last one.
+    /// Returns whether no separate run may be added.
     pub(super) fn is_full(&self) -> bool {
         self.0.len() >= EXTENTS_MAX
     }
 
     /// Adds the blocks of a range of bytes, which must not begin before the last one; joins
-    /// neighbours.
+    /// adjacent runs.
     pub(super) fn add(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -133,7 +133,7 @@ impl Runs {
         let (first, end) = (range.start / block, range.end.div_ceil(block));
         let is_full = self.is_full();
         match self.0.last_mut() {
-            // What is between the last runs of a file in too many pieces counts as data.
+            // The gaps between the last runs of a file in too many pieces count as data.
             Some(last) if is_full || first <= last.first + last.blocks => {
                 last.blocks = last.blocks.max(end - last.first);
             }

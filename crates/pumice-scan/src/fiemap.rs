@@ -1,11 +1,10 @@
-//! The extents of a file that the file system has allocated and that were never written
-//! (`FS_IOC_FIEMAP`).
+//! The extents of a file that are allocated but were never written (`FS_IOC_FIEMAP`).
 //!
 //! They read as zeroes and hold no data. `SEEK_DATA` reports them as data while any of their pages
-//! is in the page cache, so it alone depends on what was read before.
+//! is in the page cache, so its result alone depends on earlier reads.
 //!
 //! This is the only file of the crate with unsafe code, because the system call takes a structure
-//! that ends with an array, and no safe binding exists. The map is asked for as it is
+//! that ends with an array, and no safe binding exists. The map is requested in its present state
 //! (`FIEMAP_FLAG_SYNC` is not set): a scan must not make a file system write.
 //!
 //! Source: Linux, Documentation/filesystems/fiemap.rst and include/uapi/linux/fiemap.h.
@@ -66,7 +65,7 @@ const FS_IOC_FIEMAP: Opcode = opcode::read_write::<Header>(b'f', 11);
 /// the file, until it returns false. Returns whether the file system has this map.
 ///
 /// # Errors
-/// Those of the operating system, except that there is no such map.
+/// The errors of the operating system, except for a missing map.
 pub(super) fn unwritten(
     file: &File,
     bytes: u64,
@@ -93,7 +92,7 @@ pub(super) fn unwritten(
                 return Ok(true);
             }
         }
-        // Nothing more, or no progress.
+        // No more extents, or no progress.
         if at == before {
             break;
         }
@@ -106,7 +105,7 @@ fn extents(file: &File, start: u64, length: u64) -> Result<Box<Request>, Errno> 
     let header = Header { start, length, extent_count: EXTENTS as u32, ..Header::default() };
     let mut request = Box::new(Request { header, extents: [Extent::default(); EXTENTS] });
     // SAFETY: the request begins with the header of this opcode, as the kernel expects it, and has
-    // room for as many extents as the header says, of the kernel's layout (asserted above); any
+    // room for the number of extents in the header, in the kernel's layout (asserted above); any
     // bytes are valid values of its fields, and it lives until the call has returned.
     unsafe {
         let updater = Updater::<FS_IOC_FIEMAP, Request>::new(&mut *request);

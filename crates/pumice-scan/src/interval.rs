@@ -2,40 +2,40 @@
 //!
 //! A gambler bets against each candidate mean, on every draw, an amount that depends on the earlier
 //! draws. If a candidate is the true mean, the game is fair, and the wealth reaches `2 / alpha`
-//! with a probability of at most `alpha / 2` (Ville's inequality), so candidates that make the
-//! gambler that rich are rejected: on each side with half of alpha. No normal distribution is
-//! assumed, and looking at the interval after every draw costs no confidence, so an adaptive scan
-//! may stop when it is narrow enough. With bets tuned to the variance seen so far the half-width is
-//! `sigma * sqrt(2 ln(2 / alpha) / n)`: 2.72 sigma / sqrt(n) at 95 %, compared to 1.96 for the
-//! normal distribution, which can be wrong for skewed data.
+//! with a probability of at most `alpha / 2` (Ville's inequality), so candidates that lead to this
+//! wealth are rejected: on each side with half of alpha. No normal distribution is assumed, and
+//! looking at the interval after every draw costs no confidence, so an adaptive scan may stop when
+//! it is narrow enough. With bets tuned to the variance seen so far the half-width is `sigma *
+//! sqrt(2 ln(2 / alpha) / n)`: 2.72 sigma / sqrt(n) at 95 %, compared to 1.96 for the normal
+//! distribution, which can be wrong for skewed data.
 //!
-//! No interval that holds for any data can be as narrow as that of the normal distribution where
-//! draws hardly differ. `n` draws that are all alike do not exclude that one value in a hundred is
-//! different, and with it the mean: the distance from the mean to the end of the range, times
-//! `ln(2 / alpha) / n`, stays possible (the probability that no draw has such a value is then
-//! `alpha / 2`). At 95 % and 512 draws of value 0.45 that is 0.32 and 0.43 points. The intervals
-//! here are at most 1.5 times as wide as this limit, and at most twice as wide as the normal
-//! distribution's wherever that is wider than the limit (see the tests).
+//! Where draws hardly differ, no interval that holds for any data can be as narrow as that of the
+//! normal distribution. `n` identical draws do not exclude that one value in a hundred is
+//! different, and with it the mean: the distance from the mean to the end of the range, times `ln(2
+//! / alpha) / n`, stays possible (the probability that no draw has such a value is then `alpha /
+//! 2`). At 95 % and 512 draws of value 0.45 that is 0.32 and 0.43 points. The intervals here are at
+//! most 1.5 times as wide as this limit, and at most twice as wide as the normal distribution's
+//! where the latter is wider than the limit (see the tests).
 //!
 //! Source: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting",
-//! JRSS-B 86(1), 2024: the capital process with predictable plug-in bets (there eq. 25 and
-//! theorem 3), each cut off at a share of the largest safe bet against the candidate (there
-//! "truncation", section 4). The wealth is monotone in the candidate, because the bet before the
-//! cut does not depend on it, and so each end is found by bisection.
+//! JRSS-B 86(1), 2024: the capital process with predictable plug-in bets (there eq. 25 and theorem
+//! 3), each cut off at a share of the largest safe bet against the candidate (there "truncation",
+//! section 4). The wealth is monotone in the candidate, because the bet before the cut does not
+//! depend on it, so each end is found by bisection.
 
 /// Largest value of a draw: the largest stored fraction, all headers included.
 pub(super) const VALUE_MAX: f64 = 1.05;
 
-/// Number of draws after which the plan is revised for the first time; it doubles from there. As
-/// few as determine a variance to a quarter: until then the bets are those for the largest one.
+/// Number of draws after which the plan is revised for the first time; it doubles after that. The
+/// fewest that determine a variance to a quarter: until then the bets assume the largest variance.
 const PLAN_FIRST: usize = 32;
 
-/// Number of bisections when an end of the interval is searched: to 1e-9 of the range.
+/// Number of bisections in the search for an end of the interval: to 1e-9 of the range.
 const HALVINGS: u32 = 30;
 
 /// Limit on a bet, as a share of the bet that the worst draw turns into ruin. Simulated with
-/// populations like those of the tests: with a half, the interval of data that is all alike is
-/// half as wide again; with nine tenths, that of rare large values is a tenth wider.
+/// populations like those of the tests: with a half, the interval of identical data is half as wide
+/// again; with nine tenths, the interval of rare large values is a tenth wider.
 const BOLDNESS: f64 = 0.75;
 
 /// Smallest distance between a candidate and a possible draw in the limit on bets, against division
@@ -69,7 +69,7 @@ impl Bet {
 /// The number of draws for which the bets are optimized; the interval is valid for any number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Plan {
-    /// The number that this half-width, as a fraction, is expected to need, from the draws so far.
+    /// The number expected for this half-width, a fraction, from the draws so far.
     Aim(f64),
     /// A number known in advance.
     Draws(f64),
@@ -155,7 +155,7 @@ impl Betting {
     pub(super) fn interval(&self) -> (f64, f64) {
         let low = self.border(|mean| self.bets.iter().map(|b| b.up(mean)).sum(), 0.0, VALUE_MAX);
         let high = self.border(|mean| self.bets.iter().map(|b| b.down(mean)).sum(), VALUE_MAX, 0.0);
-        // Draws that are no sample of anything could reject every candidate.
+        // Draws that are not a sample of any population could reject every candidate.
         if low <= high { (low, high) } else { (high, low) }
     }
 
@@ -184,7 +184,7 @@ fn refusal(confidence: f64) -> f64 {
 }
 
 fn draws_at(refusal: f64, variance: f64, aim: f64) -> f64 {
-    // A tenth more: the plan is made from few draws, and earlier bets were made for another plan.
+    // A tenth more: the plan is based on few draws, and earlier bets were made for another plan.
     (1.1 * 2.0 * refusal * variance / (aim * aim)).max(1.0)
 }
 
@@ -202,9 +202,9 @@ mod tests {
 
     type Population = fn(f64) -> f64;
 
-    /// From a uniform number: hardly anything, but for one in 250; much or nothing; all alike;
-    /// spread; nearly everything, but for one in 20; many small and few large values; alike but for
-    /// one in 100 that is nothing; like logs, a database, compressed files and programs.
+    /// From a uniform number: close to 0, except for one in 250; large or 0; identical; spread;
+    /// close to 1, except for one in 20; many small and few large values; identical except for one
+    /// in 100 that is 0; like logs, a database, compressed files and programs.
     const POPULATIONS: [(Population, f64); 11] = [
         (|u| if u < 0.004 { 1.0 } else { 0.02 }, 0.004 + 0.996 * 0.02),
         (|u| if u < 0.6 { 1.0 } else { 0.0 }, 0.6),
@@ -219,7 +219,7 @@ mod tests {
         (|u| 0.2 + 0.7 * u, 0.55),
     ];
 
-    /// Draws until the interval is as narrow as asked, looked at after every 64th draw.
+    /// Draws until the interval is as narrow as requested, with a check after every 64th draw.
     fn play(population: Population, seed: u64, aim: f64) -> (f64, f64, usize) {
         let mut draws = random(seed);
         let mut game = Betting::new(0.95, Plan::Aim(aim));
@@ -248,14 +248,14 @@ mod tests {
         }
     }
 
-    /// The standard deviation of a population.
+    /// Returns the standard deviation of a population.
     fn deviation((population, mean): (Population, f64)) -> f64 {
         let values = (0..100_000).map(|step| population((f64::from(step) + 0.5) / 1e5));
         (values.map(|value| (value - mean).powi(2)).sum::<f64>() / 1e5).sqrt()
     }
 
-    /// Regression: whatever the data, an interval of 512 draws had at least 1.5 points to each
-    /// side, 46 times as many as even data needs.
+    /// Regression: for any data, an interval of 512 draws had at least 1.5 points to each side, 46
+    /// times the need of even data.
     #[test]
     fn even_data_has_a_narrow_interval() {
         for draws in [512, 1000, 4000] {
@@ -270,7 +270,7 @@ mod tests {
                     points += 50.0 * (high - low) / seeds as f64;
                 }
                 let normal = 196.0 * deviation(one) / f64::from(draws).sqrt();
-                // What no interval that holds for any data can be below.
+                // The lower bound of every interval that holds for any data.
                 let limit = 50.0 * VALUE_MAX * 40f64.ln() / f64::from(draws);
                 assert!(points <= 2.0 * normal.max(limit), "{number}: {points}, {normal}, {limit}");
                 assert!(points >= limit.min(normal), "{number}: {points}, {normal}, {limit}");
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn few_draws_of_a_rare_kind_do_not_deceive() {
-        // Four draws in a thousand are stored whole; without one of them the normal distribution
+        // Four draws in a thousand are stored whole; without any of them the normal distribution
         // has an interval of width 0.
         let (population, mean) = POPULATIONS[0];
         for seed in 0..50 {
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn an_offset_takes_away_what_was_known() {
-        // Two kinds, 0.2 and 0.8, which the offset knows: the interval closes at once.
+        // Two kinds, 0.2 and 0.8, which the offset knows: the interval closes immediately.
         let width = |knows: bool| {
             let mut game = Betting::new(0.95, Plan::Aim(0.02));
             let mut draws = random(3);

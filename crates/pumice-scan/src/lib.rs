@@ -1,13 +1,13 @@
-//! Estimates how compressible data is, in the chunks that a drive's controller compresses, and what
-//! a compressing drive would make of it.
+//! Estimates how compressible data is, in the chunks that a drive's controller compresses, and how
+//! a compressing drive would perform with it.
 //!
 //! A scan draws blocks at random and measures the chunks around them until the confidence interval
-//! is as narrow as requested; it reads everything where that is cheaper. The interval holds
-//! whatever the data is like. Several machines can each scan a shard; their partial results merge
-//! to exactly the result of a single scan.
+//! is as narrow as requested; it reads everything where that is cheaper. The interval holds for any
+//! data. Several machines can each scan a shard; their partial results merge to exactly the result
+//! of a single scan.
 //!
-//! It is not a benchmark: the only writes are those of [`Medium::speed`], in a temporary folder.
-//! Scanned data is only read. Nothing is printed.
+//! It is not a benchmark: only [`Medium::speed`] writes, in a temporary folder. Scanned data is
+//! only read. The crate prints nothing.
 //!
 //! ```
 //! use std::sync::atomic::AtomicBool;
@@ -53,9 +53,10 @@
 //! ```
 //!
 //! * `scan`: the order of steps; `options`: its parameters and its progress.
-//! * `walk`: lists files; `extents` with `fiemap`, and `export`: what of a file or an export is
-//!   data; `read`: reads it; `work`: what the threads share.
-//! * `population`: which blocks are drawn; `strata`, `interval`: the error of a mean of draws.
+//! * `walk`: lists files; `extents` with `fiemap`, and `export`: the parts of a file or an export
+//!   that hold data; `read`: reads them; `work`: the state that the threads share.
+//! * `population`: the choice of the drawn blocks; `strata`, `interval`: the error of a mean of
+//!   draws.
 //! * `duplicate_files`: copies of whole files.
 //! * `chunks`: the size of a chunk after a codec, and as records of a drive; `codec`: the codecs;
 //!   `sums`: totals.

@@ -1,8 +1,8 @@
 //! Makes a profile from which the benchmark generates similar data: windows of 64 KiB around some
 //! of the draws.
 //!
-//! In a large file, a window is the data around the draw, and counts once, however often it is
-//! drawn: if the profile has room for all windows of the data, it has each of them. Small files are
+//! In a large file, a window is the data around the draw, and counts once, regardless of the number
+//! of its draws: a profile with room for all windows of the data has each of them. Small files are
 //! concatenated, as a file system lays them out, each file with the same probability: a file with
 //! `n` blocks is drawn `n` times as often as one with a single block, so one of its draws in `n`
 //! counts.
@@ -20,8 +20,8 @@ use pumice_drive::base::units::BLOCK_BYTES;
 /// Blocks of a window.
 const WINDOW_BLOCKS: u64 = (WINDOW_BYTES / BLOCK_BYTES) as u64;
 
-/// Returns the profile of the drawn data, with draws in the order of their marks; `None` if all of
-/// it is less than a window, or the scan was stopped. `duplicates` and `bytes` describe all data.
+/// Returns the profile of the drawn data, with draws in the order of their marks; `None` if all
+/// data is less than a window, or the scan was stopped. `duplicates` and `bytes` describe all data.
 pub(super) fn like(
     draws: &[Draw],
     duplicates: Saving,
@@ -64,7 +64,7 @@ struct Windows {
     buffer: Vec<u8>,
     /// Small files that do not fill a window yet.
     small: Vec<u8>,
-    /// Windows of large files that were looked at, by file and first block.
+    /// Windows of large files that were considered, by file and first block.
     seen: HashSet<(*const Source, u64)>,
 }
 

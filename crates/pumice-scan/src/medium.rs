@@ -51,7 +51,7 @@ const DEPTH: u32 = 4;
 pub enum Medium {
     /// Its sequential write speed in bytes per second.
     Speed(u64),
-    /// A folder on it, where the speed is measured.
+    /// A folder on the medium, in which the speed is measured.
     Folder(PathBuf),
 }
 
@@ -90,7 +90,7 @@ pub struct Speed {
     pub name: String,
     /// Sequential write speed in MB/s (10^6); a range if it was measured.
     pub mb_per_s: Range,
-    /// Whether it was measured.
+    /// Whether the speed was measured.
     pub is_measured: bool,
 }
 
@@ -217,8 +217,8 @@ pub struct OnMedium {
 }
 
 impl OnMedium {
-    /// Computes the speed of a drive with the data; `None` if too little was read to know the speed
-    /// of the codec.
+    /// Computes the speed of a drive with the data; `None` if too little was read to determine the
+    /// speed of the codec.
     pub fn of(outcome: &Outcome, medium: Speed) -> Option<Self> {
         let main = outcome.main();
         let codec = main.mb_per_s?;

@@ -65,8 +65,8 @@ impl ScanOptions {
         self.confidence_percent / 100.0
     }
 
-    /// Returns the number of draws of all shards together if it is fixed in advance: a shard does
-    /// not know when all shards together have enough.
+    /// Returns the total number of draws of all shards if it is fixed in advance: a shard does not
+    /// know when all shards together have enough.
     pub(super) fn draws_planned(&self) -> Option<u64> {
         match self.reading {
             Reading::Draws(count) => Some(count),
@@ -75,8 +75,9 @@ impl ScanOptions {
         }
     }
 
-    /// Returns the number of draws after which it is decided whether to go on drawing or to read
-    /// everything. A shard cannot decide for all: it counts on those that typical data needs.
+    /// Returns the number of draws after which the scan decides whether to continue drawing or to
+    /// read everything. A shard cannot decide for all: it assumes the draws that typical data
+    /// needs.
     pub(super) fn draws_first(&self) -> f64 {
         if self.shard.count > 1 { self.draws_typical() } else { ROUND_DRAWS as f64 }
     }
@@ -89,8 +90,8 @@ impl ScanOptions {
 
 /// Receives the progress of a scan, from several threads.
 pub trait ScanProgress: Sync {
-    /// Reports that an export of `bytes`, or 0 if that is not known yet, has told up to the byte
-    /// `told` where it holds data.
+    /// Reports that an export of `bytes`, or 0 if its size is not known yet, has reported its data
+    /// up to byte `told`.
     fn mapped(&self, told: u64, bytes: u64) {
         let _ = (told, bytes);
     }

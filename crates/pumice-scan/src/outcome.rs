@@ -1,5 +1,5 @@
 //! The results of a scan, computed from a [`Partial`] alone: a partial result always has the same
-//! outcome, wherever it was measured.
+//! outcome, on any machine.
 
 use std::collections::BTreeMap;
 
@@ -48,8 +48,8 @@ pub struct Estimate {
     /// Stored fraction, headers included: above 1 if they outweigh the saving.
     pub stored: f64,
     /// Lower end of the interval, as a stored fraction; equal to the upper end if everything was
-    /// read. If reading everything was interrupted, nothing is known of the rest: the ends are what
-    /// all data takes if the rest takes nothing, or as much as possible.
+    /// read. If reading everything was interrupted, the rest is unknown: the ends are the stored
+    /// fraction of all data if the rest takes no space, or the most possible.
     pub stored_low: f64,
     /// Upper end of the interval.
     pub stored_high: f64,
@@ -111,7 +111,7 @@ pub struct FileOutcome {
 /// The share of data that occurs more than once, in per cent of all data.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Duplicates {
-    /// Estimate; `None` if nothing is known. Unless everything was read, only further copies of
+    /// Estimate; `None` if unknown. Unless everything was read, it covers only further copies of
     /// whole files.
     pub percent: Option<f64>,
     /// One standard deviation of the estimate, in points.
@@ -127,7 +127,7 @@ pub struct Duplicates {
 pub struct Outcome {
     /// The scanned paths.
     pub paths: Vec<String>,
-    /// Remarks that a reader of the figures must know.
+    /// Remarks that the reader of the figures must know.
     pub remarks: Vec<String>,
     /// The scanned shard.
     pub shard: String,
@@ -140,9 +140,9 @@ pub struct Outcome {
     /// Whether the scan reached its end.
     pub is_complete: bool,
     /// Share of the data for which the figures speak, in per cent: 100, or less if reading
-    /// everything was interrupted, as what was read until then is no sample of the rest.
+    /// everything was interrupted, because the data read until then is not a sample of the rest.
     pub covered_percent: f64,
-    /// Whether everything was read; then nothing is estimated.
+    /// Whether everything was read; the figures are then exact.
     pub is_exact: bool,
     /// Draws that were measured.
     pub draws: u64,
@@ -168,15 +168,15 @@ pub struct Outcome {
     pub folders: Vec<GroupOutcome>,
     /// By age, youngest first.
     pub ages: Vec<GroupOutcome>,
-    /// Formats of files of which little is saved, in per cent of all bytes, largest first.
+    /// Formats of files with little saving, in per cent of all bytes, largest first.
     pub formats_percent: Vec<(String, f64)>,
     /// Files with the largest savings in bytes.
     pub best: Vec<FileOutcome>,
-    /// Files that take most and save least.
+    /// Files that take the most space and save the least.
     pub worst: Vec<FileOutcome>,
-    /// What was skipped.
+    /// Skipped files and data.
     pub passed: Passed,
-    /// What could not be read.
+    /// Files and data that could not be read.
     pub failed: Passed,
     /// For forecasts: for each configuration, evenly spaced quantiles of the savings of single
     /// chunks.
@@ -276,12 +276,12 @@ struct Seen {
     worst: Vec<FileOutcome>,
 }
 
-/// Returns the fraction of `of` bytes that `bytes` are.
+/// Returns `bytes` as a fraction of `of` bytes.
 fn exactly(bytes: u64, of: u64) -> MeanInterval {
     MeanInterval::exact(bytes as f64 / of.max(1) as f64)
 }
 
-/// Returns the share of all data that was read; 1 for a complete scan, also if files vanished.
+/// Returns the share of all data that was read; 1 for a complete scan, even if files vanished.
 fn share_read(partial: &Partial, sums: &Sums) -> f64 {
     if partial.is_complete {
         return 1.0;
@@ -474,7 +474,8 @@ fn most_first(all: impl Iterator<Item = (String, f64)>) -> Vec<(String, f64)> {
     all
 }
 
-/// Returns files with several draws: those with the largest savings, and those that take most.
+/// Returns files with several draws: the files with the largest savings, and the files that take
+/// the most space.
 fn files(drawn: &[Drawn], main: usize) -> (Vec<FileOutcome>, Vec<FileOutcome>) {
     let mut by_file: BTreeMap<&String, Vec<&Drawn>> = BTreeMap::new();
     drawn.iter().for_each(|draw| by_file.entry(&draw.file).or_default().push(draw));
@@ -505,7 +506,6 @@ fn files(drawn: &[Drawn], main: usize) -> (Vec<FileOutcome>, Vec<FileOutcome>) {
 /// copies on average. Of blocks with `m` copies each, the share `1 - 1/m` is duplicate; as that is
 /// concave in `m`, at most `A / (1 + A)` of all blocks are (Jensen). The number of pairs is assumed
 /// to follow a Poisson distribution.
-/// for one of Poisson.
 fn duplicates_of(partial: &Partial, drawn: &[Drawn], confidence: f64) -> Duplicates {
     let mut contents: BTreeMap<u64, Vec<&Drawn>> = BTreeMap::new();
     for draw in drawn {
@@ -530,7 +530,7 @@ fn duplicates_of(partial: &Partial, drawn: &[Drawn], confidence: f64) -> Duplica
         .map_or(f64::MAX, |law| law.inverse_cdf((1.0 + confidence) / 2.0) / 2.0);
     let copies =
         if possible > 0.0 { most_pairs * partial.blocks as f64 / possible } else { f64::MAX };
-    // A single file has no other file to be a copy of.
+    // A single file cannot be a copy of another.
     let duplicates =
         super::duplicate_files::share(&partial.duplicates).filter(|_| partial.files > 1);
     Duplicates {
@@ -571,8 +571,8 @@ fn quantiles(steps: &[u64]) -> Vec<Saving> {
 }
 
 impl Config {
-    /// Returns whether a drive can be created that compresses like this: with one of its codecs, in
-    /// solid frames; block by block only if no other chunk size was measured.
+    /// Returns whether a drive can be created that compresses with this configuration: with one of
+    /// its codecs, in solid frames; block by block only if no other chunk size was measured.
     pub(super) fn is_of_drive(&self, all: &[ConfigOutcome]) -> bool {
         let solid = u32::from(FRAME_BLOCKS_DEFAULT) * BLOCK_BYTES as u32;
         let has_solid = all.iter().any(|it| it.config.chunk_bytes == solid);
@@ -582,8 +582,8 @@ impl Config {
     }
 }
 
-/// Returns the fastest configuration of a drive among those that compress fast enough and store
-/// hardly more than the densest of them.
+/// Returns the fastest configuration of a drive among the configurations that compress fast enough
+/// and store hardly more than the densest of them.
 fn choice(configs: &[ConfigOutcome]) -> Option<(usize, String)> {
     let speed = |it: &ConfigOutcome| it.mb_per_s.unwrap_or(0.0) * 1e6;
     let fast: Vec<(usize, &ConfigOutcome)> = configs

@@ -1,9 +1,9 @@
-//! The partial result of a scan, as JSON: everything that the results are computed from.
+//! The partial result of a scan, as JSON: all data from which the results are computed.
 //!
-//! The file of a shard and that of a whole scan have one format. Merged shards are the partial
-//! result of one scan: sums are added; of draws, those below the lowest mark up to which every
-//! shard has measured all its draws are kept, and these are the draws of one scan that stopped
-//! there. So `merge` returns, to the last digit, the result of one scan with as many draws.
+//! The files of a shard and of a whole scan have the same format. Merged shards are the partial
+//! result of one scan: sums are added; the draws below the lowest mark up to which every shard has
+//! measured all its draws are kept, and these are the draws of one scan that stopped there. So
+//! `merge` returns, to the last digit, the result of one scan with the same number of draws.
 //!
 //! A file is not trusted: inconsistent numbers are refused.
 
@@ -36,7 +36,7 @@ pub struct Partial {
     pumice_scan: u32,
     /// The scanned paths, as named.
     pub(super) paths: Vec<String>,
-    /// Remarks that a reader of the figures must know.
+    /// Remarks that the reader of the figures must know.
     pub(super) remarks: Vec<String>,
     pub(super) configs: Vec<Config>,
     /// Index of the main configuration.
@@ -58,9 +58,9 @@ pub struct Partial {
     pub(super) folders: ByName,
     pub(super) ages: Vec<u64>,
     pub(super) strata: Vec<Stratum>,
-    /// What was skipped, of all shards.
+    /// Skipped files and data, of all shards.
     pub(super) passed: Passed,
-    /// What could not be read.
+    /// Files and data that could not be read.
     pub(super) failed: Passed,
     pub(super) efforts: Vec<Effort>,
     pub(super) bytes_read: u64,
@@ -121,7 +121,7 @@ impl Partial {
         }
     }
 
-    /// Records what the population contains.
+    /// Records the contents of the population.
     pub(super) fn describe(&mut self, population: &Population, strata: &Strata) {
         self.files = population.files;
         self.blocks = population.blocks;
@@ -266,7 +266,7 @@ impl Partial {
         let mut whole = ordered[0].clone();
         whole.shard = Shard::ALL;
         ordered[1..].iter().for_each(|part| whole.add(part));
-        // Blocks are summed again: the tree may have changed between shards.
+        // Blocks are recounted: the tree may have changed between shards.
         whole.blocks_of_all = whole.blocks;
         Ok(whole)
     }
@@ -317,7 +317,7 @@ impl Partial {
             }
         }
         self.ages.iter_mut().zip(&part.ages).for_each(|(sum, blocks)| *sum += blocks);
-        // Every shard walks the whole tree, so what was skipped is counted once.
+        // Every shard walks the whole tree, so skipped files are counted once.
         self.failed.add(&part.failed);
         self.efforts.iter_mut().zip(&part.efforts).for_each(|(sum, effort)| sum.add(*effort));
         self.bytes_read += part.bytes_read;

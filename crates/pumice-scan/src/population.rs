@@ -3,15 +3,15 @@
 //! The population consists of the 4 KiB blocks that hold data, of all files; every block has the
 //! same probability of being drawn, and a draw represents the chunk around it. For each part of a
 //! file (1 GiB), a random process seeded by the file's name scatters *marks* over the part: on
-//! average one mark per block in 0..1. The draws of a scan are those with the lowest marks of all.
-//! They depend neither on the order in which files are found nor on other machines: parts can be
-//! distributed over several machines, and all their draws together are those of one machine.
+//! average one mark per block in 0..1. The draws of a scan are the blocks with the lowest marks of
+//! all. They depend neither on the order in which files are found nor on other machines: parts can
+//! be distributed over several machines, whose draws together equal the draws of one machine.
 //!
 //! The draws below a mark are independent and uniform over all blocks, with repetition, as
 //! [`super::interval`] requires.
 //!
 //! Memory is bounded: it holds at least the lowest [`DRAWS_KEPT`] draws and at most twice as many,
-//! only those files that have draws or may be copies, and at most [`NAMES_MAX`] names.
+//! only the files that have draws or may be copies, and at most [`NAMES_MAX`] names.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ use super::duplicate_files::DuplicateFiles;
 use pumice_drive::base::seed::{mix, random};
 use pumice_drive::base::units::BLOCK_BYTES;
 
-/// Minimum number of draws that are kept, if there are as many: enough for a quarter of a point.
+/// Minimum number of draws that are kept, if that many exist: enough for a quarter of a point.
 const DRAWS_KEPT: usize = 1 << 16;
 
 /// Blocks of a part, the unit in which files are distributed over shards.
@@ -265,7 +265,7 @@ pub(super) struct Population {
     pub(super) blocks_of_all: u64,
     /// Blocks with data of this shard.
     pub(super) blocks: u64,
-    /// Of all shards, by extension: the basis of the strata.
+    /// Blocks of all shards, by extension: the basis of the strata.
     pub(super) extensions_of_all: ByName,
     pub(super) extensions: ByName,
     pub(super) folders: ByName,

@@ -1,7 +1,7 @@
 //! The drive to create for the scanned data, as a command line of `pumice create`.
 //!
 //! Every number is on the safe side: the capacity holds the data at the upper end of the interval
-//! of its stored fraction, of the worst chunk size that a host's writes can lead to, with the
+//! of its stored fraction, for the worst chunk size that a host's writes can cause, with the
 //! default over-provisioning and the map of the whole disk.
 
 use serde::Serialize;
@@ -29,16 +29,17 @@ const BYTES_PER_FILE: u64 = 18 << 10;
 /// A drive for the scanned data.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Provision {
-    /// Size of the disk in bytes: that of a scanned image, device or export; enough for a file
-    /// system with the scanned files.
+    /// Size of the disk in bytes: the size of a scanned image, device or export; otherwise enough
+    /// for a file system with the scanned files.
     pub size_bytes: u64,
-    /// Capacity in bytes, less than the size; `None` for that of data that does not compress.
+    /// Capacity in bytes, less than the size; `None` for the capacity for data that does not
+    /// compress.
     pub capacity_bytes: Option<u64>,
     /// Codec.
     pub codec: String,
-    /// What the codec compresses: `solid` or `blocks`.
+    /// The form of compressed frames: `solid` or `blocks`.
     pub frame: String,
-    /// The stored fraction that the capacity is made for.
+    /// The stored fraction on which the capacity is based.
     pub stored: f64,
     /// The command line.
     pub command: String,
@@ -53,7 +54,7 @@ impl Provision {
         }
         let is_of_drive =
             |index: &usize| outcome.configs[*index].config.is_of_drive(&outcome.configs);
-        // Without a choice nothing was fast enough, or too little was compressed to tell.
+        // Without a choice, no configuration was fast enough, or too little was compressed to tell.
         let rest = std::iter::once(outcome.main).chain(0..outcome.configs.len());
         let chosen = outcome.choice.as_ref().map(|(index, _)| *index);
         let chosen = chosen.or_else(|| rest.into_iter().find(is_of_drive));
@@ -79,7 +80,7 @@ impl Provision {
         Some(Self { size_bytes, capacity_bytes, codec, frame, stored, command })
     }
 
-    /// Returns what the command line is made for, as a sentence.
+    /// Returns the basis of the command line, as a sentence.
     pub(super) fn words(&self) -> String {
         let Some(capacity) = self.capacity_bytes else {
             return format!(
@@ -100,13 +101,13 @@ impl Provision {
     }
 }
 
-/// Returns a size as the command line takes it.
+/// Returns a size in the form that the command line accepts.
 fn exact(bytes: u64) -> String {
     format_size_exact(bytes).replace("iB", "").replace(' ', "")
 }
 
-/// Returns the largest upper end of the stored fraction with a codec, of all chunk sizes up to that
-/// of a frame: small writes make small frames.
+/// Returns the largest upper end of the stored fraction with a codec, over all chunk sizes up to
+/// the size of a frame: small writes make small frames.
 fn stored_at_worst(outcome: &Outcome, codec: Codec) -> Option<f64> {
     let most = u32::from(FRAME_BLOCKS_DEFAULT) * BLOCK_BYTES as u32;
     let same = outcome
@@ -119,7 +120,7 @@ fn stored_at_worst(outcome: &Outcome, codec: Codec) -> Option<f64> {
 /// Returns the size of the disk.
 fn size_bytes(outcome: &Outcome) -> u64 {
     if outcome.is_disk() {
-        // Blocks that could not be read are counted among these, too.
+        // Blocks that could not be read are included here.
         return (outcome.bytes + outcome.passed.hole_bytes).next_multiple_of(BLOCK_BYTES as u64);
     }
     let data = (outcome.bytes as f64 * FILE_SYSTEM_FACTOR) as u64;
@@ -132,7 +133,7 @@ fn capacity_bytes(outcome: &Outcome, stored: f64, size_bytes: u64, form: FrameFo
     let blocks = size_bytes / BLOCK_BYTES as u64;
     let leaf_bytes = leaf_bytes_max(form == FrameForm::Blocks) as u64;
     let map_bytes = 2 * blocks * leaf_bytes.div_ceil(LEAF_BLOCKS.into());
-    // What a file system adds to its files compresses well, but is not known to.
+    // The metadata of a file system usually compresses well, but this is not certain.
     let added = if outcome.is_disk() { 0 } else { FILE_SYSTEM_BYTES };
     let data = outcome.bytes as f64 * stored * (1.0 + LOG_OVERHEAD);
     let needed = (data as u64 + added + map_bytes).next_multiple_of(MIB);

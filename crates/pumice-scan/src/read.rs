@@ -22,7 +22,7 @@ use pumice_nbd::client::{Client, Uri};
 struct Pace {
     bytes_per_s: u64,
     clock: Option<Runtime>,
-    /// The time at which it may read again.
+    /// The time at which the reader may read again.
     free_at_ns: u64,
 }
 
@@ -153,8 +153,8 @@ impl Reader {
     }
 }
 
-/// A file that leaves the page cache as it was: pages that others have read stay, pages that the
-/// scan reads do not.
+/// A file whose reads leave the page cache unchanged: pages that other programs have read stay,
+/// pages that the scan reads do not.
 struct Uncached {
     file: File,
     advice: Advice,
@@ -192,8 +192,8 @@ impl Uncached {
         self.read_and_drop(&mut target[done..], offset + done as u64)
     }
 
-    /// The same for older kernels: what the cache does not hold beforehand is dropped afterwards.
-    /// Not when everything is read in order, as the kernel reads ahead there.
+    /// Does the same for older kernels: drops pages afterwards that the cache did not hold before.
+    /// Not used when everything is read in order, because the kernel then reads ahead.
     fn read_and_drop(&self, target: &mut [u8], offset: u64) -> io::Result<()> {
         let mut cached = 0;
         if self.advice == Advice::Random {

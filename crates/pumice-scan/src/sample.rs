@@ -18,7 +18,7 @@ use super::work::{THREADS_MIN, Work, locked};
 use pumice_bench::payload::repeats;
 use pumice_drive::base::units::BLOCK_BYTES;
 
-/// Draws that are measured between two looks at the interval.
+/// Draws that are measured between two checks of the interval.
 pub(super) const ROUND_DRAWS: usize = 512;
 
 /// Bytes that identify the format of a file.
@@ -129,7 +129,7 @@ fn measure(
             has_data: has_data.as_ref().map(|all| &all[from..][..blocks_read]),
         };
         let taken = meter.measure(index, chunk, |_, _| {});
-        // Relative to the bytes that are data: holes among them are never drawn, and take nothing.
+        // Relative to the bytes of data: holes among them are never drawn, and take no space.
         let bytes = source.data_blocks_in(first, blocks) * BLOCK_BYTES as u64;
         let fraction = |taken: u64| taken as f64 / bytes.max(1) as f64;
         fractions.push((fraction(taken.codec_bytes), fraction(taken.record_bytes)));

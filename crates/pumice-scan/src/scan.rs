@@ -36,8 +36,8 @@ pub struct Scanned {
 /// `None` if nothing was measured yet.
 ///
 /// # Errors
-/// A named path cannot be scanned, or all of them hold no data. What cannot be read below a folder
-/// is counted instead.
+/// A named path cannot be scanned, or none of them holds data. Unreadable files below a folder are
+/// counted instead.
 pub fn scan(
     named: &[PathBuf],
     options: &ScanOptions,
@@ -98,7 +98,7 @@ fn check_has_data(partial: &Partial, population: &Population) -> Result<()> {
     Err(Error::InvalidInput(what.into()))
 }
 
-/// Everything that a listing of all sources needs.
+/// The state that a listing of all sources needs.
 struct Listing<'a> {
     roots: &'a [Root],
     options: &'a ScanOptions,
@@ -106,7 +106,7 @@ struct Listing<'a> {
 }
 
 impl Listing<'_> {
-    /// Passes all sources to the sink, and returns what was skipped.
+    /// Passes all sources to the sink, and returns the skipped files.
     fn run(&self, sink: &(dyn Fn(Source) + Sync), progress: &dyn ScanProgress) -> Passed {
         let mut passed = Passed::default();
         for (index, root) in self.roots.iter().enumerate() {
@@ -128,7 +128,8 @@ impl Listing<'_> {
     }
 }
 
-/// Returns whether this number of draws would read enough that reading everything is as good.
+/// Returns whether this number of draws would read so large a share that reading everything is as
+/// good.
 fn is_little(options: &ScanOptions, population: &Population, draws: f64) -> bool {
     let bytes = population.blocks_of_all as f64 * BLOCK_BYTES as f64;
     draws * options.chunk_bytes_max() as f64 >= SHARE_WORTH_DRAWING * bytes
@@ -147,11 +148,11 @@ fn read_everything(
     };
     let everything = Everything { work, known: &known };
     let sums = everything.run(|sink| {
-        // The first listing counted what is skipped.
+        // The first listing counted the skipped files.
         listing.run(sink, &NoProgress);
     });
     partial.bytes_read += sums.all.bytes();
-    // Interrupted, what was read first is no sample; the draws before it, if any, are one.
+    // After an interruption, the data read first is not a sample; the earlier draws, if any, are.
     let has_drawn = matches!(&partial.measured, Measured::Draws { drawn, .. } if !drawn.is_empty());
     if !(work.is_stopped() && has_drawn) {
         partial.measured = Measured::All(Box::new(sums));

@@ -2,7 +2,7 @@
 //!
 //! Draws fall into strata in proportion to their size. The mean of a stratum, as estimated before a
 //! draw, is subtracted from the draw (see [`Adjusted`]), so that only the spread within strata
-//! widens the interval, and nothing is assumed.
+//! widens the interval, without further assumptions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -65,7 +65,7 @@ pub(super) struct Sums {
     pub(super) repeats: Repeats,
     /// Blocks of compressed formats, by name.
     pub(super) formats: BTreeMap<String, u64>,
-    /// Files with the largest savings, and files that take most, in descending order.
+    /// Files with the largest savings, and files that take the most space, in descending order.
     pub(super) best: Vec<FileSum>,
     pub(super) worst: Vec<FileSum>,
 }

@@ -5,7 +5,7 @@
 //! of every block is scaled. The drive without compression does not depend on the data, and is
 //! simulated once. The load is random 4 KiB writes over the whole drive until it is steady: the
 //! hardest load for flash, which shows the value of compression. The drive is scaled down; see
-//! `docs/forecast.md` for the effects of that.
+//! `docs/forecast.md` for the effects.
 
 use std::sync::atomic::AtomicBool;
 
@@ -72,7 +72,7 @@ pub struct Drive {
     pub name: String,
     /// The drive with its codec, if it has one.
     pub drive: Expected,
-    /// The drive without compression; `None` if it does not compress anyway.
+    /// The drive without compression; `None` if the drive does not compress.
     pub uncompressed: Option<Expected>,
     /// The answer to "is this drive for me?".
     pub verdict: String,
@@ -119,8 +119,8 @@ fn drive(
         ..ForecastOptions::default()
     };
     let mut ends = vec![measured.stored, measured.stored_low, measured.stored_high];
-    // Data that was read completely has one end only, and the data does not matter to a drive that
-    // does not compress.
+    // Data that was read completely has only one end, and a drive that does not compress does not
+    // depend on the data.
     ends.dedup();
     if profile.controller.codec() == Codec::None {
         ends.truncate(1);
@@ -151,7 +151,7 @@ fn best_match(outcome: &Outcome, codec: Codec) -> (usize, &Estimate) {
     let is_zstd = |codec| matches!(codec, Codec::Zstd { .. });
     let distance = |number: &usize| {
         let config = &outcome.configs[*number].config;
-        // liblz4 is the next best to a drive's LZ4.
+        // liblz4 is closest to a drive's LZ4.
         let measured = config.codec.of_drive().unwrap_or(Codec::Lz4);
         let other_kind = is_zstd(measured) != is_zstd(codec);
         let is_other = config.codec != codec.into();
@@ -161,7 +161,7 @@ fn best_match(outcome: &Outcome, codec: Codec) -> (usize, &Estimate) {
     (index, &outcome.configs[index].drive)
 }
 
-/// Returns the savings of blocks, scaled so that this fraction of all data is stored.
+/// Returns the savings of blocks, scaled to this stored fraction of all data.
 fn at(savings: &[Saving], stored: f64) -> Data {
     let mean =
         savings.iter().map(|saving| saving.stored_fraction()).sum::<f64>() / savings.len() as f64;
@@ -225,7 +225,7 @@ fn worth(outcome: &Outcome) -> String {
     }
 }
 
-/// Returns what an interrupted scan can say.
+/// Returns the statement of an interrupted scan.
 fn unknown(outcome: &Outcome) -> String {
     if outcome.bytes_read == 0 {
         return "Nothing was measured before the interruption.".to_owned();
@@ -250,7 +250,7 @@ pub(super) fn pumice(outcome: &Outcome) -> String {
         .map(|stored| stored * overhead);
     let held = |stored: f64| 1.0 / stored.max(1e-3);
     let spare = 1.0 + f64::from(OVER_PROVISIONING_PERCENT_DEFAULT) / 100.0;
-    // A full drive whose log is as large as that of a drive without compression.
+    // A full drive whose log has the size of a drive's without compression.
     let amplified = |stored: f64| formula::first_order(spare, 1.0, stored.min(1.0));
     let mut text = format!(
         "{} A Pumice drive with {} would write {is:.3} bytes to its medium for each byte written \

@@ -1,11 +1,10 @@
-//! Finds the data to scan: folders with everything below them, files, block devices, exports.
+//! Finds the data to scan: folders with all files below them, files, block devices, exports.
 //!
 //! The walk follows no symbolic links, enters other file systems only on request, takes a file with
-//! several names once, and counts what it skips. Several threads list folders concurrently, because
+//! several names once, and counts skipped files. Several threads list folders concurrently, because
 //! uncached folders take time to read; the order does not matter (see [`super::population`]).
 //!
-//! Memory: the folders that are still to be listed, and about 16 bytes for each file with several
-//! names.
+//! Memory: the folders not yet listed, and about 16 bytes for each file with several names.
 
 use std::collections::HashSet;
 use std::fs::{self, DirEntry, File, Metadata};
@@ -91,7 +90,7 @@ pub(super) enum Root {
     Single(Source),
 }
 
-/// Examines the named paths, of which some stand for exports; `None` if `stop` was set meanwhile.
+/// Examines the named paths, some of which stand for exports; `None` if `stop` was set meanwhile.
 ///
 /// # Errors
 /// A path does not exist, cannot be read, holds no data, or was named twice.
@@ -184,8 +183,8 @@ const CONTAINERS: [(&[u8], &str); 6] = [
     (b"<<< Oracle VM VirtualBox", "a VDI image: serve it with qemu-nbd -r"),
 ];
 
-/// Returns what a reader of the figures must know: of files that contain a disk in a container
-/// format, and of exports whose holes are not known.
+/// Returns remarks for the reader of the figures: about files that contain a disk in a container
+/// format, and exports whose holes are not known.
 pub(super) fn remarks(roots: &[Root]) -> Vec<String> {
     let singles = roots.iter().filter_map(|root| match root {
         Root::Single(source) => Some(source),
@@ -336,7 +335,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Returns the file of an entry if it is to be scanned; queues a folder.
+    /// Returns the file of an entry if it should be scanned; queues a folder.
     fn entry(&self, entry: &DirEntry) -> io::Result<Option<Source>> {
         let kind = entry.file_type()?;
         if kind.is_dir() {
@@ -372,7 +371,7 @@ impl<'a> Walk<'a> {
         let extents = if extents::may_have_holes(metadata) {
             let found = read::open_quietly(&path).and_then(|file| extents::data(&file, bytes));
             match found {
-                // A draw of it will fail, and its share is then known.
+                // A draw of the file will fail, and its share is then known.
                 Err(_) if !extents::is_sparse(metadata) => None,
                 found => found?,
             }
@@ -404,8 +403,8 @@ impl<'a> Walk<'a> {
         Ok(source)
     }
 
-    /// Returns whether a folder is on the file system of the walk, or is allowed on another one and
-    /// was not listed before.
+    /// Returns whether a folder is on the file system of the walk, or is permitted on another one
+    /// and was not listed before.
     fn is_to_be_listed(&self, path: &Path) -> io::Result<bool> {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
         let found = statx(CWD, path, flags, StatxFlags::INO | StatxFlags::TYPE)?;

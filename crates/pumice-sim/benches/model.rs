@@ -3,15 +3,17 @@
 //!
 //! * `speed`: uniform random writes of 4 KiB at depth 32, garbage collection in its steady state,
 //!   on one core: simulated requests per second of real time, for drives of 8 and of 64 GiB.
-//! * `memory`: a drive of 10^12 bytes, its map and lists filled, and the process's memory then.
-//! * `amplification`: drives of 400 segments of 2048 blocks, written over three times to get there
-//!   and five times to measure; Xiang and Kurkoski's formula ("An improved analytic expression for
-//!   write amplification in NAND flash", 2012) for the part of the raw space that holds data.
+//! * `memory`: a drive of 10^12 bytes, its map and lists filled, and the memory of the process at
+//!   that point.
+//! * `amplification`: drives of 400 segments of 2048 blocks, overwritten three times to reach the
+//!   steady state and five times for the measurement; Xiang and Kurkoski's formula ("An improved
+//!   analytic expression for write amplification in NAND flash", 2012) for the part of the raw
+//!   space that holds data.
 //!
-//! * `terabyte`: as `speed`, for 10^12 bytes with 7 % more flash, written over once before.
+//! * `terabyte`: as `speed`, for 10^12 bytes with 7 % more flash, overwritten once before.
 //!
 //! ```text
-//! cargo bench --bench model              # all but `terabyte`, about ten minutes
+//! cargo bench --bench model              # all except `terabyte`, about ten minutes
 //! cargo bench --bench model -- speed     # one of them
 //! cargo bench --bench model -- terabyte  # ten minutes more
 //! ```
@@ -74,7 +76,8 @@ fn fill(drive: &mut LogFtl) {
     drive.settle();
 }
 
-/// Shape of a drive with raw space of `raw_blocks` blocks on 16 dies, in segments of 8192 blocks.
+/// Returns the shape of a drive with raw space of `raw_blocks` blocks on 16 dies, in segments of
+/// 8192 blocks.
 fn shape(raw_blocks: u64) -> FlashShape {
     FlashShape {
         channels: 4,
@@ -114,7 +117,7 @@ fn speed() {
     }
 }
 
-/// A drive of 10^12 bytes with 7 % more flash.
+/// Returns a drive of 10^12 bytes with 7 % more flash.
 fn terabyte_spec(stored: f64) -> LogSpec {
     let user_blocks = 1_000_000_000_000u64 / 4096;
     let mut shape = FlashShape {
@@ -161,7 +164,7 @@ fn memory() {
     }
 }
 
-/// Xiang and Kurkoski's formula; `a` is raw over user space.
+/// Returns the result of Xiang and Kurkoski's formula; `a` is raw over user space.
 fn formula(a: f64) -> f64 {
     let w = (0..200_000).fold(0.0, |w: f64, _| (w - a).exp() * a);
     a / (a - w)

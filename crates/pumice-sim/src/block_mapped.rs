@@ -20,8 +20,8 @@
 //! alternates reads and programs.
 //!
 //! **Bytes are stored by their address in flash**: a map that loses a row loses its bytes.
-//! [`Flash`] checks the rules of flash. Writes are serialized; reads run concurrently with them.
-//! Nothing waits in a buffer, so a flush has nothing to do. The buffer serves only read-ahead.
+//! [`Flash`] checks the rules of flash. Writes are serialized; reads run concurrently with them. No
+//! write waits in a buffer, so a flush has no work. The buffer serves only read-ahead.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -364,7 +364,7 @@ impl<C: Clock> BlockMapped<C> {
         let len = target.len() as u64;
         check_range(self.layout.size_bytes, offset, len)?;
         let ended_ns = self.sense(offset, target)?;
-        // The host receives what is ready while the flash reads the rest, except for the last row.
+        // The host receives ready data while the flash reads the rest, except for the last row.
         let row_bytes = u64::from(self.layout.shape.row_bytes());
         let early_ns = transfer_ns(len.saturating_sub(row_bytes), self.spec.out_bytes_per_s);
         self.until_ns(ended_ns.saturating_sub(early_ns)).await;

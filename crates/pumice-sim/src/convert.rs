@@ -14,7 +14,7 @@ use crate::{Error, Result};
 use pumice_drive::codec::Codec;
 
 /// Longest command that a host sends: systems of 2010 split requests at this size. Several are in
-/// flight at once, so that the link carries one while the flash reads the next.
+/// flight concurrently, so that the link carries one while the flash reads the next.
 const COMMAND_BYTES_MAX: u64 = 128 << 10;
 
 /// Garbage collection begins below this number of free segments: one more than its minimum.
@@ -85,7 +85,7 @@ pub(super) fn command_bytes_max(profile: &Profile) -> u64 {
 /// Returns the geometry of the flash.
 ///
 /// # Errors
-/// `InvalidInput` for flash beyond what can be simulated.
+/// `InvalidInput` for flash that is too large to simulate.
 pub(super) fn shape(profile: &Profile, flash: &Flash) -> Result<FlashShape> {
     let whole = |key, number| whole(profile, key, number);
     Ok(FlashShape {
@@ -120,7 +120,7 @@ impl LogStoreSpec {
     /// Returns the storage of a profile: see [`LogSpec::of`].
     ///
     /// # Errors
-    /// Those of [`LogSpec::of`].
+    /// The errors of [`LogSpec::of`].
     pub fn of(profile: &Profile, stored: StoredSizes) -> Result<Self> {
         let controller = &profile.controller;
         Ok(Self {
@@ -138,7 +138,8 @@ impl LogSpec {
     /// `overhead_percent`.
     ///
     /// # Errors
-    /// `Unsupported` for drives of another kind; `InvalidInput` for what cannot be simulated.
+    /// `Unsupported` for drives of another kind; `InvalidInput` for drives that cannot be
+    /// simulated.
     pub fn of(profile: &Profile, stored: StoredSizes) -> Result<Self> {
         let flash = log_flash(profile)?;
         let shape = shape(profile, flash)?;
@@ -155,7 +156,8 @@ impl LogSpec {
             timing: timing(flash),
             user_blocks: profile.size_bytes.is / u64::from(BLOCK_BYTES),
             stored: if compresses { stored } else { StoredSizes::Constant(1.0) },
-            // What a drive stores at least was measured on its flash: overhead and parity included.
+            // The minimum that a drive stores was measured on its flash: overhead and parity
+            // included.
             stored_min: if compresses {
                 let data_share = (1.0 - flash.overhead_percent.is / 100.0) * (1.0 - parity_share);
                 controller.stored_min() * data_share
@@ -218,7 +220,7 @@ impl LogSpec {
         }
         self.timing.erase_ns = self.timing.erase_ns * segment(&self) / before;
         self.bad_percent = 0.0;
-        // Segments beyond those that hold data, counted as in `raw_bytes`.
+        // Segments in addition to the ones with data, counted as in `raw_bytes`.
         let spare = f64::from(self.free_segments) + 0.5;
         let segments = (raw * ratio / of_data(&self) + spare).ceil();
         self.shape.blocks_per_plane = segments as u32;

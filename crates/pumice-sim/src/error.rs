@@ -1,7 +1,7 @@
 //! The error of this crate.
 //!
-//! A variant says what a caller can do; its text says what happened to which object. `Display`
-//! does not repeat the source: the top of a program prints the chain.
+//! A variant tells the caller how to react; its text names the event and the object. `Display` does
+//! not repeat the source: the top of a program prints the chain.
 
 use std::borrow::Cow;
 use std::io;
@@ -21,7 +21,7 @@ pub enum Error {
     /// This kind of drive does not support the operation.
     #[error("{0}")]
     Unsupported(Cow<'static, str>),
-    /// No profile has this name, and no file either.
+    /// Neither a profile nor a file has this name.
     #[error("{0}")]
     NotFound(Cow<'static, str>),
     /// The simulated flash has too little space for the simulated disk.
@@ -49,7 +49,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns what a caller can do about the error, in the terms of the drive.
+    /// Returns the kind of the error, in the terms of the drive.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::InvalidInput(_) => ErrorKind::InvalidInput,

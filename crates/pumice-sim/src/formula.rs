@@ -28,7 +28,8 @@ pub fn first_order(raw_bytes: f64, user_bytes: f64, stored: f64) -> f64 {
 
 /// Returns the bytes that a host can write until the flash is worn out: the drive's size times the
 /// cycles of a block, over the write amplification. Space that the host does not see is not
-/// counted, and wear is assumed to be even; JESD218 specifies what a drive must still retain then.
+/// counted, and wear is assumed to be even; JESD218 specifies the retention that a drive must still
+/// have then.
 pub fn endurance_bytes(size_bytes: u64, pe_cycles: u64, write_amplification: f64) -> f64 {
     size_bytes as f64 * pe_cycles as f64 / write_amplification
 }

@@ -9,7 +9,7 @@
 //!
 //! Commands beyond the queue's depth get slots in order of arrival. Link and processor each serve
 //! one item at a time, in order of arrival; the link idles while the data it sends next is being
-//! decompressed. The front knows no address and no byte.
+//! decompressed. The front knows neither addresses nor bytes.
 
 use std::cell::Cell;
 
@@ -140,7 +140,7 @@ impl<C: Clock> Front<C> {
     /// Creates an idle front.
     ///
     /// # Errors
-    /// Those of [`FrontSpec::check`].
+    /// The errors of [`FrontSpec::check`].
     pub fn new(spec: FrontSpec, clock: C) -> Result<Self> {
         spec.check()?;
         let (wire, processor, engine) = (Server::default(), Server::default(), Server::default());
@@ -166,8 +166,8 @@ impl<C: Clock> Front<C> {
         drive.await
     }
 
-    /// Accepts a read command. Its data is sent with [`Front::send`], in parts or at once, before
-    /// the slot is dropped.
+    /// Accepts a read command. Its data is sent with [`Front::send`], in parts or as a whole,
+    /// before the slot is dropped.
     pub async fn begin_read(&self) -> QueueSlot<'_, C> {
         let slot = self.enter().await;
         self.wire.serve(&self.clock, self.spec.command_ns).await;
@@ -191,7 +191,8 @@ impl<C: Clock> Front<C> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: commands take the sum of their parts, and what is there once is used by one.
+    //! Goal: commands take the sum of their parts, and a single resource serves one command at a
+    //! time.
     //! Method: commands in virtual time against sums by hand.
 
     use std::rc::Rc;
@@ -210,10 +211,10 @@ mod tests {
         engine_bytes_per_s: None,
         load_bytes_per_s: None,
     };
-    /// What the drive takes for a command.
+    /// The drive's time for a command.
     const DRIVE_NS: u64 = 100_000;
 
-    /// When `count` commands of 4000 bytes have ended that come at once.
+    /// Returns when `count` simultaneous commands of 4000 bytes have ended.
     fn time(spec: FrontSpec, count: u32, is_write: bool) -> u64 {
         let runtime = Runtime::simulated();
         let front = Rc::new(Front::new(spec, runtime.clone()).unwrap());
@@ -257,7 +258,7 @@ mod tests {
         assert_eq!(writes, 40 * 45_000 + 30_000 + DRIVE_NS);
         let reads = time(FrontSpec { read_ns: 50_000, ..SPEC }, 40, false);
         assert!((40 * 50_000..40 * 50_000 + 200_000).contains(&reads), "{reads}");
-        // The wire waits for what is unpacked.
+        // The wire waits for decompressed data.
         let load = FrontSpec { depth: 32, load_bytes_per_s: Some(20_000_000), ..SPEC };
         let loaded = time(load, 40, false);
         assert!((40 * 75_000..40 * 75_000 + 200_000).contains(&loaded), "{loaded}");

@@ -5,7 +5,7 @@
 //! of that drive takes no wall-clock time for its operations: it computes when each of them
 //! completes. The same profile, requests and seed always produce the same times.
 //!
-//! It is not an emulator: no guest and no kernel sees these drives. It knows no attached drive, no
+//! It is not an emulator: no guest and no kernel sees these drives. It uses no attached drive, no
 //! socket and no wall clock, and prints nothing.
 //!
 //! ```
@@ -33,7 +33,7 @@
 //! * `front`: the queue, the link and the processor between a host and the storage of a drive.
 //! * `drive`: a drive with real bytes, for benchmarks: a front and one of several designs. These
 //!   are a log on simulated flash; `block_mapped`, flash with a map of large units; `disk`, a head
-//!   over platters; memory; and `cached`, a drive with another one as its cache. `content` holds
+//!   over platters; memory; and `cached`, a drive with another drive as its cache. `content` holds
 //!   the bytes.
 //! * `nand`: simulated flash: rules, times, wear.
 //! * `ftl`: a flash translation layer that holds stored sizes instead of bytes; `log_store`: with

@@ -6,11 +6,11 @@
 //! request -> commands -> queue slot -> link -> processor -> engine -> layer (-> link)
 //! ```
 //!
-//! Events are handled in order of time, then of creation: nothing overtakes. The host's slots limit
-//! the requests in flight, so that forecasts of the layer stay short. Storage and times are those
-//! of [`SimDrive`](super::drive::SimDrive), except that all data is decompressed as if it were
-//! equally compressible. **A write of a part of a block** reads the block first. Trims affect whole
-//! blocks only.
+//! Events are handled in order of time, then of creation: no event overtakes another. The host's
+//! slots limit the requests in flight, so that forecasts of the layer stay short. Storage and times
+//! are as in [`SimDrive`](super::drive::SimDrive), except that all data is decompressed as if it
+//! were equally compressible. **A write of a part of a block** reads the block first. Trims affect
+//! whole blocks only.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -38,11 +38,11 @@ pub struct LogDriveSpec {
     pub store: LogStoreSpec,
     /// Link and processor.
     pub front: FrontSpec,
-    /// Longest command in bytes; longer requests are sent as several commands at once. A multiple
-    /// of 4096.
+    /// Longest command in bytes; longer requests are sent as several concurrent commands. A
+    /// multiple of 4096.
     pub command_bytes_max: u64,
     /// Drives of this kind that make up a RAID 0: adjacent chunks of `command_bytes_max` are on
-    /// adjacent drives, each of which has a link and a queue of its own. At least 1.
+    /// adjacent drives, each with a link and a queue of its own. At least 1.
     pub stripe: u32,
 }
 
@@ -168,7 +168,7 @@ pub struct LogDrive {
     flights: Vec<Option<Flight>>,
     /// Requests that have ended since the faults were set.
     requests_ended: u64,
-    /// In the order in which they come.
+    /// In the order of their occurrence.
     faults: VecDeque<FaultAt>,
 }
 
@@ -177,22 +177,22 @@ pub struct LogDrive {
 pub struct FaultAt {
     /// Requests that end before it.
     pub requests: u64,
-    /// What fails.
+    /// The kind of the failing part.
     pub kind: FaultKind,
-    /// The die of that part, from 0; of a RAID 0, on the first drive.
+    /// The die of that part, from 0; in a RAID 0, on the first drive.
     pub die: u32,
 }
 
-/// What the failure of a die takes.
+/// The consequences of the failure of a die.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LostDie {
     /// Blocks of the host that are lost.
     pub blocks_lost: u64,
     /// Bytes of frames that were written elsewhere.
     pub rebuilt_bytes: u64,
-    /// Bytes of pages that were read for that.
+    /// Bytes of pages that were read for the rebuild.
     pub read_bytes: u64,
-    /// How far the rebuild came, with nothing else to do.
+    /// The progress of the rebuild, on an otherwise idle drive.
     pub times: RebuildTimes,
 }
 
@@ -200,7 +200,7 @@ impl LogDriveSpec {
     /// Returns the drive of a profile: see [`LogStoreSpec::of`].
     ///
     /// # Errors
-    /// Those of [`LogStoreSpec::of`].
+    /// The errors of [`LogStoreSpec::of`].
     pub fn of(profile: &Profile, stored: StoredSizes) -> Result<Self> {
         Ok(Self {
             store: LogStoreSpec::of(profile, stored)?,
@@ -222,7 +222,7 @@ impl LogDriveSpec {
     /// Returns the bytes of the segments of all drives: see [`LogSpec::raw_bytes`].
     ///
     /// # Errors
-    /// Those of [`LogSpec::raw_bytes`].
+    /// The errors of [`LogSpec::raw_bytes`].
     ///
     /// [`LogSpec::raw_bytes`]: super::ftl::LogSpec::raw_bytes
     pub fn raw_bytes(&self) -> Result<f64> {
@@ -297,20 +297,20 @@ impl LogDrive {
         self.now_ns
     }
 
-    /// Lets parts of the flash fail during the following requests.
+    /// Makes parts of the flash fail during the following requests.
     pub fn fail_at(&mut self, mut faults: Vec<FaultAt>) {
         faults.sort_by_key(|fault| fault.requests);
         self.faults = faults.into();
         self.requests_ended = 0;
     }
 
-    /// Returns how far the rebuild after the last fault is.
+    /// Returns the progress of the rebuild after the last fault.
     pub fn rebuild(&self) -> RebuildTimes {
         self.members[0].store.ftl.rebuild()
     }
 
-    /// Returns what the failure of a die of the first drive would take now, while the host waits.
-    /// Takes as much memory as the drive.
+    /// Returns the consequences that the failure of a die of the first drive would have now, while
+    /// the host waits. Takes as much memory as the drive.
     ///
     /// # Errors
     /// `InvalidInput` for a die that does not exist or has failed; `NoSpace` if the other dies have
@@ -331,7 +331,7 @@ impl LogDrive {
         })
     }
 
-    /// Lets the parts fail whose time has come.
+    /// Makes the parts fail that are due.
     fn fail_due(&mut self) -> Result<()> {
         while let Some(&FaultAt { requests, kind, die }) = self.faults.front() {
             if requests > self.requests_ended {
@@ -404,7 +404,7 @@ impl LogDrive {
             }
         }
         while request.verb != Verb::Flush && (at < end || count == 0) {
-            // One drive has no chunks: commands are as long as they can be.
+            // A single drive has no chunks: commands have their maximum length.
             let limit = if stripe == 1 { at + chunk } else { (at / chunk + 1) * chunk };
             let bytes = limit.min(end) - at;
             let (number, within) = (at / chunk, at % chunk);

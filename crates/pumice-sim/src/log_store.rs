@@ -6,16 +6,16 @@
 //! write  blocks that are covered partly are read -> write buffer -> flash
 //! ```
 //!
-//! Nothing waits here: each call returns times. Calls must come in non-decreasing order of time, so
-//! a caller that must wait between two of them makes the second one later.
+//! No call waits: each returns times. Calls must come in non-decreasing order of time, so a caller
+//! that must wait between two calls makes the second one later.
 //!
 //! **Read-ahead**: while the data of one command goes over the link, the drive reads the data of
 //! the next one, if the host reads sequentially with one command in flight: with several, the next
-//! command has already arrived. Any write or trim discards what was read ahead, and nothing is read
-//! ahead whose page of the map is not cached.
+//! command has already arrived. Any write or trim discards data that was read ahead, and data is
+//! read ahead only if its page of the map is cached.
 //!
-//! **Streams of partial blocks**: the block that a write ends in stays in the buffer, so that a
-//! write that goes on from there reads nothing, and the block is stored once.
+//! **Streams of partial blocks**: the block in which a write ends stays in the buffer, so that a
+//! write that continues there needs no read, and the block is stored once.
 //!
 //! **Units of the map** that are larger than a block: a drive that writes a part of a unit must
 //! write all of it. One unit stays open in the buffer, so that a sequential stream of any record
@@ -49,7 +49,7 @@ struct Window {
     times: ReadTimes,
 }
 
-/// The unit that the host has written a part of: blocks `from` to `to`.
+/// The unit of which the host has written a part: blocks `from` to `to`.
 #[derive(Clone, Copy, Debug)]
 struct OpenUnit {
     unit: u64,
@@ -79,7 +79,7 @@ impl LogStore {
     /// Creates an empty drive at time 0.
     ///
     /// # Errors
-    /// Those of [`LogSpec::check`].
+    /// The errors of [`LogSpec::check`].
     pub(super) fn new(spec: &LogStoreSpec) -> Result<Self> {
         Ok(Self {
             ftl: LogFtl::new(spec.log.clone())?,
@@ -143,8 +143,8 @@ impl LogStore {
         Ok(times)
     }
 
-    /// Reads the blocks that a write covers only partly, unless it goes on where the last one
-    /// ended. Returns the time at which they are available.
+    /// Reads the blocks that a write covers only partly, unless it continues the last write.
+    /// Returns the time at which they are available.
     ///
     /// # Errors
     /// `InvalidInput` for a range beyond the drive.
@@ -172,7 +172,7 @@ impl LogStore {
     /// sizes are not known from the addresses. Returns the time of the acknowledgement.
     ///
     /// # Errors
-    /// Those of [`LogFtl::write`].
+    /// The errors of [`LogFtl::write`].
     pub(super) fn write(
         &mut self,
         now_ns: u64,
@@ -211,10 +211,10 @@ impl LogStore {
         self.ftl.trim(now_ns, Lba(first), (end - first) as u32)
     }
 
-    /// Makes everything durable. Returns the time at which it is.
+    /// Makes everything durable. Returns the time at which it is durable.
     ///
     /// # Errors
-    /// Those of [`LogFtl::flush`].
+    /// The errors of [`LogFtl::flush`].
     pub(super) fn flush(&mut self, now_ns: u64) -> Result<u64> {
         let closed_ns = self.close_unit(now_ns)?;
         Ok(self.ftl.flush(now_ns)?.max(closed_ns))
@@ -225,8 +225,8 @@ impl LogStore {
         offset > 0 && offset == self.write_end
     }
 
-    /// Moves the open unit to the end of a write of blocks `first` to `end`. Returns the time of
-    /// the acknowledgement of what had to be rewritten.
+    /// Moves the open unit to the end of a write of blocks `first` to `end`. Returns the time at
+    /// which the rewritten data is acknowledged.
     fn enter_units(&mut self, now_ns: u64, first: u64, end: u64) -> Result<u64> {
         let mut ended_ns = now_ns;
         let mut from = first;
@@ -237,7 +237,7 @@ impl LogStore {
         self.open = None;
         let (first_unit, last_unit) = (from / self.unit_blocks, (end - 1) / self.unit_blocks);
         if first_unit < last_unit {
-            // The part of the first unit that comes before the write is all that can be missing.
+            // Only the part of the first unit before the write can be missing.
             ended_ns = ended_ns.max(self.rewrite(now_ns, first_unit * self.unit_blocks, from)?);
             from = last_unit * self.unit_blocks;
         }

@@ -67,14 +67,14 @@ async fn answer(drive: &SimDrive, request: &Request, bytes: &mut Vec<u8>) -> Res
 
 #[cfg(test)]
 mod tests {
-    //! Goal: requests go when they are due and as many at a time as there are slots, and their
-    //! latency is the drive's.
+    //! Goal: requests are issued when they are due, one per slot at a time, and their latency is
+    //! the drive's.
     //! Method: a hard disk; a host that hands out a list.
 
     use super::*;
     use crate::drive::SimSpec;
 
-    /// Hands out requests in turn; keeps what came of them.
+    /// Hands out requests in turn; records their results.
     struct List {
         left: Vec<Request>,
         done: Vec<(u64, u64, u64)>,

@@ -26,7 +26,7 @@ impl Streams {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: streams are recognized side by side, and commands elsewhere are none.
+    //! Goal: concurrent streams are recognized, and commands elsewhere are not part of them.
     use super::*;
 
     #[test]

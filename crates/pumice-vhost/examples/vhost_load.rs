@@ -6,9 +6,9 @@
 //! vhost_load serve memory|drive VHOST_SOCKET NBD_SOCKET
 //! ```
 //!
-//! Prints requests per second. `fill` writes each block once. Half of each block that it writes is
-//! random. `serve` serves 256 MiB over both: plain memory, which leaves the cost of the protocols,
-//! or a drive in memory.
+//! Prints requests per second. `fill` writes each block once. Half of each written block is random.
+//! `serve` serves 256 MiB over both protocols: plain memory, which leaves the cost of the
+//! protocols, or a drive in memory.
 #![allow(clippy::disallowed_methods, reason = "measures real time")]
 
 use std::cell::RefCell;
@@ -30,7 +30,7 @@ const DEPTH: usize = 32;
 const BLOCK: usize = 4096;
 const DISK_BYTES: u64 = 256 << 20;
 
-/// What to do, and for how long.
+/// The work to do, and its duration.
 struct Plan {
     is_read: bool,
     is_fill: bool,
@@ -49,7 +49,7 @@ impl Plan {
         if self.is_fill {
             return (at < self.blocks).then_some(at);
         }
-        // The clock costs as much as a small part of a request.
+        // Reading the clock costs a small part of a request.
         self.is_over |= at.is_multiple_of(16) && Instant::now() >= self.end;
         if self.is_over {
             return None;

@@ -1,8 +1,8 @@
 //! Memory for the data of requests, and its limit.
 //!
-//! A request without data is charged for its task. Invariant: what is lent out and charged is less
-//! than the limit plus one of the largest buffers, as long as every request is accepted only after
-//! [`Buffers::have_room`].
+//! A request without data is charged for its task. Invariant: the bytes lent out and charged are
+//! less than the limit plus one of the largest buffers, as long as every request is accepted only
+//! after [`Buffers::have_room`].
 
 use std::cell::{Cell, RefCell};
 use std::mem;
@@ -10,8 +10,8 @@ use std::rc::Rc;
 
 use pumice_drive::base::wait::WaitQueue;
 
-/// Longest data in bytes that is carried out at once, and a piece of anything longer. The drive
-/// applies a write of up to this length completely or not at all.
+/// Longest data in bytes that is carried out in one step, and the piece size of longer data. The
+/// drive applies a write of up to this length completely or not at all.
 pub(crate) const PIECE_BYTES: usize = 1 << 20;
 
 /// Data of at most this length has a pool of its own.
@@ -27,7 +27,7 @@ const TASK_BYTES: usize = SHORT_BYTES;
 /// Bytes that are kept for reuse, for each of the two pools.
 const KEPT_BYTES_MAX: usize = 8 << 20;
 
-/// The memory that is not lent out, and the amount that is.
+/// The free memory, and the number of bytes lent out.
 #[derive(Default)]
 pub(crate) struct Buffers {
     lent_bytes: Cell<usize>,
@@ -43,13 +43,13 @@ pub(crate) struct Buffer {
     home: Rc<Buffers>,
 }
 
-/// What a request without data counts as, until it is dropped.
+/// The charge of a request without data, until it is dropped.
 pub(crate) struct Charge {
     home: Rc<Buffers>,
 }
 
 impl Buffers {
-    /// Whether another request may be accepted.
+    /// Returns whether another request may be accepted.
     pub(crate) fn have_room(&self) -> bool {
         self.lent_bytes.get() < LENT_BYTES_MAX
     }
@@ -59,7 +59,7 @@ impl Buffers {
         self.returned.wait_for(|| (self.have_room() || is_over()).then_some(())).await;
     }
 
-    /// Makes tasks that wait for room look again whether all is over.
+    /// Makes tasks that wait for room check again whether all is over.
     pub(crate) fn wake(&self) {
         self.returned.wake_all();
     }

@@ -42,7 +42,7 @@ pub(crate) enum End {
     Closed,
     /// The channel was shut down.
     Shutdown,
-    /// The bytes are no message.
+    /// The bytes are not a message.
     Malformed(Malformed),
     /// The connection is broken.
     Broken(io::Error),
@@ -57,7 +57,7 @@ impl Channel {
     /// Waits for a message.
     ///
     /// # Errors
-    /// There are no more messages, or the rest of one does not follow in time.
+    /// There are no more messages, or the rest of a message does not follow in time.
     pub(crate) async fn receive(&self) -> Result<Received, End> {
         let mut head = Head::default();
         let mut descriptors = Vec::new();
@@ -115,7 +115,7 @@ impl Channel {
         }
     }
 
-    /// Receives what is there.
+    /// Receives the bytes that have arrived.
     fn receive_now(
         &self,
         bytes: &mut [u8],
@@ -136,7 +136,7 @@ impl Channel {
     /// Sends a head and its body.
     ///
     /// # Errors
-    /// The connection is broken, or the other side reads nothing.
+    /// The connection is broken, or the other side does not read.
     pub(crate) fn send(&self, head: &Head, body: &[u8]) -> io::Result<()> {
         let parts = [IoSlice::new(head.as_bytes()), IoSlice::new(body)];
         let bytes = size_of::<Head>() + body.len();
@@ -150,7 +150,7 @@ impl Channel {
         self.runtime.interrupt(&self.socket);
     }
 
-    /// Hangs up. Ends [`Channel::receive`], now and whenever it is called again.
+    /// Hangs up. Ends the present and every later [`Channel::receive`].
     pub(crate) fn shut_down(&self) {
         self.runtime.interrupt(&self.socket);
         shutdown_socket(&self.socket);

@@ -9,12 +9,12 @@ use zerocopy::{Immutable, IntoBytes};
 /// Bytes of a sector: the unit of positions and lengths in the protocol.
 pub(crate) const SECTOR_BYTES: u64 = 512;
 
-/// Most queues of a device: more than a guest of any usual size has processors. A queue that the
+/// Most queues of a device: more than the processors of a guest of any usual size. A queue that the
 /// guest does not use costs nothing.
 pub(crate) const QUEUES_MAX: u16 = 64;
 
-/// Most segments of data in a request. With a head and a status it fits into a ring of 128 entries,
-/// which is QEMU's default, also without tables of descriptors. A request of 4 KiB pages is then
+/// Most segments of data in a request. With a head and a status, a request fits into a ring of 128
+/// entries, QEMU's default, even without tables of descriptors. A request of 4 KiB pages is then
 /// shorter than 1 MiB, which the drive applies completely or not at all.
 pub(crate) const SEGMENTS_MAX: u32 = 126;
 
@@ -42,8 +42,8 @@ pub(crate) mod feature {
 
 /// Returns the features of a device.
 ///
-/// Not among them is a write cache that the driver may switch (11): QEMU keeps the switch's
-/// position when its device restarts, and would believe a write to be durable that is not.
+/// A write cache that the driver may switch (11) is not among them: QEMU keeps the switch's
+/// position when its device restarts, and would take a write for durable that is not.
 pub(crate) fn features(is_read_only: bool) -> u64 {
     use feature::*;
     let always =
@@ -52,8 +52,8 @@ pub(crate) fn features(is_read_only: bool) -> u64 {
     always | if is_read_only { READ_ONLY } else { DISCARD | WRITE_ZEROES }
 }
 
-/// Features that front ends confirm although they were not offered, because they mean nothing here:
-/// notifying when the ring is empty (24), and any layout of descriptors (27), which is always
+/// Features that front ends confirm although they were not offered, because they have no effect
+/// here: notifying when the ring is empty (24), and any layout of descriptors (27), which is always
 /// accepted.
 pub(crate) const TOLERATED: u64 = 1 << 24 | 1 << 27;
 
@@ -95,8 +95,8 @@ struct Config {
 
 const _: () = assert!(size_of::<Config>() == 60);
 
-/// Returns `size` bytes from `offset` of the configuration space. What lies beyond it is zero:
-/// front ends ask for the fields of newer versions, too.
+/// Returns `size` bytes from `offset` of the configuration space. Bytes beyond it are zero: front
+/// ends also ask for the fields of newer versions.
 pub(crate) fn read(size_bytes: u64, offset: u32, size: u32) -> Vec<u8> {
     let config = Config {
         capacity_sectors: (size_bytes / SECTOR_BYTES).into(),

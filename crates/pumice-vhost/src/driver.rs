@@ -1,5 +1,6 @@
 //! A front end and a driver in one, for tests and measurements: shares memory of its own, keeps
-//! rings in it, and does with them what a test asks for, even what no driver does.
+//! rings in it, and performs any operation on them that a test asks for, even one that no driver
+//! performs.
 //!
 //! ```text
 //! guest address 0        rings, heads and statuses: 4 MiB
@@ -7,7 +8,7 @@
 //!                        of several does not share the same sets of the processor's caches
 //! ```
 //!
-//! The front end's addresses are other ones, so that a device which mixes them up is noticed.
+//! The front end's addresses differ, so that a device which mixes them up is noticed.
 #![allow(
     clippy::indexing_slicing,
     clippy::cast_possible_truncation,
@@ -31,7 +32,7 @@ use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMma
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use vmm_sys_util::poll::PollContext;
 
-/// Bytes of data of a request at most.
+/// Most bytes of data in a request.
 pub const SLOT_BYTES: u64 = 1 << 20;
 
 /// Bytes from one slot to the next.
@@ -56,25 +57,25 @@ const HEADS: u64 = 64 << 10;
 
 /// Flags of a descriptor.
 pub const NEXT: u16 = 1;
-/// The device writes it.
+/// The device writes the memory.
 pub const WRITE: u16 = 2;
-/// It refers to a table of descriptors.
+/// The descriptor refers to a table of descriptors.
 pub const INDIRECT: u16 = 4;
 
-/// The feature by which notifications depend on indices.
+/// The feature that makes notifications depend on indices.
 pub const EVENT_INDEX: u64 = 1 << 29;
 
-/// How long to wait for an answer before a test has failed.
+/// How long to wait for an answer before a test fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How to set a device up.
+/// The setup of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// Number of rings.
     pub rings: usize,
-    /// Entries of each: a power of two. A request takes three descriptors.
+    /// Entries of each ring: a power of two. A request takes three descriptors.
     pub size: u16,
-    /// Features to accept, of those that are offered.
+    /// Features to accept, if they are offered.
     pub features: u64,
     /// Index at which each ring begins.
     pub base: u16,
@@ -134,7 +135,7 @@ pub struct Completion {
     pub slot: u16,
     /// 0 good, 1 failed, 2 unsupported; 255 not written.
     pub status: u8,
-    /// Bytes that the device says to have written.
+    /// Bytes that the device reports as written.
     pub written: u32,
 }
 
@@ -189,7 +190,7 @@ impl Driver {
     /// Connects to a device and sets its rings up.
     ///
     /// # Errors
-    /// The device refuses a step, or there is none.
+    /// The device refuses a step, or there is no device.
     pub fn connect(socket: &Path, setup: Setup) -> io::Result<Self> {
         let (front, features) = greet(socket, setup.features)?;
         let slots = u64::from(setup.size / 3) * setup.rings as u64;
@@ -214,7 +215,7 @@ impl Driver {
     /// Sends the table of memory.
     ///
     /// # Errors
-    /// It is refused.
+    /// The device refuses the table.
     pub fn share_memory(&mut self) -> io::Result<()> {
         let mut table = Vec::new();
         for (file, guest_phys_addr) in self.files.iter().zip([0, DATA]) {
@@ -239,7 +240,7 @@ impl Driver {
         })
     }
 
-    /// Adds the memory for data to what is shared.
+    /// Adds the memory for data to the shared memory.
     ///
     /// # Errors
     /// The device refuses.
@@ -248,7 +249,7 @@ impl Driver {
         self.front().add_mem_region(&region).map_err(os).map(drop)
     }
 
-    /// Removes the memory for data from what is shared.
+    /// Removes the memory for data from the shared memory.
     ///
     /// # Errors
     /// The device refuses.
@@ -259,7 +260,7 @@ impl Driver {
 
     fn set_up(&mut self, number: usize, base: u16) -> io::Result<()> {
         let start = number as u64 * RING_BYTES;
-        // An earlier life of the ring: all of it is used.
+        // An earlier life of the ring: all its requests are used.
         self.put(start + AVAILABLE + 2, &base.to_le_bytes());
         self.put(start + USED + 2, &base.to_le_bytes());
         let events = self.attach(number, base)?;
@@ -273,7 +274,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Sends what the device must know of a ring that lies in memory.
+    /// Sends the device the setup of a ring that lies in memory.
     fn attach(&mut self, number: usize, base: u16) -> io::Result<Events> {
         let start = number as u64 * RING_BYTES;
         let size = self.setup.size;
@@ -298,7 +299,7 @@ impl Driver {
         Ok(events)
     }
 
-    /// Disconnects without a word. Memory and rings stay.
+    /// Disconnects without a message. Memory and rings stay.
     pub fn disconnect(&mut self) {
         self.front = None;
     }
@@ -320,7 +321,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Sets a ring up again that stays as it is in memory, from `base` on.
+    /// Sets up an unchanged ring in memory again, from `base` on.
     ///
     /// # Errors
     /// The device refuses.
@@ -346,7 +347,8 @@ impl Driver {
         self.put(self.rings[ring].start + USED + 2, &index.to_le_bytes());
     }
 
-    /// Replaces the descriptor by which the device notifies; returns whether it does so at once.
+    /// Replaces the descriptor by which the device notifies; returns whether the device notifies
+    /// through it within `limit`.
     ///
     /// # Errors
     /// The device refuses.
@@ -359,7 +361,7 @@ impl Driver {
         Ok(is_called)
     }
 
-    /// Whether the device hangs up within a limited time.
+    /// Returns whether the device hangs up within a limited time.
     ///
     /// # Errors
     /// The connection cannot be watched.
@@ -377,7 +379,7 @@ impl Driver {
     /// Returns the number of the file of the guest's rings, as in `/proc/self/maps`.
     ///
     /// # Errors
-    /// That of the system.
+    /// The error of the system.
     pub fn inode(&self) -> io::Result<u64> {
         Ok(std::os::unix::fs::MetadataExt::ino(&self.files[0].metadata()?))
     }
@@ -421,7 +423,7 @@ impl Driver {
         self.front().set_backend_request_fd(socket).map_err(os)
     }
 
-    /// Returns the connection, for messages that make no sense.
+    /// Returns the connection, for invalid messages.
     ///
     /// # Panics
     /// If disconnected.
@@ -429,7 +431,7 @@ impl Driver {
         &mut self.front.as_mut().expect("connected").0
     }
 
-    /// Returns the socket, for bytes that are no message.
+    /// Returns the socket, for bytes that are not a message.
     ///
     /// # Panics
     /// If disconnected.
@@ -498,7 +500,7 @@ impl Driver {
         self.put(address, &index.to_le_bytes());
     }
 
-    /// Tells the device of what was offered since index `since`, if it wants to know.
+    /// Notifies the device of the requests offered since index `since`, if it wants notifications.
     pub fn announce(&self, ring: usize, since: u16) {
         let Ring { start, size, next, .. } = self.rings[ring];
         std::sync::atomic::fence(Ordering::SeqCst);
@@ -516,13 +518,13 @@ impl Driver {
         }
     }
 
-    /// Tells the device, whether it wants to know or not.
+    /// Notifies the device, whether or not it wants notifications.
     pub fn kick(&self, ring: usize) {
         self.rings[ring].events.kick.write(1).expect("an eventfd");
     }
 
-    /// Whether the device has noticed all kicks of a ring. It takes what was offered before it
-    /// looks at a later kick.
+    /// Returns whether the device has noticed all kicks of a ring. The device takes the offered
+    /// requests before it looks at a later kick.
     pub fn is_kick_noticed(&self, ring: usize) -> bool {
         let kicked = PollContext::<u32>::new().expect("a descriptor");
         kicked.add(&self.rings[ring].events.kick, 0).expect("an eventfd");
@@ -543,7 +545,7 @@ impl Driver {
         self.announce(ring, since);
     }
 
-    /// Returns a request that has ended, if there is one.
+    /// Returns a completed request, if there is one.
     pub fn completed(&mut self, ring: usize) -> Option<Completion> {
         let Ring { start, size, used, .. } = self.rings[ring];
         let index = GuestAddress(start + USED + 2);
@@ -596,15 +598,15 @@ impl Driver {
         }
     }
 
-    /// Whether the device has declared a ring broken.
+    /// Returns whether the device has declared a ring broken.
     pub fn is_broken(&self, ring: usize) -> bool {
         self.rings[ring].events.error.read().is_ok()
     }
 
-    /// Carries out one request, and returns its status.
+    /// Performs one request, and returns its status.
     ///
     /// # Errors
-    /// It does not end.
+    /// The request does not end.
     pub fn call(&mut self, kind: u32, sector: u64, data: &[u8]) -> io::Result<u8> {
         let slot = self.take(0);
         self.put(self.data(0, slot), data);
@@ -612,7 +614,7 @@ impl Driver {
         self.wait(0).map(|completion| completion.status)
     }
 
-    /// Like [`Self::call`], while other requests wait. Their end is not awaited.
+    /// Like [`Self::call`], while other requests wait. Does not await their end.
     ///
     /// # Errors
     /// The first request to end is another one, or none ends.

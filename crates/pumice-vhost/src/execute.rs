@@ -1,4 +1,4 @@
-//! Carries requests out: short writes at once, everything else by a worker.
+//! Executes requests: short writes immediately, all other requests by a worker.
 
 use std::rc::Rc;
 
@@ -74,7 +74,7 @@ pub(crate) struct Job {
     taker: Taker,
 }
 
-/// Carries out one job of a worker after another.
+/// Executes the jobs of a worker, one after another.
 async fn serve(device: Rc<Device>, worker: Worker<Job>) {
     while let Some(Job { work, taker }) = device.workers.next(&worker).await {
         let data_bytes = if let Work::Read { length, .. } = &work { *length } else { 0 };

@@ -1,19 +1,18 @@
-//! Which guest may continue using its rings where they are, and which must begin anew.
+//! Decides which guest may continue with its rings in place, and which must begin anew.
 //!
-//! A guest that ran before takes each write that was completed for written, and offers each of its
-//! requests once. Whether that holds at this server cannot be seen in its rings. So a ring is
-//! admitted only if
+//! A guest that ran before relies on each completed write, and offers each of its requests once.
+//! Its rings do not show whether that holds at this server. So a ring is admitted only if
 //!
-//! * it is new: its base is 0, and nothing was ever marked as used in it; or
-//! * this server, or the one that restarted as this one, has served it last, and all requests that
-//!   were taken from it have ended. It is known by its number and the file of the memory in which
-//!   it lies. It may begin where it ended, or at 0: its driver may have reset it.
+//! * it is new: its base is 0, and no request was ever marked as used in it; or
+//! * this server, or its predecessor that restarted as this server, has served it last, and all
+//!   requests taken from it have ended. A ring is identified by its number and the file of the
+//!   memory in which it lies. It may begin where it ended, or at 0: its driver may have reset it.
 //!
 //! In both cases the base must equal the index of used requests: otherwise requests would be
-//! carried out twice, or never. Every other guest, also one whose server ended in an orderly way,
-//! is refused until it has been restarted, and nothing is remembered of a guest that was refused
-//! while it was served. What is known of a guest lives in the server's memory, and is handed over
-//! only by a server that has flushed and closed its drive.
+//! carried out twice, or never. Every other guest, even if its server ended in an orderly way, is
+//! refused until it has been restarted, and the state of a guest that was refused while it was
+//! served is forgotten. The state of a guest lives in the server's memory, and is handed over only
+//! by a server that has flushed and closed its drive.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -30,17 +29,17 @@ pub(crate) struct FileId {
 }
 
 impl FileId {
-    /// Returns what identifies `file`.
+    /// Returns the identity of `file`.
     ///
     /// # Errors
-    /// That of `fstat`.
+    /// The error of `fstat`.
     pub(crate) fn of(file: &File) -> std::io::Result<Self> {
         let metadata = file.metadata()?;
         Ok(Self { device: metadata.dev(), inode: metadata.ino() })
     }
 }
 
-/// Where a ring ended, all requests of which have ended.
+/// The position at which a ring ended, once all its requests have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ended {
     /// The file in which the ring lies.
@@ -49,11 +48,11 @@ pub(crate) struct Ended {
     pub(crate) index: u16,
 }
 
-/// What a server knows of its guest once no request of it is in flight: for the server that
-/// replaces it in the same process.
+/// A server's knowledge of its guest once it has no request in flight: for the server that replaces
+/// it in the same process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownGuest {
-    /// By the numbers of the rings.
+    /// Keyed by the number of the ring.
     rings: BTreeMap<usize, Ended>,
 }
 
@@ -69,7 +68,7 @@ impl fmt::Display for KnownGuest {
     }
 }
 
-/// A text describes no guest.
+/// A text does not describe a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAGuest;
 
@@ -99,27 +98,27 @@ impl FromStr for KnownGuest {
     }
 }
 
-/// What all sessions of a server know of guests.
+/// The knowledge of guests that all sessions of a server share.
 #[derive(Debug)]
 pub(crate) struct Guests {
     /// The guest that was served last.
     known: RefCell<KnownGuest>,
-    /// The guest that was refused last, so that the log says it once and not at every attempt.
+    /// The guest that was refused last, so that the log reports it once and not at every attempt.
     refused: RefCell<Vec<FileId>>,
 }
 
 impl Guests {
-    /// Returns what a server knows that was given `guest`.
+    /// Returns the initial knowledge of a server that was given `guest`.
     pub(crate) fn new(guest: Option<KnownGuest>) -> Self {
         Self { known: RefCell::new(guest.unwrap_or_default()), refused: RefCell::default() }
     }
 
-    /// Returns what is known of the guest that was served last, of which no request is in flight.
+    /// Returns the knowledge of the guest that was served last, which has no request in flight.
     pub(crate) fn known(&self) -> KnownGuest {
         self.known.borrow().clone()
     }
 
-    /// Returns where a ring of the guest ended that was served last.
+    /// Returns where a ring of the guest that was served last ended.
     pub(crate) fn ended(&self, ring: usize) -> Option<Ended> {
         self.known.borrow().rings.get(&ring).copied()
     }
@@ -140,13 +139,14 @@ impl Guests {
         self.known.take();
     }
 
-    /// Notes that the guest with these files is refused. Returns whether that is news.
+    /// Notes that the guest with these files is refused. Returns whether it was not refused
+    /// already.
     pub(crate) fn refuse(&self, files: Vec<FileId>) -> bool {
         self.refused.replace(files.clone()) != files
     }
 }
 
-/// Where a ring begins, as its base and its memory say.
+/// The position at which a ring begins, according to its base and its memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Start {
     /// The next request to take.
@@ -160,10 +160,10 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    /// Checks whether a ring may begin there that is known to have `ended` at this server.
+    /// Checks whether a ring may begin here, given where it `ended` at this server.
     ///
     /// # Errors
-    /// Why not: the guest must be restarted.
+    /// The reason for the refusal: the guest must be restarted.
     pub(crate) fn check(&self, ended: Option<Ended>) -> Result<(), &'static str> {
         if self.base != self.used {
             return Err("requests in flight when its front end was disconnected are not known");
@@ -180,7 +180,8 @@ impl Start {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: what a server hands over, its successor understands; nothing else passes.
+    //! Goal: a successor understands the text that its predecessor hands over; every other text is
+    //! refused.
     use super::*;
 
     #[test]

@@ -6,7 +6,7 @@
 //!     | the guest's memory             | the guest's memory and of two eventfds for each ring
 //!     v                                v
 //!  ring ---- kick -->  run, a task   session, a task
-//!   ^                    |  takes requests, carries short writes out at once
+//!   ^                    |  takes requests, executes short writes immediately
 //!   +---- call ------  complete <--- execute, a worker for each other request --> disk
 //! ```
 //!
@@ -22,26 +22,26 @@
 //! * `driver`: a front end for tests and measurements (feature `driver`).
 //!
 //! Everything runs on the drive's thread: no lock and no other thread is on the path of a request.
-//! The cost of 4 KiB besides the drive itself: one copy between the guest's memory and ours; no
-//! system call while requests keep arriving, except one to notify the guest of what was completed
-//! together; no allocation for a write that need not wait, and few for anything else.
+//! The cost of 4 KiB in addition to the drive itself: one copy between the guest's memory and ours;
+//! no system call while requests keep arriving, except one to notify the guest of requests
+//! completed together; no allocation for a write that need not wait, and few for any other request.
 //!
-//! **Trust.** The guest is not trusted: whatever it writes into its rings, descriptors and headers
-//! costs it an error or its ring. It may change its memory at any time, so each byte is read once:
-//! headers are checked as copies, and data is copied into a buffer before the drive computes
-//! checksums or compresses. The front end *is* trusted not to truncate the file of the memory that
-//! it shares or keep it in a full tmpfs, which ends this process by SIGBUS as it does in every
-//! vhost-user device; not to share files that are slow to read (of FUSE or NFS, or watched by
-//! userfaultfd), because the thread waits for each page that is touched; and not to make the
-//! eventfds block again. Its messages are bounded and checked.
+//! **Trust.** The guest is not trusted: invalid bytes in its rings, descriptors and headers cost it
+//! an error or its ring. It may change its memory at any time, so each byte is read once: headers
+//! are checked as copies, and data is copied into a buffer before the drive computes checksums or
+//! compresses. The front end *is* trusted not to truncate the file of the memory that it shares or
+//! keep it in a full tmpfs, which ends this process by SIGBUS as it does in every vhost-user
+//! device; not to share files that are slow to read (of FUSE or NFS, or watched by userfaultfd),
+//! because the thread waits for each page that is touched; and not to make the eventfds block
+//! again. Its messages are bounded and checked.
 //!
 //! The protocol is implemented here on the types of the `vhost` crate, not with its server, because
-//! that one blocks its thread for each message, and cannot report a change of the size.
+//! that server blocks its thread for each message, and cannot report a change of the size.
 //!
 //! Absent: migration of a running guest (no log of dirty pages), packed rings, polling without
-//! notifications, several front ends of one disk at once.
+//! notifications, several concurrent front ends of one disk.
 
-// Of the program's own code; tests index and cast what they have made themselves.
+// For the program's own code; tests index and cast values of their own making.
 #![cfg_attr(
     not(test),
     warn(
@@ -73,7 +73,7 @@ pub use guest::{KnownGuest, NotAGuest};
 pub use request::ID_BYTES as SERIAL_BYTES;
 pub use server::{Identity, Server};
 
-/// Entry points for fuzzing: decoders of bytes that the front end and the guest choose.
+/// Entry points for fuzzing: decoders of bytes chosen by the front end and the guest.
 pub mod fuzzing {
     pub use crate::message::fuzz as message;
     pub use crate::request::fuzz as request;

@@ -1,7 +1,7 @@
 //! The guest's memory: files that the front end shares, mapped here.
 //!
-//! A map is never changed: a new one replaces it, and requests in flight keep the map they began
-//! with. Mappings are checked against the size of their file when they are made.
+//! A map is never changed: a new one replaces it, and requests in flight keep their map. Mappings
+//! are checked against the size of their file when they are made.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -53,7 +53,7 @@ impl Memory {
         Self::of(mapped.collect::<Result<_, String>>()?)
     }
 
-    /// Returns this memory with one region more.
+    /// Returns this memory with one more region.
     ///
     /// # Errors
     /// See [`Memory::map`].
@@ -127,7 +127,7 @@ impl Memory {
 
 fn map(region: &Region, file: OwnedFd) -> Result<Mapped, String> {
     let bytes = usize::try_from(region.bytes).map_err(|error| error.to_string())?;
-    // A file without seals, such as hugetlbfs of old kernels, cannot be asked.
+    // Seals cannot be read from a file without them, such as in hugetlbfs of old kernels.
     let is_fixed = fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
     if !is_fixed {
         tracing::debug!(bytes, "the file of the guest's memory can be truncated");

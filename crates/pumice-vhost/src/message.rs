@@ -1,7 +1,7 @@
-//! Messages of the vhost-user protocol, as bytes of the front end become them.
+//! Messages of the vhost-user protocol, decoded from the bytes of the front end.
 //!
-//! Source: QEMU, docs/interop/vhost-user.rst. The layouts of the bodies are those of the `vhost`
-//! crate. Checks form and ranges, not order; does no I/O.
+//! Source: QEMU, docs/interop/vhost-user.rst. The `vhost` crate defines the layouts of the bodies.
+//! Checks form and ranges, not order; does no I/O.
 
 use vhost::vhost_user::message::{
     FrontendReq, MAX_MSG_SIZE, VhostUserConfig, VhostUserMemory, VhostUserMemoryRegion,
@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Longest body in bytes.
 pub(crate) const BODY_BYTES_MAX: usize = MAX_MSG_SIZE;
 
-/// Descriptors that a message carries at most: one for each region of memory.
+/// Most descriptors of a message: one for each region of memory.
 pub(crate) const DESCRIPTORS_MAX: usize = 32;
 
 /// Bits of [`Head::flags`]: the version, a reply, a request for a reply.
@@ -25,7 +25,7 @@ const NEED_REPLY: u32 = 0x8;
 /// In the index of a ring's eventfd: the message carries no descriptor.
 const NO_DESCRIPTOR: u64 = 0x100;
 
-/// What precedes each body. In the byte order of the machine, as everything in this protocol.
+/// The header of each body. In the byte order of the machine, as all of this protocol.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Head {
@@ -69,7 +69,7 @@ pub(crate) enum Message {
         ring: usize,
         enabled: bool,
     },
-    /// With a descriptor, if `has_descriptor`; this holds for the next two as well.
+    /// With a descriptor, if `has_descriptor`; the same holds for the next two variants.
     SetKick {
         ring: usize,
         has_descriptor: bool,
@@ -110,7 +110,7 @@ pub(crate) struct Addresses {
     pub(crate) used: u64,
 }
 
-/// A message cannot be understood; what follows it cannot be trusted either.
+/// A message cannot be decoded; the bytes after it cannot be trusted either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
@@ -118,7 +118,7 @@ impl Head {
     /// Returns the length of the body.
     ///
     /// # Errors
-    /// It is too long, or this is no message of the supported version.
+    /// The body is too long, or the message does not have the supported version.
     pub(crate) fn body_bytes(&self) -> Result<usize, Malformed> {
         if self.flags & VERSION_MASK != VERSION {
             return Err(Malformed("another version of the protocol"));
@@ -132,7 +132,7 @@ impl Head {
         }
     }
 
-    /// Whether the front end waits for a reply, also to a message that has none otherwise.
+    /// Returns whether the front end waits for a reply, even to a message that otherwise has none.
     pub(crate) fn needs_reply(&self) -> bool {
         self.flags & NEED_REPLY != 0
     }
@@ -156,7 +156,7 @@ impl Head {
     }
 }
 
-/// Returns the message that `head` and `body` are.
+/// Decodes the message of `head` and `body`.
 ///
 /// # Errors
 /// The number is unknown, the body has another length than the message, or a field is out of range.
@@ -243,7 +243,7 @@ fn number(body: &[u8]) -> Result<u64, Malformed> {
 
 const WRONG_LENGTH: Malformed = Malformed("of the wrong length");
 
-/// Returns a body that is one structure.
+/// Returns a body that consists of one structure.
 fn whole<T: VhostUserMsgValidator + Default>(body: &[u8]) -> Result<T, Malformed> {
     match first(body)? {
         (value, []) => Ok(value),
@@ -306,7 +306,7 @@ pub fn fuzz(bytes: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a message is what the specification says, and nothing else passes. Method: bodies
+    //! Goal: messages of the specification are accepted, and all others are refused. Method: bodies
     //! built from their definitions.
     use super::*;
 

@@ -1,4 +1,4 @@
-//! Requests of virtio-blk: what a chain of descriptors asks for, and whether it may.
+//! Requests of virtio-blk: decodes a chain of descriptors, and checks whether it is permitted.
 //!
 //! ```text
 //! descriptors that the device reads | descriptors that it writes
@@ -21,7 +21,7 @@ use crate::config::{RANGES_MAX, SECTOR_BYTES, SEGMENTS_MAX};
 const DESCRIPTORS_MAX: usize = SEGMENTS_MAX as usize + 2;
 
 /// Longest data of a read or write. Guests stay below 1 MiB because of [`SEGMENTS_MAX`], unless
-/// they have large pages; NBD allows as much.
+/// they have large pages; NBD has the same limit.
 const LENGTH_MAX: u64 = 32 << 20;
 
 /// Bytes of a device's identifier.
@@ -47,7 +47,7 @@ struct WireRange {
     flags: U32,
 }
 
-/// How a request ended, as the guest reads it.
+/// The outcome of a request, as the guest reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Status {
@@ -56,7 +56,7 @@ pub(crate) enum Status {
     Unsupported = 2,
 }
 
-/// A part of the guest's memory. It need not exist.
+/// A part of the guest's memory, which need not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     address: GuestAddress,
@@ -72,11 +72,11 @@ pub(crate) struct Parts {
     pub(crate) output: Vec<Segment>,
     kind: u32,
     sector: u64,
-    /// Where the status goes.
+    /// The address of the status.
     pub(crate) status: GuestAddress,
 }
 
-/// What may be done to a disk.
+/// The limits of a disk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) size_bytes: u64,
@@ -91,7 +91,7 @@ pub(crate) struct Range {
     pub(crate) may_unmap: bool,
 }
 
-/// A request that may be carried out.
+/// A valid request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Read { offset: u64, length: u64 },
@@ -102,7 +102,8 @@ pub(crate) enum Command {
     WriteZeroes(Vec<Range>),
 }
 
-/// Why a chain is no request. It has no status, so that only the ring can report the error.
+/// The reason why a chain is not a request. It has no status, so that only the ring can report the
+/// error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
@@ -110,7 +111,7 @@ impl Parts {
     /// Takes a chain apart.
     ///
     /// # Errors
-    /// It is longer than allowed, does not end, or has no room for a head or a status.
+    /// The chain is longer than allowed, does not end, or has no room for a head or a status.
     pub(crate) fn parse(
         &mut self,
         guest: &GuestMemoryMmap<()>,
@@ -183,7 +184,7 @@ impl Parts {
         length(&self.output)
     }
 
-    /// Returns what the request asks for.
+    /// Decodes the request.
     ///
     /// # Errors
     /// The status of a request that cannot be carried out.
@@ -225,7 +226,7 @@ impl Parts {
         Ok((offset, length))
     }
 
-    /// Returns the ranges of a discard or write-zeroes with no other than the `allowed` flags.
+    /// Returns the ranges of a discard or write-zeroes, with only the `allowed` flags.
     fn ranges(
         &self,
         guest: &GuestMemoryMmap<()>,
@@ -343,9 +344,9 @@ pub(crate) fn pieces(length: u64) -> impl Iterator<Item = (u64, usize)> {
 const FUZZ_AVAILABLE: u32 = 0x100;
 const FUZZ_USED: u32 = 0x200;
 
-/// Takes the chains of a ring apart, and copies what they describe. The ring of 16 entries lies in
-/// a guest's memory of 64 KiB that begins with `bytes`. Returns whether there was a request that
-/// may be carried out. Must not panic.
+/// Takes the chains of a ring apart, and copies the data that they describe. The ring of 16 entries
+/// lies in a guest's memory of 64 KiB that begins with `bytes`. Returns whether there was a valid
+/// request. Must not panic.
 #[doc(hidden)]
 pub fn fuzz(bytes: &[u8]) -> bool {
     use virtio_queue::{Queue, QueueOwnedT, QueueT};
@@ -372,7 +373,7 @@ pub fn fuzz(bytes: &[u8]) -> bool {
     is_accepted
 }
 
-/// Does what can be done of a request without a disk; returns whether it may be carried out.
+/// Performs the steps of a request that need no disk; returns whether the request is valid.
 fn fuzz_command(parts: &Parts, guest: &GuestMemoryMmap<()>) -> bool {
     let limits = Limits { size_bytes: 1 << 30, is_read_only: false };
     let is_inside = |offset: u64, length: u64| {

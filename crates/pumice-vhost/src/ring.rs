@@ -8,7 +8,7 @@
 //!
 //! Two tasks run: one takes requests from the ring, the other notifies the guest of requests that
 //! were completed. Invariant: at most as many requests are in flight as the ring has descriptors,
-//! also if the guest pretends that there are more.
+//! even if the guest claims more.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -31,22 +31,22 @@ use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::AnyDisk;
 
-/// Most entries of a ring: as many as QEMU allows.
+/// Most entries of a ring: the limit of QEMU.
 const SIZE_MAX: u16 = 1024;
 
-/// Requests taken before other tasks run, and so the most completed writes of which the guest is
-/// notified together.
+/// Requests taken before other tasks run, and so the most completed writes that share one
+/// notification.
 const TOGETHER_MAX: usize = 16;
 
-/// Bytes of data of all rings after which other tasks run: the drive takes them at once. The last
-/// request may exceed it.
+/// Bytes of data of all rings after which other tasks run: the drive takes them in one step. The
+/// last request may exceed it.
 const TOGETHER_BYTES_MAX: u64 = 1 << 20;
 
-/// Bytes of the used ring before its entries, and of each of those.
+/// Bytes of the used ring before its entries, and of each entry.
 const USED_HEAD_BYTES: u64 = 4;
 const USED_ENTRY_BYTES: usize = 8;
 
-/// What all rings of a device share.
+/// The parts of a device that all its rings share.
 pub(crate) struct Device {
     pub(crate) runtime: Runtime,
     pub(crate) disk: Rc<dyn AnyDisk>,
@@ -59,17 +59,17 @@ pub(crate) struct Device {
     pub(crate) turn: Turn,
 }
 
-/// What all rings of a device have taken in the present turn of the runtime's loop.
+/// The bytes that all rings of a device have taken in the present turn of the runtime's loop.
 #[derive(Default)]
 pub(crate) struct Turn {
     number: Cell<u64>,
     written_bytes: Cell<u64>,
-    /// The ring that takes next: the first one that found nothing left.
+    /// The ring that takes next: the first one that found the turn used up.
     next: Cell<Option<usize>>,
 }
 
 impl Turn {
-    /// Whether a ring may take requests in the turn with this number.
+    /// Returns whether a ring may take requests in the turn with this number.
     fn admits(&self, ring: usize, number: u64) -> bool {
         if self.number.replace(number) != number {
             self.written_bytes.set(0);
@@ -88,7 +88,7 @@ impl Turn {
         self.written_bytes.get() >= TOGETHER_BYTES_MAX
     }
 
-    /// Lets the others take if it was the turn of a ring that has stopped.
+    /// Lets the other rings take requests if it was the turn of a ring that has stopped.
     fn leave(&self, ring: usize) {
         if self.next.get() == Some(ring) {
             self.next.set(None);
@@ -97,7 +97,7 @@ impl Turn {
 }
 
 impl Device {
-    /// Whether each write must be durable before it completes.
+    /// Returns whether each write must be durable before it completes.
     pub(crate) fn is_write_through(&self) -> bool {
         !self.has_flush.get()
     }
@@ -110,19 +110,19 @@ pub(crate) struct Ring {
     state: RefCell<State>,
     stage: Cell<Stage>,
     is_enabled: Cell<bool>,
-    /// Where it began last.
+    /// Where the ring began last.
     began: Cell<Option<Start>>,
-    /// Where it ended last, once it is stopped.
+    /// Where the ring ended last, once it is stopped.
     ended: Cell<Option<Ended>>,
     /// Whether its addresses or its kick were set since it was stopped.
     is_renewed: Cell<bool>,
-    /// Whether the log says already that it was broken.
+    /// Whether the log has already reported the ring as broken.
     was_broken: Cell<bool>,
     /// Requests taken and not completed.
     in_flight: Cell<u16>,
     /// Tasks that have not ended.
     tasks: Cell<u8>,
-    /// Whether requests were completed of which the guest was not notified.
+    /// Whether there are completed requests of which the guest has not been notified.
     has_completed: Cell<bool>,
     completed: WaitQueue,
     /// Woken when a request or task has ended.
@@ -148,21 +148,21 @@ enum Stage {
     Broken,
 }
 
-/// What taking requests from a ring came to.
+/// The outcome of taking requests from a ring.
 enum Taken {
     /// There may be more.
     Some,
-    /// Nothing until the guest kicks.
+    /// No requests until the guest kicks.
     Nothing,
-    /// Nothing until a request of this ring has ended.
+    /// No requests until one of this ring has ended.
     Full,
-    /// Nothing until memory is returned.
+    /// No requests until memory is returned.
     NoRoom,
     /// The ring cannot be used.
     Broken(Malformed),
 }
 
-/// A request that was taken, to be completed.
+/// A request that was taken and not yet completed.
 pub(crate) struct Taker {
     pub(crate) ring: Rc<Ring>,
     pub(crate) guest: Guest,
@@ -207,7 +207,7 @@ impl Ring {
     /// Sets the number of entries.
     ///
     /// # Errors
-    /// It is not a power of two up to 1024, or the ring runs.
+    /// The size is not a power of two up to 1024, or the ring runs.
     pub(crate) fn set_size(&self, size: u32) -> Result<(), String> {
         self.check_stopped()?;
         let size = u16::try_from(size).map_err(|error| error.to_string())?;
@@ -217,7 +217,7 @@ impl Ring {
     /// Sets the addresses.
     ///
     /// # Errors
-    /// They are not aligned, or the ring runs.
+    /// The addresses are not aligned, or the ring runs.
     pub(crate) fn set_addresses(&self, addresses: &GuestAddresses) -> Result<(), String> {
         self.check_stopped()?;
         let state = &mut *self.state.borrow_mut();
@@ -256,7 +256,7 @@ impl Ring {
         self.state.borrow_mut().queue.set_event_idx(is_used);
     }
 
-    /// Replaces the guest's memory. Requests in flight keep the memory they began with.
+    /// Replaces the guest's memory. Requests in flight keep their memory.
     pub(crate) fn set_memory(&self, guest: &Guest) {
         let state = &mut *self.state.borrow_mut();
         state.guest = guest.clone();
@@ -269,7 +269,7 @@ impl Ring {
     /// Sets the descriptor by which the guest announces requests.
     ///
     /// # Errors
-    /// It cannot be made not to block.
+    /// The descriptor cannot be made nonblocking.
     pub(crate) fn set_kick(&self, kick: OwnedFd) -> Result<(), String> {
         self.check_stopped()?;
         let kick = event(kick)?;
@@ -278,13 +278,13 @@ impl Ring {
         Ok(())
     }
 
-    /// Sets the descriptor by which the guest is notified; without one it is not.
+    /// Sets the descriptor by which the guest is notified; without one, there are no notifications.
     ///
     /// # Errors
     /// See [`Self::set_kick`].
     pub(crate) fn set_call(&self, call: Option<OwnedFd>) -> Result<(), String> {
         let call = call.map(event).transpose()?;
-        // What was completed before may have been announced through another one, or not at all.
+        // Earlier completions may have been announced through another descriptor, or not at all.
         call.iter().for_each(signal);
         self.state.borrow_mut().call = call;
         Ok(())
@@ -303,7 +303,7 @@ impl Ring {
         self.is_enabled.set(is_enabled);
     }
 
-    /// Whether the ring is stopped, and has all that it needs to run.
+    /// Returns whether the ring is stopped and completely set up.
     pub(crate) fn is_set_up(&self) -> bool {
         let state = self.state.borrow();
         self.stage.get() == Stage::Stopped && state.kick.is_some() && state.used.is_some()
@@ -313,7 +313,8 @@ impl Ring {
         self.is_enabled.get()
     }
 
-    /// Whether the ring may run next: what it was told before it was stopped may be out of date.
+    /// Returns whether the ring may run next: its setup from before it was stopped may be out of
+    /// date.
     pub(crate) fn is_current(&self) -> bool {
         self.is_enabled.get() || self.is_renewed.get()
     }
@@ -353,7 +354,7 @@ impl Ring {
         let Some(kick) = state.kick.clone() else { return };
         assert_eq!(self.stage.get(), Stage::Stopped, "a ring that runs is started");
         assert_eq!(start.base, start.used, "requests in flight are not known");
-        // Made anew, because it counts what was completed, which nothing else sets back to zero.
+        // Made anew, because it counts completions, and no other call resets that count to zero.
         state.queue = Queue::try_from(state.queue.state()).expect("the state of a queue");
         state.queue.set_next_used(start.used);
         self.began.set(Some(start));
@@ -363,7 +364,7 @@ impl Ring {
         self.device.runtime.spawn(self.clone().notify_all());
     }
 
-    /// Takes no more requests. Those in flight have not ended yet: see [`Self::stopped`].
+    /// Takes no more requests. Requests in flight have not ended yet: see [`Self::stopped`].
     pub(crate) fn begin_stop(&self) {
         if self.stage.get() == Stage::Running {
             self.stage.set(Stage::Stopping);
@@ -387,14 +388,14 @@ impl Ring {
         self.state.borrow_mut().queue.set_ready(false);
     }
 
-    /// Stops the ring: takes no more requests, and waits until those in flight have ended.
+    /// Stops the ring: takes no more requests, and waits until the requests in flight have ended.
     pub(crate) async fn stop(&self) {
         self.begin_stop();
         self.stopped().await;
     }
 
-    /// Forgets the descriptor by which the guest announces requests, so that only another one
-    /// starts the ring again.
+    /// Forgets the descriptor by which the guest announces requests, so that only a new one starts
+    /// the ring again.
     pub(crate) fn forget_kick(&self) {
         self.state.borrow_mut().kick = None;
     }
@@ -410,7 +411,7 @@ impl Ring {
         self.stage.get() == Stage::Running
     }
 
-    /// Makes the tasks look at the stage.
+    /// Makes the tasks check the stage.
     fn wake(&self) {
         self.changed.wake_all();
         self.completed.wake_all();
@@ -464,7 +465,7 @@ impl Ring {
         // EAGAIN: the front end has read it. The ring counts, not the number in the eventfd.
         match rustix::io::read(kick, &mut [0; 8]) {
             Ok(1..) | Err(Errno::AGAIN | Errno::INTR) => {}
-            // It would be readable forever.
+            // The descriptor would be readable forever.
             _ => return self.break_down(&self.state.borrow(), Malformed("the kick has ended")),
         }
         let State { queue, guest, .. } = &mut *self.state.borrow_mut();
@@ -472,7 +473,7 @@ impl Ring {
         let _ = queue.disable_notification(&**guest);
     }
 
-    /// Takes requests, and carries out those that need not wait.
+    /// Takes requests, and executes those that need not wait.
     fn take_some(self: &Rc<Self>) -> Taken {
         let turn = &self.device.turn;
         if !turn.admits(self.number, self.device.runtime.turns()) {
@@ -516,7 +517,7 @@ impl Ring {
         Taken::Some
     }
 
-    /// Begins a request; carries it out if it need not wait.
+    /// Begins a request; executes it if it need not wait.
     fn begin(&self, taker: Taker, parts: &mut Parts) {
         let device = &self.device;
         // The size may have grown since the last request.
@@ -552,15 +553,16 @@ impl Ring {
             return;
         }
         let State { queue, guest, call, .. } = &mut *self.state.borrow_mut();
-        // The queue counts from one question to the next, so it is asked also without `call`. If
-        // the guest's wish cannot be read, a notification too many is better than none.
+        // The queue counts from one call of this function to the next, so it is called even without
+        // `call`. If the guest's wish cannot be read, a superfluous notification is better than
+        // none.
         let is_wanted = queue.needs_notification(&**guest).unwrap_or(true);
         if let Some(call) = call.as_ref().filter(|_| is_wanted) {
             signal(call);
         }
     }
 
-    /// Serves the ring no longer, until it is set up again.
+    /// Stops serving the ring until it is set up again.
     fn break_down(&self, state: &State, why: Malformed) {
         let (ring, error, message) = (self.number, why.0, "the guest's ring is unusable");
         // A guest can break its ring as often as it likes.
@@ -582,11 +584,12 @@ impl Ring {
 const UNREADABLE: Malformed = Malformed("the ring is not in the guest's memory");
 
 impl Taker {
-    /// Completes the request, for which `data_bytes` were written to the guest's memory. The guest
-    /// is notified soon.
+    /// Completes the request, which has written `data_bytes` to the guest's memory. The guest is
+    /// notified soon.
     pub(crate) fn complete(self, status: Status, data_bytes: u64) {
         let ring = &*self.ring;
-        // The guest may read what the device has written from the first byte on without a gap.
+        // The guest may read the bytes that the device has written from the first one on without a
+        // gap.
         let written = data_bytes + u64::from(data_bytes == self.output_bytes);
         let written = u32::try_from(written).unwrap_or(u32::MAX);
         // If its status is not in memory, the guest learns that the request ended, but not how.
@@ -620,7 +623,7 @@ fn event(descriptor: OwnedFd) -> Result<OwnedFd, String> {
 /// Adds 1 to an eventfd.
 fn signal(event: &OwnedFd) {
     match rustix::io::write(event, &1_u64.to_ne_bytes()) {
-        // EAGAIN: it is as large as it can be.
+        // EAGAIN: the counter is at its maximum.
         Ok(_) | Err(Errno::AGAIN) => {}
         Err(error) => tracing::debug!(%error, "cannot notify the front end"),
     }

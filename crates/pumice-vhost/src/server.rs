@@ -1,8 +1,9 @@
 //! Accepts front ends of one disk, one after another.
 //!
-//! One at a time: two guests of one disk would destroy each other's file systems, and a VMM that
-//! connects anew may only continue once the requests of its last session have ended. Another front
-//! end waits in the backlog of the socket. `guest` decides which guests may continue.
+//! The server serves one front end at a time: two guests of one disk would destroy each other's
+//! file systems, and a VMM that reconnects may only continue once the requests of its last session
+//! have ended. Another front end waits in the backlog of the socket. `guest` decides which guests
+//! may continue.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -27,12 +28,12 @@ const GRACE_NS: u64 = 5_000_000_000;
 /// How long to wait after an error of accept, which may be a lack of descriptors.
 const RETRY_NS: u64 = 100_000_000;
 
-/// What a guest is told of its disk, and which guest may continue.
+/// The identity of the disk for its guest, and the guest that may continue.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// The serial number: at most 20 bytes, without zeroes.
     pub serial: String,
-    /// The guest that may continue where it was: what [`Server::hand_over`] returned in the server
+    /// The guest that may continue where it was: the result of [`Server::hand_over`] in the server
     /// that restarted as this one, if no write was lost since.
     pub guest: Option<KnownGuest>,
 }
@@ -99,12 +100,12 @@ impl Server {
         self.changed.wake_all();
     }
 
-    /// Ends: accepts no more front ends, stops all rings, hangs up once the requests in flight have
-    /// ended, and makes everything durable. Requests that have not ended after 5 seconds are
-    /// dropped; whether they are carried out is as open as after a crash.
+    /// Shuts down: accepts no more front ends, stops all rings, hangs up once the requests in
+    /// flight have ended, and makes everything durable. Requests that have not ended after 5
+    /// seconds are dropped; as after a crash, they may or may not have been executed.
     ///
     /// # Errors
-    /// That of the flush.
+    /// The error of the flush.
     pub async fn shutdown(&self) -> Result<()> {
         let Device { runtime, disk, .. } = &*self.device;
         disk.ending();
@@ -116,10 +117,10 @@ impl Server {
     }
 
     /// Like [`Server::shutdown`], but waits for the requests in flight until `interrupted`. Returns
-    /// which guest may continue at a server that is given it: none after an interruption.
+    /// the guest that may continue at the next server: none after an interruption.
     ///
     /// # Errors
-    /// That of the flush: no guest may continue.
+    /// The error of the flush: no guest may continue.
     pub async fn hand_over(
         &self,
         interrupted: impl Future<Output = ()>,

@@ -1,10 +1,10 @@
-//! A session with one front end: negotiates, sets rings up, and stops them in the end.
+//! A session with one front end: negotiates, sets up rings, and stops them at the end.
 //!
 //! Messages are answered in order, one at a time. Only a message that stops a ring waits, for the
 //! ring's requests in flight.
 //!
-//! The session hangs up last: once it does, the front end takes the index of used requests for the
-//! base at which its rings continue.
+//! The session hangs up last: the front end then takes the index of used requests for the base at
+//! which its rings continue.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
@@ -21,10 +21,10 @@ use crate::ring::{Device, GuestAddresses, Ring};
 use pumice_drive::base::Clock;
 use pumice_drive::runtime::Runtime;
 
-/// Regions of memory at most: as many as QEMU ever uses (`VHOST_USER_MAX_RAM_SLOTS`).
+/// Most regions of memory: the limit of QEMU (`VHOST_USER_MAX_RAM_SLOTS`).
 const REGIONS_MAX: usize = 509;
 
-/// How often the size of the disk is looked at.
+/// Interval between checks of the size of the disk.
 const WATCH_NS: u64 = 1_000_000_000;
 
 /// A session with a front end.
@@ -38,7 +38,7 @@ pub(crate) struct Session {
     rings: RefCell<Vec<Option<Rc<Ring>>>>,
     memory: RefCell<Memory>,
     features: Cell<u64>,
-    /// To report a change of the configuration.
+    /// The channel for reporting a change of the configuration.
     back_channel: RefCell<Option<Channel>>,
     /// The size of the disk that the front end has read in this session: it may keep an older one.
     told_size_bytes: Cell<Option<u64>>,
@@ -47,7 +47,7 @@ pub(crate) struct Session {
     has_refused: Cell<bool>,
 }
 
-/// What a message is answered with.
+/// The answer to a message.
 enum Answer {
     /// Done: a reply only if the front end wants one.
     Done,
@@ -55,9 +55,9 @@ enum Answer {
     Bytes(Vec<u8>),
 }
 
-/// Why a message was not carried out.
+/// The reason why a message was refused.
 enum Refusal {
-    /// The front end may go on otherwise.
+    /// The front end may continue with other messages.
     Message(String),
     /// The guest is not served.
     Guest(String),
@@ -78,7 +78,7 @@ impl From<&str> for Refusal {
 impl Session {
     /// Returns the session over `channel`.
     pub(crate) fn new(device: Rc<Device>, channel: Channel) -> Rc<Self> {
-        // Until the driver says that it sends flushes, it does not.
+        // Until the driver announces flushes, it does not send them.
         device.has_flush.set(false);
         Rc::new(Self {
             device,
@@ -95,7 +95,8 @@ impl Session {
         })
     }
 
-    /// Serves the front end until it goes or [`Self::end`]. Every request taken has then ended.
+    /// Serves the front end until it disconnects or [`Self::end`]. Every request taken has then
+    /// ended.
     pub(crate) async fn serve(self: Rc<Self>) {
         let runtime = self.device.runtime.clone();
         self.device.runtime.spawn(Self::watch_size(Rc::downgrade(&self), runtime));
@@ -118,7 +119,7 @@ impl Session {
             End::Closed | End::Shutdown if self.is_admitted.get() => {
                 tracing::info!("front end disconnected");
             }
-            // A guest that is refused tries again and again.
+            // A refused guest retries endlessly.
             End::Closed | End::Shutdown => {}
             End::Malformed(what) => {
                 tracing::warn!(error = what.0, "front end disconnected: malformed message");
@@ -136,7 +137,7 @@ impl Session {
         self.channel.interrupt();
     }
 
-    /// Carries a message out and replies.
+    /// Executes a message and replies.
     async fn answer(&self, received: Received) -> Result<(), End> {
         let Received { head, body, descriptors } = received;
         let message = decode(&head, &body).map_err(|malformed| {
@@ -153,7 +154,7 @@ impl Session {
             Err(Refusal::Guest(why)) => {
                 self.is_refused.set(true);
                 if self.is_admitted.get() {
-                    // Others of its rings may have run by now.
+                    // Other rings of the guest may have run by now.
                     self.device.guests.forget();
                 }
                 if self.device.guests.refuse(self.memory.borrow().files()) {
@@ -174,7 +175,7 @@ impl Session {
                 if head.needs_reply() {
                     reply(1_u64.as_bytes())
                 } else {
-                    // It would not learn that the message had no effect.
+                    // The front end would not learn that the message had no effect.
                     Err(End::Broken(std::io::Error::other(why)))
                 }
             }
@@ -253,7 +254,7 @@ impl Session {
             }
             Message::SetKick { ring, has_descriptor: true } => {
                 let ring = self.ring(ring)?;
-                // Another one for a ring that runs.
+                // A new descriptor for a running ring.
                 ring.stop().await;
                 ring.set_kick(event.ok_or("no descriptor")?)?;
                 if self.features.get() & feature::PROTOCOL == 0 {
@@ -281,7 +282,7 @@ impl Session {
         if !(ring.is_enabled() && ring.is_set_up()) {
             return Ok(());
         }
-        // Before the first one runs, those that are set up but not yet enabled.
+        // Before the first ring runs, check those that are set up but not yet enabled.
         let rings: Vec<_> = self.rings.borrow().iter().flatten().cloned().collect();
         for other in rings.iter().filter(|other| other.is_set_up() && other.is_current()) {
             self.check_guest(other)?;
@@ -295,10 +296,10 @@ impl Session {
         Ok(())
     }
 
-    /// Checks that the guest may use a ring from where it begins.
+    /// Checks that the guest may use a ring from its beginning.
     ///
     /// # Errors
-    /// It may not, or the ring is not in its memory.
+    /// The guest may not, or the ring is not in its memory.
     fn check_guest(&self, ring: &Ring) -> Result<Start, Refusal> {
         let start = ring.beginning(&self.memory.borrow())?;
         let ended = ring.ended().or_else(|| self.device.guests.ended(ring.number()));
@@ -321,7 +322,7 @@ impl Session {
         }
     }
 
-    /// Returns a ring; creates it if need be.
+    /// Returns a ring, created if necessary.
     fn ring(&self, number: usize) -> Result<Rc<Ring>, Refusal> {
         let mut rings = self.rings.borrow_mut();
         let ring = rings.get_mut(number).ok_or("no such ring")?;

@@ -1,6 +1,6 @@
 //! Tasks for requests that may wait, kept for the next ones.
 //!
-//! A task of its own for each request would cost an allocation.
+//! A new task for each request would cost an allocation.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -17,7 +17,7 @@ pub(crate) struct Workers<J> {
     idle: RefCell<Vec<Worker<J>>>,
 }
 
-/// A task, and the job that it was given.
+/// A task and its job.
 pub(crate) struct Worker<J>(Rc<Seat<J>>);
 
 struct Seat<J> {

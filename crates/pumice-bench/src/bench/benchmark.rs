@@ -21,7 +21,7 @@ use crate::workload::Plan;
 pub struct Benchmark {
     /// Name of the preset.
     pub title: String,
-    /// What the preset shows, in a sentence or two.
+    /// The subject of the preset, in a sentence or two.
     pub about: String,
     /// The tests, levels and rounds.
     pub plan: Plan,
@@ -51,7 +51,7 @@ pub struct Contest {
 
 impl Benchmark {
     /// Runs the benchmark on `target`. A file that the benchmark created on the target is removed
-    /// at the end. Of a plan that [only looks](Plan::only_looks), targets that hold data are opened
+    /// at the end. If the plan [only looks](Plan::only_looks), targets that hold data are opened
     /// read-only, and may be mounted. Setting `stop` ends the benchmark after the current run,
     /// which is discarded.
     ///
@@ -92,11 +92,11 @@ impl Benchmark {
         self.run_as(0, target, stop, sink)
     }
 
-    /// Runs the benchmark as the host with this index, of several that do so at once: each writes
+    /// Runs the benchmark as the host with this index, concurrently with other hosts: each writes
     /// data of its own.
     ///
     /// # Errors
-    /// Those of [`Benchmark::run`].
+    /// The errors of [`Benchmark::run`].
     pub(super) fn run_as(
         self,
         host: u32,
@@ -110,12 +110,12 @@ impl Benchmark {
     }
 
     /// Runs the benchmark on several targets that take turns: every run of a cell is followed by
-    /// the same run on the next target, so that what changes on the machine changes all of them
-    /// alike. The order of the targets is balanced over the rounds and drawn by seed.
+    /// the same run on the next target, so that changes of the machine affect all of them alike.
+    /// The order of the targets is balanced over the rounds and drawn by seed.
     ///
     /// # Errors
-    /// Those of [`Benchmark::run`]; [`Error::Invalid`] for no target, too many, or one that is
-    /// named twice.
+    /// The errors of [`Benchmark::run`]; [`Error::Invalid`] for no target, too many, or a target
+    /// that is named twice.
     pub fn run_in_turns(
         self,
         targets: &[Contender],
@@ -125,7 +125,7 @@ impl Benchmark {
         self.all(0, targets, stop, sink)
     }
 
-    /// Runs the benchmark on targets whose data is that of the targets from index `first` on.
+    /// Runs the benchmark on targets that use the data of the targets from index `first` on.
     fn all(
         self,
         first: usize,
@@ -151,7 +151,7 @@ impl Benchmark {
     }
 }
 
-/// Returns the targets, of which those that hold data are only read if the plan only looks.
+/// Returns the targets; if the plan only looks, targets that hold data are only read.
 fn as_the_plan_needs(targets: &[Contender], plan: &Plan) -> Vec<Contender> {
     let mut targets = targets.to_vec();
     if plan.only_looks() {
@@ -162,13 +162,13 @@ fn as_the_plan_needs(targets: &[Contender], plan: &Plan) -> Vec<Contender> {
     targets
 }
 
-/// Prepares a target for a plan; of the files that are copied there are two at a time.
+/// Prepares a target for a plan; copied files exist twice at a time.
 fn prepare(location: &Location, plan: &Plan, destroy: bool) -> Result<()> {
     let copied_bytes = plan.copied_bytes().saturating_mul(2);
     location.prepare(plan.end_bytes().saturating_add(copied_bytes), destroy)
 }
 
-/// Checks that no target is another one, too.
+/// Checks that no target occurs twice.
 fn check_distinct(targets: &[Contender]) -> Result<()> {
     if !(1..=TARGETS_MAX).contains(&targets.len()) {
         let what = format!("{} targets: expected 1 to {TARGETS_MAX}", targets.len());

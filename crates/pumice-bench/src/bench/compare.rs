@@ -1,9 +1,9 @@
-//! Compares results: by what ratio each cell differs, and whether the difference is significant.
+//! Compares results: the ratio of each cell, and whether the difference is significant.
 //!
 //! Only like measurements are compared: the same tests on the same data with the same use of the
 //! page cache. Targets, machines, rounds, seeds and order may differ: they are the subject of a
 //! comparison, or chance. Targets that took turns in one session are compared pair by pair; results
-//! of two sessions differ by what the sessions differ by, too, and claim less.
+//! of two sessions also contain the difference of the sessions, and support weaker claims.
 
 use serde::Serialize;
 
@@ -29,7 +29,7 @@ pub struct Against {
     pub other: String,
     /// Whether the targets took turns in one session.
     pub took_turns: bool,
-    /// How the difference is judged.
+    /// The design by which the difference is judged.
     pub design: Design,
     /// Every cell of the plan, test by test.
     pub cells: Vec<ComparedCell>,
@@ -45,7 +45,7 @@ pub struct ComparedCell {
     pub test: String,
     /// Name of the level.
     pub level: String,
-    /// Unit of the values, which says whether higher ones are better.
+    /// Unit of the values, which determines whether higher ones are better.
     pub unit: Unit,
     /// Summary of the base's runs; `None` without runs.
     pub base: Option<Summary>,
@@ -59,7 +59,7 @@ pub struct ComparedCell {
 /// machine differs from another, see [`VISIT_SPREAD`](stats::VISIT_SPREAD).
 ///
 /// # Errors
-/// [`Error::Invalid`] with the first difference, if one of them measured something else.
+/// [`Error::Invalid`] with the first difference, if one of the results measured something else.
 pub fn compare(base: &Results, others: &[Results], visit_spread: f64) -> Result<Comparison> {
     let all: Vec<Results> = std::iter::once(base).chain(others).cloned().collect();
     let names = names(&all);
@@ -85,7 +85,7 @@ pub fn compare(base: &Results, others: &[Results], visit_spread: f64) -> Result<
     Ok(Comparison { base: names[0].clone(), others })
 }
 
-/// Returns how two results were measured.
+/// Returns the design of two results.
 fn design(base: &Results, other: &Results, visit_spread: f64) -> Design {
     let is_virtual = |results: &Results| {
         results.header.environment.iter().any(|(name, fact)| name == "time" && fact == "virtual")
@@ -225,7 +225,7 @@ impl Comparison {
         cells.filter(|(_, cell)| is_slower(cell)).collect()
     }
 
-    /// Returns how many runs of each target are needed, if no cell has as many.
+    /// Returns the number of runs that each target needs, if no cell has that many.
     pub fn runs_wanted(&self) -> Option<usize> {
         let cells = self.others.iter().flat_map(|other| &other.cells);
         let compared: Vec<stats::Comparison> = cells.filter_map(|cell| cell.compared).collect();
@@ -262,7 +262,7 @@ impl Comparison {
 }
 
 impl Against {
-    /// Returns how the difference was judged, in a sentence or two.
+    /// Returns the method of the comparison, in a sentence or two.
     fn method(&self) -> String {
         let runs = self.cells.iter().filter_map(|cell| cell.compared).map(|one| one.runs).max();
         let wanted = self.cells.iter().filter_map(|cell| cell.compared);
@@ -291,7 +291,7 @@ impl Against {
         }
     }
 
-    /// Every cell in a line of at most 100 columns, if names are not too long.
+    /// Returns every cell in a line of at most 100 columns, if names are not too long.
     fn narrow_table(&self) -> Table {
         let mut table = Table::with_columns(vec![
             Column::left("test"),
@@ -376,7 +376,7 @@ impl ComparedCell {
     }
 
     /// Returns the ratio with its interval, as `1.88 (1.53 to 2.45)`; empty without a comparison.
-    /// An interval that leaves 1 out has as many decimals as show that, up to four.
+    /// An interval that excludes 1 has enough decimals to show that, up to four.
     pub fn ratio(&self) -> String {
         let Some(compared) = self.compared else { return String::new() };
         let ratio = compared.ratio;
@@ -395,8 +395,8 @@ impl ComparedCell {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: what differs is found, what is no difference is not, and unlike things are not
-    //! compared. Method: samples whose ratio is plain; plans changed in one thing each.
+    //! Goal: real differences are found, chance is not taken for one, and unlike measurements are
+    //! not compared. Method: samples whose ratio is plain; plans that differ in one parameter each.
     use super::*;
     use crate::bench::results::Turns;
     use crate::bench::results::sample::results;
@@ -405,7 +405,7 @@ mod tests {
 
     const BASE: [f64; 8] = [1000.0, 1030.0, 980.0, 1010.0, 995.0, 1005.0, 1015.0, 990.0];
 
-    /// The results as targets that took turns.
+    /// Returns the results as targets that took turns.
     fn in_turns<const N: usize>(mut all: [Results; N]) -> [Results; N] {
         for (index, results) in (0..).zip(&mut all) {
             let turns = Turns { session: "one".into(), index, of: N as u32 };
@@ -486,8 +486,8 @@ mod tests {
         assert!(comparison.slower_than(30.0).is_empty());
     }
 
-    /// Guards against the difference of two sessions that is taken for one of the targets, and
-    /// against turns that are not used.
+    /// Guards against attributing the difference of two sessions to the targets, and against
+    /// ignoring turns.
     #[test]
     fn small_differences_are_told_in_turns_only() {
         let both = [results(&BASE), results(&BASE.map(|value| value * 0.95))];
@@ -500,12 +500,12 @@ mod tests {
         assert_eq!(verdicts(&turns.others[0]), [Verdict::Slower; 4]);
         assert_eq!((turns.base.as_str(), turns.others[0].other.as_str()), ("target 0", "target 1"));
         assert!(turns.summary().to_text().contains("Measured in turns"));
-        // Turns of two sessions are no pairs.
+        // Turns of two sessions are not pairs.
         let mut elsewhere = other;
         elsewhere.header.turns.as_mut().expect("turns").session = "another".into();
         let visits = compared(&base, &[elsewhere]);
         assert_eq!(verdicts(&visits.others[0]), [Verdict::NoDifference; 4]);
-        // Nothing but the drives differs in virtual time.
+        // In virtual time, only the drives differ.
         let mut both = both;
         for results in &mut both {
             results.header.environment.push(("time".to_owned(), "virtual".to_owned()));

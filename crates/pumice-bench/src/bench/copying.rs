@@ -1,5 +1,4 @@
-//! Copies files within a file system, as a person does with copy and paste, and measures how long
-//! that takes.
+//! Copies files within a file system, as a person does with copy and paste, and measures the time.
 //!
 //! ```text
 //! write the files -> sync the file system -> drop the files from the page cache -> clock
@@ -7,11 +6,10 @@
 //! ```
 //!
 //! The page cache is used, as by every program that copies; the sync is part of the time, because a
-//! copy in memory is none. It also writes what other programs have left to be written, after an
-//! earlier sync that is not timed has written what they had left before.
+//! copy in memory is not a copy. It also writes the dirty pages of other programs; an earlier sync,
+//! which is not timed, has written the pages that were dirty before.
 //!
-//! All files are in a folder of their own, which is removed when [`Files`] is dropped. Prints
-//! nothing.
+//! All files are in a separate folder, which is removed when [`Files`] is dropped. Prints nothing.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind as IoKind, Read, Write};
@@ -29,11 +27,11 @@ use crate::payload::Payload;
 use crate::stats::Latencies;
 use crate::workload::{Flush, Operation, Workload};
 
-/// Bytes of a buffer that files are written from before they are copied.
+/// Bytes of the buffer from which files are written before they are copied.
 const WRITE_BYTES: usize = 1 << 20;
 
 /// Maximum bytes of one `copy_file_range`: enough for a file system that shares extents, and the
-/// stop flag is seen in between.
+/// stop flag is checked in between.
 const RANGE_BYTES_MAX: usize = 128 << 20;
 
 /// Files that can be copied.
@@ -93,8 +91,8 @@ impl Files {
         is_same_set && self.workload.span_bytes == workload.span_bytes && self.level == level
     }
 
-    /// Copies all files and returns how long that took; a request is the copy of a file. Setting
-    /// `stop` ends that early; the sample is then no measurement.
+    /// Copies all files and returns the measurements; a request is the copy of a file. Setting
+    /// `stop` ends that early; the sample is then not a measurement.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the file system has no `copy_file_range`; [`Error::Io`].
@@ -193,7 +191,7 @@ fn by_range(from: &File, to: &File, stop: &AtomicBool) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Returns when a copy counts as ended, which was synced at `synced_ns`.
+/// Returns the time at which a copy that was synced at `synced_ns` counts as ended.
 fn end_ns(flush: Flush, copied_ns: u64, synced_ns: u64) -> u64 {
     if flush == Flush::Untimed { copied_ns } else { synced_ns }
 }
@@ -209,7 +207,7 @@ fn now_ns() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a copy is whole, is counted as what it is, and leaves nothing. Method: real files in a
+    //! Goal: a copy is complete, is counted correctly, and leaves no files. Method: real files in a
     //! temporary folder.
     use super::*;
     use crate::bench::results::sample;
@@ -247,7 +245,7 @@ mod tests {
         }
     }
 
-    /// Guards against a copy of other bytes, or of fewer.
+    /// Guards against a copy with wrong or missing bytes.
     #[test]
     fn copies_have_the_bytes_of_their_files() {
         let folder = tempfile::tempdir().unwrap();
@@ -268,7 +266,7 @@ mod tests {
         }
     }
 
-    /// Guards against a copy that is as fast as memory, because nothing has reached the device.
+    /// Guards against a copy at the speed of memory, because no data has reached the device.
     #[test]
     fn the_sync_is_timed_unless_told() {
         assert_eq!(end_ns(Flush::default(), 5, 9), 9);

@@ -6,10 +6,11 @@
 //! ```
 //!
 //! A closed loop: each task issues its next request when the previous one has completed. Only the
-//! request is timed. Data is generated before it, and the cost of that is reported as a share of
-//! the threads' time, because on a fast target it limits what can be measured. A request of 4 KiB
-//! costs two readings of the clock (37 ns each), one histogram entry (9 ns) and, for a write, 95 ns
-//! of data generation at 50 %; no allocation; one system call for all requests of a turn.
+//! request is timed. Data is generated before the request, and the cost of that is reported as a
+//! share of the threads' time, because it limits the measurable speed of a fast target. A request
+//! of 4 KiB costs two readings of the clock (37 ns each), one histogram entry (9 ns) and, for a
+//! write, 95 ns of data generation at 50 %; no allocation; one system call for all requests of a
+//! turn.
 //!
 //! Uses the target only as a host would; prints nothing.
 
@@ -40,8 +41,8 @@ use pumice_drive::base::{AlignedBuffer, Clock};
 use pumice_drive::runtime::{Backend, Runtime};
 use pumice_sim::system::{System, SystemSpec};
 
-/// Maximum number of intervals in a run's timeline. When they are exceeded, neighbours are merged
-/// in pairs: a long run has between this number and half of it.
+/// Maximum number of intervals in a run's timeline. When it is exceeded, adjacent intervals are
+/// merged in pairs: a long run has between this number and half of it.
 const INTERVALS_MAX: usize = 240;
 pub(super) const INTERVAL_NS_MIN: u64 = 50_000_000;
 
@@ -81,7 +82,7 @@ pub struct Sample {
     pub interval_ns: u64,
     /// See `interval_ns`.
     pub intervals: Vec<Interval>,
-    /// Positions of the requests, of operations that read a target as it is; else empty.
+    /// Positions of the requests, for operations that read a target as it is; otherwise empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spots: Vec<Spot>,
     /// Share of the threads' time spent on generating data, 0 to 1.
@@ -106,8 +107,8 @@ pub struct RunSpec {
 ///
 /// # Errors
 /// [`Error::Invalid`]: the errors of [`Workload::check`]; several threads on a drive in this
-/// process, which has one; buffered operations on anything but a file, or with direct I/O; copies
-/// of files on anything but a folder.
+/// process, which has one thread; buffered operations on anything but a file, or with direct I/O;
+/// copies of files on anything but a folder.
 pub fn check(location: &Location, access: Access, workload: &Workload) -> Result<()> {
     let wrong = |what: String| Err(Error::invalid(what));
     workload.check()?;
@@ -129,7 +130,7 @@ pub fn check(location: &Location, access: Access, workload: &Workload) -> Result
 }
 
 /// Runs `run` on a target. Setting `stop` ends the run early and soon, even if the target no longer
-/// answers; the returned sample is then no measurement.
+/// answers; the returned sample is then not a measurement.
 ///
 /// # Errors
 /// The errors of [`check`]; the first error of the target.
@@ -176,7 +177,7 @@ struct Shared<'a> {
     location: &'a Location,
     access: Access,
     run: &'a RunSpec,
-    /// Every thread passes it once, even if its target cannot be opened.
+    /// Every thread passes the barrier once, even if its target cannot be opened.
     barrier: Barrier,
     stop: &'a AtomicBool,
 }
@@ -265,7 +266,7 @@ struct Worker<T> {
     last_ns: Cell<u64>,
     /// When a task next yields.
     pause_ns: Cell<u64>,
-    /// Until when the workload makes no request; 0 if it has not paused.
+    /// The time until which the workload makes no request; 0 if it has not paused.
     paused_until_ns: Cell<u64>,
     working: Cell<u32>,
     ended: WaitQueue,
@@ -316,7 +317,7 @@ impl Record {
     }
 }
 
-/// Merges neighbours in pairs.
+/// Merges adjacent intervals in pairs.
 fn joined(intervals: &[Interval]) -> Vec<Interval> {
     let pairs = intervals.chunks(2).map(|pair| pair.iter().copied().fold(Interval::default(), sum));
     pairs.collect()
@@ -365,7 +366,7 @@ impl<T: Target + 'static> Worker<T> {
         }
         let stopping = || self.deadline_ns.set(0);
         let ended = until_stopped(&self.runtime, stop, stopping, self.end()).await;
-        // An abandoned run is no result, and a caller that set `stop` does not take it for one.
+        // An abandoned run is not a result, and a caller that set `stop` does not take it for one.
         let flush_ns = ended.transpose()?.unwrap_or(0);
         Ok(self.sample(self.ended_ns() - start_ns, flush_ns))
     }
@@ -412,7 +413,7 @@ impl<T: Target + 'static> Worker<T> {
         }
     }
 
-    /// One of the tasks that keep requests in flight.
+    /// Runs one of the tasks that keep requests in flight.
     async fn work(&self) {
         let record_bytes = self.workload.record_bytes as usize;
         let mut read_buffer = AlignedBuffer::zeroed(record_bytes);
@@ -479,12 +480,12 @@ impl<T: Target + 'static> Worker<T> {
         }
     }
 
-    /// Returns how many fills share one measurement.
+    /// Returns the number of fills that share one measurement.
     fn fills_timed(&self) -> u64 {
         if self.workload.record_bytes < FILL_TIMED_BYTES { FILLS_TIMED } else { 1 }
     }
 
-    /// Waits until the thread's pauses are over, of which a new one may begin.
+    /// Waits until the thread's pauses are over; a new pause may begin.
     async fn pause(&self, pause_ns: u64) {
         if pause_ns > 0 {
             self.paused_until_ns.set(self.runtime.now_ns() + pause_ns);
@@ -500,7 +501,7 @@ impl<T: Target + 'static> Worker<T> {
     fn fill(&self, buffer: &mut Arc<AlignedBuffer>, len: usize) {
         let count = self.fills.get();
         self.fills.set(count + 1);
-        // The last of the group is timed: the first fills find nothing in the processor's caches.
+        // The last fill of the group is timed: the first ones run with cold processor caches.
         let is_timed = (count + 1).is_multiple_of(self.fills_timed());
         let begun_ns = is_timed.then(|| self.runtime.now_ns());
         // The buffer is shared only after a failed write, and no further write follows.
@@ -532,7 +533,7 @@ impl<T: Target + 'static> Worker<T> {
 const COUNT_MAX: u64 = 1 << 56;
 
 impl Sample {
-    /// Whether a sample from elsewhere could have been measured, so that it can be joined.
+    /// Returns whether a sample from elsewhere could have been measured, so that it can be joined.
     pub(super) fn is_plausible(&self) -> bool {
         let Self { operations, host_bytes, written_bytes, interval_ns, .. } = *self;
         let counts = [operations, host_bytes, written_bytes, self.latency.count()];

@@ -1,7 +1,7 @@
 //! Purges a target: declares the part that a benchmark uses unneeded, as `blkdiscard` does for a
 //! whole device, so that a flash drive can begin in the state of a new one.
 //!
-//! Not a format or a secure erase: a drive may keep what it knows about the rest of its flash.
+//! Not a format or a secure erase: a drive may keep its knowledge of the rest of its flash.
 
 use std::rc::Rc;
 
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use pumice_drive::runtime::{Backend, Runtime};
 use pumice_sim::system::System;
 
-/// Bytes of one trim: what every protocol accepts.
+/// Bytes of one trim: a length that every protocol accepts.
 const TRIM_BYTES: u64 = 64 << 20;
 
 /// Trims the first `bytes` bytes of a target, or empties its file; flushes it.

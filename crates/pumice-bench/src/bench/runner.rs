@@ -32,25 +32,25 @@ use pumice_drive::base::seed::{mix, random};
 use pumice_drive::runtime::{Backend, Runtime};
 use pumice_sim::system::{System, SystemSpec};
 
-/// Data streams of one position in the order of runs: those of its threads, of the fill before it
-/// and of its warm-up. No stream is used twice.
+/// Data streams of one position in the order of runs: the streams of its threads, of the fill
+/// before it and of its warm-up. No stream is used twice.
 const POSITION_STREAMS: u64 = 4 * THREADS_MAX as u64;
 
 /// The bit above all streams of a target from which the target's index is part of the number: two
-/// targets get the same requests with data of their own, which a deduplicating disk below both
-/// cannot take for one.
+/// targets receive the same requests with data of their own, which a disk below both cannot
+/// deduplicate.
 const TARGET_BIT: u32 = 52;
 const FILL_STREAM: u64 = THREADS_MAX as u64;
 const WARM_UP_STREAM: u64 = 2 * THREADS_MAX as u64;
 
-/// Records of a fill in bytes: long ones, which saturate any target, then what is left of the span
-/// in blocks and in sectors.
+/// Records of a fill in bytes: long ones, which saturate any target, then the rest of the span in
+/// blocks and in sectors.
 const FILL_RECORD_BYTES: [u64; 3] = [1 << 20, 4096, 512];
 
 /// Records of a fill in flight: enough to saturate any target.
 const FILL_DEPTH: u32 = 8;
 
-/// How a benchmark ended.
+/// The end of a benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// Every run was made.
@@ -59,7 +59,7 @@ pub enum End {
     Stopped,
 }
 
-/// Runs `plan` on prepared targets, skipping the runs in `done`, which has those of each target.
+/// Runs `plan` on prepared targets, skipping the runs in `done`, which has the runs of each target.
 /// Returns all runs of each target, including `done`.
 ///
 /// # Errors
@@ -74,7 +74,7 @@ pub fn carry_out(
     carry_out_from(0, targets, plan, done, stop, sink)
 }
 
-/// [`carry_out`] with the data of the targets from index `first` on.
+/// Runs [`carry_out`] with the data of the targets from index `first` on.
 pub(super) fn carry_out_from(
     first: usize,
     targets: &[Location],
@@ -95,7 +95,7 @@ pub(super) fn carry_out_from(
     Ok((end, runner.lanes.into_iter().map(|lane| lane.runs).collect()))
 }
 
-/// What all targets share.
+/// The state that all targets share.
 struct Bench<'a> {
     plan: &'a Plan,
     stop: &'a AtomicBool,
@@ -118,16 +118,16 @@ struct Lane<'a> {
     index: usize,
     location: &'a Location,
     device: Option<Device>,
-    /// What the machine does beside the bench; `None` in virtual time.
+    /// Gauges of the machine's other load; `None` in virtual time.
     gauges: Option<Gauges>,
     /// The simulated drive. Each run starts from the state that the previous run left.
     sim: Option<Rc<System>>,
     runs: Vec<RunResult>,
     /// The level whose data fills the whole span.
     held: Option<usize>,
-    /// The files that the last copy has copied.
+    /// The files of the last copy.
     files: Option<Files>,
-    /// Whether the target could not be purged, and no run says so yet.
+    /// Whether the target could not be purged, and no run has reported it yet.
     is_unpurged: bool,
 }
 
@@ -159,8 +159,8 @@ fn ordered(plan: &Plan, pass: &[usize], round: u32) -> Vec<Cell> {
     cells.collect()
 }
 
-/// Returns the cells of one round of a pass that any target needs, in order; none if there is no
-/// such round. Depends on the runs of earlier rounds only.
+/// Returns the cells of one round of a pass that any target needs, in order; empty if there is no
+/// such round. Depends only on the runs of earlier rounds.
 fn cells(plan: &Plan, pass: &[usize], round: u32, targets: &[&[RunResult]]) -> Vec<Cell> {
     let mut cells = ordered(plan, pass, round);
     match round {
@@ -172,7 +172,7 @@ fn cells(plan: &Plan, pass: &[usize], round: u32, targets: &[&[RunResult]]) -> V
 }
 
 /// Returns the order of `count` targets in a cell of a round: each target has each place once in
-/// `count` rounds, and where that begins is drawn by seed.
+/// `count` rounds, and the start is drawn by seed.
 fn order(seed: u64, round: u32, cell: Cell, count: usize) -> Vec<usize> {
     let cycle = u64::from(round) / count as u64;
     let place = (cell.test as u64) << 32 | cell.level as u64;
@@ -261,7 +261,7 @@ impl Runner<'_> {
         }
         for time in 0..plan.precondition {
             self.report(lane, Activity::Precondition(time), 0, Cell { test: 0, level });
-            // Streams that no position uses: positions stay far below the wrap-around.
+            // Streams that are not used by any position: positions stay far below the wrap-around.
             let stream = u64::MAX - POSITION_STREAMS * (u64::from(time) + 1 + level as u64 * 1000);
             self.lanes[lane].write_span(self.bench, level, stream)?;
             if self.bench.is_stopped() {
@@ -303,8 +303,8 @@ impl<'a> Lane<'a> {
         Ok(Self { index, location, device, gauges, sim, runs, held, files, is_unpurged: false })
     }
 
-    /// Trims the used part of the target. A target that cannot be trimmed stays as it is, which its
-    /// first run says.
+    /// Trims the used part of the target. A target that cannot be trimmed is left unchanged, which
+    /// its first run reports.
     fn purge(&mut self, plan: &Plan) -> Result<()> {
         let access = Access { direct: plan.direct };
         let (_, end) = plan.filled(self.location.is_own()).unwrap_or_default();
@@ -316,8 +316,8 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
-    /// Returns whether the span must be filled with a level's data before an operation. What is
-    /// read as it is was not written by a benchmark, unless the target is its own.
+    /// Returns whether the span must be filled with a level's data before an operation. Data that
+    /// is read as it is was not written by a benchmark, unless the target is its own.
     fn must_fill(&self, operation: Operation, level: usize) -> bool {
         let is_as_it_is = operation.reads_as_it_is() && !self.location.is_own();
         let uses_span = operation.file_set().is_none() && !is_as_it_is;
@@ -429,7 +429,7 @@ impl<'a> Lane<'a> {
         if self.files.as_ref().is_some_and(|files| files.are_of(workload, cell.level)) {
             return Ok(());
         }
-        // The old files go before there are new ones.
+        // The old files are removed before new ones are created.
         self.files = None;
         engine::check(self.location, Access { direct: plan.direct }, workload)?;
         let path = self.location.path().unwrap_or_default();
@@ -488,8 +488,8 @@ impl Bench<'_> {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Returns a level's payload for records of which these bytes are a part, in units of such a
-    /// part or 4 KiB at most.
+    /// Returns a level's payload for records of this many bytes or a multiple, in units of this
+    /// size or 4 KiB at most.
     fn payload(&self, level: usize, record_bytes: u64) -> Result<Payload> {
         let description = &self.plan.levels[level];
         let unit_bytes = description.unit_bytes(record_bytes);

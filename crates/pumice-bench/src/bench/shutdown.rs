@@ -1,6 +1,6 @@
 //! Bounded waiting for a target that may never answer.
 //!
-//! After a stop, requests in flight are still awaited, because a target that is closed in order
+//! After a stop, requests in flight are still awaited, because a target that is closed cleanly
 //! needs no recovery. The wait has a limit.
 
 use std::pin::pin;
@@ -16,7 +16,7 @@ pub(super) const POLL_NS: u64 = 50_000_000;
 const GRACE_NS: u64 = 5_000_000_000;
 
 /// Runs `work` until it ends, or until [`GRACE_NS`] after `stop` was set; returns `None` in that
-/// case. Calls `stopping` whenever it finds `stop` set.
+/// case. Calls `stopping` each time it finds `stop` set.
 pub(super) async fn until_stopped<T>(
     runtime: &Runtime,
     stop: &AtomicBool,
@@ -38,7 +38,7 @@ pub(super) async fn until_stopped<T>(
 
 #[cfg(test)]
 mod tests {
-    //! Goal: nothing is given up that was not asked to stop, and everything that was, in time.
+    //! Goal: work is abandoned only if it was asked to stop, and then in time.
     //! Method: virtual time.
     use std::future::pending;
 

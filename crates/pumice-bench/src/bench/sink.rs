@@ -11,13 +11,13 @@ use crate::error::Result;
 
 /// Receives the results of a benchmark while it runs.
 pub trait Sink {
-    /// Returns further facts about a target for its header, with their names: what only the caller
-    /// knows, such as the drive that a server has.
+    /// Returns further facts about a target for its header, with their names: facts that only the
+    /// caller knows, such as the drive of a server.
     fn describe(&mut self, _location: &Location) -> Vec<(String, String)> {
         Vec::new()
     }
 
-    /// The targets are ready and the first run follows; there is a header for each target.
+    /// Receives a header for each target when the targets are ready; the first run follows.
     ///
     /// # Errors
     /// The headers cannot be stored; the benchmark ends.
@@ -25,10 +25,10 @@ pub trait Sink {
         Ok(())
     }
 
-    /// The benchmark starts the next activity.
+    /// Reports that the benchmark starts the next activity.
     fn progress(&mut self, _status: Status) {}
 
-    /// A run of the target with this index has ended.
+    /// Receives a completed run of the target with this index.
     ///
     /// # Errors
     /// The result cannot be stored; the benchmark ends.
@@ -75,7 +75,7 @@ impl Sink for FileSink {
     }
 }
 
-/// What a benchmark is doing.
+/// The current activity of a benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Activity {
     /// Trimming the span before the first round.

@@ -19,8 +19,8 @@ const PROCESSOR_SHARE_MAX: f64 = 0.95;
 const SECONDS_MIN: f64 = 0.1;
 const OPERATIONS_MIN: u64 = 16;
 
-/// Ratio of the speed of a run's second half to that of its first; outside these limits the target
-/// changed its state.
+/// Ratio of the speeds of a run's second and first half; outside these limits the target changed
+/// its state.
 const HALVES_MIN: f64 = 0.67;
 const HALVES_MAX: f64 = 1.5;
 
@@ -30,8 +30,8 @@ const INTERVALS_MIN: usize = 10;
 /// Minimum share of the bytes read by the host that the device must have read.
 const READ_SHARE_MIN: f64 = 0.5;
 
-/// Share of the processors above which others may have disturbed a run, and the share of the time
-/// with a task that waited for a processor below which they did not.
+/// Share of the processors above which other programs may have disturbed a run, and the share of
+/// the time with a task that waited for a processor below which they did not.
 const OTHERS_SHARE_MAX: f64 = 0.25;
 const PRESSURE_MIN: f64 = 0.1;
 
@@ -39,17 +39,17 @@ const PRESSURE_MIN: f64 = 0.1;
 const STOLEN_SHARE_MAX: f64 = 0.05;
 
 /// Bytes that the device may write in a run beyond those of the bench: as a multiple of these in a
-/// run that writes, as a share of the bytes read in one that reads. Leaves room for the metadata of
-/// a file system; both were exceeded by every second run beside other writers.
+/// run that writes, as a share of the bytes read in a run that reads. Leaves room for the metadata
+/// of a file system; every second run concurrent with other writers exceeded both.
 const WRITTEN_TIMES_MAX: f64 = 1.5;
 const WRITTEN_SHARE_MAX: f64 = 0.25;
 
-/// Bytes that the device may always write: a journal's.
+/// Bytes that the device may always write, for a journal.
 const WRITTEN_BYTES_MIN: f64 = 1e6;
 
-/// Returns the warnings of a run. `memory_bytes` is that of the machine; `in_process` means that
-/// the target is a drive in this process, whose device moves fewer bytes than the host, and which
-/// uses the processor.
+/// Returns the warnings of a run. `memory_bytes` is the memory of the machine; `in_process` means
+/// that the target is a drive in this process, whose device moves fewer bytes than the host, and
+/// which uses the processor.
 pub(super) fn warnings(
     plan: &Plan,
     run: &RunResult,
@@ -79,7 +79,7 @@ pub(super) fn warnings(
             "the bench used the processor {percent:.0} % of the time and may be the limit"
         ));
     }
-    // A file that is copied is one request, whatever it takes.
+    // A copied file is one request, regardless of its duration.
     let is_copy = workload.operation.file_set().is_some();
     let (operations, seconds) = (run.sample.operations, run.sample.seconds);
     match is_copy {
@@ -114,7 +114,7 @@ pub(super) fn warnings(
     warnings
 }
 
-/// Returns a warning if the device wrote much that the bench did not.
+/// Returns a warning if the device wrote much more than the bench.
 fn others_at_device(plan: &Plan, run: &RunResult) -> Option<String> {
     let operation = plan.tests[run.test].workload.operation;
     let written = run.device?.written as f64;
@@ -139,7 +139,7 @@ fn others_at_device(plan: &Plan, run: &RunResult) -> Option<String> {
     })
 }
 
-/// Returns the warnings of what the machine did beside the bench.
+/// Returns the warnings about other load of the machine.
 fn disturbances(machine: &MachineLoad) -> Vec<String> {
     let mut warnings = Vec::new();
     let &MachineLoad { processors, others_processors: others, .. } = machine;
@@ -173,8 +173,8 @@ fn disturbances(machine: &MachineLoad) -> Vec<String> {
     warnings
 }
 
-/// Returns the requests in the second half of a run's whole intervals, divided by those in the
-/// first.
+/// Returns the requests in the second half of a run's whole intervals, divided by the requests in
+/// the first.
 fn halves(intervals: &[Interval]) -> Option<f64> {
     // The last interval is incomplete.
     let whole = intervals.get(..intervals.len().saturating_sub(1))?;
@@ -189,7 +189,7 @@ fn halves(intervals: &[Interval]) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a run that could fool says so, one that could not says nothing.
+    //! Goal: a run that could mislead has a warning, and a sound run has none.
     use super::*;
     use crate::bench::engine::Sample;
     use crate::bench::results::{DeviceBytes, sample};
@@ -240,7 +240,7 @@ mod tests {
         device_celsius_limit: Some(81.0),
     };
 
-    /// Guards against load of others that is measured and not said.
+    /// Guards against load of other programs that is measured but not reported.
     #[test]
     fn disturbances_are_named() {
         let machine = |change: fn(&mut MachineLoad)| {
@@ -249,7 +249,7 @@ mod tests {
             disturbances(&machine)
         };
         assert_eq!(machine(|_| ()), Vec::<String>::new());
-        // Others that take nothing from the bench.
+        // Other programs that do not slow the bench.
         assert_eq!(machine(|it| it.others_processors = 3.0), Vec::<String>::new());
         for (warnings, words) in [
             (

@@ -12,8 +12,8 @@ use pumice_sim::ftl::StoredSizes;
 /// Quantiles of a distribution: with more, the mean changes by less than a thousandth.
 const QUANTILES: usize = 1024;
 
-/// Minimum stored fraction of a block: one byte of 4 KiB. The drive determines what it really
-/// stores.
+/// Minimum stored fraction of a block: one byte of 4 KiB. The drive determines the fraction that it
+/// really stores.
 const STORED_LEAST: f64 = 1.0 / 4096.0;
 
 /// The data that the host writes.
@@ -40,12 +40,12 @@ impl Data {
         Self { name: format!("{} % saved", saved.percent()), saved, fractions: Vec::new() }
     }
 
-    /// Returns the data of a file, of all files below a folder, or of a saved profile: what a codec
-    /// saves of its blocks of 4 KiB, of 128 MiB at even distances if there is more. For a slower
-    /// zstd the saving of zstd:1 is used.
+    /// Returns the data of a file, of all files below a folder, or of a saved profile: the saving
+    /// of a codec in its blocks of 4 KiB, in 128 MiB at even distances if there is more. For a
+    /// slower zstd the saving of zstd:1 is used.
     ///
     /// # Errors
-    /// It cannot be read, or holds less than 64 KiB.
+    /// The path cannot be read, or holds less than 64 KiB.
     pub fn of_path(path: &Path, codec: Codec) -> Result<Self> {
         let name = KindName::Like(PathBuf::from(path));
         let Kind::Like(profile) = name.load(None)? else {
@@ -87,7 +87,7 @@ impl Data {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a distribution has the mean and the spread of the data it was measured on.
+    //! Goal: a distribution has the mean and the spread of the measured data.
     //! Method: savings by hand, and files of a known half.
 
     use std::fs;

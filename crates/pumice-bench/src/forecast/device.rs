@@ -18,7 +18,7 @@ use pumice_sim::sim_host;
 /// The simulation of a profile.
 #[derive(Clone, Debug)]
 pub enum Spec {
-    /// A log; of each block only the stored size is known.
+    /// A log; only the stored size of each block is known.
     Log(Box<LogDriveSpec>),
     /// Any other drive, and any drive with a cache.
     Other(Box<SimSpec>),
@@ -38,7 +38,7 @@ fn logs(design: &SimDesign) -> Vec<&LogStoreSpec> {
     }
 }
 
-/// Returns the design of the drive that has everything: the slow one, if there is a cache.
+/// Returns the design of the drive that holds all data: the slow one, if there is a cache.
 fn below(design: &SimDesign) -> &SimDesign {
     match design {
         SimDesign::Cached(spec) => below(&spec.slow.design),
@@ -152,7 +152,7 @@ impl Spec {
             if matches!(below(&spec.design), SimDesign::Disk(_) | SimDesign::Memory))
     }
 
-    /// Returns the depth of its queue.
+    /// Returns the depth of the drive's queue.
     pub(super) fn depth(&self) -> u32 {
         match self {
             Self::Log(spec) => spec.front.depth * spec.stripe,

@@ -11,7 +11,7 @@ use pumice_sim::ftl::LogCounts;
 /// Behaviour of a drive under one workload.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figures {
-    /// How the drive reached its state.
+    /// The preconditioning of the drive.
     pub preconditioning: Preconditioning,
     /// Virtual seconds of the measured round.
     pub seconds: f64,
@@ -39,12 +39,12 @@ pub struct Figures {
     pub wear: Option<Worn>,
     /// Endurance; `None` if the host wrote nothing.
     pub endurance: Option<Endurance>,
-    /// What the cache did; `None` without a cache.
+    /// The use of the cache; `None` without a cache.
     pub cache: Option<CacheUse>,
-    /// What the failure of a die after the round would take, without further requests; `None`
-    /// unless the drive of the profile has parity.
+    /// The loss if a die failed after the round, without further requests; `None` unless the drive
+    /// of the profile has parity.
     pub lost_die: Option<LostPart>,
-    /// One more round, in which parts of the flash fail; `None` unless asked for.
+    /// One more round, in which parts of the flash fail; `None` unless requested.
     pub failing: Option<Failing>,
     /// Rounds, from the first one after the fill.
     pub course: Vec<Point>,
@@ -52,8 +52,8 @@ pub struct Figures {
     pub erases: Vec<(u32, u64)>,
 }
 
-/// What a failure of the flash takes; bytes and seconds are those of the whole drive, in proportion
-/// if a smaller one is simulated.
+/// The loss by a failure of the flash; bytes and seconds are those of the whole drive, in
+/// proportion if a smaller drive is simulated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct LostPart {
     /// Bytes of the host's blocks that are lost.
@@ -62,18 +62,18 @@ pub struct LostPart {
     pub rebuilt_bytes: f64,
     /// Seconds of the rebuild after the last failure.
     pub rebuild_seconds: f64,
-    /// Whether the rebuild came to its end; otherwise no room was left.
+    /// Whether the rebuild was completed; otherwise no room was left.
     pub is_rebuilt: bool,
 }
 
 /// A round in which parts of the flash fail.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Failing {
-    /// What failed and when, as in `die:3@50%`.
+    /// The failed parts with the times of the failures, as in `die:3@50%`.
     pub faults: Vec<String>,
-    /// Why the drive could not go on; `None` if it did.
+    /// The reason why the drive could not continue; `None` if it did.
     pub ended_by: Option<String>,
-    /// Reads and writes, 0 if it could not go on.
+    /// Reads and writes; 0 if the drive could not continue.
     pub all: Speed,
     /// Latency of reads, rebuilt data included; `None` without reads.
     pub read_latency: Option<Percentiles>,
@@ -81,11 +81,11 @@ pub struct Failing {
     pub write_latency: Option<Percentiles>,
     /// Blocks that the host could not read: each an I/O error.
     pub unreadable_blocks: u64,
-    /// What the failures took.
+    /// The loss by the failures.
     pub lost: LostPart,
 }
 
-/// What the cache in front of a drive did.
+/// The use of the cache in front of a drive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct CacheUse {
     /// Share of the lines of reads that the cache had, 0 to 1; `None` without reads.
@@ -99,7 +99,7 @@ pub struct CacheUse {
 }
 
 impl CacheUse {
-    /// Returns what these counters say of lines of `line_bytes` bytes.
+    /// Returns the use according to counters of lines of `line_bytes` bytes.
     pub(super) fn of(counts: &CacheCounts, line_bytes: u64) -> Self {
         let share = |part: u64, all: u64| (all > 0).then(|| part as f64 / all as f64);
         Self {
@@ -139,7 +139,7 @@ pub struct Breakdown {
     pub all: f64,
     /// Data of the host, as stored.
     pub host: f64,
-    /// Other data in units of the map that the host wrote parts of.
+    /// Other data in units of the map that the host wrote partly.
     pub rewritten: f64,
     /// Garbage collection.
     pub collected: f64,
@@ -184,7 +184,7 @@ pub struct Point {
     pub mb_per_s: f64,
     /// Mean latency of all writes of the round.
     pub write_mean_ns: Option<f64>,
-    /// 99th percentile of their latency.
+    /// 99th percentile of the latency of these writes.
     pub write_p99_ns: Option<u64>,
 }
 

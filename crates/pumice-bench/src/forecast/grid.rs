@@ -1,7 +1,7 @@
 //! Forecasts of one workload for several over-provisionings and kinds of data: every pair, several
 //! at a time.
 //!
-//! Covers only the drive as it is: a drive without compression behaves like this one with
+//! Covers only the drive itself: a drive without compression behaves like this drive with
 //! incompressible data.
 
 use std::sync::atomic::AtomicBool;
@@ -27,12 +27,12 @@ pub struct GridCell {
     pub cases: Vec<Case>,
 }
 
-/// The cells of a grid and what they have in common.
+/// The cells of a grid and their common parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct GridSpec<'a> {
     /// Profile of the drive.
     pub profile: &'a Profile,
-    /// Options; the over-provisioning is that of the cell.
+    /// Options; the cell determines the over-provisioning.
     pub options: &'a ForecastOptions,
     /// Cells, row by row.
     pub cells: &'a [GridCell],
@@ -193,7 +193,8 @@ impl Grid {
         ]
     }
 
-    /// The figures of a test: rows for every figure and over-provisioning, columns for data.
+    /// Returns the figures of a test: rows for every figure and over-provisioning, columns for
+    /// data.
     fn of_test(&self, index: usize) -> Table {
         let first = &self.forecasts[..self.columns.min(self.forecasts.len())];
         let mut columns = vec![Column::left(""), Column::right("over-provisioning")];
@@ -222,7 +223,7 @@ impl Grid {
         table
     }
 
-    /// Cells that did not reach steady state.
+    /// Returns the cells that did not reach steady state.
     fn unsteady(&self, index: usize) -> impl Iterator<Item = String> {
         let forecasts = self.forecasts.iter().filter(move |forecast| {
             let figures = &forecast.tests[index].drive;

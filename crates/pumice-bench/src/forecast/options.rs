@@ -1,4 +1,4 @@
-//! How a forecast is made.
+//! The parameters of a forecast.
 
 use std::fmt;
 
@@ -43,7 +43,7 @@ impl State {
 pub struct ForecastOptions {
     /// See [`State`].
     pub state: State,
-    /// Seed of everything random.
+    /// Seed of all random choices.
     pub seed: u64,
     /// Bytes that the host writes per day.
     pub bytes_per_day: Option<f64>,
@@ -64,7 +64,7 @@ pub struct ForecastOptions {
 /// A part of the flash that fails during a round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PlannedFault {
-    /// What fails.
+    /// The kind of the failing part.
     pub kind: FaultKind,
     /// The die of that part, from 0.
     pub die: u32,
@@ -77,7 +77,7 @@ impl PlannedFault {
     /// first request.
     ///
     /// # Errors
-    /// [`Error::Invalid`] that says what was expected.
+    /// [`Error::Invalid`] with the expected form.
     pub fn parse(text: &str) -> Result<Self> {
         let found = || {
             let (part, percent) = match text.split_once('@') {

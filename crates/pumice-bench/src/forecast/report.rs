@@ -78,7 +78,7 @@ const ROWS: [Row; 46] = [
     ("  rebuilt within", "s", 1, |it| failing(it, |it| it.lost.rebuild_seconds)),
 ];
 
-/// A figure of the round in which the flash fails, if it came to its end.
+/// Returns a figure of the round in which the flash fails, if the round was completed.
 fn failing(figures: &Figures, value: fn(&Failing) -> f64) -> Option<f64> {
     figures.failing.as_ref().filter(|it| it.ended_by.is_none()).map(value)
 }
@@ -87,12 +87,12 @@ fn mixed(figures: &Figures) -> bool {
     figures.read_latency.is_some() && figures.write_latency.is_some()
 }
 
-/// Gigabytes of a cache that writes back.
+/// Returns the gigabytes of a cache that writes back.
 fn written_back(figures: &Figures, bytes: fn(&CacheUse) -> u64) -> Option<f64> {
     figures.cache.as_ref().map(bytes).filter(|&bytes| bytes > 0).map(|bytes| bytes as f64 / 1e9)
 }
 
-/// Deviation of the simulation from the formula, in per cent.
+/// Returns the deviation of the simulation from the formula, in per cent.
 fn off_formula(figures: &Figures) -> Option<f64> {
     let simulated = figures.write_amplification?.all;
     Some((simulated / figures.write_amplification_by_formula? - 1.0) * 100.0)
@@ -146,7 +146,7 @@ impl Forecast {
         document
     }
 
-    /// Sequential speeds by number of channels.
+    /// Returns the sequential speeds by number of channels.
     fn channels(&self) -> LineChart {
         type Value = fn(&ChannelFigures) -> f64;
         let lines: [(&str, Value); 4] = [
@@ -261,7 +261,7 @@ impl Forecast {
     }
 }
 
-/// Says what of a failure a drive could not cope with.
+/// Returns the reason why a drive could not continue after a failure.
 fn stopped(name: &str, figures: &Figures) -> Option<String> {
     let failing = figures.failing.as_ref()?;
     let faults = failing.faults.join(", ");
@@ -272,7 +272,7 @@ fn stopped(name: &str, figures: &Figures) -> Option<String> {
     (!failing.lost.is_rebuilt).then(|| format!("{name}, {faults}: {what}"))
 }
 
-/// Describes how a drive reached its state.
+/// Describes the preconditioning of a drive.
 fn preconditioned(figures: &Figures, state: State) -> String {
     let done = figures.preconditioning;
     let filled = match done.filled_bytes {
@@ -297,7 +297,7 @@ fn preconditioned(figures: &Figures, state: State) -> String {
     format!("{filled}{rounds}{steady}; then {:.1} s measured.", figures.seconds)
 }
 
-/// The figures with and without compression, and their ratio.
+/// Returns the figures with and without compression, and their ratio.
 fn table(test: &Test) -> Table {
     let mut columns = vec![Column::left(""), Column::right("drive")];
     if test.uncompressed.is_some() {
@@ -333,7 +333,7 @@ fn table(test: &Test) -> Table {
     table
 }
 
-/// Charts from a new to a used drive: write amplification, throughput, latency.
+/// Returns charts from a new to a used drive: write amplification, throughput, latency.
 fn course(test: &Test) -> [LineChart; 3] {
     let written = || Axis::new("written by the host", "GB");
     let chart = |title: &str, y: Axis, value: fn(&Point) -> Option<f64>| {
@@ -357,7 +357,7 @@ fn course(test: &Test) -> [LineChart; 3] {
     ]
 }
 
-/// Histogram of the erasures of blocks.
+/// Returns the histogram of the erasures of blocks.
 fn wear(test: &Test) -> LineChart {
     let (x, y) = (Axis::new("erasures", ""), Axis::new("blocks", ""));
     let mut chart = LineChart::new("Wear", x, y);

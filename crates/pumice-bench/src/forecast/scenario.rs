@@ -30,7 +30,7 @@ pub struct Forecast {
     pub simulated_bytes: u64,
     /// Spare capacity of the flash in per cent of the drive's size, for a log.
     pub over_provisioning_percent: Option<f64>,
-    /// What parity over dies costs one drive, by arithmetic; `None` without.
+    /// The cost of parity over dies for one drive, by arithmetic; `None` without parity.
     pub parity: Option<ParityFigures>,
     /// The data.
     pub data: Data,
@@ -61,7 +61,7 @@ pub struct CacheFacts {
     pub write_back: bool,
     /// Whether the cache is empty after a loss of power.
     pub is_volatile: bool,
-    /// All of that in words.
+    /// The facts above in words.
     pub text: String,
 }
 
@@ -98,17 +98,17 @@ pub struct Scenario<'a> {
     pub profile: &'a Profile,
     /// Workloads, run one after the other on the same drive.
     pub cases: &'a [Case],
-    /// How the forecast is made.
+    /// The parameters of the forecast.
     pub options: &'a ForecastOptions,
 }
 
-/// Receives the progress of simulations. As many run at a time as there are processors; they are
+/// Receives the progress of simulations. At most one per processor runs at a time; they are
 /// numbered from 0.
 pub trait Watch: Sync {
-    /// A simulation begins an activity of about this many requests.
+    /// Reports that a simulation begins an activity of about this many requests.
     fn begins(&self, simulation: usize, what: String, requests: u64);
 
-    /// A simulation has completed some more requests.
+    /// Reports that a simulation has completed some more requests.
     fn advances(&self, simulation: usize, requests: u64);
 }
 
@@ -191,7 +191,7 @@ pub(super) type Found = Vec<(Figures, Option<String>)>;
 pub(super) struct Setup<'a> {
     pub(super) scenario: Scenario<'a>,
     pub(super) data: &'a Data,
-    /// Whether to find out what the failure of a die takes.
+    /// Whether to determine the loss by the failure of a die.
     pub(super) loses_die: bool,
 }
 
@@ -222,7 +222,7 @@ impl Setup<'_> {
     }
 
     /// Returns the forecast from the figures of the drive, of the drive without compression, and of
-    /// the one without parity.
+    /// the drive without parity.
     pub(super) fn forecast(
         &self,
         drive: Found,

@@ -9,7 +9,7 @@ use std::thread;
 
 use crate::error::Result;
 
-/// Maximum memory of concurrent simulations in bytes: that of one simulated drive of 1 TB.
+/// Maximum memory of concurrent simulations in bytes: the memory of one simulated drive of 1 TB.
 const MEMORY_BYTES_MAX: u64 = 2 << 30;
 
 /// Returns the number of concurrent simulations that take up to `memory_bytes` each: at least one,
@@ -69,7 +69,7 @@ pub(super) fn side_by_side<T: Send>(
 
 #[cfg(test)]
 mod tests {
-    //! Goal: results keep their order, threads go side by side, and the first failure ends all.
+    //! Goal: results keep their order, threads run concurrently, and the first failure ends all.
     //! Method: work that waits for the other thread, or fails.
 
     use std::sync::Barrier;

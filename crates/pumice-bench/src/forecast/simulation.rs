@@ -1,4 +1,4 @@
-//! From a new drive to the measured round.
+//! Simulates a drive from its new state to the measured round.
 //!
 //! ```text
 //! new -> every block of the span in order -> rounds of the workload -> the last round counts
@@ -8,9 +8,9 @@
 //! A round of a workload that writes has as many bytes as its span, or passes over the span once if
 //! it is sequential; a round that only reads lasts for the workload's duration. A round of a trace
 //! is the whole trace. A drive is steady when the write amplification of two consecutive rounds
-//! differs by at most 1 % and segments were collected in both. With a cache, the shares of hits
-//! and of writes past the cache must differ by at most 1 point, too, and what only the cache has
-//! after the rounds by at most 5 %; a round then has as many requests as the cache has lines, so
+//! differs by at most 1 % and segments were collected in both. With a cache, the shares of hits and
+//! of writes past the cache must also differ by at most 1 point, and the data that only the cache
+//! has after the rounds by at most 5 %; a round then has one request for each line of the cache, so
 //! that it can fill. The number of rounds is bounded: twice the capacity of the flash for the data
 //! plus ten, or [`REPLAYS_MAX`] of a trace.
 
@@ -40,11 +40,11 @@ use pumice_sim::trace::Reader;
 /// Maximum difference in write amplification of two rounds in steady state, as a fraction.
 const STEADY: f64 = 0.01;
 
-/// Maximum difference in what a write-back cache has alone after two rounds in steady state, as a
-/// fraction: it is written back in batches.
+/// Maximum difference in the data that only a write-back cache has after two rounds in steady
+/// state, as a fraction: the data is written back in batches.
 const STEADY_DIRTY: f64 = 0.05;
 
-/// Maximum number of rounds, in addition to those that write the flash for the first time
+/// Maximum number of rounds, in addition to the rounds that write the flash for the first time
 /// (arbitrary).
 const ROUNDS_MAX: f64 = 10.0;
 
@@ -58,12 +58,12 @@ const REQUESTS_PER_RECORD: u64 = 8;
 /// percentile.
 const READS_MAX: u64 = 1_000_000;
 
-/// Maximum number of sequential requests of a round, on a drive that is no log: it stores its
+/// Maximum number of sequential requests of a round, on a drive that is not a log: it stores its
 /// content.
 const OTHER_REQUESTS_MAX: u64 = 8_000_000;
 
-/// Maximum number of random requests of a round with writes, on a drive that is no log: each takes
-/// milliseconds, and the whole span would take days of virtual time.
+/// Maximum number of random requests of a round with writes, on a drive that is not a log: each
+/// takes milliseconds, and the whole span would take days of virtual time.
 const OTHER_RANDOM_MAX: u64 = 20_000;
 
 /// Least and most requests of a timed round on a drive with a cache (arbitrary).
@@ -72,8 +72,8 @@ const CACHED_REQUESTS: RangeInclusive<u64> = OTHER_RANDOM_MAX..=4_000_000;
 /// Requests in flight while a drive is filled (arbitrary; enough for any front).
 const FILL_SLOTS: u32 = 32;
 
-/// Maximum number of requests in flight of a replay: above that, the queue of a drive is no limit
-/// (arbitrary).
+/// Maximum number of requests in flight of a replay: above that, the queue of a drive is not a
+/// limit (arbitrary).
 const REPLAY_SLOTS_MAX: u32 = 1024;
 
 /// One drive and its history.
@@ -87,7 +87,7 @@ pub(super) struct Simulation<'a> {
     /// Overhead in per cent, and program/erase cycles of a block; `None` without flash.
     flash: Option<(f64, u64)>,
     size_bytes: u64,
-    /// Whether to find out what the failure of a die takes.
+    /// Whether to determine the loss by the failure of a die.
     loses_die: bool,
     /// Range that was written in order so far.
     filled: (u64, u64),
@@ -108,13 +108,14 @@ struct Round {
 }
 
 impl Round {
-    /// Flash bytes per host byte, without overhead.
+    /// Returns flash bytes per host byte, without overhead.
     fn amplification(&self) -> Option<f64> {
         let (bytes, counts) = (self.tally.write_bytes, self.counts.as_ref()?);
         (bytes > 0).then(|| counts.flash_bytes as f64 / bytes as f64)
     }
 
-    /// Returns whether the round tells if the drive is steady: it wrote to flash, or used a cache.
+    /// Returns whether the round can show that the drive is steady: it wrote to flash, or used a
+    /// cache.
     fn tells(&self) -> bool {
         self.cache.is_some() || self.amplification().is_some()
     }
@@ -210,7 +211,7 @@ impl<'a> Simulation<'a> {
             }
             let mut done = Preconditioning { filled_bytes, rounds, is_steady };
             if is_trace && !is_last {
-                // Again, now at the pace of the trace.
+                // A second round, at the pace of the trace.
                 let Some(paced) = self.round(case, true, stop)? else { return Ok(None) };
                 (round, done.rounds) = (paced, rounds + 1);
                 course.push(self.point(&round));
@@ -229,8 +230,8 @@ impl<'a> Simulation<'a> {
         Ok(None)
     }
 
-    /// Returns what the failure of the first die would take now; `None` if it is not wanted, or if
-    /// the other dies have too little space for what is written.
+    /// Returns the loss if the first die failed now; `None` if it is not wanted, or if the other
+    /// dies have too little space for the written data.
     fn lost_die(&self) -> Result<Option<LostPart>> {
         let Some(log) = self.drive.log().filter(|_| self.loses_die) else { return Ok(None) };
         match log.lost_die(0) {
@@ -240,7 +241,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Returns what a failure takes of the whole drive.
+    /// Returns the loss by a failure for the whole drive.
     fn lost_part(&self, blocks_lost: u64, rebuilt_bytes: u64, times: RebuildTimes) -> LostPart {
         let whole = self.size_bytes as f64 / self.spec.size_bytes() as f64;
         LostPart {
@@ -251,8 +252,8 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Runs another round of about `requests` requests, in which the faults of the options come, on
-    /// a copy of the drive. Returns `None` if `stop` was set.
+    /// Runs another round of about `requests` requests, in which the faults of the options occur,
+    /// on a copy of the drive. Returns `None` if `stop` was set.
     fn failing(
         &mut self,
         case: &Case,
@@ -296,7 +297,7 @@ impl<'a> Simulation<'a> {
         }))
     }
 
-    /// Maximum number of rounds of a case, including the measured one.
+    /// Returns the maximum number of rounds of a case, including the measured one.
     fn rounds_max(&self, case: &Case, span_bytes: u64) -> Result<u32> {
         if !self.options.state.is_steady() {
             return Ok(1);
@@ -431,7 +432,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Write amplification by cause; `None` for reads and for drives without flash.
+    /// Returns the write amplification by cause; `None` for reads and for drives without flash.
     fn amplification(&self, round: &Round) -> Option<Breakdown> {
         let (overhead_percent, _) = self.flash?;
         Breakdown::of(round.counts.as_ref()?, round.tally.write_bytes, overhead_percent)
@@ -481,8 +482,8 @@ impl<'a> Simulation<'a> {
         Ok((figures, remark))
     }
 
-    /// Write amplification by formula, where it applies: uniform random writes of whole blocks in
-    /// steady state.
+    /// Returns the write amplification by formula, where it applies: uniform random writes of whole
+    /// blocks in steady state.
     fn by_formula(&self, case: &Case) -> Result<Option<f64>> {
         let Load::Steps(workload) = &case.load else { return Ok(None) };
         let is_random = match workload.operation {

@@ -10,13 +10,13 @@ use pumice_drive::base::near::nearest;
 use pumice_drive::base::units::{format_size, format_size_exact};
 use pumice_sim::trace::{Format, Options as TraceOptions};
 
-/// A span is a multiple of it.
+/// A span is a multiple of this size.
 const BLOCK_BYTES: u64 = pumice_drive::base::units::BLOCK_BYTES as u64;
 
 /// Bytes at the beginning of a file that identify its format.
 const BEGINNING_BYTES: u64 = 64 << 10;
 
-/// Default requests in flight of an operation: those of NCQ.
+/// Default requests in flight of an operation: the depth of NCQ.
 const DEPTH: u32 = 32;
 
 /// Default duration of an operation that only reads, in seconds.
@@ -40,7 +40,7 @@ pub enum Load {
     Trace(TraceLoad),
 }
 
-/// A trace, and how it is read.
+/// A trace, and the options for reading it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TraceLoad {
     /// The file.
@@ -56,15 +56,15 @@ pub struct TraceLoad {
 pub struct Asked {
     /// Changes of a preset or an operation.
     pub changes: Changes,
-    /// How a trace is read.
+    /// The options for reading a trace.
     pub trace: TraceOptions,
     /// See [`TraceLoad::folds`].
     pub folds: bool,
 }
 
 impl Asked {
-    /// Returns the same for a drive of `size_bytes` that is simulated by one of `simulated_bytes`:
-    /// a span keeps its share of the drive.
+    /// Returns the same parameters for a drive of `size_bytes` that is simulated by a drive of
+    /// `simulated_bytes`: a span keeps its share of the drive.
     ///
     /// # Errors
     /// The span is larger than the drive.

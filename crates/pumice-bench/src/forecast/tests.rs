@@ -1,6 +1,6 @@
-//! Goal: a forecast adds up, agrees with the formula where one holds, and says what compression is
-//! worth; equal seeds produce equal forecasts.
-//! Method: a small drive; sums over what is said of it; traces and jobs written for it.
+//! Goal: a forecast adds up, agrees with the formula where one holds, and reports the value of
+//! compression; equal seeds produce equal forecasts.
+//! Method: a small drive; sums over its figures; traces and jobs written for it.
 
 use std::fs;
 use std::path::Path;
@@ -111,7 +111,7 @@ fn uniform_writes_agree_with_the_formula() {
 
 #[test]
 fn a_drive_is_steady_only_when_it_collects() {
-    // At a fifth of its size a round leaves most of the flash free: two rounds are alike long
+    // At a fifth of its size, a round leaves most of the flash free: two rounds are alike long
     // before a block is erased.
     let figures = simple("random-write", &saved(80.0)).drive;
     assert!(figures.preconditioning.is_steady, "{:?}", figures.preconditioning);
@@ -127,7 +127,7 @@ fn writes_in_order_cost_what_is_stored() {
     assert!(of.collected < 0.01 && test.drive.write_amplification_by_formula.is_none());
     let plain = test.uncompressed.unwrap();
     assert!((amplification(&plain).all * 0.9 - 1.0).abs() < 0.01);
-    // Four dies of 4 KiB in (900 + 82) us, a tenth of them is no data, and an erasure in 64.
+    // Four dies of 4 KiB in (900 + 82) us, a tenth of the bytes not data, and an erasure in 64.
     assert!((plain.all.mb_per_s / 14.6 - 1.0).abs() < 0.02, "{:?}", plain.all);
     assert!((test.drive.all.mb_per_s / 29.2 - 1.0).abs() < 0.02, "{:?}", test.drive.all);
 }
@@ -169,7 +169,7 @@ fn reads_take_what_a_page_takes() {
     assert!((latency.mean_ns / expected - 1.0).abs() < 0.002, "{latency:?}");
     assert!((plain.seconds - 0.5).abs() < 1e-3 && plain.write_amplification.is_none());
     assert!(plain.endurance.is_none() && plain.preconditioning.filled_bytes == SIZE);
-    // Half as much on the bus, now and then from two pages.
+    // Half of the data on the bus, occasionally from two pages.
     let half = made.tests[0].drive.read_latency.unwrap();
     assert!(half.p50_ns < latency.p50_ns, "{half:?}");
 }
@@ -221,7 +221,7 @@ fn two_drives_are_twice_as_fast_and_last_twice_as_long() {
     assert!(refused.contains("--stripe is for profiles of kind"), "{refused}");
 }
 
-/// Guards against a cache that is measured before it is full, or that costs nothing to miss.
+/// Guards against a cache that is measured before it is full, or whose misses cost no time.
 #[test]
 fn a_cache_helps_as_much_as_it_is_hit() {
     let disk = Profile::find("hdd-2010").unwrap();
@@ -244,7 +244,7 @@ fn a_cache_helps_as_much_as_it_is_hit() {
     let figures = drive(&cached);
     let hits = figures.cache.unwrap().hit_fraction.unwrap();
     assert!((0.5..0.99).contains(&hits) && figures.preconditioning.is_steady, "{hits}");
-    // A miss takes as long as before, a hit next to nothing.
+    // A miss takes as long as before, a hit almost no time.
     let expected = alone.all.iops / (1.0 - hits);
     assert!((0.7..1.4).contains(&(figures.all.iops / expected)), "{} {expected}", figures.all.iops);
     let text = cached.summary().to_text();
@@ -285,7 +285,7 @@ fn a_drive_below_a_cache_wears_and_compresses() {
     assert_eq!(through.host, 0.5);
 }
 
-/// A trace of four requests a millisecond: three writes and a read, over the first 64 MiB.
+/// Writes a trace of four requests a millisecond: three writes and a read, over the first 64 MiB.
 fn trace(folder: &Path, lines: u64) -> String {
     let line = |number: u64| {
         let (sector, kind) = (number * 7919 % 16_384 * 8, u64::from(number % 4 == 3));
@@ -311,7 +311,7 @@ fn a_trace_keeps_its_times() {
     assert_eq!(figures.read_latency.unwrap().count, 1000);
     assert_eq!(figures.host_bytes, 3000 * 4096);
     assert!((figures.all.iops / 4000.0 - 1.0).abs() < 0.02 && figures.late_ns < 1_000_000);
-    // Played again and again until it is steady.
+    // Replayed until the drive is steady.
     let steady = made(&path, &saved(50.0), &Asked::default(), &ForecastOptions::default()).unwrap();
     assert!(steady.tests[0].drive.preconditioning.rounds > 0);
     assert_eq!(steady.tests[0].drive.host_bytes, 3000 * 4096);
@@ -368,7 +368,7 @@ fn presets_and_jobs_become_cases() {
         Load::Trace(_) => 0,
     });
     assert_eq!(spans.collect::<Vec<_>>(), [64 << 20, SIZE]);
-    // What concerns the data or the engine of a benchmark is left out.
+    // Options for the data or the engine of a benchmark are left out.
     assert!(matches!(&remarks[..], [depth] if depth.contains("iodepth=4 is 1")), "{remarks:?}");
     assert!(source.cases(32 << 20, &Asked::default()).is_err());
     for (name, word) in [("random-wirte", "random-write"), ("compresibility", "compressibility")] {
@@ -408,7 +408,7 @@ fn what_does_not_compress_is_simulated_once() {
     let (made, plain) = heard(&all);
     let alone: Vec<_> = all.iter().map(|data| heard(std::slice::from_ref(data))).collect();
     assert!(plain > 0 && alone.iter().all(|(_, count)| *count == plain), "{plain}");
-    // Each is what it is alone, the drive without compression too.
+    // Each forecast equals the one made alone, also for the drive without compression.
     for (made, (alone, _)) in made.iter().zip(&alone) {
         assert_eq!(made.tests, alone[0].tests);
     }
@@ -460,7 +460,7 @@ fn a_scaled_drive_stands_for_the_whole_one_and_says_so() {
     let says = |made: &Forecast| made.summary().to_text().contains("--full-size");
     assert!(says(&small) && !says(&whole));
     assert!(small.document().to_html().contains("--full-size"));
-    // Half of the drive is half of the one that stands for it.
+    // Half of the drive is half of the smaller drive that represents it.
     let asked = Asked {
         changes: Changes { span_bytes: Some(SIZE / 2), ..Changes::default() },
         ..Asked::default()
@@ -494,7 +494,7 @@ fn what_has_places_of_its_own_is_not_scaled() {
     }
 }
 
-/// A grid of random writes, and what it was made from.
+/// Returns a grid of random writes, and the cells from which it was made.
 fn small_grid(over: &[f64], saved_percent: &[f64]) -> (Vec<GridCell>, Grid) {
     let (profile, options) = (profile(), ForecastOptions::default());
     let place = |(&over, &percent): (&f64, &f64)| {

@@ -23,8 +23,8 @@ impl Profile {
     /// Measures a file, all files below a folder, or a block device.
     ///
     /// # Errors
-    /// [`Error::Io`] if it cannot be read; [`Error::Invalid`] if it holds less than one window (64
-    /// KiB).
+    /// [`Error::Io`] if the path cannot be read; [`Error::Invalid`] if it holds less than one
+    /// window (64 KiB).
     pub fn of_path(path: &Path) -> Result<Self> {
         let mut files = Vec::new();
         find_files(path, &mut files)?;

@@ -1,7 +1,7 @@
 //! Records as IOzone wrote them with `-+w P -+y P -+C P`, for comparison with published results.
 //!
 //! The first P*P of each record repeats one word (the last P of that part another word). The
-//! remainder is a buffer of random 31-bit numbers, equal in all records, XORed with one number that
+//! remainder is a buffer of random 31-bit numbers, equal in all records, XORed with a number that
 //! changes from record to record:
 //!
 //! ```text

@@ -29,7 +29,7 @@ pub enum KindName {
     Exact,
     /// See [`Kind::Spread`].
     Spread,
-    /// See [`Kind::Like`]; of a file, folder, device or saved profile.
+    /// See [`Kind::Like`]; from a file, folder, device or saved profile.
     Like(PathBuf),
     /// See [`Kind::Replay`]; a file.
     Replay(PathBuf),
@@ -161,7 +161,7 @@ fn replay(path: &Path) -> Result<Arc<[u8]>> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: kinds are read as documented, and mistakes say what to type instead.
+    //! Goal: kinds are parsed as documented, and errors suggest the correct input.
     use super::*;
 
     #[test]

@@ -1,4 +1,4 @@
-//! Measures what codecs save, chunk by chunk.
+//! Measures the savings of codecs, chunk by chunk.
 //!
 //! Each chunk is compressed independently and stored to the byte, or uncompressed where that is
 //! shorter. Frame headers, rounding to sectors and a drive's compression threshold are not counted:
@@ -91,7 +91,7 @@ impl Meter {
     }
 }
 
-/// Returns what `codec` saves of `data` in independent chunks of `chunk_bytes`.
+/// Returns the saving of `codec` for `data` in independent chunks of `chunk_bytes`.
 ///
 /// # Panics
 /// If `chunk_bytes` is 0.

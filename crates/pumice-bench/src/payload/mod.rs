@@ -8,7 +8,7 @@
 //!
 //! * `options`: the parameters; `stream`: payloads and their streams.
 //! * `saving`: a saving as a type.
-//! * `measure`: what codecs save.
+//! * `measure`: the savings of codecs.
 //! * `pool`: fresh bytes at the speed of copying.
 //! * `exact`, `weave` with `texture`, `profile` and `spread`, `iozone`: the kinds.
 //! * `corpus`: profiles of files, folders and devices; `repeats`: data that occurs more than once.
@@ -16,10 +16,10 @@
 //!
 //! No two units are equal unless duplicates or fills were requested, or the imitated or replayed
 //! data contains them. That holds for whole units only: a piece of exact data that is smaller than
-//! a unit may be all zeroes, because what a unit saves are zeroes at its end. Savings depend on the
-//! codec; a payload is calibrated when it is created, for LZ4 by default. The data is not
-//! encrypted: an observer can distinguish it from random bytes. Uses only the codecs of the drive
-//! and this crate's error.
+//! a unit may be all zeroes, because the saved part of a unit consists of zeroes at its end.
+//! Savings depend on the codec; a payload is calibrated when it is created, for LZ4 by default. The
+//! data is not encrypted: an observer can distinguish it from random bytes. Uses only the codecs of
+//! the drive and this crate's error.
 
 mod corpus;
 mod exact;

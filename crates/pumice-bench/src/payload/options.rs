@@ -21,7 +21,7 @@ pub enum Kind {
     Byte(u8),
     /// Every unit has this saving.
     Exact(Saving),
-    /// Units have this saving on average in chunks of 4 KiB and vary as units of real data do: many
+    /// Units have this saving on average in chunks of 4 KiB and vary like units of real data: many
     /// hardly compress, zstd saves more than LZ4, and larger chunks save more than smaller ones.
     /// Above 80 %, more and more units are zeroes after 16 fresh bytes.
     Spread(Saving),
@@ -45,7 +45,7 @@ pub struct PayloadOptions {
     /// units that are not fills. Units of spread and like data repeat in windows of 64 KiB, so that
     /// chunks keep their savings.
     pub duplicates: Saving,
-    /// The codec that exact and spread data are calibrated for.
+    /// The codec for which exact and spread data are calibrated.
     pub codec: Codec,
     /// Bytes of a unit: a power of two from 512 to 4096; up to 16 MiB for IOzone's records. Always
     /// 4096 for spread and like data.

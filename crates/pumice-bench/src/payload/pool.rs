@@ -2,13 +2,13 @@
 //!
 //! The pool fits into the second-level cache. Every window of a stream (64 KiB) has a key of 32
 //! bytes that no other window of the stream has. No codec therefore finds the same bytes twice,
-//! although the pool is reused, and no stamps are needed: any 32 fresh bytes identify their window.
-//! Within a window every unit has its own offset in the pool.
+//! even though the pool is reused, and no stamps are needed: any 32 fresh bytes identify their
+//! window. Within a window every unit has its own offset in the pool.
 
 use pumice_drive::base::seed::random;
 use rand_xoshiro::rand_core::Rng;
 
-/// Bytes of a window: the largest chunk that data is calibrated for, and the reach of LZ4.
+/// Bytes of a window: the largest chunk for which data is calibrated, and the reach of LZ4.
 pub const WINDOW_BYTES: usize = 64 << 10;
 
 /// Bytes of a pool: a quarter of a common second-level cache. A larger pool has no advantage, as
@@ -18,7 +18,7 @@ const POOL_BYTES: usize = 4 * WINDOW_BYTES;
 /// Period of a key in bytes. Copies at distances that are multiples of it remain copies.
 pub(super) const KEY_BYTES: usize = 32;
 
-/// Value that a window's bytes are XORed with.
+/// Value with which a window's bytes are XORed.
 pub(super) type Key = [u64; KEY_BYTES / 8];
 
 /// Returns one step of SplitMix64 as a function: a bijection without visible structure.
@@ -45,7 +45,7 @@ pub(super) fn key(base: u64, number: u64) -> Key {
 /// Copies `source` to `target`, XORed with the key.
 ///
 /// # Panics
-/// If they differ in length.
+/// If `source` and `target` differ in length.
 #[inline]
 pub(super) fn copy_keyed(target: &mut [u8], source: &[u8], key: &Key) {
     assert_eq!(target.len(), source.len());
@@ -65,7 +65,7 @@ pub(super) fn copy_keyed(target: &mut [u8], source: &[u8], key: &Key) {
     }
 }
 
-/// Random bytes that all fresh bytes of a stream derive from.
+/// Random bytes from which all fresh bytes of a stream derive.
 pub(super) struct Pool(Vec<u8>);
 
 impl Pool {

@@ -1,9 +1,9 @@
-//! A profile: what a generator must know about real data, without any of its bytes.
+//! A profile: the statistics of real data that a generator needs, without any of its bytes.
 //!
 //! A profile is a list of windows (64 KiB) of the data. It holds, for each unit (4 KiB), the
 //! savings of LZ4 and zstd:1, their savings of the whole window in chunks of 16 and 64 KiB, and the
 //! share of units that occur more than once. Windows preserve correlations: the distribution of
-//! savings, the similarity of neighbours and the gain of larger chunks.
+//! savings, the similarity of adjacent units and the gain of larger chunks.
 //!
 //! As a file it is JSON with each window as a line of hexadecimal digits; see [`WindowProfile`]. A
 //! profile from outside is checked and bounded before it is used.
@@ -27,8 +27,8 @@ pub(super) const UNITS: usize = WINDOW_BYTES / UNIT_BYTES;
 /// Bytes of the chunks between a unit and a window.
 const MIDDLE_BYTES: usize = 16 << 10;
 
-/// Maximum number of windows: 128 MiB, whose mean is within half a percentage point of that of data
-/// with a deviation of 25 points.
+/// Maximum number of windows: 128 MiB, whose mean is within half a percentage point of the mean of
+/// data with a deviation of 25 points.
 pub(super) const PROFILE_WINDOWS_MAX: usize = 2048;
 
 /// Maximum size of a profile file in bytes; the largest file this program writes has a sixth of it.
@@ -54,7 +54,7 @@ pub(super) struct Savings {
 }
 
 /// One window. In the file it has 72 hexadecimal digits, two per number, in this order: LZ4 of each
-/// unit; zstd:1 of each unit; LZ4, then zstd:1, of the window in chunks of 16 KiB; the same in
+/// unit; zstd:1 of each unit; LZ4, then zstd:1, of the window in chunks of 16 KiB; both also in
 /// chunks of 64 KiB. The numbers count 250ths; 255 for LZ4 of a unit means that the unit is one
 /// repeated byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -217,7 +217,7 @@ impl WindowProfile {
         Some(Self { units, middle, whole })
     }
 
-    /// Means over the units; fills count as fully saved.
+    /// Returns the means over the units; fills count as fully saved.
     pub(super) fn mean(&self) -> Savings {
         let full = Savings { lz4: 1.0, zstd: 1.0 };
         let units = self.units.map(|unit| unit.unwrap_or(full));

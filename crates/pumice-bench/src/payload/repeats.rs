@@ -105,8 +105,8 @@ pub fn hash(unit: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the share is right, also when few contents are remembered, and however it is put
-    //! together.
+    //! Goal: the share is right, even when few contents are remembered, and for any order of
+    //! merging.
 
     use super::*;
 

@@ -1,4 +1,4 @@
-//! How much space compression saves, as a type.
+//! The share of space that compression saves, as a type.
 //!
 //! Tools use "50 % compressible" for three quantities: saved, stored, and a ratio. A [`Saving`]
 //! prints all three and is parsed only with its per cent sign.
@@ -79,7 +79,7 @@ impl FromStr for Saving {
 }
 
 impl Serialize for Saving {
-    /// Serialised as all three quantities.
+    /// Serialises all three quantities.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeStruct;
         let mut parts = serializer.serialize_struct("Saving", 3)?;
@@ -92,7 +92,7 @@ impl Serialize for Saving {
 }
 
 impl<'de> Deserialize<'de> for Saving {
-    /// Deserialised from the first of the three; the others follow from it.
+    /// Deserialises the first of the three quantities; the others follow from it.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         struct Parts {
@@ -105,7 +105,7 @@ impl<'de> Deserialize<'de> for Saving {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a saving is never mistaken for what is stored or for a ratio.
+    //! Goal: a saving is never mistaken for the stored share or for a ratio.
     use super::*;
 
     #[test]

@@ -21,11 +21,12 @@ use pumice_drive::codec::Codec;
 /// Windows: each represents 0.2 % of the data.
 const WINDOWS: usize = 512;
 
-/// Share of windows that save next to nothing, at a mean of 40 %.
+/// Share of windows that save almost nothing, at a mean of 40 %.
 const FLAT_SHARE: f64 = 0.12;
 
-/// Mean from which some windows are zeroes but for a few fresh bytes in each unit, and their share
-/// at a mean of 100 %. Means above the savings of codecs on most data are not possible otherwise.
+/// Mean from which some windows are zeroes except for a few fresh bytes in each unit, and their
+/// share at a mean of 100 %. Means above the savings of codecs on most data are not possible
+/// otherwise.
 const FILLS_FROM: f64 = 0.8;
 const FILLS_SHARE: f64 = 0.9;
 
@@ -45,7 +46,7 @@ const GAIN_64: f64 = 0.026;
 /// Trials to calibrate the mean of spread data; the third rarely changes anything.
 const SPREAD_TRIALS: usize = 4;
 
-/// Units measured in each trial: one in three of as many windows as a spread has.
+/// Units measured in each trial: the units of a third of the windows of a spread.
 const SPREAD_TRIAL_UNITS: u64 = 512 * 16;
 const SPREAD_TRIAL_STEP: usize = 3;
 
@@ -94,7 +95,7 @@ pub(super) fn calibrated(saved: Saving, codec: Codec, seed: u64) -> Result<Weave
 
 /// Returns a profile whose units save `saved` on average with LZ4.
 pub(super) fn profile(saved: Saving) -> Profile {
-    // The windows do not depend on the seed: seeds are for the bytes.
+    // The windows do not depend on the seed: seeds determine only the bytes.
     let mean = saved.fraction();
     let flat = FLAT_SHARE * ((1.0 - mean) / 0.6).min(1.0);
     let fills = FILLS_SHARE * ((mean - FILLS_FROM) / (1.0 - FILLS_FROM)).max(0.0);
@@ -111,8 +112,8 @@ fn mean_of(windows: &[WindowProfile]) -> f64 {
     windows.iter().map(|window| window.mean().lz4).sum::<f64>() / windows.len() as f64
 }
 
-/// A share `flat` of the windows saves next to nothing, `fills` are zeroes, the rest lies around
-/// `center`.
+/// Returns windows: a share `flat` of them saves almost nothing, `fills` are zeroes, the rest lies
+/// around `center`.
 fn windows(center: f64, flat: f64, fills: f64) -> Vec<WindowProfile> {
     let mut random = random(1);
     let one = |index| {
@@ -151,7 +152,7 @@ fn window(center: f64, zstd_stores: f64, random: &mut Random) -> WindowProfile {
     profile
 }
 
-/// In (0, 1).
+/// Returns a fraction in (0, 1).
 fn fraction(random: &mut Random) -> f64 {
     ((random.next_u64() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
 }

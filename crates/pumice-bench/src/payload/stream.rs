@@ -66,7 +66,7 @@ impl Payload {
                 Source::Iozone(iozone::Iozone::new(layout, percent, unit_bytes, seed))
             }
         };
-        // Only windows that are no fills can repeat.
+        // Only windows that are not fills can repeat.
         let fills = if let Source::Woven(weave) = &source { weave.fills() } else { 0.0 };
         let repeated = (duplicates.fraction() / (1.0 - fills).max(1e-9)).min(REPEATED_MAX);
         let repeats = (repeated * 2f64.powi(64)) as u64;
@@ -136,8 +136,8 @@ impl Stream {
     /// repeats.
     ///
     /// Distances between repetitions are Fibonacci numbers of groups: windows that are woven in
-    /// steps of the golden section save nearly the same at such distances, so the mix stays right
-    /// at any share of repetitions. The distances are also too long for chunks of 64 KiB to
+    /// steps of the golden section save nearly the same amount at such distances, so the mix stays
+    /// right at any share of repetitions. The distances are also too long for chunks of 64 KiB to
     /// compress the repetitions.
     fn origin(&self, unit: u64) -> u64 {
         let Shared { repeats, group_units, unit_bytes, .. } = *self.shared;

@@ -168,7 +168,7 @@ fn entropy(probabilities: &[f64]) -> f64 {
 /// Returns one unit in which about `density` of the bytes are copies.
 ///
 /// Few copies are short and many copies are long, as in real data: 8 bytes on average up to 50
-/// where half of the bytes are copies, hundreds at the end.
+/// where half of the bytes are copies, and hundreds at the end.
 fn weave(literals: &Literals, density: f64, random: &mut Random) -> Vec<u8> {
     let mut unit: Vec<u8> = Vec::with_capacity(UNIT_BYTES);
     let copy_mean = (8.0 + 12.0 * density) / (1.002 - density * density);

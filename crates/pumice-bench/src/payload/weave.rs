@@ -1,4 +1,4 @@
-//! Data that is statistically like a profile's data.
+//! Data that is statistically similar to a profile's data.
 //!
 //! Each window of the output represents a window of the profile, unit by unit: the texture that is
 //! as hard to compress as that unit, XORed with a key of its own. The gain of larger chunks comes
@@ -11,7 +11,7 @@
 //!
 //! The windows are ordered so that any part of the output, however short, has the profile's mix:
 //! sorted by saving and visited in steps of the golden section, in a different order for each
-//! stream. The order is therefore less random than that of real data.
+//! stream. The order is therefore less random than in real data.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ const QUAD: usize = 4;
 /// Maximum size of each of the two shared pieces, in bytes.
 const SHARED_BYTES_MAX: usize = UNIT_BYTES / 2 - 256;
 
-/// Maximum difference in saving of units that share pieces, so that a neighbour's piece hardly
+/// Maximum difference in saving of units that share pieces, so that another unit's piece hardly
 /// changes the saving.
 const ALIKE: f64 = 0.2;
 
@@ -37,7 +37,7 @@ const SEAM_BYTES: f64 = 60.0;
 const STAMP_BYTES: usize = 16;
 const _: () = assert!(STAMP_BYTES <= KEY_BYTES);
 
-/// How a window is generated.
+/// The plan for generating a window.
 #[derive(Clone, Copy)]
 struct Plan {
     /// Textures of the units; `None` for zeroes, which may begin with fresh bytes.

@@ -47,7 +47,7 @@ pub const EXPERIMENTS: [(&str, &str); 14] = experiments![
     "hard-disk-iometer",
 ];
 
-/// How a published cell relates to the profile.
+/// The relation of a published cell to the profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Basis {
@@ -117,7 +117,7 @@ pub struct Experiment {
     pub title: String,
     /// Author, publication and date.
     pub source: String,
-    /// Which conditions are simulated, and how they are scaled.
+    /// The simulated conditions, and their scaling.
     pub about: String,
     /// Conditions of the host: see [`pumice_sim::system::SystemSpec::find`].
     #[serde(default)]
@@ -185,8 +185,8 @@ impl Experiment {
         }
     }
 
-    /// Makes the drive forget what was fitted to its own published results: what the other drives
-    /// and its data sheet say of it is left. An error then measures the prediction of a new drive.
+    /// Makes the drive forget the parameters fitted to its own published results; those from other
+    /// drives and from its data sheet remain. An error then measures the prediction of a new drive.
     pub fn leave_out(&mut self) {
         let join = if self.conditions.is_empty() { "" } else { "&" };
         self.conditions = format!("{}{join}without={}", self.conditions, self.drive);
@@ -204,7 +204,7 @@ impl Experiment {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: every experiment can be run, on a drive that there is, and mistakes are named.
+    //! Goal: every experiment can be run, on an existing drive, and mistakes are named.
     use super::*;
     use pumice_sim::system::SystemSpec;
 

@@ -33,7 +33,7 @@ pub struct Outcome {
     pub simulated_deviation: Option<f64>,
     /// (simulated - published) / published, in per cent.
     pub error_percent: Option<f64>,
-    /// How the cell relates to the profile.
+    /// The relation of the cell to the profile.
     pub basis: Basis,
     /// Remark on the cell.
     pub why: Option<String>,
@@ -48,13 +48,13 @@ pub struct Reproduced {
     pub title: String,
     /// Author, publication and date.
     pub source: String,
-    /// Which conditions are simulated.
+    /// The simulated conditions.
     pub about: String,
     /// The target, as a target of the bench.
     pub target: String,
     /// Whether the drive compresses.
     pub compresses: bool,
-    /// What parity over dies costs the drive, by arithmetic; `None` without.
+    /// The cost of parity over dies for the drive, by arithmetic; `None` without parity.
     pub parity: Option<ParityFigures>,
     /// All cells.
     pub cells: Vec<Outcome>,
@@ -63,7 +63,7 @@ pub struct Reproduced {
 /// Errors of the cells of one drive, or of several.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DriveError {
-    /// Profile of the drive, or what several have in common.
+    /// Profile of the drive, or the common property of several.
     pub drive: String,
     /// Number of cells with a published number, without effects of the host.
     pub cells: usize,
@@ -87,7 +87,7 @@ pub struct Group {
 }
 
 impl Outcome {
-    /// Returns every cell of an experiment from its runs, of which there is at least one.
+    /// Returns every cell of an experiment from its runs, at least one.
     pub(super) fn all(experiment: &Experiment, runs: &[Results]) -> Result<Reproduced> {
         let cells = experiment.cells.iter().map(|cell| Self::of(cell, runs));
         Ok(Reproduced {
@@ -187,7 +187,8 @@ fn compresses(target: &str) -> Result<bool> {
     Ok(matches!(spec.drive.design, SimDesign::Log(codec, _) if codec != Codec::None))
 }
 
-/// Returns the mean absolute error of each drive, then of those that compress, and of all others.
+/// Returns the mean absolute error of each drive, then of the drives that compress, and of all
+/// others.
 pub fn drives(all: &[Reproduced]) -> Vec<DriveError> {
     let mut names: Vec<&str> = all.iter().map(|one| one.drive.as_str()).collect();
     names.dedup();
@@ -238,8 +239,8 @@ fn row(cell: &Outcome) -> Vec<pumice_report::Cell> {
     ]
 }
 
-/// Published and simulated numbers over compressibility: one chart for each test with several
-/// levels.
+/// Returns published and simulated numbers over compressibility: one chart for each test with
+/// several levels.
 fn charts(one: &Reproduced) -> Vec<LineChart> {
     let mut tests: Vec<(&str, &str)> = Vec::new();
     for cell in &one.cells {

@@ -1,9 +1,9 @@
-//! By what ratio one target differs from another, and whether the difference is significant.
+//! The ratio by which one target differs from another, and whether the difference is significant.
 //!
 //! ```text
 //! in turns   both targets in every round of one session: pairs, see `turns`
-//! visits     each target in a session of its own: Welch's test on logarithms, in which what one
-//!            session differs from another counts as noise
+//! visits     each target in a session of its own: Welch's test on logarithms, in which the
+//!            difference of the sessions counts as noise
 //! ```
 //!
 //! Two sessions on one machine differ by more than their runs show: other files on the disk, other
@@ -22,11 +22,12 @@ use super::{SIGNIFICANT_P, sample};
 
 /// Standard deviation of the ratio by which one visit to a machine differs from the next, as a
 /// share. A convention: with it, 1.2 times is found in nine of ten comparisons of 8 runs of 12
-/// cells with 5 % of noise, and what differs by 3 % because of the visit is called a difference in
-/// fewer than one of twenty.
+/// cells with 5 % of noise, and a ratio of 3 % due to the visit is called a difference in fewer
+/// than one of twenty.
 pub const VISIT_SPREAD: f64 = 0.03;
 
-/// Minimum number of runs of each target in a visit: of 3 and 3, one arrangement in ten is ordered.
+/// Minimum number of runs of each target in a visit: with 3 and 3, one arrangement in ten is
+/// ordered.
 pub const VISIT_RUNS_MIN: usize = 4;
 
 /// Which values are better.
@@ -53,7 +54,7 @@ pub enum Verdict {
     TooFewRuns,
 }
 
-/// How two targets were measured.
+/// The design of a measurement of two targets.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Design {
@@ -64,8 +65,8 @@ pub enum Design {
 }
 
 impl Design {
-    /// Returns how `rounds` rounds are judged if `families` targets are compared with the base:
-    /// turns of too few rounds are judged as visits.
+    /// Returns the design by which `rounds` rounds are judged if `families` targets are compared
+    /// with the base: turns of too few rounds are judged as visits.
     pub fn of_rounds(self, rounds: usize, families: usize) -> Self {
         match self {
             Self::Turns if rounds < turns::rounds_wanted(families.max(1)) => {
@@ -83,7 +84,7 @@ pub struct Comparison {
     pub better: Better,
     /// The other target's geometric mean as a multiple of the base's.
     pub ratio: f64,
-    /// 95 % interval of the ratio, including what visits differ by; `None` with fewer than 3
+    /// 95 % interval of the ratio, including the difference of visits; `None` with fewer than 3
     /// rounds, or 2 runs of a visit.
     pub ratio_interval: Option<Interval>,
     /// Two-sided p value, corrected for the other cells and targets.
@@ -105,17 +106,17 @@ pub struct Pair {
     pub other: Vec<Option<f64>>,
 }
 
-/// Compares all cells of two targets. A cell that one of them did not measure, or that has a value
-/// which is not above zero or cannot be a measurement (see [`super::MAGNITUDE_MAX`]), has no
+/// Compares all cells of two targets. A cell that was not measured on one of them, or has a value
+/// that is not above zero or cannot be a measurement (see [`super::MAGNITUDE_MAX`]), has no
 /// comparison.
 ///
 /// `families` is the number of targets that are compared with the base; p is corrected for the
-/// cells and for these. For turns of few rounds see [`Design::of_rounds`]. `seed` is for sign
-/// changes that are drawn.
+/// cells and for these targets. For turns of few rounds see [`Design::of_rounds`]. `seed` is for
+/// sign changes that are drawn.
 ///
-/// Of comparisons of 12 cells and 8 runs with noise of 5 %, none of which differs, at most 5 % have
-/// any claim, whatever the noise's distribution (turns), or with normal noise and visits that
-/// differ by [`VISIT_SPREAD`] (visits); `stats::tests` has the measured shares.
+/// In comparisons of 12 equal cells and 8 runs with noise of 5 %, at most 5 % have any claim, for
+/// any distribution of the noise (turns), or with normal noise and visits that differ by
+/// [`VISIT_SPREAD`] (visits); `stats::tests` has the measured shares.
 ///
 /// Source of the test of visits: Welch, "The Generalization of Student's Problem when Several
 /// Different Population Variances are Involved", Biometrika 34 (1947).
@@ -134,7 +135,8 @@ pub fn compare(
     let mut compared: Vec<Option<Comparison>> = match design.of_rounds(most, families) {
         Design::Turns => {
             let known: Vec<LogRatios> = ratios.into_iter().map(Option::unwrap_or_default).collect();
-            // Cells of too few rounds cannot be significant, and would keep others from it.
+            // Cells of too few rounds cannot be significant, and would prevent other cells from
+            // being so.
             let tested = |one: &LogRatios| {
                 if rounds(one) < wanted { LogRatios::new() } else { one.clone() }
             };
@@ -177,7 +179,7 @@ impl Pair {
         Self { base: known(base), other: known(other) }
     }
 
-    /// Returns the logarithms of each target's values; `None` if one of them is no rate or time.
+    /// Returns the logarithms of each target's values; `None` if one of them is not a rate or time.
     fn logs(&self) -> Option<[Vec<f64>; 2]> {
         let logs = |values: &[Option<f64>]| {
             let values: Vec<f64> = values.iter().copied().flatten().collect();
@@ -186,7 +188,7 @@ impl Pair {
         Some([logs(&self.base)?, logs(&self.other)?])
     }
 
-    /// Returns the logarithms of the ratios of rounds that both have.
+    /// Returns the logarithms of the ratios in rounds that both have.
     fn log_ratios(&self) -> Option<LogRatios> {
         self.logs()?;
         let rounds = self.base.iter().zip(&self.other);
@@ -220,7 +222,7 @@ fn visits(cells: &[Pair], spread: f64, better: Better) -> Vec<Option<Comparison>
 fn of_visits(logs: &[Vec<f64>; 2], spread: f64, better: Better) -> Option<Comparison> {
     let [base, other] = logs.each_ref();
     let difference = sample::mean(other) - sample::mean(base);
-    // Squares of the standard errors of both means, and that of the visits.
+    // Squares of the standard errors of both means, and of the visits.
     let error = |values: &[f64]| Some(sample::deviation(values)?.powi(2) / values.len() as f64);
     let errors = error(base).zip(error(other)).map(|(base, other)| [base, other]);
     let of_visit = 2.0 * (1.0 + spread).ln().powi(2);
@@ -230,7 +232,7 @@ fn of_visits(logs: &[Vec<f64>; 2], spread: f64, better: Better) -> Option<Compar
     };
     let all = one + two + of_visit;
     let share = |square: f64, n: usize| square * square / (n - 1) as f64;
-    // Infinite, or no number, if nothing spreads.
+    // Infinite, or not a number, without any spread.
     let freedom = all * all / (share(one, base.len()) + share(two, other.len()));
     let p = match difference.abs() / all.sqrt() {
         distance if distance.is_finite() => 2.0 * student(freedom)?.sf(distance),
@@ -283,8 +285,8 @@ impl Comparison {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a difference is claimed where one may be, and only there. Method: samples whose answer
-    //! is plain; Welch's test against scipy 1.17.1, `ttest_ind(log, log, equal_var=False)`; Holm's
+    //! Goal: a difference is claimed only where one may exist. Method: samples whose answer is
+    //! obvious; Welch's test against scipy 1.17.1, `ttest_ind(log, log, equal_var=False)`; Holm's
     //! correction against numpy 2.4.6 from the formula.
     use super::*;
 
@@ -319,7 +321,7 @@ mod tests {
         let base = [400.0, 320.0, 250.0, 210.0, 160.0, 100.0];
         let other = base.map(|value| value * 0.9);
         assert_eq!(both(&base, &other), [Verdict::Slower, Verdict::NoDifference]);
-        // Two visits that differ by 4 % are no two drives; with turns they would be.
+        // Two visits that differ by 4 % are not two drives; with turns they would be.
         let other = BASE.map(|value| value * 0.96);
         assert_eq!(both(&BASE, &other), [Verdict::Slower, Verdict::NoDifference]);
     }

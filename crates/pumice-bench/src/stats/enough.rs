@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{interval, sample};
 
-/// Minimum number of runs regardless of the goal: of fewer, some are close by chance too often.
+/// Minimum number of runs regardless of the goal: fewer runs are close by chance too often.
 pub const RUNS_LEAST: usize = 5;
 
 /// When to stop.
@@ -25,7 +25,7 @@ impl Default for Goal {
     }
 }
 
-/// What to do next.
+/// The next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Progress {
@@ -61,7 +61,7 @@ pub fn enough(runs: &[f64], goal: Goal) -> Progress {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: no more runs than needed, no fewer, and an end in any case.
+    //! Goal: exactly the necessary number of runs, and an end in any case.
     use super::*;
 
     #[test]

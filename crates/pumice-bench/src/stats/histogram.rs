@@ -4,7 +4,7 @@
 //! 264 KiB regardless of the number of values. Values are exact below 2048 ns and within 0.1 %
 //! above. Does not correct for coordinated omission. The load generator is a closed loop: each task
 //! issues its next request when the previous one has completed, so a stall delays the following
-//! requests and is recorded once. Latencies are those seen at the given depth, not those of an
+//! requests and is recorded once. Latencies are those observed at the given depth, not those of an
 //! independent arrival rate.
 
 use hdrhistogram::Histogram;
@@ -20,7 +20,7 @@ const DIGITS: u8 = 3;
 ///
 /// As JSON: a list of [latency in ns, count], ascending, one pair for each non-empty bucket. This
 /// form is lossless and needs no other tool to read. The library's own form, deflated and in
-/// base64, has about a twelfth of the size and can be read with the library only.
+/// base64, has about a twelfth of the size and can be read only with the library.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(into = "Pairs", try_from = "Pairs")]
 pub struct Latencies(Histogram<u64>);
@@ -145,14 +145,14 @@ impl TryFrom<Pairs> for Latencies {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: latencies come out as they went in, to 0.1 %, and JSON loses nothing. Method: against
-    //! the sorted list of what was recorded.
+    //! Goal: latencies are preserved to 0.1 %, and JSON is lossless. Method: against the sorted
+    //! list of the recorded latencies.
     use rand_xoshiro::rand_core::Rng;
 
     use super::*;
     use pumice_drive::base::seed::random;
 
-    /// Latencies over the whole range, as many in each power of two.
+    /// Returns latencies over the whole range, with equal numbers in each power of two.
     fn some(seed: u64, count: usize) -> Vec<u64> {
         let mut random = random(seed);
         let one = |_| (random.next_u64() >> (23 + random.next_u64() % 41)).min(LATENCY_NS_MAX);

@@ -1,6 +1,6 @@
 //! Intervals, and the 95 % interval of a mean.
 //!
-//! Student's intervals. Resampling was measured, too: no interval of resamples leaves the range of
+//! Student's intervals. Resampling was also measured: no interval of resamples leaves the range of
 //! its sample, so that it covers 75 % at 3 runs and 91 % at 5, where Student's covers 95 %.
 
 use serde::{Deserialize, Serialize};
@@ -38,8 +38,8 @@ impl Interval {
     }
 }
 
-/// Returns the interval of the mean of measured `values`; `None` for fewer than [`RUNS_MIN`]. The
-/// mean of values none of which is below zero is not below zero either.
+/// Returns the interval of the mean of measured `values`; `None` for fewer than [`RUNS_MIN`]. If no
+/// value is below zero, neither is the interval.
 pub(super) fn mean_interval(values: &[f64]) -> Option<Interval> {
     if values.len() < RUNS_MIN {
         return None;
@@ -60,15 +60,14 @@ pub(super) fn half_width(error: f64, freedom: f64) -> Option<f64> {
 
 /// Returns Student's distribution; `None` without degrees of freedom.
 pub(super) fn student(freedom: f64) -> Option<StudentsT> {
-    // A number that is none becomes the maximum.
+    // NaN becomes the maximum.
     StudentsT::new(0.0, 1.0, freedom.min(FREEDOM_MAX)).ok()
 }
 
 #[cfg(test)]
 mod tests {
-    //! Goal: intervals are those of the books. Method: scipy 1.17.1, `t.interval`, whose
-    //! second low end is -1.46; `stats::tests`
-    //! checks the coverage.
+    //! Goal: intervals agree with the literature. Method: scipy 1.17.1, `t.interval`, whose second
+    //! low end is -1.46; `stats::tests` checks the coverage.
     use super::*;
 
     #[test]

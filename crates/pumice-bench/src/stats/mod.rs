@@ -3,10 +3,11 @@
 //! * `summary`: one cell's runs in a few numbers, with an interval for the mean.
 //! * `interval`: that interval.
 //! * `outliers`: runs that stand apart; reported, never dropped.
-//! * `comparison`: by what ratio two targets differ, and whether the difference is significant.
+//! * `comparison`: the ratio by which two targets differ, and whether the difference is
+//!   significant.
 //! * `turns`: whether targets that took turns differ, in any of many cells.
-//! * `power`: what a comparison will be able to tell.
-//! * `steady`: when a drive has reached steady state.
+//! * `power`: the smallest difference that a comparison can detect.
+//! * `steady`: the detection of steady state.
 //! * `histogram`: latencies.
 //! * `enough`: whether more runs are needed.
 //! * `trend`: whether values depend on the order of the runs.
@@ -14,8 +15,8 @@
 //!
 //! The same numbers and seed produce the same result. Numbers that cannot be measurements (not
 //! finite, or beyond [`MAGNITUDE_MAX`]) have a defined result everywhere, mostly `None`, and never
-//! cause a panic. Drops no run, knows no unit except that of its input (latencies: ns), reads no
-//! clock, does no I/O and prints nothing.
+//! cause a panic. Drops no run, knows no unit except the unit of its input (latencies: ns), reads
+//! no clock, does no I/O and prints nothing.
 
 mod comparison;
 mod enough;

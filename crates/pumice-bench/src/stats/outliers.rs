@@ -1,7 +1,7 @@
 //! Runs that stand apart: reported, never dropped.
 //!
 //! An outlier is a finding (a background job, a stall of the drive) that a report must show. A
-//! sample without its outliers is not the sample that was measured.
+//! sample without its outliers is not the measured sample.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +26,7 @@ const MEAN_SCALE: f64 = 1.253_314_137_315_5;
 pub struct Outlier {
     /// Index in the sample, from 0.
     pub index: usize,
-    /// Its value.
+    /// The value of the run.
     pub value: f64,
     /// Modified z-score: about the number of standard deviations above (or, if negative, below) the
     /// median. Finite.
@@ -54,7 +54,7 @@ pub fn outliers(values: &[f64]) -> Option<Vec<Outlier>> {
         nearest => MEDIAN_SCALE * nearest,
     };
     let label = |(index, &value): (usize, &f64)| {
-        // If all values are equal, 0 / 0 is beyond nothing. A tiny spread may overflow.
+        // If all values are equal, 0 / 0 exceeds no limit. A tiny spread may overflow.
         let score = ((value - median) / spread).clamp(f64::MIN, f64::MAX);
         (score.abs() > OUTLIER_SCORE).then_some(Outlier { index, value, score })
     };
@@ -63,8 +63,8 @@ pub fn outliers(values: &[f64]) -> Option<Vec<Outlier>> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: what stands apart is named, nothing else. Method: scores by numpy 2.4.6 and scipy
-    //! 1.17.1 from the formulas.
+    //! Goal: runs that stand apart are named, and no others. Method: scores by numpy 2.4.6 and
+    //! scipy 1.17.1 from the formulas.
     use super::*;
 
     fn labels(values: &[f64]) -> Vec<usize> {

@@ -1,4 +1,4 @@
-//! What a comparison will be able to tell, before it is made.
+//! The smallest difference that a planned comparison can detect.
 
 use statrs::distribution::{ContinuousCDF, Normal};
 
@@ -10,9 +10,10 @@ use super::turns;
 /// Share of the comparisons in which a difference should be found.
 const FOUND: f64 = 0.9;
 
-/// By what factor a difference of turns must exceed what Student's test would find: in general, and
-/// where only one of all ways to swap rounds is significant. Measured with 1, 4, 12 and 24 cells
-/// and 6 to 10 rounds of normal noise of 5 %: 84 to 89 % and 68 to 74 % were found without it.
+/// The factor by which a difference of turns must exceed the one that Student's test would find: in
+/// general, and where only one of all ways to swap rounds is significant. Measured with 1, 4, 12
+/// and 24 cells and 6 to 10 rounds of normal noise of 5 %: 84 to 89 % and 68 to 74 % were found
+/// without it.
 const EXCESS_OF_TURNS: f64 = 1.05;
 const EXCESS_OF_ONE_WAY: f64 = 1.4;
 
@@ -27,13 +28,13 @@ pub struct Planned {
     pub runs: usize,
     /// Standard deviation of a run, as a share of the mean.
     pub noise: f64,
-    /// How the targets are measured.
+    /// The design of the measurement.
     pub design: Design,
 }
 
 impl Planned {
-    /// Returns the smallest ratio, above 1, that one cell of the other target must differ by to be
-    /// called a difference in 9 of 10 comparisons; `None` if no difference can be found.
+    /// Returns the smallest ratio, above 1, of one cell of the other target that is called a
+    /// difference in 9 of 10 comparisons; `None` if no difference can be found.
     ///
     /// An approximation for normal noise: Student's test, corrected for that many cells.
     pub fn detectable(&self) -> Option<f64> {
@@ -53,7 +54,7 @@ impl Planned {
         Some((distance * self.excess() * error).exp())
     }
 
-    /// Returns by what factor a difference must exceed what Student's test would find.
+    /// Returns the factor by which a difference must exceed the one that Student's test would find.
     fn excess(&self) -> f64 {
         let second_least_p = 2.0 * turns::least_p(self.runs) * self.families.max(1) as f64;
         match self.design.of_rounds(self.runs, self.families) {
@@ -64,13 +65,13 @@ impl Planned {
     }
 }
 
-/// Returns the true distance, in standard errors, at which [`FOUND`] of the measured ones exceed
-/// the limit `t`.
+/// Returns the true distance, in standard errors, at which [`FOUND`] of the measured distances
+/// exceed the limit `t`.
 ///
 /// Source: Johnson and Welch, "Applications of the Non-Central t-Distribution", Biometrika 31
 /// (1940), the normal approximation.
 fn found_distance(t: f64, freedom: f64) -> f64 {
-    // Infinite degrees of freedom change nothing.
+    // Infinite degrees of freedom make no difference.
     let (bias, spread) = (0.25 / freedom, t * t / 2.0 / freedom);
     t * (1.0 - bias) + Normal::standard().inverse_cdf(FOUND) * (1.0 + spread).sqrt()
 }

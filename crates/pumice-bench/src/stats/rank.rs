@@ -20,7 +20,7 @@ pub(super) fn doubled_ranks(values: &[f64]) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: ranks as in the books. Method: by hand.
+    //! Goal: ranks agree with the literature. Method: by hand.
     use super::*;
 
     #[test]

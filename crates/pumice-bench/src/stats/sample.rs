@@ -60,8 +60,8 @@ pub(super) fn median(values: &[f64]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: only measurements get through, and quantiles are those of the definition. Method: by
-    //! hand; quantiles as of numpy 2.4.6, `quantile`.
+    //! Goal: only measurements are accepted, and quantiles follow the definition. Method: by hand;
+    //! quantiles as of numpy 2.4.6, `quantile`.
     use super::*;
 
     #[test]

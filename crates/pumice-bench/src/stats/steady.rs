@@ -106,8 +106,8 @@ impl Window {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: steady state is found where it is and nowhere else. Method: series whose answer is
-    //! plain; the line against numpy 2.4.6, `polyfit`.
+    //! Goal: steady state is found exactly where it exists. Method: series whose answer is obvious;
+    //! the line against numpy 2.4.6, `polyfit`.
     use super::*;
 
     fn steady_from(rounds: &[f64]) -> Option<usize> {
@@ -128,7 +128,7 @@ mod tests {
         let mut rounds: Vec<f64> = (0..10).map(|round| 1000.0 * 0.8_f64.powi(round)).collect();
         rounds.extend([110.0, 108.0, 111.0, 109.0, 110.0, 110.0]);
         let answer = steady(&rounds);
-        // 134 stays in the window until round 13 has come.
+        // 134 stays in the window until round 13.
         assert_eq!(answer.steady_from, Some(14));
         let last = answer.last.expect("a window");
         assert!(last.is_steady() && last.first == 11);

@@ -1,4 +1,4 @@
-//! Goal: intervals cover what they say, and numbers that cannot be measurements harm nothing.
+//! Goal: intervals have their stated coverage, and numbers that cannot be measurements do no harm.
 //!
 //! Method: samples from lognormal distributions, whose mean is known, with seeds that stay; the
 //! measured shares stand in the docs of `Summary::of` and `compare`. Every function on every kind
@@ -23,7 +23,7 @@ fn lognormal(sigma: f64, count: usize, random: &mut Random) -> Vec<f64> {
     (0..count).map(|_| one()).collect()
 }
 
-/// In which share of the samples `holds`, given a random source.
+/// Returns the share of the samples for which `holds`, given a random source, is true.
 fn share(mut holds: impl FnMut(&mut Random) -> bool) -> f64 {
     let mut random = random(2024);
     let held = (0..SAMPLES).filter(|_| holds(&mut random)).count();
@@ -89,7 +89,7 @@ struct Session {
     /// Spread of a run's logarithm.
     sigma: f64,
     noise: Noise,
-    /// Spread of the logarithm by which a session differs, in every cell in its own way.
+    /// Spread of the logarithm by which a session differs, independently in every cell.
     visit: f64,
     design: Design,
 }
@@ -101,7 +101,7 @@ impl Default for Session {
 }
 
 impl Session {
-    /// A cell of this many runs of targets whose ratio is known.
+    /// Returns a cell with this many runs of targets with a known ratio.
     fn pair(&self, runs: usize, ratio: f64, random: &mut Random) -> Pair {
         let mut sessions = [0.0; 2].map(|_| lognormal(self.visit, 1, random)[0]);
         if self.design == Design::Turns {
@@ -130,7 +130,8 @@ impl Session {
         }
     }
 
-    /// In which share of comparisons of `cells` cells, of which the first has `ratio`, `holds`.
+    /// Returns the share of comparisons of `cells` cells, the first with `ratio`, for which `holds`
+    /// is true.
     fn share(&self, cells: usize, runs: usize, ratio: f64, holds: fn(&[Verdict]) -> bool) -> f64 {
         let mut number = 0;
         share(|random| {
@@ -149,8 +150,8 @@ fn is_claim(verdict: &Verdict) -> bool {
     matches!(verdict, Verdict::Faster | Verdict::Slower)
 }
 
-/// Guards against the false alarms of two sessions that were taken for one, of a correction that
-/// forgets cells, and of noise that is not normal.
+/// Guards against false alarms from two sessions taken for one, from a correction that omits cells,
+/// and from noise that is not normal.
 #[test]
 fn few_differences_are_made_up() {
     let (turns, visits) = (Design::Turns, Design::Visits(VISIT_SPREAD));
@@ -232,7 +233,7 @@ fn extreme_measurements_give_finite_numbers() {
         &[3.0],
     ];
     let finite = |json: serde_json::Result<String>, of: &[f64]| {
-        // JSON has no number for what is not finite: serde_json writes null.
+        // JSON has no number for infinity or NaN: serde_json writes null.
         assert!(!json.expect("JSON").contains("null"), "{of:?}");
     };
     for values in samples {

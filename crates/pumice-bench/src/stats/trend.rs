@@ -102,8 +102,8 @@ fn student_p(rho: f64, n: usize) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: correlation and p as others compute them. Method: scipy 1.17.1, `spearmanr`; p of few
-    //! runs by going through `itertools.permutations` of `rankdata`.
+    //! Goal: correlation and p agree with other implementations. Method: scipy 1.17.1, `spearmanr`;
+    //! p of few runs by going through `itertools.permutations` of `rankdata`.
     use super::*;
 
     fn check(values: &[f64], rho: f64, p: f64, direction: Direction) {

@@ -3,17 +3,17 @@
 //! ```text
 //! round     1     2     3    ...    n
 //! A, B    ratio ratio ratio      ratio     of every cell: if the targets are alike, each round's
-//!           +     -     +          -       ratios could as well be the other way round
+//!           +     -     +          -       ratios could equally well be inverted
 //! ```
 //!
-//! Each of the 2^n ways to swap the targets of whole rounds is as likely as the one that was
-//! measured, if the targets are alike. The share of them that show a difference as clear as the
-//! measured one, in *any* cell, is p. The probability of a claim without a difference is therefore
-//! at most 5 % whatever the distribution of the noise, for any number of cells, and also where one
-//! disturbance changes all cells of a round. What a whole session has in common, such as the speed
-//! of a shared disk in this hour, is in both targets of each round and cancels out.
+//! If the targets are alike, each of the 2^n ways to swap the targets of whole rounds is as likely
+//! as the measured one. The share of them with a difference as clear as the measured one, in *any*
+//! cell, is p. The probability of a claim without a difference is therefore at most 5 % for any
+//! distribution of the noise and any number of cells, and also where one disturbance changes all
+//! cells of a round. An effect on a whole session, such as the speed of a shared disk in this hour,
+//! affects both targets of each round and cancels out.
 //!
-//! The statistic is that of Student's paired test on logarithms of ratios, transformed to a normal
+//! The statistic is from Student's paired test on logarithms of ratios, transformed to a normal
 //! scale so that cells of different numbers of rounds can be compared.
 //!
 //! Source: Westfall and Young, "Resampling-Based Multiple Testing" (1993), algorithm 2.8 (step-down
@@ -31,7 +31,7 @@ use pumice_drive::base::seed::random;
 const EXACT_ROUNDS_MAX: usize = 13;
 const DRAWN: usize = 4096;
 
-/// Shares of a largest statistic that rounding may take away.
+/// Share of a largest statistic that rounding may remove.
 const ROUNDING: f64 = 1e-9;
 
 /// Logarithms of one cell's ratios by round; `None` where the cell was not measured on both.
@@ -61,7 +61,7 @@ pub(super) fn p_values(cells: &[LogRatios], seed: u64) -> Vec<f64> {
     for change in sign_changes(rounds, seed) {
         changes += 1;
         let mut greatest = 0.0_f64;
-        // From the least clear cell up: each competes with those that are no clearer.
+        // From the least clear cell up: each competes with the cells that are no clearer.
         for &cell in order.iter().rev() {
             greatest = greatest.max(all[cell].of(&|round| change[round]));
             reached[cell] += usize::from(greatest >= measured[cell] * (1.0 - ROUNDING));
@@ -76,7 +76,7 @@ pub(super) fn p_values(cells: &[LogRatios], seed: u64) -> Vec<f64> {
     p
 }
 
-/// Sign changes of `rounds` rounds, the unchanged one first: all, or drawn ones.
+/// Returns sign changes of `rounds` rounds, the unchanged one first: all, or drawn ones.
 fn sign_changes(rounds: usize, seed: u64) -> impl Iterator<Item = Vec<bool>> {
     let is_exact = rounds <= EXACT_ROUNDS_MAX;
     let count = if is_exact { 1 << rounds.saturating_sub(1) } else { DRAWN };
@@ -134,8 +134,8 @@ impl<'a> Statistic<'a> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: p is the share of sign changes that are as clear, over all cells. Method: counted by
-    //! hand; many rounds by two million sign changes with numpy 2.4.6.
+    //! Goal: p is the share of sign changes that are at least as clear, over all cells. Method:
+    //! counted by hand; many rounds by two million sign changes with numpy 2.4.6.
     use super::*;
 
     fn cell(ratios: &[f64]) -> LogRatios {
@@ -146,7 +146,7 @@ mod tests {
     fn one_cell_is_the_sign_flip_test() {
         // All of one sign: only that and its negative are as clear.
         assert_eq!(p_values(&[cell(&[0.3, 0.2, 0.4, 0.1, 0.2, 0.3])], 1), [1.0 / 32.0]);
-        // One of six is against the others, and is the smallest: 2 of 32 sums are as large.
+        // One of six, the smallest, has the opposite sign: 2 of 32 sums are as large.
         assert_eq!(p_values(&[cell(&[0.3, 0.2, 0.4, -0.1, 0.2, 0.3])], 1), [2.0 / 32.0]);
         assert_eq!(p_values(&[cell(&[0.0; 6])], 1), [1.0]);
         assert_eq!(p_values(&[cell(&[0.1, -0.1])], 1), [1.0]);

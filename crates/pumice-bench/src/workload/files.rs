@@ -6,7 +6,7 @@
 //! Source: Tom's Hardware, "Three PCI Express-Based SSDs: When SATA 6 Gb/s Is Too Slow",
 //! tomshardware.com/reviews/pci-express-ssd,2952-6.html, for the kinds; UserBenchmark, "What is AS
 //! SSD real world copy speed", userbenchmark.com/Faq, for the image (two files of 500 MB). No
-//! source was found for numbers and sizes of the other files: those here are our own.
+//! source was found for the numbers and sizes of the other files: the values here are our own.
 
 use rand::RngExt;
 
@@ -68,7 +68,7 @@ impl FileSet {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a set has its bytes, its kind of files, and the same ones for the same seed.
+    //! Goal: a set has its bytes, its kind of files, and the same files for the same seed.
     use super::*;
 
     #[test]

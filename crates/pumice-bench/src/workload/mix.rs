@@ -102,7 +102,7 @@ pub(super) fn check(workload: &Workload) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a mix that cannot be carried out is refused by its number.
+    //! Goal: an impossible mix is refused, and the error names the number.
     use super::*;
     use crate::bench::results::sample::workload;
 

@@ -1,4 +1,4 @@
-//! Workloads and plans: what a benchmark or a forecast does, without how it is measured.
+//! Workloads and plans: the activity of a benchmark or a forecast, without its measurement.
 //!
 //! * `span`: spans relative to the memory.
 //! * `spec`: one workload, in numbers.
@@ -9,7 +9,7 @@
 //! * `plan`: tests at levels of compressibility, repeated in rounds.
 //! * `preset`: plans as TOML files, and changes from a command line.
 //!
-//! Uses `payload` for the levels' data; knows no target.
+//! Uses `payload` for the levels' data; does not know targets.
 
 mod files;
 mod import;

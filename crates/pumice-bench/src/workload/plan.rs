@@ -84,8 +84,8 @@ pub struct Level {
 }
 
 impl Level {
-    /// Returns the saving of the data in per cent, if it is known: as requested, or that of random
-    /// data (0) or of one byte (100).
+    /// Returns the saving of the data in per cent, if it is known: as requested, or the saving of
+    /// random data (0) or of one byte (100).
     pub fn known_saving(&self) -> Option<f64> {
         self.saved_percent.or(match self.kind.as_str() {
             "random" => Some(0.0),
@@ -128,7 +128,7 @@ impl Level {
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
     /// Levels in a different order in every round, so that heating up or filling up is not mistaken
-    /// for an effect of the data; tests as listed.
+    /// for an effect of the data; tests in the listed order.
     #[default]
     Shuffled,
     /// Levels and tests as listed.
@@ -165,11 +165,11 @@ pub struct Plan {
     /// Whether the used part of the target is trimmed first, so that a flash drive is as new.
     #[serde(default)]
     pub purge: bool,
-    /// How many times the whole span is written before the first round, with the first level's
-    /// data.
+    /// Number of times that the whole span is written before the first round, with the first
+    /// level's data.
     pub precondition: u32,
     /// Whether each level's data is written before its tests that read, so that every level reads
-    /// its own data. Otherwise the target keeps what the tests wrote.
+    /// its own data. Otherwise the target keeps the data that the tests wrote.
     pub fills: bool,
     /// Order of the cells of a round.
     pub order: Order,
@@ -182,8 +182,7 @@ pub struct Plan {
     /// Idle time before each run, in seconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub pause_seconds: f64,
-    /// Reports also show the best of this many first runs, as a tool that reports its best run
-    /// would.
+    /// Reports also show the best of this many first runs, like a tool that reports its best run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best_of: Option<u32>,
     /// Seed of addresses, data and order.
@@ -271,8 +270,8 @@ impl Plan {
         left_out
     }
 
-    /// Replaces the threads of each test by as many more requests in flight of one thread, as far
-    /// as that depth is allowed; returns whether that changed anything. For targets that have one
+    /// Replaces the threads of each test by the same number of requests in flight of one thread, up
+    /// to the maximum depth; returns whether that changed anything. For targets that have one
     /// thread.
     pub fn use_one_thread(&mut self) -> bool {
         let mut is_changed = false;
@@ -285,7 +284,7 @@ impl Plan {
         is_changed
     }
 
-    /// Returns whether the plan only reads what a target holds already, and writes nothing.
+    /// Returns whether the plan only reads data that a target already holds, and does not write.
     pub fn only_looks(&self) -> bool {
         let looks = |test: &Test| test.workload.operation.reads_as_it_is();
         self.tests.iter().all(looks) && !self.purge && self.precondition == 0
@@ -307,15 +306,15 @@ impl Plan {
     }
 
     /// Returns begin and end of the part that holds a level's data before its tests, in bytes;
-    /// `None` if no test needs that. Of a target that `is_own` this is all that tests use, of
-    /// others not what they read as it is.
+    /// `None` if no test needs that. For a target that `is_own`, this is the whole part that tests
+    /// use; for other targets, it excludes the parts that are read as they are.
     pub fn filled(&self, is_own: bool) -> Option<(u64, u64)> {
         let filled = || self.on_target().filter(|it| is_own || !it.operation.reads_as_it_is());
         let begin = filled().map(|workload| workload.shift_bytes).min()?;
         Some((begin, filled().map(Workload::end_bytes).max()?))
     }
 
-    /// Returns the bytes of the largest set of files that a test copies; 0 if there is none.
+    /// Returns the bytes of the largest set of files that a test copies; 0 without such a test.
     pub fn copied_bytes(&self) -> u64 {
         let all = self.tests.iter().map(|test| &test.workload);
         let copies = all.filter(|workload| workload.operation.file_set().is_some());
@@ -331,8 +330,8 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: what is written to a target and what is only read is told apart. Method: plans of one
-    //! or two operations.
+    //! Goal: the written and the read-only parts of a target are distinguished. Method: plans of
+    //! one or two operations.
     use super::*;
     use crate::workload::{Changes, Preset};
 
@@ -352,7 +351,7 @@ mod tests {
         assert!(!plan("as-ssd", &Changes::default()).only_looks());
     }
 
-    /// Guards against a drive that is filled because a test reads all of it.
+    /// Guards against filling a drive because a test reads all of it.
     #[test]
     fn what_is_read_as_it_is_is_not_filled() {
         let whole = Changes { whole_bytes: Some(1 << 40), quick: true, ..Changes::default() };

@@ -128,11 +128,10 @@ pub struct Preset {
     levels: Vec<LevelText>,
     #[serde(rename = "test")]
     tests: Vec<TestText>,
-    /// Differences from the tool whose file this is, in sentences without a full stop: of the
-    /// requests.
+    /// Differences of the requests from the tool of this file, in sentences without a full stop.
     #[serde(skip)]
     pub notes: Vec<String>,
-    /// The same of how a benchmark makes them.
+    /// Differences in how a benchmark makes the requests, likewise.
     #[serde(skip)]
     pub measuring_notes: Vec<String>,
     /// The target that the file of another tool names.
@@ -154,7 +153,7 @@ fn yes() -> bool {
     true
 }
 
-/// Keys that a preset sets for all tests and a test for itself.
+/// Keys that a preset sets for all tests, or a test for itself.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Settings {
@@ -197,25 +196,25 @@ struct TestText {
     own: Settings,
 }
 
-/// Changes of a preset from a command line; absent fields change nothing.
+/// Changes of a preset from a command line; absent fields have no effect.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     /// Fewer and shorter runs.
     pub quick: bool,
     /// Rounds.
     pub runs: Option<u32>,
-    /// Rounds at most.
+    /// Maximum number of rounds.
     pub runs_max: Option<u32>,
     /// Half the width of the mean's interval, in per cent of the mean.
     pub precision_percent: Option<f64>,
     /// Duration of each time-based test, in seconds.
     pub seconds: Option<f64>,
-    /// Duration of its warm-up, in seconds.
+    /// Duration of the warm-up of each time-based test, in seconds.
     pub warm_up_seconds: Option<f64>,
     /// Bytes of the target to use.
     pub span_bytes: Option<u64>,
-    /// Bytes of the whole target, which tests with `span = "all"` and imported ones without a size
-    /// use; without them the former use the default span of 1 GiB.
+    /// Bytes of the whole target, which tests with `span = "all"` and imported tests without a size
+    /// use; if absent, tests with `span = "all"` use the default span of 1 GiB.
     pub whole_bytes: Option<u64>,
     /// Offset of the used part within the target, in bytes.
     pub shift_bytes: Option<u64>,
@@ -223,7 +222,7 @@ pub struct Changes {
     pub depth: Option<u32>,
     /// Number of threads.
     pub threads: Option<u32>,
-    /// Record sizes that replace those of the tests.
+    /// Record sizes that replace the sizes of the tests.
     pub records: Vec<u64>,
     /// Operations to keep.
     pub operations: Vec<Operation>,
@@ -377,8 +376,8 @@ impl Preset {
         import(text, "").is_some()
     }
 
-    /// Returns whether the addresses scale with the target: not of an imported test with a size or
-    /// offset.
+    /// Returns whether the addresses scale with the target: false for an imported test with a size
+    /// or offset.
     pub fn is_relative(&self) -> bool {
         let settings = self.tests.iter().map(|test| &test.own).chain([&self.common]);
         let has_place = |it: &Settings| {
@@ -471,7 +470,7 @@ fn level_name(kind: &str, saved_percent: Option<f64>) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: every preset is a plan, a command line changes what it names and nothing else, and
+    //! Goal: every preset is a plan, a command line changes exactly the named parameters, and
     //! mistakes are explained.
     use super::*;
 
@@ -653,7 +652,7 @@ mod tests {
         }
     }
 
-    /// Guards against sizes that are rounded: two tests of one name are no plan.
+    /// Guards against sizes that are rounded: two tests of one name are not a valid plan.
     #[test]
     fn records_that_nearly_agree_have_names_of_their_own() {
         let records = vec![10241 << 10, 10242 << 10];

@@ -25,7 +25,7 @@ pub const DEPTH_MAX: u32 = 1024;
 pub const THREADS_MAX: u32 = 64;
 
 /// Maximum number of positions of a surface read, and records that are read at each of them: with
-/// 64 KiB a stretch of 1 MiB, in which the wait of a hard disk for a turn weighs little.
+/// 64 KiB, a stretch of 1 MiB, in which a hard disk's wait for a turn matters little.
 const POSITIONS_MAX: u64 = 500;
 const STRETCH_RECORDS: u64 = 16;
 
@@ -34,7 +34,7 @@ const STRIDE_RECORDS: u64 = 17;
 
 /// Operations, named as in IOzone.
 ///
-/// Sequential operations pass over the span once, record by record; random ones last for the
+/// Sequential operations pass over the span once, record by record; random operations last for the
 /// workload's duration. [`Ends`] changes that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -77,15 +77,16 @@ pub enum Operation {
     #[serde(rename = "freread")]
     FReread,
     /// Read stretches of records at up to 500 evenly spaced positions, from the start of the span
-    /// to its end, whatever the target holds there.
+    /// to its end, regardless of the target's content.
     SurfaceRead,
-    /// Read random records, whatever the target holds there; reports know where each was.
+    /// Read random records, regardless of the target's content; reports show the position of each.
     AccessRead,
-    /// Read the first record repeatedly, whatever the target holds there: from the drive's cache.
+    /// Read the first record repeatedly, regardless of the target's content: from the drive's
+    /// cache.
     BurstRead,
-    /// Copy a file of as many bytes as the span to a new file, by reading and writing.
+    /// Copy a file of the size of the span to a new file, by reading and writing.
     CopyFile,
-    /// Copy a file of as many bytes as the span to a new file, by `copy_file_range`.
+    /// Copy a file of the size of the span to a new file, by `copy_file_range`.
     CopyRange,
     /// Copy the files of an ISO image ([`FileSet::Image`]) to a new folder.
     CopyIso,
@@ -170,7 +171,7 @@ impl Operation {
             && !self.reads_as_it_is()
     }
 
-    /// Returns whether the operation reads whatever the target holds: nothing is written before it,
+    /// Returns whether the operation reads any content of the target: no data is written before it,
     /// unless the target is the bench's own file.
     pub fn reads_as_it_is(self) -> bool {
         matches!(self, Self::SurfaceRead | Self::AccessRead | Self::BurstRead)
@@ -293,7 +294,7 @@ impl From<Pattern> for String {
     }
 }
 
-/// When the target's volatile cache is flushed.
+/// The time at which the target's volatile cache is flushed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Flush {
@@ -306,11 +307,11 @@ pub enum Flush {
     EachWrite,
 }
 
-/// What ends a workload.
+/// The condition that ends a workload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ends {
-    /// The span ends sequential operations, the duration ends random ones.
+    /// The span ends sequential operations, the duration ends random operations.
     #[default]
     Usual,
     /// The duration; sequential operations begin anew at the end of the span.
@@ -333,7 +334,7 @@ impl Ends {
 pub struct Workload {
     /// Operation.
     pub operation: Operation,
-    /// Bytes of each request, 512 to 64 MiB; of a mix, of its largest.
+    /// Bytes of each request, 512 to 64 MiB; in a mix, of the largest.
     pub record_bytes: u64,
     /// Requests in flight per thread.
     pub depth: u32,
@@ -350,13 +351,13 @@ pub struct Workload {
     pub reads_percent: u32,
     /// Duration of time-based operations, in seconds.
     pub seconds: f64,
-    /// When the volatile cache is flushed.
+    /// The time at which the volatile cache is flushed.
     pub flush: Flush,
-    /// What ends the workload.
+    /// The condition that ends the workload.
     #[serde(default, skip_serializing_if = "Ends::is_usual")]
     pub ends: Ends,
-    /// Kinds of requests of a mixed load; if empty, all have `record_bytes`, are random, and are
-    /// reads to `reads_percent`.
+    /// Kinds of requests of a mixed load; if empty, all requests have `record_bytes`, are random,
+    /// and are reads to `reads_percent`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mix: Vec<Access>,
 }
@@ -461,13 +462,13 @@ impl Workload {
         if self.mix.is_empty() { self.record_bytes as f64 } else { self.mix.iter().map(part).sum() }
     }
 
-    /// Returns the bytes of which every request is a multiple.
+    /// Returns the size of which every request is a multiple.
     pub fn piece_bytes(&self) -> u64 {
         self.mix.iter().map(|access| access.bytes).fold(self.record_bytes, mix::common)
     }
 
-    /// Returns the bytes that the workload writes, about those of a mixed load, or `None` if it is
-    /// time-based.
+    /// Returns the bytes that the workload writes, approximately for a mixed load, or `None` if it
+    /// is time-based.
     pub fn written_bytes(&self) -> Option<u64> {
         let all = self.records() * self.record_bytes;
         match self.operation {
@@ -490,7 +491,7 @@ impl Workload {
         }
     }
 
-    /// Returns where a surface read reads.
+    /// Returns the positions of a surface read.
     pub(crate) fn surface(&self) -> Surface {
         let records = self.records();
         let stretch_records = records.clamp(1, STRETCH_RECORDS);
@@ -547,8 +548,8 @@ impl Surface {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: what is typed and what is kept in files means the same, and what cannot be carried out
-    //! is refused by its number. Method: both ways, and one wrong number after the other.
+    //! Goal: command lines and files have the same meaning, and impossible numbers are refused and
+    //! named. Method: both directions, and one wrong number after the other.
     use super::*;
     use pumice_drive::base::ErrorKind;
 

@@ -9,8 +9,7 @@ use std::os::unix::fs::FileExt;
 use super::*;
 use pumice_drive::base::units::BLOCK_BYTES;
 
-/// How often of `seeds` scans the truth lies outside of the interval, and how wide that is on
-/// average.
+/// Returns how many of `seeds` scans have the truth outside of the interval, and its average width.
 fn missed(paths: &[&Path], draws: u64, seeds: u64) -> (u64, f64) {
     let configs = vec![LZ4];
     let all = ScanOptions { reading: Reading::All, configs: configs.clone(), ..options() };
@@ -40,14 +39,14 @@ fn one_huge_file_among_tiny_ones() {
     }
     let (missed, points) = missed(&[tree.path()], 1500, SEEDS);
     assert!(missed <= MISSED_MAX, "{missed} of {SEEDS}");
-    // Each kind is a stratum of its own: blind to them it would be 1.8 points.
+    // Each kind is a stratum of its own: without strata the interval would be 1.8 points.
     assert!(points < 1.3, "{points}");
 }
 
 #[test]
 fn a_period_that_a_stride_would_follow() {
-    // Of every 64 blocks the first 32 are noise and the others nearly empty: with a stride of a
-    // power of two a scan sees only one of them.
+    // The first 32 of every 64 blocks are noise and the others nearly empty: with a stride of a
+    // power of two, a scan sees only one kind.
     let tree = tempfile::tempdir().unwrap();
     let path = tree.path().join("disk.img");
     write(&path, 4096, 0.0, 2);
@@ -62,7 +61,7 @@ fn a_period_that_a_stride_would_follow() {
 
 #[test]
 fn data_among_holes() {
-    // Single blocks of noise 1 MiB apart, and a dense part of text: holes count for nothing.
+    // Single blocks of noise 1 MiB apart, and a dense part of text: holes do not count.
     let tree = tempfile::tempdir().unwrap();
     let path = tree.path().join("sparse.img");
     write(&path, 1000, 0.8, 3);
@@ -79,8 +78,8 @@ fn data_among_holes() {
 
 #[test]
 fn a_little_of_another_kind() {
-    // One block in 200 is noise among zeroes: most small samples hold none, and all that they see
-    // is alike.
+    // One block in 200 is noise among zeroes: most small samples hold none, and consist of
+    // identical blocks.
     let tree = tempfile::tempdir().unwrap();
     let path = tree.path().join("zeroes.img");
     let mut bytes = vec![0; 4000 * BLOCK_BYTES];

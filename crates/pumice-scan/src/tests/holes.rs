@@ -1,7 +1,7 @@
-//! Goal: what a file holds does not depend on what of it is in the page cache; holes and space that
-//! was allocated and never written are no data, data that is still only in memory is.
-//! Method: files with holes and preallocated space where the tests run, read before and dropped
-//! from the cache; their data is known block by block.
+//! Goal: the data found in a file does not depend on its pages in the page cache; holes and space
+//! that was allocated and never written are not data, data that is still only in memory is.
+//! Method: files with holes and preallocated space in the file system of the tests, first read and
+//! then dropped from the cache; their data is known block by block.
 
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
 
@@ -11,8 +11,8 @@ use super::*;
 
 const MIB: u64 = 1 << 20;
 
-/// A file of 8 MiB: 1 MiB of noise, a hole of 1 MiB, 6 MiB of preallocated space with a block of
-/// noise in its middle. `None` where the file system cannot preallocate.
+/// Creates a file of 8 MiB: 1 MiB of noise, a hole of 1 MiB, 6 MiB of preallocated space with a
+/// block of noise in its middle. `None` where the file system cannot preallocate.
 fn preallocated(path: &Path) -> Option<File> {
     let file =
         File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap();
@@ -24,7 +24,7 @@ fn preallocated(path: &Path) -> Option<File> {
     Some(file)
 }
 
-/// In blocks.
+/// Returns the extents with data, in blocks.
 fn expected() -> Vec<Extent> {
     vec![Extent { first: 0, blocks: 256 }, Extent { first: 1280, blocks: 1 }]
 }
@@ -69,7 +69,7 @@ fn the_answer_is_the_same_cold_and_warm() {
     let cold = exact(&[&path]);
     fs::read(&path).unwrap();
     assert_eq!(exact(&[&path]), cold);
-    // In a folder, too, and without a hole in its size.
+    // In a folder, too, and without a hole according to its size.
     fallocate(&file, FallocateFlags::empty(), MIB, MIB).unwrap();
     file.sync_all().unwrap();
     assert_eq!(exact(&[tree.path()]), cold);
@@ -113,17 +113,17 @@ fn a_scan_leaves_the_page_cache_as_it_was() {
         text.trim().parse::<u64>().ok()
     };
     let (path, file) = uncached_file("unread");
-    // A file system in memory, or one that keeps its pages: nothing can be seen.
+    // A file system in memory, or one that keeps its pages: the effect cannot be observed.
     if cached(&path) != Some(0) {
         return;
     }
-    // When everything is read, the kernel keeps some of what several threads read ahead.
+    // When everything is read, the kernel keeps some of the data that several threads read ahead.
     for (reading, most) in [(Reading::Draws(600), MIB), (Reading::All, 16 * MIB)] {
         run(&[&path], &ScanOptions { reading, ..options() }).unwrap();
         assert!(cached(&path).unwrap() < most, "{reading:?}: {:?}", cached(&path));
         fadvise(&file, 0, None, Advice::DontNeed).unwrap();
     }
-    // Another file: a page that the kernel was still to drop for a scan would be dropped now.
+    // Another file: the kernel might drop a page of the first one now, belatedly, for a scan.
     let (path, _file) = uncached_file("read");
     fs::read(&path).unwrap();
     run(&[&path], &ScanOptions { reading: Reading::Draws(600), ..options() }).unwrap();

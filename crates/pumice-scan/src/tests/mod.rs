@@ -1,7 +1,7 @@
-//! Goal: a scan is right about real files as often as stated, in any number of shards.
+//! Goal: a scan of real files is right as often as stated, in any number of shards.
 //! Method: folders of files whose every chunk is known, against sums by hand; many seeds.
 //!
-//! * here: the whole scan, shards, what is skipped, and bad input.
+//! * here: the whole scan, shards, skipped files, and bad input.
 //! * `coverage`: populations that deceive.
 //! * `holes`: files with holes and unwritten space.
 
@@ -51,7 +51,7 @@ pub(super) fn run(paths: &[&Path], options: &ScanOptions) -> Result<Partial> {
     Ok(scanned.expect("no one stopped it").partial)
 }
 
-/// Writes noise after a part that is `share` of each block and all of one letter.
+/// Writes blocks that begin with a share of `share` of one letter and end with noise.
 pub(super) fn write(path: &Path, blocks: usize, share: f64, seed: u64) {
     let mut bytes = vec![0; blocks * BLOCK_BYTES];
     random(seed).fill_bytes(&mut bytes);
@@ -61,7 +61,7 @@ pub(super) fn write(path: &Path, blocks: usize, share: f64, seed: u64) {
     fs::write(path, bytes).unwrap();
 }
 
-/// 48 MiB in files of several sizes and kinds.
+/// Creates 48 MiB in files of several sizes and kinds.
 fn tree() -> tempfile::TempDir {
     let tree = tempfile::tempdir().unwrap();
     for number in 0..60 {
@@ -73,7 +73,7 @@ fn tree() -> tempfile::TempDir {
     tree
 }
 
-/// What a scan of a little noise says, for tests that put their own numbers in.
+/// Returns the outcome of a scan of a little noise, for tests that insert their own numbers.
 pub(super) fn outcome_of_noise() -> Outcome {
     let tree = tempfile::tempdir().unwrap();
     write(&tree.path().join("noise"), 20, 0.0, 1);
@@ -123,19 +123,19 @@ fn an_adaptive_scan_stops_at_its_error_or_reads_everything() {
         let options = ScanOptions { error_points, configs: vec![LZ4], ..options() };
         Outcome::of(&run(&[&path], &options).unwrap())
     };
-    // Regression: less than 480 MB were read completely before anything was known of them.
+    // Regression: less than 480 MB were read completely before any draw was measured.
     let coarse = scan(1.0);
     assert_eq!((coarse.is_exact, coarse.draws), (false, 512));
     let points = coarse.main().drive.error_points();
     assert!(points <= 1.0 && coarse.bytes_read >= coarse.draws * 4096, "{points}");
-    // For a tenth of a point draws would read more than everything.
+    // For a tenth of a point, draws would read more than all data.
     assert!(scan(0.1).is_exact);
     write(&path, 4000, 0.5, 5);
     assert!(scan(6.0).is_exact, "the first draws alone would read all of it");
 }
 
-/// Data for which the first draws show that reading everything is cheaper, and then the user has no
-/// patience: the draws are a sample, what was read first is none.
+/// Data for which the first draws show that reading everything is cheaper, followed by an
+/// interruption: the draws are a sample, the data read first is not.
 #[test]
 fn an_interrupted_full_read_falls_back_on_its_draws() {
     struct Stopper(AtomicBool, AtomicBool);
@@ -180,7 +180,7 @@ fn shards_together_are_one_scan() {
         let merged = Partial::merge(&parts).unwrap();
         let figures = |partial: &Partial| {
             let mut outcome = Outcome::of(partial);
-            // What was measured with a clock, and a file of two shards is a file of each.
+            // Excludes clock measurements; and a file in two shards counts in each.
             outcome.choice = None;
             outcome.files = 0;
             outcome.configs.iter_mut().for_each(|config| config.mb_per_s = None);
@@ -264,12 +264,12 @@ fn what_is_no_data_is_passed_by_and_counted() {
 
 #[test]
 fn other_file_systems_are_left_alone() {
-    // /dev has several mounted below it wherever there is one.
+    // /dev, where it exists, has several file systems mounted below it.
     let options = ScanOptions { reading: Reading::All, ..options() };
     let passed = match run(&[Path::new("/dev")], &options) {
         Ok(partial) => partial.passed,
         Err(error) => {
-            // Without files of its own it holds nothing; the walk itself did not fail.
+            // Without files of its own, it holds no data; the walk itself did not fail.
             assert!(error.to_string().contains("holds no data"), "{error}");
             return;
         }
@@ -314,10 +314,10 @@ fn files_that_vanish_or_shrink_are_counted_and_lose_nothing_else() {
         let meddler = Meddler(tree.path().to_owned());
         let scanned = scan(&paths, &options, false, &meddler, &GO_ON).unwrap().unwrap().partial;
         let outcome = Outcome::of(&scanned);
-        // Where everything is read the list is made anew, so that nothing fails.
+        // When everything is read, the list is made anew, so that no read fails.
         let drawn = reading != Reading::All;
         assert_eq!((outcome.failed.changed > 0, outcome.failed.unreadable), (drawn, 0));
-        // The image was two fifths of all.
+        // The image was two fifths of all data.
         assert!((20.0..50.0).contains(&outcome.lost_percent), "{}", outcome.lost_percent);
         assert_eq!(outcome.failed.examples.is_empty(), !drawn);
         let jpg = outcome.extensions.iter().find(|group| group.name == "jpg").unwrap();

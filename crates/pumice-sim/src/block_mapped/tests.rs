@@ -1,5 +1,5 @@
-//! Goal: a block-mapped drive keeps every byte, breaks no rule of flash, and takes for a write what
-//! its merges add up to.
+//! Goal: a block-mapped drive keeps every byte, breaks no rule of flash, and takes the sum of its
+//! merges for a write.
 //! Method: random operations on small flash against an array, with several numbers of logs; merges
 //! of one kind at a time against arithmetic.
 
@@ -29,12 +29,12 @@ const SPEC: BlockMappedSpec = BlockMappedSpec {
     buffer_bytes: 8192,
     out_bytes_per_s: 200_000_000,
 };
-/// A page over the bus.
+/// The transfer of a page over the bus.
 const SENT_NS: u64 = 100_000;
 const PROGRAM_NS: u64 = SENT_NS + SPEC.timing.program_ns;
 const COPY_NS: u64 = SPEC.timing.read_ns + SENT_NS + PROGRAM_NS;
 const ERASE_NS: u64 = SPEC.timing.erase_ns;
-/// Five stripes of four units of 64 KiB, but for a part of the last.
+/// Five stripes of four units of 64 KiB, except for a part of the last.
 const SIZE: u64 = 5 * (256 << 10) - 12_288;
 
 struct Bench {
@@ -77,7 +77,7 @@ impl Bench {
     }
 }
 
-/// Whatever is asked of it, against an array; returns what it cost.
+/// Compares random operations with an array; returns the elapsed time and the counters.
 fn random_operations(spec: BlockMappedSpec) -> String {
     let bench = Bench::new(spec);
     let mut random = random(spec.log_blocks.into());
@@ -120,7 +120,8 @@ fn random_operations(spec: BlockMappedSpec) -> String {
     format!("{} {merges:?} {flash:?}", bench.runtime.now_ns())
 }
 
-/// Every good block is free, a unit or a log, and bytes are held only where a map leads.
+/// Asserts that every good block is free, a unit or a log, and that bytes are held only at mapped
+/// places.
 fn conserved(state: &State) {
     let shape = state.layout.shape;
     let used = state.blocks.iter().filter(|&&block| block != NONE).count() + state.logs.len();
@@ -180,7 +181,7 @@ fn operations_at_the_same_time_keep_every_byte() {
         let (drive, left) = (Rc::clone(&bench.drive), Rc::clone(&left));
         bench.runtime.spawn(async move {
             let mut random = random(task);
-            // Every eighth sector is this task's.
+            // Every eighth sector belongs to this task.
             let mut plain = vec![0u8; (SIZE / 8 / SECTOR_BYTES) as usize];
             for number in 0..100 {
                 let at = random.random_range(0..plain.len());
@@ -233,13 +234,13 @@ fn a_stream_in_order_copies_nothing_and_erases_once_a_unit() {
 fn a_random_write_costs_a_merge() {
     let bench = Bench::new(SPEC);
     bench.fill();
-    // One row of four units each, not the first: for these there are logs.
+    // One row of four units each, not the first row: these units have logs.
     let row = |unit: u64, within: u64| (unit / 4 * 64 + within * 4 + unit % 4) * 4096;
     for unit in 0..4 {
         assert_eq!(bench.write(row(unit, 5), &[2; 4096]), PROGRAM_NS, "unit {unit}");
     }
     let before = bench.drive.flash_counts();
-    // The oldest is copied, two blocks are erased, then comes what was asked for.
+    // The oldest unit is copied and two blocks are erased before the requested write.
     let merge_ns = 16 * COPY_NS + 2 * ERASE_NS;
     for unit in 4..12 {
         assert_eq!(bench.write(row(unit, 5), &[2; 4096]), merge_ns + PROGRAM_NS, "unit {unit}");
@@ -250,14 +251,14 @@ fn a_random_write_costs_a_merge() {
     assert_eq!(after.blocks_erased - before.blocks_erased, 8 * 2);
     let MergeCounts { full, partial, rows_copied, .. } = bench.drive.merges();
     assert_eq!((full, partial, rows_copied), (8, 0, 8 * 16));
-    // Those begun last have their logs still.
+    // The units begun last still have their logs.
     assert_eq!(bench.write(row(9, 6), &[2; 4096]), PROGRAM_NS);
-    // Two at the same time, on two dies, are done one after the other.
+    // Two concurrent writes, on two dies, run one after the other.
     let begun_ns = bench.runtime.now_ns();
     let both = [12, 13].map(|unit| bench.drive.write(row(unit, 5), &[2; 4096]));
     bench.runtime.block_on(try_join_all(both)).unwrap();
     assert_eq!(bench.runtime.now_ns() - begun_ns, 2 * (merge_ns + PROGRAM_NS));
-    // Half a row is read before it is written; then the merge, as there is no log at all.
+    // Half a row is read before it is written; then comes the merge, as there are no logs.
     let bench = Bench::new(BlockMappedSpec { log_blocks: 0, ..SPEC });
     bench.fill();
     assert_eq!(bench.write(8192 + 512, &[2; 512]), COPY_NS + merge_ns);
@@ -286,7 +287,7 @@ fn a_stream_is_read_at_the_speed_of_the_channels() {
     bench.read(512 << 10, &mut target);
     bench.settle();
     let alone_ns = bench.read(0, &mut target);
-    // Two buses, four rows each, of which all but the last leave the drive by then.
+    // Two buses with four rows each; all but the last row leave the drive by then.
     let wire_ns = 7 * 4096 * 5;
     assert_eq!(alone_ns, 50_000 + 4 * SENT_NS - wire_ns);
     let begun_ns = bench.runtime.now_ns();

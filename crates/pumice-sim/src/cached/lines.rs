@@ -1,5 +1,5 @@
-//! The lines of a cache: which are there, which of them are newer than the slow drive's, and which
-//! are in use. The module knows no time and never waits.
+//! The lines of a cache: which are present, which are newer than the slow drive's, and which are in
+//! use. The module knows no time and never waits.
 //!
 //! ```text
 //! absent -> taken -> clean -> dirty -> leaving -> clean
@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use hashlink::LinkedHashSet;
 
-/// How a line is in use.
+/// The kind of use of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lock {
     Shared(u32),
@@ -24,14 +24,14 @@ enum Lock {
 #[derive(Debug)]
 pub(super) struct Lines {
     lines_max: u32,
-    /// Place in the cache of each line that is there.
+    /// Place in the cache of each present line.
     places: HashMap<u64, u32>,
     /// Places that were given up, and the first that was never used.
     free: Vec<u32>,
     unused: u32,
     /// Least recently used first.
     clean: LinkedHashSet<u64>,
-    /// Epoch in which each became dirty.
+    /// Epoch in which each line became dirty.
     dirty: BTreeMap<u64, u64>,
     leaving: HashMap<u64, u64>,
     /// Dirty and leaving lines of each epoch.
@@ -65,7 +65,7 @@ impl Lines {
         self.places.get(&line).copied()
     }
 
-    /// Returns the lines that are there within a range, in no order.
+    /// Returns the present lines of a range, in no order.
     pub(super) fn within(&self, range: &Range<u64>) -> Vec<u64> {
         if range.end.saturating_sub(range.start) > self.places.len() as u64 {
             return self.places.keys().copied().filter(|line| range.contains(line)).collect();
@@ -73,7 +73,8 @@ impl Lines {
         range.clone().filter(|line| self.places.contains_key(line)).collect()
     }
 
-    /// Locks lines, or none of them if one is in use otherwise. Returns whether it did.
+    /// Locks lines, or none of them if one is already in conflicting use. Returns whether they are
+    /// locked.
     pub(super) fn lock(&mut self, lines: impl Iterator<Item = u64> + Clone, shared: bool) -> bool {
         let is_free = |line| match self.locks.get(&line) {
             None => true,
@@ -113,7 +114,7 @@ impl Lines {
         }
     }
 
-    /// Takes a place for a line that is absent and locked: a free one, or that of the least
+    /// Takes a place for a line that is absent and locked: a free place, or the place of the least
     /// recently used line that is clean and not in use. [`Lines::put`] or [`Lines::forget`]
     /// follows.
     pub(super) fn take(&mut self, line: u64) -> Option<u32> {
@@ -173,7 +174,7 @@ impl Lines {
         self.epoch - 1
     }
 
-    /// Returns whether the slow drive has everything that was written up to the end of an epoch.
+    /// Returns whether the slow drive has all data written up to the end of an epoch.
     pub(super) fn epoch_is_over(&self, epoch: u64) -> bool {
         self.epochs.keys().next().is_none_or(|&oldest| oldest > epoch)
     }
@@ -183,8 +184,8 @@ impl Lines {
         self.dirty.keys().any(|line| self.locks.get(line) != Some(&Lock::Exclusive))
     }
 
-    /// Returns the next dirty lines in ascending order, adjacent ones and at most `lines_max`,
-    /// which are leaving from then on and in shared use. [`Lines::left`] follows.
+    /// Returns the next dirty lines in ascending order, adjacent and at most `lines_max`; from then
+    /// on, they are leaving and in shared use. [`Lines::left`] follows.
     pub(super) fn leave(&mut self, lines_max: u64) -> Option<Range<u64>> {
         let locks = &self.locks;
         let is_idle = |line: &&u64| locks.get(*line) != Some(&Lock::Exclusive);

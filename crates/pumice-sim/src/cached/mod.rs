@@ -6,13 +6,13 @@
 //! write  through: cache and slow drive        back -> cache; later, in order, to the slow drive
 //! ```
 //!
-//! **Lines** of 4 to 64 KiB, the least recently used of which makes room. A read that misses brings
-//! whole lines. A write of a whole line enters the cache; a write of a part of a line that is not
-//! there first brings the rest (write-back) or leaves the line out (write-through).
+//! **Lines** of 4 to 64 KiB; the least recently used line makes room. A read that misses brings
+//! whole lines. A write of a whole line enters the cache; a write of a part of an absent line first
+//! brings the rest (write-back) or leaves the line out (write-through).
 //!
 //! **Write-back**: when more than half of the lines are newer than the slow drive's, they are
-//! written there, in ascending order, adjacent ones together. Only lines that the slow drive has,
-//! too, can make room. While there are none, writes go past the cache.
+//! written back, in ascending order, adjacent lines together. Only lines that the slow drive also
+//! has can make room. While there are none, writes go past the cache.
 //!
 //! **Power loss.** A cache is volatile (memory of the host) or not (flash, memory with a battery).
 //! A write-through cache is never the only one to have data. A flush of a write-back cache flushes

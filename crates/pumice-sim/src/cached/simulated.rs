@@ -14,34 +14,34 @@ use crate::{Error, Result};
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::runtime::Runtime;
 
-/// Reads whose lines are on their way into the cache at the same time; those of further reads do
+/// Most concurrent reads whose lines are on their way into the cache; the lines of further reads do
 /// not enter it (arbitrary).
 const FILLS_MAX: u32 = 64;
 
-/// Runs of lines that are written back together (arbitrary: as many as NCQ has tags).
+/// Runs of lines that are written back together (arbitrary: the number of NCQ tags).
 const RUNS: usize = 32;
 
 /// Counters of a cache since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheCounts {
-    /// Lines that reads asked for.
+    /// Lines that reads requested.
     pub lines_read: u64,
-    /// Those of them that the cache had.
+    /// Requested lines that the cache had.
     pub lines_hit: u64,
-    /// Lines that writes asked for.
+    /// Lines that writes addressed.
     pub lines_written: u64,
-    /// Those of them that went past the cache.
+    /// Lines of writes that went past the cache.
     pub lines_past: u64,
     /// Lines written back to the slow drive.
     pub lines_written_back: u64,
     /// Bytes that the cache has and the slow drive does not.
     pub dirty_bytes: u64,
-    /// Most of them at any time.
+    /// Maximum of `dirty_bytes` at any time.
     pub dirty_bytes_max: u64,
 }
 
 impl CacheCounts {
-    /// Returns what was counted since `before`; what the cache has, and the most, are as they are.
+    /// Returns the counts since `before`; the dirty bytes and their maximum are the present ones.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             lines_read: self.lines_read - before.lines_read,
@@ -92,9 +92,9 @@ impl Drop for Held {
     }
 }
 
-/// What one part of a write does; positions are in the write's data.
+/// The destination of one part of a write; positions are in the write's data.
 enum Put {
-    /// A part of a line that is there, or a whole line, to its place.
+    /// A part of a present line, or a whole line, to its place.
     Place { line: u64, place: u32, within: usize, from: usize, to: usize },
     /// A part of a line that is absent: the rest is brought first.
     Merge { line: u64, place: u32, within: usize, from: usize, to: usize },
@@ -112,7 +112,8 @@ impl Cached {
     /// Creates an empty drive with an empty cache.
     ///
     /// # Errors
-    /// Those of [`SimDrive::new`]; `InvalidInput` for a cache without lines or beyond its drive.
+    /// The errors of [`SimDrive::new`]; `InvalidInput` for a cache without lines or beyond its
+    /// drive.
     pub(crate) fn new(spec: &CachedSpec, runtime: &Runtime) -> Result<Rc<Self>> {
         let CachedSpec { line_bytes, size_bytes, write_back, is_volatile, .. } = *spec;
         let lines_max = u32::try_from(size_bytes / line_bytes.max(1)).unwrap_or(u32::MAX);
@@ -149,7 +150,7 @@ impl Cached {
     /// Reads a range.
     ///
     /// # Errors
-    /// Those of both drives.
+    /// The errors of both drives.
     pub(crate) async fn read(self: &Rc<Self>, offset: u64, target: &mut [u8]) -> Result<()> {
         let lines = self.lines_of(offset, target.len() as u64);
         let held = self.hold(lines, true).await;
@@ -175,7 +176,7 @@ impl Cached {
     /// Writes a range.
     ///
     /// # Errors
-    /// Those of both drives, and of an earlier write-back.
+    /// The errors of both drives, and of an earlier write-back.
     pub(crate) async fn write(self: &Rc<Self>, offset: u64, bytes: &[u8]) -> Result<()> {
         self.failed()?;
         let held = self.hold(self.lines_of(offset, bytes.len() as u64), false).await;
@@ -192,7 +193,7 @@ impl Cached {
     /// Makes all earlier writes durable: see the module.
     ///
     /// # Errors
-    /// Those of both drives, and of an earlier write-back.
+    /// The errors of both drives, and of an earlier write-back.
     pub(crate) async fn flush(self: &Rc<Self>) -> Result<()> {
         if self.write_back && self.is_volatile {
             let epoch = self.lines.borrow_mut().next_epoch();
@@ -215,7 +216,7 @@ impl Cached {
     /// Trims a range. Lines that lie completely in it leave the cache.
     ///
     /// # Errors
-    /// Those of the slow drive, after which nothing has changed.
+    /// The errors of the slow drive; the cache is then unchanged.
     pub(crate) async fn trim(self: &Rc<Self>, offset: u64, len: u64) -> Result<()> {
         let covered = offset.div_ceil(self.line_bytes)..(offset + len) / self.line_bytes;
         let lock = || {
@@ -242,8 +243,8 @@ impl Cached {
         offset / self.line_bytes..(offset + len).div_ceil(self.line_bytes)
     }
 
-    /// Waits until lines are free for a request: for reading together with others if all of them
-    /// are there, otherwise alone.
+    /// Waits until lines are free for a request: shared, for a read whose lines are all present,
+    /// otherwise exclusively.
     async fn hold(self: &Rc<Self>, lines: Range<u64>, is_read: bool) -> Held {
         let lock = || {
             let mut known = self.lines.borrow_mut();
@@ -301,7 +302,7 @@ impl Cached {
         Ok(bytes)
     }
 
-    /// Puts lines into the cache that a read has brought and that are in use by it alone.
+    /// Puts lines into the cache that a read has brought and has in exclusive use.
     async fn fill(self: Rc<Self>, held: Held, brought: Vec<(u64, Vec<u8>)>) {
         for (first, bytes) in &brought {
             let chunks = (*first..).zip(bytes.chunks(self.line_bytes as usize));
@@ -317,7 +318,7 @@ impl Cached {
         drop(held);
     }
 
-    /// Puts what is written into the cache; with write-back, what has no room there to the slow
+    /// Puts written data into the cache; with write-back, data without room there goes to the slow
     /// drive.
     async fn put(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let jobs = self.puts(offset, bytes.len() as u64);
@@ -342,7 +343,8 @@ impl Cached {
         try_join_all(jobs).await.map(drop)
     }
 
-    /// Returns what the parts of a write do, and counts its lines. Takes their places.
+    /// Returns the parts of a write with their destinations, and counts its lines. Takes their
+    /// places.
     fn puts(&self, offset: u64, len: u64) -> Vec<Put> {
         let (mut lines, mut counts) = (self.lines.borrow_mut(), self.counts.get());
         let (mut puts, mut from) = (Vec::new(), 0);
@@ -372,8 +374,8 @@ impl Cached {
         puts
     }
 
-    /// Writes a part of a line to its place, and notes that it is there; a line that is new is
-    /// forgotten if that fails.
+    /// Writes a part of a line to its place, and notes that it is present; a new line is forgotten
+    /// if that fails.
     async fn place(
         &self,
         line: u64,

@@ -1,4 +1,4 @@
-//! The parameters of a cache, and how they are written.
+//! The parameters of a cache, and their text form.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::{Error, Result};
 use pumice_drive::base::units::{format_size_exact, parse_size};
 use pumice_drive::codec::Codec;
 
-/// Bytes of a line unless stated otherwise, and the least.
+/// Default and minimum bytes of a line.
 const LINE_BYTES: u64 = 4 << 10;
 
 /// Most bytes of a line.
@@ -23,16 +23,16 @@ const LINES_MAX: u64 = 16 << 20;
 /// Bytes per second of a card with memory: eight lanes of PCIe 1.x, 2 GB/s, less headers (a guess).
 const CARD_BYTES_PER_S: u64 = 1_600_000_000;
 
-/// Time of a command of such a card, in ns: its firmware's (a guess).
+/// Time that the firmware of such a card takes for a command, in ns (a guess).
 const CARD_NS: u64 = 10_000;
 
-/// Commands that a cache and its drive can have in flight together: more than any host has.
+/// Commands that a cache and its drive can have in flight together: more than any host sends.
 const DEPTH: u32 = 1024;
 
 /// No limit, in bytes per second.
 const UNLIMITED: u64 = 1_000_000_000_000_000;
 
-/// What a cache is made of.
+/// The medium of a cache.
 #[derive(Clone, Debug, PartialEq)]
 enum Medium {
     /// Memory of the host.
@@ -60,7 +60,7 @@ pub struct DriveCache {
 pub struct CachedSpec {
     /// The drive that is the cache.
     pub fast: SimSpec,
-    /// The drive that has everything, sooner or later.
+    /// The drive that eventually has all data.
     pub slow: SimSpec,
     /// Size of the cache in bytes: whole lines, within the fast drive.
     pub size_bytes: u64,
@@ -119,7 +119,7 @@ impl DriveCache {
         }
     }
 
-    /// Returns what the cache is made of: `ram`, `ram-card`, or the name of a profile.
+    /// Returns the name of the cache's medium: `ram`, `ram-card`, or the name of a profile.
     pub fn name(&self) -> &str {
         match &self.medium {
             Medium::Ram => "ram",
@@ -141,11 +141,11 @@ impl DriveCache {
         self.medium == Medium::Ram
     }
 
-    /// Returns a drive with this cache in front. The cache stores data as `stored` says, if it
-    /// compresses; [`StoredSizes::AsWritten`] to compress the data itself.
+    /// Returns a drive with this cache in front. If the cache compresses, it stores data according
+    /// to `stored`; [`StoredSizes::AsWritten`] to compress the data itself.
     ///
     /// # Errors
-    /// Those of [`SimSpec::of`].
+    /// The errors of [`SimSpec::of`].
     pub fn before(&self, slow: SimSpec, stored: StoredSizes) -> Result<SimSpec> {
         let fast = match &self.medium {
             Medium::Ram => memory(self.size_bytes, COPY_BYTES_PER_S, CALL_NS),
@@ -176,7 +176,7 @@ impl fmt::Display for DriveCache {
     }
 }
 
-/// A front that takes no time.
+/// Returns a front that takes no time.
 fn passing() -> FrontSpec {
     FrontSpec {
         read_bytes_per_s: UNLIMITED,
@@ -191,7 +191,7 @@ fn passing() -> FrontSpec {
     }
 }
 
-/// A drive of memory.
+/// Returns a drive of memory.
 fn memory(size_bytes: u64, bytes_per_s: u64, command_ns: u64) -> SimSpec {
     let front = FrontSpec {
         read_bytes_per_s: bytes_per_s,

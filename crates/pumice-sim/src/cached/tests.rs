@@ -1,5 +1,5 @@
-//! Goal: a cache never shows another byte than the host wrote, takes the time of the drives that
-//! it uses, and keeps what its kind promises after a flush.
+//! Goal: a cache never returns a byte that the host did not write, takes the time of the drives
+//! that it uses, and keeps the data that its kind promises after a flush.
 //! Method: random requests of several tasks against an array; runs in virtual time; counters.
 
 use std::rc::Rc;
@@ -27,7 +27,7 @@ fn drive(slow: &str, cache: &str) -> SimDrive {
     SimDrive::new(spec(slow, cache)).expect("a drive")
 }
 
-/// The cache itself, whose drives can be asked.
+/// Returns the cache itself, so that its drives can be examined.
 fn cached(slow: &str, cache: &str) -> (Rc<Cached>, Runtime) {
     let SimDesign::Cached(spec) = spec(slow, cache).design else { panic!("no cache") };
     let runtime = Runtime::simulated();
@@ -39,7 +39,7 @@ fn counts(drive: &SimDrive) -> CacheCounts {
     counts
 }
 
-/// Virtual ns that `work` takes.
+/// Returns the virtual ns that `work` takes.
 fn timed<T>(runtime: &Runtime, work: impl Future<Output = Result<T>>) -> u64 {
     let begun_ns = runtime.now_ns();
     runtime.block_on(work).expect("no error");
@@ -145,7 +145,7 @@ fn write_through_waits_for_the_drive_and_write_back_does_not() {
     assert_eq!((none, dirty_bytes), (0, 20 * BLOCK));
 }
 
-/// Whether the slow drive has what was written and flushed.
+/// Returns whether the slow drive has the data that was written and flushed.
 fn has_after_flush(cache: &str) -> (bool, u64) {
     let (cached, runtime) = cached("hdd-2010", cache);
     let ns = timed(&runtime, async {

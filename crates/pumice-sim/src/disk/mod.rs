@@ -9,15 +9,15 @@
 //! ```
 //!
 //! **Order**: operations that hosts wait for go first: reads, and also writes while the cache is
-//! full or a flush waits. With NCQ, the head takes the one it reaches first among the oldest
-//! `reorder_max` operations; without NCQ, the oldest. No operation is passed over forever.
+//! full or a flush waits. With NCQ, the head takes the operation that it reaches first among the
+//! oldest `reorder_max`; without NCQ, the oldest. No operation is passed over forever.
 //!
 //! **The cache** has two independent parts that do not compete for room: pending writes, up to its
 //! size, and one contiguous range of read data, up to its size ahead of the reader. A second
 //! sequential reader replaces that range each time.
 //!
 //! Writing a sector again while its write is pending takes no further room. A read that one pending
-//! write covers takes no time; a read that several of them cover goes to the platters, which
+//! write covers takes no time; a read that several pending writes cover goes to the platters, which
 //! affects only its time: bytes are stored by LBA. The model has no bad sectors and loses no data.
 
 mod platters;

@@ -123,7 +123,7 @@ impl Platters {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the curve goes through the numbers that it is made of, and sectors pass at their rate.
+    //! Goal: the curve passes through its given numbers, and sectors pass at their rate.
     //! Method: against sums over random distances, and against the wheel turned by hand.
 
     use super::*;

@@ -1,4 +1,4 @@
-//! What the disk holds and waits for, and which operation the head takes next.
+//! The data and requests that a disk holds, and the choice of the next operation of the head.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -66,7 +66,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Returns the end of what the head has read ahead.
+    /// Returns the end of the data that the head has read ahead.
     fn covered(&self, now_ns: u64) -> u64 {
         let Ahead { base, reading_since_ns, limit, .. } = self.ahead;
         match reading_since_ns {
@@ -99,7 +99,7 @@ impl State {
         if end <= covered {
             return Some(now_ns);
         }
-        // At most one turn beyond what a host waits for: the head reaches it anyway.
+        // At most one turn beyond the data that a host waits for: the head reaches it anyway.
         let since_ns = self.ahead.reading_since_ns?;
         let goal = self.platters.position(covered.max(self.ahead.wanted));
         let is_near = self.platters.position(offset) - goal < 1.0;
@@ -109,7 +109,7 @@ impl State {
     }
 
     /// Continues reading ahead for a reader that has reached `end` or waits for it: bytes that pass
-    /// under the head then leave the cache at once.
+    /// under the head then leave the cache immediately.
     pub(super) fn read_on(&mut self, now_ns: u64, end: u64, limit: u64) {
         if self.ahead.reading_since_ns.is_none() || end < self.ahead.from || end > self.ahead.limit
         {

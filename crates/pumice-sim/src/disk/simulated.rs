@@ -62,7 +62,7 @@ impl<C: Clock> Disk<C> {
     /// Creates an empty disk of `size_bytes` bytes. The head moves only while [`Disk::turn`] runs.
     ///
     /// # Errors
-    /// Those of [`DiskSpec::check`].
+    /// The errors of [`DiskSpec::check`].
     pub fn new(size_bytes: u64, spec: DiskSpec, clock: C) -> Result<Self> {
         spec.check()?;
         let state = State {

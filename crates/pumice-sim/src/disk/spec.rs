@@ -17,7 +17,7 @@ pub struct DiskSpec {
     pub outer_bytes_per_s: u64,
     /// Bytes per second on the innermost track; not more than on the outermost.
     pub inner_bytes_per_s: u64,
-    /// Limit on the bytes of pending writes, and on those of read-ahead.
+    /// Limit on the bytes of pending writes, and on the bytes of read-ahead.
     pub cache_bytes: u64,
     /// Whether the drive reorders commands by access time.
     pub ncq: bool,

@@ -1,6 +1,6 @@
-//! Goal: a disk keeps every byte, and takes for it what seeks, turns and rates add up to.
+//! Goal: a disk keeps every byte, and takes the sum of its seeks, turns and transfers.
 //! Method: random operations against an array; streams and single accesses against arithmetic; the
-//! same load with and without an order of its own.
+//! same load with and without reordering.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -94,7 +94,7 @@ impl Bench {
     }
 }
 
-/// Random concurrent operations, against an array; returns what they cost.
+/// Compares random concurrent operations with an array; returns the elapsed time and the counters.
 fn random_operations(spec: DiskSpec) -> String {
     let size_bytes = 40_000_512 / 4096 * 4096 + 1536;
     let bench = Bench::new(size_bytes, spec);
@@ -103,7 +103,7 @@ fn random_operations(spec: DiskSpec) -> String {
         let (disk, left) = (Rc::clone(&bench.disk), Rc::clone(&left));
         bench.runtime.spawn(async move {
             let mut random = random(task);
-            // A quarter of the disk is this task's.
+            // A quarter of the disk belongs to this task.
             let quarter = size_bytes / 4 / SECTOR_BYTES * SECTOR_BYTES;
             let mut plain = vec![0u8; quarter as usize];
             let sectors = quarter / SECTOR_BYTES;
@@ -198,7 +198,7 @@ fn a_stream_of_several_commands_at_once_has_the_rate_of_its_zone_too() {
         let commands = (0..).zip(record.chunks_mut(128 << 10)).map(|(at, part)| {
             let bench = &bench;
             async move {
-                // A command comes to the disk after the one before.
+                // A command arrives at the disk after the previous one.
                 bench.runtime.sleep_ns(at * 100_000).await;
                 bench.disk.read(number * (2 << 20) + at * (128 << 10), part).await
             }
@@ -246,7 +246,7 @@ fn the_cache_takes_writes_until_it_is_full_and_reads_see_them() {
     for (number, &offset) in places.iter().enumerate() {
         assert_eq!(bench.read(offset, &mut block), 0, "{number}");
         assert_eq!(block, [number as u8; 4096]);
-        // Once more: it waits already, and takes no further room.
+        // A second time: the write is already pending, and takes no further room.
         if number > 0 {
             assert_eq!(bench.write(offset, &block), 0, "{number}");
         }
@@ -258,7 +258,7 @@ fn the_cache_takes_writes_until_it_is_full_and_reads_see_them() {
     assert!(bench.read(places[9], &mut block) > 1_000_000, "it is on the platters only");
 }
 
-/// Guards against a flush for which others' writes never end.
+/// Guards against a flush that never ends because of the writes of other tasks.
 #[test]
 fn a_flush_waits_for_what_came_before_and_nothing_else() {
     let bench = Bench::new(SIZE, SPEC);
@@ -321,7 +321,7 @@ fn room_is_given_in_order_of_arrival() {
         });
     }
     bench.runtime.block_on(bench.runtime.sleep_ns(100 * TURN_NS));
-    // What is in the cache and before it in line, at most three turns each.
+    // The writes in the cache and before it in line take at most three turns each.
     let took_ns = bench.write(0, &[2; 64 << 10]);
     assert!(took_ns < 3 * (16 + 8) * TURN_NS, "{took_ns}");
 }

@@ -37,7 +37,7 @@ pub enum DesignCounts {
     BlockMapped(MergeCounts),
     /// Operations of the head.
     Disk(DiskCounts),
-    /// Memory has none.
+    /// Memory has no counters.
     Memory,
     /// Lines of the cache, its drive, and the slow drive.
     Cached(CacheCounts, Box<[SimCounts; 2]>),
@@ -70,7 +70,7 @@ impl Core {
         })
     }
 
-    /// Reads from a drive that is no log.
+    /// Reads from a drive that is not a log.
     pub(super) async fn read(&self, offset: u64, target: &mut [u8]) -> Result<()> {
         match self {
             Self::Log(_) => unreachable!("the reads of a log have times of their own"),

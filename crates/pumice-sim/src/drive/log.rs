@@ -1,4 +1,4 @@
-//! A drive whose storage is a log on simulated flash: the store has the times, the content the
+//! A drive whose storage is a log on simulated flash: the store provides the times, the content the
 //! bytes.
 
 use std::cell::RefCell;
@@ -26,7 +26,7 @@ pub(super) struct Log {
     stored: f64,
 }
 
-/// The stored size of each block, as its data was written last.
+/// The stored size of each block, as last written.
 struct Sizes {
     compressor: Compressor,
     scratch: Vec<u8>,
@@ -129,7 +129,7 @@ impl Log {
     }
 
     /// Returns the counters of written bytes, the operations of the flash, its programmed bytes
-    /// (those that wait for a die included), and the erase count of each good block.
+    /// (including bytes that wait for a die), and the erase count of each good block.
     pub(super) fn counts(&self) -> (LogCounts, FlashCounts, u64, Vec<u32>) {
         let ftl = &self.store.borrow().ftl;
         (ftl.counts(), ftl.flash_counts(), ftl.counts().flash_bytes, ftl.erases().collect())

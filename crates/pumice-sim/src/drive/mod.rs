@@ -9,7 +9,7 @@
 //! ```
 //!
 //! **Cost model**: only the flash, the platters and the front take virtual time. Compression and
-//! map look-ups take none of their own; a profile includes them in the time of a command. The
+//! map look-ups take no time of their own; a profile includes them in the time of a command. The
 //! content of the drive is in memory, as the host wrote it.
 
 mod design;

@@ -38,7 +38,7 @@ impl SimDrive {
     /// Creates an empty drive on a runtime that it shares with other drives.
     ///
     /// # Errors
-    /// Those of [`SimDrive::new`].
+    /// The errors of [`SimDrive::new`].
     pub(crate) fn on(spec: SimSpec, runtime: &Runtime) -> Result<Self> {
         let runtime = runtime.clone();
         let front = Front::new(spec.front, runtime.clone())?;
@@ -147,7 +147,7 @@ impl SimDrive {
     /// Makes all earlier writes durable.
     ///
     /// # Errors
-    /// Those of the design: `Drive::flush`, `BlockMapped::flush`, `Disk::flush`.
+    /// The errors of the design: `Drive::flush`, `BlockMapped::flush`, `Disk::flush`.
     pub async fn flush(&self) -> Result<()> {
         self.front.write(0, false, self.core.flush(&self.runtime)).await
     }

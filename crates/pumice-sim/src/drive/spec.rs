@@ -18,7 +18,7 @@ pub struct SimSpec {
     pub size_bytes: u64,
     /// Link and processor.
     pub front: FrontSpec,
-    /// Longest command in bytes; a longer request is sent as several commands at once.
+    /// Longest command in bytes; a longer request is sent as several concurrent commands.
     pub command_bytes_max: u64,
     /// The storage.
     pub design: SimDesign,
@@ -34,9 +34,9 @@ pub enum SimDesign {
     BlockMapped(BlockMappedSpec),
     /// A hard disk.
     Disk(DiskSpec),
-    /// Memory, which takes no time beyond its front's.
+    /// Memory, which takes no time in addition to its front's.
     Memory,
-    /// A drive with another one as its cache.
+    /// A drive with another drive as its cache.
     Cached(Box<CachedSpec>),
 }
 
@@ -44,7 +44,7 @@ impl SimSpec {
     /// Returns the drive of the profile with this name or file: see [`SimSpec::of`].
     ///
     /// # Errors
-    /// Those of [`Profile::find`] and [`SimSpec::of`].
+    /// The errors of [`Profile::find`] and [`SimSpec::of`].
     pub fn find(id_or_path: &str) -> Result<Self> {
         Self::of(&Profile::find(id_or_path)?)
     }
@@ -56,18 +56,18 @@ impl SimSpec {
     /// log pays for map pages that are not cached.
     ///
     /// # Errors
-    /// `InvalidInput` for flash beyond what can be simulated, and for a block-mapped drive whose
+    /// `InvalidInput` for flash that is too large to simulate, and for a block-mapped drive whose
     /// unit is not one erase block on each plane of a die.
     pub fn of(profile: &Profile) -> Result<Self> {
         Self::with_sizes(profile, StoredSizes::AsWritten)
     }
 
-    /// Returns the drive of a profile, as [`SimSpec::of`] does. If it compresses, it stores the
-    /// fraction `stored` of each block, whatever its bytes are; [`StoredSizes::AsWritten`] to
+    /// Returns the drive of a profile, as [`SimSpec::of`] does. If the drive compresses, it stores
+    /// the fraction `stored` of each block, regardless of its bytes; [`StoredSizes::AsWritten`] to
     /// compress them.
     ///
     /// # Errors
-    /// Those of [`SimSpec::of`].
+    /// The errors of [`SimSpec::of`].
     pub fn with_sizes(profile: &Profile, stored: StoredSizes) -> Result<Self> {
         let controller = &profile.controller;
         let design = match &profile.design {

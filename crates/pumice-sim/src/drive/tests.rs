@@ -1,6 +1,6 @@
-//! Goal: a simulated drive keeps every byte, and takes the time that its parts add up to: the link
-//! for data that compresses, the flash for data that does not; other designs reach
-//! their published results.
+//! Goal: a simulated drive keeps every byte, and takes the sum of the times of its parts: the link
+//! for data that compresses, the flash for data that does not; other designs reach their published
+//! results.
 //! Method: a small drive of 34 nm MLC against an array and against arithmetic; one run twice;
 //! profiles of other designs.
 
@@ -80,7 +80,7 @@ fn noise(random: &mut Random, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// MB/s of writing `count` records of 1 MiB one after another.
+/// Returns the MB/s of writing `count` records of 1 MiB one after another.
 fn sequential_write(sim: &SimDrive, count: u64, record: impl Fn(u64) -> Vec<u8>) -> f64 {
     let begun_ns = sim.runtime().now_ns();
     for number in 0..count {
@@ -106,7 +106,7 @@ fn data_that_does_not_compress_is_as_fast_as_the_flash_and_other_data_as_the_lin
         }
         bytes
     });
-    // The command's time and the processor's are beside the data on the wire.
+    // The time of the command and of the processor is added to the time of the data on the wire.
     assert!((225.0..260.0).contains(&soft), "{soft} MB/s, the link 260");
     let programmed = sim.counts().flash_bytes - counts.flash_bytes;
     assert!(
@@ -161,7 +161,7 @@ fn what_comes_next_is_read_ahead_and_forgotten_when_it_changes() {
         sim.runtime().now_ns() - begun_ns
     };
     let took_ns = Vec::from_iter((0..8).map(|number| read(number, &array)));
-    // Command, processor and data over the link, and nothing of the flash.
+    // Command, processor and data over the link, without the flash.
     let link_ns = 2_000 + 10_000 + (LEN as u64 * 1_000).div_ceil(270);
     assert!(took_ns[1] > link_ns + 50_000, "{took_ns:?}");
     assert!(took_ns[3..].iter().all(|&ns| ns.abs_diff(link_ns) < 1_000), "{took_ns:?}");
@@ -228,7 +228,7 @@ fn every_byte_is_kept_and_the_same_run_gives_the_same() {
     assert!(plain.0 > first.0, "{plain:?}, compressing {first:?}");
 }
 
-/// Hands out a list of requests, whatever the slot.
+/// Hands out a list of requests, regardless of the slot.
 struct List(VecDeque<Request>);
 
 impl Host for List {
@@ -239,7 +239,7 @@ impl Host for List {
     fn done(&mut self, _request: &Request, _begun_ns: u64, _done_ns: u64) {}
 }
 
-/// Guards against a benchmark and a forecast that say different things of one drive in one state.
+/// Guards against a benchmark and a forecast that disagree about one drive in one state.
 #[test]
 fn a_drive_with_content_takes_the_time_of_one_without() {
     let spec = spec(Codec::None);
@@ -284,7 +284,7 @@ fn a_drive_with_content_takes_the_time_of_one_without() {
     assert!((ratio - 1.0).abs() < 0.01, "{counts:?}");
 }
 
-/// Guards against memory for what was overwritten: only live data is held.
+/// Guards against memory for overwritten data: only live data is held.
 #[test]
 fn data_of_one_byte_is_stored_and_read_by_a_drive_that_does_not_compress() {
     let sim = SimDrive::new(spec(Codec::None)).unwrap();
@@ -347,7 +347,7 @@ fn drives_that_are_no_log_keep_every_byte() {
     }
 }
 
-/// MB/s of 2 MiB one after the other, from the beginning of the disk.
+/// Returns the MB/s of sequential reads of 2 MiB from the beginning of the disk.
 fn sequential_read(sim: &SimDrive, count: u64) -> f64 {
     let mut record = vec![0; 2 << 20];
     let begun_ns = sim.runtime().now_ns();
@@ -357,7 +357,7 @@ fn sequential_read(sim: &SimDrive, count: u64) -> f64 {
     (count << 21) as f64 / (sim.runtime().now_ns() - begun_ns) as f64 * 1e3
 }
 
-/// A second, of random writes of 4 KiB at depth 3: the latter half of them.
+/// Returns the rate per second of random writes of 4 KiB at depth 3, in the latter half of them.
 fn random_writes(sim: &Rc<SimDrive>, count: u64, span_bytes: u64) -> f64 {
     let (left, half_ns) = (Rc::new(Cell::new(count)), Rc::new(Cell::new(0)));
     let ended = Rc::new(WaitQueue::default());
@@ -390,12 +390,12 @@ fn published_figures_come_out_of_the_profiles() {
         assert!(off < percent, "{value}, published {published}");
     };
     let sim = Rc::new(SimDrive::new(SimSpec::find("jmicron-jmf602b").unwrap()).unwrap());
-    // 512 units, of which 16 have a log: 3 % of the writes meet one.
+    // 512 units, 16 of them with a log: 3 % of the writes meet one.
     sequential_write(&sim, 256, |_| vec![1; 1 << 20]);
     close(sequential_read(&sim, 32), 134.7, 1.0);
     close(random_writes(&sim, 600, 256 << 20) * 0.97, 5.61, 3.0);
     let sim = Rc::new(SimDrive::new(SimSpec::find("hdd-2010").unwrap()).unwrap());
     close(sequential_read(&sim, 32), 104.6, 2.0);
-    // The cache takes the first 4096 at once.
+    // The cache takes the first 4096 immediately.
     close(random_writes(&sim, 12_000, 8_000_000_000) * 4096e-6, 1.26, 5.0);
 }

@@ -49,13 +49,13 @@ pub struct LogCounts {
 pub struct Amplification {
     /// Data of the host, as stored.
     pub host: f64,
-    /// Other data of the host in units of the map that it wrote parts of.
+    /// Other data of the host, in partly overwritten units of the map.
     pub rewritten: f64,
     /// Garbage collection.
     pub collected: f64,
     /// Wear leveling.
     pub leveled: f64,
-    /// What was written elsewhere after a failure of the flash.
+    /// Data written elsewhere after a failure of the flash.
     pub rebuilt: f64,
     /// Padding.
     pub padding: f64,
@@ -86,7 +86,7 @@ impl LogCounts {
         }
     }
 
-    /// Returns the sums with those of another drive.
+    /// Returns the sums with the counters of another drive.
     pub fn with(&self, other: &Self) -> Self {
         Self {
             host_blocks_written: self.host_blocks_written + other.host_blocks_written,

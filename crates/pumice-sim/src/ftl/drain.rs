@@ -1,13 +1,13 @@
 //! The path from the write buffer to the flash: rows wait in the queue of their die; each die
-//! programs one at a time.
+//! programs one row at a time.
 //!
 //! ```text
 //! row --> queue of its die --(the die is ready, the data has arrived)--> flash --> done
-//!                            reads go to the flash at once: before all rows that wait here
+//!                            reads go to the flash immediately, before all waiting rows
 //! ```
 //!
-//! Nothing happens between two calls: [`Drain::advance`] issues what the dies have accepted since
-//! the last call, in order of time.
+//! There are no events between two calls: [`Drain::advance`] issues the jobs that the dies have
+//! accepted since the last call, in order of time.
 //!
 //! **Completion times of waiting rows are forecasts**: the current operation of the die, then the
 //! rows that wait before it. Later reads, and other dies on the same bus, delay it. A forecast is
@@ -84,7 +84,7 @@ impl Drain {
         }
     }
 
-    /// Issues what the dies accept until `now_ns`.
+    /// Issues the jobs that the dies accept until `now_ns`.
     #[inline]
     pub(super) fn advance(&mut self, flash: &mut Flash, now_ns: u64) {
         while let Some(&Reverse((at_ns, die))) = self.events.peek() {
@@ -178,8 +178,8 @@ impl Drain {
         is_last || row >= flash.programmed_rows(address) || die.jobs.iter().any(waits)
     }
 
-    /// Drops what waits for a failed die, or for one of its blocks: its rows have left the queue,
-    /// and are not on flash. Returns their number.
+    /// Drops the rows that wait for a failed die, or for one of its blocks: they have left the
+    /// queue, and are not on flash. Returns their number.
     pub(super) fn drop_rows(&mut self, now_ns: u64, die: u32, block: Option<u32>) -> u64 {
         let mut dropped = 0;
         let (host_rows, first) = (&mut self.host_rows, self.first_host_row);
@@ -198,8 +198,8 @@ impl Drain {
         dropped
     }
 
-    /// Issues everything that waits, as if time passed without the host. Returns the time at which
-    /// all dies are idle.
+    /// Issues all waiting jobs, as if time passed without the host. Returns the time at which all
+    /// dies are idle.
     pub(super) fn finish(&mut self, flash: &mut Flash, now_ns: u64) -> u64 {
         let mut ended_ns = now_ns;
         while let Some(&Reverse((at_ns, _))) = self.events.peek() {

@@ -12,9 +12,9 @@
 //!
 //! The unit size is a power of two: one block if all blocks are stored uncompressed, otherwise the
 //! smallest for which the units of the drive fit 32 bits. Frames of a compressing drive begin at
-//! any byte; the map then knows their offset only to within a unit. That is enough to tell which
-//! pages a read touches (the middle of the unit is assumed), because the entry serves for timing
-//! and not for finding bytes.
+//! any byte; the map then knows their offset only to within a unit. That is enough to determine the
+//! pages that a read touches (the middle of the unit is assumed), because the entry serves for
+//! timing and not for finding bytes.
 //!
 //! **Dies that had failed** before a segment was opened hold none of its rows. In a stripe that has
 //! such a die, the last of the other rows is the parity. Offsets stay as they are: the bytes of a
@@ -49,12 +49,12 @@ pub(super) struct Layout {
     stripe_rows: u32,
 }
 
-/// What a row of a segment is for.
+/// The purpose of a row of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Data,
     Parity,
-    /// Nothing: its die had failed when the segment was opened.
+    /// Unused: its die had failed when the segment was opened.
     Dead,
 }
 
@@ -156,7 +156,7 @@ impl Layout {
     }
 
     /// Returns the number of a data row among all rows of its segment; for `data_rows`, the number
-    /// after that of the last row.
+    /// after the last row's.
     pub(super) fn row_number(&self, data_row: u32) -> u32 {
         match self.stripe_rows {
             0 => data_row,
@@ -177,7 +177,7 @@ impl Layout {
         self.stripe_rows > 0
     }
 
-    /// Returns what the row with this number is for in a segment that was opened when the dies
+    /// Returns the purpose of the row with this number, in a segment that was opened when the dies
     /// `dead` had failed.
     pub(super) fn role(&self, row_number: u32, dead: &[u32]) -> Role {
         let is_dead = |number: u32| dead.contains(&self.row_location(number).die);

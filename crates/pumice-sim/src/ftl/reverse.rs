@@ -7,9 +7,9 @@
 //! ```
 //!
 //! With `low_bits` = log2(LBAs of the drive / LBAs in the set), rounded down, an entry takes that
-//! number of bits plus two to three, wherever the LBAs lie: 14 instead of 32 if a segment holds one
-//! block in four thousand. The price is the order: the set is enumerated in ascending order, and
-//! only the map knows where in the segment a block is.
+//! number of bits plus two to three, for any distribution of the LBAs: 14 instead of 32 if a
+//! segment holds one block in four thousand. The price is the order: the set is enumerated in
+//! ascending order, and only the map knows where in the segment a block is.
 //!
 //! Source: Elias, "Efficient storage and retrieval by content and address of static files", 1974;
 //! Fano, "On the number of bits required to implement an associative memory", 1971.
@@ -97,8 +97,8 @@ fn split(bit: usize) -> (usize, u32) {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: what goes into a set comes out, in the space that is promised.
-    //! Method: sets of all densities, drawn at random, and those at the ends.
+    //! Goal: a set returns its LBAs, within the promised space.
+    //! Method: sets of all densities, drawn at random, and the extreme ones.
 
     use std::collections::BTreeSet;
 

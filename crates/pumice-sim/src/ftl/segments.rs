@@ -40,11 +40,11 @@ struct Segment {
     used_bytes: u32,
     /// When sealed: data rows that were issued.
     rows: u32,
-    /// Number of dies that had failed when it was opened.
+    /// Number of dies that had failed when the segment was opened.
     dead: u16,
     /// Number of blocks that the host had written when it wrote the youngest frame in here.
     age: u64,
-    /// When sealed: the blocks that were live then; some may have died since.
+    /// When sealed: the blocks live at sealing; some may have died since.
     lbas: LbaSet,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    /// Creates as many free segments as the die with the fewest good blocks allows.
+    /// Creates free segments, up to the number of good blocks of the die with the fewest.
     pub(super) fn new(shape: &FlashShape, free_blocks: FreeBlocks) -> Self {
         let count = free_blocks.segment_count();
         let empty = Segment {
@@ -136,7 +136,7 @@ impl Segments {
         entry.state == State::Sealed && listed >= THINNED_MIN && entry.live_count < listed / 2
     }
 
-    /// Seals an open segment of which `used_bytes` could hold frames and `rows` data rows were
+    /// Seals an open segment in which `used_bytes` could hold frames and `rows` data rows were
     /// issued; `lbas` are its blocks.
     pub(super) fn seal(&mut self, segment: u32, used_bytes: u32, rows: u32, lbas: LbaSet) {
         let entry = &mut self.segments[segment as usize];
@@ -159,7 +159,7 @@ impl Segments {
         &self.segments[segment as usize].lbas
     }
 
-    /// Returns the number of data rows that were issued of a sealed segment.
+    /// Returns the number of issued data rows of a sealed segment.
     pub(super) fn rows(&self, segment: u32) -> u32 {
         self.segments[segment as usize].rows
     }

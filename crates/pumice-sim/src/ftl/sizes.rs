@@ -12,9 +12,9 @@ const FRACTIONS_MAX: usize = 1 << 16;
 pub enum StoredSizes {
     /// One fraction for all blocks, above 0 and up to 1.
     Constant(f64),
-    /// One of these fractions for each block, all equally often: a distribution by its
-    /// quantiles. A block's address and the seed choose its fraction, so that nothing needs to be
-    /// remembered; a block keeps its fraction when it is overwritten.
+    /// One of these fractions for each block, all equally often: a distribution by its quantiles. A
+    /// block's address and the seed choose its fraction, so that no state is needed; a block keeps
+    /// its fraction when it is overwritten.
     Table {
         /// Each above 0 and up to 1; not empty.
         fractions: Vec<f64>,
@@ -31,7 +31,7 @@ pub(super) struct FrameSizes {
     /// At least one.
     bytes: Box<[u32]>,
     seed: u64,
-    /// Of each block, as it was written last; empty unless sizes are known only then.
+    /// Frame size of each block, as last written; empty unless sizes are known only when written.
     written: Box<[u16]>,
 }
 
@@ -120,7 +120,7 @@ impl FrameSizes {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: blocks take what the table says, as often as it says, and always the same.
+    //! Goal: blocks take the fractions of the table, in its proportions, and always the same ones.
     //! Method: count over many blocks.
 
     use super::*;

@@ -34,7 +34,7 @@ pub struct LogSpec {
     pub stored_min: f64,
     /// Bytes of each frame's header; 0 for a drive that stores every block uncompressed.
     pub header_bytes: u32,
-    /// Dies of a stripe, of which one holds the parity of the others: at least 2, and a divisor of
+    /// Dies of a stripe; one of them holds the parity of the others: at least 2, and a divisor of
     /// the number of dies; `None` without parity.
     pub stripe_dies: Option<u32>,
     /// Policy that chooses victims.
@@ -70,7 +70,7 @@ impl LogSpec {
     /// without segments kept free or open.
     ///
     /// # Errors
-    /// Those of [`LogSpec::check`].
+    /// The errors of [`LogSpec::check`].
     pub fn data_bytes(&self) -> Result<u64> {
         let parts = self.parts()?;
         Ok(self.data_bytes_of(&parts))
@@ -80,7 +80,7 @@ impl LogSpec {
     /// kept free, one is half full on average; each of the two open ones is half full.
     ///
     /// # Errors
-    /// Those of [`LogSpec::check`].
+    /// The errors of [`LogSpec::check`].
     pub fn raw_bytes(&self) -> Result<f64> {
         let parts = self.parts()?;
         let others = f64::from(self.free_segments) + 0.5;
@@ -97,13 +97,13 @@ impl LogSpec {
         Ok(frames.mean() / f64::from(super::BLOCK_BYTES))
     }
 
-    /// Returns the maximum memory of such a drive in bytes, whatever is written: 4 bytes per block
-    /// for the map, 2 more if its size is known only when it is written, then the reverse lists,
-    /// whose entries are at most twice the number of blocks and hardly more than log2(segments) + 3
-    /// bits long, then small tables.
+    /// Returns the maximum memory of such a drive in bytes, for any data: 4 bytes per block for the
+    /// map, 2 more if its size is known only when it is written, then the reverse lists, whose
+    /// entries are at most twice the number of blocks and hardly more than log2(segments) + 3 bits
+    /// long, then small tables.
     ///
     /// # Errors
-    /// Those of [`LogSpec::check`].
+    /// The errors of [`LogSpec::check`].
     pub fn memory_bytes_max(&self) -> Result<u64> {
         let parts = self.parts()?;
         let segment_count = u64::from(parts.free_blocks.segment_count());

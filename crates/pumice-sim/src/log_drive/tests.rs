@@ -32,7 +32,7 @@ fn spec() -> LogDriveSpec {
     }
 }
 
-/// Makes requests from a list, whatever the slot, and keeps what they took.
+/// Hands out requests from a list, regardless of the slot, and records their durations.
 #[derive(Default)]
 struct List {
     requests: VecDeque<Request>,
@@ -59,7 +59,7 @@ fn request(verb: Verb, offset: u64, bytes: u64) -> Request {
     Request { verb, offset, bytes, due_ns: 0 }
 }
 
-/// What each request took, and when the last had ended.
+/// Returns the duration of each request, and the end of the last one.
 fn run(drive: &mut LogDrive, slots: u32, requests: &[Request]) -> (Vec<u64>, u64) {
     let mut list = List { requests: requests.iter().copied().collect(), ..List::default() };
     assert!(drive.run(&mut list, slots, &GO_ON).unwrap());
@@ -67,7 +67,7 @@ fn run(drive: &mut LogDrive, slots: u32, requests: &[Request]) -> (Vec<u64>, u64
     (list.took_ns, drive.now_ns())
 }
 
-/// A drive on which every block was written, and time has gone by since.
+/// Returns a drive that is completely written and then idle for a while.
 fn filled(spec: LogDriveSpec) -> LogDrive {
     let mut drive = LogDrive::new(spec).unwrap();
     let writes: Vec<_> =
@@ -92,13 +92,13 @@ fn one_request_takes_the_sum_of_its_parts() {
     assert_eq!(part, [5_000 + 20_000 + 30_000 + 130_000]);
     let trim = run(&mut drive, 1, &[request(Verb::Trim, 512, 8 * BLOCK)]).0;
     assert_eq!((trim[0], drive.counts().blocks_trimmed), (35_000, 7));
-    // What the engine takes is in the path of writes.
+    // The time of the engine is in the path of writes.
     let front = FrontSpec { engine_bytes_per_s: Some(51_200_000), ..spec().front };
     let mut drive = filled(LogDriveSpec { front, ..spec() });
     let engine = run(&mut drive, 1, &[request(Verb::Write, 0, BLOCK)]).0;
     assert_eq!(engine, [write_ns + 80_000]);
     assert_eq!(run(&mut drive, 1, &[request(Verb::Read, 8 * BLOCK, BLOCK)]).0, [read_ns]);
-    // So is what unpacking and a page of the map take in that of reads.
+    // The times of decompression and of a page of the map are in the path of reads.
     let front = FrontSpec { load_bytes_per_s: Some(102_400_000), ..spec().front };
     let store = LogStoreSpec { map_cached_bytes: Some(4 << 20), ..spec().store };
     let mut drive = filled(LogDriveSpec { front, store, ..spec() });
@@ -119,11 +119,12 @@ fn requests_wait_for_their_time_and_for_a_place() {
     let due = Request { due_ns: start + 7_000_000, ..request(Verb::Read, 0, BLOCK) };
     let (took, ended) = run(&mut drive, 1, &[due]);
     assert_eq!((took[0], ended), (175_000, start + 7_000_000 + 175_000));
-    // Sixteen at once in a queue of four: the wire carries a command and a block for each.
+    // Sixteen concurrent requests in a queue of four: the wire carries a command and a block for
+    // each.
     let front = FrontSpec { depth: 1, ..spec().front };
     let mut alone = filled(LogDriveSpec { front, ..spec() });
     let begun = alone.now_ns();
-    // Not in order, which would be read ahead.
+    // Out of order, because sequential reads would be read ahead.
     let reads: Vec<_> = (0..16).map(|at| request(Verb::Read, at * 7 % 16 * BLOCK, BLOCK)).collect();
     let (took, ended) = run(&mut alone, 16, &reads);
     assert_eq!(ended - begun, 16 * 175_000, "one place: one after the other");
@@ -226,7 +227,7 @@ fn every_log_of_the_list_becomes_a_drive() {
         assert!((0.93..1.0).contains(&(raw / flash)), "{id}: {raw} of {flash}");
     }
     let profile = Profile::find("micro-center-64").unwrap();
-    // What was measured on flash includes the overhead.
+    // A measurement on flash includes the overhead.
     let floor = 0.14 * (1.0 - profile.flash().unwrap().overhead_percent.is / 100.0);
     let little = LogDriveSpec::of(&profile, StoredSizes::Constant(0.01)).unwrap();
     assert_eq!(little.store.log.stored_mean().unwrap(), (floor * 4096.0).ceil() / 4096.0);

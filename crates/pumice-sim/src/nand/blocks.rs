@@ -134,7 +134,7 @@ impl FreeBlocks {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the least worn block comes first, and bad ones never.
+    //! Goal: the least worn block comes first, and bad blocks never.
     //! Method: take all of a small flash; release some.
 
     use super::*;

@@ -1,16 +1,16 @@
 //! NAND flash in virtual time: its rules, and the completion time of each operation.
 //!
 //! ```text
-//! channel 0 (a bus)  die 0   die 1   ..      a die does one thing at a time
+//! channel 0 (a bus)  die 0   die 1   ..      a die performs one operation at a time
 //! channel 1          die c   ..              a bus carries one transfer at a time
 //! program  bus: pages to the die's register -> die: tPROG
-//! read     die: tR -> bus: the bytes asked for
+//! read     die: tR -> bus: the requested bytes
 //! erase    die: tERASE
 //! ```
 //!
 //! Operations are issued in order of time; each takes the first moment at which its die and its bus
-//! are free, and returns its completion time. Nothing waits and nothing happens in between, so a
-//! simulation costs a few additions per operation and no event queue.
+//! are free, and returns its completion time. There are no events between calls, so a simulation
+//! costs a few additions per operation and no event queue.
 //!
 //! A *row* is one page on each plane of a die, a *block* one erase block on each plane: all planes
 //! are always used together, simultaneously where the part supports it (`multi_plane`), otherwise
@@ -207,7 +207,7 @@ impl Flash {
     /// Creates an erased flash at time 0.
     ///
     /// # Errors
-    /// Those of [`FlashShape::check`] and [`FlashTiming::check`].
+    /// The errors of [`FlashShape::check`] and [`FlashTiming::check`].
     pub fn new(shape: FlashShape, timing: FlashTiming) -> Result<Self> {
         shape.check()?;
         timing.check()?;
@@ -345,8 +345,8 @@ impl Flash {
         Ok(ended_ns)
     }
 
-    /// Reads `bytes` bytes of a page that the drive keeps for itself, which is no part of any block
-    /// of this flash. Returns the time at which the last byte has left the bus. The times of calls
+    /// Reads `bytes` bytes of a page of the drive's own data, which is not part of any block of
+    /// this flash. Returns the time at which the last byte has left the bus. The times of calls
     /// must not decrease.
     ///
     /// # Panics

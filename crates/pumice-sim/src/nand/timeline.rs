@@ -1,4 +1,4 @@
-//! The busy times of a bus, whatever the transfers are.
+//! The busy times of a bus, for any kind of transfer.
 //!
 //! A transfer takes the first gap that is long enough, so that a later call for an earlier moment
 //! is not delayed by a transfer whose data the flash is still reading.

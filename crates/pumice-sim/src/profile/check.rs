@@ -1,5 +1,5 @@
 //! The validation of a profile: numbers beyond their limits, and numbers that contradict each
-//! other. Every error names section and key, and says what to do.
+//! other. Every error names section and key, and suggests a remedy.
 
 use super::sections::{Controller, Disk, Flash, Mapping, Parity};
 use super::{Design, Profile};
@@ -17,10 +17,10 @@ fn hold(is_so: bool, what: impl FnOnce() -> String) -> Checked {
 }
 
 impl Profile {
-    /// Checks that this drive is possible.
+    /// Checks that the drive is possible.
     ///
     /// # Errors
-    /// The first wrong key, why it is wrong, and what to do.
+    /// The first wrong key, the reason, and a remedy.
     pub(super) fn check(&self) -> Checked {
         for (key, text) in [("name", &self.name), ("about", &self.about)] {
             hold(!text.trim().is_empty(), || format!("{key} is blank: enter a text"))?;

@@ -39,9 +39,9 @@ pub struct FlashFigures {
     pub read_bytes_per_s: f64,
 }
 
-/// Sequential speeds of a drive with another number of channels, by arithmetic: with as many dies
-/// on each of them, the flash is as many times faster, until the controller or the link is the
-/// limit.
+/// Sequential speeds of a drive with another number of channels, by arithmetic: with the same
+/// number of dies per channel, the flash is faster in proportion, until the controller or the link
+/// is the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ChannelFigures {
     /// Number of channels.
@@ -56,15 +56,15 @@ pub struct ChannelFigures {
     pub write_bytes_per_s: f64,
 }
 
-/// What parity over dies costs, by arithmetic.
+/// The cost of parity over dies, by arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ParityFigures {
-    /// Dies of a stripe, one of which holds the parity of the others.
+    /// Dies of a stripe; one of them holds the parity of the others.
     pub stripe_dies: u64,
     /// User bytes of all pages that hold parity, bad blocks included: the capacity that is given
     /// up.
     pub parity_bytes: u64,
-    /// Share of the flash, and of the programmed bytes, that is parity, in per cent.
+    /// Share of parity in the flash, and in the programmed bytes, in per cent.
     pub share_percent: f64,
     /// (flash bytes - parity bytes - size) / size, in per cent.
     pub over_provisioning_percent: f64,
@@ -72,7 +72,7 @@ pub struct ParityFigures {
     pub over_provisioning_percent_without: f64,
     /// Bytes of data per second that all dies program, limited by the controller.
     pub store_bytes_per_s: f64,
-    /// The same without parity.
+    /// `store_bytes_per_s` without parity.
     pub store_bytes_per_s_without: f64,
 }
 
@@ -137,8 +137,8 @@ impl Profile {
         }
     }
 
-    /// Returns the speeds with 1, 2, 4 and more channels, up to four times those of the drive;
-    /// empty for a disk.
+    /// Returns the speeds with 1, 2, 4 and more channels, up to four times the channels of the
+    /// drive; empty for a disk.
     pub fn by_channels(&self) -> Vec<ChannelFigures> {
         let Some(flash) = self.flash() else { return Vec::new() };
         let counts = (0..).map(|power| 1u64 << power).take_while(|&it| it <= 4 * flash.channels.is);
@@ -167,7 +167,7 @@ impl Profile {
         }
     }
 
-    /// Returns what parity costs; `None` for a drive without.
+    /// Returns the cost of parity; `None` for a drive without parity.
     pub fn parity_figures(&self) -> Option<ParityFigures> {
         let (flash, parity) = (self.flash()?, self.parity()?);
         let with = self.flash_figures(flash);
@@ -213,7 +213,7 @@ fn disk_figures(disk: &Disk) -> DiskFigures {
 }
 
 impl fmt::Display for ParityFigures {
-    /// One sentence without its full stop: what is given up, and what is programmed.
+    /// Writes one sentence without its full stop: the lost capacity, and the programmed bytes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { stripe_dies, share_percent, .. } = self;
         let given_up = quantity_text("parity_bytes", self.parity_bytes as f64);

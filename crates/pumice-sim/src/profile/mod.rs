@@ -6,7 +6,7 @@
 //! year = 2010
 //! kind = "log"                   # or "block-mapped", "disk"
 //! size_bytes = { is = 60_022_480_896, source = "data sheet" }
-//! include = "sandforce-sf-1200"   # optional: parts or profiles that have the keys that lack here
+//! include = "sandforce-sf-1200"   # optional: parts or profiles that supply missing keys
 //! [link]                         # the link to the host
 //! [controller]
 //! [flash]                        # of "log" and "block-mapped"
@@ -17,12 +17,12 @@
 //!
 //! * `sourced`: a number and its basis: a source, cells it was fitted to, or an admitted guess.
 //! * `sections`: the keys of each section, defined once: type, limits and display.
-//! * `check`: what makes a profile invalid.
-//! * `figures`: what follows from a profile by arithmetic; `links`: other links for a drive.
+//! * `check`: the validation of a profile.
+//! * `figures`: figures computed from a profile by arithmetic; `links`: other links for a drive.
 //!
 //! Invariants of every [`Profile`] value: each number is within the limits of its key, the bytes of
 //! the geometry fit 64 bits, and the good flash is not smaller than the disk. So a simulation need
-//! not check again. The module simulates nothing.
+//! not check again. The module does not simulate.
 
 mod builtin;
 mod check;

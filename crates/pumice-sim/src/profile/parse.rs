@@ -1,4 +1,4 @@
-//! From a name or a text in TOML to a profile.
+//! Finds a profile by its name, or parses it from TOML.
 
 use std::fs::File;
 use std::io::Read;
@@ -67,7 +67,7 @@ impl Profile {
             return Err(Error::NotFound(not_found(id_or_path).into()));
         }
         let mut text = String::new();
-        // Not by its length: a device has none.
+        // Not limited by the file's length: a device has none.
         File::open(path)
             .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text))
             .map_err(|error| match error.kind() {
@@ -82,10 +82,10 @@ impl Profile {
     }
 
     /// Returns the built-in profile with this id as it would be without the published results of a
-    /// drive: with the values that were known otherwise in place of what was fitted to them.
+    /// drive: with the values known from other sources in place of those fitted to them.
     ///
     /// # Errors
-    /// Those of [`Profile::find`]; `NotFound` for a profile in a file.
+    /// The errors of [`Profile::find`]; `NotFound` for a profile in a file.
     pub fn find_without(id: &str, drive: &str) -> Result<Self> {
         let Some((id, text)) = PROFILES.iter().find(|(known, _)| *known == id) else {
             return Err(Error::NotFound(not_found(id).into()));

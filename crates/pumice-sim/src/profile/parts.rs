@@ -35,7 +35,7 @@ pub enum Design {
     Log {
         /// The flash.
         flash: Flash,
-        /// Parity over dies; absent for a drive without.
+        /// Parity over dies; absent for a drive without it.
         #[serde(skip_serializing_if = "Option::is_none")]
         parity: Option<Parity>,
     },
@@ -80,7 +80,7 @@ impl Profile {
         }
     }
 
-    /// Returns the same drive without parity: its flash is as large, and holds more data.
+    /// Returns the same drive without parity: its flash has the same size, and holds more data.
     pub fn without_parity(mut self) -> Self {
         if let Design::Log { parity, .. } = &mut self.design {
             *parity = None;

@@ -270,8 +270,8 @@ section! {
     /// Least flash bytes per host byte of any data, overhead included, in (0, 1]; requires a codec.
     #[serde(skip_serializing_if = "Option::is_none")]
     stored_min: Option<Sourced<f64>> => 0.001..=1.0;
-    /// Blocks of 4 KiB that the map holds as one unit, of which a write of any part rewrites all: a
-    /// power of two; 1 if absent.
+    /// Blocks of 4 KiB that the map holds as one unit; a write of any part rewrites the whole unit:
+    /// a power of two; 1 if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     unit_blocks: Option<Sourced<u64>> => 1..=4096;
     /// Limit on the host bytes compressed per second; absent for no limit; requires a codec.
@@ -281,11 +281,11 @@ section! {
     /// time; requires a codec.
     #[serde(skip_serializing_if = "Option::is_none")]
     load_bytes_per_s: Option<Sourced<u64>> => 1..=RATE_MAX;
-    /// Limit on the stored bytes per second, whatever the flash can program; absent for no limit.
+    /// Limit on the stored bytes per second, regardless of the flash; absent for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     store_bytes_per_s: Option<Sourced<u64>> => 1..=RATE_MAX;
-    /// Limit of the firmware on write commands per second that continue no earlier one; absent for
-    /// no limit.
+    /// Limit of the firmware on the write commands per second that do not continue an earlier one;
+    /// absent for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     cap_write_per_s: Option<Sourced<u64>> => 1..=RATE_MAX;
     /// Write buffer: data that waits for the flash; for flash drives.
@@ -333,9 +333,9 @@ section! {
 }
 
 section! {
-    /// Parity over dies, with which the data of a failed one can be rebuilt.
+    /// Parity over dies, from which the data of a failed die can be rebuilt.
     Parity, "parity";
-    /// Dies of a stripe, one of which holds the parity of the others; all stripes together are all
+    /// Dies of a stripe; one of them holds the parity of the others. All stripes together are all
     /// dies.
     stripe_dies: Sourced<u64> => 2..=1_048_576;
 }
@@ -390,7 +390,7 @@ impl Controller {
 }
 
 impl Parity {
-    /// Returns the share of the flash, and of the programmed bytes, that is parity.
+    /// Returns the share of parity in the flash, and in the programmed bytes.
     pub fn share(&self) -> f64 {
         1.0 / self.stripe_dies.is as f64
     }

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 /// A number (or an identifier, or a boolean) with its basis.
 ///
 /// In TOML `{ is = 900_000, source = "data sheet" }`, with exactly one of `source`, `fitted` and
-/// `guess`; likewise in JSON. What was fitted to published results of one drive may name it, and
-/// the value without these results: `{ is = 3, fitted = "..", of = "a-drive", otherwise = 4 }`;
-/// `"none"` for no such number.
+/// `guess`; likewise in JSON. A value that was fitted to published results of one drive may name
+/// that drive, and the value without these results: `{ is = 3, fitted = "..", of = "a-drive",
+/// otherwise = 4 }`; `"none"` for no such number.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "Text<T>")]
 pub struct Sourced<T> {
@@ -24,16 +24,17 @@ pub struct Sourced<T> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Basis {
-    /// It was published, or follows from published numbers: author and place of publication.
+    /// The value was published, or follows from published numbers: author and place of publication.
     Source(String),
-    /// It is not published; with it the model reproduces published results: which.
+    /// The value is not published, but makes the model reproduce published results, which the text
+    /// names.
     Fitted(String),
-    /// It is not published: why it is plausible.
+    /// The value is not published: the reason why it is plausible.
     Guess(String),
 }
 
 impl Basis {
-    /// Returns its key in TOML.
+    /// Returns the key of the basis in TOML.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Source(_) => "source",
@@ -42,7 +43,7 @@ impl Basis {
         }
     }
 
-    /// Returns its text; not blank.
+    /// Returns the text of the basis; not blank.
     pub fn text(&self) -> &str {
         match self {
             Self::Source(text) | Self::Fitted(text) | Self::Guess(text) => text,

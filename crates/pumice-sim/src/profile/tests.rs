@@ -1,7 +1,7 @@
-//! Goal: every profile that comes with the program is possible and says where each of its numbers
-//! comes from; whatever is wrong in a file is named; nothing from a file can panic.
-//! Method: the arithmetic is held against published figures worked out by hand; each mistake is
-//! made in a file that is right otherwise.
+//! Goal: every profile that comes with the program is possible and states the basis of each of its
+//! numbers; every mistake in a file is named; no file can cause a panic.
+//! Method: the arithmetic is compared with published figures calculated by hand; each mistake is
+//! made in an otherwise valid file.
 
 use std::sync::LazyLock;
 
@@ -65,7 +65,7 @@ unit_bytes = { is = 524_288, guess = "x" }
 log_blocks = { is = 4, guess = "x" }
 "#;
 
-/// What a disk has in place of flash.
+/// The section that a disk has in place of flash.
 const DISK_SECTION: &str = r#"
 [disk]
 rpm = { is = 7200, guess = "x" }
@@ -99,13 +99,13 @@ fn disk() -> String {
 /// A disk, with every key that it has.
 static DISK: LazyLock<String> = LazyLock::new(disk);
 
-/// `text` without the first line of this key.
+/// Returns `text` without the first line of this key.
 fn without(text: &str, key: &str) -> String {
     let line = text.lines().find(|line| line.starts_with(&format!("{key} ="))).expect(key);
     text.replacen(&format!("{line}\n"), "", 1)
 }
 
-/// `text` with another number in the last line of this key.
+/// Returns `text` with another number in the last line of this key.
 fn with(text: &str, key: &str, number: &str) -> String {
     let start = text.rfind(&format!("\n{key} =")).expect(key) + 1;
     let line = text[start..].lines().next().expect("a line");
@@ -124,7 +124,7 @@ fn flash_figures(profile: &Profile) -> FlashFigures {
     }
 }
 
-/// Every object with an `is`, by its path.
+/// Collects the path of every object with an `is`.
 fn with_basis(json: &Json, path: &str, found: &mut Vec<String>) {
     let Json::Object(object) = json else { return };
     if object.contains_key("is") {
@@ -171,8 +171,8 @@ fn every_profile_is_possible_and_says_how_it_is_known() {
 
 #[test]
 fn the_arithmetic_agrees_with_published_figures() {
-    // 16 dies of 8192 B / (940 + 2 x 62) µs, of which one is parity, and 14 % of the rest no data;
-    // 64 GiB as 50 GB.
+    // 16 dies of 8192 B / (940 + 2 x 62) µs, one die for parity, and 14 % of the rest not data; 64
+    // GiB as 50 GB.
     let profile = Profile::find("ocz-vertex-2-50").expect("a profile");
     let figures = flash_figures(&profile);
     let close = |value: f64, expected: f64| (value / expected - 1.0).abs() < 0.005;
@@ -189,7 +189,7 @@ fn the_arithmetic_agrees_with_published_figures() {
     let figures = flash_figures(&Profile::find("intel-x25-m-g1-80").expect("a profile"));
     assert!(close(figures.program_bytes_per_s, 80.16e6), "{figures:?}");
     assert!(close(figures.store_bytes_per_s, 70.5e6), "{figures:?}");
-    // What four channels carry, not what 32 dies read.
+    // The limit of four channels, not of 32 dies.
     let figures = flash_figures(&Profile::find("indilinx-barefoot-120").expect("a profile"));
     assert_eq!(figures.read_bytes_per_s, 480e6);
     // The transfer of 4 x 13.7 µs after the 660 µs of programming: 16 x 64 KiB / 660 µs.
@@ -247,7 +247,7 @@ fn own_profiles_are_read() {
     let disk = parse(&DISK).expect("a disk");
     assert_eq!((disk.kind(), disk.facts().len(), disk.flash()), ("disk", 17, None));
     assert_eq!(disk.over_provisioning_percent(), None);
-    // No codec may be named, too.
+    // The profile may also name no codec.
     let none = with(&block_mapped(), "write_ns", "0");
     let none = none.replace("[flash]", "codec = { is = \"none\", source = \"x\" }\n[flash]");
     assert_eq!(
@@ -276,7 +276,7 @@ fn a_basis_is_one_and_says_something() {
     }
 }
 
-/// What is said of a drive that cannot be, in which a key has another number.
+/// The errors for impossible drives, each with another number for one key.
 const IMPOSSIBLE: [(&str, &str, &str); 31] = [
     ("size_bytes", "0", "size_bytes: 0 is not possible: expected 4096"),
     ("size_bytes", "9_000_000_000_000_000_000", "size_bytes: 9000000000000000000 is not possible"),
@@ -442,7 +442,7 @@ fn profiles_are_found_by_id_and_path() {
     assert!(find(name).to_string().ends_with("mine.toml is not a text file"));
 }
 
-/// What a part has is used where the profile has nothing; a number is never mixed from two.
+/// The keys of a part are used where the profile has none; a number is never mixed from both.
 #[test]
 fn shared_parts_are_included() {
     let drives = ["micro-center-64", "corsair-force-100", "ocz-agility-2-100", "ocz-vertex-2-50"];
@@ -472,7 +472,7 @@ fn shared_parts_are_included() {
     }
 }
 
-/// Guards against a prediction that knows what it predicts.
+/// Guards against a prediction that was fitted to the results that it predicts.
 #[test]
 fn what_was_fitted_to_a_drive_can_be_left_out() {
     let with = Profile::find("corsair-force-100").unwrap();
@@ -500,7 +500,7 @@ fn more_channels_are_faster_until_something_else_is_the_limit() {
 }
 
 proptest! {
-    /// Whatever numbers a file holds, it is refused or all of its arithmetic is finite.
+    /// A file with any numbers is refused, or all of its arithmetic is finite.
     #[test]
     fn any_numbers_are_refused_or_can_be_computed_with(
         changes in prop::collection::vec((any::<Index>(), any::<i64>(), 0..64u32), 1..6),

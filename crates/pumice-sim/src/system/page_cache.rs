@@ -180,7 +180,7 @@ impl PageCache {
         self.shrink();
     }
 
-    /// Drops pages, whatever they hold; leaving pages are dropped when their write ends.
+    /// Drops pages in any state; leaving pages are dropped when their write ends.
     pub(super) fn forget(&mut self, numbers: impl IntoIterator<Item = u64>) {
         for number in numbers {
             match self.pages.get_mut(&number) {
@@ -213,8 +213,8 @@ impl PageCache {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: what was written is read and leaves once, in order; what is clean goes when there is
-    //! too much, and nothing else does.
+    //! Goal: written pages are readable and leave once, in order; only clean pages are dropped,
+    //! when the cache is too full.
     //! Method: the life of a page by hand.
     use super::*;
 

@@ -39,7 +39,7 @@ impl System {
     /// Creates an empty drive, at virtual time 0.
     ///
     /// # Errors
-    /// Those of [`SimDrive::new`].
+    /// The errors of [`SimDrive::new`].
     pub fn new(spec: SystemSpec) -> Result<Self> {
         spec.check()?;
         let drive = SimDrive::new(spec.drive.clone())?;
@@ -72,7 +72,7 @@ impl System {
     /// Reads at `offset` of the target.
     ///
     /// # Errors
-    /// Those of the drive.
+    /// The errors of the drive.
     pub async fn read(self: &Rc<Self>, offset: u64, target: &mut [u8]) -> Result<()> {
         self.process(self.spec.call_ns).await;
         let (Some(cache), Some(spec)) = (&self.cache, &self.spec.cache) else {
@@ -103,7 +103,7 @@ impl System {
     /// Writes at `offset` of the target. The data is durable only after [`System::flush`].
     ///
     /// # Errors
-    /// Those of the drive; with a page cache, also those of earlier writes.
+    /// The errors of the drive; with a page cache, also the errors of earlier writes.
     pub async fn write(self: &Rc<Self>, offset: u64, bytes: &[u8]) -> Result<()> {
         let copy_ns = |spec: CacheSpec| transfer_ns(bytes.len() as u64, spec.copy_bytes_per_s);
         self.process(self.spec.call_ns + self.spec.cache.map_or(0, copy_ns)).await;
@@ -138,7 +138,7 @@ impl System {
     /// Makes all earlier writes durable.
     ///
     /// # Errors
-    /// Those of the drive, including those of earlier writes.
+    /// The errors of the drive, including the errors of earlier writes.
     pub async fn flush(self: &Rc<Self>) -> Result<()> {
         if let Some(cache) = &self.cache {
             self.flushing.set(self.flushing.get() + 1);
@@ -157,7 +157,7 @@ impl System {
     /// Trims the pages that lie completely in a range.
     ///
     /// # Errors
-    /// Those of the drive.
+    /// The errors of the drive.
     pub async fn trim(&self, offset: u64, len: u64) -> Result<()> {
         if let Some(cache) = &self.cache {
             let page = PAGE_BYTES as u64;
@@ -245,15 +245,15 @@ impl System {
             let end = (first..end).find(|number| !absent(number)).unwrap_or(end);
             let system = Rc::clone(self);
             self.runtime().spawn(async move {
-                // A program that needs such a page and does not find it reads it again, and gets
-                // the error.
+                // A program that needs such a page and does not find it reads it again, and
+                // receives the error.
                 let _ = system.fetch(first, end).await;
             });
         }
     }
 
-    /// Writes dirty pages back until at most `pages` are left, by as many tasks as commands can be
-    /// in flight.
+    /// Writes dirty pages back until at most `pages` are left, with one task for each command that
+    /// can be in flight.
     fn write_back(self: &Rc<Self>, pages: usize) {
         let Some(cache) = &self.cache else { return };
         while self.writers.get() < self.spec.drive.front.depth {

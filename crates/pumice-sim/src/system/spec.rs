@@ -1,4 +1,4 @@
-//! A simulated system's parameters, and how they are written: a drive with conditions.
+//! A simulated system's parameters, and their text form: a drive with conditions.
 
 use crate::cached::DriveCache;
 use crate::drive::SimSpec;
@@ -67,11 +67,11 @@ impl SystemSpec {
     /// command_bytes_max  longest command
     /// offset_bytes       offset of the target on the drive, such as 32256
     /// cached_by          a cache in front of the drive: see DriveCache::find
-    /// without            a drive, to leave out what was fitted to its published results
+    /// without            a drive, to leave out numbers fitted to its published results
     /// ```
     ///
     /// # Errors
-    /// Those of [`SimSpec::find`]; `InvalidInput` for an unknown key or an invalid value.
+    /// The errors of [`SimSpec::find`]; `InvalidInput` for an unknown key or an invalid value.
     pub fn find(text: &str) -> Result<Self> {
         let (profile, conditions) = text.split_once('?').unwrap_or((text, ""));
         let without =
@@ -128,7 +128,7 @@ impl SystemSpec {
             return Err(invalid(format!("{key} requires cache_bytes, the size of the page cache")));
         }
         if let Some(cache) = cached_by {
-            // The other conditions are those of the drive's driver, below the cache.
+            // The other conditions apply to the drive's driver, below the cache.
             spec.drive = cache.before(spec.drive, StoredSizes::AsWritten)?;
         }
         spec.cache = (cache.cache_bytes > 0).then_some(cache);

@@ -1,5 +1,5 @@
-//! Goal: a page cache loses nothing, makes writers wait when it should and the drive work as it
-//! should, and takes the time of calls and copies.
+//! Goal: a page cache loses no data, makes writers wait and the drive work when required, and takes
+//! the time of calls and copies.
 //! Method: random requests against an array; runs in virtual time against arithmetic.
 
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use crate::drive::{DesignCounts, SimDesign};
 use pumice_drive::base::Clock;
 use pumice_drive::base::seed::random;
 
-/// A small file of the drive that the articles on compression were about.
+/// A small profile: the drive of the articles on compression.
 const PROFILE: &str = "micro-center-64";
 
 fn system(conditions: &str) -> Rc<System> {
@@ -20,7 +20,7 @@ fn system(conditions: &str) -> Rc<System> {
     Rc::new(System::new(spec).expect("a drive"))
 }
 
-/// Virtual seconds that `work` takes.
+/// Returns the virtual seconds that `work` takes.
 fn timed<T>(system: &System, work: impl Future<Output = T>) -> (T, f64) {
     let begun_ns = system.runtime().now_ns();
     let result = system.runtime().block_on(work);
@@ -82,7 +82,7 @@ fn writes_are_fast_until_the_allowance_is_dirty() {
     let DesignCounts::Log(written) = counts.design else { panic!("{counts:?}") };
     assert_eq!(written.host_bytes, 0, "half of it is not written back yet");
     let ((), many_s) = timed(&system, write_records(&system, 16_000));
-    // 130 MB/s, for all that does not fit the allowance.
+    // 130 MB/s, for all data beyond the allowance.
     assert!(many_s > (16_000.0 - 3276.0) * 4096.0 / 130e6, "{many_s} s: writers wait");
     let (result, flush_s) = timed(&system, system.flush());
     result.expect("no error");

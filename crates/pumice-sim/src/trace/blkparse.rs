@@ -24,7 +24,7 @@ pub(super) struct Blkparse {
     is_over: bool,
 }
 
-/// The fields that precede those that depend on the event.
+/// The fields before the event-specific ones.
 struct Event<'a> {
     device: &'a str,
     time: &'a str,

@@ -58,7 +58,7 @@ pub(super) fn mqsim(line: &str) -> Parsed {
     })
 }
 
-/// Returns at most one field more than any format has, which detects excess fields.
+/// Returns at most one more field than any format has, which detects excess fields.
 fn fields<'a>(parts: impl Iterator<Item = &'a str>) -> Result<Vec<&'a str>, String> {
     Ok(parts.map(str::trim).take(8).collect())
 }

@@ -18,7 +18,7 @@ pub struct Entry {
     pub time_ns: u64,
     /// Kind of the request.
     pub verb: Verb,
-    /// Number of the disk or file; the one that the [`Reader`](super::Reader) was asked for.
+    /// Number of the disk or file; the one requested from the [`Reader`](super::Reader).
     pub disk: u32,
     /// Offset in bytes; 0 for a flush.
     pub offset: u64,

@@ -88,7 +88,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Returns what was skipped so far.
+    /// Returns the lines and requests skipped so far.
     pub fn left_out(&self) -> LeftOut {
         self.left_out
     }
@@ -164,7 +164,8 @@ impl<R: Read> Reader<R> {
         Ok(Some(false))
     }
 
-    /// Parses the line. Returns a request, `None` for a line without one, or what is wrong.
+    /// Parses the line. Returns a request, `None` for a line without one, or the reason for an
+    /// error.
     fn parse(&mut self) -> std::result::Result<Option<Entry>, String> {
         let line = str::from_utf8(&self.line).map_err(|_| "not valid UTF-8".to_owned())?.trim();
         if line.is_empty() {

@@ -1,7 +1,7 @@
-//! Goal: every field of every format arrives where it belongs, what is wrong is named by its line,
-//! and no bytes whatever bring the reader down.
-//! Method: samples written by hand in the form of the published ones; broken lines; random bytes
-//! and samples with random bytes in them.
+//! Goal: every field of every format is parsed correctly, errors name their line, and no input
+//! makes the reader panic.
+//! Method: samples written by hand in the form of published traces; broken lines; random bytes and
+//! samples with random bytes in them.
 
 use rand::RngExt;
 

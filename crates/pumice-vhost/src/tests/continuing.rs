@@ -13,7 +13,7 @@ use pumice_nbd::memory_disk::MemoryDisk;
 /// A guest that ran before: 7 requests of it are used.
 const RAN: Setup = Setup { base: 7, rings: 1, size: 128, features: u64::MAX };
 
-/// How long something is watched that must not happen.
+/// How long a test watches for an event that must not happen.
 const WHILE: Duration = Duration::from_millis(200);
 
 const LONG: Duration = Duration::from_secs(20);
@@ -112,7 +112,7 @@ fn an_unused_ring_does_not_admit_the_others() {
     write(&mut driver);
     driver.restart(1, 7).unwrap_err();
     assert!(driver.hangs_up(LONG).unwrap());
-    // What was refused stays refused, also what this server has served before.
+    // A refused guest stays refused, even if this server has served it before.
     assert!(driver.reconnect(&device.socket()).is_err());
     assert!(driver.reconnect(&device.socket()).is_err());
     device.end();
@@ -154,7 +154,7 @@ fn a_guest_continues_at_the_server_that_knows_it() {
     first.reconnect(&device.socket()).unwrap();
     write(&mut first);
     first.disconnect();
-    // Others are not let in because of it, nor does their coming change anything.
+    // It does not admit other guests, and their attempts change nothing.
     assert!(Driver::connect(&device.socket(), RAN).is_err());
     first.reconnect(&device.socket()).unwrap();
     write(&mut first);
@@ -168,7 +168,7 @@ fn a_guest_continues_at_the_server_that_knows_it() {
     device.end();
 }
 
-/// What was known is handed over, as it is when the program restarts.
+/// The known guest is handed over, as when the program restarts.
 #[test]
 fn a_guest_continues_at_the_server_that_replaces_its_own() {
     let device = serve(MemoryDisk::default);
@@ -211,7 +211,7 @@ fn a_ring_begins_where_its_used_requests_end() {
     assert_eq!(driver.stop(0).unwrap(), 5);
     driver.reattach(0, 4).unwrap_err();
     assert!(driver.reconnect(&device.socket()).is_err(), "it was refused");
-    // From its first request on all would be carried out again.
+    // All requests from its first on would be executed again.
     let mut driver = device.connect();
     write(&mut driver);
     assert_eq!(driver.stop(0).unwrap(), 1);

@@ -1,5 +1,5 @@
-//! Goal: a guest that writes anything into its memory costs itself an error or its ring, and never
-//! the device. Method: after each attack the ring is set up again and must work.
+//! Goal: a guest that writes arbitrary bytes into its memory costs itself an error or its ring, and
+//! never the device. Method: after each attack the ring is set up again and must work.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::driver::{
 };
 use pumice_nbd::memory_disk::MemoryDisk;
 
-/// What is left of the ring after an attack.
+/// The state of the ring after an attack.
 #[derive(Debug, PartialEq, Eq)]
 enum After {
     /// The request ended with this status.
@@ -95,7 +95,7 @@ fn tables_are_bounded() {
     driver.offer(0, 0);
     assert_eq!(after(&mut driver), After::Broken);
     assert_alive(&mut driver);
-    // As many descriptors as a table may have, each of as many bytes as it may have.
+    // The most descriptors of a table, each with the most bytes.
     for index in 0..65535_u16 {
         let next = if index == 65534 { 0 } else { NEXT };
         let descriptor = (head, u32::MAX, next, index.wrapping_add(1));
@@ -130,7 +130,7 @@ fn tables_are_bounded() {
 fn data_outside_of_memory_fails_its_request() {
     let (device, mut driver) = device();
     for (kind, flag) in [(kind::WRITE, 0), (kind::READ, WRITE)] {
-        // Not in memory, across its end, across the end of the address space.
+        // Outside of memory, across its end, across the end of the address space.
         let end = DATA + 42 * SLOT_STRIDE;
         for address in [1 << 40, end - 512, u64::MAX - 100] {
             driver.prepare(0, 0, kind, 0, 1024);
@@ -139,12 +139,12 @@ fn data_outside_of_memory_fails_its_request() {
             assert_eq!(after(&mut driver), After::Status(1), "{kind} {address:#x}");
         }
     }
-    // More than the device reads or writes at once.
+    // More than the device reads or writes in one request.
     driver.prepare(0, 0, kind::READ, 0, u32::MAX);
     driver.describe(0, 1, (DATA, u32::MAX / 512 * 512, NEXT | WRITE, 2));
     driver.offer(0, 0);
     assert_eq!(after(&mut driver), After::Status(1));
-    // A status outside of memory: the request ends, and no one learns how.
+    // A status outside of memory: the request ends without a status.
     driver.prepare(0, 0, kind::FLUSH, 0, 0);
     driver.describe(0, 2, (1 << 40, 1, WRITE, 0));
     driver.offer(0, 0);
@@ -172,7 +172,7 @@ fn indices_that_are_wrong_break_the_ring() {
     device.end();
 }
 
-/// A guest may offer a request again and again without waiting for its end.
+/// A guest may offer a request repeatedly without waiting for its end.
 #[test]
 fn requests_in_flight_are_bounded_by_the_ring() {
     let device = serve(|| MemoryDisk {
@@ -191,12 +191,12 @@ fn requests_in_flight_are_bounded_by_the_ring() {
         while !is_full && !driver.is_kick_noticed(0) {
             std::hint::spin_loop();
         }
-        // Takes its turn after the first ring.
+        // This ring takes its turn after the first one.
         let slot = driver.take(1);
         driver.submit(1, slot, kind::FLUSH, 0, 0);
         assert_eq!(driver.wait(1).unwrap().status, 0);
     }
-    // On another ring, a write marks the time, and a read lets the others end.
+    // On another ring, a write marks the time, and a read lets the other requests end.
     for kind in [kind::WRITE, kind::READ] {
         let slot = driver.take(1);
         driver.submit(1, slot, kind, 8, 4096);

@@ -29,7 +29,7 @@ struct Device<T> {
     thread: JoinHandle<(T, Option<KnownGuest>)>,
 }
 
-/// Serves the disk that `open` returns; `close` gets it in the end.
+/// Serves the disk that `open` returns; passes it to `close` at the end.
 fn serve_with<D: Disk + 'static, T: Send + 'static>(
     identity: Identity,
     open: impl FnOnce(&Runtime) -> Rc<D> + Send + 'static,
@@ -103,7 +103,7 @@ impl Gate {
     }
 }
 
-/// What a disk in memory has seen.
+/// The requests that a disk in memory has received.
 struct Outcome {
     calls: Vec<String>,
     bytes: Vec<u8>,

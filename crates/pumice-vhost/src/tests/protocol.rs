@@ -1,5 +1,5 @@
-//! Goal: front ends come, go and come again; what they send is carried out or refused; none of it
-//! stops the device.
+//! Goal: front ends connect, disconnect and reconnect; their messages are executed or refused; none
+//! of them stops the device.
 
 use std::io::{IoSlice, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,7 +32,7 @@ fn the_configuration_has_limits_and_topology() {
     assert_eq!((word(36), word(40), word(44)), (u32::MAX - 7, 16, 8), "discard");
     assert_eq!((word(48), word(52), config[56]), (u32::MAX - 7, 16, 1), "write-zeroes");
     assert_eq!(config[60..], [0; 36]);
-    // A front end may believe an older value of what a driver may switch.
+    // A front end may rely on an older value of a setting that the driver may switch.
     assert_eq!(driver.features() & CONFIG_WRITE_CACHE, 0);
     assert_eq!(driver.front().get_queue_num().unwrap(), 64);
     drop(driver);
@@ -48,7 +48,7 @@ fn a_ring_that_is_stopped_ends_its_requests_and_continues_where_it_was() {
             let slot = driver.take(0);
             driver.submit(0, slot, kind::WRITE, u64::from(slot) * 8, 4096);
         }
-        // Some may not have been taken yet: they are as they were.
+        // Some requests may not have been taken yet: they are unchanged.
         let base = driver.stop(0).unwrap();
         let mut ended = 0;
         while driver.completed(0).is_some() {
@@ -80,7 +80,7 @@ fn a_front_end_that_vanishes_makes_room_for_the_next() {
             let slot = driver.take(0);
             driver.submit(0, slot, kind::WRITE, 8 + u64::from(slot) * 8, 4096);
         }
-        // Without a word, and with requests in flight.
+        // Without a message, and with requests in flight.
         drop(driver);
         let mut driver = device.connect();
         let mut read = [9; 4096];
@@ -98,7 +98,7 @@ fn messages_that_make_no_sense_do_not_stop_the_device() {
     };
     let incomplete = [
         head(1, 1, 0)[..5].to_vec(),
-        // A body that does not follow.
+        // A body that never arrives.
         head(2, 1, 8),
     ];
     let complete = [
@@ -137,7 +137,7 @@ fn messages_that_make_no_sense_do_not_stop_the_device() {
     device.end();
 }
 
-/// Front ends confirm what they know, offered or not.
+/// Front ends confirm features that they know, offered or not.
 #[test]
 fn features_without_a_meaning_here_are_tolerated() {
     let device = serve(MemoryDisk::default);
@@ -171,7 +171,7 @@ fn a_flood_of_messages_starves_nothing() {
     device.end();
 }
 
-/// Replies are read on the device's thread: few at a time, if each message lets others run.
+/// Replies are read on the device's thread: few at a time, if each message lets other tasks run.
 #[test]
 fn other_tasks_run_between_messages_that_are_there() {
     const MESSAGES: usize = 100;
@@ -202,7 +202,7 @@ fn other_tasks_run_between_messages_that_are_there() {
         },
         |_, _| (),
     );
-    // The second one waits in the backlog, with all of its messages.
+    // The second front end waits in the backlog, with all of its messages.
     let first = device.connect();
     let mut stream = UnixStream::connect(device.socket()).unwrap();
     let features = [1_u32.to_ne_bytes(), 1_u32.to_ne_bytes(), [0; 4]].concat();

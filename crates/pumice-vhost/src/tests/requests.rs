@@ -1,4 +1,4 @@
-//! Goal: every kind of request does what it says, over a drive and over a disk that records.
+//! Goal: every kind of request has its specified effect, over a drive and over a disk that records.
 
 use std::rc::Rc;
 use std::sync::Barrier;
@@ -91,11 +91,11 @@ fn what_cannot_be_carried_out_fails_and_changes_nothing() {
     let mut driver = device.connect();
     let sectors = SIZE / 512;
     let mut call = |kind, sector, data: &[u8]| driver.call(kind, sector, data).unwrap();
-    // Beyond the end, by a little, and where the sum overflows.
+    // Slightly beyond the end, and where the sum overflows.
     assert_eq!(call(kind::WRITE, sectors - 1, &[1; 1024]), FAILED);
     assert_eq!(call(kind::WRITE, u64::MAX, &[1; 512]), FAILED);
     assert_eq!(call(kind::WRITE, u64::MAX / 512, &[1; 512]), FAILED);
-    // Not in sectors, and nothing at all.
+    // Not a multiple of sectors, and no data at all.
     assert_eq!(call(kind::WRITE, 0, &[1; 513]), FAILED);
     assert_eq!(call(kind::WRITE, 0, &[]), FAILED);
     // Ranges: beyond the end, half of one, none, too many, and with unknown flags.
@@ -106,7 +106,7 @@ fn what_cannot_be_carried_out_fails_and_changes_nothing() {
     assert_eq!(call(kind::DISCARD, 0, &range_bytes(0, 1, 1)), UNSUPPORTED);
     assert_eq!(call(kind::ZEROES, 0, &range_bytes(0, 1, 2)), UNSUPPORTED);
     assert_eq!(call(99, 0, &[]), UNSUPPORTED);
-    // The disk's own error.
+    // An error of the disk itself.
     assert_eq!(call(kind::WRITE, 2048, &[1; 512]), FAILED);
     let mut one = [0; 512];
     driver.read(2048, &mut one).unwrap_err();
@@ -141,7 +141,7 @@ fn without_a_write_cache_each_change_is_durable() {
     );
 }
 
-/// The writes of one ring do not keep the thread from the others for long.
+/// The writes of one ring do not keep the thread from the other rings for long.
 #[test]
 fn long_writes_of_one_ring_let_others_in_between() {
     static READY: Barrier = Barrier::new(2);
@@ -155,7 +155,7 @@ fn long_writes_of_one_ring_let_others_in_between() {
         ..MemoryDisk::default()
     });
     let mut driver = device.connect_with(Setup { rings: 3, size: 64, ..Setup::default() });
-    // Keeps the thread until both others have requests.
+    // Keeps the thread until both other rings have requests.
     let slot = driver.take(2);
     driver.submit(2, slot, kind::WRITE, SIZE / 512 - 8, 4096);
     let since = driver.next(0);
@@ -179,7 +179,7 @@ fn long_writes_of_one_ring_let_others_in_between() {
     assert!(at.is_some_and(|at| at < 6), "{calls:?}");
 }
 
-/// Nor do the writes of many rings keep it from other tasks.
+/// The writes of many rings do not keep the thread from other tasks.
 #[test]
 fn long_writes_of_all_rings_let_other_tasks_run_in_between() {
     static READY: Barrier = Barrier::new(2);
@@ -210,7 +210,7 @@ fn long_writes_of_all_rings_let_other_tasks_run_in_between() {
         |_, disk| Outcome::of(&disk),
     );
     let mut driver = device.connect_with(Setup { rings: 7, size: 16, ..Setup::default() });
-    // Keeps the thread until all others have requests.
+    // Keeps the thread until all other rings have requests.
     let slot = driver.take(6);
     driver.submit(6, slot, kind::WRITE, SIZE / 512 - 8, 4096);
     for ring in 0..6 {
@@ -274,7 +274,7 @@ fn requests_overtake_one_that_waits() {
     // The guest changes the data of a write that is in flight: too late.
     driver.put(driver.data(0, waiting), &[9; 4096]);
     driver.read(1 << 10, &mut [0; 512]).unwrap_or_else(|error| {
-        // Whichever ends first is reported first.
+        // The first request to end is reported first.
         assert!(error.to_string().contains(&format!("slot: {waiting}")), "{error}");
     });
     let last = driver.wait(0).unwrap();

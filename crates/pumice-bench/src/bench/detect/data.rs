@@ -1,6 +1,6 @@
 //! The test data of a detection: each kind differs from incompressible data in one respect only.
 //!
-//! Invariant: two runs of one detection have no unit in common, so that nothing is saved across
+//! Invariant: two runs of one detection have no unit in common, so that no space is saved across
 //! runs.
 
 use serde::{Deserialize, Serialize};

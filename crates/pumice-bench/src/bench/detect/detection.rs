@@ -90,7 +90,7 @@ pub struct Account {
     pub class: Class,
     /// Strength of the evidence.
     pub strength: Strength,
-    /// Why the source is unusable, if it is.
+    /// The reason why the source is unusable, if it is.
     pub unusable: Option<String>,
     /// Space of each kind of data, incompressible data first.
     pub amounts: Vec<Amount>,

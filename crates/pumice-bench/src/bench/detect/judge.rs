@@ -17,13 +17,13 @@ use super::{Account, Amount, Answer, Class, Operation, Speed, Strength, Sweep, S
 use crate::stats::{Better, Comparison, Design, Pair, Verdict, compare};
 
 /// Space of incompressible data as a multiple of its bytes: at least nearly all of it each time,
-/// and on median not enough more to suspect other writers. Leaves room for metadata,
-/// also twice. Arbitrary within that.
+/// and a median that is not large enough to suspect other writers. Leaves room for metadata, also
+/// twice. Arbitrary within that.
 const LEAST_TAKEN: f64 = 0.9;
 const MOST_TAKEN: f64 = 1.5;
 
 /// Largest difference between runs of incompressible data, as a share of their bytes: more would
-/// hide that data of which 50 % is saved takes less. Arbitrary within that.
+/// hide a saving of 50 %. Arbitrary within that.
 const SPREAD_MAX: f64 = 0.25;
 
 /// Minimum saving that counts: above the granularity of a file system's blocks.
@@ -136,7 +136,7 @@ fn median(values: &[i64]) -> f64 {
     }
 }
 
-/// Compares the speed of each kind of data with that of incompressible data.
+/// Compares the speed of each kind of data with the speed of incompressible data.
 pub(super) fn speeds(rates: &[Rates], seed: u64) -> Vec<Speed> {
     let is_base = |of: &Rates| of.data == Data::Incompressible;
     let base =
@@ -201,7 +201,7 @@ pub(super) fn faster(speeds: &[Speed], wanted: fn(Data) -> bool) -> bool {
     speeds.iter().any(|speed| speed.counts && wanted(speed.data))
 }
 
-/// Returns how zeroes are stored; `listed` is the reading of a block list, if there is one.
+/// Returns the storage of zeroes; `listed` is the reading of a block list, if there is one.
 pub(super) fn zeroes(accounts: &[Account], listed: Option<Zeroes>) -> Zeroes {
     let usable = accounts.iter().filter(|account| account.is_usable());
     let of_zeroes = usable.flat_map(|account| &account.amounts);

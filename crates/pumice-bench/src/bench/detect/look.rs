@@ -16,8 +16,8 @@ use crate::error::{Error, Result};
 use pumice_drive::base::seed::random;
 use pumice_drive::base::units::format_size_exact;
 
-/// Minimum bytes of a run: duplicates are then 2 MiB apart, beyond what is compressed as one unit,
-/// and metadata is small in comparison.
+/// Minimum bytes of a run: duplicates are then 2 MiB apart, beyond any unit of compression, and
+/// metadata is small in comparison.
 pub const SPAN_BYTES_MIN: u64 = 8 << 20;
 
 /// Runs of each kind of data: the minimum at which turns can be significant (two of 64 ways).
@@ -32,7 +32,7 @@ pub(super) const DISTANCES_KIB: [u64; 7] = [2, 4, 8, 16, 32, 64, 128];
 /// Settings of a detection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// How the target is opened.
+    /// The mode in which the target is opened.
     pub access: Access,
     /// Allows overwriting existing data on the target.
     pub destroy: bool,
@@ -46,7 +46,7 @@ pub struct Settings {
 ///
 /// Writes the span thirty times, or up to 75 times if it finds compression, and removes or trims
 /// the data at the end. Calls `progress` with the next action and the completed share. Setting
-/// `stop` ends the detection early; the result then contains what is known so far.
+/// `stop` ends the detection early; the result then contains the evidence so far.
 ///
 /// # Errors
 /// [`Error::Invalid`] if the span is too small or not a multiple of 256 KiB; the errors of
@@ -266,7 +266,7 @@ impl Rounds {
         Data::COMPARED.map(of).into()
     }
 
-    /// Speeds in 10^6 bytes per second.
+    /// Returns speeds in 10^6 bytes per second.
     fn rates(&self, span_bytes: u64) -> Vec<Rates> {
         let rate = |seconds: f64| span_bytes as f64 / 1e6 / seconds.max(1e-9);
         let mut rates = Vec::new();

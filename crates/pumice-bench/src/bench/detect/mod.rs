@@ -13,10 +13,9 @@
 //! * `usage_source`: numbers that show used space; `judge`: conclusions from them.
 //! * `words`: reports.
 //!
-//! Compression below everything that can be read (inside an SSD, in cloud storage) shows in speed
-//! at best, and speed alone is never more than "perhaps". Does not read the map of a file's extents
-//! (FIEMAP): it needs an ioctl that safe code cannot make, and its lengths are those before
-//! compression.
+//! Compression below all readable layers (inside an SSD, in cloud storage) affects speed at best,
+//! and speed alone is never more than "perhaps". Does not read the map of a file's extents
+//! (FIEMAP): it needs an ioctl that safe code cannot make, and reports lengths before compression.
 
 mod data;
 mod detection;

@@ -2,8 +2,8 @@
 //! timed, and cleaned up on drop.
 //!
 //! Requests are issued one at a time: a queue would hide the cost of each. A file is removed and
-//! recreated before each run, because what a file system records in it about its data (for example
-//! btrfs: not compressible) must not affect the next run.
+//! recreated before each run, because the attributes that a file system records in it about its
+//! data (for example btrfs: not compressible) must not affect the next run.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -38,7 +38,7 @@ pub(super) struct Region<'a> {
     /// The connection, if the location is an export.
     export: Option<Rc<NbdTarget>>,
     trims: bool,
-    /// The target did not answer after a stop and is not used any more.
+    /// Whether the target did not answer after a stop; it is no longer used.
     is_silent: Cell<bool>,
 }
 
@@ -239,8 +239,8 @@ impl<'a> Region<'a> {
         })
     }
 
-    /// Drops the written data from the page cache. All of it is durable by then, so all of it can
-    /// be dropped.
+    /// Drops the written data from the page cache. All data is durable by then, so all of it can be
+    /// dropped.
     fn drop_cache(&self) -> Result<()> {
         if self.drive.is_some() || self.export.is_some() || self.access.direct {
             return Ok(());

@@ -1,6 +1,6 @@
-//! Goal: the answer follows from the evidence, and speed alone never says yes.
+//! Goal: the answer follows from the evidence, and speed alone never leads to a yes.
 //!
-//! Method: the judge on numbers whose answer is plain; data measured with codecs; whole detections
+//! Method: the judge on numbers with an obvious answer; data measured with codecs; whole detections
 //! of a file in memory and of a small drive. Real file systems and devices are tested in
 //! `tests/it/detect.rs`.
 
@@ -28,7 +28,7 @@ fn swept(value: f64, taken_bytes: i64) -> SweepReading {
     SweepReading { value, taken_bytes }
 }
 
-/// Six readings around each of these, by kind of data.
+/// Returns six readings around each of these, by kind of data.
 fn readings(mib: [f64; 5]) -> Vec<Reading> {
     let around = |mib: f64| (0..6).map(|run| (mib * MIB as f64) as i64 + run * 4096).collect();
     let all = Data::COMPARED.into_iter().zip(mib.map(around));
@@ -39,7 +39,7 @@ fn judged(mib: [f64; 5]) -> Account {
     account("number", Class::Usage, SPAN, &readings(mib), None)
 }
 
-/// Rates that all spread alike, around each of these by kind of data, for writing.
+/// Returns write rates with the same spread around each of these, by kind of data.
 fn judged_speeds(mean: [f64; 5]) -> Vec<Speed> {
     let around = |mean: f64| (0..6).map(|run| mean * (1.0 + 0.01 * f64::from(run))).collect();
     let rates = Data::COMPARED.into_iter().zip(mean);
@@ -60,7 +60,7 @@ fn saved_space_says_yes_and_what() {
         ([8.0, 8.0, 8.0, 8.0, 2.0], Answer::Deduplicates),
         ([8.0, 4.0, 1.0, 0.0, 2.0], Answer::Both),
         (FULL, Answer::ShowsNone),
-        // Zeroes alone are no compression; nor is less than 5 %.
+        // Savings of zeroes alone, or of less than 5 %, are not compression.
         ([8.0, 8.0, 8.0, 0.0, 8.0], Answer::ShowsNone),
         ([8.0, 7.8, 7.7, 7.7, 7.8], Answer::ShowsNone),
     ] {
@@ -94,7 +94,8 @@ fn numbers_that_do_not_follow_what_is_written_say_nothing() {
     let mut none = readings([8.0, 4.0, 1.0, 0.2, 8.0]);
     let known = account("number", Class::Usage, SPAN, &none, Some("it cannot"));
     assert_eq!(known.unusable.as_deref(), Some("it cannot"));
-    // One run that took as much as incompressible data: others wrote, or it is not so.
+    // One run took as much as incompressible data: other programs wrote, or the data is not
+    // compressed.
     for Reading { bytes, .. } in &mut none[1..] {
         bytes[3] = 9 * MIB;
     }
@@ -105,7 +106,7 @@ fn numbers_that_do_not_follow_what_is_written_say_nothing() {
     );
 }
 
-/// What another writer adds to each of six runs of a kind of data, in MiB.
+/// Returns the account with the MiB that another writer adds to each of six runs of a kind of data.
 fn beside_a_writer(added: [[f64; 6]; 5]) -> Account {
     let of = |(data, added): (Data, [f64; 6])| {
         let bytes = added.map(|added| ((8.0 + added) * MIB as f64) as i64).into();
@@ -118,7 +119,7 @@ fn beside_a_writer(added: [[f64; 6]; 5]) -> Account {
 #[test]
 fn what_others_write_is_no_saving() {
     let quiet = [0.0; 6];
-    // By chance, all runs of one kind of data met less of another writer.
+    // By chance, another writer wrote less during all runs of one kind of data.
     let some = beside_a_writer([[0.7, 1.2, 0.9, 1.5, 0.6, 1.1], quiet, quiet, quiet, quiet]);
     assert!(some.is_usable());
     assert_eq!(answer(&[some], &[]), Answer::ShowsNone);
@@ -139,7 +140,7 @@ fn speed_alone_is_perhaps() {
     let words = |speeds: &[Speed]| words::verdict(&detection(&[judged(FULL)], speeds));
     assert!(words(&compressible).contains("compresses: perhaps"), "{}", words(&compressible));
     assert!(words(&duplicates).contains("deduplicates: perhaps"), "{}", words(&duplicates));
-    // Zeroes that are faster, data that is slower, and 9 % are no sign of compression.
+    // Faster zeroes, slower data, and a difference of 9 % are not signs of compression.
     for means in [
         [100.0, 100.0, 100.0, 900.0, 100.0],
         [100.0, 50.0, 50.0, 50.0, 50.0],
@@ -179,7 +180,7 @@ fn zeroes_are_told_by_what_they_take() {
     assert_eq!(taken(0.0, None), Zeroes::LeftOut);
     assert_eq!(taken(0.0, Some(Zeroes::Fill)), Zeroes::Fill);
     assert_eq!(taken(0.0, Some(Zeroes::Unmapped)), Zeroes::Unmapped);
-    // Others write: zeroes seem to take 7 % less, and so does one run of incompressible data.
+    // Other programs write: zeroes seem to take 7 % less, as does one run of incompressible data.
     let mut busy = readings([8.0, 8.0, 8.0, 7.4, 8.0]);
     busy[0].bytes[0] = (7.3 * MIB as f64) as i64;
     let busy = account("number", Class::Usage, SPAN, &busy, None);
@@ -201,7 +202,7 @@ fn sweeps_find_their_limits() {
     assert_eq!(sectors.limit, Some(12.5));
     assert!(!judge::is_uneven(&sectors, true));
     assert_eq!(least(&[0.0; 7]).limit, None);
-    // What a file system's own blocks come to is no saving.
+    // Differences due to a file system's own blocks are not savings.
     assert_eq!(least(&[0.0, 0.01, 0.02, 0.03, 0.05, 0.5, 0.7]).limit, Some(50.0));
     assert!(judge::is_uneven(&least(&[0.0, 0.05, 0.4, 0.1, 0.2, 0.5, 0.7]), true));
 
@@ -272,7 +273,7 @@ fn words_say_what_was_found() {
     assert_eq!(read.threshold, found.threshold);
 }
 
-/// What a kind of data saves in chunks of that size.
+/// Returns the saving of a kind of data in chunks of that size.
 fn saved(data: Data, codec: Codec, chunk_bytes: usize) -> f64 {
     let maker = Maker::new(data, 3, 5, SPAN).expect("data");
     let mut bytes = vec![0; SPAN as usize];

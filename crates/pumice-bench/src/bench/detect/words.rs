@@ -66,7 +66,7 @@ fn cannot_tell(detection: &Detection) -> String {
     )
 }
 
-/// The savings of the best account.
+/// Returns the savings of the best account.
 fn space(detection: &Detection) -> Option<String> {
     let index = judge::best(&detection.accounts).or_else(|| {
         let sure = |account: &Account| account.strength == Strength::Sure;

@@ -1,6 +1,6 @@
-//! Where requests were, and how long they took: the points of a chart over the range of a target.
+//! Positions and durations of requests: the points of a chart over the range of a target.
 //!
-//! Of the operations that read a target as it is, which have one request in flight. At most
+//! Only for operations that read a target as it is, which have one request in flight. At most
 //! [`SPOTS_MAX`] are kept.
 
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ pub(super) const SPOTS_MAX: usize = 1000;
 /// Requests at one position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spot {
-    /// Offset of the first of them, in bytes from the start of the target.
+    /// Offset of the first request, in bytes from the start of the target.
     pub offset_bytes: u64,
     /// Bytes read.
     pub bytes: u64,
@@ -42,7 +42,7 @@ impl Spots {
         Self { requests, spots: Vec::with_capacity(capacity), open: None }
     }
 
-    /// Notes a request of `bytes` at an offset, with the times of its begin and its end.
+    /// Records a request of `bytes` at an offset, with the times of its begin and its end.
     pub(super) fn add(&mut self, offset_bytes: u64, bytes: u64, (begun_ns, ended_ns): (u64, u64)) {
         if self.requests == 0 || self.spots.len() == SPOTS_MAX {
             return;
@@ -66,7 +66,7 @@ impl Spots {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: stretches are one spot each, and there are never too many.
+    //! Goal: each stretch is one spot, and there are never too many.
     use super::*;
     use crate::bench::results::sample::workload;
 

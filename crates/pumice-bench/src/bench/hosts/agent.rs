@@ -1,4 +1,4 @@
-//! The host's side: runs the plan, and waits for the others before each activity.
+//! The host's side: runs the plan, and waits for the other hosts before each activity.
 
 use std::io::{BufReader, Read, Write};
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::bench::target::Location;
 use crate::bench::{Benchmark, Finished};
 use crate::error::{Error, Result};
 
-/// Carries out the benchmark that the machine in charge asks for over `input`, and reports over
-/// `output`. The end of `input` sets `stop`, which ends the benchmark.
+/// Runs the benchmark that the machine in charge requests over `input`, and reports over `output`.
+/// The end of `input` sets `stop`, which ends the benchmark.
 ///
 /// # Errors
 /// The machine in charge cannot be reached or does not follow the protocol. An error of the
@@ -30,7 +30,7 @@ pub fn serve(
     let ended = Arc::clone(stop);
     thread::spawn(move || {
         let mut input = BufReader::new(input);
-        // What is no order ends the connection, too.
+        // An invalid order also ends the connection.
         while let Ok(Some(order)) = read::<Order>(&mut input) {
             if sender.send(order).is_err() {
                 break;
@@ -60,7 +60,7 @@ struct Agent<W> {
     output: W,
     orders: Receiver<Order>,
     stop: Arc<AtomicBool>,
-    /// How late the last activity began.
+    /// The delay of the start of the last activity.
     late_ns: u64,
 }
 
@@ -87,7 +87,7 @@ impl<W: Write> Agent<W> {
     fn wait(&mut self) {
         if let Ok(Order::Go { at_ns }) = self.orders.recv() {
             let left_ns = at_ns.saturating_sub(Clocks::now().monotonic_ns);
-            // Nothing is sent meanwhile, so this is a sleep that the end of the connection ends.
+            // No order is sent meanwhile, so this is a sleep that ends early with the connection.
             let waited = self.orders.recv_timeout(Duration::from_nanos(left_ns));
             if waited.err() == Some(RecvTimeoutError::Timeout) {
                 self.late_ns = Clocks::now().monotonic_ns.saturating_sub(at_ns);

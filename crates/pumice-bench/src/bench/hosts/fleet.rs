@@ -27,20 +27,20 @@ const HELLO_NS: u64 = 60_000_000_000;
 /// in flight.
 const END_NS: u64 = 10_000_000_000;
 
-/// How often the stop flag is looked at.
+/// Interval between checks of the stop flag.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Questions for the clocks of a host. The one with the shortest round trip counts.
+/// Requests for the clocks of a host. The one with the shortest round trip counts.
 const CLOCK_QUESTIONS: u32 = 8;
 
 /// Minimum time between an order to go and the common start, in nanoseconds; longer if round trips
-/// are.
+/// are longer.
 const LEAD_NS: u64 = 20_000_000;
 
 /// Units of the parts of a shared target.
 const PART_BYTES: u64 = 1 << 20;
 
-/// A host that can be talked to.
+/// A connection to a host.
 pub struct Connection {
     name: String,
     reader: Box<dyn Read + Send>,
@@ -49,8 +49,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Returns a connection over these streams, at the other end of which [`serve`](super::serve)
-    /// runs.
+    /// Returns a connection over these streams; [`serve`](super::serve) runs at their other end.
     pub fn over(
         name: &str,
         reader: impl Read + Send + 'static,
@@ -61,7 +60,7 @@ impl Connection {
     }
 
     /// Starts `program` on `host` by a remote shell such as `ssh`: its words, then the host, then
-    /// the program with its arguments. What it says on stderr goes to that of this process.
+    /// the program with its arguments. The program's stderr goes to the stderr of this process.
     ///
     /// # Errors
     /// The shell cannot be started.
@@ -72,7 +71,7 @@ impl Connection {
         let mut command = Command::new(first);
         command.args(rest).arg(host).args(program);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        // Ctrl-C reaches this process alone, which then ends the hosts in order.
+        // Ctrl-C reaches only this process, which then ends the hosts in an orderly way.
         command.process_group(0);
         let failed = |error| Error::io(format!("cannot run {first} for {host}"), error);
         let mut child = command.spawn().map_err(failed)?;
@@ -83,15 +82,16 @@ impl Connection {
     }
 }
 
-/// Runs the benchmark on all hosts at once. The results are those of all hosts together, then those
-/// of each host; so are the headers that `sink` gets, and the targets whose runs it keeps. An NBD
-/// export is divided into equal parts, one for each host, because all of them would otherwise write
-/// the same blocks; any other target is each host's own.
+/// Runs the benchmark on all hosts concurrently. The results are first the results of all hosts
+/// together, then the results of each host; the headers that `sink` receives, and the targets whose
+/// runs it keeps, have the same order. An NBD export is divided into equal parts, one for each
+/// host, because all hosts would otherwise write the same blocks; any other target is each host's
+/// own.
 ///
 /// # Errors
 /// [`Error::Host`] for a host that fails or cannot be reached, after all have ended;
-/// [`Error::Invalid`] for a plan whose number of runs depends on what is measured; those of the
-/// sink.
+/// [`Error::Invalid`] for a plan whose number of runs depends on the measurements; the errors of
+/// the sink.
 pub fn run_on_hosts(
     benchmark: &Benchmark,
     target: &str,
@@ -114,10 +114,10 @@ pub fn run_on_hosts(
     ended
 }
 
-/// What comes from a host.
+/// An event of a host.
 enum Event {
     Said(Report),
-    /// What it sent is no message.
+    /// The host sent an invalid message.
     Garbled(String),
     /// The connection has ended.
     Closed,
@@ -128,9 +128,9 @@ struct Host {
     /// Closed to end the host.
     writer: Option<Box<dyn Write + Send>>,
     child: Option<Child>,
-    /// Monotonic clock of the host minus that of this machine.
+    /// Monotonic clock of the host minus the clock of this machine.
     monotonic_offset_ns: i64,
-    /// Whether it has made all runs, after which its connection ends.
+    /// Whether the host has made all runs, after which its connection ends.
     has_ended: bool,
     is_closed: bool,
 }
@@ -141,19 +141,19 @@ struct Fleet<'a> {
     stop: &'a AtomicBool,
 }
 
-/// Where a host is.
+/// The progress of a host.
 enum At {
     Waiting(Status),
     Ended,
 }
 
-/// Why nothing more is expected: [`Fleet::stop`] is set.
+/// No more events are expected, because [`Fleet::stop`] is set.
 struct Stopped;
 
 /// An error, or `Ok(Err(Stopped))` after a stop.
 type Heard<T> = Result<std::result::Result<T, Stopped>>;
 
-/// Returns the value, or from the function: after a stop, with what is given.
+/// Returns the value, or returns from the function: after a stop, with the given value.
 macro_rules! heard {
     ($heard:expr, $stopped:expr) => {
         match $heard? {
@@ -212,7 +212,7 @@ impl<'a> Fleet<'a> {
         self.hosts.iter().map(|host| host.named.clone()).collect()
     }
 
-    /// Lets all hosts begin one activity after another, until all have ended.
+    /// Makes all hosts begin one activity after another, until all have ended.
     fn rounds(&mut self, plan: &Plan, results: &mut [Results], sink: &mut dyn Sink) -> Result<End> {
         let named = self.named();
         loop {
@@ -235,8 +235,8 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Waits until each host is at its next activity, or has ended; returns the runs that have
-    /// ended before.
+    /// Waits until each host is at its next activity, or has ended; returns the runs that ended
+    /// before.
     fn gather(&mut self) -> Heard<(Vec<Own>, At)> {
         let mut runs: Vec<Option<Own>> = self.hosts.iter().map(|_| None).collect();
         let mut at: Vec<Option<Option<Status>>> = vec![None; self.hosts.len()];
@@ -293,7 +293,7 @@ impl<'a> Fleet<'a> {
         Ok(Ok(()))
     }
 
-    /// Measures by how much the clocks of a host differ.
+    /// Measures the difference of a host's clocks.
     fn clocks(&mut self, index: usize) -> Heard<()> {
         for _ in 0..CLOCK_QUESTIONS {
             let asked = Clocks::now();
@@ -329,7 +329,7 @@ impl<'a> Fleet<'a> {
         Ok(Ok(headers.into_iter().flatten().collect()))
     }
 
-    /// Lets all hosts begin at a common time.
+    /// Makes all hosts begin at a common time.
     fn go(&mut self) -> Result<()> {
         let errors = self.hosts.iter().map(|host| host.named.error_ns);
         let lead_ns = errors.max().unwrap_or(0).saturating_mul(4).max(LEAD_NS);
@@ -346,12 +346,12 @@ impl<'a> Fleet<'a> {
         if writer.is_some_and(|writer| write(&mut **writer, order).is_ok()) {
             return Ok(());
         }
-        // Why it has ended may have arrived.
+        // The reason for its end may have arrived.
         let said = self.next_of(index);
         Err(said.unwrap_or_else(|| Error::host(&self.hosts[index].named.name, ENDED)))
     }
 
-    /// Returns the error of a host that does not listen any more, if it has sent one.
+    /// Returns the error of a host that no longer listens, if it has sent one.
     fn next_of(&mut self, index: usize) -> Option<Error> {
         loop {
             match self.events.recv_timeout(POLL).ok()? {
@@ -384,7 +384,7 @@ impl<'a> Fleet<'a> {
             };
             if matches!(event, Event::Closed) {
                 self.hosts[index].is_closed = true;
-                // It may have been faster than the others.
+                // The host may have been faster than the others.
                 if self.hosts[index].has_ended {
                     continue;
                 }
@@ -403,7 +403,7 @@ impl<'a> Fleet<'a> {
         Error::host(&self.hosts[index].named.name, "a message out of turn")
     }
 
-    /// Closes all connections, and waits until all hosts have ended; ends those that do not.
+    /// Closes all connections, and waits until all hosts have ended; kills those that do not end.
     fn end(&mut self) {
         self.hosts.iter_mut().for_each(|host| host.writer = None);
         let deadline_ns = Clocks::now().monotonic_ns + END_NS;
@@ -419,7 +419,7 @@ impl<'a> Fleet<'a> {
         for host in &mut self.hosts {
             let Some(child) = &mut host.child else { continue };
             if !host.is_closed {
-                // It has ended already, or it does now.
+                // The host has already ended, or it ends now.
                 let _ = child.kill();
             }
             let _ = child.wait();
@@ -427,10 +427,10 @@ impl<'a> Fleet<'a> {
     }
 }
 
-/// What is said of a host that has gone without a word.
+/// The error for a host that has disconnected without a message.
 const ENDED: &str = "the connection has ended";
 
-/// Passes on what a host says.
+/// Passes on the messages of a host.
 fn listen(index: usize, reader: Box<dyn Read + Send>, events: &Sender<(usize, Event)>) {
     let mut reader = BufReader::new(reader);
     loop {
@@ -465,14 +465,14 @@ fn task(benchmark: &Benchmark, target: &str, index: usize) -> Task {
     Task { title, about, plan, target, destroy, begun_unix_s, host }
 }
 
-/// Whether all hosts mean the same target.
+/// Returns whether all hosts mean the same target.
 fn is_shared(target: &str) -> bool {
     target.split_once("://").is_some_and(|(scheme, _)| scheme.starts_with("nbd"))
 }
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a host that has ended before the others is no failure, and one that has gone is.
+    //! Goal: a host that ends before the others is not a failure, and a host that disconnects is.
     //! Method: events in a given order.
     use super::*;
 

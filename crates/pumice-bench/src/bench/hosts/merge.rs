@@ -1,25 +1,25 @@
-//! One result of all hosts: what they moved together, from the common start to the end of the last.
+//! One result of all hosts: their total amounts, from the common start to the end of the last.
 
 use crate::bench::results::{Header, RunResult};
 use crate::error::{Error, Result};
 use crate::workload::Plan;
 
-/// Delay of a host's start, in nanoseconds, above which a run says so: a hundredth of a second
-/// matters to the shortest runs.
+/// Delay of a host's start, in nanoseconds, above which a run has a warning: a hundredth of a
+/// second matters to the shortest runs.
 const LATE_NS_MAX: u64 = 10_000_000;
 
-/// A host and how its clock differs.
+/// A host and the difference of its clock.
 #[derive(Clone, Debug)]
 pub(super) struct Named {
     pub(super) name: String,
-    /// Time of day of the host minus that of this machine, in nanoseconds.
+    /// Time of day of the host minus the time of this machine, in nanoseconds.
     pub(super) ahead_ns: i64,
-    /// Half of the round trip in which that was measured: the error of it.
+    /// Half of the round trip of the measurement: its error.
     pub(super) error_ns: u64,
 }
 
-/// Returns the header of all hosts together: facts that are the same on all of them once, and
-/// others for each host.
+/// Returns the header of all hosts together: facts that are the same on all of them once, and other
+/// facts for each host.
 pub(super) fn header(plan: &Plan, hosts: &[Named], headers: &[Header]) -> Header {
     let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
     let mut facts = vec![("hosts".to_owned(), names.join(", "))];
@@ -71,7 +71,7 @@ pub(super) struct Own {
 /// Returns one run of all hosts.
 ///
 /// # Errors
-/// A host has measured another cell, or its numbers are none.
+/// A host has measured another cell, or its numbers are implausible.
 pub(super) fn run(plan: &Plan, hosts: &[Named], runs: &[Own]) -> Result<RunResult> {
     let mut merged: Option<RunResult> = None;
     for (host, Own { late_ns, run }) in hosts.iter().zip(runs) {

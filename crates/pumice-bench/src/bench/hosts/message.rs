@@ -1,4 +1,4 @@
-//! What the machine in charge and the hosts say to each other: a line of JSON for each message.
+//! The messages between the machine in charge and the hosts: a line of JSON for each message.
 
 use std::io::{self, BufRead, Read, Write};
 
@@ -13,10 +13,10 @@ use crate::workload::Plan;
 /// Version of the messages: both sides must have the same.
 pub(super) const PROTOCOL: u32 = 1;
 
-/// Maximum length of a line: that of a run in a file of results, several times.
+/// Maximum length of a line: several times the length of a run in a file of results.
 const LINE_BYTES_MAX: u64 = 16 << 20;
 
-/// What a host is to do.
+/// An order to a host.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Order {
@@ -24,7 +24,7 @@ pub(super) enum Order {
     Clocks,
     /// Prepare the target.
     Prepare(Box<Task>),
-    /// Begin what was waited for, at this time of the host's monotonic clock.
+    /// Begin the awaited activity, at this time of the host's monotonic clock.
     Go { at_ns: u64 },
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Task {
     pub(super) host: u32,
 }
 
-/// What a host says.
+/// A report of a host.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Report {
@@ -56,7 +56,7 @@ pub(super) enum Report {
     Ready(Box<Header>),
     /// The next activity; waits for [`Order::Go`].
     Waiting(Status),
-    /// A run has ended. It began this long after the time that it was to begin at.
+    /// A run has ended. It began this long after its intended start.
     Ran {
         late_ns: u64,
         run: Box<RunResult>,
@@ -102,7 +102,7 @@ pub(super) fn write(
 /// Reads a message; `None` at the end.
 ///
 /// # Errors
-/// What was read is no message, with its beginning; those of the reader.
+/// An invalid message, with its beginning; the errors of the reader.
 pub(super) fn read<T: DeserializeOwned>(reader: &mut impl BufRead) -> io::Result<Option<T>> {
     let mut line = Vec::new();
     reader.take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;

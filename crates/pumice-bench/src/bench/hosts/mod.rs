@@ -1,4 +1,4 @@
-//! One benchmark on several hosts at once: a server or a bucket as seen by many clients.
+//! One benchmark on several hosts concurrently: a server or a bucket as seen by many clients.
 //!
 //! ```text
 //! this machine: fleet --+-- ssh a pumice bench --agent --- runs the plan on its own
@@ -9,12 +9,12 @@
 //!
 //! * [`fleet`](run_on_hosts): connects, keeps the hosts in step, and ends them all.
 //! * [`agent`](serve): the host's side.
-//! * `message`: what they say to each other.
+//! * `message`: the messages between them.
 //! * `merge`: one result of all hosts.
 //!
 //! Every activity of every host begins at a common time: no host starts it before all are ready. A
-//! host that fails, or that cannot be reached any more, ends the benchmark on all of them. A host
-//! whose connection ends stops by itself and removes its file. What hosts send is not trusted.
+//! host that fails, or can no longer be reached, ends the benchmark on all of them. A host whose
+//! connection ends stops by itself and removes its file. Messages of hosts are not trusted.
 
 mod agent;
 mod fleet;

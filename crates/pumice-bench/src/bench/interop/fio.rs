@@ -2,8 +2,8 @@
 //! runs of fio.
 //!
 //! Each direction of a job is a test; the jobs of further outputs are further rounds. Only json+
-//! contains latencies, as bins. Each bin counts at the latency that fio names it by: of complete
-//! requests if fio has such bins, otherwise from submission to completion.
+//! contains latencies, as bins. Each bin counts at the latency by which fio names it: the latency
+//! of complete requests if fio has such bins, otherwise from submission to completion.
 
 use std::collections::BTreeMap;
 
@@ -124,7 +124,8 @@ impl Output {
     }
 }
 
-/// Each direction of a job that did anything, as a test. `names` holds the names in this output.
+/// Adds each direction of a job that transferred data, as a test. `names` holds the names in this
+/// output.
 fn add(
     found: &mut Imported,
     names: &mut Vec<String>,
@@ -166,7 +167,7 @@ fn add(
 }
 
 impl Direction {
-    /// The rate is more precise than the runtime, which is 0 ms for short jobs.
+    /// Returns the duration in seconds: from the rate if the runtime is 0 ms, as for short jobs.
     fn seconds(&self) -> f64 {
         match self.runtime {
             0 => self.io_bytes as f64 / self.bw_bytes,
@@ -258,8 +259,8 @@ fn size(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: every number of fio's output stands where it belongs. Method: output of fio 3.33 of a
-    //! sequential and a mixed job, as json and as json+; outputs made wrong in one thing.
+    //! Goal: every number of fio's output arrives in its place. Method: output of fio 3.33 of a
+    //! sequential and a mixed job, as json and as json+; outputs with one error each.
     use super::*;
 
     const PLUS: &str = include_str!("samples/fio-plus.json");

@@ -122,7 +122,7 @@ impl Imported {
     /// Returns the results.
     ///
     /// # Errors
-    /// There is no measurement.
+    /// The file contains no measurement.
     pub(super) fn finish(self, about: About) -> Result<Results, String> {
         if self.tests.is_empty() {
             return Err("the file contains no measurement".to_owned());

@@ -89,7 +89,7 @@ pub(super) fn parse(text: &str) -> Result<Results, String> {
     found.finish(about)
 }
 
-/// Splits concatenated outputs into lines of each.
+/// Splits concatenated outputs into the lines of each.
 fn parts(text: &str) -> Vec<Vec<&str>> {
     let mut parts = vec![Vec::new()];
     for line in text.lines() {
@@ -141,7 +141,7 @@ fn numbers(line: &str) -> Vec<(Option<u64>, usize)> {
     numbers
 }
 
-/// Sums over several processes.
+/// Adds the sums over several processes.
 fn throughput(found: &mut Imported, lines: &[&str]) -> Result<(), String> {
     let (mut file_kb, mut record_kb) = (0, 0);
     for line in lines {
@@ -209,7 +209,7 @@ impl Row {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: each of IOzone's numbers is the one of its operation. Method: output of IOzone 3.489:
+    //! Goal: each of IOzone's numbers belongs to its operation. Method: output of IOzone 3.489:
     //! automatic mode, a single file with tests left out, two processes.
     use super::*;
 
@@ -217,7 +217,7 @@ mod tests {
     const SINGLE: &str = include_str!("samples/iozone-single.txt");
     const THROUGHPUT: &str = include_str!("samples/iozone-throughput.txt");
 
-    /// Operation, record in KiB, and kB/s.
+    /// Returns operation, record in KiB, and kB/s.
     fn told(results: &Results) -> Vec<(Operation, u64, u64)> {
         let one = |(index, test): (usize, &Test)| {
             let value = results.values(index, 0)[0] * 1e6 / 1024.0;

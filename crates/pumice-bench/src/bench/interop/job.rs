@@ -1,6 +1,6 @@
 //! A plan as a job file for fio: the same tests on data as similar as fio can generate.
 //!
-//! Differences are comments in the job, at the options that they concern.
+//! Differences are comments in the job, at the affected options.
 
 use std::fmt::Write;
 
@@ -53,7 +53,7 @@ pub fn fio_job(plan: &Plan, target: &str) -> String {
     job
 }
 
-/// One job.
+/// Returns one job.
 fn section(name: &str, test: &Test, level: &Level, warm_up_seconds: f64) -> String {
     let workload = &test.workload;
     // A bracket or a line break would end the name.
@@ -131,7 +131,7 @@ fn direction(workload: &Workload) -> Option<String> {
     })
 }
 
-/// Offset and size. Threads divide sequential spans; random threads use the whole span.
+/// Returns offset and size. Threads divide sequential spans; random threads use the whole span.
 fn span(workload: &Workload) -> String {
     let threads = u64::from(workload.threads);
     let mut span = match workload.operation {
@@ -173,7 +173,7 @@ fn flush(flush: Flush) -> String {
     }
 }
 
-/// Options of the data.
+/// Returns the options of the data.
 fn data(level: &Level) -> String {
     let mut text = "refill_buffers=1\n".to_owned();
     let name = level.kind.split(':').next().unwrap_or_default();
@@ -211,13 +211,13 @@ fn value(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a job does what the plan does, or says that it does not. Method: every operation, by
-    //! the lines of its job; whether fio takes them is tried with the real one.
+    //! Goal: a job does the same as the plan, or states the difference. Method: every operation, by
+    //! the lines of its job; another test runs them with the real fio.
     use super::*;
     use crate::bench::results::sample::{plan, test, workload};
     use crate::workload::{Access, Ends, Unit};
 
-    /// The job of a test, by its lines.
+    /// Returns the job of a test, by its lines.
     fn lines(change: impl Fn(&mut Workload), operation: Operation) -> Vec<String> {
         let mut plan = plan();
         let mut workload = workload(operation, 4096);

@@ -29,8 +29,8 @@ const BYTES_MAX: u64 = 64 << 20;
 /// Bytes that identify the format. IOzone's banner has 1.5 KB, and fio may print warnings first.
 const HEAD_BYTES: usize = 16 << 10;
 
-/// Reads results of this program, of fio or of IOzone; the beginning of the file decides. A file of
-/// this program has results of each target that took turns.
+/// Reads results of this program, of fio or of IOzone; the beginning of the file determines the
+/// format. A file of this program has results of each target that took turns.
 ///
 /// # Errors
 /// [`Error::Invalid`] for other or incomplete files; the errors of [`results::read`];
@@ -83,9 +83,9 @@ fn parser(head: &[u8]) -> Option<Parser> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the beginning of a file identifies its format, and nothing but whole files of known
-    //! kinds gets through. Method: real output of fio 3.33 and IOzone 3.489, whole, cut off
-    //! anywhere and with bytes changed.
+    //! Goal: the beginning of a file identifies its format, and only whole files of known kinds are
+    //! accepted. Method: real output of fio 3.33 and IOzone 3.489, whole, cut off anywhere and with
+    //! bytes changed.
     use std::fs;
 
     use super::*;
@@ -138,7 +138,7 @@ mod tests {
                     bytes[at] = b"0919-e.{}[]\" \n\xff"[draw(15)];
                 }
                 if let Ok(results) = parse(&String::from_utf8_lossy(&bytes)) {
-                    // Whatever got through can be shown.
+                    // Accepted results can be displayed.
                     super::super::report::summary(&results);
                 }
             }

@@ -1,4 +1,4 @@
-//! The best of several runs, as some tools report it, beside the mean.
+//! The best of several runs, as some tools report it, in addition to the mean.
 
 use super::cells::{Cell, Cells};
 use crate::stats::{Better, Latencies};

@@ -19,7 +19,7 @@ pub(super) struct Cell<'a> {
     pub(super) level: &'a Level,
     /// All runs, by their round.
     pub(super) all: Vec<&'a RunResult>,
-    /// Runs that count, by their round: all, or those of the measurement window.
+    /// Runs that count, by their round: all runs, or the runs of the measurement window.
     pub(super) runs: Vec<&'a RunResult>,
     /// Values of the runs, in the test's unit.
     pub(super) values: Vec<f64>,
@@ -71,7 +71,7 @@ impl<'a> Cells<'a> {
     }
 
     /// Returns index and cells of the test that is tracked until it is steady; `None` if there is
-    /// none or it has no runs.
+    /// no such test or it has no runs.
     pub(super) fn tracked(&self) -> Option<(usize, &[Cell<'a>])> {
         let name = self.plan().steady.as_ref()?;
         let index = self.plan().tests.iter().position(|test| test.name == *name)?;
@@ -79,7 +79,7 @@ impl<'a> Cells<'a> {
         cells.iter().any(|cell| !cell.all.is_empty()).then_some((index, cells))
     }
 
-    /// Returns the tests with the operation and the mix of this one.
+    /// Returns the tests with the same operation and mix as this one.
     pub(super) fn like(&self, test: usize) -> Vec<usize> {
         let tests = &self.plan().tests;
         let mix = |test: usize| {

@@ -2,7 +2,7 @@
 //! and a dot for the longest latency in it.
 //!
 //! A mean hides stalls, which these dots show. Several targets are in one chart. With several
-//! levels only those with the least and the greatest saving are drawn.
+//! levels, only the levels with the least and the greatest saving are drawn.
 
 use super::cells::{Cell, Cells};
 use super::speed;
@@ -23,7 +23,7 @@ pub(super) struct Part {
     pub(super) at_s: f64,
     /// Value per second, in the test's unit.
     pub(super) value: f64,
-    /// Longest latency in µs of a request that ended in it; 0 if none did.
+    /// Longest latency in µs of a request that ended in the part; 0 if none did.
     pub(super) longest_us: f64,
 }
 
@@ -76,8 +76,8 @@ pub(super) fn section(all: &[Cells<'_>], names: &[String]) -> Section {
 /// The name of a series, its target and its level.
 type Line<'a> = (&'a str, &'a Cells<'a>, usize);
 
-/// Returns the end of the title and the series of each chart of a test: of one target all levels
-/// in one chart, otherwise all targets in a chart for each level.
+/// Returns the end of the title and the series of each chart of a test: for one target, all levels
+/// in one chart; otherwise all targets in a chart for each level.
 fn lines<'a>(
     all: &'a [Cells<'a>],
     names: &'a [String],
@@ -134,14 +134,14 @@ fn dots(cell: &Cell<'_>) -> (Vec<Point>, Vec<Point>) {
     (rates, latencies)
 }
 
-/// Returns the least length of a part of a run in seconds: one, but if the run is shorter than ten
-/// its intervals.
+/// Returns the least length of a part of a run in seconds: one second, or an interval if the run is
+/// shorter than ten seconds.
 fn dot_s(run: &RunResult) -> f64 {
     if run.sample.seconds < DOTS_MIN as f64 { 0.0 } else { 1.0 }
 }
 
-/// Returns the parts of each run: as many intervals joined as take `dot_s`, or more if there would
-/// be too many dots. The last interval of a run is incomplete and omitted.
+/// Returns the parts of each run: intervals joined to about `dot_s`, or to more if there would be
+/// too many dots. The last interval of a run is incomplete and omitted.
 pub(super) fn parts(
     runs: &[&RunResult],
     cell: &Cell<'_>,
@@ -174,7 +174,7 @@ pub(super) fn parts(
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a dot is at its second and has its value, and not more dots than can be seen.
+    //! Goal: a dot is at its second and has its value, and there are no more dots than can be seen.
     use super::*;
     use crate::bench::results::sample;
 

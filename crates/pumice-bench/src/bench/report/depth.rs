@@ -1,7 +1,7 @@
 //! Speed and latency over queue depth, a line for each target or level.
 //!
-//! Tests that differ in nothing but their depth are a sweep. Every result with several depths has
-//! these charts, whatever its preset.
+//! Tests that differ only in their depth are a sweep. Every result with several depths has these
+//! charts, regardless of its preset.
 
 use super::cells::{Cell, Cells};
 use super::speed;
@@ -12,10 +12,10 @@ use pumice_report::{Axis, LineChart, Point, Scale, Section};
 /// Minimum number of depths in a sweep: two are just two tests.
 const DEPTHS_MIN: usize = 3;
 
-/// Maximum number of lines in a chart, so that they can be told apart.
+/// Maximum number of lines in a chart, so that they can be distinguished.
 const LINES_MAX: usize = 8;
 
-/// Returns tests that differ in nothing but their depth, each sweep by depth.
+/// Returns the tests that differ only in their depth, each sweep by depth.
 pub(super) fn sweeps(cells: &Cells<'_>) -> Vec<Vec<usize>> {
     let tests = &cells.plan().tests;
     let depth = |test: &usize| tests[*test].workload.depth;
@@ -89,7 +89,7 @@ pub(super) fn section(all: &[Cells<'_>], names: &[String]) -> Section {
     section
 }
 
-/// Returns what the tests of a sweep have in common, as `random-read, 4 KiB`.
+/// Returns the common part of the tests of a sweep, as `random-read, 4 KiB`.
 fn title(cells: &Cells<'_>, sweep: &[usize]) -> String {
     let workload = &cells.plan().tests[sweep[0]].workload;
     let record = format_size_exact(workload.record_bytes);
@@ -102,7 +102,7 @@ fn title(cells: &Cells<'_>, sweep: &[usize]) -> String {
 
 /// The lines of a chart.
 struct Lines<'a> {
-    /// The level of all lines, if another chart has another.
+    /// The level of all lines, if other charts have other levels.
     level: Option<&'a str>,
     lines: Vec<Line<'a>>,
 }
@@ -114,8 +114,8 @@ struct Line<'a> {
     level: usize,
 }
 
-/// Returns the lines of each chart: all in one if they can be told apart, or else a chart for each
-/// level.
+/// Returns the lines of each chart: all in one if they can be distinguished, otherwise a chart for
+/// each level.
 fn series<'a>(all: &'a [Cells<'a>], names: &'a [String]) -> Vec<Lines<'a>> {
     let levels = &all[0].plan().levels;
     let line = |(cells, name): (&'a Cells<'a>, &str), level: usize, has_level: bool| {

@@ -1,4 +1,5 @@
-//! Sections beside the numbers: savings of the data, counters of the device, and the environment.
+//! Sections in addition to the numbers: savings of the data, counters of the device, and the
+//! environment.
 
 use super::cells::{Cell, Cells};
 use crate::bench::results::{DeviceBytes, MachineLoad, RunResult};
@@ -88,8 +89,8 @@ pub(super) fn device(cells: &Cells<'_>) -> Section {
     section
 }
 
-/// Returns the bytes written, read and trimmed, by the host and by the device, of the runs where
-/// both are known.
+/// Returns the bytes written, read and trimmed, by the host and by the device, for the runs with
+/// both known.
 fn counted(cell: &Cell<'_>) -> Option<([f64; 3], [f64; 3])> {
     let operation = cell.test.workload.operation;
     let runs = || cell.runs.iter().filter_map(|run| Some((run, run.device?)));
@@ -118,7 +119,7 @@ fn counted(cell: &Cell<'_>) -> Option<([f64; 3], [f64; 3])> {
 /// A quantity of the machine: its name, its unit, its decimals, and its value in a run.
 type Gauge = (&'static str, &'static str, u8, fn(&MachineLoad) -> Option<f64>);
 
-/// What is shown of the machine during the runs.
+/// The displayed quantities of the machine during the runs.
 const GAUGES: [Gauge; 6] = [
     ("used by others", "processors", 2, |load| Some(load.others_processors)),
     ("taken by the hypervisor", "processors", 2, |load| Some(load.stolen_processors)),
@@ -128,7 +129,7 @@ const GAUGES: [Gauge; 6] = [
     ("temperature of the drive", "°C", 0, |load| load.device_celsius),
 ];
 
-/// Returns a section with what the machine did beside the bench.
+/// Returns a section with the load of the machine in addition to the bench.
 pub(super) fn machine(cells: &Cells<'_>) -> Section {
     let mut section = super::section("The machine during the runs");
     let loads: Vec<MachineLoad> =
@@ -215,7 +216,7 @@ pub(super) fn utc(unix_s: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: dates are those of GNU `date -u -d @N`.
+    //! Goal: dates agree with GNU `date -u -d @N`.
     use super::*;
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a reader must know before trusting a number: warnings of runs, trends, steady state,
+//! Facts that a reader must know before trusting a number: warnings of runs, trends, steady state,
 //! outliers.
 
 use super::cells::{Cell, Cells};
@@ -9,7 +9,7 @@ use pumice_report::{Number, Section};
 /// Cells that a finding names; further ones are counted.
 const NAMED_MAX: usize = 3;
 
-/// Cells with outliers that are told one by one; more would fill the first screens of a report.
+/// Cells with outliers that are listed individually; more would fill the first screens of a report.
 const OUTLIERS_MAX: usize = 5;
 
 /// Returns all findings; the section has no blocks if there are none.
@@ -33,7 +33,8 @@ fn kind(warning: &str) -> String {
         .collect()
 }
 
-/// Warnings of runs. Equal warnings of several runs become one, with the numbers of the first.
+/// Adds the warnings of runs. Equal warnings of several runs become one, with the numbers of the
+/// first.
 fn warnings(cells: &Cells<'_>) -> Vec<String> {
     let mut found: Vec<(&str, usize, Vec<String>)> = Vec::new();
     let runs: Vec<(&Cell<'_>, &RunResult)> =
@@ -70,10 +71,10 @@ fn listed(names: &[String]) -> String {
     }
 }
 
-/// Cells whose values rise or fall from round to round.
+/// Adds the cells whose values rise or fall from round to round.
 fn trends(cells: &Cells<'_>, section: &mut Section) {
     if cells.plan().steady.is_some() {
-        // What rises or falls is what such a plan waits for the end of.
+        // Such a plan waits until values no longer rise or fall.
         return;
     }
     let all: Vec<(&Cell<'_>, Trend)> = cells
@@ -105,7 +106,7 @@ fn trends(cells: &Cells<'_>, section: &mut Section) {
     }
 }
 
-/// Whether the test that should reach steady state did.
+/// Reports whether the test that should reach steady state did.
 fn steady(cells: &Cells<'_>, section: &mut Section) {
     let plan = cells.plan();
     let Some(name) = &plan.steady else { return };
@@ -136,7 +137,7 @@ fn steady(cells: &Cells<'_>, section: &mut Section) {
     }
 }
 
-/// Outliers: each with its distance, or, if there are many, the first few cells.
+/// Adds outliers: each with its distance, or, if there are many, the first few cells.
 fn outliers(cells: &Cells<'_>, section: &mut Section) {
     let of_cell = |cell: &Cell<'_>| stats::outliers(&cell.values).unwrap_or_default();
     let apart: Vec<String> =
@@ -165,7 +166,7 @@ fn outliers(cells: &Cells<'_>, section: &mut Section) {
     }
 }
 
-/// Whether the benchmark ended before all planned runs.
+/// Reports whether the benchmark ended before all planned runs.
 fn incomplete(cells: &Cells<'_>, section: &mut Section) {
     let planned = cells.plan().runs as usize;
     let short: Vec<String> =

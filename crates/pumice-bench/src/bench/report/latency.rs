@@ -54,7 +54,7 @@ pub(super) fn section(cells: &Cells<'_>) -> Section {
     section
 }
 
-/// Mean, five percentiles and the maximum, in µs; `None` if nothing was recorded.
+/// Returns the mean, five percentiles and the maximum, in µs; `None` if nothing was recorded.
 pub(super) fn of_cell(latency: &Latencies) -> Vec<Cell> {
     let Some(told) = latency.percentiles() else { return Vec::new() };
     let number = |ns: f64| Number::significant(ns / 1e3, 4).into();
@@ -62,7 +62,7 @@ pub(super) fn of_cell(latency: &Latencies) -> Vec<Cell> {
     std::iter::once(told.mean_ns).chain(all.map(|ns| ns as f64)).map(number).collect()
 }
 
-/// Latency in µs over percentage, as long as at least one request lies beyond.
+/// Returns the latency in µs over the percentage, as long as at least one request lies beyond.
 fn curve(latency: &Latencies) -> Vec<Point> {
     let beyond = |percent: &f64| latency.count() as f64 * (1.0 - percent / 100.0) >= 1.0 - 1e-9;
     let point = |percent: f64| {
@@ -74,7 +74,7 @@ fn curve(latency: &Latencies) -> Vec<Point> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a curve ends where it has nothing more to say.
+    //! Goal: a curve ends where its requests end.
     use super::*;
 
     #[test]

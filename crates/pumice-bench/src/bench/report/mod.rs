@@ -1,6 +1,6 @@
 //! Reports of a benchmark: a full document, and a summary for one screen.
 //!
-//! * `best`: the best of several runs beside the mean.
+//! * `best`: the best of several runs in addition to the mean.
 //! * `cells`: runs by test and level, summarised once for all sections.
 //! * `rounds`: the way to steady state.
 //! * `side_by_side`: bars of several results in one chart.
@@ -12,7 +12,7 @@
 //! * `copies`: copies of files in seconds and MB/s.
 //! * `latency`: percentiles, as numbers and as curves.
 //! * `timeline`: time-based runs over their duration.
-//! * `findings`: what a reader must know first: warnings, trends, steady state, outliers.
+//! * `findings`: facts that a reader must know first: warnings, trends, steady state, outliers.
 //! * `facts`: savings of the data, counters of the device, and the environment.
 //!
 //! Draws no conclusion beyond `stats`, drops no run, and knows no file format: `pumice_report`
@@ -104,7 +104,7 @@ fn titles(all: &[Results], names: &[String]) -> String {
     if is_same && !joined.contains(first) { format!("{first}: {joined}") } else { joined }
 }
 
-/// Returns what a preset shows, and where and when it ran.
+/// Returns the subject of a preset, and where and when it ran.
 fn lead(results: &Results) -> String {
     let header = &results.header;
     let known = |names: &[&str]| -> Vec<&str> {
@@ -153,7 +153,8 @@ pub fn summary(results: &Results) -> Document {
     document
 }
 
-/// Returns what a reader must know before trusting a result; without sections if there is nothing.
+/// Returns the facts that a reader must know before trusting a result; without sections if there
+/// are none.
 pub fn warnings(results: &Results) -> Document {
     let mut document = Document::default();
     let found = findings::section(&Cells::new(results));

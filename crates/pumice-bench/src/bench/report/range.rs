@@ -1,6 +1,6 @@
 //! The range of a target: transfer rates and access times by position, as HD Tune shows them.
 //!
-//! Of tests that read a target as it is. The chart of a result has both, as that program's has: a
+//! For tests that read a target as it is. The chart of a result has both, like that program's: a
 //! line of rates, which are means over the runs, and a dot for each request with its access time.
 //! Several results have a chart for each quantity.
 
@@ -97,7 +97,7 @@ pub(super) fn charts(all: &[&Cells<'_>], names: &[String]) -> Vec<LineChart> {
 
 /// Returns the table; `None` if no test reads as it is.
 ///
-/// Least and greatest are those of the positions, of all runs.
+/// Least and greatest are taken over the positions of all runs.
 pub(super) fn table(cells: &Cells<'_>) -> Option<Table> {
     let mut table = Table::with_columns(vec![
         Column::left("test"),
@@ -160,7 +160,7 @@ fn rates(cell: &Cell<'_>) -> Vec<Point> {
     spots.chunk_by(|one, two| one.offset_bytes == two.offset_bytes).map(point).collect()
 }
 
-/// Returns the access times by position: of each run the same share, if there are too many.
+/// Returns the access times by position: the same share of each run, if there are too many.
 fn times(cell: &Cell<'_>) -> Vec<Point> {
     let count: usize = cell.runs.iter().map(|run| run.sample.spots.len()).sum();
     let spots = cell.runs.iter().flat_map(|run| &run.sample.spots);
@@ -168,19 +168,19 @@ fn times(cell: &Cell<'_>) -> Vec<Point> {
     kept.map(|spot| Point::new(position(spot), spot.ns as f64 / 1e6)).collect()
 }
 
-/// 10^6 bytes per second.
+/// Returns the rate in 10^6 bytes per second.
 fn rate(spot: &Spot) -> f64 {
     spot.bytes as f64 * 1e3 / spot.ns.max(1) as f64
 }
 
-/// 10^9 bytes from the start of the target.
+/// Returns the position in 10^9 bytes from the start of the target.
 fn position(spot: &Spot) -> f64 {
     spot.offset_bytes as f64 / 1e9
 }
 
 #[cfg(test)]
 mod tests {
-    //! Goal: what was where is drawn there, and the ends are those of the positions.
+    //! Goal: each value is drawn at its position, and the ends are the extremes of the positions.
     use super::*;
     use crate::bench::results::sample::{results, test, workload};
 

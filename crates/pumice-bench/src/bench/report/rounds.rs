@@ -1,6 +1,6 @@
 //! Rounds on the way to steady state: values, latencies and single seconds over the whole test.
 //!
-//! Of plans that track steady state only. All rounds are drawn, with those that count marked; the
+//! Only for plans that track steady state. All rounds are drawn, with the counting ones marked; the
 //! numbers of every other section are of the measurement window alone.
 //!
 //! Source: SNIA, "Solid State Storage Performance Test Specification" 2.0.2 (2020), the plots of
@@ -12,7 +12,7 @@ use crate::bench::results::RunResult;
 use crate::stats::{self, RANGE_MAX};
 use pumice_report::{Axis, LineChart, Point, Scale, Section};
 
-/// Maximum number of tests in a chart, so that lines can be told apart.
+/// Maximum number of tests in a chart, so that lines can be distinguished.
 const LINES_MAX: usize = 8;
 
 /// Percentiles of the latency over time.
@@ -64,7 +64,7 @@ fn round(run: &RunResult) -> f64 {
     f64::from(run.round) + 1.0
 }
 
-/// The tracked values by round, with the last window's average, limits and best line.
+/// Returns the tracked values by round, with the last window's average, limits and best line.
 fn convergence(cell: &Cell<'_>) -> LineChart {
     let title = format!("{}, round by round", cell.name());
     let mut chart = LineChart::new(title, Axis::new("round", ""), speed::axis(cell.test.unit));
@@ -82,7 +82,7 @@ fn convergence(cell: &Cell<'_>) -> LineChart {
     chart
 }
 
-/// Requests or bytes per second, second by second, over the whole test.
+/// Returns requests or bytes per second, second by second, over the whole test.
 fn seconds(cell: &Cell<'_>) -> LineChart {
     let title = format!("{}, second by second", cell.name());
     let axis = speed::axis(speed::course_unit(cell.test.unit));
@@ -96,7 +96,7 @@ fn seconds(cell: &Cell<'_>) -> LineChart {
     chart
 }
 
-/// Percentiles of the latency by round.
+/// Returns percentiles of the latency by round.
 fn latencies(cell: &Cell<'_>) -> LineChart {
     let title = format!("{}, latency round by round", cell.name());
     let axis = Axis::new("latency", "µs").with_scale(Scale::Log);
@@ -111,7 +111,7 @@ fn latencies(cell: &Cell<'_>) -> LineChart {
     chart
 }
 
-/// Values over what had been written when the round ended.
+/// Returns the values over the bytes written by the end of the round.
 fn saturation(cell: &Cell<'_>) -> LineChart {
     let title = format!("{}, over the bytes written", cell.name());
     let mut chart = LineChart::new(title, Axis::new("written", "GB"), speed::axis(cell.test.unit));

@@ -1,9 +1,9 @@
 //! AS SSD's score: one number each for reading, writing and both.
 //!
 //! Source: Tom's Hardware, "Three PCI Express-Based SSDs: When SATA 6 Gb/s Is Too Slow",
-//! tomshardware.com/reviews/pci-express-ssd,2952-6.html. A published result that the formula fits:
-//! 1353.82 and 1178.03 MB/s, 37.38 and 80.51, 671.87 and 720.75 score 845, 919 and 2196. Whether
-//! the program's MB are 10^6 or 2^20 bytes was not found; those here are 10^6.
+//! tomshardware.com/reviews/pci-express-ssd,2952-6.html. The formula fits a published result:
+//! 1353.82 and 1178.03 MB/s, 37.38 and 80.51, 671.87 and 720.75 score 845, 919 and 2196. It is
+//! unknown whether the program's MB are 10^6 or 2^20 bytes; here they are 10^6.
 
 use super::cells::Cells;
 use crate::stats::Summary;
@@ -13,7 +13,7 @@ use pumice_report::{Column, Number, Section, Table};
 /// Name of the preset.
 const PRESET: &str = "as-ssd";
 
-/// Names of its tests: sequential, 4 KiB, 4 KiB by 64 threads; of each reads and writes.
+/// Names of its tests: sequential, 4 KiB, 4 KiB by 64 threads; each as reads and writes.
 const TESTS: [&str; 6] =
     ["Seq read", "Seq write", "4K read", "4K write", "4K-64Thrd read", "4K-64Thrd write"];
 
@@ -75,7 +75,7 @@ fn by_round(cells: &Cells<'_>, test: usize, level: usize) -> Vec<(u32, f64)> {
     runs.iter().map(|run| (run.round, run.value(Unit::Throughput))).collect()
 }
 
-/// Returns the score of each round in which all tests that count were measured.
+/// Returns the score of each round in which all counting tests were measured.
 fn scores(rounds: &[Vec<(u32, f64)>; 6], weights: &[f64; 6]) -> Vec<f64> {
     let counts = || rounds.iter().zip(weights).filter(|(_, weight)| **weight > 0.0);
     let Some((first, _)) = counts().next() else { return Vec::new() };
@@ -89,7 +89,7 @@ fn scores(rounds: &[Vec<(u32, f64)>; 6], weights: &[f64; 6]) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the formula is the published one, and nothing else is scored.
+    //! Goal: the formula is the published one, and only its tests are scored.
     use super::*;
     use crate::bench::results::Results;
     use crate::bench::results::sample::{results, run, test, workload};

@@ -1,7 +1,7 @@
 //! Several results in one chart: a group of bars for each target.
 //!
 //! With several levels each test has a chart, whose groups are the targets and whose bars are the
-//! levels; from three levels of known saving on, another one has the speed over the saving. With
+//! levels; from three levels of known saving on, another chart has the speed over the saving. With
 //! one level all tests of a unit are in one chart, whose bars are the targets. Tests that sweep the
 //! queue depth have charts of their own.
 
@@ -56,7 +56,7 @@ pub(super) fn section(all: &[Results], names: &[String]) -> Section {
     section
 }
 
-/// One test: a group for each target, a bar for each level.
+/// Returns the chart of one test: a group for each target, a bar for each level.
 fn by_level(cells: &[Cells<'_>], names: &[String], test: usize, unit: Unit) -> BarChart {
     let plan = cells[0].plan();
     let levels = plan.levels.iter().map(|level| level.name.clone());
@@ -68,7 +68,7 @@ fn by_level(cells: &[Cells<'_>], names: &[String], test: usize, unit: Unit) -> B
     chart.with_fitting_scale()
 }
 
-/// What was measured, where and when: a row for each result.
+/// Returns target, machine, device and begin of each result, a row for each.
 fn measured(all: &[Results], names: &[String]) -> Table {
     let columns = ["result", "target", "host", "system", "device", "begun"];
     let mut table =
@@ -96,7 +96,7 @@ fn measured(all: &[Results], names: &[String]) -> Table {
     table
 }
 
-/// One test over the saving of its data: a line for each target, with deviations.
+/// Returns one test over the saving of its data: a line for each target, with deviations.
 fn over_saving(
     cells: &[Cells<'_>],
     names: &[String],

@@ -1,9 +1,9 @@
 //! Bars and numbers of throughput, rate, latency and duration.
 //!
-//! Tests stand side by side in one chart for each unit. Tests that differ in nothing but the bytes
-//! of a record are a sweep and get a chart of their own, ordered by these. Those that differ in
-//! nothing but their depth are drawn by `depth`. From three levels of known saving on, a chart has
-//! the values over the saving, with a line for each test.
+//! Tests stand side by side in one chart for each unit. Tests that differ only in the bytes of a
+//! record are a sweep and have a chart of their own, ordered by record size. Tests that differ only
+//! in their depth are drawn by `depth`. From three levels of known saving on, a chart has the
+//! values over the saving, with a line for each test.
 
 use super::cells::{Cell, Cells};
 use super::depth;
@@ -17,7 +17,7 @@ use pumice_report::{Axis, Bar, BarChart, Column, LineChart, Number, Point, Secti
 const SWEEP_MIN: usize = 3;
 
 /// Minimum number of levels of a curve over the saving, and maximum number of its lines, so that
-/// they can be told apart.
+/// they can be distinguished.
 const LEVELS_MIN: usize = 3;
 const LINES_MAX: usize = 8;
 
@@ -33,8 +33,8 @@ pub(super) fn heading(unit: Unit) -> &'static str {
     }
 }
 
-/// Returns the unit of the course of a test over time: of latencies and durations, it is that of
-/// the requests per second.
+/// Returns the unit of the course of a test over time: for latencies and durations, it is requests
+/// per second.
 pub(super) fn course_unit(unit: Unit) -> Unit {
     match unit {
         Unit::Throughput => Unit::Throughput,
@@ -42,7 +42,7 @@ pub(super) fn course_unit(unit: Unit) -> Unit {
     }
 }
 
-/// Returns which values are better, and what bars show, in two sentences.
+/// Returns which values are better, and the meaning of the bars, in two sentences.
 pub(super) fn how_to_read(unit: Unit) -> String {
     let better = match unit.better() {
         Better::Higher => "Higher is better.",
@@ -75,7 +75,8 @@ pub(super) fn section(cells: &Cells<'_>, unit: Unit) -> Section {
     section
 }
 
-/// Tests by levels, mean and deviation in each place; `None` if nothing of this unit was measured.
+/// Returns tests by levels, with mean and deviation in each place; `None` if nothing of this unit
+/// was measured.
 pub(super) fn matrix(cells: &Cells<'_>, unit: Unit) -> Option<Table> {
     let levels = cells.plan().levels.iter().map(|level| Column::right(&level.name));
     let levels = levels.map(|column| column.with_unit(unit.name()));
@@ -151,7 +152,8 @@ fn numbers(cells: &Cells<'_>, unit: Unit) -> Table {
     table
 }
 
-/// Count, mean, deviation, both ends of the interval of the mean, median, minimum and maximum.
+/// Returns count, mean, deviation, both ends of the interval of the mean, median, minimum and
+/// maximum.
 fn of_cell(cell: &Cell<'_>) -> Vec<pumice_report::Cell> {
     let count = Number::new(cell.runs.len() as f64, 0);
     let (Some(summary), Some(mean)) = (cell.summary, cell.mean()) else {

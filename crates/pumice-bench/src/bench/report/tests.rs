@@ -1,7 +1,7 @@
-//! Goal: known results produce known words and numbers, in every format, and nothing is left out.
+//! Goal: known results produce known words and numbers, in every format, without omissions.
 //!
-//! Method: samples with plain numbers; one thing changed at a time; the workbook is read back by
-//! another library.
+//! Method: samples with plain numbers; one change at a time; the workbook is read back by another
+//! library.
 
 use calamine::{Data, Reader, Xlsx};
 
@@ -407,7 +407,7 @@ fn several_results_are_in_one_chart() {
             run
         }));
     }
-    // From the least saving on, and of one result a line for each test.
+    // From the least saving on; one result has a line for each test.
     assert_eq!(curves(&three), [[50.0, 50.0, 100.0], [75.0, 75.0, 150.0]]);
     let alone = document(&three[..1]);
     let curve = alone.sections[0].blocks.iter().find_map(|block| match block {

@@ -11,15 +11,15 @@ use crate::workload::{RUNS_MAX, Unit};
 /// Results of a benchmark, complete or not.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Results {
-    /// Everything known before the first run.
+    /// The facts known before the first run.
     pub header: Header,
     /// Runs in the order of completion.
     pub runs: Vec<RunResult>,
 }
 
 impl Results {
-    /// Returns the runs of one cell that count: of a plan that tracks steady state those in
-    /// [`Results::window`], otherwise all.
+    /// Returns the counting runs of one cell: the runs in [`Results::window`] if the plan tracks
+    /// steady state, otherwise all.
     pub fn cell(&self, test: usize, level: usize) -> impl Iterator<Item = &RunResult> {
         let window = self.window(level);
         self.all_of(test, level).filter(move |run| window.contains(&run.round))
@@ -30,7 +30,7 @@ impl Results {
         self.runs.iter().filter(move |run| run.test == test && run.level == level)
     }
 
-    /// Returns the rounds whose runs count at a level: all, or, of a plan that tracks steady state,
+    /// Returns the rounds whose runs count at a level: all, or, if the plan tracks steady state,
     /// the measurement window, which is the last [`WINDOW_ROUNDS`] of the tracked test.
     ///
     /// Source: SNIA, "Solid State Storage Performance Test Specification" 2.0.2 (2020): reported
@@ -120,7 +120,7 @@ pub struct CellSummary {
 }
 
 /// Returns a unique name for each result: its label, or the target if it took turns, or its title;
-/// with the target and then a number where these are not unique.
+/// with the target and then a number if the names are not unique.
 pub(crate) fn names(all: &[Results]) -> Vec<String> {
     let short = |one: &Results| {
         let header = &one.header;

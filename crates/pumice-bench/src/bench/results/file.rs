@@ -1,7 +1,7 @@
 //! Results in a file: a line of JSON for the header of each target, and one for each run.
 //!
-//! A target that was measured alone has one header. Of targets that took turns, the first header
-//! says how many follow, and a run of any but the first has its target's index.
+//! A target that was measured alone has one header. If targets took turns, the first header states
+//! the number of targets, and a run of any target but the first has its target's index.
 //!
 //! A run's line is appended and made durable when the run has ended, so that a later failure loses
 //! no finished run. An incomplete last line is the trace of an interruption: readers skip it, and
@@ -108,7 +108,7 @@ fn is_first(target: &usize) -> bool {
     *target == 0
 }
 
-/// Reads a file of results: those of each target, at least one.
+/// Reads a file of results: the results of each target, at least one.
 ///
 /// # Errors
 /// [`Error::Results`] with the line's number for malformed results; [`Error::Unsupported`] for

@@ -12,7 +12,8 @@ use pumice_drive::base::checksum::crc64;
 use pumice_sim::profile::Profile;
 use pumice_sim::system::SystemSpec;
 
-/// Version of the format. Version 1, whose files have one target, is read, too; others are refused.
+/// Version of the format. Version 1, whose files have one target, can also be read; other versions
+/// are refused.
 pub const FORMAT: u32 = 2;
 
 /// Maximum number of targets that take turns: more make a round too long.
@@ -21,7 +22,7 @@ pub const TARGETS_MAX: usize = 16;
 /// Bytes of each level's data to measure before the first run.
 const SURVEY_BYTES: usize = 8 << 20;
 
-/// Everything known before the first run.
+/// The facts known before the first run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Header {
     /// [`FORMAT`].
@@ -37,7 +38,7 @@ pub struct Header {
     /// Name of the target in reports; empty if the target itself is its name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub label: String,
-    /// The target's place among those that took turns; absent if it was alone.
+    /// The target's place among the targets that took turns; absent if it was alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turns: Option<Turns>,
     /// The plan.
@@ -74,7 +75,7 @@ impl Header {
             target: location.to_string(),
             label: String::new(),
             turns: None,
-            // Nothing is written to a target that is only read.
+            // No data is written to a target that is only read.
             payloads: match location {
                 Location::Existing(_) => Vec::new(),
                 _ => survey(&plan)?,
@@ -86,7 +87,7 @@ impl Header {
         })
     }
 
-    /// Returns headers of targets that take turns, of which `self` is that of the first.
+    /// Returns headers of targets that take turns; `self` is the header of the first.
     ///
     /// # Errors
     /// An unknown profile; a drive that cannot be opened.
@@ -136,7 +137,7 @@ impl Header {
     }
 }
 
-/// The place of a target among those that took turns.
+/// The place of a target among the targets that took turns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Turns {
     /// Name that no other session has.

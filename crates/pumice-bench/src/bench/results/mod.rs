@@ -1,7 +1,7 @@
-//! Results of a benchmark: everything that a report, a comparison or a continuation needs.
+//! Results of a benchmark: all data that a report, a comparison or a continuation needs.
 //!
 //! * `file`: a file that grows by one line per run, so that an interruption loses no run.
-//! * `header`: what is known before the first run; `run`: the result of one run.
+//! * `header`: the facts known before the first run; `run`: the result of one run.
 //! * `cells`: all runs, and summaries of repeated runs.
 //! * `environment`: the machine and the device.
 //!

@@ -24,10 +24,10 @@ pub struct RunResult {
     pub sample: Sample,
     /// Processor time of the whole bench divided by wall time and threads, 0 to 1.
     pub processor_share: f64,
-    /// Counters of the device below; absent if there is none or it does not count.
+    /// Counters of the device below; absent if there is no such device or it has no counters.
     pub device: Option<DeviceBytes>,
-    /// What the machine did beside the bench; absent in virtual time, for other tools' results,
-    /// and in files of earlier versions.
+    /// Load of the machine in addition to the bench; absent in virtual time, for other tools'
+    /// results, and in files of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<MachineLoad>,
     /// Warnings for readers of this run.
@@ -36,7 +36,7 @@ pub struct RunResult {
 
 impl RunResult {
     /// Returns the value in a unit: 10^6 bytes or requests per second, the mean latency in ms, or
-    /// the duration in seconds. Without latencies their mean is that of one request in flight.
+    /// the duration in seconds. Without latencies, the mean latency assumes one request in flight.
     pub fn value(&self, unit: Unit) -> f64 {
         let sample = &self.sample;
         let seconds = sample.seconds.max(1e-9);
@@ -55,13 +55,13 @@ impl RunResult {
 /// Bytes that a block device counted during a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceBytes {
-    /// Read from it.
+    /// Bytes read.
     pub read: u64,
-    /// Written to it.
+    /// Bytes written.
     pub written: u64,
-    /// Discarded.
+    /// Bytes discarded.
     pub discarded: u64,
-    /// Written over the device's lifetime, as the device reports it (SMART); absent if not
+    /// Bytes written over the device's lifetime, as the device reports it (SMART); absent if not
     /// available.
     #[serde(default)]
     pub smart_written: Option<u64>,
@@ -69,7 +69,7 @@ pub struct DeviceBytes {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a run's value is what its unit says.
+    //! Goal: a run's value matches its unit.
     use super::*;
     use crate::bench::results::sample::run;
 

@@ -1,4 +1,4 @@
-//! For tests: results whose numbers are known.
+//! Results with known numbers, for tests.
 
 use crate::bench::engine::{Interval, Sample};
 use crate::bench::results::{DeviceBytes, FORMAT, Header, LevelFindings, Results, RunResult};
@@ -10,7 +10,7 @@ use crate::workload::{Ends, Flush, Operation, Pattern, Workload};
 /// Bytes of a record of both tests.
 const RECORD_BYTES: u64 = 4096;
 
-/// A workload on 64 MiB.
+/// Returns a workload on 64 MiB.
 pub(crate) fn workload(operation: Operation, record_bytes: u64) -> Workload {
     Workload {
         operation,
@@ -28,13 +28,13 @@ pub(crate) fn workload(operation: Operation, record_bytes: u64) -> Workload {
     }
 }
 
-/// A test of that name.
+/// Returns a test of that name.
 pub(crate) fn test(name: &str, unit: Unit, workload: Workload) -> Test {
     Test { name: name.to_owned(), unit, workload }
 }
 
-/// Two tests, `sequential write` in MB/s and `random write` in IOPS, at `98 % saved` and
-/// `0 % saved`.
+/// Returns two tests, `sequential write` in MB/s and `random write` in IOPS, at `98 % saved` and `0
+/// % saved`.
 pub(crate) fn plan() -> Plan {
     let level = |name: &str, saved| Level {
         name: name.to_owned(),
@@ -65,8 +65,8 @@ pub(crate) fn plan() -> Plan {
     }
 }
 
-/// A run of [`plan`] in a second: `value` in the test's unit; every request took 100 µs, every
-/// hundredth 1 ms; the device counted half of what the host wrote.
+/// Returns a run of [`plan`] in a second: `value` in the test's unit; every request took 100 µs,
+/// every hundredth 1 ms; the device counted half of the bytes that the host wrote.
 pub(crate) fn run(round: u32, test: usize, level: usize, value: f64) -> RunResult {
     let host_bytes = match test {
         0 => (value * 1e6) as u64,
@@ -107,7 +107,8 @@ pub(crate) fn run(round: u32, test: usize, level: usize, value: f64) -> RunResul
     }
 }
 
-/// A round for each of `values`: the first level has the value itself, the second half of it.
+/// Returns a round for each of `values`: the first level has the value itself, the second half of
+/// it.
 pub(crate) fn results(values: &[f64]) -> Results {
     let mut plan = plan();
     plan.runs = values.len() as u32;

@@ -1,6 +1,6 @@
-//! Goal: every cell runs with its own data under it, in an order that is a function of the plan,
-//! and an interrupted benchmark continues as if it had not been interrupted. Method: small plans
-//! on real files; a sink that looks at the file before each run, and stops after some.
+//! Goal: every cell runs on its own data, in an order that is a function of the plan, and an
+//! interrupted benchmark continues as if it had not been interrupted. Method: small plans on real
+//! files; a sink that looks at the file before each run, and stops after some.
 
 use super::*;
 use crate::bench::results::sample;
@@ -39,13 +39,13 @@ fn plan(operations: &[Operation]) -> Plan {
     plan
 }
 
-/// Notes what happens, looks at the file before each run, and stops after some.
+/// Records the events, examines the file before each run, and stops after some.
 struct Notes<'a> {
     location: Location,
     stop: &'a AtomicBool,
     stop_after: usize,
     steps: Vec<Status>,
-    /// What the file saves when a run begins, in per cent; 0 if it is empty.
+    /// The saving of the file when a run begins, in per cent; 0 if it is empty.
     saved: Vec<f64>,
     kept: Vec<RunResult>,
 }
@@ -93,7 +93,7 @@ fn carried_out(
     (end, notes.steps, notes.saved, notes.kept)
 }
 
-/// What is the same however long things take.
+/// Returns the parts of a run that do not depend on timing.
 fn content(run: &RunResult) -> (u32, usize, usize, u64, u64) {
     (run.round, run.test, run.level, run.place, run.sample.host_bytes)
 }
@@ -158,8 +158,8 @@ fn levels_come_in_another_order_in_every_round() {
     assert!(orders(&plan).iter().all(|levels| *levels == [0, 1, 2]));
 }
 
-/// Guards against a continuation that repeats, skips or reorders runs, or reads what the file does
-/// not hold.
+/// Guards against a continuation that repeats, skips or reorders runs, or reads data that the file
+/// does not hold.
 #[test]
 fn an_interrupted_benchmark_goes_on_as_if_it_had_not_been() {
     let plan = plan(&[Operation::Write, Operation::Read, Operation::Copy]);
@@ -203,7 +203,7 @@ fn trimmed_data_is_put_back() {
     }
 }
 
-/// A run with that value in MB/s.
+/// Returns a run with that value in MB/s.
 fn run(round: u32, test: usize, level: usize, value: f64) -> RunResult {
     let mut run = sample::run(round, test, level, 0.0);
     run.sample.host_bytes = (value * 1e6) as u64;
@@ -226,7 +226,7 @@ fn rounds_go_on_for_the_cells_that_are_not_known_well() {
     assert_eq!(all(4).len(), 6);
     assert_eq!(all(5), [Cell { test: 1, level: 1 }]);
     assert_eq!(all(12), []);
-    // Later rounds change nothing of it: a continuation has them already.
+    // Later rounds do not change the result: a continuation already has them.
     let later: Vec<_> = runs.iter().cloned().chain([run(5, 1, 1, 1.0)]).collect();
     assert_eq!(cells(&plan, &[0, 1, 2], 5, &[&later]), all(5));
 }
@@ -244,7 +244,7 @@ fn rounds_go_on_until_the_tracked_test_is_steady() {
         })
         .collect();
     let rounds = (0..25).take_while(|round| !cells(&plan, &[1], *round, &[&falling]).is_empty());
-    // Five rounds, and more until the last five are level: those from the fifth on.
+    // Five rounds, and more until the last five are steady: the rounds from the fifth on.
     assert_eq!(rounds.count(), 25);
     let level: Vec<_> =
         falling.iter().cloned().chain([run(8, 0, 1, 50.0), run(8, 1, 1, 30.0)]).collect();
@@ -264,7 +264,7 @@ fn a_plan_preconditions_before_each_pass_that_is_not_complete() {
     assert_eq!(carried_out(&plan, kept, usize::MAX).1, []);
 }
 
-/// Guards against a preconditioned target that was not purged before.
+/// Guards against a preconditioned target that was not purged first.
 #[test]
 fn a_target_is_purged_first() {
     let mut plan = plan(&[Operation::Mixed]);
@@ -285,7 +285,7 @@ fn a_target_is_purged_first() {
     purge(&location, Access::default(), Some(&sim), 1 << 20).expect("trimmed");
 }
 
-/// Guards against turns that favour a target, and against targets that get different requests.
+/// Guards against turns that favour a target, and against targets that receive different requests.
 #[test]
 fn targets_take_turns_in_every_cell() {
     let plan = plan(&[Operation::Write, Operation::RandomRead]);
@@ -333,7 +333,7 @@ fn targets_take_turns_in_every_cell() {
     assert_eq!(turns(&rest.runs), turns(&sink.runs));
 }
 
-/// Notes the turns, and stops after some.
+/// Records the turns, and stops after some.
 struct Turns<'a> {
     runs: Vec<(usize, RunResult)>,
     stop: &'a AtomicBool,
@@ -367,8 +367,8 @@ fn a_cell_runs_on_all_targets_if_one_needs_it() {
     assert_eq!(cells(&plan, &[0, 1, 2], 5, &[&close, &scattered]), wanted);
 }
 
-/// Guards against spans that are filled in sectors because their length is no multiple of a block,
-/// and against fills that begin before the span.
+/// Guards against spans that are filled in sectors because their length is not a multiple of a
+/// block, and against fills that begin before the span.
 #[test]
 fn a_fill_covers_the_span_in_long_records() {
     for (begin, end) in [(0, 1_000_000_512), (32_256, 32_256 + 1_000_000_000), (512, 1024), (0, 0)]
@@ -398,7 +398,7 @@ fn only_the_span_is_filled() {
     assert!((saved[0] - (hole + asked * (1.0 - hole / 100.0))).abs() < 1.0, "{saved:?}, {asked}");
 }
 
-/// Guards against what is read as it is being read from an empty file.
+/// Guards against operations that read a target as it is but find an empty file.
 #[test]
 fn the_benchs_own_file_is_filled_before_it_is_read_as_it_is() {
     let plan = plan(&[Operation::SurfaceRead, Operation::AccessRead]);
@@ -435,12 +435,12 @@ fn a_file_that_is_only_read_is_never_written() {
     location.empty().expect("nothing to do");
     location.remove();
     assert!(std::fs::read(&path).expect("a file") == bytes);
-    // Files without content are the bench's.
+    // Files without content belong to the bench.
     std::fs::write(&path, []).expect("a file");
     assert!(Location::File(path).as_it_is().is_made());
 }
 
-/// Guards against files that stay, and against copies where there is no folder.
+/// Guards against files that are not removed, and against copies on a target that is not a folder.
 #[test]
 fn files_are_copied_in_a_folder_and_removed() {
     let plan = plan(&[Operation::CopyProgram, Operation::CopyRange]);

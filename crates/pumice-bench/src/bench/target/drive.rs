@@ -16,23 +16,23 @@ use pumice_drive::crypt::{Randomness, Secret};
 use pumice_drive::media::file::{FileMedium, FileOptions};
 use pumice_drive::runtime::Runtime;
 
-/// What opens encrypted drives.
+/// The secret that opens encrypted drives.
 static SECRET: OnceLock<Secret> = OnceLock::new();
 
-/// Lets this process open encrypted drives with a key. Counts once: the first one stays.
+/// Enables this process to open encrypted drives with a key. Only the first call has an effect.
 pub fn unlock_drives(secret: Secret) {
     let _ = SECRET.set(secret);
 }
 
-/// Returns the medium with the keys of the drive on it, if that is encrypted and a key was given.
+/// Returns the medium with the keys of its drive, if the drive is encrypted and a key was given.
 async fn unlocked(medium: FileMedium) -> Result<FileMedium> {
     let Some(secret) = SECRET.get() else { return Ok(medium) };
-    // What is wrong with the drive, its opening says.
+    // Opening the drive reports its errors.
     let Ok(Some(locked)) = Locked::on(&medium).await else { return Ok(medium) };
     Ok(medium.with_cipher(locked.unlock(secret, Randomness::System)?))
 }
 
-/// Opens the drive in a file or device, which the run before may have closed a moment ago, and
+/// Opens the drive in a file or device, which the previous run may have closed a moment ago, and
 /// starts its background tasks on the runtime.
 ///
 /// # Errors
@@ -61,15 +61,15 @@ impl DriveTarget {
         Ok(Self(open(runtime, path).await?))
     }
 
-    /// Opens the drive in a file or device to read it, and changes nothing there.
+    /// Opens the drive in a file or device to read it, without changing it.
     ///
     /// # Errors
-    /// Those of [`DriveTarget::open`].
+    /// The errors of [`DriveTarget::open`].
     pub async fn open_to_read(runtime: &Runtime, path: &Path) -> Result<Self> {
         Ok(Self(opened(runtime, path, true).await?))
     }
 
-    /// Returns what the drive says of itself.
+    /// Returns the drive's information about itself.
     pub fn info(&self) -> Info {
         self.0.info()
     }

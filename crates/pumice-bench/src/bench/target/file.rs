@@ -1,8 +1,8 @@
 //! A file or block device as a target.
 //!
 //! Each thread has its own descriptor. Each request is one io_uring operation without copies; all
-//! requests of a turn are submitted together. Short reads and writes are continued, as a program
-//! would.
+//! requests of a turn are submitted together. Short reads and writes are continued, as by a
+//! program.
 
 use std::sync::Arc;
 

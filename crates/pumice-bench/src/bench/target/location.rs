@@ -43,7 +43,8 @@ pub enum Location {
     /// A simulated drive: the name or file of its profile, and the conditions of its host (see
     /// [`SystemSpec::find`]).
     Sim(String),
-    /// A file, device, drive or export that holds data and is only read, also while others use it.
+    /// A file, device, drive or export that holds data and is only read, even while other programs
+    /// use it.
     Existing(Box<Location>),
 }
 
@@ -52,7 +53,7 @@ pub enum Location {
 pub struct Contender {
     /// The target.
     pub location: Location,
-    /// Its name in reports; empty for the location itself.
+    /// The name of the target in reports; empty for the location itself.
     pub label: String,
 }
 
@@ -62,7 +63,7 @@ impl From<Location> for Contender {
     }
 }
 
-/// How files and devices are opened.
+/// The mode in which files and devices are opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     /// Bypass the page cache (O_DIRECT).
@@ -129,9 +130,8 @@ impl Location {
         }
     }
 
-    /// Returns the target as one that is only read, if it holds data already: a file that is not
-    /// empty, a device, a drive or an export. Others, whose data the bench makes, remain as they
-    /// are.
+    /// Returns the target as a read-only one, if it already holds data: a file that is not empty, a
+    /// device, a drive or an export. Other targets, whose data the bench makes, are unchanged.
     #[must_use]
     pub fn as_it_is(self) -> Self {
         match &self {
@@ -143,7 +143,7 @@ impl Location {
         }
     }
 
-    /// Returns the target itself, also of one that is only read.
+    /// Returns the target itself, also for a target that is only read.
     pub(crate) fn inner(&self) -> &Self {
         match self {
             Self::Existing(inner) => inner,
@@ -156,13 +156,14 @@ impl Location {
         matches!(self.inner(), Self::Drive(_) | Self::Sim(_))
     }
 
-    /// Returns whether what the target holds is the bench's own: its file, or a simulated drive.
+    /// Returns whether the content of the target is the bench's own: its file, or a simulated
+    /// drive.
     pub(crate) fn is_own(&self) -> bool {
         self.is_made() || matches!(self, Self::Sim(_))
     }
 
-    /// Returns the size in bytes of a target that is there before a benchmark: a device, a drive,
-    /// an export or anything that is only read; `None` for others.
+    /// Returns the size in bytes of a target that exists before a benchmark: a device, a drive, an
+    /// export or any target that is only read; `None` for other targets.
     ///
     /// # Errors
     /// The target cannot be opened.
@@ -176,7 +177,7 @@ impl Location {
         }
     }
 
-    /// Returns whether both are one target, as far as their names say. Simulated drives are made
+    /// Returns whether both are one target, according to their names. Simulated drives are made
     /// anew for each.
     pub fn is_same(&self, other: &Self) -> bool {
         if let Some((one, two)) = self.path().zip(other.path()) {
@@ -198,8 +199,8 @@ impl Location {
     /// [`Error::AlreadyExists`] if there is existing data and `destroy` is not set; [`Error::Busy`]
     /// if a device is mounted or has partitions; [`Error::Invalid`] if the target is too small;
     /// [`Error::NoSpace`] if its file system is too small; [`Error::ReadOnly`] for a read-only
-    /// export or device. Nothing is changed in these cases, and never of [`Location::Existing`],
-    /// which must only be large enough.
+    /// export or device. The target is not changed in these cases; [`Location::Existing`] is never
+    /// changed, and must only be large enough.
     pub fn prepare(&self, bytes: u64, destroy: bool) -> Result<()> {
         if !destroy {
             self.check_empty()?;
@@ -230,8 +231,8 @@ impl Location {
         }
     }
 
-    /// Checks that a file does not exist or is empty, and that a drive holds no data. Changes
-    /// nothing.
+    /// Checks that a file does not exist or is empty, and that a drive holds no data. Does not
+    /// change the target.
     ///
     /// # Errors
     /// [`Error::AlreadyExists`]; [`Error::Io`] without the drive.
@@ -263,8 +264,8 @@ impl Location {
         Ok(())
     }
 
-    /// Opens what [`Location::prepare`] prepared, for reading and writing, or for reading alone if
-    /// it is [`Location::Existing`].
+    /// Opens the file that [`Location::prepare`] prepared, for reading and writing, or for reading
+    /// alone if it is [`Location::Existing`].
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::Unsupported`] if direct I/O is requested and refused;
@@ -290,8 +291,8 @@ impl Location {
 
     /// Writes back and drops the page cache of a file or device, so that the next read comes from
     /// the medium. Pages that other processes have mapped or made dirty remain. Does nothing for
-    /// drives, which bypass the page cache, and for exports, whose server has its own. Writes
-    /// nothing back of a target that is only read.
+    /// drives, which bypass the page cache, and for exports, whose server has its own. Does not
+    /// write back a target that is only read.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -434,7 +435,8 @@ fn file_bytes(path: &Path) -> Result<u64> {
     size.map_err(|error| Error::io(format!("cannot read {}", path.display()), error))
 }
 
-/// Opens a drive and returns what it says of itself. Changes nothing if the drive `is_read` only.
+/// Opens a drive and returns its information about itself. Does not change the drive if it
+/// `is_read` only.
 ///
 /// # Errors
 /// The errors of [`DriveTarget::open`].

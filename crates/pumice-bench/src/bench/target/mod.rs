@@ -1,4 +1,4 @@
-//! Targets: anything that can be read, written, flushed and trimmed as a host would.
+//! Targets: objects that can be read, written, flushed and trimmed as by a host.
 //!
 //! * `location`: the target by name, and whether the bench may write to it.
 //! * `file`: a file or block device, with or without the page cache.
@@ -7,7 +7,7 @@
 //! * `nbd`: an export of any NBD server.
 //! * `sim`: a simulated drive, in virtual time.
 //!
-//! Knows no workload.
+//! Does not know workloads.
 
 mod drive;
 mod file;

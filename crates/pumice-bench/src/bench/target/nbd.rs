@@ -69,7 +69,7 @@ pub(super) fn size_bytes(uri: &Uri) -> Result<u64> {
     size_bytes
 }
 
-/// [`Location::prepare`] of an export.
+/// Performs [`Location::prepare`] for an export.
 pub(super) fn prepare(uri: &Uri, bytes: u64, destroy: bool) -> Result<()> {
     prepare_within(uri, bytes, destroy, LABELS_NS)
 }
@@ -119,7 +119,7 @@ async fn look(client: &Client, uri: &Uri, bytes: u64, destroy: bool) -> Result<(
 
 #[cfg(test)]
 mod tests {
-    //! Goal: an export that answers nothing is refused. Method: a thread plays its server, up to
+    //! Goal: an export that does not answer is refused. Method: a thread plays its server, up to
     //! the first request.
     use std::io::{Read, Write};
     use std::os::unix::net::UnixListener;

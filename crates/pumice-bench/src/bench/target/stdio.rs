@@ -169,9 +169,9 @@ impl Target for StdioTarget {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: what is written through the buffer is in the file, what is read through it is what the
-    //! file has, and the system calls are those of the C library. Method: records of every kind of
-    //! size, whole and odd, held against the file; the descriptor's offset shows what was moved.
+    //! Goal: data written through the buffer is in the file, data read through it equals the file,
+    //! and the system calls are those of the C library. Method: records of every kind of size,
+    //! whole and odd, compared with the file; the descriptor's offset shows the transferred bytes.
     use super::*;
 
     fn target(folder: &std::path::Path, bytes: &[u8]) -> (StdioTarget, std::path::PathBuf) {
@@ -237,8 +237,8 @@ mod tests {
 
     #[test]
     fn system_calls_are_those_of_the_c_library() {
-        // Records, and where the descriptor is after each: what strace shows of glibc, but that its
-        // first write finds no buffer yet.
+        // Records, and the descriptor's offset after each: as strace shows for glibc, except that
+        // its first write finds no buffer yet.
         let written: [(usize, [u64; 4]); 4] = [
             (1024, [0, 0, 0, 0]),
             (4096, [0, 8192, 8192, 16_384]),

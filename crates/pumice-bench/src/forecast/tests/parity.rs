@@ -1,11 +1,11 @@
-//! Goal: a forecast says what parity over dies costs and what it saves: capacity, write
-//! amplification, life, and what the failure of a die takes, with parity and without.
+//! Goal: a forecast reports the cost and the benefit of parity over dies: capacity, write
+//! amplification, life, and the loss by the failure of a die, with parity and without.
 //! Method: the small drive, sold smaller and with parity over its four dies.
 
 use super::*;
 use pumice_sim::ftl::FaultKind;
 
-/// 160 MiB on four dies of 80 MiB, one of them parity.
+/// Returns 160 MiB on four dies of 80 MiB, one of them parity.
 fn with_parity() -> Profile {
     let text = fs::read_to_string(PROFILE).unwrap();
     assert!(text.contains("is = 268435456,"));
@@ -35,7 +35,7 @@ fn parity_costs_what_it_takes_of_the_flash() {
         let sum = of.host + moved + of.padding + of.parity + of.overhead;
         assert!((sum / of.all - 1.0).abs() < 1e-3, "{of:?}");
     }
-    // In order, nothing is collected: a row in four is parity.
+    // Sequential writes need no collection: a row in four is parity.
     assert!((of.parity / (of.all * 0.9) - 0.25).abs() < 1e-3, "{of:?}");
     assert_eq!(without.parity, 0.0);
     assert!((of.all / without.all - 4.0 / 3.0).abs() < 0.01, "{of:?} {without:?}");
@@ -67,7 +67,7 @@ fn a_lost_die_takes_nothing_with_parity_and_its_share_without() {
     let quarter = (160 << 20) as f64 / 4.0;
     assert!((without.lost_bytes / quarter - 1.0).abs() < 0.5, "{without:?}");
     assert!(without.lost_bytes >= quarter, "{without:?}");
-    // Stored, that is half, and as much of the stripes as was not complete.
+    // The stored size is half of that, plus the incomplete part of the stripes.
     assert!((with.rebuilt_bytes / (without.lost_bytes / 2.0) - 1.0).abs() < 0.1, "{with:?}");
     let text = made.summary().to_text();
     for words in ["parity", "one die in 4", "no parity", "if a die failed now, lost"] {
@@ -80,7 +80,7 @@ fn a_lost_die_takes_nothing_with_parity_and_its_share_without() {
 fn parts_fail_in_a_round_of_their_own() {
     let fault = |text: &str| PlannedFault::parse(text).unwrap();
     let options = ForecastOptions {
-        // All on one die: no stripe is hit twice.
+        // All faults are on one die: no stripe is hit twice.
         faults: vec![fault("die:3@50%"), fault("block:3@10%"), fault("page:3")],
         ..ForecastOptions::default()
     };

@@ -1,8 +1,8 @@
-//! Goal: a profile finds duplicates and zeroes, which are imitated; it survives being a file; what
-//! is none is refused.
+//! Goal: a profile finds duplicates and zeroes, which are imitated; it can be saved and read as a
+//! file; other files are refused.
 //!
-//! Method: made data is profiled, imitated and profiled again. That real data is imitated well,
-//! `tests/it/payload.rs` shows with files of the system.
+//! Method: generated data is profiled, imitated and profiled again. `tests/it/payload.rs` shows
+//! with files of the system that real data is imitated well.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use std::path::Path;
 use super::*;
 use pumice_drive::base::ErrorKind;
 
-/// Bytes of what is profiled: 256 windows.
+/// Bytes of the profiled data: 256 windows.
 const CORPUS_BYTES: usize = 16 << 20;
 
 fn profile_of(data: &[u8]) -> Profile {
@@ -20,7 +20,7 @@ fn profile_of(data: &[u8]) -> Profile {
     Profile::of_path(&path).expect("a profile")
 }
 
-/// A quarter of the units comes twice, a quarter is zeroes.
+/// Returns data in which a quarter of the units occurs twice and a quarter is zeroes.
 fn mixture() -> Vec<u8> {
     let mut data = bytes(&payload(Kind::Spread(saving(40.0))), 9, CORPUS_BYTES);
     let quarter = CORPUS_BYTES / 4;
@@ -41,7 +41,7 @@ fn duplicates_and_zeroes_are_imitated() {
     let options =
         PayloadOptions { duplicates: Saving::NONE, ..PayloadOptions::new(Kind::Like(again)) };
     let unlike = bytes(&Payload::new(options).expect("good options"), 0, CORPUS_BYTES);
-    // But for the zeroes, which the data has, too.
+    // Except for the zeroes, which the data also has.
     let units = unlike.chunks(UNIT_BYTES).filter(|unit| unit.iter().any(|byte| *byte != 0));
     assert_no_unit_twice(&units.flatten().copied().collect::<Vec<u8>>(), UNIT_BYTES);
 }

@@ -1,9 +1,9 @@
-//! Goal: data saves what was asked, with every common codec, never repeats by accident, and is the
-//! same every time.
+//! Goal: data has the requested saving, with every common codec, never repeats by accident, and is
+//! the same every time.
 //!
-//! Method: megabytes of each kind are made and compressed in independent chunks with the codecs
-//! themselves (zlib through flate2, which nothing else here uses), counted, and made again in
-//! another order.
+//! Method: megabytes of each kind are generated and compressed in independent chunks with the
+//! codecs themselves (zlib through flate2, which only this test uses), counted, and generated again
+//! in another order.
 
 mod like;
 
@@ -21,7 +21,7 @@ const PERCENTS: [f64; 5] = [2.0, 25.0, 50.0, 75.0, 98.0];
 /// Windows of 2 MiB: chunks of one kind differ little.
 const SOME: usize = 2 << 20;
 
-/// As many windows as a spread has: the whole distribution.
+/// All windows of a spread: the whole distribution.
 const ALL: usize = 32 << 20;
 
 fn saving(percent: f64) -> Saving {
@@ -44,7 +44,7 @@ fn assert_saves(data: &[u8], codec: Codec, chunk: usize, percent: f64, points: f
     assert!(miss <= points, "{codec} at {chunk}: asked {percent} %, measured {measured}");
 }
 
-/// What zlib saves at level 6.
+/// Returns the saving of zlib at level 6.
 fn measure_zlib(data: &[u8], chunk: usize) -> Saving {
     let stored = data.chunks(chunk).map(|chunk| {
         let mut encoder = flate2::Compress::new(flate2::Compression::new(6), true);
@@ -83,8 +83,8 @@ fn exact_data_is_right_for_the_codec_it_was_calibrated_for() {
                 PayloadOptions { codec, ..PayloadOptions::new(Kind::Exact(saving(percent))) };
             let data = bytes(&Payload::new(options).expect("good options"), 0, SOME);
             for chunk in CHUNKS {
-                // Close to it in chunks of the size that is tried out; less close where few bytes
-                // save anything, which zstd does not always find.
+                // Close in chunks of the calibrated size; less close where the saving is in few
+                // bytes, which zstd does not always find.
                 let close = chunk == UNIT_BYTES && percent >= 50.0;
                 let points = if close { 0.15 } else { 1.0 };
                 assert_saves(&data, codec, chunk, percent, points);
@@ -121,7 +121,7 @@ fn random_data_saves_nothing_and_bytes_save_nearly_all() {
     }
 }
 
-/// The bar is for the mean at 4 KiB; that larger chunks and zstd save more is the point.
+/// The limit is for the mean at 4 KiB; larger chunks and zstd are meant to save more.
 #[test]
 fn spread_data_saves_what_was_asked_and_differs_like_real_data() {
     let tally = |data: &[u8], codec, chunk| {
@@ -165,7 +165,7 @@ fn assert_no_unit_twice(data: &[u8], unit_bytes: usize) {
     }
 }
 
-/// Also between seeds and streams; 64 MiB are many times what any pool or texture holds.
+/// Also between seeds and streams; 64 MiB are many times the size of any pool or texture.
 #[test]
 fn no_unit_comes_twice() {
     let kinds = [
@@ -203,7 +203,7 @@ fn duplicates_are_as_many_as_asked_and_found_by_no_chunk() {
         let data = bytes(&Payload::new(options).expect("good options"), 0, ALL);
         let units: HashSet<&[u8]> = data.chunks(unit_bytes).collect();
         let again = 100.0 - 100.0 * units.len() as f64 / (ALL / unit_bytes) as f64;
-        // 512 draws for spread data, the first 34 are none: 3 standard deviations.
+        // 512 draws for spread data, the first 34 are not repetitions: 3 standard deviations.
         assert!((again - 29.0).abs() < 6.0, "{again:.1} % duplicates, {kind:?}");
         for chunk in CHUNKS {
             let expected = measure(&without, Codec::Lz4, chunk);
@@ -248,8 +248,9 @@ fn content_depends_on_options_stream_and_unit_alone() {
     }
 }
 
-/// The bytes themselves, so that a seed means the same data in every version. Not of spread data,
-/// which is fitted with logarithms and codecs that other machines and versions may round otherwise.
+/// Checks the bytes themselves, so that a seed means the same data in every version. Excludes
+/// spread data, which is fitted with logarithms and codecs that other machines and versions may
+/// round differently.
 #[test]
 fn seeds_keep_their_meaning() {
     let percent = saving(50.0);
@@ -270,7 +271,7 @@ fn replayed_bytes_come_again_and_again() {
     let data = bytes(&payload(Kind::Replay(file.clone())), 0, 1 << 20);
     let start = u32::from_le_bytes(data[..4].try_into().unwrap()) as usize * 4;
     assert_eq!(start % UNIT_BYTES, 0);
-    // It is cut at units, so the last one of the file ends with the file's beginning.
+    // The file is cut at units, so its last unit ends with the file's beginning.
     let at = |number: usize| {
         let from = (start + number * UNIT_BYTES) % file.len().next_multiple_of(UNIT_BYTES);
         let cycled = file.iter().cycle().skip(from).take(UNIT_BYTES);
@@ -283,8 +284,8 @@ fn replayed_bytes_come_again_and_again() {
     assert_eq!(short[..7], *b"abcabca");
 }
 
-/// What IOzone's own data saved, 64 MiB of 4 KiB records. Its figures for LZ4 in the older layout
-/// are 3 points below what liblz4 1.9.4 saves of the same words; zstd's agree.
+/// The savings of IOzone's own data, 64 MiB of 4 KiB records. Its figures for LZ4 in the older
+/// layout are 3 points below the saving of liblz4 1.9.4 with the same words; those for zstd agree.
 #[test]
 fn iozone_layouts_save_what_iozone_saved() {
     let published = [

@@ -15,7 +15,7 @@ pub(super) struct Data {
 }
 
 impl Data {
-    /// Takes the options of the data. `writes`: whether the job writes, so that differences are
+    /// Takes the options of the data. `writes`: whether the job writes, so that differences must be
     /// noted.
     ///
     /// # Errors
@@ -92,7 +92,7 @@ fn byte(pattern: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: only patterns of one byte are taken for such.
+    //! Goal: only patterns of one byte are accepted as such.
     use super::byte;
 
     #[test]

@@ -118,7 +118,7 @@ pub(super) fn kinds(
     if reads == writes && split.is_some() {
         return Ok(reads.iter().map(|it| kind(it, reads_percent)).collect());
     }
-    // Each direction has sizes of its own, and in order a position of its own.
+    // Each direction has its own sizes and, if sequential, its own position.
     let mut kinds = Vec::new();
     for (list, share, of) in [(reads, reads_percent, 100), (writes, 100 - reads_percent, 0)] {
         for (bytes, percent) in list {

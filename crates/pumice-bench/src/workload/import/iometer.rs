@@ -10,7 +10,7 @@
 //! 'END access specifications
 //! ```
 //!
-//! A line with an apostrophe is a key or a comment; those that follow it are its values. Source:
+//! A line with an apostrophe is a key or a comment; the lines after it are its values. Source:
 //! Iometer 1.1.0, AccessSpecList.cpp, PageSetup.cpp and Worker.cpp.
 
 use super::{Imported, Notes, RUNS, table, unused};
@@ -28,7 +28,7 @@ struct Spec {
     lines: Vec<[Number; 8]>,
 }
 
-/// What a configuration says about tests.
+/// The tests of a configuration.
 #[derive(Debug, Default)]
 struct Config {
     specs: Vec<Spec>,
@@ -222,7 +222,7 @@ impl Config {
         }
     }
 
-    /// Sets span and shift; returns whether the span is that of the whole target.
+    /// Sets span and shift; returns whether the span is the whole target.
     fn place(&self, preset: &mut toml::Table, notes: &mut Vec<String>) -> bool {
         let Some(&(size, start)) = self.sectors.first() else { return true };
         if self.sectors.iter().any(|other| *other != (size, start)) {

@@ -7,7 +7,8 @@ use super::sections::Section;
 use super::sizes::{number, percent, seconds, size, switch};
 use super::{Notes, table};
 
-/// Options that do not change which requests are made: how fio counts, reports, and lays out files.
+/// Options that do not change the requests: they control how fio counts, reports, and lays out
+/// files.
 const NEUTRAL: [&str; 49] = [
     "allow_file_create",
     "allow_mounted_write",
@@ -60,7 +61,7 @@ const NEUTRAL: [&str; 49] = [
     "write_bw_log",
 ];
 
-/// The same for logs, by the beginning of their names.
+/// Such options for logs, by the beginning of their names.
 const NEUTRAL_PREFIXES: [&str; 2] = ["write_lat_log", "write_iops_log"];
 
 /// Options that have no effect with these values.
@@ -83,7 +84,7 @@ const WITHOUT_EFFECT: [(&str, &[&str]); 12] = [
 const ASYNCHRONOUS: [&str; 3] = ["libaio", "io_uring", "posixaio"];
 const SYNCHRONOUS: [&str; 5] = ["psync", "sync", "vsync", "pvsync", "pvsync2"];
 
-/// The options of a job; those that were understood are taken out.
+/// The remaining options of a job; understood options have been removed.
 pub(super) struct Options<'a>(Vec<(&'a str, &'a str)>);
 
 impl<'a> Options<'a> {
@@ -97,7 +98,7 @@ impl<'a> Options<'a> {
     /// Takes the value of an option and parses it.
     ///
     /// # Errors
-    /// The parser's, with the option.
+    /// The error of the parser, with the option.
     pub(super) fn take_as<T>(
         &mut self,
         names: &[&str],
@@ -107,7 +108,7 @@ impl<'a> Options<'a> {
         self.take(names).map(parse).transpose().map_err(named)
     }
 
-    /// Names what is left and makes a difference.
+    /// Names the remaining options that have an effect.
     fn left(&self) -> Vec<String> {
         let has_effect = |(name, value): &&(&str, &str)| {
             let is_off =
@@ -126,7 +127,7 @@ impl<'a> Options<'a> {
     }
 }
 
-/// A job as a test, and what it sets for the whole plan.
+/// A job as a test, and its settings for the whole plan.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) test: toml::Table,
@@ -135,7 +136,7 @@ pub(super) struct Job {
     pub(super) direct: bool,
     pub(super) is_warm: bool,
     pub(super) ramp_seconds: f64,
-    /// Whether it begins when the jobs before it have ended.
+    /// Whether the job begins when the jobs before it have ended.
     pub(super) waits: bool,
     pub(super) target: Option<String>,
     pub(super) has_size: bool,
@@ -148,7 +149,7 @@ struct Direction {
     reads_percent: u32,
 }
 
-/// Whose files the copies of a job use.
+/// The files that the copies of a job use.
 #[derive(Clone, Copy, PartialEq)]
 enum Files {
     /// All use one file or device.
@@ -309,7 +310,8 @@ fn requests(
     Ok(())
 }
 
-/// Without norandommap fio writes every block once before it writes any block twice.
+/// Returns the pattern. Without norandommap, fio writes every block once before it writes any block
+/// twice.
 fn pattern(distribution: &str, norandommap: bool) -> Result<&str, String> {
     Ok(match distribution {
         "random" if norandommap => "uniform",
@@ -416,7 +418,7 @@ fn end(options: &mut Options<'_>, test: &mut toml::Table) -> Result<(), String> 
     Ok(())
 }
 
-/// fio's flush at the end, if any, is not part of the time.
+/// Returns the flush. fio's flush at the end, if any, is not part of the time.
 fn flush(options: &mut Options<'_>) -> Result<&'static str, String> {
     let fsync = options.take_as(&["fsync"], number)?.unwrap_or(0);
     let fdatasync = options.take_as(&["fdatasync"], number)?.unwrap_or(0);

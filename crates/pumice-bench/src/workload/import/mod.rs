@@ -1,13 +1,13 @@
 //! Workloads of other tools as presets: job files of fio, and configurations of Iometer.
 //!
 //! * `sections`: the lines of a job file.
-//! * `job`: one job as a test; `data`: what it writes; `sizes`: numbers as fio writes them.
+//! * `job`: one job as a test; `data`: the written data; `sizes`: numbers as fio writes them.
 //! * `fio`: a whole job file.
 //! * `iometer`: access specifications.
 //!
 //! An option either becomes part of the preset, or makes no difference to the requests, or is named
-//! in an error. What differs although it is supported becomes a note. Files are not trusted: their
-//! size is limited by the caller, and what is malformed is an error with its line or job.
+//! in an error. A supported option with a different effect becomes a note. Files are not trusted:
+//! their size is limited by the caller, and malformed parts are errors with their line or job.
 
 mod data;
 mod fio;
@@ -21,7 +21,7 @@ mod sizes;
 pub(super) struct Imported {
     /// The preset, with the keys of a preset's file.
     pub(super) table: toml::Table,
-    /// What differs from the other tool.
+    /// Differences from the other tool.
     pub(super) notes: Notes,
     /// The target that the file names, as the command line would name it.
     pub(super) target: Option<String>,
@@ -32,9 +32,9 @@ pub(super) struct Imported {
 /// Differences from another tool, in sentences without a full stop.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Notes {
-    /// Of the requests.
+    /// Differences of the requests.
     pub(super) requests: Vec<String>,
-    /// Of how a benchmark makes them: of its data, and of its way to the target.
+    /// Differences in making the requests: in the data, and in the path to the target.
     pub(super) measuring: Vec<String>,
 }
 
@@ -78,8 +78,8 @@ fn unused(name: &str, names: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: no file of another tool makes the program fail otherwise than with a reason. Method:
-    //! good files, cut and with bytes replaced by seed.
+    //! Goal: no file of another tool makes the program fail without a reason. Method: good files,
+    //! cut and with bytes replaced by seed.
     use rand::RngExt;
 
     use super::*;

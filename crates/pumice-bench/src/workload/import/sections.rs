@@ -5,13 +5,13 @@
 //! rw=randwrite        ; a comment
 //! [a job]
 //! time_based          is time_based=1
-//! filename=${DISK}    is that of the environment
+//! filename=${DISK}    is taken from the environment
 //! ```
 
 /// Maximum number of jobs in a file (arbitrary).
 const JOBS_MAX: usize = 500;
 
-/// Maximum number of options of a job, with those of `[global]` (arbitrary).
+/// Maximum number of options of a job, including those of `[global]` (arbitrary).
 const OPTIONS_MAX: usize = 500;
 
 /// A job: its name and options in order, those of `[global]` before its own.
@@ -70,8 +70,8 @@ pub(crate) fn sections(text: &str) -> Result<Vec<Section>, String> {
 
 /// Returns a value with the variables of the environment that it names.
 ///
-/// fio takes one that is not set for nothing, and has words of its own that begin with a dollar:
-/// both would measure something else here.
+/// fio replaces an unset variable by the empty string, and has keywords of its own that begin with
+/// a dollar: both would measure something else here.
 fn expanded(value: &str) -> Result<String, String> {
     let (mut whole, mut rest) = (String::new(), value);
     while let Some((before, after)) = rest.split_once('$') {
@@ -91,7 +91,7 @@ fn expanded(value: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a job has the options that it has to fio.
+    //! Goal: a job has the same options as for fio.
     use super::*;
 
     #[test]

@@ -6,7 +6,7 @@
 /// Parses a size in bytes.
 ///
 /// # Errors
-/// The text is no size, is a percentage, or is too large.
+/// The text is not a size, is a percentage, or is too large.
 pub(super) fn size(text: &str) -> Result<u64, String> {
     let wrong = || format!("'{text}' is not a size such as 4k");
     let lower = text.to_ascii_lowercase();
@@ -29,7 +29,7 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
 /// Parses a time in seconds.
 ///
 /// # Errors
-/// The text is no time.
+/// The text is not a time.
 pub(super) fn seconds(text: &str) -> Result<f64, String> {
     let lower = text.to_ascii_lowercase();
     let end = lower.find(|c: char| !c.is_ascii_digit()).unwrap_or(lower.len());
@@ -57,7 +57,7 @@ pub(super) fn number(text: &str) -> Result<u32, String> {
 /// Parses a number of per cent, with or without its sign.
 ///
 /// # Errors
-/// The text is no such number, or above 100.
+/// The text is not such a number, or is above 100.
 pub(super) fn percent(text: &str) -> Result<u32, String> {
     let number = number(text.strip_suffix('%').unwrap_or(text))?;
     if number > 100 { Err(format!("{text}: expected 0 to 100")) } else { Ok(number) }
@@ -77,7 +77,7 @@ pub(super) fn switch(text: &str) -> Result<bool, String> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: a number means what it means to fio.
+    //! Goal: a number has the same meaning as for fio.
     use super::*;
 
     #[test]

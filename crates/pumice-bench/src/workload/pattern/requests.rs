@@ -15,7 +15,7 @@ use pumice_drive::base::seed::{Random, random};
 const HOT_ACCESSES: f64 = 0.8;
 const HOT_SPACE: f64 = 0.2;
 
-/// What a request does. Offsets are in bytes from the start of the target.
+/// The action of a request. Offsets are in bytes from the start of the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Read at this offset.
@@ -31,15 +31,15 @@ pub enum Action {
 /// One request, or the two requests of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What it does.
+    /// The action.
     pub action: Action,
-    /// Its length in bytes: the workload's record, or less in a mix.
+    /// The length in bytes: the workload's record, or less in a mix.
     pub bytes: u64,
-    /// The thread makes no request for this time before it makes this one, in ns.
+    /// The time in ns for which the thread makes no request before this one.
     pub pause_ns: u64,
 }
 
-/// The requests of one thread; none of an operation that copies files.
+/// The requests of one thread; none for an operation that copies files.
 pub struct Requests {
     workload: Workload,
     random: Random,
@@ -52,7 +52,7 @@ pub struct Requests {
     /// Records of this thread, for sequential operations: the first, and the end (exclusive).
     first: u64,
     end: u64,
-    /// Number of requests already returned, their bytes, and those of the thread's part.
+    /// Number of requests already returned, their bytes, and the bytes of the thread's part.
     given: u64,
     given_bytes: u64,
     part_bytes: u64,
@@ -81,7 +81,7 @@ impl Requests {
         let is_once = workload.pattern == Pattern::Once;
         // All threads share one order and take turns.
         let shuffle = is_once.then(|| (Shuffle::new(workload.records(), seed), u64::from(thread)));
-        // What the threads of a random order have in turns, and those of a sequential one in parts.
+        // The threads of a random order take turns, and those of a sequential one have parts.
         let own = match workload.operation.is_timed() {
             true => shared.saturating_sub(u64::from(thread)).div_ceil(u64::from(workload.threads)),
             false => end - first,
@@ -221,8 +221,8 @@ impl Iterator for Requests {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: every operation goes where its name says, every record in its turn or all over the
-    //! span, and never beyond it. Method: list the steps and look.
+    //! Goal: every operation accesses the places that its name implies, record by record or all
+    //! over the span, and never beyond it. Method: list the steps and examine them.
     use std::collections::BTreeSet;
 
     use super::*;
@@ -251,7 +251,7 @@ mod tests {
         Requests::new(workload, thread, seed).map(|request| request.action)
     }
 
-    /// Up to 10,000 steps of every thread, in records.
+    /// Returns up to 10,000 steps of every thread, in records.
     fn steps(workload: &Workload) -> Vec<Action> {
         let threads = 0..workload.threads;
         threads.flat_map(|thread| actions(workload, thread, 5).take(10_000)).collect()

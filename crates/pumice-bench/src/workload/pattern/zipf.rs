@@ -1,7 +1,7 @@
 //! Records drawn from a Zipf distribution: a smooth transition from few hot to many cold records.
 //!
-//! Ranks are scattered over the span, so that hot records are not neighbours. Every thread and run
-//! of a workload has the same hot records. There is no shuffled table, because a span may have more
+//! Ranks are scattered over the span, so that hot records are not adjacent. Every thread and run of
+//! a workload has the same hot records. There is no shuffled table, because a span may have more
 //! records than fit into memory.
 
 use rand::distr::Distribution;
@@ -13,7 +13,7 @@ use pumice_drive::base::seed::Random;
 /// Source: Knuth, The Art of Computer Programming, vol. 3, section 6.4, Fibonacci hashing.
 const GOLDEN: f64 = 0.618_033_988_749_894_9;
 
-/// Candidate steps from there on: more than there can be consecutive numbers that all share a
+/// Number of candidate steps: more than the possible number of consecutive numbers that all share a
 /// divisor with a number below 2^64.
 const STEPS_TRIED: u64 = 128;
 
@@ -25,8 +25,8 @@ const NEAR_ONE: f64 = 1e-9;
 pub(super) struct Zipf {
     ranks: rand_distr::Zipf<f64>,
     records: u64,
-    /// Distance from the record of one rank to that of the next; coprime to `records`, so that
-    /// every record has a rank.
+    /// Distance from the record of one rank to the record of the next; coprime to `records`, so
+    /// that every record has a rank.
     step: u64,
 }
 
@@ -71,8 +71,8 @@ fn largest_quotient(step: u64, records: u64) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: records are drawn as often as the law says, every record has a rank, and hot ones are
-    //! no neighbours. Method: count draws against the law's own sum; list whole spans.
+    //! Goal: records are drawn according to the law, every record has a rank, and hot records are
+    //! not adjacent. Method: count draws against the law's own sum; list whole spans.
     use super::*;
     use pumice_drive::base::seed::random;
 
@@ -118,7 +118,7 @@ mod tests {
             let mut hot: Vec<_> = (1..=100).map(|rank| zipf.record(rank)).collect();
             hot.sort_unstable();
             let nearest = hot.windows(2).map(|pair| pair[1] - pair[0]).min();
-            // Evenly, they were a hundredth of the span apart.
+            // With even spacing, they would be a hundredth of the span apart.
             assert!(nearest > Some(records / 300), "{records} records: {nearest:?}");
         }
     }

@@ -41,7 +41,8 @@ fn one() -> u32 {
 impl Preset {
     pub(super) fn tests(&self, changes: &Changes) -> Result<Vec<Test>> {
         let mut tests = Vec::new();
-        // A name such as "4K QD32 write" says what was changed, and no longer what is measured.
+        // A name such as "4K QD32 write" contains changed parameters, and no longer describes the
+        // test.
         let is_changed = !changes.records.is_empty() || changes.depth.is_some();
         let is_true = |name: &&str| !is_changed || !name.contains(|c: char| c.is_ascii_digit());
         for text in &self.tests {
@@ -93,7 +94,7 @@ impl Preset {
             return Err(invalid(format!("test {} has no record size", text.operation.name())));
         }
         let depths = match (changes.depth, own.depth, &own.depths) {
-            // Some operations have one request in flight, some one thread besides.
+            // Some operations have one request in flight, some also only one thread.
             _ if text.operation.is_stdio() || text.operation.is_serial() => vec![1],
             (Some(depth), ..) | (None, Some(depth), None) => vec![depth],
             (None, _, Some(depths)) => depths.clone(),
@@ -145,7 +146,7 @@ impl Preset {
         } else {
             mix.iter().map(|it| it.share_percent * it.reads_percent).sum::<u32>() / 100
         };
-        // A duration from the command line limits what the preset lets end with the span.
+        // A duration from the command line limits tests that end with the span in the preset.
         let is_short = changes.ends.is_none() && (quick || changes.seconds.is_some());
         let asked = changes.ends.or(own.ends).or(common.ends).unwrap_or_default();
         let ends = match asked {
@@ -189,8 +190,8 @@ struct Sweep {
 }
 
 impl Sweep {
-    /// Returns the name of a test: that of the preset with what tells it from others, or one that
-    /// describes it.
+    /// Returns the name of a test: the preset's name with the distinguishing parameters, or a
+    /// description.
     fn name(&self, given: Option<&str>, workload: &Workload) -> String {
         let [records, depths, spans] = self.several;
         let mut name = match given {
@@ -210,8 +211,8 @@ impl Sweep {
     }
 }
 
-/// Returns the bytes of a span. The whole of a target is not shortened: it is not filled, whatever
-/// it takes to read it.
+/// Returns the bytes of a span. A span of the whole target is not shortened: it is not filled,
+/// however long reading takes.
 fn span(text: &str, changes: &Changes) -> Result<u64> {
     let text = match (text, changes.whole_bytes) {
         (WHOLE, Some(whole_bytes)) => return Ok(whole_bytes),

@@ -136,7 +136,7 @@ impl LogFtl {
         self.pad_to(stream, end)
     }
 
-    /// Fills an open segment up to `end`, but for holes. Returns the bytes of padding.
+    /// Fills an open segment up to `end`, except for holes. Returns the bytes of padding.
     fn pad_to(&mut self, stream: usize, end: u32) -> u32 {
         let Some(open) = &mut self.open[stream] else { return 0 };
         let row_bytes = self.layout.row_bytes;
@@ -161,7 +161,7 @@ impl LogFtl {
         let rest = self.layout.segment_bytes - open.offset;
         self.pad_to(stream, self.layout.segment_bytes);
         self.assert_bytes_add_up();
-        // What no frame fits into is not reclaimable: a new segment wastes as much.
+        // Space too short for a frame is not reclaimable: a new segment wastes the same amount.
         self.close(stream, self.layout.segment_bytes - rest);
     }
 

@@ -6,11 +6,11 @@
 //! when the host has written as many bytes as the victim frees
 //! ```
 //!
-//! When fewer segments are free than configured, collection is faster in proportion. Only when one
-//! free segment is left does the host wait for a whole victim.
+//! When fewer segments are free than configured, collection is faster in proportion. The host waits
+//! for a whole victim only when one free segment is left.
 //!
-//! The frames of a victim are read row by row, all live frames of a row at once, when the first of
-//! them is moved.
+//! The frames of a victim are read row by row, all live frames of a row in one step, when the first
+//! of them is moved.
 
 use super::requests::RowRead;
 use super::{Cause, LogFtl};
@@ -24,7 +24,7 @@ const LEVELING_EVERY: u32 = 8;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Collection {
     victim: Option<Victim>,
-    /// Bytes that may be moved now; negative after more were moved.
+    /// Bytes that may be moved now; negative after a surplus was moved.
     credit_bytes: f64,
     /// Victims since the last one for wear leveling.
     since_leveling: u32,
@@ -95,7 +95,7 @@ impl LogFtl {
         Ok(())
     }
 
-    /// Empties a victim at once: the host cannot continue otherwise.
+    /// Empties a victim in one step: the host cannot continue otherwise.
     ///
     /// # Errors
     /// `NoSpace` if no segment has dead bytes.
@@ -204,7 +204,7 @@ impl LogFtl {
         let ready_ns = self.collection.victim.as_ref().map_or(0, |victim| victim.ready_ns);
         let moved = self.frames.frame_bytes(lba);
         if let Err(error) = self.append(lba, moved, cause, ready_ns) {
-            // It stays where it is.
+            // The frame stays in place.
             if let Some(victim) = &mut self.collection.victim {
                 victim.next -= 1;
             }

@@ -1,23 +1,23 @@
-//! Failures of the flash: what they take, what parity restores, and what is written elsewhere.
+//! Failures of the flash: the data lost, restored from parity, and written elsewhere.
 //!
 //! ```text
-//! a fault --> rows that wait for it: still in memory, written elsewhere at once
+//! a fault --> rows that wait for it: still in memory, written elsewhere immediately
 //!         --> pages on flash: another page of the stripe is lost, or no parity --> block lost
 //!                             otherwise --> list of the rebuild
 //! rebuild     stripe by stripe: all other rows read -> frames appended like moved data
 //! ```
 //!
-//! One stripe is read at a time, beside the requests of the host. Until it is its turn, a read of a
-//! frame on the list reads the rest of its stripe, too.
+//! One stripe is read at a time, concurrently with the requests of the host. Until its turn, a read
+//! of a frame on the list also reads the rest of its stripe.
 //!
-//! **What fails for good**: a die, and a block, which is retired when its segment is freed. A page
+//! **Permanent failures**: a die, and a block, which is retired when its segment is freed. A page
 //! whose data cannot be read is used again after its block was erased. After the failure of a die,
 //! segments are opened without it: see [`Layout`](crate::ftl::layout::Layout). The parity of a
 //! stripe that is not complete is in memory; when its segment is closed before its end, because a
 //! die or its block failed, the stripe is written elsewhere.
 //!
-//! No rate of failures is modelled: none is published for these drives. Not published either, hence
-//! assumed: when a drive rebuilds, in which order, and that it goes on without a failed die.
+//! No rate of failures is modelled: none is published for these drives. Also unpublished, hence
+//! assumed: when and in which order a drive rebuilds, and that it continues without a failed die.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ use pumice_drive::base::Lba;
 /// A part of the flash that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A die, by its number from 0: nothing on it can be read, programmed or erased.
+    /// A die, by its number from 0: its data cannot be read, nor can it be programmed or erased.
     Die(u32),
     /// A block, on all planes of its die.
     Block(BlockAddress),
@@ -64,7 +64,7 @@ impl Fault {
         }
     }
 
-    /// Returns the planes that fail of a row, one bit each.
+    /// Returns the failing planes of a row, one bit each.
     fn planes(&self, of: BlockAddress, of_row: u32) -> u32 {
         match *self {
             Self::Die(die) if of.die == die => u32::MAX,
@@ -97,14 +97,14 @@ struct Rebuild {
     begun_ns: u64,
     /// The time of the next step; after the last one, the time at which it ended.
     next_ns: u64,
-    /// Whether no room was left: the rest stays where it is.
+    /// Whether no room was left: the remaining frames stay in place.
     has_stalled: bool,
 }
 
 /// The course of the rebuild after the last fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RebuildTimes {
-    /// Frames that are still to be written elsewhere.
+    /// Frames not yet written elsewhere.
     pub frames_left: u64,
     /// Whether no room was left for them.
     pub has_stalled: bool,
@@ -113,8 +113,8 @@ pub struct RebuildTimes {
 }
 
 impl Faults {
-    /// Returns the first `count` dies that failed: those without rows in a segment that was opened
-    /// then.
+    /// Returns the first `count` dies that failed: a segment that was opened then has no rows on
+    /// them.
     pub(super) fn dead(&self, count: u16) -> &[u32] {
         &self.dies[..usize::from(count)]
     }
@@ -170,7 +170,7 @@ impl Faults {
         self.lost[lba as usize / 64] |= 1 << (lba % 64);
     }
 
-    /// Returns the frames that are still to be rebuilt: map entry, in the upper half, and block.
+    /// Returns the frames not yet rebuilt: map entry, in the upper half, and block.
     #[cfg(test)]
     pub(super) fn rebuild_frames(&self) -> &[u64] {
         &self.rebuild.frames[self.rebuild.next..]
@@ -185,16 +185,16 @@ impl Faults {
 struct Affected {
     lba: u32,
     entry: u32,
-    /// Whether a part of it that is on flash has failed.
+    /// Whether a part of the frame that is on flash has failed.
     is_hit: bool,
-    /// Whether a part of it is in memory only, waiting for what has failed.
+    /// Whether a part of the frame is in memory only, waiting for the failed part of the flash.
     is_waiting: bool,
 }
 
 impl LogFtl {
-    /// Lets a part of the flash fail. What waits for it is written elsewhere; what is on it is
-    /// rebuilt from parity, beside the following requests, or lost: see [`LogFtl::is_lost`]. A page
-    /// fails only if it has been programmed.
+    /// Makes a part of the flash fail. Data that waits for it is written elsewhere; data on it is
+    /// rebuilt from parity, concurrently with the following requests, or lost: see
+    /// [`LogFtl::is_lost`]. A page fails only if it has been programmed.
     ///
     /// # Errors
     /// `InvalidInput` for a part that does not exist or has already failed; `NoSpace` if the rest
@@ -206,7 +206,7 @@ impl LogFtl {
             && (!self.segments.is_in_use(address)
                 || self.drain.is_buffered(&self.flash, now_ns, address, row))
         {
-            // Nothing is on the page yet.
+            // The page holds no data yet.
             return Ok(());
         }
         let cut = self.streams_to_cut(fault);
@@ -262,7 +262,7 @@ impl LogFtl {
         u32::try_from(lba.0).is_ok_and(|lba| self.faults.is_lost(lba))
     }
 
-    /// Returns how far the rebuild after the last fault is.
+    /// Returns the progress of the rebuild after the last fault.
     pub fn rebuild(&self) -> RebuildTimes {
         let Rebuild { frames, next, begun_ns, next_ns, has_stalled } = &self.faults.rebuild;
         RebuildTimes {
@@ -304,7 +304,7 @@ impl LogFtl {
         open.map(|(stream, _)| stream).collect()
     }
 
-    /// Returns the frames that have a part in what fails, or in an incomplete stripe of a segment
+    /// Returns the frames with a part in the failing flash, or in an incomplete stripe of a segment
     /// that is cut.
     fn affected(&self, fault: Fault, cut: &[usize]) -> Vec<Affected> {
         let open_stripes = cut.iter().filter_map(|&stream| self.open[stream].as_ref());
@@ -378,8 +378,8 @@ impl LogFtl {
         others.filter(move |&other| self.is_member(segment, other))
     }
 
-    /// Returns whether all that a frame has on flash can be read, or rebuilt from the rest of its
-    /// stripe.
+    /// Returns whether all parts of a frame on flash can be read, or rebuilt from the rest of their
+    /// stripes.
     fn is_whole(&self, entry: u32, bytes: u32) -> bool {
         let segment = self.layout.segment(entry);
         let mut is_whole = true;
@@ -411,7 +411,7 @@ impl LogFtl {
         read_ns
     }
 
-    /// Checks that a frame fits between two rows of dies that have failed.
+    /// Checks that a frame fits between two rows of failed dies.
     fn check_runs(&self) -> Result<()> {
         let run_bytes = self.layout.run_bytes_max(&self.faults.dies);
         if run_bytes < u64::from(self.frames.largest()) {
@@ -423,8 +423,8 @@ impl LogFtl {
         Ok(())
     }
 
-    /// Writes what is in memory elsewhere, loses what cannot be read, and begins the rebuild of the
-    /// rest.
+    /// Writes the data in memory elsewhere, records unreadable data as lost, and begins the rebuild
+    /// of the rest.
     fn put_elsewhere(&mut self, affected: Vec<Affected>) -> Result<()> {
         let old = std::mem::take(&mut self.faults.rebuild);
         let mut frames = Vec::new();
@@ -434,7 +434,7 @@ impl LogFtl {
                 self.keep_or_lose(lba, entry, &mut frames);
             }
         }
-        // First of all what cannot be read is lost: garbage collection must not move it.
+        // Unreadable data is recorded as lost first: garbage collection must not move it.
         let mut waiting = Vec::new();
         for Affected { lba, entry, is_hit, is_waiting } in affected {
             if self.map[lba as usize] != entry {
@@ -471,7 +471,7 @@ impl LogFtl {
         self.counts.blocks_lost += 1;
     }
 
-    /// Rebuilds the stripes whose turn comes until `now_ns`.
+    /// Rebuilds the stripes that are due by `now_ns`.
     #[inline]
     pub(super) fn advance_rebuild(&mut self, now_ns: u64) {
         while self.rebuilds_at().is_some_and(|at_ns| at_ns <= now_ns) {
@@ -479,7 +479,7 @@ impl LogFtl {
         }
     }
 
-    /// Rebuilds all that is left.
+    /// Rebuilds all remaining stripes.
     pub(super) fn finish_rebuild(&mut self) {
         while self.rebuilds_at().is_some() {
             self.rebuild_stripe();
@@ -512,7 +512,7 @@ impl LogFtl {
         let put = lbas.iter().try_for_each(|&lba| {
             self.append(lba, self.frames.frame_bytes(lba), Cause::Rebuilt, read_ns)
         });
-        // What found no room stays readable through the rest of its stripe.
+        // Frames without room stay readable through the rest of their stripes.
         rebuild.has_stalled = put.is_err();
         rebuild.next += if rebuild.has_stalled { 0 } else { count };
         rebuild.next_ns = read_ns;

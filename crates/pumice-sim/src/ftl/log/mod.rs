@@ -3,7 +3,7 @@
 //! ```text
 //! host write --> write buffer --(a row is full)--> queue of a die --> flash
 //!                    ^ waits while it is full          ^ rows of moved data, in proportion
-//! host read  --> map --> in the buffer: at once; else pages of flash, before all waiting rows
+//! host read  --> map --> in the buffer: no wait; else pages of flash, before all waiting rows
 //! ```
 //!
 //! The layer simulates two kinds of drive. *Page-mapped*: every block is stored uncompressed.
@@ -23,12 +23,12 @@
 //! [`LogSpec::memory_bytes_max`] computes that sum for any drive. Compressible data makes lists
 //! longer, but never longer than twice the live blocks.
 //!
-//! The **work** of a write is that of its block and of the blocks that garbage collection moves for
-//! it, some look-ups each, plus a logarithm of the dies for each row. Only the choice of a victim
+//! The **work** of a write is a few look-ups for its block and for each block that garbage
+//! collection moves for it, plus a logarithm of the dies for each row. Only the choice of a victim
 //! grows with the drive: it looks at each segment once.
 //!
-//! A call updates the map at once; the flash takes its time afterwards ([`Drain`]). Moved data is
-//! also read at that moment and waits in memory that is not counted: a real drive would read it
+//! A call updates the map immediately; the flash takes its time afterwards ([`Drain`]). Moved data
+//! is also read immediately and waits in memory that is not counted: a real drive would read it
 //! later. Blocks are erased just before their first row is programmed, one die at a time. Power
 //! loss is not simulated: nothing is recovered, and the map is not written.
 //!
@@ -62,7 +62,7 @@ use crate::nand::{Flash, FlashCounts, Wear};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
     Host,
-    /// The host's, around a block that it wrote.
+    /// A frame of the host, around a block that it wrote.
     Rewritten,
     Collected,
     Leveled,
@@ -81,7 +81,7 @@ struct Open {
     /// The time at which the data of the current row has arrived.
     ready_ns: u64,
     /// Bytes up to `offset` that hold no frame and cannot: holes, and the bytes before them that
-    /// the next frame did not fit into.
+    /// were too few for the next frame.
     hole_bytes: u32,
     /// In the order of their frames.
     lbas: Vec<u32>,
@@ -119,7 +119,7 @@ impl LogFtl {
     /// Creates an empty drive at time 0.
     ///
     /// # Errors
-    /// Those of [`LogSpec::check`].
+    /// The errors of [`LogSpec::check`].
     pub fn new(spec: LogSpec) -> Result<Self> {
         let Parts { mut frames, layout, free_blocks } = spec.parts()?;
         if spec.stored == StoredSizes::AsWritten {

@@ -17,8 +17,8 @@ impl LogFtl {
     /// a host that never waits, each write looks at all rows that wait for a die.
     ///
     /// # Errors
-    /// `InvalidInput` for blocks beyond the drive, `NoSpace` if garbage collection can reclaim
-    /// nothing.
+    /// `InvalidInput` for blocks beyond the drive, `NoSpace` if garbage collection can reclaim no
+    /// space.
     pub fn write(&mut self, now_ns: u64, lba: Lba, blocks: u32) -> Result<u64> {
         let first = self.begin(now_ns, lba, blocks)?;
         for lba in first..first + blocks {
@@ -31,7 +31,7 @@ impl LogFtl {
     /// [`StoredSizes::AsWritten`](super::super::StoredSizes). Otherwise like [`LogFtl::write`].
     ///
     /// # Errors
-    /// Those of [`LogFtl::write`].
+    /// The errors of [`LogFtl::write`].
     pub fn write_sized(&mut self, now_ns: u64, lba: Lba, stored_bytes: &[u32]) -> Result<u64> {
         let first = self.begin(now_ns, lba, stored_bytes.len() as u32)?;
         for (lba, &stored) in (first..).zip(stored_bytes) {
@@ -41,11 +41,11 @@ impl LogFtl {
         Ok(self.acknowledge(now_ns))
     }
 
-    /// Reads blocks and writes those that hold data again, as a drive does whose map has larger
-    /// units than a block. Returns the time of the acknowledgement, as [`LogFtl::write`] does.
+    /// Reads blocks and writes those that hold data again, as a drive does if its map has units
+    /// larger than a block. Returns the time of the acknowledgement, as [`LogFtl::write`] does.
     ///
     /// # Errors
-    /// Those of [`LogFtl::write`].
+    /// The errors of [`LogFtl::write`].
     pub fn rewrite(&mut self, now_ns: u64, lba: Lba, blocks: u32) -> Result<u64> {
         let first = self.begin(now_ns, lba, blocks)?;
         let read_ns = self.read_frames(first..first + blocks).last_ns;
@@ -63,7 +63,7 @@ impl LogFtl {
         self.pace(bytes)
     }
 
-    /// Returns the time at which the buffer has room for everything accepted so far.
+    /// Returns the time at which the buffer has room for all data accepted so far.
     fn acknowledge(&mut self, now_ns: u64) -> u64 {
         let needed = self.accepted_bytes.saturating_sub(self.spec.buffer_bytes);
         let room_ns = self.drain.done_ns(&self.flash, now_ns, needed);
@@ -87,8 +87,8 @@ impl LogFtl {
         Ok(self.read_frames(first..first + blocks))
     }
 
-    /// Reads a page of the drive's own data, of a block of the host at most, such as a page of the
-    /// map; `number` chooses the die. Returns the time at which it is available.
+    /// Reads a page of the drive's own data, at most the size of a host block, such as a page of
+    /// the map; `number` chooses the die. Returns the time at which it is available.
     ///
     /// # Errors
     /// `InvalidInput` if time would decrease.
@@ -125,7 +125,7 @@ impl LogFtl {
         times
     }
 
-    /// Trims blocks. Takes no time, neither of the drive nor of the flash.
+    /// Trims blocks. Takes no time of the drive or of the flash.
     ///
     /// # Errors
     /// `InvalidInput` for blocks beyond the drive.
@@ -142,9 +142,9 @@ impl LogFtl {
         Ok(())
     }
 
-    /// Issues the current row, padded. Returns the time at which everything written is on flash, a
-    /// forecast like that of [`LogFtl::write`]. Moved data stays in its incomplete row: its old
-    /// copy still exists.
+    /// Issues the current row, padded. Returns the time at which all written data is on flash, a
+    /// forecast as in [`LogFtl::write`]. Moved data stays in its incomplete row: its old copy still
+    /// exists.
     ///
     /// # Errors
     /// `NoSpace` if garbage collection can reclaim nothing.
@@ -157,8 +157,8 @@ impl LogFtl {
         Ok(self.drain.all_done_ns(&self.flash, now_ns).max(now_ns))
     }
 
-    /// Advances time until the flash has completed everything, a rebuild included. Returns that
-    /// time, the earliest for the next call.
+    /// Advances time until the flash has completed all work, a rebuild included. Returns that time,
+    /// the earliest for the next call.
     pub fn settle(&mut self) -> u64 {
         self.finish_rebuild();
         self.now_ns = self.drain.finish(&mut self.flash, self.now_ns);
@@ -211,12 +211,12 @@ impl LogFtl {
     }
 }
 
-/// When data that was read is available.
+/// The times at which read data is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadTimes {
     /// Time of the first part, in the order of addresses.
     pub first_ns: u64,
-    /// Time of all of it.
+    /// Time of the last part.
     pub last_ns: u64,
 }
 

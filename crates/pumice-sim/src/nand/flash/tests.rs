@@ -1,5 +1,5 @@
-//! Goal: flash takes the time that its parts add up to, does one thing at a time on each die and
-//! bus, and refuses what real flash would not survive.
+//! Goal: flash takes the sum of the times of its parts, performs one operation at a time on each
+//! die and bus, and refuses operations that real flash would not survive.
 //! Method: sums by hand for single operations and for bandwidth; random operations whose times on
 //! dies and buses are noted and must not overlap.
 
@@ -49,7 +49,7 @@ fn at(die: u32, block: u32) -> BlockAddress {
     BlockAddress { die, block }
 }
 
-/// Within a nanosecond a transfer, which is rounded up.
+/// Asserts equality to within two nanoseconds per transfer, because transfers are rounded up.
 fn assert_near(ns: u64, expected_ns: u64, transfers: u64) {
     assert!(ns.abs_diff(expected_ns) <= 2 * transfers, "{ns} ns, not {expected_ns}");
 }
@@ -78,7 +78,7 @@ fn one_operation_takes_the_sum_of_its_parts() {
 }
 
 /// Bandwidth of writing row after row over all dies: the model of the drives of 2010, 7.7 MB/s a
-/// die; with the register filled during programming, what the slower of array and bus lets through.
+/// die; with the register filled during programming, the speed of the slower of array and bus.
 #[test]
 fn a_sequential_write_reaches_the_bandwidth_of_its_parts() {
     let write = |timing: FlashTiming| {
@@ -102,7 +102,7 @@ fn a_sequential_write_reaches_the_bandwidth_of_its_parts() {
     assert!((cached / expected - 1.0).abs() < 0.06, "{cached} MB/s, by arithmetic {expected}");
     let slow_bus = FlashTiming { bus_bytes_per_s: 20_000_000, cache_program: true, ..TIMING };
     let limited = write(slow_bus);
-    // The last program shows when there are so few rows.
+    // With so few rows, the last program operation is noticeable.
     assert!((limited / 80.0 - 1.0).abs() < 0.04, "{limited} MB/s over four buses of 20 MB/s");
 }
 
@@ -189,7 +189,7 @@ fn dies_and_buses_do_one_thing_at_a_time() {
     }
 }
 
-/// No two of them that have the same owner are at the same time.
+/// Asserts that no two times of the same owner overlap.
 fn assert_apart<'a>(taken: impl Iterator<Item = &'a Taken>, owner: impl Fn(&Taken) -> u32) {
     let mut all: Vec<&Taken> = taken.collect();
     all.sort_by_key(|taken| (owner(taken), taken.from_ns, taken.to_ns));

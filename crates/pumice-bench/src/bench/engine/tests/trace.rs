@@ -1,6 +1,6 @@
-//! Goal: a target is asked for exactly what the workload says, as many requests at a time as it
-//! says, and times are the requests' own. Method: a target that notes what it is asked and answers
-//! in virtual time, where a millisecond is a millisecond.
+//! Goal: a target receives exactly the requests of the workload, at exactly its depth, and times
+//! are those of the requests alone. Method: a target that records its requests and answers in
+//! virtual time, where a millisecond is a millisecond.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use pumice_drive::base::AlignedBuffer;
 
 const MS: u64 = 1_000_000;
 
-/// How long a target takes for a request and for a flush.
+/// The times that a target takes for a request and for a flush.
 #[derive(Clone, Copy)]
 struct Pace {
     request_ns: u64,
@@ -21,10 +21,10 @@ const PACE: Pace = Pace { request_ns: MS, flush_ns: 10 * MS };
 
 #[derive(Default)]
 struct Seen {
-    /// Name, offset and length in the order in which they began.
+    /// Name, offset and length of the requests, in the order in which they began.
     calls: Vec<(&'static str, u64, u64)>,
     now: u32,
-    /// Requests under way at most.
+    /// Maximum number of requests in flight.
     most: u32,
 }
 
@@ -77,7 +77,7 @@ impl Target for Traced {
     }
 }
 
-/// Carries a workload out in virtual time.
+/// Runs a workload in virtual time.
 fn traced(workload: Workload, failing: Option<usize>) -> (Result<Sample>, Seen) {
     workload.check().unwrap();
     let runtime = Runtime::simulated();
@@ -103,7 +103,7 @@ fn sequential_operations_ask_for_every_record_in_their_order() {
     for operation in Operation::ALL.into_iter().filter(is_here) {
         let mut wanted: Vec<_> = match operation {
             Write | Rewrite | FWrite | FRewrite => (0..RECORDS).map(write).collect(),
-            // Four stretches that touch each other.
+            // Four adjacent stretches.
             SurfaceRead => (0..RECORDS).map(read).collect(),
             Read | Reread | FRead | FReread => (0..RECORDS).map(read).collect(),
             BackwardRead => (0..RECORDS).rev().map(read).collect(),
@@ -214,7 +214,7 @@ fn a_failure_ends_the_run_and_is_its_result() {
     }
 }
 
-/// Answers at once, without ever letting go of the thread.
+/// Answers immediately, without ever yielding the thread.
 struct Immediate;
 
 impl Target for Immediate {

@@ -1,4 +1,4 @@
-//! The block devices below a target, down to the hardware: what they are and what they counted.
+//! The block devices below a target, down to the hardware: their properties and their counters.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -21,7 +21,7 @@ const DEPTH_MAX: usize = 16;
 /// The block devices below a file or device.
 #[derive(Clone, Debug)]
 pub struct Device {
-    /// From the devices that the target is on to the hardware; each level without repetitions.
+    /// From the devices of the target down to the hardware; each level without repetitions.
     levels: Vec<Vec<Layer>>,
     /// Devices with none below.
     bottoms: Vec<Layer>,
@@ -62,17 +62,17 @@ impl Device {
         Some(device)
     }
 
-    /// Returns the name of the device that the target is on, such as `nvme0n1`; several are joined.
+    /// Returns the name of the device of the target, such as `nvme0n1`; several are joined.
     pub fn name(&self) -> String {
         names(&self.levels[0], Layer::name)
     }
 
-    /// Returns the devices with none below, which are hardware or its like.
+    /// Returns the devices with none below, which are hardware or equivalent.
     pub(super) fn bottoms(&self) -> &[Layer] {
         &self.bottoms
     }
 
-    /// Returns the counters since the devices that the target is on came up.
+    /// Returns the counters since the start of the target's devices.
     pub fn bytes(&self) -> Option<DeviceBytes> {
         let mut sum = DeviceBytes { read: 0, written: 0, discarded: 0, smart_written: None };
         for layer in &self.levels[0] {
@@ -97,7 +97,7 @@ impl Device {
         written?.into_iter().try_fold(0u64, u64::checked_add)
     }
 
-    /// Adds the stack of devices, and what each of them says of itself.
+    /// Adds the stack of devices, and the properties that each of them reports.
     pub(super) fn describe(&self, facts: &mut Facts) {
         facts.add("device", Some(self.name()));
         let stack: Vec<String> =

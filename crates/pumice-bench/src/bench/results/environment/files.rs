@@ -42,7 +42,7 @@ impl Files {
     }
 }
 
-/// [`Files::text`] of a resolved path.
+/// Returns [`Files::text`] of a resolved path.
 pub(super) fn text(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let text = text.trim();
@@ -55,7 +55,7 @@ pub(super) fn number(path: &Path) -> Option<f64> {
     number.is_finite().then_some(number)
 }
 
-/// [`Files::entries`] of a resolved path.
+/// Returns [`Files::entries`] of a resolved path.
 pub(super) fn entries(path: &Path) -> Vec<PathBuf> {
     let Ok(found) = fs::read_dir(path) else { return Vec::new() };
     let mut entries: Vec<PathBuf> = found.flatten().map(|entry| entry.path()).collect();

@@ -1,4 +1,4 @@
-//! One block device of the kernel, and those that it is made of.
+//! One block device of the kernel, and its component devices.
 //!
 //! A partition stands for its whole disk, which has the queue and the counters.
 
@@ -19,8 +19,8 @@ pub(super) struct Layer {
     folder: PathBuf,
 }
 
-/// Returns the devices that a file is on, or that a path names: several for a file system on
-/// several, none in memory and on a network.
+/// Returns the devices of a file, or of a device's path: several for a file system on several
+/// devices, none in memory and on a network.
 pub(super) fn tops(files: &Files, path: &Path) -> Vec<Layer> {
     let mut path = path.to_owned();
     for _ in 0..OVERLAYS_MAX {
@@ -43,7 +43,8 @@ pub(super) fn tops(files: &Files, path: &Path) -> Vec<Layer> {
     Vec::new()
 }
 
-/// Returns the devices of a mount's source: all of a btrfs, or those that the source names.
+/// Returns the devices of a mount's source: all devices of a btrfs, or the devices that the source
+/// names.
 fn mounted(files: &Files, source: &str) -> Vec<Layer> {
     let named = |place: &str| {
         let device = fs::canonicalize(files.path(place)).ok()?;
@@ -73,7 +74,7 @@ impl Layer {
         Self::whole(&files.path(format!("/sys/class/block/{name}")))
     }
 
-    /// Returns the device of a folder, or of the disk if that is a partition.
+    /// Returns the device of a folder, or the whole disk if the folder is a partition.
     fn whole(path: &Path) -> Option<Self> {
         let folder = fs::canonicalize(path).ok()?;
         let is_part = folder.join("partition").exists();
@@ -106,8 +107,8 @@ impl Layer {
         below
     }
 
-    /// Returns the name with what the device is made by: `loop0 (file /srv/disk.img)`,
-    /// `dm-0 (vault, CRYPT)`, `md0 (raid1)`, `nbd0 (process 12)`, `zram0 (lz4)`.
+    /// Returns the name with the origin of the device: `loop0 (file /srv/disk.img)`, `dm-0 (vault,
+    /// CRYPT)`, `md0 (raid1)`, `nbd0 (process 12)`, `zram0 (lz4)`.
     pub(super) fn title(&self) -> String {
         let name = self.name();
         let mapped = || {

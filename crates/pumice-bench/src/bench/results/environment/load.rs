@@ -1,5 +1,5 @@
-//! What a machine did during a run beside the bench: the processors that others used, how long
-//! tasks waited for one, and how hot it became.
+//! The load of a machine during a run in addition to the bench: the processors used by other
+//! programs, the time that tasks waited for one, and the temperature.
 
 use std::path::PathBuf;
 
@@ -24,18 +24,18 @@ const STAT_FIELDS: usize = 8;
 const STAT_IDLE: [usize; 2] = [3, 4];
 const STAT_STEAL: usize = 7;
 
-/// What the machine did during a run beside the bench.
+/// The load of the machine during a run in addition to the bench.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MachineLoad {
     /// Processors that the machine has.
     pub processors: f64,
-    /// Processors that others than the bench kept busy, on average: other programs, the kernel's
+    /// Processors busy with other work than the bench, on average: other programs, the kernel's
     /// threads, and the target's server.
     pub others_processors: f64,
     /// Processors that the hypervisor took away, on average.
     pub stolen_processors: f64,
     /// Share of the time in which a task waited for a processor, 0 to 1; absent if the kernel does
-    /// not tell (PSI).
+    /// not report it (PSI).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processor_pressure: Option<f64>,
     /// Mean frequency of the processors at the end of the run; absent if unknown.
@@ -44,19 +44,20 @@ pub struct MachineLoad {
     /// Highest temperature of the processor at the end of the run; absent without a sensor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processor_celsius: Option<f64>,
-    /// How often the processor was slowed down because of its temperature; absent if not counted.
+    /// Number of times the processor was slowed down because of its temperature; absent if not
+    /// counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processor_throttles: Option<u64>,
     /// Highest temperature of the target's hardware at the end of the run; absent without a
     /// sensor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_celsius: Option<f64>,
-    /// The temperature from which that hardware warns; absent if it names none.
+    /// The temperature from which the target's hardware warns; absent if it reports none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_celsius_limit: Option<f64>,
 }
 
-/// Counters of the machine, and where its sensors are.
+/// Counters of the machine, and the places of its sensors.
 #[derive(Clone, Debug)]
 pub struct Gauges {
     files: Files,
@@ -111,7 +112,7 @@ impl Gauges {
         Self { files, processor, device: of_device, throttles }
     }
 
-    /// Returns the counters now; `None` if the kernel does not tell.
+    /// Returns the present counters; `None` if the kernel does not report them.
     pub fn now(&self) -> Option<Moment> {
         let stat = self.files.text("/proc/stat")?;
         let (ticks, processors) = ticks(&stat)?;
@@ -128,7 +129,7 @@ impl Gauges {
         })
     }
 
-    /// Returns what the machine did since `earlier`.
+    /// Returns the load of the machine since `earlier`.
     pub fn since(&self, earlier: Option<Moment>) -> Option<MachineLoad> {
         let (earlier, now) = earlier.zip(self.now())?;
         let mut load = load(&earlier, &now)?;
@@ -144,7 +145,7 @@ impl Gauges {
     }
 }
 
-/// Returns whether a file of a sensor is one with a temperature.
+/// Returns whether a file of a sensor contains a temperature.
 fn is_input(path: &std::path::Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     name.starts_with("temp") && name.ends_with("_input")
@@ -156,7 +157,7 @@ fn limit_of(path: &std::path::Path) -> PathBuf {
     path.with_file_name(name.replace("_input", "_max"))
 }
 
-/// Returns degrees from a file with thousandths, if they can be those of a machine.
+/// Returns degrees from a file with thousandths, if they are plausible for a machine.
 fn celsius(path: &std::path::Path) -> Option<f64> {
     // A sensor that is not connected reports values far outside.
     number(path).map(|thousandths| thousandths / 1e3).filter(|it| (-50.0..=150.0).contains(it))
@@ -216,7 +217,7 @@ fn load(earlier: &Moment, now: &Moment) -> Option<MachineLoad> {
     })
 }
 
-/// Rounds to thousandths: ticks are not finer.
+/// Rounds to thousandths: ticks have no finer resolution.
 fn round(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
@@ -228,7 +229,7 @@ fn seconds(clock: ClockId) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: what others used is what is left of the machine's ticks.
+    //! Goal: the use of other programs is the rest of the machine's ticks.
     use super::*;
 
     fn moment(seconds: f64, own_seconds: f64, stat: &str, pressure: &str) -> Moment {
@@ -245,7 +246,7 @@ mod tests {
             "cpu  100 0 100 700 50 0 0 0 0 0\ncpu0 1\ncpu1 1\nintr 5",
             "some avg10=0.00 avg60=0.00 avg300=0.00 total=1000000\nfull total=0",
         );
-        // Two seconds of two processors: 400 ticks, of which 200 idle and 40 stolen.
+        // Two seconds of two processors: 400 ticks, 200 of them idle and 40 stolen.
         let mut now = moment(
             12.0,
             1.6,

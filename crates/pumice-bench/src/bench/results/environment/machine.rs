@@ -5,7 +5,7 @@ use super::files::{Files, number};
 use crate::workload::memory_of;
 use pumice_drive::base::units::format_size;
 
-/// The folder of the processor that stands for all.
+/// The folder of the processor that represents all.
 const CPU0: &str = "/sys/devices/system/cpu/cpu0/cpufreq";
 
 /// Adds the facts about the machine.

@@ -3,9 +3,9 @@
 //! ```text
 //! machine   distribution, kernel, processor, memory
 //! mount     the file system of a path, its options and its fill
-//! device    the block devices below a path, down to the hardware; what they counted
-//! layer     one block device          files     where the kernel's files are
-//! load      what the machine did during a run beside the bench
+//! device    the block devices below a path, down to the hardware; their counters
+//! layer     one block device          files     the places of the kernel's files
+//! load      the load of the machine during a run in addition to the bench
 //! ```
 //!
 //! The facts come from the kernel's files and from the drive itself. Facts that cannot be read are
@@ -55,7 +55,7 @@ fn facts(files: &Files, path: Option<&Path>) -> Vec<(String, String)> {
     let mut facts = Facts::default();
     machine::describe(files, &mut facts);
     if let Some(path) = path {
-        // The file system with the node of a device says nothing of the device.
+        // The file system of a device node is unrelated to the device.
         if let Some(mount) = Mount::of(files, path).filter(|_| !is_device(path)) {
             mount.describe(path, &mut facts);
         }
@@ -97,7 +97,7 @@ pub fn simulated(profile: &Profile) -> Vec<(String, String)> {
     facts.map(|(name, fact)| (name.to_owned(), fact.to_owned())).into()
 }
 
-/// Returns whether a path is that of a block device.
+/// Returns whether a path is a block device.
 fn is_device(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
 }

@@ -10,7 +10,7 @@ use pumice_drive::base::units::format_size;
 pub(super) struct Mount {
     /// Kind, such as `ext4`.
     pub(super) kind: String,
-    /// What is mounted: a device in most cases.
+    /// The mounted source: a device in most cases.
     pub(super) source: String,
     /// Options of the mount and of the file system.
     pub(super) options: String,
@@ -23,8 +23,8 @@ impl Mount {
     pub(super) fn of(files: &Files, path: &Path) -> Option<Self> {
         let path = existing(path)?;
         let mounts = files.text("/proc/self/mountinfo")?;
-        // Of several mounts at the longest mount point the last one counts: it covers the earlier
-        // ones.
+        // If several mounts have the longest mount point, the last one counts: it covers the
+        // earlier ones.
         let mut best: Option<(usize, Self)> = None;
         for line in mounts.lines() {
             let Some((place, mount)) = parsed(line) else { continue };

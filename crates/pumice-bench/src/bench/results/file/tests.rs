@@ -1,4 +1,5 @@
-//! Goal: what was written is read again, whatever cut it short, and nothing else is taken for it.
+//! Goal: written results can be read, after any interruption, and no other file is accepted as
+//! results.
 
 use std::fs;
 
@@ -55,7 +56,7 @@ fn run(place: u64) -> RunResult {
     }
 }
 
-/// A file with three runs.
+/// Creates a file with three runs.
 fn written(folder: &tempfile::TempDir) -> PathBuf {
     let path = folder.path().join("results");
     let mut writer = Writer::create(&path, &[header()]).expect("a new file");
@@ -75,7 +76,7 @@ fn results_come_back_as_they_were() {
     assert_eq!(error.kind(), ErrorKind::AlreadyExists);
 }
 
-/// Guards against a run that is lost, or taken for whole, when a crash cut its line short.
+/// Guards against a run that is lost, or taken for complete, when a crash truncated its line.
 #[test]
 fn a_torn_last_line_is_cut_off() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -120,7 +121,7 @@ fn what_is_no_result_is_refused() {
     refused(&endless, "line 5: the line is too long");
 }
 
-/// Guards against results of several targets that are mixed up, or taken for those of others.
+/// Guards against results of several targets that are mixed up, or attributed to other targets.
 #[test]
 fn targets_that_took_turns_come_back_apart() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -154,7 +155,7 @@ fn targets_that_took_turns_come_back_apart() {
     refused(first_line, "the header of a target is missing");
 }
 
-/// Guards against a new version that cannot read what the one before it wrote.
+/// Guards against a new version that cannot read the files of the previous version.
 #[test]
 fn results_of_version_1_are_read() {
     let folder = tempfile::tempdir().expect("a folder");

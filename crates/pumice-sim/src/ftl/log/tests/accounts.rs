@@ -1,7 +1,7 @@
-//! Goal: what is written adds up; each block is in one segment, and that is where its last version
-//! went; a seed always produces the same run; memory is within its bound.
-//! Method: random operations on drives of several kinds. Moves are noted, and followed by an array
-//! of versions, which the layer does not have; everything is counted again from the lists.
+//! Goal: written bytes add up; each block is in one segment, the one that received its last
+//! version; a seed always produces the same run; memory is within its bound.
+//! Method: random operations on drives of several kinds. Moves are recorded, and tracked by an
+//! array of versions, which the layer does not have; all counters are recounted from the lists.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::*;
 use pumice_drive::base::ErrorKind;
 use pumice_drive::base::seed::random;
 
-/// Drives that differ in all that changes the way of a block.
+/// Returns drives that differ in every property that affects the path of a block.
 fn kinds() -> Vec<LogSpec> {
     let table = small();
     vec![
@@ -62,7 +62,7 @@ fn disturb(drive: &mut LogFtl, operations: u32, seed: u64) -> u64 {
     sum
 }
 
-/// Counts everything again, and holds it against the tables.
+/// Recounts all counters, and compares them with the tables.
 pub(super) fn recount(drive: &LogFtl) {
     let mut found = vec![0u32; drive.map.len()];
     for segment in 0..drive.segments.count() {
@@ -127,8 +127,8 @@ fn what_is_written_adds_up() {
     }
 }
 
-/// Moves copy the version that stood at their source: if ever an old copy were taken for the
-/// newest, the versions would differ.
+/// Moves copy the version at their source: if an old copy were ever taken for the newest, the
+/// versions would differ.
 #[test]
 fn a_block_is_where_its_last_version_went() {
     for (number, spec) in kinds().into_iter().enumerate() {
@@ -177,7 +177,7 @@ fn the_same_seed_gives_the_same_run() {
     }
 }
 
-/// A drive of 10^12 bytes of today's shape: 64 dies of 2 planes with pages of 16 KiB.
+/// Returns a drive of 10^12 bytes of today's shape: 64 dies of 2 planes with pages of 16 KiB.
 fn terabyte(fraction: f64, over_provisioning: f64) -> LogSpec {
     let raw = 1e12 * (1.0 + over_provisioning);
     let shape = FlashShape {
@@ -221,7 +221,7 @@ fn memory_stays_below_what_is_said() {
         for _ in 0..20 {
             host.run(&mut drive, 20_000).unwrap();
             drive.trace.clear();
-            // What waits for the flash is bounded by the buffer, not by the drive.
+            // The data that waits for the flash is bounded by the buffer, not by the drive.
             seen = seen.max(drive.memory_bytes() - drive.drain.heap_bytes());
         }
         assert!(seen <= most, "{fraction}: {seen} bytes, at most {most}");
@@ -236,7 +236,7 @@ fn what_is_impossible_is_refused() {
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert!(error.to_string().contains(what), "{error}");
     };
-    // 40 segments, of which 5 are free or open.
+    // 40 segments, 5 of them free or open.
     assert!(LogFtl::new(LogSpec { user_blocks: 35 * 64, ..small() }).is_ok());
     refused(LogSpec { user_blocks: 35 * 64 + 1, ..small() }, "room for");
     refused(LogSpec { user_blocks: 0, ..small() }, "cannot be simulated");
@@ -253,7 +253,7 @@ fn what_is_impossible_is_refused() {
     assert!(drive.write(999, Lba(0), 1).is_err(), "time went backwards");
 }
 
-/// Every write flushed fills half of a row with nothing, which must be gained back.
+/// Every flushed write fills half of a row with padding, which must be reclaimed.
 #[test]
 fn a_full_drive_lives_with_a_flush_after_every_write() {
     for spec in [LogSpec { user_blocks: 35 * 64, ..small() }, compressing()] {

@@ -1,8 +1,8 @@
-//! Goal: garbage collection costs what theory says, with and without compression.
-//! Method: uniform random writes over several times the span, after as many to get there, on
-//! segments of 1024 blocks and more, a few hundred of them: the formulas hold for many blocks a
-//! segment and many segments. Raw space is that of segments that hold data: those kept free do
-//! not, and of the two open ones half.
+//! Goal: garbage collection has the cost predicted by theory, with and without compression.
+//! Method: uniform random writes over several times the span, after the same number to reach the
+//! steady state, on a few hundred segments of 1024 blocks and more: the formulas hold for many
+//! blocks a segment and many segments. Raw space is the space of segments that hold data: segments
+//! kept free do not count, and the two open ones count half.
 //!
 //! Three of the seven over-provisionings of the benchmark `model`, which measures all at length.
 
@@ -12,7 +12,8 @@ use super::*;
 use crate::ftl::sample;
 use pumice_drive::base::seed::random;
 
-/// Uniform random writes and greedy garbage collection: a is raw over user space.
+/// Returns the write amplification of uniform random writes under greedy garbage collection: a is
+/// raw over user space.
 ///
 /// Source: Xiang and Kurkoski, "An improved analytic expression for write amplification in NAND
 /// flash", 2012.
@@ -22,7 +23,7 @@ fn xiang_kurkoski(a: f64) -> f64 {
     a / (a - w)
 }
 
-/// Segments of 1024 blocks, 250 of them; every block is written once.
+/// Returns a drive of 250 segments of 1024 blocks; every block is written once.
 fn drive(a: f64, stored: f64, header_bytes: u32) -> LogFtl {
     let shape = FlashShape { blocks_per_plane: 250, pages_per_block: 128, ..sample::SHAPE };
     let full = f64::from(shape.blocks_per_plane) - 1.0 - 1.5;
@@ -35,13 +36,14 @@ fn drive(a: f64, stored: f64, header_bytes: u32) -> LogFtl {
     drive
 }
 
-/// A host that continues at the drive's time.
+/// Returns a host that continues at the drive's time.
 fn uniform(drive: &LogFtl) -> Host {
     let spec = HostSpec { depth: 4, blocks: 1, order: Order::Uniform, read_percent: 0, seed: 1 };
     Host::new(spec, drive.now_ns).unwrap()
 }
 
-/// Raw over user space, and write amplification, while the drive is overwritten this many times.
+/// Returns raw over user space, and write amplification, while the drive is overwritten this many
+/// times.
 fn measure(drive: &mut LogFtl, host: &mut Host, overwrites: u64) -> (f64, f64) {
     let before = drive.counts();
     let (mut free, mut samples) = (0.0, 0.0);
@@ -92,7 +94,8 @@ fn compression_is_worth_more_over_provisioning() {
     }
 }
 
-/// Cost and benefit leave cold segments alone until they are worth it, which greed does not.
+/// The cost-benefit policy spares cold segments until collecting them pays; the greedy policy does
+/// not.
 #[test]
 fn cost_benefit_spares_cold_data() {
     let cost = |victims| {

@@ -1,8 +1,8 @@
 //! Goal: with parity, a die, a block or a page that fails at any moment loses nothing; without, it
-//! loses exactly what was on it; a second failure loses exactly the stripes that both hit. Rebuilds
-//! take the time of the arithmetic, and every byte is counted.
-//! Method: random operations on small drives, failures between them; which blocks a failure takes
-//! is worked out from the map beforehand, row by row.
+//! loses exactly the data on it; a second failure loses exactly the stripes that both hit. Rebuilds
+//! take the computed time, and every byte is counted.
+//! Method: random operations on small drives, failures between them; the blocks that a failure
+//! affects are computed from the map beforehand, row by row.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,8 @@ use crate::nand::BlockAddress;
 use pumice_drive::base::ErrorKind;
 use pumice_drive::base::seed::random;
 
-/// Eight dies on two channels: a stripe of parity over all of them, or over four, or none.
+/// Returns drives of eight dies on two channels: a stripe of parity over all of them, or over four,
+/// or none.
 fn drives(stripe_dies: Option<u32>) -> [LogSpec; 3] {
     let shape = FlashShape { dies_per_channel: 4, ..SHAPE };
     // 40 segments of 128 blocks.
@@ -47,8 +48,8 @@ fn disturb(drive: &mut LogFtl, operations: u32, seed: u64) {
     drive.trace.clear();
 }
 
-/// Returns the blocks that have a byte in one of these parts, on flash and not in memory; worked
-/// out byte by byte from the map, for drives whose map is exact.
+/// Returns the blocks that have a byte in one of these parts, on flash and not in memory; computed
+/// byte by byte from the map, for drives whose map is exact.
 fn blocks_on(drive: &LogFtl, has: impl Fn(u32, u32, BlockAddress, u32) -> bool) -> BTreeSet<u32> {
     assert!(drive.layout.unit_bytes == 1 || drive.layout.unit_bytes == 4096);
     let mapped = (0u32..).zip(&drive.map).filter(|(_, entry)| **entry != UNMAPPED);
@@ -78,8 +79,8 @@ fn lost(drive: &LogFtl) -> BTreeSet<u32> {
     (0..drive.spec.user_blocks as u32).filter(|&lba| drive.is_lost(Lba(lba.into()))).collect()
 }
 
-/// Every byte has a cause, and every programmed page is counted: host, garbage collection, wear
-/// leveling, rebuild, padding and parity.
+/// Asserts that every byte has a cause, and that every programmed page is counted: host, garbage
+/// collection, wear leveling, rebuild, padding and parity.
 fn assert_adds_up(drive: &mut LogFtl) {
     drive.settle();
     let counts = drive.counts();
@@ -97,7 +98,7 @@ fn assert_adds_up(drive: &mut LogFtl) {
     assert!((sum / counts.write_amplification() - 1.0).abs() < 0.01);
 }
 
-/// Parity is a row of each stripe that was written, neither more nor less.
+/// Parity is exactly one row of each written stripe.
 #[test]
 fn a_row_of_each_stripe_is_parity() {
     for (stripe_dies, share) in [(Some(2), 0.5), (Some(4), 0.25), (Some(8), 0.125)] {
@@ -141,7 +142,7 @@ fn a_die_that_fails_at_any_moment_loses_nothing_with_parity_and_its_blocks_witho
                 assert_eq!(drive.rebuild().frames_left, 0, "{what}");
                 let left = blocks_on(&drive, |_, _, address, _| address.die == die);
                 assert_eq!(left, BTreeSet::new(), "{what}: still on the failed die");
-                // The drive goes on without the die.
+                // The drive continues without the die.
                 let pages = drive.flash.programmed_rows(BlockAddress { die, block: 0 });
                 disturb(&mut drive, 1500, 77);
                 accounts::recount(&drive);
@@ -168,7 +169,7 @@ fn a_second_die_loses_the_stripes_that_both_hit() {
                 if is_rebuilt {
                     drive.settle();
                 }
-                // The rebuild begins at once.
+                // The rebuild begins immediately.
                 drive.read(drive.now_ns, Lba(0), 0).unwrap();
                 let layout = drive.layout;
                 let segments = drive.segments.clone();
@@ -246,14 +247,14 @@ fn blocks_and_pages_that_fail_lose_nothing_with_parity() {
             }
             accounts::recount(&drive);
             assert_adds_up(&mut drive);
-            // With parity, only what an earlier fault had left without protection.
+            // With parity, only data that an earlier fault had left without protection.
             assert!(was_lost > 30 || stripe_dies.is_some(), "{was_lost}");
             assert!(was_lost < 30 || stripe_dies.is_none(), "{was_lost}");
         }
     }
 }
 
-/// What was lost is an error for each read, until it is written or trimmed.
+/// Each read of a lost block is an error, until the block is written or trimmed.
 #[test]
 fn lost_blocks_are_unreadable_until_they_are_written() {
     let [spec, ..] = drives(None);
@@ -275,7 +276,8 @@ fn lost_blocks_are_unreadable_until_they_are_written() {
     assert_eq!(drive.counts().blocks_lost, 32, "a count of what was lost, not of what is");
 }
 
-/// Eight dies on eight channels: seven rows are sensed at once, each sent over a bus of its own.
+/// Eight dies on eight channels: seven rows are sensed concurrently, each sent over a bus of its
+/// own.
 #[test]
 fn a_rebuild_takes_the_time_of_the_arithmetic() {
     let shape = FlashShape { channels: 8, dies_per_channel: 1, ..SHAPE };
@@ -289,7 +291,7 @@ fn a_rebuild_takes_the_time_of_the_arithmetic() {
     drive.settle();
     let (began_ns, pages) = (drive.now_ns, drive.flash_counts().pages_read);
     drive.fail(began_ns, Fault::Die(2)).unwrap();
-    // A die holds the parity of one stripe in eight, and data of the others.
+    // A die holds the parity of one stripe in eight, and data of the other stripes.
     let stripes = segments * 7;
     assert_eq!(drive.rebuild().frames_left, stripes * 2);
 
@@ -305,7 +307,7 @@ fn a_rebuild_takes_the_time_of_the_arithmetic() {
     let took_ns = drive.rebuild().took_ns;
     let expected_ns = stripes * row_ns;
     assert!(took_ns >= expected_ns, "{took_ns} ns, but reading takes {expected_ns}");
-    // A row that is written elsewhere, or the parity of seven dies, is in the way of the next read.
+    // A row that is written elsewhere, or the parity of seven dies, delays the next read.
     let program_ns = TIMING.program_ns + TIMING.transfer_ns(8192);
     assert!(took_ns <= expected_ns + stripes * 7 / 6 * program_ns, "{took_ns} ns");
     let read = drive.flash_counts().pages_read - pages;
@@ -316,7 +318,7 @@ fn a_rebuild_takes_the_time_of_the_arithmetic() {
 #[test]
 fn a_drive_that_has_no_room_left_says_so() {
     let [spec, ..] = drives(Some(8));
-    // As many as fit: 35 segments of 112 blocks.
+    // The most that fit: 35 segments of 112 blocks.
     let mut drive = LogFtl::new(LogSpec { user_blocks: 3920, ..spec }).unwrap();
     for lba in 0..3920 {
         drive.write(drive.now_ns, Lba(lba), 1).unwrap();

@@ -1,10 +1,10 @@
-//! Tests of the layer as a whole, by what they look at.
+//! Tests of the layer as a whole, by subject.
 //!
-//! * `accounts`: what is written adds up, and each block is where its last version went.
-//! * `amplification`: what garbage collection costs, against formulas.
-//! * `faults`: what failures of the flash take, and what parity restores.
+//! * `accounts`: written bytes add up, and each block is in the place of its last version.
+//! * `amplification`: the cost of garbage collection, against formulas.
+//! * `faults`: the data that failures of the flash destroy, and that parity restores.
 //! * `times`: latency and bandwidth, against sums by hand.
-//! * `wear`: erasures are spread.
+//! * `wear`: the spread of erasures.
 
 mod accounts;
 mod amplification;
@@ -19,10 +19,10 @@ use crate::host::{Host, HostSpec, Order};
 use crate::nand::{FlashShape, FlashTiming};
 use pumice_drive::base::Lba;
 
-/// What happened to a block or a segment.
+/// An event of a block or a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// `from` is where it was read, of what is moved.
+    /// `from` is the source of moved data.
     Placed {
         lba: u32,
         cause: Cause,
@@ -46,7 +46,7 @@ fn assert_near(ns: u64, expected_ns: u64) {
     assert!(ns.abs_diff(expected_ns) <= 8, "{ns} ns, not {expected_ns}");
 }
 
-/// The same flash for a drive that compresses, with frames of several sizes.
+/// Returns the same flash for a drive that compresses, with frames of several sizes.
 fn compressing() -> LogSpec {
     let fractions = vec![0.05, 0.2, 0.4, 0.75, 1.0];
     LogSpec {
@@ -57,7 +57,7 @@ fn compressing() -> LogSpec {
     }
 }
 
-/// A host of four requests of a block each.
+/// Returns a host that keeps four requests of one block in flight.
 fn host(order: Order, seed: u64) -> Host {
     let spec = HostSpec { depth: 4, blocks: 1, order, read_percent: 0, seed };
     Host::new(spec, 0).unwrap()

@@ -1,6 +1,6 @@
-//! Goal: requests take what their parts add up to, bandwidth is arithmetic, reads get in between
-//! writes, and garbage collection slows a drive down evenly.
-//! Method: sums by hand on an idle drive; long runs against what the flash can do at best.
+//! Goal: requests take the sum of their parts, bandwidth agrees with arithmetic, reads are served
+//! between writes, and garbage collection slows a drive down evenly.
+//! Method: sums by hand on an idle drive; long runs against the maximum speed of the flash.
 
 use super::*;
 
@@ -94,7 +94,7 @@ fn sequential_bandwidth_is_arithmetic() {
     }
 }
 
-/// Acknowledged is what the buffer has room for: not sooner, and not later.
+/// A write is acknowledged when the buffer has room for it, neither sooner nor later.
 #[test]
 fn a_full_buffer_makes_writes_wait() {
     let mut drive = LogFtl::new(small()).unwrap();
@@ -106,7 +106,7 @@ fn a_full_buffer_makes_writes_wait() {
     assert_near(acknowledged[18], row_ns);
     assert_near(acknowledged[24], 2 * row_ns);
     assert!(acknowledged.is_sorted());
-    // What the buses put off, the writes after it wait for.
+    // Later writes wait for the delay of the buses.
     let flushed = drive.flush(0).unwrap();
     let settled = drive.settle();
     assert!(flushed <= settled && settled <= flushed + 2 * TRANSFER_NS + 8, "{settled}");
@@ -129,7 +129,7 @@ fn a_read_waits_for_one_row_at_most() {
     assert!(flushed > 20 * row_ns, "most of it waits: {flushed} ns");
 }
 
-/// Steady state at 28 %: writes become slower by what is moved, not by stops.
+/// Steady state at 28 %: moved data slows writes down evenly, without stops.
 #[test]
 fn garbage_collection_slows_writes_evenly() {
     let mut drive = filled(small());
@@ -145,19 +145,19 @@ fn garbage_collection_slows_writes_evenly() {
     assert!(counts.write_amplification() > 2.0, "{counts:?}");
     // Erasures and reads come on top; dies wait for each other.
     assert!((1.0..1.6).contains(&(took_ns / least_ns)), "{took_ns} ns, at least {least_ns}");
-    // To empty a victim at one go would take a segment's rows.
+    // Emptying a victim in one step would take the time of a segment's rows.
     let segment_ns = 8 * (900_000 + 2 * TRANSFER_NS);
     assert!(run.writes.max_ns < 2 * segment_ns, "{run:?}");
     assert!(run.writes.max_ns < 25 * run.writes.mean_ns(), "{run:?}");
 }
 
-/// A row of moved data is not programmed before its data is there, though its die is idle.
+/// A row of moved data is not programmed before its data has been read, even if its die is idle.
 #[test]
 fn what_is_moved_is_read_before() {
     let timing = FlashTiming { read_ns: 5_000_000_000, ..TIMING };
     let mut drive = filled(LogSpec { timing, user_blocks: 35 * 64, ..small() });
     let now = drive.settle();
-    // Of each segment all but the second row, which is on the second die.
+    // All of each segment except the second row, which is on the second die.
     for lba in (0..35 * 64).filter(|lba| ![2, 3].contains(&(lba % 64))) {
         drive.write(now, Lba(lba), 1).unwrap();
         if drive.counts().collected_bytes >= 8192 {

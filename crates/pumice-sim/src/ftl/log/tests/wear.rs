@@ -1,4 +1,4 @@
-//! Goal: erasures are spread over the blocks, where the host writes evenly and where it does not.
+//! Goal: erasures are spread over the blocks, whether the host writes evenly or not.
 //! Method: long runs on a small drive; the counts of the blocks.
 
 use rand::RngExt;
@@ -6,7 +6,7 @@ use rand::RngExt;
 use super::*;
 use pumice_drive::base::seed::random;
 
-/// Writes all once, then a tenth of the blocks again and again.
+/// Writes all blocks once, then a tenth of them repeatedly.
 fn run_hot(spec: LogSpec) -> LogFtl {
     let mut drive = LogFtl::new(spec).unwrap();
     let blocks = drive.spec.user_blocks;
@@ -21,7 +21,7 @@ fn run_hot(spec: LogSpec) -> LogFtl {
     drive
 }
 
-/// The blocks that hot data goes to take turns, the free ones among them.
+/// The blocks that receive hot data take turns, free blocks included.
 #[test]
 fn the_least_worn_free_block_is_used_first() {
     let drive = run_hot(LogSpec { user_blocks: 1600, free_segments: 10, ..small() });
@@ -39,7 +39,7 @@ fn cold_segments_are_moved_when_wear_grows_apart() {
     assert!(apart.min <= 1 && apart.max > 60, "cold data stays where it is: {apart:?}");
     assert!(even.min > 20 && even.max - even.min < 20, "{even:?}");
     let (counts, least) = (with.counts(), without.counts().flash_bytes);
-    // 115 segments; 134 if they went to blocks that are little worn, to be moved again.
+    // 115 segments; 134 if they went to little worn blocks, from which they would move again.
     assert!((1..125).contains(&counts.segments_leveled), "{counts:?}");
     assert!(counts.flash_bytes * 100 < least * 115, "{counts:?}, without {least} bytes");
     assert_eq!(without.counts().leveled_bytes, 0);
