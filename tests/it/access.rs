@@ -1,5 +1,5 @@
-//! Goal: a configuration says who may use which export, and a server that reads it again disturbs
-//! no client whom the change does not concern; who comes and goes is in the log and in `pumice
+//! Goal: a configuration determines who may use which export; a server that reloads it disturbs no
+//! client unaffected by the change; arriving and leaving clients are in the log and in `pumice
 //! clients`.
 //!
 //! Method: certificates of one authority, clients of libnbd that work through reloads, and a client
@@ -34,7 +34,7 @@ struct World {
 }
 
 impl World {
-    /// Creates drives, and serves what the configuration says.
+    /// Creates drives, and serves them with the configuration.
     fn new(names: &[&str], configuration: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         for name in names {
@@ -75,7 +75,7 @@ impl World {
         serde_json::from_str(&finished.stdout).unwrap()
     }
 
-    /// Lines of the log that contain all of these words.
+    /// Returns the lines of the log that contain all of these words.
     fn lines(&self, words: &[&str]) -> Vec<String> {
         let said = self.server.stderr();
         let lines = said.lines().filter(|line| words.iter().all(|word| line.contains(word)));
@@ -102,7 +102,7 @@ fn go(export: &str) -> Vec<u8> {
 
 type Encrypted = StreamOwned<ClientConnection, UnixStream>;
 
-/// A connection that is encrypted.
+/// Opens an encrypted connection.
 fn encrypted(server: &Server, certificates: &Path) -> Encrypted {
     let mut socket = connect(server);
     socket.write_all(&option(5, b"")).unwrap();
@@ -110,7 +110,7 @@ fn encrypted(server: &Server, certificates: &Path) -> Encrypted {
     StreamOwned::new(tls_client(certificates), socket)
 }
 
-/// Chooses an export; the type of the answer.
+/// Chooses an export; returns the type of the answer.
 pub(crate) fn choose(stream: &mut (impl Read + Write), export: &str) -> u32 {
     stream.write_all(&go(export)).unwrap();
     match reply(stream).unwrap() {
@@ -122,7 +122,7 @@ pub(crate) fn choose(stream: &mut (impl Read + Write), export: &str) -> u32 {
     }
 }
 
-/// Reads a block; whether it was answered.
+/// Reads a block; returns whether an answer came.
 fn reads(stream: &mut (impl Read + Write)) -> bool {
     let request = [&0x2560_9513_u32.to_be_bytes()[..], &[0; 20], &[0, 0, 0, 8]].concat();
     let mut answer = [0; 24];
@@ -193,8 +193,8 @@ fn tables_that_nothing_can_fulfil_are_refused() {
     }
 }
 
-/// Writes and reads without a pause until it is killed; says how long the longest round trip was
-/// when a file appears.
+/// Writes and reads without a pause until it is killed; reports the longest round trip when a file
+/// appears.
 const WORKER: &str = r#"
 import nbd, os, sys, time
 h = nbd.NBD()
@@ -240,13 +240,13 @@ fn exports_come_and_go_while_a_client_works() {
             assert!(!reads(&mut two), "a client of an export that is gone");
             assert_eq!(choose(&mut connect(&world.server), "two"), ERR_UNKNOWN);
         }
-        // The drive is closed in order, and free for others.
+        // The drive is closed cleanly, and free for others.
         run_ok(Command::new(PUMICE).arg("check").arg(world.path("two.pumice")));
         fs::write(&end, "").unwrap();
         let said = worker.next_line();
         let longest_ms: f64 = said.split(' ').nth(1).unwrap().parse().unwrap();
         println!("{threads} threads: round trips and the longest in ms: {said}");
-        // Far above what is measured on a machine that does nothing else.
+        // Far above the value measured on an otherwise idle machine.
         assert!(longest_ms < 2000.0, "{said}");
         worker.finish();
         world.server.stop();
@@ -269,7 +269,7 @@ fn rules_close_an_export_to_those_who_are_there() {
     assert_eq!(choose(&mut late, "a"), ERR_POLICY);
     late.write_all(&option(3, b"")).unwrap();
     assert_eq!(reply(&mut late).unwrap(), ERR_POLICY, "names are not listed");
-    // A file that is wrong changes nothing.
+    // An invalid file changes nothing.
     write(world.folder.path(), "paths = ['FOLDER']\n[export.a]\nallow-users = ['no such user']\n");
     world.server.hang_up();
     wait_until("the file is refused", || world.server.stderr().contains("the server continues"));
@@ -331,7 +331,7 @@ fn certificates_change_under_a_client_that_stays() {
     assert!(!reads(&mut streams[1]), "a client whose certificate is revoked");
     let words = ["client refused", "certificate=lost", "no longer accepted"];
     wait_until("the log says so", || world.lines(&words).len() == 1);
-    // Both files were valid before; what is not is refused, and changes nothing.
+    // Both files were valid before; an invalid one is refused, and changes nothing.
     fs::write(server.join("server-key.pem"), "no key").unwrap();
     world.server.hang_up();
     wait_until("it is refused", || world.server.stderr().contains("the server continues"));

@@ -1,7 +1,7 @@
-//! Goal: a drive is a block device of the kernel that file systems can be trusted to, from
-//! attaching to detaching and through the death of the process between; whatever would lose
-//! data is refused; nothing is left.
-//! Method: FUSE and loop devices of this machine; where it has none, the tests say so and are
+//! Goal: file systems can rely on a drive as a block device of the kernel, from attaching to
+//! detaching and through the death of the process between; actions that would lose data are
+//! refused; nothing is left.
+//! Method: FUSE and loop devices of this machine; where it has none, the tests report that and are
 //! skipped.
 
 mod boot;
@@ -24,19 +24,19 @@ use crate::harness::{
     stand_in, tool, wait_until,
 };
 
-/// A drive that can be attached. Whatever a test leaves of it goes when this is dropped.
+/// A drive that can be attached. Anything that a test leaves of it is removed when this is dropped.
 struct Attachable {
     drive: Drive,
 }
 
 impl Attachable {
-    /// A new drive with an empty directory beside it, or why the test is skipped: attaching takes
-    /// privileges, which not even CI has everywhere.
+    /// Creates a new drive with an empty directory next to it, or reports why the test is skipped:
+    /// attaching takes privileges that not even CI has everywhere.
     fn new(size: &str) -> Option<Self> {
         Self::named(Drive::absent(), size)
     }
 
-    /// The same with a drive of a given name.
+    /// Does the same with a drive of a given name.
     fn named(drive: Drive, size: &str) -> Option<Self> {
         let needed = ["/dev/fuse", "/dev/loop-control"];
         let lacks = needed.into_iter().find(|file| !Path::new(file).exists());
@@ -52,7 +52,7 @@ impl Attachable {
         Some(attachable)
     }
 
-    /// A small file system in memory, for a drive that it cannot hold.
+    /// Creates a small file system in memory, for a drive that it cannot hold.
     fn small_host() -> Option<SmallHost> {
         Self::new("64M")?;
         let folder = tempfile::Builder::new().prefix("pumice-").tempdir().expect("temp dir");
@@ -92,7 +92,7 @@ impl Attachable {
         self.attach(&[&[at], args].concat())
     }
 
-    /// Another drive beside this one.
+    /// Creates another drive next to this one.
     fn other(&self, size: &str) -> PathBuf {
         let other = self.drive.beside("other.pumice");
         run_ok(Command::new(PUMICE).arg("create").arg(&other).args(["--size", size]));
@@ -121,14 +121,14 @@ impl Attachable {
         found
     }
 
-    /// The process that serves the device.
+    /// Returns the process that serves the device.
     fn process(&self) -> Option<Pid> {
         let record = fs::read(self.attachments().first()?.join("record.json")).ok()?;
         let record: serde_json::Value = serde_json::from_slice(&record).ok()?;
         Pid::from_raw(record["process"].as_i64()? as i32)
     }
 
-    /// What is mounted in the test's directory, last first.
+    /// Returns the mounts in the test's directory, last first.
     fn mounts(&self) -> Vec<PathBuf> {
         let mounts = fs::read_to_string("/proc/mounts").unwrap();
         let places = mounts.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
@@ -138,7 +138,7 @@ impl Attachable {
         own
     }
 
-    /// The loop devices on files in the test's directory.
+    /// Returns the loop devices on files in the test's directory.
     fn devices(&self) -> Vec<PathBuf> {
         let directory = self.drive.beside("");
         let names = fs::read_dir("/sys/block").unwrap().map(|entry| entry.unwrap().file_name());
@@ -189,7 +189,7 @@ impl Drop for Killed {
     }
 }
 
-/// A few files that compress differently, with their names.
+/// Writes a few files that compress differently.
 fn write_files(directory: &Path) {
     fs::copy(PUMICE, directory.join("program")).unwrap();
     fs::write(directory.join("zeroes"), vec![0; 3 << 20]).unwrap();
@@ -220,7 +220,7 @@ fn lives(kind: &str, check: &[&str]) {
     attachable.mount(&["--mkfs", kind]);
     write_files(&mountpoint);
     sync();
-    // Asked of the process that has the drive open.
+    // The process that has the drive open answers.
     assert!(counter(&attachable.drive.info(), "mapped_bytes") > 1 << 20);
     attachable.detach_well(&mountpoint);
     attachable.drive.assert_checks();
@@ -275,7 +275,7 @@ impl Drop for Btrfs {
 }
 
 /// Guards against a mounted btrfs that could not be detached: its mount has another device number
-/// than the device, so that it counted as a mount out of sight.
+/// than the device, so that it counted as an invisible mount.
 #[test]
 fn btrfs_lives_on_a_drive_that_lies_on_btrfs() {
     let Some(mkfs) = tool("mkfs.btrfs") else { return };
@@ -302,8 +302,8 @@ fn btrfs_lives_on_a_drive_that_lies_on_btrfs() {
     attachable.detach_well(&device);
 }
 
-/// Guards against a look at the path from another folder: the process that stays leaves the one in
-/// which it was begun.
+/// Guards against resolving the path from another folder: the background process leaves the folder
+/// in which it was started.
 #[test]
 fn a_drive_that_was_attached_by_a_relative_path_is_in_its_place() {
     let Some(attachable) = Attachable::new("64M") else { return };
@@ -317,7 +317,7 @@ fn a_drive_that_was_attached_by_a_relative_path_is_in_its_place() {
     };
     fs::rename(path, &other).unwrap();
     wait_until("the move is noticed", is_missed);
-    // Under its new name, and not under the old one as well.
+    // It is listed under its new name, and no longer under the old one.
     let listed = run_ok(attachable.command("list").arg(&other)).stdout;
     assert_eq!(listed.lines().count(), 2, "a line below the names of the columns: {listed}");
     fs::rename(&other, path).unwrap();
@@ -328,7 +328,7 @@ fn a_drive_that_was_attached_by_a_relative_path_is_in_its_place() {
 fn fio(mountpoint: &Path) -> Option<Command> {
     let mut command = Command::new(tool("fio")?);
     command.current_dir(mountpoint).args(["--name=load", "--ioengine=libaio", "--direct=1"]);
-    // In threads, so that killing the process ends them.
+    // Threads instead of processes, so that killing the process ends them.
     command.args(["--thread", "--rw=randwrite", "--iodepth=16", "--size=64m", "--randseed=7"]);
     command.args(["--refill_buffers=1", "--buffer_compress_percentage=50"]);
     Some(command)
@@ -339,7 +339,7 @@ fn random_writes_to_a_mounted_file_verify() {
     let Some(attachable) = Attachable::new("256M") else { return };
     let mountpoint = attachable.mountpoint();
     let Some(mut command) = fio(&mountpoint) else { return };
-    // Sectors of 512 bytes, so that writes that are no whole blocks reach the drive, too.
+    // Sectors of 512 bytes, so that writes of partial blocks also reach the drive.
     attachable.mount(&["--mkfs=ext4", "--sector-size=512"]);
     let sizes = "--bssplit=512/15:4k/50:12k/10:64k/20:1m/5";
     command.args(["--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0"]);
@@ -388,7 +388,7 @@ fn what_was_synced_survives_the_process() {
     });
     kill_process(attachable.process().expect("a process"), Signal::KILL).unwrap();
     drop(load);
-    // The dead mount and its device are still there, and go.
+    // The dead mount and its device still exist, and are removed.
     assert_eq!(attachable.mounts().len(), 2);
     let device = attachable.mount(&[]);
     assert_eq!(attachable.devices(), vec![device]);
@@ -396,7 +396,7 @@ fn what_was_synced_survives_the_process() {
     attachable.detach_well(&mountpoint);
     let device = attachable.attach(&[]);
     run_ok(Command::new(fsck).args(["-f", "-n"]).arg(&device));
-    // Without another attach, detaching cleans up, too, and says that it was no orderly end.
+    // Without another attach, detaching also cleans up, and reports that the end was not orderly.
     kill_process(attachable.process().expect("a process"), Signal::KILL).unwrap();
     wait_until("the process is gone", || {
         let info = run_ok(attachable.command("info").arg(attachable.drive.path())).stdout;
@@ -409,8 +409,8 @@ fn what_was_synced_survives_the_process() {
     attachable.drive.assert_checks();
 }
 
-/// Guards against a record of a killed process that is found instead of the drive that is mounted
-/// now: `detach` succeeded, and the drive stayed mounted.
+/// Guards against finding a record of a killed process instead of the currently mounted drive:
+/// `detach` succeeded, and the drive stayed mounted.
 #[test]
 fn the_drive_that_is_mounted_is_the_one_detached() {
     for swaps in [false, true] {
@@ -433,7 +433,7 @@ fn the_drive_that_is_mounted_is_the_one_detached() {
         let finished = attachable.detach(&mountpoint);
         assert_eq!(finished.code, Some(0), "{finished:#?}");
         assert!(!attachable.mounts().contains(&mountpoint), "swaps {swaps}: it is still mounted");
-        // What the killed process left.
+        // The remains of the killed process.
         let finished = attachable.detach(&paths[0]);
         assert_eq!(finished.code, Some(1), "{finished:#?}");
         attachable.assert_nothing_left();
@@ -477,7 +477,7 @@ fn what_is_in_use_is_not_detached() {
     let opener = idle(Command::new("sleep").stdin(File::open(&device).unwrap()));
     refused(&attachable.detach(attachable.drive.path()), "is held open by process");
     drop(opener);
-    // A signal is no way around that.
+    // A signal does not circumvent that.
     let file = File::create(mountpoint.join("open")).unwrap();
     kill_process(attachable.process().expect("a process"), Signal::TERM).unwrap();
     let log = attachable.attachments()[0].join("log");
@@ -486,7 +486,7 @@ fn what_is_in_use_is_not_detached() {
     });
     file.sync_all().unwrap();
     drop(file);
-    // Who only looks at devices is waited for.
+    // Detaching waits for processes that only inspect the device.
     let opened = File::open(&device).unwrap();
     let looker = Killed(Command::new("sleep").arg("0.3").stdin(opened).spawn().unwrap());
     attachable.detach_well(&mountpoint);
@@ -509,7 +509,7 @@ fn a_device_below_another_is_not_detached() {
     attachable.detach_well(&device);
 }
 
-/// A table that was made with other sectors is named wherever its partitions would be missed.
+/// A table made for other sectors is reported wherever its partitions would be missed.
 #[test]
 fn a_partition_table_for_other_sectors_is_noticed() {
     let Some(attachable) = Attachable::new("64M") else { return };
@@ -530,7 +530,7 @@ fn a_partition_table_for_other_sectors_is_noticed() {
         assert!(same.code == Some(0) && !same.stderr.contains("sectors"), "{same:?}");
         let device = Path::new(same.stdout.trim_end());
         let name = device.file_name().unwrap().to_str().unwrap();
-        // Not every kernel knows the table.
+        // Not every kernel supports the table.
         let searches = fs::read_to_string(format!("/sys/block/{name}/loop/partscan"));
         assert_eq!(searches.unwrap().trim(), "1", "the kernel looks for no partition");
         attachable.detach_well(device);
@@ -578,7 +578,7 @@ fn the_file_below_the_device_is_an_ordinary_one() {
     assert!(File::create(directory.join("other")).is_err(), "another file");
     assert!(fs::remove_file(&path).is_err(), "the disk was removed");
     drop(file);
-    // Through the device, by whatever way, it is the same.
+    // The content is the same through the device.
     let through = File::open(&device).unwrap();
     assert_eq!(through.read_at(&mut bytes, end).unwrap(), 3);
     assert_eq!(bytes[..3], *b"end");
@@ -597,7 +597,7 @@ fn what_cannot_be_attached_is_refused_and_leaves_nothing() {
     refused(&attachable.try_attach(&[]), "in use");
     server.stop();
     refused(&attachable.try_attach(&["/no/such/place"]), "cannot mount on /no/such/place");
-    // No file system: everything but the last step has been done by then.
+    // There is no file system: by then, every step but the last has been done.
     refused(&attachable.try_attach(&[at]), "add --mkfs ext4");
     refused(&attachable.try_attach(&[at, "--read-only"]), "there is no file system on");
     attachable.assert_nothing_left();
@@ -608,7 +608,7 @@ fn what_cannot_be_attached_is_refused_and_leaves_nothing() {
     refused(&attachable.try_attach(&["--sector-size=1024"]), "512 or 4096");
     let mut other = attachable.command("attach");
     other.arg(attachable.drive.path()).uid(65534).gid(65534);
-    // Its directories are closed to others.
+    // Its directories are closed to other users.
     if let Ok(child) = other.stderr(Stdio::piped()).spawn() {
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(2));
@@ -621,7 +621,7 @@ fn what_cannot_be_attached_is_refused_and_leaves_nothing() {
     attachable.drive.assert_checks();
 }
 
-/// Guards against a drive that cannot be detached any more, because its record has the old name.
+/// Guards against a drive that can no longer be detached because its record has the old name.
 #[test]
 fn a_renamed_drive_is_detached() {
     let Some(attachable) = Attachable::new("128M") else { return };
@@ -646,18 +646,18 @@ fn a_drive_is_detached_from_where_it_was_mounted_by_hand() {
     let elsewhere = attachable.drive.beside("elsewhere");
     fs::create_dir(&elsewhere).unwrap();
     run_ok(Command::new("mount").arg(&device).arg(&elsewhere));
-    // What was not named is not unmounted.
+    // A mount that was not named is not unmounted.
     refused(&attachable.detach(&mountpoint), "elsewhere: unmount it first");
     refused(&attachable.detach(attachable.drive.path()), "unmount it first");
     unmount(&elsewhere, UnmountFlags::empty()).unwrap();
-    // Neither is what was mounted over it.
+    // Neither is a file system mounted over it.
     run_ok(Command::new("mount").args(["-t", "tmpfs", "over"]).arg(&mountpoint));
     refused(&attachable.detach(&mountpoint), "another file system is mounted over");
     unmount(&mountpoint, UnmountFlags::empty()).unwrap();
     attachable.detach_well(&mountpoint);
 }
 
-/// Guards against a second drive that hides the first: `detach` of the one unmounted the other.
+/// Guards against a second drive that hides the first: `detach` of one unmounted the other.
 #[test]
 fn two_drives_are_not_mounted_on_one_directory() {
     let Some(attachable) = Attachable::new("512M") else { return };
@@ -671,7 +671,7 @@ fn two_drives_are_not_mounted_on_one_directory() {
     attachable.detach_well(attachable.drive.path());
 }
 
-/// Guards against a drive that can be got rid of only by force, and against a loss without a word.
+/// Guards against a drive that can be detached only by force, and against a silent loss.
 #[test]
 fn a_drive_that_cannot_write_is_detached_and_says_so() {
     let Some(small) = Attachable::small_host() else { return };
@@ -681,7 +681,7 @@ fn a_drive_that_cannot_write_is_detached_and_says_so() {
     let attachable = Attachable { drive };
     fs::create_dir(attachable.mountpoint()).unwrap();
     let device = attachable.attach(&[]);
-    // Incompressible, and more than there is room for.
+    // Incompressible, and more than the room for it.
     let word = |at: u64| (at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(at as u32 % 64);
     let content: Vec<u8> = (0..48_u64 << 17).flat_map(|at| word(at).to_le_bytes()).collect();
     let file = File::options().write(true).open(&device).unwrap();
@@ -706,7 +706,7 @@ fn a_drive_that_cannot_write_is_detached_and_says_so() {
 }
 
 /// A full drive ends the journal of its file system, which is whole again once the drive has space
-/// and is attached anew.
+/// and is attached again.
 #[test]
 fn a_full_thin_drive_is_given_space_and_attached_again() {
     let Some(_) = Attachable::new("64M") else { return };
@@ -724,7 +724,7 @@ fn a_full_thin_drive_is_given_space_and_attached_again() {
     let drive = attachable.drive.path().display().to_string();
     attachable.drive.ok(&["resize", &drive, "--capacity", "640M"]);
     let detached = attachable.detach(&attachable.mountpoint());
-    // What the file system wrote of its own may have failed before, too.
+    // The file system's own writes may also have failed before.
     assert!(matches!(detached.code, Some(0 | 1)), "{detached:#?}");
     attachable.assert_nothing_left();
     attachable.mount(&[]);
@@ -762,7 +762,7 @@ fn a_new_file_system_is_its_user_s_and_gives_no_rights() {
     assert_eq!((root.uid(), root.gid()), (65534, 65533));
     let options = mount_options(&mountpoint);
     assert!(options.contains("nosuid") && options.contains("nodev"), "{options}");
-    // Its name is seen where devices and mounts are listed.
+    // Its name appears where devices and mounts are listed.
     let device = finished.stdout.trim();
     let mut blkid = Command::new(tool("blkid").unwrap());
     let label = run_ok(blkid.args(["-p", "-o", "value", "-s", "LABEL", device]));
@@ -772,10 +772,10 @@ fn a_new_file_system_is_its_user_s_and_gives_no_rights() {
     attachable.mount(&["--mount-options=suid,noatime"]);
     let options = mount_options(&mountpoint);
     assert!(!options.contains("nosuid") && options.contains("noatime"), "{options}");
-    // Only a new one is given away.
+    // Only a new file system is handed to the user.
     assert_eq!(fs::metadata(&mountpoint).unwrap().uid(), 65534);
     attachable.detach_well(&mountpoint);
-    // What mount(8) leaves to the kernel's log.
+    // An error that mount(8) leaves to the kernel's log.
     let unknown =
         attachable.try_attach(&[mountpoint.to_str().unwrap(), "--mount-options=map-cahce"]);
     refused(&unknown, "Unknown parameter 'map-cahce'");

@@ -1,5 +1,5 @@
-//! Goal: what cannot work is refused before anything is touched: one line on stderr that names the
-//! thing, exit code 2, and not a byte of any file changed.
+//! Goal: impossible requests are refused before anything is touched: one line on stderr that names
+//! the object, exit code 2, and not a byte of any file changed.
 //!
 //! Method: a table of wrong arguments, and drives that are damaged, absent, busy or not drives.
 
@@ -17,12 +17,12 @@ use pumice_drive::base::checksum::crc64;
 
 use crate::harness::{COMMAND_LIMIT, Drive, Finished, PUMICE, pumice, run, stand_in};
 
-/// Where the superblock slots lie, and how long one is. Written out here, because a medium's
-/// layout is part of the format.
+/// Offsets and length of the superblock slots. Written out here, because a medium's layout is part
+/// of the format.
 const SLOT_OFFSETS: [u64; 2] = [0, 1 << 20];
 const SLOT_BYTES: usize = 4096;
 
-/// Subcommands that open a drive; `serve` never gets as far as serving in these tests.
+/// Subcommands that open a drive; `serve` never begins to serve in these tests.
 const OPENERS: [&str; 3] = ["serve", "info", "check"];
 
 #[test]
@@ -201,7 +201,7 @@ fn a_wrong_magic_in_both_slots_is_not_a_drive() {
 fn one_damaged_superblock_slot_does_not_matter() {
     for offset in SLOT_OFFSETS {
         let drive = Drive::create("64M", &[]);
-        // A torn write of the slot: the first sector is there, the rest is something else.
+        // A torn write of the slot: the first sector is present, the rest is other data.
         overwrite(&drive, offset + 512, &[0xA5; SLOT_BYTES - 512]);
         let finished = open("info", &drive);
         assert_eq!(finished.code, Some(0), "slot at {offset}: {}", finished.stderr);
@@ -213,7 +213,7 @@ fn one_damaged_superblock_slot_does_not_matter() {
 fn two_damaged_superblock_slots_are_refused() {
     let drive = Drive::create("64M", &[]);
     for offset in SLOT_OFFSETS {
-        // After the magic, so that it is still seen to be a drive.
+        // After the magic, so that the file is still recognized as a drive.
         overwrite(&drive, offset + 16, &[0xA5; SLOT_BYTES - 16]);
     }
     for verb in OPENERS {
@@ -274,7 +274,7 @@ fn one_slot_of_a_newer_format_is_enough_to_refuse() {
     }
 }
 
-/// Guards against memory taken on the word of a superblock, which here names the most segments that
+/// Guards against allocating memory as a superblock states; here it states the most segments that
 /// the format allows.
 #[test]
 fn more_segments_than_the_medium_holds_are_refused() {
@@ -334,7 +334,7 @@ fn a_drive_is_opened_by_one_server_at_a_time() {
     drive.serve().stop();
 }
 
-/// What is served by root is not to be stopped, but asked with more rights.
+/// For a drive served by root, the advice is to ask with more rights, not to stop the server.
 #[test]
 fn another_user_is_told_whose_drive_it_is() {
     if stand_in().is_some() || !rustix::process::geteuid().is_root() {
@@ -342,7 +342,7 @@ fn another_user_is_told_whose_drive_it_is() {
         return;
     }
     let drive = Drive::create("64M", &[]);
-    // The tree may be closed to others.
+    // The source tree may be closed to other users.
     let program = drive.beside("program");
     fs::copy(PUMICE, &program).unwrap();
     fs::set_permissions(program.parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
@@ -409,7 +409,8 @@ fn open(verb: &str, drive: &Drive) -> Finished {
     pumice(&[verb.as_ref(), drive.path()])
 }
 
-/// Serves for as long as `true` runs: what is not refused ends with 0, not with the test's time.
+/// Serves for as long as `true` runs, so that a drive that is not refused ends with 0, not with the
+/// test's time limit.
 fn serve(drive: &Drive, listens: &[&Path]) -> Finished {
     let args = ["serve".as_ref(), drive.path(), "--run".as_ref(), "true".as_ref()];
     pumice(&[&args[..], listens].concat())

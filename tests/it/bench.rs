@@ -1,5 +1,5 @@
-//! Goal: `pumice bench` measures files and drives in one command, keeps every run whatever ends it,
-//! goes on where it was interrupted, and destroys nothing that it was not told to.
+//! Goal: `pumice bench` measures files and drives in one command, keeps every run whatever ends the
+//! benchmark, resumes after an interruption, and destroys nothing without permission.
 //! Method: tiny plans on files of the test's own; results are read by the library.
 
 use std::fs;
@@ -81,7 +81,7 @@ impl Place {
     }
 }
 
-/// Which cells ran, in their order.
+/// Returns the cells that ran, in their order.
 fn cells(results: &Results) -> Vec<(u32, usize, usize, u64)> {
     let cell = |run: &pumice_bench::results::RunResult| (run.round, run.test, run.level, run.place);
     results.runs.iter().map(cell).collect()
@@ -127,7 +127,7 @@ fn a_drive_in_process_writes_less_of_what_compresses() {
     let info = pumice(&["info", drive.path().to_str().expect("a path"), "--json"]);
     let info: serde_json::Value = serde_json::from_str(&info.stdout).expect("JSON");
     let of = |name: &str| info[name].as_u64().expect(name) as f64;
-    // Sequential writes of 10 % and 90 % stored, as much of each, and a few random ones.
+    // Sequential writes of 10 % and 90 % stored, in equal amounts, and a few random ones.
     let share = of("frame_bytes") / of("host_bytes");
     assert!((0.4..0.6).contains(&share), "{share}: {info}");
     assert_eq!(pumice(&["check", drive.path().to_str().expect("a path")]).code, Some(0));
@@ -143,7 +143,7 @@ fn an_interrupted_benchmark_is_gone_on_with() {
     let args = ["--preset", "small.toml", "data", "--output", "part", "--seconds", "0.2"];
     let mut child = spawn(&mut place.command(&args));
     let lines = || fs::read_to_string(place.path("part")).map_or(0, |text| text.lines().count());
-    // After the header, a write and a read: the signal meets a run that ends with time.
+    // After the header, a write and a read: the signal arrives during a run limited by time.
     wait_until("some runs are kept", || lines() >= 3);
     kill_process(Pid::from_child(&child), Signal::INT).expect("a child");
     let status = wait(&mut child, COMMAND_LIMIT).expect("an interrupted benchmark that ends");
@@ -162,7 +162,7 @@ fn an_interrupted_benchmark_is_gone_on_with() {
     assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
     let (part, whole) = (place.results("part"), place.results("whole"));
     assert_eq!(part.header.plan, whole.header.plan);
-    // What was under way when the signal came is run again, not kept as it was.
+    // The run in progress at the signal is repeated, not kept.
     for run in &part.runs {
         let is_whole =
             if run.test < 2 { run.sample.host_bytes == 1 << 20 } else { run.sample.seconds >= 0.2 };
@@ -172,9 +172,8 @@ fn an_interrupted_benchmark_is_gone_on_with() {
 }
 
 /// Guards against requests that are counted and not made, or made and not counted, and against
-/// times that are not theirs: the server counts for itself, no read ends sooner than it lets it,
-/// and four in flight share the time there is (Little's law). The same holds of what fio says, and
-/// the two agree.
+/// wrong times: the server counts for itself, no read ends before its delay, and four in flight
+/// share the available time (Little's law). The same holds for fio's results, and the two agree.
 #[test]
 fn results_are_those_of_the_server_and_obey_its_delay() {
     let (Some(nbdkit), Some(fio)) = (tool("nbdkit"), tool("fio")) else { return };
@@ -215,7 +214,7 @@ fn results_are_those_of_the_server_and_obey_its_delay() {
     let runs = &results[0].runs;
     assert_eq!(reads_served(&counts), runs[0].sample.operations, "fio's reads");
     obeys_delay(&runs[0]);
-    // The machine may have been busy in one of the two.
+    // The machine may have been busy during one of the two.
     let ratio = ours / runs[0].value(Unit::Rate);
     assert!((0.5..2.0).contains(&ratio), "{ratio} of fio's requests a second");
 }
@@ -246,7 +245,7 @@ fn a_server_that_answers_nothing_keeps_no_interruption() {
     server.kill();
 }
 
-/// What a server with a filter that counts was asked to read.
+/// Returns the number of reads that a server with a counting filter has received.
 fn reads_served(counts: &Path) -> u64 {
     let text = fs::read_to_string(counts).expect("counts");
     let line = text.lines().find(|line| line.starts_with("read: ")).expect("a line on reads");
@@ -254,7 +253,7 @@ fn reads_served(counts: &Path) -> u64 {
     count.parse().unwrap_or_else(|_| panic!("{line}"))
 }
 
-/// Four requests in flight, of at least two milliseconds each.
+/// Asserts that the run had four requests in flight, of at least two milliseconds each.
 fn obeys_delay(run: &RunResult) {
     let told = run.sample.latency.percentiles().expect("latencies");
     // The buckets of a histogram are exact to three digits.
@@ -282,10 +281,10 @@ fn a_file_system_that_fills_up_costs_no_run() {
     let mut child = spawn(place.command(&args).args(["--runs", "50"]));
     let lines = || fs::read_to_string(place.path("r")).map_or(0, |text| text.lines().count());
     wait_until("some runs are kept", || lines() >= 4);
-    // All that there is room for, also when the bench empties its file.
+    // Fills all the room, also when the bench empties its file.
     let mut filler = fs::File::create(small.join("filler")).expect("a file");
     let status = loop {
-        // Mostly there is no room.
+        // Most of these writes find no room.
         let _ = std::io::Write::write_all(&mut filler, &[1; 4096]);
         if let Some(status) = child.try_wait().expect("a child") {
             break status;
@@ -316,9 +315,9 @@ fn nothing_is_overwritten_unasked() {
     let is_refused = resumed.code == Some(2) && resumed.stderr.contains("no complete line");
     assert!(is_refused, "{}", resumed.stderr);
     assert!(is_whole(&place.path("mine")));
-    // A dry run says so, too.
+    // A dry run also says so.
     assert!(place.refused(&["mine", "--dry-run"]).contains("holds 8 bytes"));
-    // Nothing is lost on a drive that holds nothing.
+    // An empty drive has nothing to lose.
     let drive = Drive::create("64M", &[]);
     let target = format!("drive:{}", drive.path().display());
     let finished = place.bench(&[&target, "--span", "32M", "--output", "empty"]);

@@ -1,6 +1,6 @@
-//! Goal: `pumice bench --hosts` measures one server from several hosts at once, keeps what all and
-//! what each did, and ends on all of them whatever happens to one. Method: a remote shell that runs
-//! its command on this machine, and network namespaces in its place.
+//! Goal: `pumice bench --hosts` measures one server from several hosts simultaneously, keeps the
+//! results of all and of each, and ends on all of them whatever happens to one. Method: a remote
+//! shell that runs its command on this machine, and network namespaces in its place.
 
 use std::fs;
 use std::io::Read;
@@ -32,7 +32,8 @@ record = "4K"
 unit = "IOPS"
 "#;
 
-/// A remote shell for hosts that are all this machine; `gone` is none. Notes the process of each.
+/// A remote shell for hosts that are all this machine; `gone` is no host. Records the process of
+/// each.
 const SHELL: &str = r#"
 host=$1
 shift
@@ -48,7 +49,7 @@ fn place() -> Place {
     place
 }
 
-/// The command for these hosts, with the results in `r`.
+/// Returns the command for these hosts, with the results in `r`.
 fn command(place: &Place, hosts: &str, target: &str, more: &[&str]) -> Command {
     let shell = format!("sh {}", place.path("shell").display());
     let mut command = place.command(&["--preset", "small.toml", "--hosts", hosts, target]);
@@ -60,7 +61,7 @@ fn results(path: &Path) -> Results {
     read(path).expect("results").remove(0)
 }
 
-/// The process of a host.
+/// Returns the process of a host.
 fn process(place: &Place, host: &str) -> Pid {
     let text = fs::read_to_string(place.path(&format!("{host}.pid"))).expect("a process");
     Pid::from_raw(text.trim().parse().expect("a number")).expect("a process")
@@ -101,7 +102,7 @@ fn several_hosts_measure_one_server_together() {
         assert_eq!(run.sample.host_bytes, sum);
     }
     assert!(all.header.command.contains("--hosts a,b"), "{}", all.header.command);
-    // Each has its own part: together two of them, of which all that was written is left.
+    // Each host writes its own part, and all blocks of the two parts remain.
     server.stop();
     assert_eq!(drive.info()["mapped_bytes"].as_u64().unwrap_or(0), 2 << 20, "{}", drive.info());
     let again = run(&mut command(&place, "a,b", "x", &[]), COMMAND_LIMIT);
@@ -185,7 +186,7 @@ struct Network {
 const ADDRESS: &str = "10.98.0.1";
 
 impl Network {
-    /// Makes the namespaces, or says why the test is skipped.
+    /// Creates the namespaces, or reports why the test is skipped.
     fn new() -> Option<Self> {
         let ip = tool("ip")?;
         if !rustix::process::geteuid().is_root() {

@@ -1,5 +1,5 @@
-//! Goal: presets after other programs run, say what differs from those programs, and show what they
-//! show; jobs of fio and access specifications of Iometer are carried out as they are written.
+//! Goal: presets modelled on other programs run, state the differences from those programs, and
+//! show the same figures; jobs of fio and access specifications of Iometer are executed as written.
 //! Method: each preset once on a small span; jobs with an exact number of requests, run by the
 //! bench and by the real fio; the page of a sweep.
 
@@ -28,7 +28,7 @@ fn bench(place: &Place, args: &[&str]) -> Finished {
     run(&mut place.command(args), COMMAND_LIMIT)
 }
 
-/// Runs a preset or job in the place and returns its results and what it said.
+/// Runs a preset or job in the place and returns its results and standard error.
 fn results(place: &Place, args: &[&str], output: &str) -> (Results, String) {
     let mut command = place.command(args);
     let finished = run_ok(command.args(["--output", output]));
@@ -65,7 +65,7 @@ fn every_preset_runs() {
     }
 }
 
-/// CrystalDiskMark shows the best run and waits before each test.
+/// Checks that, as in CrystalDiskMark, the best run is shown, with a wait before each test.
 #[test]
 fn the_best_run_stands_beside_the_mean() {
     let place = Place::with("");
@@ -150,7 +150,7 @@ fn tests_end_with_the_span_or_by_time() {
     assert!(sample.operations > 256, "{} requests", sample.operations);
 }
 
-/// Jobs that end with their size, and how many requests and bytes they make.
+/// Jobs that end with their size, and the number of their requests and bytes.
 const JOBS: [(&str, u64, u64); 8] = [
     ("rw=read\nbs=64k", 64, 4 << 20),
     ("rw=randread\nbs=4k", 1024, 4 << 20),
@@ -236,7 +236,7 @@ fn access_specifications_are_carried_out() {
     assert!(said.contains("mine.icf: writes have random bytes"), "{said}");
 }
 
-/// `benches/turns.py`: settings of one machine in turns.
+/// Runs `benches/turns.py`: settings of one machine in turns.
 #[test]
 fn settings_take_turns() {
     let Some(python) = tool("python3") else { return };

@@ -1,6 +1,6 @@
-//! Goal: `pumice report` and `pumice compare` show what results say, in every form, refuse what
-//! makes no sense and touch no file that they were not told to; a plan's job for fio is one that
-//! fio takes; a report's page is whole in a browser.
+//! Goal: `pumice report` and `pumice compare` show results in every form, refuse meaningless
+//! requests and touch no other file; fio accepts the job written for a plan; a report's page is
+//! whole in a browser.
 //!
 //! Method: results with plain numbers, written by the library as a benchmark writes them; files are
 //! read back by other libraries; the real fio, where it is installed, checks a job.
@@ -23,7 +23,7 @@ use crate::report::LEGIBLE;
 
 const ROUNDS: [f64; 8] = [1000.0, 1030.0, 980.0, 1010.0, 995.0, 1005.0, 1015.0, 990.0];
 
-/// Every operation, at two levels.
+/// Returns a plan of every operation at two levels.
 fn plan() -> Plan {
     let test = |operation: Operation| Test {
         name: operation.name().to_owned(),
@@ -128,7 +128,7 @@ fn write(path: &Path, scale: f64, plan: Plan) {
     }
 }
 
-/// A folder with `base` and `slower`, the latter at 80 %.
+/// Creates a folder with `base` and `slower`, the latter at 80 %.
 fn folder() -> (tempfile::TempDir, impl Fn(&str) -> String) {
     let folder = tempfile::Builder::new().prefix("pumice-").tempdir().expect("temp dir");
     let path = folder.path().to_owned();

@@ -1,5 +1,6 @@
-//! Goal: the presets after AS SSD and HD Tune and the copy of a file run from beginning to end and
-//! show what those programs show; what is only read stays as it is, also while it is mounted.
+//! Goal: the presets modelled on AS SSD and HD Tune and the copy of a file run to completion and
+//! show the figures of those programs; read-only targets stay unchanged, also while they are
+//! mounted.
 //! Method: small spans; a loop device with a mounted file system, whose bytes and counters of
 //! writes are compared before and after.
 
@@ -27,7 +28,7 @@ fn good(finished: &Finished) {
     assert_eq!(long, None);
 }
 
-/// The report of the results as a page.
+/// Returns the report of the results as a page.
 fn page(place: &Place) -> String {
     let file = place.path("r");
     let file = file.to_str().expect("a plain path");
@@ -178,7 +179,7 @@ fn what_is_only_read_stays_as_it_is() {
     assert_eq!(results.header.plan.end_bytes(), 4 << 20, "the whole file");
     assert!(results.header.payloads.is_empty());
     fs::remove_file(place.path("r")).expect("results");
-    // A preset that writes protects it, as usual.
+    // A preset that writes protects the file, as usual.
     let refused = bench(&place, "as-ssd", &["mine"]);
     assert!(refused.stderr.contains("would be overwritten"), "{}", refused.stderr);
     if stand_in().is_some() {
@@ -200,14 +201,14 @@ impl Drop for Mounted<'_> {
     }
 }
 
-/// The file of a loop device.
+/// Returns the file of a loop device.
 fn backing(device: &Path) -> PathBuf {
     let name = device.file_name().expect("a name");
     let file = Path::new("/sys/block").join(name).join("loop/backing_file");
     PathBuf::from(fs::read_to_string(file).expect("a loop device").trim_end())
 }
 
-/// Requests and sectors that a loop device was asked to write.
+/// Returns the counters of requests and sectors that a loop device was asked to write.
 fn writes(device: &Path) -> Vec<String> {
     let name = device.file_name().expect("a name");
     let stat = Path::new("/sys/block").join(name).join("stat");
@@ -217,8 +218,8 @@ fn writes(device: &Path) -> Vec<String> {
     [&fields[4..8], &fields[11..14]].concat()
 }
 
-/// A device that cannot be written until this is dropped: the next one of the same number would
-/// still be read-only.
+/// A device that cannot be written until this is dropped: otherwise the next device of the same
+/// number would still be read-only.
 struct ReadOnly<'a>(PathBuf, &'a Path);
 
 impl<'a> ReadOnly<'a> {
@@ -242,7 +243,7 @@ fn a_mounted_device_is_read_and_never_written() {
     let Some(device) = LoopDevice::new(64 << 20) else { return };
     let place = Place::with("");
     let path = device.path().to_str().expect("a plain path");
-    // Nothing is left for the kernel to initialise later.
+    // Leaves nothing for the kernel to initialise later.
     let lazy = "lazy_itable_init=0,lazy_journal_init=0";
     run_ok(Command::new(mkfs).args(["-q", "-E", lazy, path]));
     let folder = place.path("mounted");
@@ -269,12 +270,12 @@ fn a_mounted_device_is_read_and_never_written() {
     let refused = bench(&place, "as-ssd", &[path, "--destroy-data"]);
     assert_eq!(refused.code, Some(2));
     assert!(refused.stderr.contains("is mounted or in use"), "{}", refused.stderr);
-    // A test of a preset that writes otherwise.
+    // A read-only test of a preset whose other tests write.
     good(&bench(&place, "as-ssd", &[path, "--operation", "access-read"]));
     assert!(whole() == bytes, "the device holds something else");
     fs::remove_file(place.path("r")).expect("results");
     drop(mounted);
-    // Whatever opens this for writing fails.
+    // Any opening of the device for writing fails.
     let _read_only = ReadOnly::set(blockdev, device.path());
     good(&bench(&place, "hd-tune", &[path]));
 }

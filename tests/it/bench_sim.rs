@@ -1,5 +1,6 @@
 //! Goal: `pumice bench sim:PROFILE` measures a simulated drive in virtual time: the same data and
-//! the same results every time, faster the better its data compresses, and refusals that say why.
+//! the same results every time, faster for data that compresses better, and refusals with their
+//! reason.
 //! Method: tiny plans on built-in profiles and on one of the test's own.
 
 use pumice_bench::results::{Results, RunResult};
@@ -39,15 +40,15 @@ fn results(place: &Place, target: &str, output: &str) -> Results {
     place.results(output)
 }
 
-/// Everything of a run but when it began for a person.
+/// Returns everything of a run except its wall-clock start.
 fn measured(run: &RunResult) -> String {
     let mut run = run.clone();
     run.begun_s = 0.0;
     serde_json::to_string(&run).expect("JSON")
 }
 
-/// Guards against a wall clock or chance in what is said to be virtual time, and against a drive
-/// that forgets what compressing is for.
+/// Guards against a wall clock or randomness in virtual time, and against a drive that does not
+/// benefit from compression.
 #[test]
 fn a_simulated_drive_gives_the_same_every_time_and_is_faster_with_data_that_compresses() {
     let place = Place::with(PRESET);
@@ -70,8 +71,8 @@ fn a_simulated_drive_gives_the_same_every_time_and_is_faster_with_data_that_comp
         let unit = results.header.plan.tests[test].unit;
         runs.iter().map(|run| run.value(unit)).sum::<f64>() / runs.len() as f64
     };
-    // Writes, in a row and at random: the link and the processor set the pace of the one, the
-    // flash that of the other. A drive without compression does not tell them apart.
+    // Sequential writes are limited by the link and the processor, random writes by the flash. A
+    // drive without compression shows no difference.
     for test in [0, 2] {
         let gain = mean(&first, test, 0) / mean(&first, test, 1);
         assert!((1.4..4.0).contains(&gain), "test {test}: {gain}");
@@ -95,7 +96,7 @@ fn a_page_cache_takes_writes_until_it_is_full_of_them() {
     let direct = first_write("sim:micro-center-64", "direct");
     let half = "sim:micro-center-64?cache_bytes=160MiB&copy_bytes_per_s=3GB&dirty_percent=20";
     let half = first_write(half, "half");
-    // Half of what is written stays in the cache, and no request waits for that.
+    // Half of the written data stays in the cache, and no request waits for it.
     assert!((1.6..2.6).contains(&(half / direct)), "{half} MB/s, direct {direct}");
     let all = first_write("sim:micro-center-64?cache_bytes=1GiB&dirty_percent=40", "all");
     assert!(all > 1_000.0, "{all} MB/s: all of it stays there");
@@ -104,7 +105,7 @@ fn a_page_cache_takes_writes_until_it_is_full_of_them() {
     assert!(refused.stderr.contains("'cache' is not a condition"), "{}", refused.stderr);
 }
 
-/// Guards against a design that some operation of a benchmark does not end on.
+/// Guards against a design on which some operation of a benchmark does not end.
 #[test]
 fn drives_that_are_no_log_are_measured_too() {
     let place = Place::with(PRESET);
@@ -118,7 +119,7 @@ fn drives_that_are_no_log_are_measured_too() {
     };
     let random_write = value("sim:jmicron-jmf602b", 2);
     assert!((3.0..20.0).contains(&random_write), "{random_write} a second, of 178 ms each");
-    // 4.2 ms of half a turn and a short seek, less what its order saves.
+    // 4.2 ms of half a turn and a short seek, less the saving by reordering.
     let random_read = value("sim:hdd-2010", 1);
     assert!((150.0..600.0).contains(&random_read), "{random_read} a second");
 }

@@ -1,8 +1,8 @@
-//! Goal: the bench writes to no block device that holds something or is in use, and what it reads
-//! after dropping the page cache comes from the medium.
-//! Method: loop devices with what other people's tools put on them (a file system, mounted and not,
-//! a partition); `fincore` counts what is cached. Where the machine has no loop devices or
-//! cannot mount, the tests say so and are skipped.
+//! Goal: the bench writes to no block device that holds data or is in use, and its reads after
+//! dropping the page cache come from the medium.
+//! Method: loop devices with content made by tools of other projects (a file system, mounted and
+//! not, a partition); `fincore` counts cached bytes. Where the machine has no loop devices or
+//! cannot mount, the tests report that and are skipped.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -24,7 +24,8 @@ fn device() -> Option<LoopDevice> {
     LoopDevice::new(DEVICE_BYTES).or_else(|| skip("block devices cannot be tried"))
 }
 
-/// Whether the device may be written to, and that looking changed nothing.
+/// Returns the reason for which the device must not be written, and asserts that the check changed
+/// nothing.
 fn refusal(device: &LoopDevice, destroy: bool) -> Option<ErrorKind> {
     let location = Location::parse(device.path().to_str().expect("a plain path")).unwrap();
     assert!(matches!(location, Location::Device(_)), "{location:?}");
@@ -77,8 +78,8 @@ fn a_read_only_device_is_refused_before_anything_else() {
     assert_eq!(refusal(&device, true), None);
 }
 
-/// A device that refuses writes until this is dropped: the kernel remembers that beyond the file of
-/// a loop device.
+/// A device that refuses writes until this is dropped: the kernel keeps that state longer than the
+/// file of a loop device.
 struct ReadOnly<'a> {
     blockdev: &'a Path,
     device: &'a Path,
@@ -140,7 +141,7 @@ fn a_device_with_partitions_is_never_written() {
     let file = File::options().write(true).open(device.path()).expect("the device");
     file.write_all_at(&record, 0).expect("a partition table");
     drop(file);
-    // Reads the table itself: not every kernel can.
+    // partx reads the table itself, because not every kernel can.
     run_ok(Command::new(partx).arg("--add").arg(device.path()));
     assert_eq!(refusal(&device, true), Some(ErrorKind::Busy));
 }

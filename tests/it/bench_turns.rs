@@ -1,6 +1,7 @@
-//! Goal: `pumice bench A B` measures its targets in turns, keeps all of it in one file, says what
-//! it can tell, and compares pair by pair; a gate obeys the verdict. Method: tiny plans on files of
-//! the test's own; a server that delays every read, where nbdkit is installed.
+//! Goal: `pumice bench A B` measures its targets in turns, keeps all results in one file, states
+//! the difference that it can detect, and compares pair by pair; a gate obeys the verdict. Method:
+//! tiny plans on files of the test's own; a server that delays every read, where nbdkit is
+//! installed.
 
 use std::fs;
 use std::process::Command;
@@ -27,7 +28,7 @@ operation = "write"
 record = "64K"
 "#;
 
-/// Position, target and size of each run of a file.
+/// Returns position, target and size of each run of a file.
 fn turns(place: &Place, name: &str) -> Vec<Vec<(u64, u64)>> {
     let content = |run: &RunResult| (run.place, run.round.into());
     let all = read(&place.path(name)).expect("results");
@@ -43,7 +44,7 @@ fn targets_take_turns_in_one_file() {
     for words in ["new against old", "c against old", "Results: r", "no difference"] {
         assert!(finished.stdout.contains(words), "{words}: {}", finished.stdout);
     }
-    // Two comparisons share the risk, and six rounds are judged as two sessions would be.
+    // Two comparisons share the risk, and six rounds are judged like two sessions.
     let said = "6 runs of each of 2 cells show a difference of";
     assert!(finished.stderr.contains(said), "{}", finished.stderr);
     let all = read(&place.path("r")).expect("results");

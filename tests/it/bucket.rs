@@ -21,29 +21,29 @@ use crate::harness::{
 
 pub(crate) const BUCKET: &str = "drives";
 
-/// Passes everything on.
+/// Forwards everything.
 const OPEN: u8 = 0;
-/// Closes connections without a word.
+/// Closes connections silently.
 const DOWN: u8 = 1;
 /// Swallows about one answer in four.
 const DEAF: u8 = 2;
-/// Hides from the store that an object is to be created only if it does not exist.
+/// Hides from the store the condition that an object must not exist yet.
 const LYING: u8 = 3;
-/// The condition, and as many bytes that say nothing.
+/// The condition, and a meaningless header of the same length.
 const CONDITION: [&[u8]; 2] = [b"if-none-match", b"x-no-match-at"];
 
 /// A store, which ends with the test.
 pub(crate) struct Store {
     child: Child,
-    /// Of moto.
+    /// Address of moto.
     address: String,
-    /// Of the proxy, and what it does.
+    /// Address of the proxy, and its behavior.
     proxy: String,
     mode: Arc<AtomicU8>,
     folder: tempfile::TempDir,
 }
 
-/// Passes what comes from one side on to the other one.
+/// Forwards data from one side to the other.
 fn pass_on(from: &TcpStream, to: &TcpStream, is_answer: bool, mode: &AtomicU8, lot: &AtomicU64) {
     let (mut from, mut to, mut bytes) = (from, to, [0; 1 << 16]);
     while let Ok(len @ 1..) = from.read(&mut bytes) {
@@ -61,7 +61,7 @@ fn pass_on(from: &TcpStream, to: &TcpStream, is_answer: bool, mode: &AtomicU8, l
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }
 
-/// Overwrites the condition of a request, whose head is passed on at once.
+/// Overwrites the condition of a request, whose head is forwarded in one piece.
 fn hide_condition(request: &mut [u8]) {
     let [condition, nothing] = CONDITION;
     for at in 0..request.len().saturating_sub(condition.len()) {
@@ -107,8 +107,8 @@ impl Store {
         let mut command = Command::new(moto);
         command.args(["-H", "127.0.0.1", "-p", "0"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        // To look whether an object exists, and to create it, are two steps of moto: they are one
-        // for threads that switch where they wait, and nowhere else.
+        // moto checks whether an object exists and creates it in two steps: they are atomic if
+        // threads switch only where they wait.
         let folder = tempfile::tempdir().expect("a directory");
         let once = "import sys\nsys.setswitchinterval(1000)\n";
         fs::write(folder.path().join("sitecustomize.py"), once).expect("a file");
@@ -117,7 +117,7 @@ impl Store {
         let mut lines = BufReader::new(stderr).lines().map_while(Result::ok);
         let address = lines.find_map(|line| Some(line.split_once("http://")?.1.trim().to_owned()));
         let address = address.expect("moto says where it listens");
-        // It writes a line for each request.
+        // moto writes a line for each request.
         thread::spawn(move || lines.for_each(drop));
         let mode = Arc::new(AtomicU8::new(OPEN));
         let proxy = proxy(address.clone(), mode.clone());
@@ -188,7 +188,7 @@ impl Store {
         Server::start(&mut command, socket)
     }
 
-    /// What `pumice info` says of the bucket.
+    /// Returns the status of the bucket from `pumice info`.
     fn status(&self, path: &str) -> serde_json::Value {
         let finished = self.pumice(&["info", path, "--json"]);
         assert_eq!(finished.code, Some(0), "{finished:#?}");
@@ -249,7 +249,7 @@ fn a_drive_is_taken_over_after_its_machine_is_gone() {
     let server = store.serve("second", &[]);
     let bytes = fill(&store, &server, 2);
     server.stop();
-    // A closed drive is in the bucket as a whole.
+    // A closed drive is completely in the bucket.
     store.ok(&["check", &place]);
     store.ok(&["check", "second"]);
     assert_has(&store, &place, &bytes);
@@ -268,7 +268,7 @@ fn of_two_machines_the_first_is_shut_out() {
     store.take_over("two", "second");
     let second = store.serve("second", &[]);
     kill_process(process, Signal::CONT).expect("SIGCONT");
-    // What the first one still writes is refused once it has tried to commit it.
+    // Further writes of the first server are refused once it has tried to commit one.
     let mut write = Command::new(&io);
     write.args(["-f", "raw", "-c", "write -P 9 60M 4k", "-c", "flush", &first.uri()]);
     run_ok(&mut write);
@@ -285,7 +285,7 @@ fn of_two_machines_the_first_is_shut_out() {
     let refused = store.pumice(&["check", "first"]);
     assert!(refused.stderr.contains("another machine"), "{refused:#?}");
     assert_eq!(refused.stderr.lines().count(), 1, "{refused:#?}");
-    // What it had acknowledged is not lost to its owner.
+    // Its acknowledged writes are not lost to their owner.
     store.ok(&["extract", "first", "image", "--force", "--fenced"]);
     let image = fs::read(store.path("image")).expect("the image");
     assert!(image[..bytes.len()] == bytes[..], "the journal has what was committed");
@@ -300,7 +300,7 @@ fn writes_wait_in_an_outage_and_go_on_afterwards() {
     store.ok(&[&["create", &place, "--journal", "first"], &sizes[..]].concat());
     let server = store.serve("first", &[]);
     fs::write(store.path("source"), noise(4, 24 << 20)).expect("the source");
-    // To open the drive, the server asks the bucket.
+    // The server needs the bucket to open the drive.
     wait_until("the drive is served", || store.pumice(&["info", "first"]).code == Some(0));
     store.set_mode(DOWN);
     let mut copy = copy(&store, &server);
@@ -313,7 +313,7 @@ fn writes_wait_in_an_outage_and_go_on_afterwards() {
         assert!(!copied.is_finished(), "24 MiB do not fit below a limit of 8");
         let status = store.status("first");
         assert!(status["lag_bytes"].as_u64() <= status["lag_bytes_max"].as_u64(), "{status}");
-        // Answers are lost from here on.
+        // Answers are lost from now on.
         store.set_mode(DEAF);
         let copied = copied.join().expect("nbdcopy");
         assert_eq!(copied.code, Some(0), "{copied:#?}");
@@ -343,7 +343,7 @@ fn a_server_ends_in_an_outage_and_says_what_the_bucket_lacks() {
             info.code == Some(0) && info.stdout.contains("in the journal alone")
         });
         let text = server.stop_with(1);
-        // It does not know, if the outage began while a commit was on its way.
+        // The server cannot know if the outage began during a commit.
         let said = ["the bucket lacks the last", "the bucket may lack the last"];
         assert!(said.iter().any(|words| text.contains(words)), "{text}");
         assert!(text.contains("the next opening commits"), "{text}");
@@ -430,7 +430,7 @@ fn every_command_takes_a_journal_and_those_that_read_a_bucket() {
     for path in ["copy@one", "other@one", "first@one", &format!("{place}@one")] {
         assert_has(&store, path, &bytes);
     }
-    // A segment that lies in the bucket alone is no hindrance.
+    // A segment that is only in the bucket does not prevent a rebuild.
     store.ok(&["rebuild", "first", "rebuilt"]);
     store.ok(&["check", "rebuilt"]);
     let overwrite = store.pumice(&["create", "first", "--size", "64M", "--force"]);

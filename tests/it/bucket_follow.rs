@@ -1,9 +1,9 @@
-//! Goal: a follower of a drive in a bucket shows what the machine that writes it has committed:
-//! each request all of one moment, and never older than the one before. It writes nothing to the
+//! Goal: a follower of a drive in a bucket shows the commits of the writing machine: each request
+//! reads the state of one moment, never older than the previous one. It writes nothing to the
 //! bucket.
-//! Method: the store of `bucket`, a writer, and a follower whose one client reads a region in one
-//! request again and again (`fixtures/follow.py`), while the writer overwrites it and what that
-//! has unlinked is deleted; the follower killed and started again.
+//! Method: the store of `bucket`, a writer, and a follower whose one client repeatedly reads a
+//! region in one request (`fixtures/follow.py`), while the writer overwrites the region and
+//! unlinked objects are deleted; the follower killed and started again.
 
 use std::process::Command;
 
@@ -29,7 +29,8 @@ fn a_follower_shows_what_another_machine_commits() {
     store.until_committed("first");
     let follower = store.serve(&place, &["--follow=1"]);
     run_ok(&mut client("read", &follower.uri(), "1"));
-    // The reader keeps its connection while versions come, and what it needs goes.
+    // The reader keeps its connection while new versions appear and the objects of its version are
+    // deleted.
     let mut read = client("read", &follower.uri(), VERSIONS);
     std::thread::scope(|scope| {
         let reading = scope.spawn(|| run(&mut read, COMMAND_LIMIT));
@@ -41,7 +42,7 @@ fn a_follower_shows_what_another_machine_commits() {
     });
     follower.kill();
     writer.stop();
-    // Nothing else writes now.
+    // There is no other writer now.
     let objects = || {
         let listed = store.ask(&format!("GET /{BUCKET}?list-type=2&prefix=seven/"));
         listed.split("<Contents>").skip(1).map(str::to_owned).collect::<Vec<_>>()
@@ -55,7 +56,7 @@ fn a_follower_shows_what_another_machine_commits() {
     assert_ne!(run(&mut write, COMMAND_LIMIT).code, Some(0), "a follower is read-only");
     follower.stop();
     assert_eq!(objects(), before, "a follower writes nothing");
-    // It has claimed nothing either: the writer goes on.
+    // The follower has claimed nothing either: the writer continues.
     let writer = store.serve("first", &[]);
     run_ok(&mut client("read", &writer.uri(), VERSIONS));
     writer.stop();

@@ -58,7 +58,7 @@ fn document_path() -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("docs/cli.md")
 }
 
-/// The help of a subcommand and of all below it, each after its command.
+/// Collects the help of a subcommand and of all below it, each after its command.
 fn collect(path: &mut Vec<String>, blocks: &mut Vec<(String, String)>) {
     let words: Vec<&str> = path.iter().map(String::as_str).collect();
     let text = help(&words);
@@ -71,7 +71,7 @@ fn collect(path: &mut Vec<String>, blocks: &mut Vec<(String, String)>) {
     }
 }
 
-/// What `pumice [subcommand] --help` prints, without trailing blanks.
+/// Returns the output of `pumice [subcommand] --help`, without trailing blanks.
 fn help(subcommand: &[&str]) -> String {
     let finished = pumice(&[subcommand, &["--help"]].concat());
     assert_eq!(finished.code, Some(0), "{subcommand:?}: {}", finished.stderr);
@@ -82,12 +82,12 @@ fn help(subcommand: &[&str]) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Whether a line of the help begins a group of subcommands.
+/// Returns whether a line of the help begins a group of subcommands.
 fn is_title(line: &str) -> bool {
     line == "Commands:" || line.ends_with(" commands:")
 }
 
-/// The names listed in the groups of subcommands, without clap's own `help`.
+/// Returns the names listed in the groups of subcommands, without clap's own `help`.
 fn subcommands(top: &str) -> Vec<&str> {
     top.lines()
         .skip_while(|line| !is_title(line))
@@ -99,7 +99,7 @@ fn subcommands(top: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The output that the document shows for a command.
+/// Returns the output that the document shows for a command.
 fn block<'a>(document: &'a str, command: &str) -> Option<&'a str> {
     let (_, rest) = document.split_once(&format!("{FENCE}text\n{command}\n"))?;
     if rest.starts_with(FENCE) {
@@ -108,8 +108,8 @@ fn block<'a>(document: &'a str, command: &str) -> Option<&'a str> {
     rest.find(&format!("\n{FENCE}\n")).map(|end| &rest[..=end])
 }
 
-/// The document with this output for a command: in place, after the block of the command before, or
-/// at the end.
+/// Returns the document with this output for a command: in place, after the block of the command
+/// before, or at the end.
 fn with_block(document: &str, before: Option<&String>, command: &str, output: &str) -> String {
     let opening = format!("{FENCE}text\n{command}\n");
     match block(document, command) {

@@ -1,5 +1,6 @@
-//! Goal: a clone is a drive of its own that costs no copy; its origin refuses to lose what it
-//! needs, and says so; without its origin it refuses to open, and once flattened it needs none.
+//! Goal: a clone is a drive of its own that costs no copy; its origin refuses to lose data that the
+//! clone needs, and reports why; without its origin the clone refuses to open, and once flattened
+//! it needs none.
 //!
 //! Method: a template of random bytes is cloned and overwritten; clones are read with `extract`,
 //! nbdcopy and the decoder, written with qemu-io through servers, and compared with files.
@@ -14,7 +15,7 @@ use serde_json::Value;
 use crate::harness::{Drive, PUMICE, run_ok, spawn, stand_in, tool, wait_until};
 use crate::snapshot::{disk, path, same};
 
-/// A drive of 64 MiB with a snapshot `golden` of random bytes, which are in a file.
+/// Returns a drive of 64 MiB with a snapshot `golden` of random bytes, and a file with these bytes.
 fn template(seed: u64) -> Option<(Drive, PathBuf)> {
     let (Some(nbdcopy), Some(_), None) = (tool("nbdcopy"), tool("qemu-io"), stand_in()) else {
         return None;
@@ -36,7 +37,7 @@ fn clone(drive: &Drive, name: &str) -> String {
     target
 }
 
-/// Runs a script with a server of a drive; `$uri` is where.
+/// Runs a script with a server of a drive at `$uri`.
 fn served(drive: &Drive, path: &str, script: &str) {
     let socket = format!("{path}.socket");
     let mut command = Command::new(PUMICE);
@@ -46,7 +47,7 @@ fn served(drive: &Drive, path: &str, script: &str) {
     let _ = fs::remove_file(socket);
 }
 
-/// Writes to a clone, and to the file that says what it is.
+/// Writes the same to a clone and to the file with its expected content.
 fn write(drive: &Drive, clone: &str, expected: &Path) {
     let script = "qemu-io -f raw -c 'write -P 7 1M 100k' -c 'write -z 5M 64k' -c 'discard 8M 1M' \
                   -c 'write -P 9 20004000 30' -c flush \"$uri\" > /dev/null";
@@ -66,7 +67,7 @@ fn assert_holds(drive: &Drive, clone: &str, expected: &Path) {
     assert!(checked.starts_with("0 problems"), "{checked}");
 }
 
-/// As [`assert_holds`], and the decoder finds the same.
+/// Does the same as [`assert_holds`], and asserts that the decoder agrees.
 fn assert_decodes(drive: &Drive, clone: &str, expected: &Path) {
     assert_holds(drive, clone, expected);
     let image = drive.beside("image");
@@ -97,7 +98,7 @@ fn clones_of_a_template_are_written_and_flattened() {
     fs::copy(&golden, &expected).unwrap();
     write(&drive, &a, &expected);
     assert_decodes(&drive, &a, &expected);
-    // The origin goes on, while clones are read and written.
+    // The origin stays in use while clones are read and written.
     let second = disk(&drive, "second", 52);
     let server = drive.serve_with_control(&[]);
     run_ok(Command::new("nbdcopy").arg(&second).arg(server.uri()));
@@ -149,13 +150,13 @@ fn a_clone_without_its_origin_is_not_opened() {
     lacks(&["list", &a], 0, "attention");
     lacks(&["check", &a], 1, "1 problem in");
     lacks(&["check", &a, "--json"], 1, "its origin cannot be opened at");
-    // Another drive in its place.
+    // Another drive in place of the origin.
     run_ok(Command::new(PUMICE).arg("create").arg(drive.path()).args(["--size", "24M"]));
     lacks(&["check", &a], 1, "it holds drive");
     drive.refused(&["extract", &a, &image], "it holds drive");
     fs::remove_file(drive.path()).unwrap();
     assert!(fs::read(&a).unwrap() == before, "nothing was changed");
-    // Both moved together; and what set is told.
+    // The clone moves with its origin; then `set` changes the origin's path.
     let beside = away.join("a").display().to_string();
     fs::rename(&a, &beside).unwrap();
     assert_holds(&drive, &beside, &golden);
@@ -180,7 +181,7 @@ fn a_clone_is_rebuilt_beside_its_origin() {
     drive.ok(&["rebuild", &made, &rebuilt]);
     assert_holds(&drive, &rebuilt, &golden);
     assert_eq!(clones(&drive), [made.clone(), rebuilt.clone()]);
-    // What could not be made is not listed.
+    // A clone that could not be created is not listed.
     drive.refused(&["rebuild", &made, &rebuilt], "--force");
     assert_eq!(clones(&drive), [made, rebuilt]);
 }
@@ -211,7 +212,7 @@ fn impossible_clones_are_refused_and_leave_nothing() {
     drive.refused(&["clone", &golden, &a], "already exists");
 }
 
-/// What is received needs no origin; what follows is what was written.
+/// A received clone needs no origin, and later transfers contain only the changes.
 #[test]
 fn a_clone_is_sent_closed_and_served() {
     let Some((drive, golden)) = template(59) else { return };
@@ -226,7 +227,7 @@ fn a_clone_is_sent_closed_and_served() {
     drive.ok(&["send", &format!("{a}@one"), "--output", &one]);
     drive.ok(&["receive", &copy, "--create", "--input", &one]);
     assert_holds(&drive, &copy, &expected);
-    // Its server sends while it is in use.
+    // The clone's server sends while the clone is in use.
     let script = format!(
         "qemu-io -f raw -c 'write -P 5 20M 1M' -c flush \"$uri\" > /dev/null && \
          {PUMICE} snapshot create {a}@two && \
@@ -243,7 +244,7 @@ fn a_clone_is_sent_closed_and_served() {
     file.write_all_at(&[5; 1 << 20], 20 << 20).unwrap();
     fs::remove_file(drive.path()).unwrap();
     assert_decodes(&drive, &copy, &expected);
-    // Without its origin it is not sent.
+    // Without its origin, the clone is not sent.
     let send = ["send", &format!("{a}@two"), "--output", &one, "--force"];
     drive.refused(&send, "its origin cannot be opened at");
 }
@@ -274,7 +275,7 @@ fn snapshots_of_a_flattened_clone_are_read_until_they_are_deleted() {
         assert!(same(&image, disk), "{name}");
     }
     drive.ok(&["snapshot", "create", &new]);
-    // Without the origin there is the disk, and what was taken since.
+    // Without the origin, the disk and later snapshots remain readable.
     let away = drive.beside("away");
     fs::rename(drive.path(), &away).unwrap();
     let image = drive.beside("image").display().to_string();
@@ -294,12 +295,12 @@ fn snapshots_of_a_flattened_clone_are_read_until_they_are_deleted() {
     assert_decodes(&drive, &a, &expected);
 }
 
-/// What is in use is not forgotten; what forgot itself is.
+/// The origin does not forget a clone in use, and forgets a clone that needs it no longer.
 #[test]
 fn the_list_of_clones_is_kept_true() {
     let Some((drive, golden)) = template(55) else { return };
     let a = clone(&drive, "a");
-    // The origin cannot be told.
+    // The origin cannot record the change.
     let server = drive.serve_with_control(&["--read-only"]);
     let flattened = drive.pumice(&["flatten", &a]);
     assert_eq!(flattened.code, Some(0), "{flattened:?}");
@@ -310,7 +311,7 @@ fn the_list_of_clones_is_kept_true() {
     assert_holds(&drive, &a, &golden);
 }
 
-/// Killed at any moment, it is gone on with.
+/// A flattening killed at any moment is resumed.
 #[test]
 fn a_flattening_that_is_killed_is_gone_on_with() {
     let Some((drive, golden)) = template(56) else { return };
@@ -318,7 +319,7 @@ fn a_flattening_that_is_killed_is_gone_on_with() {
     let expected = drive.beside("expected");
     fs::copy(&golden, &expected).unwrap();
     write(&drive, &a, &expected);
-    // Each run copies some more.
+    // Each run copies further blocks.
     for _ in 0..4 {
         let limit = fs::metadata(&a).unwrap().blocks() * 512 + (8 << 20);
         let mut command = Command::new(PUMICE);
@@ -360,7 +361,7 @@ fn a_served_clone_is_flattened_by_its_server() {
     assert_holds(&drive, &a, &golden);
 }
 
-/// Each clone of a clone reads through all before it.
+/// Each clone of a clone reads through all of its ancestors.
 #[test]
 fn a_chain_of_clones_is_read_up_to_its_limit() {
     let Some((drive, golden)) = template(58) else { return };

@@ -1,8 +1,8 @@
-//! Goal: the file of a drive takes about as much room as what is live in it; it is made and shown
-//! with its limits.
+//! Goal: the file of a drive takes about as much room as its live data; a drive is created and
+//! shown with its limits.
 //!
-//! Method: noise is written through qemu-io again and again; the blocks of the file say what it
-//! takes of its file system.
+//! Method: noise is written repeatedly through qemu-io; the blocks of the file show its use of the
+//! file system.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -21,7 +21,7 @@ use crate::harness::{
 
 const MIB: u64 = 1 << 20;
 
-/// Bytes that a drive's file takes.
+/// Returns the bytes that a drive's file takes.
 fn taken(drive: &Drive) -> u64 {
     fs::metadata(drive.path()).unwrap().blocks() * 512
 }
@@ -128,7 +128,7 @@ fn info_says_how_a_drive_is_served_and_dead_sockets_go() {
     let drive = Drive::create("64M", &["--segment", "4M"]);
     assert_eq!(drive.info()["process"], Value::Null);
     let server = drive.serve_with_control(&[]);
-    // What a server of another drive left that was killed.
+    // The socket left by a killed server of another drive.
     let dead = drive.beside("pumice/0-0.sock");
     drop(UnixListener::bind(&dead).unwrap());
     let info = drive.info();
@@ -151,7 +151,7 @@ fn info_says_how_a_drive_is_served_and_dead_sockets_go() {
     assert_eq!(told, expected);
     server.kill();
     let server = drive.serve_with_control(&[]);
-    // The one that was killed may answer for a moment, before the new one has cleared up.
+    // The killed server may answer for a moment, before the new one has removed its socket.
     wait_until("the sockets of dead servers are gone", || {
         !dead.exists() && drive.control_sockets().len() == 1
     });
@@ -159,7 +159,7 @@ fn info_says_how_a_drive_is_served_and_dead_sockets_go() {
     assert_eq!(drive.control_sockets(), Vec::<PathBuf>::new());
 }
 
-/// A name as Linux allows it.
+/// A name that Linux allows need not be UTF-8.
 #[test]
 fn a_path_that_is_not_utf_8_is_served() {
     if stand_in().is_some() {

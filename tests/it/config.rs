@@ -1,7 +1,8 @@
-//! Goal: a server does what its configuration file says, also what it says by the time of a
-//! restart, and a file that is wrong stops nothing that runs.
+//! Goal: a server follows its configuration file, including changes made before a restart, and an
+//! invalid file stops no running server.
 //!
-//! Method: the built program on files that it is given, that are rewritten, and that come with it.
+//! Method: the built program on files of the test, rewritten files, and the file that comes with
+//! it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -129,7 +130,7 @@ fn a_check_says_what_would_be_served() {
     assert_eq!(said, (Some(0), "valid: would serve drive\n", ""));
 }
 
-/// As it is, and with every line that is commented out put to use.
+/// Checks the example as it is, and with every commented-out line enabled.
 #[test]
 fn the_example_is_right_down_to_its_comments() {
     if stand_in().is_some() {
@@ -142,7 +143,7 @@ fn the_example_is_right_down_to_its_comments() {
         run_ok(Command::new(PUMICE).args(["serve", "--check", "--config", file]));
     };
     let text = fs::read_to_string(&path).unwrap();
-    // Its drive is not on every machine.
+    // The drive of the example is not on every machine.
     let named = "/var/lib/pumice/example.pumice";
     assert!(text.contains(named), "{text}");
     let text = text.replace(named, drive.path().to_str().unwrap());
@@ -160,7 +161,7 @@ fn the_example_is_right_down_to_its_comments() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("all.toml");
     fs::write(&file, all.join("\n")).unwrap();
-    // All keys are known then; what is missing are the certificates, which are looked at too.
+    // All keys are known then; only the certificates, which are also checked, are missing.
     let missing = pumice(&["serve", "--check", "--config", file.to_str().unwrap()]);
     assert_eq!(missing.code, Some(2));
     assert!(missing.stderr.contains("/etc/pumice/tls/"), "{}", missing.stderr);

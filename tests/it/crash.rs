@@ -1,9 +1,9 @@
-//! Goal: after `kill -9` with writes in flight a drive holds everything that was flushed, a prefix
-//! of what was acknowledged, and no mixed block.
+//! Goal: after `kill -9` with writes in flight a drive holds all flushed data, a prefix of the
+//! acknowledged writes, and no mixed block.
 //!
-//! Method: `fixtures/crash.py` writes and says how far it is; at a seeded moment the server is
-//! killed, started again, and the script checks what is there. Several crashes in a row hit the
-//! same drive, so that recovery starts from what an earlier recovery left. The seed is printed;
+//! Method: `fixtures/crash.py` writes and reports its progress; at a seeded moment the server is
+//! killed and restarted, and the script checks the disk. Several crashes in a row hit the same
+//! drive, so that recovery starts from the state left by an earlier recovery. The seed is printed;
 //! set `PUMICE_SEED` to repeat a run (the moment is repeated to within a few writes only).
 
 use std::env;
@@ -36,7 +36,7 @@ fn crash_and_check(codec: &str, default_seed: u64) {
         let server = drive.serve();
         let seed = format!("--seed={}", seed * 1000 + crash);
         let mut writer = Talker::start(script(&python, &drive, "write", &server.uri()).arg(seed));
-        // One line is a few acknowledged writes: from the first ones to a few thousand.
+        // One line is a few acknowledged writes: from the first to a few thousand writes.
         for _ in 0..random.random_range(1..300) {
             writer.next_line();
         }

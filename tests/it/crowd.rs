@@ -1,7 +1,7 @@
 //! Goal: hostile clients take from others neither their speed, nor their way in, nor the server's
 //! memory.
-//! Method: 64 clients of each kind that `benches/crowd.py` knows, which measures; limits that hold
-//! on a busy machine, too. How much 256 of them cost is in docs/operate.md.
+//! Method: 64 clients of each kind in `benches/crowd.py`, which measures; limits that also hold on
+//! a busy machine. The cost of 256 clients is in docs/operate.md.
 
 use std::fs;
 use std::path::Path;
@@ -15,12 +15,12 @@ use crate::tls::Authority;
 /// Clients of each kind.
 const CLIENTS: u64 = 64;
 
-/// Memory that they may take beyond what the server has for one, in KiB: 64 MiB for payloads and
-/// 32 MiB for replies; for each client 1 MiB of payload, as much to read it, and what its other
-/// requests and the allocator take (278 MiB were seen).
+/// Memory that they may take beyond the server's for one client, in KiB: 64 MiB for payloads and 32
+/// MiB for replies; for each client 1 MiB of payload, another 1 MiB to read it, and memory of its
+/// other requests and the allocator (278 MiB were seen).
 const MORE_KIB_MAX: u64 = (64 + 32 + CLIENTS * 4) << 10;
 
-/// Resident memory, in KiB.
+/// Returns the resident memory, in KiB.
 fn resident_kib(server: &Server) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", server.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a line");

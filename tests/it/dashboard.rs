@@ -1,7 +1,7 @@
-//! Goal: the dashboard in `docs/` fits Grafana's model and asks for metrics that there are.
+//! Goal: the dashboard in `docs/` fits Grafana's model and asks for existing metrics.
 //!
-//! Method: Grafana is not to be had here, so the file is held to what Grafana needs of it; every
-//! name and label in its expressions is looked up in what a server answers, and promtool parses
+//! Method: Grafana is not available here, so the file is checked for the fields that Grafana needs;
+//! every name and label in its expressions is looked up in a server's answer, and promtool parses
 //! the expressions.
 
 use std::collections::BTreeSet;
@@ -28,7 +28,7 @@ fn panels(dashboard: &Value) -> &[Value] {
     dashboard["panels"].as_array().expect("panels")
 }
 
-/// Every expression, with the variables that Grafana fills in replaced.
+/// Returns every expression, with the variables that Grafana fills in replaced.
 fn expressions(dashboard: &Value) -> Vec<String> {
     let targets = panels(dashboard).iter().flat_map(|panel| {
         panel["targets"].as_array().unwrap_or_else(|| panic!("no targets: {panel}"))
@@ -38,7 +38,7 @@ fn expressions(dashboard: &Value) -> Vec<String> {
     expressions.map(plain).collect()
 }
 
-/// Names in an expression that begin as ours do.
+/// Returns the names in an expression that begin like ours.
 fn names(expression: &str) -> impl Iterator<Item = &str> {
     let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("pumice_"))

@@ -3,7 +3,7 @@
 //!
 //! Method: both read the golden images, one of them a clone, and drives of each codec that
 //! `fixtures/mixed.py` wrote, after clean closes and after `kill -9`; the images are compared byte
-//! for byte. The states of simulated crashes are read in `pumice-torture`, beside its other tests.
+//! for byte. The states of simulated crashes are read by the tests of `pumice-torture`.
 
 use std::env;
 use std::fs::{self, File};
@@ -20,7 +20,7 @@ use crate::harness::{
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// What a program made of a drive: exit code, image, and the summary as JSON.
+/// Result of a program that read a drive: exit code, image, and the summary as JSON.
 struct Extracted {
     code: Option<i32>,
     image: Vec<u8>,
@@ -47,7 +47,7 @@ fn by_pumice(path: &Path, image: PathBuf) -> Extracted {
 
 /// Asserts that both programs read the same disk without an error; returns the decoder's summary.
 fn assert_same(python: &Path, path: &Path, what: &str) -> Value {
-    // It waits for the lock, which writes on their way hold although their process was killed.
+    // Waits for the lock, which writes in flight still hold after their process was killed.
     let ours = by_pumice(path, path.with_extension("extracted"));
     let decoder = by_the_decoder(python, path, path.with_extension("decoded"));
     assert_eq!((decoder.code, ours.code), (Some(0), Some(0)), "{what}: {:#}", decoder.summary);
@@ -58,7 +58,7 @@ fn assert_same(python: &Path, path: &Path, what: &str) -> Value {
     decoder.summary
 }
 
-/// Makes a drive file of a golden image: both superblock slots, then of each segment its number,
+/// Makes a drive file from a golden image: both superblock slots, then for each segment its number,
 /// a length and that number of bytes.
 fn restore(golden: &[u8], path: &Path) {
     let word = |at: usize| u32::from_le_bytes(golden[at..at + 4].try_into().unwrap());
@@ -77,7 +77,7 @@ fn restore(golden: &[u8], path: &Path) {
     }
 }
 
-/// As [`restore`], of a member of an array, whose headers follow the superblocks.
+/// Does the same as [`restore`] for a member of an array, whose headers follow the superblocks.
 fn restore_member(golden: &[u8], path: &Path) {
     let (slots, rest) = golden.split_at(4 * 4096);
     restore(&[&slots[..8192], rest].concat(), path);
@@ -87,7 +87,7 @@ fn restore_member(golden: &[u8], path: &Path) {
     }
 }
 
-/// The checksums of the disks are those of the histories with which the drive's own golden tests
+/// The disks must have the checksums of the histories with which the drive's own golden tests
 /// compare these images.
 #[test]
 fn golden_images_are_decoded() {
@@ -110,7 +110,7 @@ fn golden_images_are_decoded() {
     }
 }
 
-/// Each member of a mirror by itself, of which the other one has more, and both.
+/// Decodes each member of a mirror alone, one of which has more data, and both together.
 #[test]
 fn golden_images_of_a_mirror_are_decoded() {
     let Some(python) = tool("python3") else { return };
@@ -134,7 +134,7 @@ fn golden_images_of_a_mirror_are_decoded() {
     }
 }
 
-/// A concatenation, whose members the decoder finds by their headers.
+/// Decodes a concatenation, whose members the decoder finds by their headers.
 #[test]
 fn a_concatenation_is_decoded() {
     let Some(python) = tool("python3") else { return };
@@ -154,7 +154,7 @@ fn a_concatenation_is_decoded() {
     assert_same(&python, &other, "by the second");
 }
 
-/// As above, of a clone and the drive that it reads from, which is found beside it.
+/// Does the same for a clone and its origin, which is found in the same folder.
 #[test]
 fn golden_images_of_a_clone_are_decoded() {
     let Some(python) = tool("python3") else { return };
@@ -180,7 +180,7 @@ fn golden_images_of_a_clone_are_decoded() {
     assert_eq!(golden["sha256"], sha256, "the snapshot that the clone reads from");
 }
 
-/// The encrypted image, with its key of 32 bytes of value 1.
+/// Decodes the encrypted image, with its key of 32 bytes of value 1.
 #[test]
 fn the_encrypted_golden_image_is_decoded() {
     let Some(python) = tool("python3") else { return };
@@ -208,7 +208,7 @@ fn the_encrypted_golden_image_is_decoded() {
     assert!(fs::read(ours).expect("ours") == fs::read(image).expect("the image"));
 }
 
-/// The payloads that `codec::tests::impossible_payloads_of_blocks_are_refused` has.
+/// The payloads of `codec::tests::impossible_payloads_of_blocks_are_refused`.
 const IMPOSSIBLE_BLOCKS: &str = r"
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -273,13 +273,13 @@ fn drives_of_independent_blocks_are_decoded() {
     write_and_decode("lz4", "blocks", 24);
 }
 
-/// Writes a small drive several times over, with a clean close or a kill after each round.
+/// Overwrites a small drive several times, with a clean close or a kill after each round.
 fn write_and_decode(codec: &str, frame: &str, default_seed: u64) {
     let Some(python) = python_with_libnbd() else { return };
     let seed = env::var("PUMICE_SEED").map_or(default_seed, |text| text.parse().expect("a seed"));
     println!("PUMICE_SEED={seed}");
     let mut random = pumice_drive::base::seed::random(seed);
-    // Little more than what the disk may take, so that garbage collection begins early.
+    // Little more than the disk may take, so that garbage collection begins early.
     let capacity = if codec == "none" { "56M" } else { "44M" };
     let flags = ["--codec", codec, "--frame", frame, "--segment", "4M", "--capacity", capacity];
     let drive = Drive::create("24M", &flags);

@@ -1,5 +1,5 @@
-//! Goal: the demo shows what it promises, and one that is interrupted says so and leaves
-//! nothing. Method: a single round on a small folder; signals at moments that show in its scratch
+//! Goal: the demo shows the promised results, and an interrupted one says so and leaves nothing.
+//! Method: a single round on a small folder; signals at moments that are visible in its scratch
 //! folder.
 
 use std::fs;
@@ -14,10 +14,10 @@ use serde_json::Value;
 
 use crate::harness::{PUMICE, run_ok, skip, spawn, stand_in, wait, wait_until};
 
-/// What the demo asks for, and some more.
+/// The space that the demo requires, and some more.
 const FREE_BYTES: u64 = 2 << 30;
 
-/// Folders for the data, the drives and sockets, if there is room.
+/// Creates folders for the data, the drives and sockets, if there is room.
 fn folders(directory: &Path) -> Option<[PathBuf; 3]> {
     let space = rustix::fs::statvfs(directory).unwrap();
     if stand_in().is_some() {
@@ -65,7 +65,7 @@ fn a_round_shows_the_drives_side_by_side() {
     let shown: Value = serde_json::from_str(&finished.stdout).unwrap();
     let cells = shown["cells"].as_array().expect("cells");
     assert_eq!(cells.len(), 7);
-    // No faster than the flash and the link; how much slower depends on what else the machine does.
+    // No faster than the flash and the link; the slowdown depends on the other load of the machine.
     let files = cells.iter().find(|cell| cell["kind"] == "files").expect("files");
     let mean = |name: &str| files[name]["mean"].as_f64().expect("a mean");
     assert!((1.0..98.0).contains(&mean("base")), "faster than its flash: {files:#}");
@@ -100,13 +100,13 @@ fn an_interrupted_demo_leaves_nothing_behind() {
     }
 }
 
-/// Names in a directory; none if there is no such directory.
+/// Returns the names in a directory; none if there is no such directory.
 fn entries(directory: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
     entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Command lines of running processes that name a path.
+/// Returns the command lines of running processes that name a path.
 fn processes(path: &Path) -> Vec<String> {
     let path = path.to_str().expect("a plain path");
     let lines = entries(Path::new("/proc")).into_iter().filter_map(|process| {

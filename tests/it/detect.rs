@@ -1,11 +1,11 @@
-//! Goal: `bench::detect` says of real file systems and devices what they do: btrfs with and without
-//! compression, zram, a Pumice drive; and no of ext4 and of a loop device. Of an export it says
-//! that it cannot tell.
+//! Goal: `bench::detect` recognizes compression by real file systems and devices: btrfs with and
+//! without compression, zram, a Pumice drive; it finds none on ext4 and on a loop device, and
+//! reports that it cannot tell for an export.
 //!
 //! Method: whole detections of 8 MiB a run. Loop devices lie in memory, so that a busy disk does
 //! not slow them down. Loop devices, mounts and zram need root and a kernel that has them: where
-//! they are not to be had the tests say so and are skipped, under CI too; missing programs fail
-//! there.
+//! they are not available, the tests report that and are skipped, under CI too; missing programs
+//! fail there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ use crate::harness::{
 
 const SPAN_BYTES: u64 = 8 << 20;
 
-/// The smallest that mkfs.btrfs takes is 109 MiB.
+/// mkfs.btrfs needs at least 109 MiB.
 const DEVICE_BYTES: u64 = 256 << 20;
 
 fn detected(location: &Location, destroy: bool) -> pumice_bench::Result<Detection> {
@@ -43,7 +43,7 @@ fn found(location: &Location) -> Detection {
     found
 }
 
-/// Share that data of a kind saves by the account whose name contains `name`.
+/// Returns the share that data of a kind saves by the account whose name contains `name`.
 fn saved(found: &Detection, name: &str, data: Data) -> f64 {
     let account = found.accounts.iter().find(|account| account.name.contains(name));
     let account = account.unwrap_or_else(|| panic!("no account of {name} in {found:#?}"));
@@ -70,7 +70,7 @@ struct Mounted {
 }
 
 impl Mounted {
-    /// Makes and mounts it, or says why the test is skipped.
+    /// Creates and mounts it, or reports why the test is skipped.
     fn new(mkfs: &str, options: &str) -> Option<Self> {
         let (mkfs, mount) = (tool(mkfs)?, tool("mount")?);
         let device = LoopDevice::in_memory(DEVICE_BYTES)?;
@@ -101,12 +101,12 @@ impl Drop for Mounted {
 pub(crate) struct Zram(String);
 
 impl Zram {
-    /// Adds one, or says why the test is skipped: not every kernel has it.
+    /// Adds a device, or reports why the test is skipped: not every kernel has zram.
     fn new(bytes: u64) -> Option<Self> {
         Self::made(None, bytes)
     }
 
-    /// The same with this algorithm.
+    /// Does the same with this algorithm.
     pub(crate) fn with(algorithm: &str, bytes: u64) -> Option<Self> {
         Self::made(Some(algorithm), bytes)
     }
@@ -135,7 +135,7 @@ impl Zram {
         format!("/dev/zram{}", self.0).into()
     }
 
-    /// A file of the kernel about it.
+    /// Returns the path of a file of the kernel about the device.
     pub(crate) fn stat(&self, name: &str) -> PathBuf {
         format!("/sys/block/zram{}/{name}", self.0).into()
     }
@@ -155,16 +155,16 @@ fn btrfs_with_zstd_compresses_128_kib_as_one() {
     assert!((0.4..0.6).contains(&saved(&found, "statvfs", Data::Saving(50.0))));
     assert!((0.8..0.99).contains(&saved(&found, "statvfs", Data::Saving(90.0))));
     assert!(saved(&found, "statvfs", Data::Duplicates) < 0.05);
-    // What its stat call reports is the length before compression.
+    // The stat call of btrfs reports the length before compression.
     assert!(saved(&found, "st_blocks", Data::Saving(90.0)) < 0.05);
-    // The file has no device of its own: the counter is that of the one that was mounted.
+    // The file has no device of its own: the counter is that of the mounted device.
     assert!((0.3..0.6).contains(&saved(&found, "loop", Data::Saving(50.0))));
     let counts = |class| found.accounts.iter().filter(|account| account.class == class).count();
     assert_eq!((counts(Class::Usage), counts(Class::Counter)), (2, 1));
     assert_eq!(limit(&found.reach), Some(65536.0));
-    // Nearer repeats, too: it does not take them for random data and leave them as they are.
+    // Nearer repeats also compress: the data is not mistaken for random data and stored as it is.
     assert!(!found.remarks.iter().any(|remark| remark.contains("up and down")), "{found:#?}");
-    // It does not try what looks random to it.
+    // btrfs does not try to compress data that looks random.
     assert!((12.5..=50.0).contains(&limit(&found.threshold).expect("a threshold")));
     assert_eq!(found.zeroes, Zeroes::Compressed);
     let left = fs::read_dir(mounted.place.path()).expect("the folder").count();
@@ -223,7 +223,7 @@ fn zram_compresses_pages_and_notes_what_fills_them() {
     assert!((0.4..0.55).contains(&saved(&found, "mm_stat", Data::Saving(50.0))));
     assert!((0.8..0.95).contains(&saved(&found, "mm_stat", Data::Saving(90.0))));
     assert_eq!(found.zeroes, Zeroes::Fill);
-    // It stores pages as they are that would not save an eighth.
+    // zram stores pages uncompressed that would not save an eighth.
     assert_eq!(limit(&found.threshold), Some(12.5));
     assert_eq!(limit(&found.reach), Some(2048.0));
     assert!(found.remarks.iter().any(|remark| remark.contains("of no use")));
@@ -248,7 +248,8 @@ fn a_pumice_drive_compresses_frames() {
     drive.assert_checks();
 }
 
-/// An export shows nothing but speed, which never says yes, and is left without what was written.
+/// Asserts that an export shows only speed, which never proves compression, and that no data is
+/// left on it.
 fn assert_cannot_tell(server: &Server) {
     let location = Location::parse(&server.uri()).expect("a URI");
     let found = found(&location);
@@ -267,7 +268,7 @@ fn a_served_drive_cannot_tell_and_is_left_empty() {
     let server = drive.serve_with_control(&[]);
     assert_cannot_tell(&server);
     let info = drive.info();
-    // Thirty runs and more arrived, and what compresses was compressed.
+    // At least thirty runs arrived, and compressible data was compressed.
     let (host, frame) = (counter(&info, "host_bytes"), counter(&info, "frame_bytes"));
     assert!(host >= 30 * SPAN_BYTES && frame < host * 3 / 4, "{info}");
     assert_eq!(counter(&info, "mapped_bytes"), 0, "something was left behind");

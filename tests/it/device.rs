@@ -1,6 +1,6 @@
-//! Goal: a block device holds a drive as a file does, and one that is held by another program (a
+//! Goal: a block device holds a drive as a file does, and a device held by another program (a
 //! mount, a volume manager) is left alone.
-//! Method: loop devices; where the machine has none, the tests say so and are skipped.
+//! Method: loop devices; where the machine has none, the tests report that and are skipped.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -30,12 +30,12 @@ fn a_device_holds_a_drive() {
     let path = drive.path().to_str().expect("a plain path");
     let large = pumice(&["create", path, "--size=32M", "--capacity=128M"]);
     refused(&large, "too small");
-    // All of the device, if nothing else is asked for.
+    // The whole device, unless something else is requested.
     let whole = pumice(&["create", path, "--size=128M", "--segment=4M", "--json"]);
     assert_eq!(whole.code, Some(0), "{whole:#?}");
     let whole = serde_json::from_str(&whole.stdout).unwrap();
     assert_eq!(counter(&whole, "capacity_bytes"), DEVICE_BYTES - (4 << 20));
-    // What it covers, or a multiple of it.
+    // The disk is as large as the device can cover, or a multiple of it.
     let sized = |flags: &[&str]| {
         let args = ["create", path, "--segment=4M", "--force", "--overwrite-drive", "--json"];
         let created = pumice(&[&args, flags].concat());
@@ -77,7 +77,7 @@ fn a_device_that_is_held_is_left_alone() {
         return;
     }
     let Some(device) = LoopDevice::new(DEVICE_BYTES) else { return };
-    // As the kernel holds what is mounted.
+    // Holds the device as the kernel holds a mounted one.
     let hold = || {
         let mut opening = OpenOptions::new();
         opening.read(true).custom_flags(OFlags::EXCL.bits() as i32);
@@ -87,7 +87,7 @@ fn a_device_that_is_held_is_left_alone() {
     let holder = hold();
     let refusal = create(&drive, &["--force"]);
     refused(&refusal, "busy");
-    // By the first look at it already, and not only when it is opened to be written.
+    // Refused by the first look at the device, not only when it is opened for writing.
     refused(&refusal, "cannot create");
     let mut start = [1; 4096];
     File::open(device.path()).unwrap().read_exact_at(&mut start, 0).unwrap();

@@ -1,5 +1,5 @@
 //! Goal: `pumice drives` lists the drives that can be modelled and explains each, for people and
-//! for programs, and says what is wrong with a name or a file.
+//! for programs, and reports errors in a name or a file.
 
 use std::fs;
 
@@ -36,7 +36,7 @@ fn every_drive_is_listed_and_explained() {
         assert_eq!(explained["size_bytes"]["is"], of["size_bytes"]);
         let percent = &explained["computed"]["over_provisioning_percent"];
         assert_eq!(percent, &of["over_provisioning_percent"]);
-        // Every number and its basis is in the text, and none besides.
+        // The text has every number with its basis, and no others.
         let explanation = text(&[id]);
         let bases = explanation.matches(" source: ").count()
             + explanation.matches(" fitted: ").count()
@@ -45,7 +45,7 @@ fn every_drive_is_listed_and_explained() {
     }
 }
 
-/// Objects that say how they are known.
+/// Returns the number of objects that state how they are known.
 fn told(value: &Value) -> usize {
     let Value::Object(object) = value else { return 0 };
     usize::from(object.contains_key("is")) + object.values().map(told).sum::<usize>()

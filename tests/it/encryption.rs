@@ -1,5 +1,5 @@
 //! Goal: an encrypted drive as a user meets it: created, served, checked, extracted and decoded
-//! with its key; refused, in one line that says what to do, and unchanged, with another or none.
+//! with its key; refused, in one line with the remedy, and unchanged, with another key or none.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -10,7 +10,7 @@ use crate::harness::{Drive, PUMICE, Server, pumice, run_ok, stand_in, tool};
 
 const CREATE: [&str; 4] = ["--segment", "4M", "--capacity", "128M"];
 
-/// A key file beside a drive.
+/// Writes a key file next to a drive.
 fn key(drive: &Drive, name: &str, byte: u8) -> String {
     let path = drive.beside(name);
     fs::write(&path, [byte; 32]).expect("a key file");
@@ -28,7 +28,7 @@ fn encrypted(drive: &Drive, flags: &[&str]) -> String {
     line.expect("a recovery code").to_owned()
 }
 
-/// An image of text, with holes.
+/// Writes an image of text, with holes.
 fn image(drive: &Drive) -> PathBuf {
     let mut bytes = vec![0; 32 << 20];
     for (index, line) in bytes.chunks_mut(64).enumerate() {
@@ -149,7 +149,7 @@ fn the_master_key_is_replaced_closed_and_served() {
     drive.refused(&rekey, "1 other keys, which would open it no longer");
     drive.ok(&[&rekey[..], &["--drop-other-keys"]].concat());
     drive.refused(&["check", &path, "--key-file", &other], "wrong key");
-    // What was copied of the superblock before has the earlier master key.
+    // The earlier copy of the superblock has the earlier master key.
     let copy = drive.beside("copy");
     fs::copy(drive.path(), &copy).expect("a copy");
     let file = fs::File::options().write(true).open(&copy).expect("the copy");
@@ -174,7 +174,7 @@ fn the_master_key_is_replaced_closed_and_served() {
     assert!(fs::read(&out).expect("out") == fs::read(&image).expect("image"), "{decoded:#?}");
 }
 
-/// A pipe is empty when it was read once.
+/// A pipe can be read only once.
 #[test]
 fn a_passphrase_from_a_pipe_outlives_restarts() {
     let (Some(bash), Some(nbdcopy), None) = (tool("bash"), tool("nbdcopy"), stand_in()) else {
@@ -287,7 +287,7 @@ fn bad_keys_are_refused_before_anything_is_made() {
     );
     drive.refused(&["create", &path, "--size", "32M", "--key-file", &short], "--encrypt was not");
     assert!(!drive.path().exists());
-    // A key for a drive that has none.
+    // A key for a drive without encryption.
     let plain = Drive::create("32M", &CREATE);
     let right = key(&plain, "key", 1);
     let path = plain.path().display().to_string();

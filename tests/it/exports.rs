@@ -1,5 +1,5 @@
-//! Goal: what hosts and backup tools ask of a drive besides its bytes: which drives there are, what
-//! a range holds, what it takes, and that many of them at once disturb no client.
+//! Goal: hosts and backup tools learn more from a drive than its bytes: the available drives, the
+//! content of a range and its stored size; many simultaneous connections disturb no client.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -166,7 +166,7 @@ fn drives_that_cannot_be_told_apart_or_found_are_refused() {
         assert_eq!(refused.code, Some(2), "{args:?}");
         assert!(refused.stderr.contains(why), "{args:?}: {}", refused.stderr);
     }
-    // A drive that cannot be opened leaves the ones before it closed in order.
+    // When a drive cannot be opened, the drives before it are closed cleanly.
     let refused = pumice(&["serve", path, "/nonexistent.pumice", "--run", "true"]);
     assert_eq!(refused.code, Some(2));
     drive.assert_checks();
@@ -187,11 +187,11 @@ fn a_bad_drive_of_a_directory_costs_only_itself() {
         let size =
             || run_ok(Command::new(&nbdinfo).args(["--size", &server.uri_of("good")])).stdout;
         assert_eq!(size().trim(), "67108864");
-        // Nor does it keep the others from a restart.
+        // Nor does it prevent the others from restarting.
         server.restart();
         assert_eq!(size().trim(), "67108864");
         server.stop();
-        // Alone it is all that was asked for.
+        // Alone, it is the only requested drive.
         fs::remove_file(folder.path().join("good.pumice")).unwrap();
         let refused = pumice(&[
             "serve".as_ref(),
@@ -238,7 +238,7 @@ fn sockets_that_systemd_passes_are_served() {
     let server = Server::start(&mut command, socket);
     let uri = server.uri();
     assert_eq!(run_ok(Command::new(nbdinfo).arg("--size").arg(uri)).stdout.trim(), "67108864");
-    // The file is systemd's.
+    // The socket file belongs to systemd.
     let socket = server.socket().to_owned();
     server.stop();
     assert!(socket.exists());
@@ -263,8 +263,8 @@ fn a_resized_drive_shows_its_size_to_the_next_client() {
     server.stop();
 }
 
-/// A thousand connections in bursts, two hundred at once, half of them silent or slow: the one who
-/// works is served all the while, and nothing is left of them. How long it waits at most is
+/// A thousand connections in bursts, two hundred at a time, half of them silent or slow: the
+/// working client is served all the time, and nothing is left of the others. Its longest wait is
 /// measured by `benches/crowd.py`.
 #[test]
 fn crowds_of_connections_stall_nobody() {
@@ -282,12 +282,12 @@ fn crowds_of_connections_stall_nobody() {
         for number in 0..200 {
             let mut socket = UnixStream::connect(server.socket()).unwrap();
             match number % 4 {
-                // Says nothing at all.
+                // Sends nothing at all.
                 0 => {}
                 // Stops in the middle of a word.
                 1 => socket.write_all(b"\0\0\0\x03IHAVE").unwrap(),
                 2 => socket.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x03\0\0\0\0").unwrap(),
-                // Leaves at once.
+                // Leaves immediately.
                 _ => continue,
             }
             crowd.push(socket);

@@ -1,7 +1,7 @@
 //! Goal: fio's own verification holds for random writes through its NBD engine.
 //!
-//! Method: fio writes blocks that carry checksums, reads them back, and reads them once more after
-//! the server was restarted.
+//! Method: fio writes blocks that carry checksums, reads them back, and reads them again after a
+//! restart of the server.
 
 use std::path::Path;
 use std::process::Command;

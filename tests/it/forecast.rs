@@ -1,6 +1,6 @@
-//! Goal: `pumice forecast` says what a drive would do, for people and for programs, and of every
-//! mistake what to do instead.
-//! Method: a small drive of the benchmark's own tests, and what a user would type.
+//! Goal: `pumice forecast` predicts the performance of a drive, for people and for programs, and
+//! every error message has a remedy.
+//! Method: a small drive of the benchmark's own tests, and typical commands of a user.
 
 use std::fs;
 use std::process::Command;
@@ -132,7 +132,7 @@ fn mistakes_are_explained() {
     );
 }
 
-/// Guards against a question that has no answer for a drive without a codec.
+/// Guards against asking for a saving, which is meaningless for a drive without a codec.
 #[test]
 fn a_drive_that_does_not_compress_needs_no_saving() {
     let common = ["forecast", "--workload", "rewrite", "--state", "new", "--span", "16M"];

@@ -10,14 +10,14 @@ use std::process::Command;
 
 use crate::harness::{COMMAND_LIMIT, Drive, PUMICE, python_with_libnbd, run, skip, stand_in};
 
-/// The exit code of a test that lacks something.
+/// The exit code of a test that lacks a requirement.
 const SKIPPED: i32 = 77;
 
 fn folder() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/foreign"))
 }
 
-/// The folder of the built suites, or why they are skipped.
+/// Returns the folder of the built suites, or reports why they are skipped.
 fn suites() -> Option<PathBuf> {
     if stand_in().is_some() {
         return None;
@@ -28,7 +28,7 @@ fn suites() -> Option<PathBuf> {
     }
 }
 
-/// The tests in folders with these beginnings: the program or script, and its arguments.
+/// Returns the tests in folders with these prefixes: the program or script, and its arguments.
 fn listed(beginnings: &[&str]) -> Vec<(&'static str, Vec<&'static str>)> {
     let lines = include_str!("../foreign/list").lines();
     let wanted = lines.filter(|line| beginnings.iter().any(|start| line.starts_with(start)));
@@ -40,7 +40,7 @@ fn listed(beginnings: &[&str]) -> Vec<(&'static str, Vec<&'static str>)> {
     found
 }
 
-/// A program in its own folder, where it looks for its files.
+/// Returns the command of a program in its own folder, where it looks for its files.
 fn command(suites: &Path, program: &str) -> Command {
     let program = suites.join(program);
     let mut command = Command::new(&program);
@@ -86,7 +86,7 @@ fn libnbd_s_scripts_for_its_tools_pass() {
 fn the_reference_tester_passes() {
     let Some(suites) = suites() else { return };
     for (program, args) in listed(&["nbd/"]) {
-        // One expects a new disk of a gigabyte; others pass over all of theirs.
+        // One test expects a new disk of a gigabyte; others process the whole of their disk.
         let size = if args.contains(&"-i") { "1G" } else { "64M" };
         let drive = Drive::create(size, &[]);
         let server = drive.serve();

@@ -7,7 +7,7 @@
 use std::fs;
 use std::path::Path;
 
-/// One row: offset in bytes, length in bytes, name.
+/// A row: offset in bytes, length in bytes, name.
 type Field = (usize, usize, String);
 
 #[test]
@@ -29,20 +29,20 @@ fn document_and_code_agree() {
     }
 }
 
-/// The rows of the table under `## heading`; empty if there is none.
+/// Returns the rows of the table under `## heading`; empty if there is none.
 fn table(document: &str, heading: &str) -> Vec<Field> {
     let section = document.lines().skip_while(|line| *line != format!("## {heading}")).skip(1);
     section.take_while(|line| !line.starts_with("## ")).filter_map(row).collect()
 }
 
-/// A row of a table of fields; `None` for its head, its rule and other lines.
+/// Parses a row of a table of fields; `None` for its head, its rule and other lines.
 fn row(line: &str) -> Option<Field> {
     let cells: Vec<&str> = line.strip_prefix('|')?.split('|').map(str::trim).collect();
     let [offset, bytes, field, _meaning, ..] = cells[..] else { return None };
     Some((offset.parse().ok()?, bytes.parse().ok()?, field.trim_matches('`').to_owned()))
 }
 
-/// The first offset at which a field does not begin where the one before it ends.
+/// Returns the first offset at which a field does not begin where the previous one ends.
 fn first_gap(fields: &[Field]) -> Option<usize> {
     let mut end = 0;
     for (offset, bytes, _) in fields {

@@ -1,6 +1,6 @@
-//! Goal: what this machine's kernel lacks, or has in another version: the kernel's own NBD client
-//! stays through restarts; `pumice attach` works on Debian's kernel, by hand, by fstab and by its
-//! unit; its driver works on a vhost-user disk.
+//! Goal: features that this machine's kernel lacks, or has in another version, work: the kernel's
+//! own NBD client stays through restarts; `pumice attach` works on Debian's kernel, by hand, by
+//! fstab and by its unit; its driver works on a vhost-user disk.
 //! Method: Debian's kernel in a guest under QEMU, which `tests/guest/run.sh` boots.
 
 use std::env;
@@ -15,7 +15,7 @@ use crate::harness::Server;
 use crate::harness::run_ok;
 use crate::harness::{Drive, PUMICE, Talker, skip, stand_in, tool, wait_until};
 
-/// A guest that runs a script of `tests/guest`, or why the test is skipped.
+/// Returns a guest that runs a script of `tests/guest`, or reports why the test is skipped.
 fn guest(script: &str) -> Option<Command> {
     if env::var_os("PUMICE_GUEST_KERNEL").is_none() {
         return skip("PUMICE_GUEST_KERNEL names no kernel: see tests/guest/run.sh");
@@ -29,7 +29,7 @@ fn guest(script: &str) -> Option<Command> {
     Some(command)
 }
 
-/// Waits until the guest has said this, and nothing of a failure.
+/// Waits until the guest has printed this, and no failure.
 fn hear(guest: &mut Talker, word: &str) {
     loop {
         let said = guest.next_line();
@@ -107,7 +107,7 @@ fn a_drive_is_attached_on_debians_kernel() {
     guest.finish();
 }
 
-/// A disk whose write cache is lost with its process: what was not flushed is on no medium.
+/// Serves a disk whose write cache is lost with its process: unflushed data is on no medium.
 #[cfg(feature = "attach")]
 fn disk_with_cache(drive: &Drive, turn: &str) -> Option<Server> {
     let (socket, medium) = (drive.beside(turn), drive.beside("medium"));
@@ -126,7 +126,7 @@ fn disk_with_cache(drive: &Drive, turn: &str) -> Option<Server> {
 fn a_machine_with_a_drive_in_fstab_comes_up_after_a_power_cut() {
     let Some(mut command) = guest("boot.sh") else { return };
     let drive = Drive::absent();
-    // What the first boot's QEMU leaves goes with the drive's folder.
+    // Files left by the first boot's QEMU are removed with the drive's folder.
     command.env("TMPDIR", drive.beside(""));
     let Some(disk) = disk_with_cache(&drive, "first") else { return };
     let first = command.arg(disk.uri());

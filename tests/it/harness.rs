@@ -1,13 +1,13 @@
-//! What every test that drives the built program stands on: a drive in a directory of its own, a
-//! server as a child process, other people's tools, and time limits that kill.
+//! Shared support of all tests that run the built program: a drive in a directory of its own, a
+//! server as a child process, tools of other projects, and enforced time limits.
 //!
 //! Invariants: nothing outlives its test (children are killed with their process group when they
 //! are dropped or late); servers listen only on unix sockets in the test's own directory; nothing
 //! waits by sleeping for a guessed time.
 //!
 //! With `PUMICE_STAND_IN` set to a shell command that uses `$socket` and `$drive`, the client tests
-//! run against that server on a plain file instead, which tells a wrong expectation of a test from
-//! a fault of the program:
+//! run against that server on a plain file instead, which distinguishes a wrong expectation of a
+//! test from a fault of the program:
 //!
 //! ```text
 //! PUMICE_STAND_IN='exec nbdkit -f -U "$socket" file "$drive"' cargo test --test it
@@ -35,17 +35,17 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group,
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// How long a command of ours or of others may take: several times what the slowest needs on two
-/// busy cores.
+/// Time limit of a command, ours or another project's: several times the time of the slowest one on
+/// two busy cores.
 pub(crate) const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 
-/// How long a server may take to accept its first connection, and to end after SIGTERM.
+/// Time limit for a server to accept its first connection, and to end after SIGTERM.
 const SERVER_LIMIT: Duration = Duration::from_secs(30);
 
 /// The program under test.
 pub(crate) const PUMICE: &str = env!("CARGO_BIN_EXE_pumice");
 
-/// How a command ended and what it said.
+/// Exit code and output of a command.
 #[derive(Debug)]
 pub(crate) struct Finished {
     /// Exit code; `None` if a signal ended it.
@@ -54,7 +54,7 @@ pub(crate) struct Finished {
     pub(crate) stderr: String,
 }
 
-/// Runs a command without input and waits for its end. What Pumice prints as JSON is held against
+/// Runs a command without input and waits for its end. JSON printed by Pumice is checked against
 /// its schema.
 ///
 /// Panics, after killing the command with all its children, if it takes longer than `limit`.
@@ -89,15 +89,15 @@ pub(crate) fn run_ok(command: &mut Command) -> Finished {
     finished
 }
 
-/// Runs `pumice` with these arguments, however it ends.
+/// Runs `pumice` with these arguments, and accepts any exit code.
 pub(crate) fn pumice<S: AsRef<OsStr>>(args: &[S]) -> Finished {
     run(Command::new(PUMICE).args(args), COMMAND_LIMIT)
 }
 
 /// Finds another project's program.
 ///
-/// Without it a test says why it is skipped and returns; under CI a missing program fails the
-/// test, so that nothing is skipped where it counts.
+/// Without it, a test reports why it is skipped and returns; under CI a missing program fails the
+/// test, so that no test is skipped there.
 pub(crate) fn tool(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let found = env::split_paths(&path)
@@ -108,7 +108,7 @@ pub(crate) fn tool(name: &str) -> Option<PathBuf> {
     found.or_else(|| skip(&format!("{name} is not installed ({})", package(name))))
 }
 
-/// Where a program is to be had: the Debian package, mostly of its own name, or PyPI's.
+/// Returns the Debian or PyPI package of a program, which mostly has the program's name.
 fn package(program: &str) -> &str {
     match program {
         "blkid" | "blockdev" | "fincore" | "fstrim" | "ionice" | "partx" | "setpriv" | "setsid" => {
@@ -145,14 +145,14 @@ pub(crate) fn python_with_libnbd() -> Option<PathBuf> {
     found.map(PathBuf::from).or_else(|| skip("no python3 has the nbd module (python3-libnbd)"))
 }
 
-/// Bytes that do not compress.
+/// Returns incompressible bytes.
 pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     rand::Rng::fill_bytes(&mut pumice_drive::base::seed::random(seed), &mut bytes);
     bytes
 }
 
-/// A file of `tests/it/fixtures`.
+/// Returns the path of a file in `tests/it/fixtures`.
 pub(crate) fn fixture(name: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tests/it/fixtures").join(name)
 }
@@ -165,13 +165,14 @@ pub(crate) struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Makes a device of `bytes` zeroes, or says why the test is skipped: that takes privileges,
-    /// which not even CI has everywhere.
+    /// Creates a device of `bytes` zeroes, or reports why the test is skipped: a device takes
+    /// privileges that not even CI has everywhere.
     pub(crate) fn new(bytes: u64) -> Option<Self> {
         Self::within(&env::temp_dir(), bytes)
     }
 
-    /// The same with its file in memory, where the machine has a place for such files.
+    /// Does the same with the device's file in memory, where the machine has a place for such
+    /// files.
     #[cfg(feature = "bench")]
     pub(crate) fn in_memory(bytes: u64) -> Option<Self> {
         let memory = Path::new("/dev/shm");
@@ -180,14 +181,14 @@ impl LoopDevice {
 
     fn within(folder: &Path, bytes: u64) -> Option<Self> {
         let losetup = tool("losetup")?;
-        // By this name tests/run.sh finds it in memory, too.
+        // The name by which tests/run.sh also finds the file in memory.
         let name = env::var("PUMICE_TEST_RUN").unwrap_or_else(|_| "pumice-".into());
         let directory = tempfile::Builder::new().prefix(&name).tempdir_in(folder);
         let directory = directory.expect("temp dir");
         let backing = directory.path().join("backing");
         File::create(&backing).and_then(|file| file.set_len(bytes)).expect("the backing file");
         let mut command = Command::new(&losetup);
-        // Partitions that a test adds go when the device is detached.
+        // Partitions that a test adds disappear when the device is detached.
         let args = ["--find", "--show", "--partscan"];
         let finished = run(command.args(args).arg(backing), COMMAND_LIMIT);
         if finished.code != Some(0) {
@@ -197,7 +198,7 @@ impl LoopDevice {
         Some(Self { path: finished.stdout.trim().into(), losetup, _directory: directory })
     }
 
-    /// The device's file.
+    /// Returns the device's file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -209,14 +210,14 @@ impl Drop for LoopDevice {
     }
 }
 
-/// Says why a test is skipped; under CI it fails instead.
+/// Reports why a test is skipped; under CI it fails the test instead.
 pub(crate) fn skip<T>(reason: &str) -> Option<T> {
     assert!(env::var("CI").as_deref() != Ok("true"), "CI does not skip tests: {reason}");
     println!("skipped: {reason}");
     None
 }
 
-/// The server command that stands in for `pumice serve`, if one is set.
+/// Returns the server command that stands in for `pumice serve`, if one is set.
 pub(crate) fn stand_in() -> Option<String> {
     env::var("PUMICE_STAND_IN").ok()
 }
@@ -234,7 +235,7 @@ impl Drive {
         Self::absent().created(size, args)
     }
 
-    /// The drive that has this name, created.
+    /// Creates the drive at this path.
     pub(crate) fn created(self, size: &str, args: &[&str]) -> Self {
         let drive = self;
         if stand_in().is_some() {
@@ -248,24 +249,24 @@ impl Drive {
         drive
     }
 
-    /// The directory and the name of a drive that does not exist yet.
+    /// Returns the directory and the name of a drive that does not exist yet.
     pub(crate) fn absent() -> Self {
         let directory = tempfile::Builder::new().prefix("pumice-").tempdir().expect("temp dir");
         let path = directory.path().join("drive");
         Self { directory, path, servers: Cell::new(0) }
     }
 
-    /// The name of a drive on a block device that does not exist yet.
+    /// Returns the name of a drive on a block device; the drive does not exist yet.
     pub(crate) fn on(device: &LoopDevice) -> Self {
         Self { path: device.path().to_owned(), ..Self::absent() }
     }
 
-    /// A drive at a path that something else owns, with a directory of its own.
+    /// Returns a drive at a path with another owner, with a directory of its own.
     pub(crate) fn absent_at(path: &Path) -> Self {
         Self { path: path.to_owned(), ..Self::absent() }
     }
 
-    /// The name of a drive that does not exist yet, in a new folder of its directory.
+    /// Returns the name of a drive that does not exist yet, in a new folder of its directory.
     pub(crate) fn in_folder(folder: &str) -> Self {
         let drive = Self::absent();
         let folder = drive.beside(folder);
@@ -273,24 +274,24 @@ impl Drive {
         Self { path: folder.join("drive"), ..drive }
     }
 
-    /// The name of a drive in another directory that does not exist yet.
+    /// Returns the name of a drive in another directory; the drive does not exist yet.
     #[cfg(feature = "attach")]
     pub(crate) fn within(directory: &Path) -> Self {
         Self { path: directory.join("drive"), ..Self::absent() }
     }
 
-    /// The sockets at which servers of this drive answer `pumice info`.
+    /// Returns the sockets at which servers of this drive answer `pumice info`.
     pub(crate) fn control_sockets(&self) -> Vec<PathBuf> {
         let Ok(entries) = std::fs::read_dir(self.beside("pumice")) else { return Vec::new() };
         entries.map(|entry| entry.expect("directory entry").path()).collect()
     }
 
-    /// The drive's file.
+    /// Returns the drive's file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A name in the drive's directory.
+    /// Returns a path in the drive's directory.
     pub(crate) fn beside(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
@@ -300,7 +301,7 @@ impl Drive {
         self.serve_with(&[])
     }
 
-    /// [`Drive::serve`] with further arguments for `pumice serve`.
+    /// Does the same as [`Drive::serve`], with further arguments for `pumice serve`.
     pub(crate) fn serve_with(&self, args: &[&str]) -> Server {
         // A new name each time: after `kill -9` the old socket file is still there.
         self.servers.set(self.servers.get() + 1);
@@ -314,7 +315,7 @@ impl Drive {
             None => {
                 let mut command = Command::new(PUMICE);
                 command.arg("serve").arg(&self.path).arg("--unix").arg(&socket).args(args);
-                // What a killed server left goes with the drive.
+                // Files left by a killed server are removed with the drive.
                 command.env("PUMICE_RUNTIME_DIR", self.beside("pumice"));
                 command
             }
@@ -322,7 +323,8 @@ impl Drive {
         Server::start(&mut command, socket)
     }
 
-    /// [`Drive::serve_with`], and waits until other commands reach the server, too.
+    /// Does the same as [`Drive::serve_with`], and waits until other commands can also reach the
+    /// server.
     pub(crate) fn serve_with_control(&self, args: &[&str]) -> Server {
         let server = self.serve_with(args);
         let answers = |socket: &PathBuf| UnixStream::connect(socket).is_ok();
@@ -337,26 +339,26 @@ impl Drive {
         run(command.args(args), COMMAND_LIMIT)
     }
 
-    /// [`Drive::pumice`], which must succeed; returns what it prints.
+    /// Runs [`Drive::pumice`], which must succeed; returns its standard output.
     pub(crate) fn ok(&self, args: &[&str]) -> String {
         let finished = self.pumice(args);
         assert_eq!(finished.code, Some(0), "{args:?}: {finished:?}");
         finished.stdout
     }
 
-    /// [`Drive::pumice`], which must refuse to do it and mention something.
+    /// Runs [`Drive::pumice`], which must refuse and mention `mention`.
     pub(crate) fn refused(&self, args: &[&str], mention: &str) {
         let finished = self.pumice(args);
         assert_eq!(finished.code, Some(2), "{args:?}: {finished:?}");
         assert!(finished.stderr.contains(mention), "{args:?}: {}", finished.stderr);
     }
 
-    /// `PATH@NAME`.
+    /// Returns `PATH@NAME`.
     pub(crate) fn named(&self, snapshot: &str) -> String {
         format!("{}@{snapshot}", self.path.display())
     }
 
-    /// What `pumice info --json` says.
+    /// Returns the output of `pumice info --json`.
     pub(crate) fn info(&self) -> Value {
         let mut command = Command::new(PUMICE);
         command.env("PUMICE_RUNTIME_DIR", self.beside("pumice"));
@@ -364,7 +366,7 @@ impl Drive {
         serde_json::from_str(&finished.stdout).expect("info --json prints JSON")
     }
 
-    /// Asserts that `pumice check` finds nothing wrong.
+    /// Asserts that `pumice check` finds no problem.
     pub(crate) fn assert_checks(&self) {
         if stand_in().is_none() {
             run_ok(Command::new(PUMICE).arg("check").arg(&self.path));
@@ -386,9 +388,9 @@ pub(crate) fn serve_folder(folder: &Path, names: &[&str], args: &[&str]) -> Serv
     Server::start(&mut command, socket)
 }
 
-/// The number called `key`, wherever it is in `value`.
+/// Returns the number called `key`, wherever it is in `value`.
 ///
-/// Panics if there is none: a renamed counter must not turn a test into nothing.
+/// Panics if there is none: a renamed counter must not make a test ineffective.
 pub(crate) fn counter(value: &Value, key: &str) -> u64 {
     fn find(value: &Value, key: &str) -> Option<u64> {
         match value {
@@ -412,7 +414,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts any server that is to listen on `socket`, and waits until it accepts connections.
+    /// Starts any server that will listen on `socket`, and waits until it accepts connections.
     pub(crate) fn start(command: &mut Command, socket: PathBuf) -> Self {
         let mut child = spawn(command);
         drop(read_in_background(child.stdout.take().expect("stdout is piped")));
@@ -435,8 +437,8 @@ impl Server {
     fn wait_until_it_accepts(&self, command: &Command) {
         let deadline = Instant::now() + SERVER_LIMIT;
         while UnixStream::connect(&self.socket).is_err() {
-            // A server that says something may be ready; one that closed its stderr is dead; one
-            // that says nothing is asked again soon.
+            // A server that writes a line may be ready; one that closed its stderr is dead; a
+            // silent one is tried again soon.
             let heard = self.lines.recv_timeout(Duration::from_millis(10));
             let dead = heard == Err(RecvTimeoutError::Disconnected);
             let late = Instant::now() > deadline;
@@ -445,27 +447,27 @@ impl Server {
         }
     }
 
-    /// The server's default export.
+    /// Returns the URI of the server's default export.
     pub(crate) fn uri(&self) -> String {
         self.uri_of("")
     }
 
-    /// One of the server's exports; the name must need no percent-encoding.
+    /// Returns the URI of an export, whose name must need no percent-encoding.
     pub(crate) fn uri_of(&self, export: &str) -> String {
         format!("nbd+unix:///{export}?socket={}", self.socket.display())
     }
 
-    /// The socket it listens on.
+    /// Returns the socket on which the server listens.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Its process.
+    /// Returns its process ID.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// What the server has written to its standard error so far.
+    /// Returns the standard error of the server so far.
     pub(crate) fn stderr(&self) -> String {
         self.stderr.lock().expect("stderr").clone()
     }
@@ -489,7 +491,7 @@ impl Server {
         self.stop_with(0);
     }
 
-    /// As that, with another exit code. Returns what the server has written to its standard error.
+    /// Does the same with another exit code. Returns the server's standard error.
     pub(crate) fn stop_with(mut self, expected: i32) -> String {
         kill_process(pid(&self.child), Signal::TERM).expect("SIGTERM");
         let status = wait(&mut self.child, SERVER_LIMIT);
@@ -537,7 +539,7 @@ impl Talker {
         Self { child, lines, stderr }
     }
 
-    /// Waits for the client's next line; panics with its stderr if it ends or says nothing for
+    /// Waits for the client's next line; panics with its stderr if it ends or writes nothing for
     /// [`COMMAND_LIMIT`].
     pub(crate) fn next_line(&mut self) -> String {
         match self.lines.recv_timeout(COMMAND_LIMIT) {
@@ -546,12 +548,12 @@ impl Talker {
         }
     }
 
-    /// Its process.
+    /// Returns its process ID.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Whether it has ended.
+    /// Returns whether it has ended.
     pub(crate) fn has_ended(&mut self) -> bool {
         self.child.try_wait().expect("state of a child").is_some()
     }
@@ -563,7 +565,7 @@ impl Talker {
         assert_eq!(code, Some(Some(0)), "{}", self.end().1);
     }
 
-    /// Ends the client and takes its last words.
+    /// Ends the client and returns its status and stderr.
     pub(crate) fn end(&mut self) -> (ExitStatus, String) {
         // A reaped child's number may belong to another process by now.
         let status = match self.child.try_wait().expect("state of a child") {
@@ -581,7 +583,7 @@ impl Drop for Talker {
     }
 }
 
-/// Waits until something is so that sends no event of its own; panics after [`SERVER_LIMIT`].
+/// Waits until a condition without an event of its own holds; panics after [`SERVER_LIMIT`].
 pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + SERVER_LIMIT;
     let (_sender, never) = channel::<()>();
@@ -591,7 +593,7 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// The next message to a service manager; panics after [`COMMAND_LIMIT`].
+/// Returns the next message to a service manager; panics after [`COMMAND_LIMIT`].
 pub(crate) fn notice(manager: &UnixDatagram) -> String {
     let mut events = [PollFd::new(manager, PollFlags::IN)];
     let limit = Timespec::try_from(COMMAND_LIMIT).expect("a limit of seconds");
@@ -625,8 +627,8 @@ pub(crate) fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     ended.then_some(status)
 }
 
-/// Ends whatever is left of the process group of a child that is not reaped yet, so that its pipes
-/// close, and reaps it. A child that has ended already keeps its status.
+/// Kills the remaining process group of a child that is not reaped yet, so that its pipes close,
+/// and reaps the child. A child that has ended already keeps its status.
 fn end(child: &mut Child) -> ExitStatus {
     let _ = kill_process_group(pid(child), Signal::KILL);
     child.wait().expect("wait for a child")

@@ -1,7 +1,7 @@
-//! Goal: what is served over HTTP is what the drive does, Prometheus and its tools read it, and
-//! no malformed request disturbs others or the drive.
+//! Goal: the data served over HTTP matches the drive, Prometheus and its tools read it, and no
+//! malformed request disturbs other clients or the drive.
 //!
-//! Method: requests written by hand on a socket, so that they can be as wrong as is wanted;
+//! Method: requests written by hand on a socket, so that they can be malformed in any way;
 //! promtool; a real Prometheus that scrapes a server under fio.
 
 use std::fs;
@@ -18,7 +18,7 @@ use crate::harness::{
     wait_until,
 };
 
-/// Longer than any limit of the server, but for a connection that is used.
+/// Longer than any limit of the server, except the limit of a connection in use.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
 const TOKEN: &str = "a-token-of-27-characters-ok";
@@ -37,7 +37,7 @@ impl Answer {
     }
 }
 
-/// Serves with HTTP at a port of the system's choice: the server and where it is.
+/// Serves with HTTP at a port chosen by the system; returns the server and its address.
 pub(crate) fn serve(drive: &Drive, args: &[&str]) -> (Server, String) {
     let mut all = vec!["--http", "127.0.0.1:0"];
     all.extend(args);
@@ -46,7 +46,7 @@ pub(crate) fn serve(drive: &Drive, args: &[&str]) -> (Server, String) {
     (server, address)
 }
 
-/// Where a server says that it serves HTTP.
+/// Returns the address at which a server reports that it serves HTTP.
 pub(crate) fn address(server: &Server) -> String {
     let mut address = None;
     wait_until("the server says where it is", || {
@@ -58,7 +58,7 @@ pub(crate) fn address(server: &Server) -> String {
     address.expect("an address")
 }
 
-/// Sends bytes as they are and reads what comes until the end.
+/// Sends bytes as they are and reads the answer to its end.
 fn send(address: &str, bytes: &[u8]) -> String {
     let mut socket = TcpStream::connect(address).expect("connect");
     socket.set_read_timeout(Some(ANSWER_LIMIT)).expect("a limit");
@@ -85,7 +85,7 @@ pub(crate) fn get(address: &str, path: &str) -> Answer {
     request(address, "GET", path, "")
 }
 
-/// The value of a series in an exposition.
+/// Returns the value of a series in an exposition.
 fn series(text: &str, name: &str) -> f64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     let value = line.unwrap_or_else(|| panic!("no series {name} in\n{text}"));
@@ -128,21 +128,21 @@ fn what_is_told_is_what_hosts_did() {
         let name = format!("pumice_request_duration_seconds_count{labels}");
         assert!(series(&after, &name) >= 1.0, "{command}");
     }
-    // What the API says is what the command says.
+    // The API and the command return the same.
     let api = get(&address, "/api/drives/drive");
     let mut api = api.json();
     let mut told = drive.info();
     for value in [&mut api, &mut told] {
         let value = value.as_object_mut().expect("an object");
-        // Buffers come and go with the asking itself.
+        // Buffers come and go with the requests themselves.
         value.remove("memory");
-        // Only the command knows how the drive is in use.
+        // Only the command knows how the drive is used.
         for key in ["schema", "process", "uris", "devices", "mountpoint", "log", "clients"] {
             value.remove(key);
         }
         value.remove("table_sector_bytes");
         value.remove("file_bytes");
-        // A path of its own has them.
+        // The API has a separate path for snapshots.
         value.remove("snapshot_list");
     }
     assert_eq!(api, told);
@@ -161,7 +161,7 @@ fn what_is_told_is_what_hosts_did() {
     server.stop();
 }
 
-/// The number of threads of a server whose names begin so.
+/// Returns the number of threads of a server whose names begin with `name`.
 fn threads_called(server: &Server, name: &str) -> usize {
     let tasks = fs::read_dir(format!("/proc/{}/task", server.id())).unwrap();
     let names = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("comm")).unwrap());
@@ -313,7 +313,7 @@ fn an_address_for_all_needs_a_token_or_a_word() {
         assert_eq!(refused.code, Some(2), "{args:?}");
         assert!(refused.stderr.contains(word), "{}", refused.stderr);
     }
-    // A port in use is told before anything is done to the drive.
+    // A port in use is reported before anything is done to the drive.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let taken = taken.local_addr().expect("its address").to_string();
     let before = drive.info();
@@ -395,7 +395,7 @@ fn garbage_gets_a_status_and_disturbs_nobody() {
     server.stop();
 }
 
-/// As many connections as the server takes say nothing or a byte now and then; NBD goes on
+/// As many connections as the server accepts send nothing or an occasional byte; NBD continues
 /// meanwhile, and HTTP does once their time is over.
 #[test]
 fn slow_clients_lose_their_place() {
@@ -413,7 +413,7 @@ fn slow_clients_lose_their_place() {
     }
     let answer = get(&address, "/metrics");
     assert_eq!(answer.status, 200);
-    // The first ones were ended, though they go on talking.
+    // The first connections were closed, although they kept sending.
     let mut byte = [0; 512];
     slow[0].set_read_timeout(Some(ANSWER_LIMIT)).expect("a limit");
     let ended = slow[0].read(&mut byte);
@@ -474,7 +474,7 @@ fn prometheus_reads_what_moves() {
     };
     let query = |expression: &str| -> Option<f64> {
         let answer = get(&at, &format!("/api/v1/query?query={expression}"));
-        // It says 503 until it has read its own files.
+        // Prometheus returns 503 until it has read its own files.
         let answer: Value = serde_json::from_str(&answer.body).ok()?;
         answer["data"]["result"][0]["value"][1].as_str()?.parse().ok()
     };

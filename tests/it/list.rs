@@ -1,5 +1,5 @@
-//! Goal: `pumice list` shows the drives that are served, and those that are named, with their state
-//! and what they save; one that cannot be read hides no other.
+//! Goal: `pumice list` shows the served and the named drives, with their state and savings; an
+//! unreadable drive hides no other.
 
 use std::fs;
 use std::process::Command;
@@ -31,7 +31,7 @@ fn drives_are_listed_with_their_state() {
     assert_eq!(json(&list(&drive, &["--json"])), Value::Array(Vec::new()));
 
     let server = drive.serve_with_control(&[]);
-    // Four bytes repeated: no fill, and nearly nothing once compressed.
+    // Four bytes repeated: not a fill, and nearly nothing once compressed.
     let pattern = drive.beside("pattern");
     fs::write(&pattern, b"abcd".repeat(1024)).unwrap();
     let write = format!("write -s {} 0 8M", pattern.display());
@@ -56,7 +56,7 @@ fn drives_are_listed_with_their_state() {
         assert!(text.contains(word), "{word} in\n{text}");
     }
 
-    // A folder with a closed drive and a file that is none.
+    // A folder with a closed drive and a file that is no drive.
     let folder = drive.beside("folder");
     fs::create_dir(&folder).unwrap();
     let closed = folder.join("closed.pumice");
@@ -72,7 +72,7 @@ fn drives_are_listed_with_their_state() {
     let states: Vec<_> = all.as_array().unwrap().iter().map(|one| one["state"].clone()).collect();
     assert_eq!(states, ["unreadable", "closed", "served"], "{all}");
     server.stop();
-    // Served by one that cannot be asked.
+    // Served by a server that the command cannot query.
     let server = drive.serve();
     let mut command = Command::new(PUMICE);
     command
@@ -85,7 +85,7 @@ fn drives_are_listed_with_their_state() {
     server.stop();
 }
 
-/// Each time it is asked takes ten seconds.
+/// Each query takes ten seconds.
 #[test]
 fn a_server_that_does_not_answer_is_asked_once() {
     if stand_in().is_some() {
@@ -101,7 +101,8 @@ fn a_server_that_does_not_answer_is_asked_once() {
     server.stop();
 }
 
-/// Guards against a file that is deleted while its drive is served: all is lost when that ends.
+/// Guards against a file that is deleted while its drive is served: all data is lost when the
+/// server ends.
 #[test]
 fn a_served_drive_whose_file_is_moved_or_deleted_says_so() {
     if stand_in().is_some() {
@@ -110,7 +111,7 @@ fn a_served_drive_whose_file_is_moved_or_deleted_says_so() {
     let drive = Drive::create("64M", &[]);
     let server = drive.serve_with_control(&[]);
     let shown = |word: &str| {
-        // By its name, too, at which nothing is any more.
+        // Also by its name, at which there is no file any more.
         let mut info = Command::new(PUMICE);
         info.env("PUMICE_RUNTIME_DIR", drive.beside("pumice")).arg("info").arg(drive.path());
         let info = run_ok(&mut info).stdout;

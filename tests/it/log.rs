@@ -1,7 +1,7 @@
-//! Goal: the log keeps the promises of docs/operate.md: an ordinary life is nothing to look at, and
-//! what goes wrong is on the level of those whom it concerns.
+//! Goal: the log keeps the promises of docs/operate.md: normal operation logs nothing that needs
+//! attention, and failures are logged at the level of the readers they concern.
 //!
-//! Method: servers whose whole log is read as JSON, under real clients and one that is wrong.
+//! Method: servers whose whole log is read as JSON, under real clients and a misbehaving one.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -16,13 +16,13 @@ use crate::harness::{
 fn serve(drive: &Drive) -> Server {
     let socket = drive.beside("socket");
     let mut command = Command::new(PUMICE);
-    // The flag wins over the variable; what io_uring the machine has is not the question.
+    // The flag wins over the variable; the machine's support of io_uring must not matter.
     command.env("PUMICE_LOG", "off").env("PUMICE_RUNTIME_DIR", drive.beside("pumice"));
     command.args(["--log", "debug", "--log-format", "json", "serve"]).arg(drive.path());
     Server::start(command.args(["--io", "threads", "--unix"]).arg(&socket), socket)
 }
 
-/// Level and message of each line.
+/// Returns the level and the message of each line.
 fn lines(server: &Server) -> Vec<(String, String)> {
     let text = |line: &Value, key: &str| line[key].as_str().expect("a text").to_owned();
     let said = server.stderr();
@@ -49,7 +49,7 @@ fn an_ordinary_life_is_nothing_to_look_at() {
     resize.env("PUMICE_RUNTIME_DIR", drive.beside("pumice")).arg("resize").arg(drive.path());
     assert_eq!(run(resize.args(["--size", "1M"]), COMMAND_LIMIT).code, Some(2), "no size shrinks");
     server.restart();
-    // What is written at the very end is read before the server is waited for.
+    // The last lines are read before the test waits for the server's end.
     server.hang_up();
     let restarts =
         || lines(&server).iter().filter(|(_, what)| what.starts_with("serving ")).count();

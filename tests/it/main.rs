@@ -1,7 +1,7 @@
 //! The built program as a user meets it: real clients, real servers, real files, real crashes.
 //!
-//! One binary, so that it is linked once. `harness` is what all of it stands on; every other file
-//! is one goal. Each test has a drive and a server of its own, so they may all run together.
+//! One binary, so that it is linked once. `harness` supports all of the tests; every other file is
+//! one goal. Each test has a drive and a server of its own, so they may all run together.
 
 mod harness;
 

@@ -1,7 +1,7 @@
-//! Goal: what the program brings along for shells, `man`, systemd and collectors of logs is what
-//! they take.
+//! Goal: shells, `man`, systemd and collectors of logs accept the files that the program provides
+//! for them.
 //!
-//! Method: each is given to the program it is for.
+//! Method: each file is given to its program.
 
 use std::fs;
 use std::path::Path;
@@ -58,7 +58,7 @@ fn the_log_can_be_read_by_machines() {
     assert!(line["timestamp"].is_string(), "{line}");
 }
 
-/// The units of `dist` in a folder, with the program under test.
+/// Returns the units of `dist` in a folder, with the program under test.
 fn units() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let dist = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("dist");
@@ -67,7 +67,7 @@ fn units() -> TempDir {
         ["pumice@.service", "pumice@.socket", "pumice-attach@.service"].iter().chain(&rotate)
     {
         let unit = fs::read_to_string(dist.join(name)).unwrap();
-        // Where it is installed there is a program at that place.
+        // An installation has a program at that path.
         let unit = unit.replace("/usr/bin/pumice", PUMICE);
         fs::write(folder.path().join(name), unit).unwrap();
     }
@@ -90,7 +90,7 @@ fn systemd_takes_the_units() {
     }
 }
 
-/// What `systemd-analyze security` holds against `pumice-attach@.service`, and why it stays.
+/// Findings of `systemd-analyze security` for `pumice-attach@.service`, and why they stay.
 const OPEN_ITEMS: [&str; 16] = [
     // Only root may mount, make loop devices, and open the drives of other users; and the memory of
     // a process that a file system waits for must not wait for it.
@@ -116,13 +116,13 @@ const OPEN_ITEMS: [&str; 16] = [
 ];
 
 /// A server listens to the world, and needs no rights for that. Attaching needs root, and the
-/// mounts of the machine in short steps only; it listens to no one else. That both work with these
-/// rights is tried in a guest: see `guest`.
+/// mounts of the machine in short steps only; it listens to no one else. `guest` tests that both
+/// work with these rights.
 #[test]
 fn the_units_have_few_rights() {
     let Some(analyze) = tool("systemd-analyze") else { return };
     let folder = units();
-    // In tenths, so that all are below 3.0. With systemd 252 the first two have 1.5 and 2.4.
+    // In tenths: all must be below 3.0. With systemd 252 the first two have 1.5 and 2.4.
     for name in ["pumice@.service", "pumice-attach@.service", "pumice-rotate@.service"] {
         let mut command = Command::new(&analyze);
         command.args(["security", "--no-pager", "--offline=true", "--threshold", "29"]);

@@ -1,5 +1,5 @@
 //! Goal: a drive on two files or devices outlives one of them: deleted, damaged or replaced, while
-//! it is served, and nothing that it is told wrongly changes it.
+//! it is served, and no wrong command changes it.
 //! Method: the built program with qemu-io as its client; loop devices where the machine has them.
 
 use std::fs::{self, OpenOptions};
@@ -67,7 +67,7 @@ impl Pair {
         assert!(found[..noise.len()] == *noise, "the disk is not what was written");
     }
 
-    /// The members, by path and state.
+    /// Returns the members, by path and state.
     fn members(&self) -> Vec<(String, String)> {
         let shown = self.drive.ok(&["device", "list", &self.one(), "--json"]);
         let shown: Value = serde_json::from_str(&shown).expect("JSON");
@@ -107,7 +107,7 @@ fn a_member_that_is_damaged_is_read_around_and_repaired() {
     let noise = pair.put(&server);
     pair.io(&server, &["write -P 9 8M 1M", "flush"]);
     server.kill();
-    // The one that is named, and the other one.
+    // The member that is named, and the other one.
     for victim in [pair.drive.path(), &pair.other] {
         damage(victim);
         let checked = pair.drive.pumice(&["check", &pair.one()]);
@@ -123,7 +123,7 @@ fn a_member_that_is_damaged_is_read_around_and_repaired() {
         assert_eq!(pair.states(), ["online", "online"]);
         server.stop();
     }
-    // Each was repaired, and serves alone.
+    // Each member was repaired, and serves alone.
     fs::remove_file(&pair.other).expect("delete a member");
     let server = pair.drive.serve_with(&["--degraded"]);
     pair.assert_has(&server, &noise);
@@ -138,7 +138,8 @@ fn a_member_that_is_deleted_is_replaced_while_clients_work() {
     let noise = pair.put(&server);
     server.kill();
     fs::remove_file(&pair.other).expect("delete a member");
-    // It may have been written to alone, which is no obstacle to a check of what is there.
+    // The missing member may have been written to alone, which does not prevent a check of the
+    // present member.
     let alone = pair.drive.pumice(&["scrub", &pair.one()]);
     refused(&alone, "a member of the mirror, is missing");
     let checked = pair.drive.pumice(&["check", &pair.one()]);
@@ -161,7 +162,7 @@ fn a_member_that_is_deleted_is_replaced_while_clients_work() {
     let expected = [(pair.one(), "online".to_owned()), (text(&third), "online".to_owned())];
     assert_eq!(pair.members(), expected);
     server.kill();
-    // The new one has all of it.
+    // The new member has all data.
     fs::remove_file(pair.drive.path()).expect("delete the old one");
     let third = Drive::absent_at(&third);
     let server = third.serve_with(&["--degraded"]);
@@ -172,7 +173,7 @@ fn a_member_that_is_deleted_is_replaced_while_clients_work() {
     server.stop();
 }
 
-/// What lacks the newest data never comes back as if it had it.
+/// A member that lacks the newest data never returns as if it had it.
 #[test]
 fn a_member_that_was_away_is_not_used_again() {
     let Some(pair) = Pair::create() else { return };
@@ -192,12 +193,12 @@ fn a_member_that_was_away_is_not_used_again() {
         pair.io(&server, &["read -P 5 0 1M"]);
     }
     server.stop();
-    // By the path of that member, too.
+    // Also by the path of that member.
     let other = Drive::absent_at(&pair.other);
     let server = other.serve();
     pair.io(&server, &["read -P 5 0 1M"]);
     server.stop();
-    // Used alone as well, neither is right by itself.
+    // If the other member was also used alone, neither is right by itself.
     let kept = pair.drive.beside("kept");
     fs::rename(pair.drive.path(), &kept).expect("take the other one away");
     let server = other.serve_with(&["--degraded"]);
@@ -210,7 +211,7 @@ fn a_member_that_was_away_is_not_used_again() {
             let apart = pair.drive.pumice(command);
             refused(&apart, "were each written without the other");
         }
-        // The one that is named, for a look before the other one is given up.
+        // The named member alone, for a look before the other one is given up.
         pair.drive.ok(&[&check[..], &["--degraded"]].concat());
         pair.drive.ok(&[&extract[..], &["--degraded"]].concat());
         let extracted = fs::read(&image).expect("the image");
@@ -234,7 +235,7 @@ fn what_cannot_be_a_mirror_is_refused() {
     pair.drive.refused(&["device", "add", &one, &new], "--force");
     assert_eq!(fs::read_to_string(&new).expect("the file"), "precious");
     assert_eq!(pair.states(), ["online", "online"]);
-    // A copy of a member in the place of the other one.
+    // A copy of a member in place of the other one.
     fs::remove_file(&other).expect("delete a member");
     fs::copy(&one, &other).expect("copy a member");
     pair.drive.refused(&["scrub", &one], "is missing");
@@ -279,7 +280,7 @@ fn a_concatenation_uses_all_of_its_members() {
         pair.io(&server, &[&format!("write -s {file} {offset}M 8M")]);
     };
     (1..8).for_each(write);
-    // What is overwritten stays: more than the first one has.
+    // Overwritten data stays in the snapshot: more than the first member can hold.
     pair.drive.ok(&["snapshot", "create", &pair.drive.named("a")]);
     (1..4).for_each(write);
     pair.io(&server, &["flush"]);
@@ -296,7 +297,7 @@ fn a_concatenation_uses_all_of_its_members() {
     pair.drive.refused(&["check", &pair.one()], "is missing: attach it");
 }
 
-/// A third member comes and goes while the drive is served.
+/// Adds and removes a third member while the drive is served.
 fn grow_and_shrink(pair: &Pair, content: &[u8]) {
     let capacity = || counter(&pair.drive.info(), "capacity_bytes");
     let third = text(&pair.drive.beside("third"));
@@ -323,7 +324,7 @@ fn grow_and_shrink(pair: &Pair, content: &[u8]) {
     pair.drive.assert_checks();
 }
 
-/// The process that copies is killed, and the same command goes on, or another one takes over.
+/// The copying process is killed, and the same command resumes, or another one takes over.
 #[test]
 fn a_replacement_that_is_killed_is_gone_on_with() {
     let Some(pair) = Pair::create() else { return };
@@ -347,7 +348,7 @@ fn a_replacement_that_is_killed_is_gone_on_with() {
     let (third, fourth) = (pair.drive.beside("third"), pair.drive.beside("fourth"));
     killed(&third);
     killed(&fourth);
-    // It may have been faster.
+    // The replacement may have completed before.
     if pair.members().iter().any(|(path, _)| *path == pair.other()) {
         let replace = ["device", "replace", &pair.one(), &pair.other(), &text(&fourth)];
         pair.drive.ok(&replace);
@@ -363,7 +364,7 @@ fn a_replacement_that_is_killed_is_gone_on_with() {
     server.stop();
 }
 
-/// Devices, of which one is zeroed while it is in use.
+/// A mirror of devices, one of which is zeroed while it is in use.
 #[test]
 fn loop_devices_hold_a_mirror() {
     let Some(qemu_io) = clients() else { return };

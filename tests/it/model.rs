@@ -1,8 +1,8 @@
-//! Goal: whatever a host does, a drive holds what a plain array of bytes would hold.
+//! Goal: whatever a host does, a drive has the content of a plain array of bytes.
 //!
 //! Method: `fixtures/model.py` sends random reads, writes, trims, write-zeroes and flushes of
 //! random sizes and alignments over several connections and keeps a bytearray as the model; the
-//! server is restarted between rounds and everything compared. The seed is printed; set
+//! server is restarted between rounds and the whole disk is compared. The seed is printed; set
 //! `PUMICE_SEED` to repeat a run.
 
 use std::env;

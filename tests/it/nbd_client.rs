@@ -1,7 +1,7 @@
-//! Goal: our NBD client does with other people's servers what it does with our own.
+//! Goal: our NBD client works with servers of other projects as it does with our own.
 //!
-//! Method: nbdkit and qemu-nbd as they are installed, each in its own directory; what many tasks
-//! write at once is held against a plain array, and errors against what the server was told to do.
+//! Method: nbdkit and qemu-nbd as installed, each in its own directory; concurrent writes of many
+//! tasks are compared with a plain array, and errors with those that the server was told to return.
 
 use std::fs::{self, File};
 use std::future::poll_fn;
@@ -23,7 +23,7 @@ use crate::harness::{COMMAND_LIMIT, Drive, Server, tool};
 /// Size of the exports that are written to.
 const BYTES: usize = 16 << 20;
 
-/// Tasks that use one connection at once.
+/// Number of tasks that share one connection.
 const TASKS: usize = 16;
 
 fn directory() -> TempDir {
@@ -38,7 +38,7 @@ fn nbdkit(directory: &TempDir, args: &[&str]) -> Option<Server> {
     Some(Server::start(&mut command, socket))
 }
 
-/// Starts qemu-nbd with the export `disk`: a file of [`BYTES`], which is returned too.
+/// Starts qemu-nbd with the export `disk`: a file of [`BYTES`], which is also returned.
 fn qemu_nbd(directory: &TempDir, args: &[&str]) -> Option<(Server, PathBuf)> {
     let [socket, file] = ["qemu", "file"].map(|name| directory.path().join(name));
     let created = File::create(&file).and_then(|file| file.set_len(BYTES as u64));
@@ -73,7 +73,7 @@ async fn read(client: &Client, offset: usize, len: usize) -> Result<Vec<u8>> {
     result.map(|()| buffer.to_vec())
 }
 
-/// Polls all until all have ended, all in each turn.
+/// Polls all tasks in each turn until all have ended.
 async fn together(mut tasks: Vec<Pin<Box<impl Future<Output = ()>>>>) {
     poll_fn(|context| {
         tasks.retain_mut(|task| task.as_mut().poll(context).is_pending());
@@ -82,8 +82,8 @@ async fn together(mut tasks: Vec<Pin<Box<impl Future<Output = ()>>>>) {
     .await;
 }
 
-/// Writes, zeroes, reads and flushes from many tasks, each in an area of its own. Returns what the
-/// disk must hold.
+/// Writes, zeroes, reads and flushes from many tasks, each in an area of its own. Returns the
+/// expected content of the disk.
 async fn exercise(client: &Client) -> Vec<u8> {
     let mut model = vec![0; BYTES];
     let areas = model.chunks_mut(BYTES / TASKS).enumerate();
@@ -122,7 +122,7 @@ async fn exercise(client: &Client) -> Vec<u8> {
     model
 }
 
-/// What every writable server must do.
+/// Asserts the behavior of every writable server.
 fn assert_serves(uri: &str) -> Vec<u8> {
     with_client(uri, async |client| {
         assert_eq!((client.size_bytes(), client.is_read_only()), (BYTES as u64, false));
@@ -175,7 +175,7 @@ fn pumice_takes_and_gives_back() {
 
 #[test]
 fn a_server_without_fixed_newstyle_or_go_is_understood() {
-    // What the server still offers: neither fixed newstyle nor no-zeroes, each alone.
+    // The flags that the server still offers: none, fixed newstyle alone, no-zeroes alone.
     for mask in ["0", "1", "2"] {
         let directory = directory();
         let args = [&format!("--mask-handshake={mask}"), "memory", "16M"];
@@ -285,7 +285,7 @@ fn a_server_that_is_killed_fails_what_waits_for_it() {
             Poll::Pending => Poll::Ready(()),
         })
         .await;
-        // The read is on its way too: requests leave in order.
+        // The read has also been sent: requests leave in order.
         client.write(0, &[1; 512], false).await.unwrap();
         server.kill();
         let error = waiting.await.unwrap_err();

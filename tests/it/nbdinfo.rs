@@ -1,4 +1,5 @@
-//! Goal: what the server says about itself is what the drive can do, as libnbd's nbdinfo reads it.
+//! Goal: the features that the server announces, as read by libnbd's nbdinfo, are those of the
+//! drive.
 
 use std::process::Command;
 

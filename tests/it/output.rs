@@ -1,4 +1,4 @@
-//! Goal: how the program ends does not depend on whether anybody listens to it.
+//! Goal: the exit code of the program does not depend on readers of its output.
 //! Method: each kind of end, with standard output and standard error closed, or pipes that no
 //! process reads.
 
@@ -8,14 +8,14 @@ use std::process::{Command, Stdio};
 
 use crate::harness::{Drive, PUMICE, stand_in};
 
-/// Exit code of `pumice` with these arguments and outputs.
+/// Returns the exit code of `pumice` with these arguments and outputs.
 fn code(args: &[&str], stdout: Stdio, stderr: Stdio) -> Option<i32> {
     let mut command = Command::new(PUMICE);
     command.args(args).stdin(Stdio::null()).stdout(stdout).stderr(stderr);
     command.status().expect("run pumice").code()
 }
 
-/// A pipe whose reader has gone.
+/// Returns a pipe whose reader has gone.
 fn broken() -> Stdio {
     let (_reader, writer) = std::io::pipe().expect("a pipe");
     writer.into()
@@ -60,7 +60,7 @@ fn nobody_listening_changes_no_exit_code() {
     }
 }
 
-/// Not to be mistaken for a reader that has seen enough.
+/// Not to be confused with a reader that stops early.
 #[test]
 fn a_result_that_cannot_be_written_is_an_error() {
     let full = || Stdio::from(OpenOptions::new().write(true).open("/dev/full").expect("open"));

@@ -1,8 +1,8 @@
-//! Goal: the Debian package can be built: all that Cargo.toml says goes into it is there or is
-//! written by `make package-files`, and lies where the unit and the documents say.
+//! Goal: the Debian package can be built: every file that Cargo.toml lists exists or is written by
+//! `make package-files`, and is installed where the unit and the documents say.
 //!
-//! Method: the metadata as TOML, the rule of the Makefile run with the built program. Whether dpkg
-//! and lintian take the package is tried by hand (docs/operate.md).
+//! Method: the metadata as TOML, the rule of the Makefile run with the built program. Acceptance by
+//! dpkg and lintian is tested by hand (docs/operate.md).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,14 +10,15 @@ use std::process::Command;
 
 use crate::harness::{COMMAND_LIMIT, PUMICE, run_ok, tool};
 
-/// What `make package-files` writes, as the manifest names it: from the crate's folder.
+/// The folder that `make package-files` writes, as named in the manifest, relative to the crate's
+/// folder.
 const WRITTEN: &str = "../../target/package/";
 
 fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// The folder of the manifest, to which its paths are relative.
+/// Returns the folder of the manifest, to which its paths are relative.
 fn package() -> PathBuf {
     root().join("crates/pumice")
 }
@@ -28,18 +29,18 @@ fn metadata() -> toml::Table {
     manifest["package"]["metadata"]["deb"].as_table().expect("a table").clone()
 }
 
-/// What goes where: source and target.
+/// Returns the source and the target of each file.
 fn assets(metadata: &toml::Table) -> Vec<(String, String)> {
     let text = |value: &toml::Value| value.as_str().expect("a text").to_owned();
     let assets = metadata["assets"].as_array().expect("a list");
     assets.iter().map(|asset| (text(&asset[0]), text(&asset[1]))).collect()
 }
 
-/// The files that a source with a star stands for.
+/// Returns the files that match a source with a star.
 fn matching(pattern: &Path) -> Vec<PathBuf> {
     let name = pattern.file_name().unwrap().to_str().unwrap();
     let Some((start, end)) = name.split_once('*') else {
-        // A link to what is installed leads nowhere before.
+        // A link to an installed file leads nowhere before the installation.
         let exists = pattern.is_file() || pattern.is_symlink();
         return exists.then(|| pattern.to_owned()).into_iter().collect();
     };
@@ -112,7 +113,7 @@ fn the_units_find_what_is_installed() {
     let service = fs::read_to_string(dist.join("pumice-attach@.service")).unwrap();
     let start = format!("{} attach --step serve --config /etc/pumice/%i.toml\n", goes_to("pumice"));
     assert!(service.contains(&start), "{service}");
-    // The only place where mount(8) looks, which is /sbin; a link from there to the program.
+    // mount(8) looks only in /sbin, which has a link to the program.
     assert_eq!(goes_to("/mount.pumice"), "/usr/sbin/mount.pumice");
     assert_eq!(goes_to("/umount.pumice"), "/usr/sbin/umount.pumice");
     assert_eq!(goes_to("man/*.1"), "/usr/share/man/man1/*.1", "man:pumice-serve(1)");
@@ -123,7 +124,7 @@ fn the_units_find_what_is_installed() {
     }
 }
 
-/// The files below a folder, links included.
+/// Returns the files below a folder, links included.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -137,8 +138,8 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Guards against an installation that needs cargo, which root often has not, and that leaves
-/// files of root in the tree.
+/// Guards against an installation that needs cargo, which root often lacks, and that leaves files
+/// of root in the tree.
 #[test]
 fn what_was_built_is_installed_and_removed_again() {
     let Some(make) = tool("make") else { return };

@@ -1,7 +1,7 @@
 //! Goal: the page of a served drive works in a real browser: its figures move under load, nothing
 //! is cut off or hard to read on a desktop or a phone, in light or dark, the keyboard reaches the
-//! map, and the browser has nothing to complain about. A page that is loaded shows what was before,
-//! and that of several drives opens on the one that refuses writes.
+//! map, and the browser reports no errors. A newly loaded page shows the recent past, and the page
+//! of several drives opens on the one that refuses writes.
 //!
 //! Method: headless Chromium, driven by `fixtures/browser.py`, while fio writes.
 
@@ -20,7 +20,7 @@ fn the_page_lives_in_a_browser() {
     else {
         return;
     };
-    // Room for what the snapshots hold, which is all of the disk in the end.
+    // Room for the data of the snapshots, which is the whole disk in the end.
     let drive = Drive::create("256M", &["--segment", "4M", "--capacity", "1G"]);
     let long = "x".repeat(200);
     for name in ["nightly", "before the upgrade of the database", &long] {
@@ -44,7 +44,7 @@ fn the_page_lives_in_a_browser() {
     let mut look = Command::new(python);
     look.arg(fixture("browser.py")).arg(format!("http://{address}/"));
     look.arg(drive.beside("profile"));
-    // A browser beside other tests on two cores takes its time.
+    // A browser running with other tests on two cores is slow.
     let looked = run(&mut look, Duration::from_secs(280));
     assert_eq!(looked.stdout.trim(), "ok", "what is wrong with the page: {}", looked.stderr);
     drop(load);

@@ -1,8 +1,8 @@
-//! Goal: `pumice payload` writes what it says, measures it, and refuses what makes no sense; data
-//! that is like a user's saves what theirs saves, chunk by chunk.
+//! Goal: `pumice payload` writes data as announced, measures it, and refuses meaningless requests;
+//! data imitating a user's data saves as much, chunk by chunk.
 //! Method: data written to files and to stdout is compared and measured again by the library.
-//! Corpora are put together from files that every Debian machine has, profiled and imitated, and
-//! both are measured with the same codecs.
+//! Corpora are assembled from files that every Debian machine has, profiled and imitated; both are
+//! measured with the same codecs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ use crate::harness::{PUMICE, pumice, skip};
 /// Bytes of a corpus: 256 windows.
 const CORPUS_BYTES: usize = 16 << 20;
 
-/// Bytes taken of one file, so that a corpus has some variety.
+/// Bytes taken from one file, so that a corpus has some variety.
 const FILE_BYTES: usize = 512 << 10;
 
-/// A directory with a file `data` in it that is not there yet.
+/// Returns a directory, and the path of a file `data` in it that does not exist yet.
 fn place() -> (tempfile::TempDir, String) {
     let directory = tempfile::Builder::new().prefix("pumice-").tempdir().expect("temp dir");
     let path = directory.path().join("data").to_str().expect("a plain path").to_owned();
@@ -122,8 +122,8 @@ fn mistakes_are_refused_and_leave_nothing() {
     assert_eq!(fs::read(&path).unwrap().len(), 4096);
 }
 
-/// The beginnings of files below a folder, in the order of their names, each filled up to whole
-/// units. `None` if there is not enough.
+/// Returns the beginnings of files below a folder, in the order of their names, each padded to
+/// whole units. `None` if there is not enough.
 fn corpus(folder: &str) -> Option<Vec<u8>> {
     let mut files = Vec::new();
     let mut folders = vec![PathBuf::from(folder)];

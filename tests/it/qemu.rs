@@ -1,4 +1,4 @@
-//! Goal: a file system and its files come back from a drive as they went in, through QEMU's and
+//! Goal: a file system and its files are read back from a drive unchanged, through QEMU's and
 //! libnbd's clients.
 //!
 //! Method: an ext4 image made of real files is converted into the drive, compared, compared again
@@ -40,11 +40,11 @@ fn a_file_system_survives_the_round_trip() {
 }
 
 fn compare(qemu_img: &Path, image: &Path, uri: &str) {
-    // Without --strict zeroes and holes are equal, which is what a host sees.
+    // Without --strict, zeroes and holes are equal, as for a host.
     run_ok(Command::new(qemu_img).args(["compare", "-f", "raw", "-F", "raw"]).arg(image).arg(uri));
 }
 
-/// Fills a directory with what every checkout has: this project's own files, the program itself,
+/// Fills a directory with files of every checkout: this project's own files, the program itself,
 /// and the system's documentation where it is installed.
 fn copy_of_real_files(target: &Path) -> PathBuf {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
@@ -87,7 +87,8 @@ fn patterns_at_odd_offsets_read_back() {
     drive.assert_checks();
 }
 
-/// Overlapping writes, discards and zeroes, synchronous and not. `aio_flush` waits for all before.
+/// Overlapping writes, discards and zeroes, synchronous and not. `aio_flush` waits for all earlier
+/// ones.
 const WRITE_SCRIPT: [&str; 18] = [
     "write -P 0x11 0 1M",
     "write -P 0x22 512 512",
@@ -109,7 +110,7 @@ const WRITE_SCRIPT: [&str; 18] = [
     "flush",
 ];
 
-/// What must be there afterwards: the last writer of every byte.
+/// The expected content afterwards: the last writer of every byte.
 const READ_SCRIPT: [&str; 18] = [
     "read -P 0x11 0 512",
     "read -P 0x22 512 512",

@@ -1,9 +1,9 @@
-//! Goal: a report's page is whole in a real browser: nothing fails, every chart is there, no text
-//! overlaps another or is cut off, and a phone need not scroll sideways.
+//! Goal: a report's page is complete in a real browser: nothing fails, every chart is present, no
+//! text overlaps another or is cut off, and a phone need not scroll sideways.
 //!
 //! Method: headless Chromium shows pages in frames as wide as a desktop, a tablet and a phone,
-//! measures what it laid out, and writes what is wrong into the outer page. The pages do not differ
-//! by the browser's colour scheme in anything but colours, which a unit test holds.
+//! measures its layout, and writes the faults into the outer page. The browser's colour scheme
+//! changes nothing but colours, which a unit test checks.
 
 use std::fs;
 use std::process::Command;
@@ -21,7 +21,7 @@ mod sample;
 /// Widths of the frames in pixels.
 const WIDTHS: [u32; 4] = [1400, 900, 640, 390];
 
-/// Writes what is wrong in each frame as a line of text, and how many drawings were looked at.
+/// Writes each fault of each frame as a line of text, and the number of drawings inspected.
 const MEASURE: &str = r#"
 const wrong = [];
 let drawings = 0, texts = 0;
@@ -56,17 +56,17 @@ document.body.textContent = "BEGIN\n" + wrong.join("\n") + "\nEND " + drawings +
 "#;
 
 /// Pixels of a sheet between its margins: upright, the narrower of A4 and Letter, and on its side,
-/// the lower of both; their other sides are at least this long.
+/// the lower of the two; the other sides are at least this long.
 const UPRIGHT: u32 = 702;
 const SIDEWAYS: u32 = 960;
 const UPRIGHT_HEIGHT: u32 = 950;
 
-/// Least size of a drawing in print, as a share of that on a screen, at which labels of 11 pixels
-/// are five points high.
+/// Minimum size of a drawing in print, as a share of its size on a screen, at which labels of 11
+/// pixels are five points high.
 pub(crate) const LEGIBLE: f64 = 0.6;
 
-/// Writes what of each frame, whose page has the rules for print, does not fit its sheet or cannot
-/// be read.
+/// Writes the parts of each frame, whose page has the rules for print, that do not fit its sheet or
+/// cannot be read.
 const MEASURE_PRINT: &str = r#"
 const wrong = [];
 let drawings = 0;
@@ -102,15 +102,16 @@ for (const frame of document.querySelectorAll("iframe")) {
 document.body.textContent = "BEGIN\n" + wrong.join("\n") + "\nEND " + drawings + " 0.";
 "#;
 
-/// Shows each page in a frame of each width; what is wrong, drawings and labels looked at.
+/// Shows each page in a frame of each width; returns the faults, and the numbers of drawings and
+/// labels inspected.
 pub(crate) fn measured(pages: &[(&str, String)]) -> Option<(Vec<String>, usize, usize)> {
     framed(pages, &WIDTHS, MEASURE)
 }
 
-/// Shows each page as it is printed; what does not fit the paper or is drawn smaller than this
-/// share of its size, and drawings looked at.
+/// Shows each page as it is printed; returns everything that does not fit the paper or is drawn
+/// smaller than this share of its size, and the number of drawings inspected.
 pub(crate) fn printed(pages: &[(&str, String)], share_min: f64) -> Option<(Vec<String>, usize)> {
-    // A browser lets no frame be a printer, so the rules for print are made those of every medium.
+    // A browser applies the rules for print to no frame, so they are made rules for every medium.
     let as_print = |page: &str| {
         assert!(page.contains("@media print {"), "the page has rules for print");
         let page = page.replace("@media print {", "@media all {");
@@ -176,7 +177,7 @@ fn a_page_is_whole_in_a_browser() {
     assert!(texts > 100 * WIDTHS.len(), "{texts}");
 }
 
-/// Guards against printed pages, and PDF files, on which charts and columns are cut off.
+/// Guards against printed pages and PDF files with charts and columns cut off.
 #[test]
 fn a_printed_page_fits_its_paper() {
     let pages = [
@@ -214,7 +215,7 @@ fn the_measurement_sees_what_is_wrong() {
     }
 }
 
-/// Many series, many groups, long names, large and small numbers.
+/// Returns a document with many series, many groups, long names, large and small numbers.
 fn crowded() -> Document {
     let mut document = Document::new("A crowded report with a title that takes two lines", "");
     let section = document.section("Bars");
@@ -254,7 +255,7 @@ fn crowded() -> Document {
     document
 }
 
-/// Words that do not end, and markup, in every place.
+/// Returns a document with endless words, and markup, in every place.
 fn hostile() -> Document {
     let evil = format!("<script>console.error(1)</script><img src=x>{}", "W".repeat(300));
     let evil = evil.as_str();

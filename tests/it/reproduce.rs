@@ -1,5 +1,5 @@
-//! Goal: `pumice reproduce` runs what was published on a simulated drive and says how far off it
-//! is, for people and for programs; mistakes are named.
+//! Goal: `pumice reproduce` runs published measurements on a simulated drive and reports the
+//! deviation, for people and for programs; errors are named.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::harness::pumice;
 
-/// Guards against a report that flatters: errors are those of its own numbers.
+/// Guards against a flattering report: its errors follow from its own numbers.
 #[test]
 fn a_drive_is_held_against_what_was_published_of_it() {
     let finished = pumice(&["reproduce", "intel-x25-e-32", "--json"]);
@@ -54,7 +54,7 @@ fn mistakes_are_named() {
     }
 }
 
-/// A page that was asked for is there, stands alone, and has every cell.
+/// A requested page exists, is self-contained, and has every cell.
 #[test]
 fn an_own_profile_is_run_and_a_page_is_written() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -18,8 +18,8 @@ use crate::harness::{
 /// Bytes of the disk of every drive here.
 const SIZE: usize = 64 << 20;
 
-/// A drive of [`SIZE`] with data, text of two kinds, a trimmed range and a fill; none without a
-/// client. What its disk holds is asked of the server.
+/// Returns a drive of [`SIZE`] with data, text of two kinds, a trimmed range and a fill, and the
+/// content of its disk as read from the server; `None` without a client.
 fn written(args: &[&str]) -> Option<(Drive, Vec<u8>)> {
     let qemu_io = tool("qemu-io")?;
     let qemu_img = tool("qemu-img")?;
@@ -51,7 +51,7 @@ fn two(verb: &str, source: &Path, target: &Path, flags: &[&str]) -> Finished {
     pumice(&args)
 }
 
-/// What `pumice extract` makes of a drive, which is whole.
+/// Returns the image that `pumice extract` makes of a drive, which must be whole.
 fn extracted(path: &Path, drive: &Drive) -> Vec<u8> {
     let image = drive.beside("image");
     let finished = two("extract", path, &image, &["--force"]);
@@ -74,7 +74,7 @@ fn an_image_is_the_disk_and_as_sparse() {
     let allocated = image.blocks() * 512;
     assert!(allocated < 16 << 20, "{allocated} bytes: holes were written");
     assert!(before == fs::read(drive.path()).unwrap(), "the drive was changed");
-    // As a stream, which need not be read to its end.
+    // Extracts as a stream, which need not be read to its end.
     let path = drive.path().display();
     let stream = drive.beside("stream");
     let command = format!(
@@ -87,7 +87,8 @@ fn an_image_is_the_disk_and_as_sparse() {
     assert!(fs::read(stream).unwrap() == disk);
 }
 
-/// The pipe holds less than the disk has, so that the program is in the middle of its work.
+/// The pipe holds less than the disk has, so that the program is interrupted in the middle of its
+/// work.
 #[test]
 fn an_interrupted_extraction_says_so() {
     let Some((drive, disk)) = written(&[]) else { return };
@@ -106,7 +107,7 @@ fn an_interrupted_extraction_says_so() {
     assert!(image.len() < disk.len() && image == disk[..image.len()]);
 }
 
-/// An image, and a transfer, has its name only when it is whole, however its making ends.
+/// An image or a transfer has its final name only when it is whole, however its creation ends.
 #[test]
 fn what_is_not_whole_has_another_name() {
     let Some((drive, disk)) = written(&[]) else { return };
@@ -134,7 +135,7 @@ fn what_is_not_whole_has_another_name() {
     }
 }
 
-/// Whether a process catches SIGINT yet.
+/// Returns whether a process catches SIGINT yet.
 fn catches_interrupts(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("a child's status");
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("a mask");
@@ -142,8 +143,8 @@ fn catches_interrupts(pid: u32) -> bool {
     caught & 1 << (Signal::INT.as_raw() - 1) != 0
 }
 
-/// Rebuilds from a source that takes far longer to read than a test, and interrupts that when
-/// `is_time` says so of the process.
+/// Rebuilds from a source that takes far longer to read than a test, and interrupts the process
+/// when `is_time` says so.
 fn interrupted_rebuild(source: &Path, target: &Path, is_time: impl Fn(u32) -> bool) {
     let mut command = Command::new(PUMICE);
     command.arg("rebuild").args([source, target]).args(["--capacity", "1G"]);
@@ -158,7 +159,8 @@ fn interrupted_rebuild(source: &Path, target: &Path, is_time: impl Fn(u32) -> bo
     assert!(said.contains(&expected) && said.contains("--force"), "{said}");
 }
 
-/// What a rebuild left that did not end: refused by everything that opens a drive, and it says why.
+/// Asserts that every command that opens a drive refuses the target of an incomplete rebuild, with
+/// the reason.
 fn assert_incomplete(target: &Path, drive: &Drive) {
     let image = drive.beside("partial");
     for finished in [
@@ -173,7 +175,8 @@ fn assert_incomplete(target: &Path, drive: &Drive) {
     }
 }
 
-/// A killed rebuild leaves nothing that looks whole, and it can be repeated onto what it left.
+/// A killed rebuild leaves nothing that looks whole, and it can be repeated onto its incomplete
+/// target.
 #[test]
 fn a_killed_rebuild_leaves_a_target_that_is_refused() {
     let Some((drive, disk)) = written(&[]) else { return };
@@ -191,7 +194,7 @@ fn a_killed_rebuild_leaves_a_target_that_is_refused() {
                 && magic == *b"PUMICESB"
         };
         wait_until("the rebuild has begun", is_begun);
-        // It may end before.
+        // The rebuild may end before.
         let _ = wait(&mut child, Duration::from_millis(round * round));
         let _ = child.kill();
         child.wait().unwrap();
@@ -211,7 +214,7 @@ fn a_killed_rebuild_leaves_a_target_that_is_refused() {
     assert!(extracted(&target, &drive) == disk);
 }
 
-/// What a drive was is extracted and rebuilt as far as it goes.
+/// The remaining data of a drive is extracted and rebuilt.
 #[test]
 fn a_drive_that_was_cut_short_is_rescued() {
     let Some((drive, disk)) = written(&[]) else { return };
@@ -229,7 +232,7 @@ fn a_drive_that_was_cut_short_is_rescued() {
     let finished = two("rebuild", drive.path(), &target, &[]);
     assert_eq!(finished.code, Some(0), "{finished:#?}");
     assert!(extracted(&target, &drive) == disk);
-    // Nothing but superblocks is left.
+    // Only superblocks are left.
     let file = OpenOptions::new().write(true).open(drive.path()).unwrap();
     file.set_len((2 << 20) + 8192).unwrap();
     drop(file);
@@ -280,7 +283,7 @@ fn a_drive_without_superblocks_is_not_overwritten() {
     assert!(refused.stderr.contains("pumice create"), "{refused:#?}");
 }
 
-/// A terabyte of nothing: minutes of looking for segments.
+/// A terabyte of zeroes takes minutes to search for segments.
 #[test]
 fn an_interrupted_search_for_what_a_drive_was_says_so() {
     let drive = Drive::absent();
@@ -291,7 +294,7 @@ fn an_interrupted_search_for_what_a_drive_was_says_so() {
     assert!(!target.exists());
 }
 
-/// The same after superblocks that name a log: the new drive is begun by then.
+/// The same with superblocks that name a log: the new drive has been begun by then.
 #[test]
 fn an_interrupted_rebuild_says_so() {
     let Some((drive, _)) = written(&["--capacity", "1T"]) else { return };
@@ -330,11 +333,11 @@ fn an_image_is_not_overwritten_and_never_the_drive() {
 fn a_damaged_frame_is_left_out_of_the_image_and_listed() {
     let Some((drive, disk)) = written(&["--codec", "none"]) else { return };
     let bytes = fs::read(drive.path()).unwrap();
-    // LBA 1280 + 40 was not overwritten since.
+    // LBA 1280 + 40 has not been overwritten.
     let at = 1320 * 4096;
     let block = &disk[at..at + 4096];
     let place = bytes.windows(4096).position(|window| window == block).expect("the block's place");
-    // Two pages of its frame: parity restores one.
+    // Damages two pages of its frame: parity restores only one.
     overwrite(&drive, place as u64, b"?");
     overwrite(&drive, place as u64 + 4096, b"?");
     for verb in ["extract", "rebuild"] {

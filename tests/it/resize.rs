@@ -1,5 +1,5 @@
-//! Goal: `pumice resize` grows and shrinks a closed and a served drive, keeps what it holds, makes
-//! its file longer and shorter, and refuses what would lose something with the numbers.
+//! Goal: `pumice resize` grows and shrinks a closed and a served drive, keeps its data, makes its
+//! file longer and shorter, and refuses a resize that would lose data, with the numbers.
 //!
 //! Method: a pattern is written through qemu-io and read again after each step.
 
@@ -62,7 +62,7 @@ fn a_drive_grows_and_shrinks_closed_and_served() {
         assert_eq!(grown, ((size + 32) * MIB, (capacity + 80) * MIB));
         let file_bytes = || fs::metadata(drive.path()).unwrap().len();
         assert_eq!(file_bytes(), (capacity + 80 + 2) * MIB);
-        // A client that connects anew sees the new size.
+        // A newly connected client sees the new size.
         ask(&format!("write -P {size} {size}M 32M"));
         ask("read -P 7 0 20M");
         assert_eq!(resized(&drive, &["--capacity", "100M"]), ((size + 32) * MIB, 100 * MIB));
@@ -76,7 +76,7 @@ fn a_drive_grows_and_shrinks_closed_and_served() {
     }
 }
 
-/// Frames and maps of snapshots are moved, and what was moved is read by the decoder, too.
+/// Frames and maps of snapshots are moved, and the decoder also reads the moved ones.
 #[test]
 fn a_drive_with_snapshots_shrinks_closed_and_served() {
     if tool("qemu-io").is_none() || stand_in().is_some() {
@@ -174,7 +174,7 @@ fn a_block_device_must_be_large_enough() {
     drive.assert_checks();
 }
 
-/// A drive that had room for all of its size, and has it no longer, says so.
+/// A drive that loses the room for all of its size says so.
 #[test]
 fn a_drive_that_becomes_thin_says_so() {
     let drive = Drive::create("512M", &[]);

@@ -1,7 +1,7 @@
-//! Goal: clients do not notice that their server restarts, unless what they asked for is no longer
-//! to be had.
-//! Method: SIGHUP again and again under fio's own verification and under clients of libnbd that
-//! come, go and stay; a program that is replaced, or broken, before the signal.
+//! Goal: clients do not notice a restart of their server, unless the requested drive is no longer
+//! available.
+//! Method: repeated SIGHUP under fio's own verification and under clients of libnbd that come, go
+//! and stay; a program that is replaced, or broken, before the signal.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -14,7 +14,7 @@ use crate::harness::{
     tool, wait_until,
 };
 
-/// Restarts under one client after the other until there were five restarts.
+/// Restarts five times under one client after the other.
 fn restart_under(server: &Server, start: impl Fn() -> Talker) {
     let mut restarts = 0;
     while restarts < 5 {
@@ -22,7 +22,7 @@ fn restart_under(server: &Server, start: impl Fn() -> Talker) {
     }
 }
 
-/// Restarts until a client is at its end; returns how often.
+/// Restarts until a client ends; returns the number of restarts.
 fn restart_until_the_end(server: &Server, mut client: Talker) -> u32 {
     let mut restarts = 0;
     while !client.has_ended() {
@@ -59,7 +59,7 @@ fn fio_verifies_what_it_wrote_through_restarts() {
     drive.assert_checks();
 }
 
-/// Clients that stay, of every dialect, and one that connects again for each round.
+/// Clients of every dialect that stay, and one that reconnects for each round.
 const CLIENTS: &str = r#"
 import nbd, os, sys
 uri, rounds = sys.argv[1], int(sys.argv[2])
@@ -114,7 +114,7 @@ fn clients_of_every_dialect_stay_and_new_ones_come_through_restarts() {
     }
 }
 
-/// With one thread for all drives, and with two for three.
+/// One thread serves all drives; then two threads serve three.
 #[test]
 fn clients_of_several_drives_stay_through_restarts() {
     let Some(python) = python_with_libnbd() else { return };
@@ -181,7 +181,7 @@ fn the_port_stays_the_same() {
     }
     wait_until("all servers have said where they are", || uris().len() == 6);
     assert!(uris().iter().all(|uri| *uri == uris()[0]), "{:?}", uris());
-    // Connections come and go; five restarts would leave five of whatever is forgotten.
+    // Connections come and go; five restarts would leave five of any leaked descriptor.
     wait_until("nothing is left open", || descriptors() < before + 5);
     let size = run_ok(Command::new(nbdinfo).args(["--size", &uris()[0]])).stdout;
     assert_eq!(size.trim(), (64 << 20).to_string());
@@ -199,7 +199,8 @@ while not client.aio_is_closed() and not client.aio_is_dead():
     client.poll(-1)
 "#;
 
-/// Neither with another drive, nor with an older copy of its own, which has the same UUID.
+/// A client continues neither with another drive, nor with an older copy of its own, which has the
+/// same UUID.
 #[test]
 fn no_client_goes_on_with_what_took_the_place_of_its_drive() {
     let Some(python) = python_with_libnbd() else { return };
@@ -225,7 +226,7 @@ fn no_client_goes_on_with_what_took_the_place_of_its_drive() {
     }
 }
 
-/// A program in the place of another, as package managers put it there.
+/// Replaces a program by another, as package managers do.
 fn replace(program: &Path, text: Option<&str>) {
     let new = program.with_extension("new");
     match text {
@@ -257,7 +258,7 @@ fn a_newer_program_takes_over_and_a_broken_one_does_not() {
     assert!(server.stderr().contains("--check: exit status: 3"));
     assert_eq!(runs(), first);
 
-    // One that does not say whether it would start is not waited for, and the drive is served.
+    // The server does not wait forever for a silent program, and keeps serving the drive.
     replace(&program, Some("#!/bin/sh\nexec sleep 600\n"));
     server.hang_up();
     wait_until("the silent program is refused", || {
@@ -298,7 +299,7 @@ fn a_service_manager_is_told_when_the_server_is_ready() {
     server.hang_up();
     assert!(is_reloading(&next()));
     assert_eq!(next(), "READY=1");
-    // If it goes on as it was, it says so.
+    // If the server continues unchanged, it reports that.
     replace(&program, Some("#!/bin/sh\nexit 3\n"));
     server.hang_up();
     assert!(is_reloading(&next()));
@@ -338,8 +339,8 @@ fn a_burst_of_signals_is_survived() {
     drive.assert_checks();
 }
 
-/// Commands that come at any moment of a restart are answered by the one server or the next, and
-/// never open the drive themselves, which would keep the next from it.
+/// Commands issued at any moment of a restart are answered by the old server or the new one, and
+/// never open the drive themselves, which would lock out the new server.
 #[test]
 fn commands_are_answered_through_restarts() {
     if stand_in().is_some() {
@@ -361,7 +362,7 @@ fn commands_are_answered_through_restarts() {
     }
 }
 
-/// As scripts do that wait for the socket, and those that stop a server.
+/// Behaves like scripts that wait for the socket, and like scripts that stop a server.
 #[test]
 fn commands_wait_for_a_server_that_begins_or_ends() {
     if stand_in().is_some() {

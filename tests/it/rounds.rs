@@ -1,15 +1,15 @@
-//! Goal: what other people's software made durable on a drive survives `kill -9` of the server, and
-//! of the process that attaches it: fio's synchronous writes, files on ext4 and XFS, PostgreSQL's
-//! commits; and a PostgreSQL starts on the daily copies of its drive.
+//! Goal: data that other software made durable on a drive survives `kill -9` of the server, and of
+//! the process that attaches it: fio's synchronous writes, files on ext4 and XFS, PostgreSQL's
+//! commits; and PostgreSQL starts on the daily copies of its drive.
 //!
-//! Method: a few rounds of `tests/crash_rounds.sh`, whose header says what a round is; `make
-//! crash-rounds` runs many. Several crashes in a row hit the same drive, and the third round kills
-//! the server at its next start, too. `tests/backups.sh` backs up, `make backups` for a year. Set
+//! Method: a few rounds of `tests/crash_rounds.sh`, whose header describes a round; `make
+//! crash-rounds` runs many. Several crashes in a row hit the same drive, and the third round also
+//! kills the server at its next start. `tests/backups.sh` backs up, `make backups` for a year. Set
 //! `PUMICE_SEED` to repeat the choice of moments (a moment is repeated to within a few writes
 //! only).
 //!
-//! Mounting needs root, FUSE and a loop device: where there are none the tests say so and are
-//! skipped, under CI too, because installing packages does not bring them.
+//! Mounting needs root, FUSE and a loop device: where they are missing, the tests report that and
+//! are skipped, under CI too, because installing packages does not provide them.
 
 use std::env;
 use std::path::Path;
@@ -18,15 +18,15 @@ use std::time::Duration;
 
 use crate::harness::{PUMICE, run, skip, tool};
 
-/// Rounds of one test: the fewest that have a drive which was crashed before, and a crash at
-/// the start.
+/// Rounds of one test: the minimum that has a drive which was crashed before, and a crash at the
+/// start.
 const ROUNDS: &str = "3";
 
-/// How long a script may take; below the limit of a test. A week of backups takes 31 s on two quiet
-/// cores, and took more than 80 s beside three processes that compute and one that writes.
+/// Time limit of a script; below the limit of a test. A week of backups takes 31 s on two quiet
+/// cores, and took more than 80 s with three computing processes and a writing one.
 const LIMIT: Duration = Duration::from_secs(200);
 
-/// Exit codes of the script besides success and failure.
+/// Exit codes of the script other than success and failure.
 const PROGRAM_IS_MISSING: i32 = 2;
 const MACHINE_CANNOT: i32 = 77;
 
@@ -60,7 +60,7 @@ fn xfs_on_an_attached_drive_and_its_files_survive_kill_9() {
     run_rounds(&["--load", "xfs", "--attach"]);
 }
 
-/// A kill under load and a transfer that is cut off are among the days.
+/// The days include a kill under load and an interrupted transfer.
 #[test]
 fn a_week_of_backups_of_a_busy_postgresql_is_restored() {
     run_script("tests/backups.sh", &["--days", "7", "--every", "5"]);

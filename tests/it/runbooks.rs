@@ -1,7 +1,7 @@
-//! Goal: the runbooks of docs/operate.md work as written: their commands run, and print what is
+//! Goal: the runbooks of docs/operate.md work as written: their commands run, and print the output
 //! shown.
-//! Method: `fixtures/runbook.py` brings a drive into the state that a runbook is for, types its
-//! commands, and compares.
+//! Method: `fixtures/runbook.py` brings a drive into the state for which a runbook is written,
+//! types its commands, and compares the output.
 
 use std::process::Command;
 
@@ -53,7 +53,7 @@ fn a_key_is_lost() {
     try_out("A key or certificate is lost");
 }
 
-/// No runbook is left out.
+/// Tries out every runbook.
 #[test]
 fn each_runbook_is_tried_out() {
     let document = include_str!("../../docs/operate.md");

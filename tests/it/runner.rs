@@ -1,8 +1,8 @@
 //! Goal: no process, mount or loop device of a test outlives a run of the tests that Ctrl-C ends.
-//! Method: `tests/run.sh` with a script in place of cargo, which starts what tests start, and tells
-//! where; then SIGINT.
+//! Method: `tests/run.sh` with a script in place of cargo, which starts processes like tests do,
+//! and prints where; then SIGINT.
 //!
-//! Mounts and loop devices need root: where they cannot be had, only processes are looked at.
+//! Mounts and loop devices need root: where they are unavailable, only processes are checked.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,8 +13,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::{Talker, tool, wait_until};
 
-/// In place of cargo: without nextest, and its tests are a server in a session of its own that
-/// ignores SIGINT, a mount, a loop device, and a file. Prints the server's number and the folder.
+/// Stands in for cargo without nextest. Its tests are a server in a session of its own that ignores
+/// SIGINT, a mount, a loop device, and a file. Prints the server's number and the folder.
 const CARGO: &str = r#"#!/bin/bash
 [ "$1" = test ] || exit 1
 trap '' INT
@@ -35,7 +35,7 @@ fn ctrl_c_leaves_no_server_mount_or_loop_device() {
     fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).expect("an executable");
     let script = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/run.sh"));
     let mut command = Command::new(script);
-    // Not the folder of the run that this test is part of.
+    // A folder other than that of the run with this test.
     command.env("CARGO", &cargo).env("TMPDIR", folder.path());
     let mut run = Talker::start(&mut command);
     let server = run.next_line();

@@ -1,8 +1,8 @@
-//! Goal: `pumice scan` says of real data what is true of it, over every way to reach it, and of
-//! every mistake what to do instead.
+//! Goal: `pumice scan` reports correct figures of real data, by every way of access, and every
+//! error message has a remedy.
 //! Method: a real file system in an image is scanned as a file and over NBD, written to a drive to
-//! see what that takes, and to zram, which counts compressed bytes itself; a block device with a
-//! file system of known content; shards are merged by the program; what a user would type wrong.
+//! measure its stored size, and to zram, which counts compressed bytes itself; a block device with
+//! a file system of known content; shards are merged by the program; typical mistakes of a user.
 
 use std::fs;
 use std::io::Read;
@@ -34,7 +34,7 @@ pub(crate) fn stored(of: &Value, config: usize, kind: &str) -> f64 {
     of["configs"][config][kind]["stored"].as_f64().expect("a number")
 }
 
-/// An image of 48 MiB with files that every checkout has: sources, documents, a program.
+/// Writes an image of 48 MiB with files of every checkout: sources, documents, a program.
 fn image(folder: &Path) -> PathBuf {
     let path = folder.join("image");
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
@@ -55,7 +55,7 @@ fn image(folder: &Path) -> PathBuf {
     }
     let program = fs::read(PUMICE).expect("the program under test");
     bytes.extend(&program[..program.len().min(30 << 20)]);
-    // A hole, and zeroes that are written.
+    // A hole, and written zeroes.
     bytes.resize(44 << 20, 0);
     fs::write(&path, &bytes).expect("written");
     let file = fs::File::options().write(true).open(&path).expect("the image");
@@ -71,7 +71,7 @@ fn a_drive_takes_what_the_scan_says() {
     let shown = image.display().to_string();
     let of = json(&[&shown, "--all"]);
     assert!(of["is_exact"].as_bool().unwrap(), "{of}");
-    // The frame size of a drive is the second chunk, and holes are no data.
+    // The frame size of a drive is the second chunk, and holes do not count as data.
     let expected = of["bytes"].as_f64().unwrap() * stored(&of, 1, "drive") * 1.004;
     let server = drive.serve();
     run_ok(
@@ -81,7 +81,7 @@ fn a_drive_takes_what_the_scan_says() {
             .arg(&image)
             .arg(server.uri()),
     );
-    // Over NBD it is the same disk, but zeroes that nbdcopy left out are holes there.
+    // Over NBD it is the same disk, except that zeroes skipped by nbdcopy are holes there.
     let served = json(&[&server.uri(), "--all"]);
     let ratio = stored(&served, 1, "drive") * served["bytes"].as_f64().unwrap()
         / (stored(&of, 1, "drive") * of["bytes"].as_f64().unwrap());
@@ -105,10 +105,10 @@ fn zram_counts_the_same() {
     let shown = image.display().to_string();
     let of = json(&[&shown, "--all", "--codec", "lz4", "--chunk", "4K"]);
     let ours = stored(&of, 0, "codec") * of["bytes"].as_f64().unwrap() / bytes.len() as f64;
-    // The second counter is the bytes that pages were compressed to.
+    // The second counter is the compressed size of the pages.
     let truth = counts[1] / bytes.len() as f64;
     assert!((ours - truth).abs() < 0.005, "{ours} and {truth}");
-    // The device itself can be scanned, too: its zeroes are data there.
+    // The device itself can also be scanned: its zeroes are data there.
     let device = json(&[&zram.path().display().to_string(), "--all", "--codec", "lz4"]);
     assert_eq!(device["bytes"].as_u64(), Some(bytes.len() as u64));
 }
@@ -135,7 +135,7 @@ fn shards_are_merged_by_the_program() {
             config["mb_per_s"] = Value::Null;
         }
     }
-    // 44 MiB are one part, so that two shards have nothing.
+    // 44 MiB are one part, so that two shards are empty.
     assert_eq!(merged["configs"], whole["configs"]);
     assert_eq!(merged["extensions"], whole["extensions"]);
     assert_eq!((&merged["draws"], &merged["bytes"]), (&whole["draws"], &whole["bytes"]));
@@ -252,7 +252,7 @@ fn an_interrupted_full_read_speaks_of_what_it_read() {
     }
 }
 
-/// Every key of the result is described.
+/// Checks that every key of the result is described.
 #[test]
 fn the_result_is_documented() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -271,7 +271,7 @@ fn the_result_is_documented() {
     let codecs: Vec<_> =
         of["configs"].as_array().unwrap().iter().map(|it| &it["config"]["codec"]).collect();
     assert_eq!(codecs, ["liblz4", "liblz4", "lz4", "lz4"]);
-    // The two implementations differ, and a drive has one of them.
+    // The two implementations differ, and a drive uses one of them.
     let (theirs, ours) = (stored(&of, 0, "codec"), stored(&of, 2, "codec"));
     assert!(theirs != ours && (theirs - ours).abs() < 0.02, "{theirs} {ours}");
     assert_eq!(of["create"]["codec"], "lz4");
@@ -309,7 +309,7 @@ fn times_of_access_stay() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("data");
     fs::write(&file, vec![1; 1 << 20]).unwrap();
-    // Older than the change, which is when relatime would write it anew.
+    // Older than the modification time: then relatime would update the access time.
     run_ok(Command::new("touch").args(["-a", "-d", "2001-01-01"]).arg(&file));
     let accessed = || fs::metadata(&file).unwrap().accessed().unwrap();
     let before = accessed();
@@ -336,7 +336,7 @@ fn a_block_device_is_scanned() {
     let shown = device.path().display().to_string();
     let exact = json(&[&shown, "--all"]);
     assert_eq!(exact["bytes"].as_u64(), Some(DEVICE_BYTES));
-    // Noise with its headers, nothing for the rest but the file system's own blocks.
+    // Noise with its headers; the rest is only the file system's own blocks.
     let noise = NOISE_BYTES as f64 / DEVICE_BYTES as f64;
     let truth = stored(&exact, 1, "drive");
     assert!((noise..noise + 0.01).contains(&truth), "{truth} for {noise}");
@@ -353,7 +353,7 @@ fn a_block_device_is_scanned() {
 fn a_device_without_permission_is_said() {
     let Some(setpriv) = tool("setpriv") else { return };
     let Some(device) = LoopDevice::new(1 << 20) else { return };
-    // Where the program lies need not be open to everybody.
+    // The folder of the program may be closed to other users.
     let folder = tempfile::tempdir().expect("a folder");
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("open to all");
     let program = folder.path().join("pumice");
@@ -424,7 +424,7 @@ fn a_drive_on_a_medium_is_forecast() {
     let text = finished.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(text.contains(&words), "no '{words}' in {text}");
     assert!(fs::read_to_string(page).expect("the page").contains(&words));
-    // Measured where the image is, which it then holds and nothing else.
+    // Measured in the image's folder, where nothing else is left afterwards.
     let place = folder.path().display().to_string();
     let measured = json(&[&image, "--all", "--medium", &place]);
     assert_eq!(measured["on_medium"]["medium"]["is_measured"], true);
@@ -433,7 +433,7 @@ fn a_drive_on_a_medium_is_forecast() {
     assert!(wrong.code == Some(2) && wrong.stderr.contains("such as 530M"), "{}", wrong.stderr);
 }
 
-/// Guards against a scan that cannot be interrupted while a far server says where it has data.
+/// Guards against a scan that cannot be interrupted while a remote server lists its data.
 #[test]
 fn the_map_of_an_export_is_interrupted() {
     let Some(nbdkit) = tool("nbdkit") else { return };

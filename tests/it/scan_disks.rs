@@ -1,5 +1,5 @@
-//! Goal: what `pumice scan` says of a disk does not depend on how it is reached nor on what of it
-//! was read before; and the drive that it says to create holds the data.
+//! Goal: the result of `pumice scan` depends neither on the access to a disk nor on earlier reads
+//! of it; and the drive that it proposes holds the data.
 //! Method: a real ext4 file system in an image, most of which mkfs allocates without writing, is
 //! scanned cold and warm, and over NBD from Pumice and from qemu-nbd. The command at the end of a
 //! report is run, and the drive that it creates is filled with the data, twice.
@@ -17,7 +17,7 @@ use crate::scan::{json, scan, stored};
 /// Size of the image: mkfs leaves most of the inode tables and of the journal unwritten.
 const IMAGE_BYTES: u64 = 256 << 20;
 
-/// An image with the sources of this project on ext4, which is on the disk; `None` without mkfs.
+/// Writes an image with the sources of this project on ext4, and syncs it; `None` without mkfs.
 fn ext4(folder: &Path) -> Option<PathBuf> {
     let mkfs = tool("mkfs.ext4")?;
     let image = folder.join("disk.img");
@@ -30,7 +30,7 @@ fn ext4(folder: &Path) -> Option<PathBuf> {
     Some(image)
 }
 
-/// Drops an image that is on the disk from the page cache.
+/// Drops a synced image from the page cache.
 fn forget(image: &Path) {
     fadvise(fs::File::open(image).unwrap(), 0, None, Advice::DontNeed).expect("dropped");
 }
@@ -52,13 +52,13 @@ fn an_image_is_the_same_cold_and_warm_and_over_nbd() {
     over_nbd(&image, &cold);
     fs::read(&image).expect("all of it is in the cache now");
     assert_eq!(figures(&json(&[&shown, "--all"])), cold);
-    // The same space, and nothing of it a hole any more: fully allocated, and still not written.
+    // The same space without holes: fully allocated, and still not written.
     run_ok(Command::new("fallocate").arg("--length").arg(IMAGE_BYTES.to_string()).arg(&image));
     fs::read(&image).expect("all of it is in the cache again");
     assert_eq!(figures(&json(&[&shown, "--all"])), cold);
 }
 
-/// Served by Pumice from a copy, and by qemu-nbd as it is.
+/// Scans the image served by Pumice from a copy, and by qemu-nbd as it is.
 fn over_nbd(image: &Path, file: &(u64, Vec<(f64, f64)>)) {
     let takes = |of: &(u64, Vec<(f64, f64)>)| of.1[1].0 * of.0 as f64;
     if let Some(nbdcopy) = tool("nbdcopy") {
@@ -68,7 +68,7 @@ fn over_nbd(image: &Path, file: &(u64, Vec<(f64, f64)>)) {
         run_ok(copy.args(["--requests=1", "--connections=1"]).arg(image).arg(server.uri()));
         let of = figures(&json(&[&server.uri(), "--all"]));
         server.stop();
-        // nbdcopy makes holes of zeroes that were written: no more data, and hardly less.
+        // nbdcopy turns written zeroes into holes: no more data, and hardly less.
         assert!(of.0 <= file.0 && of.0 > file.0 / 2, "{} of {}", of.0, file.0);
         let ratio = takes(&of) / takes(file);
         assert!((ratio - 1.0).abs() < 0.005, "{ratio}");
@@ -77,7 +77,7 @@ fn over_nbd(image: &Path, file: &(u64, Vec<(f64, f64)>)) {
         let folder = tempfile::tempdir().expect("a folder");
         let socket = folder.path().join("sock");
         let mut serve = Command::new(qemu_nbd);
-        // A scan connects several times, also at once.
+        // A scan opens several connections, also concurrently.
         serve.args(["-r", "-f", "raw", "-t", "-e", "16", "-k"]).arg(&socket).arg(image);
         let server = Server::start(&mut serve, socket);
         let of = figures(&json(&[&server.uri(), "--all"]));
@@ -98,7 +98,7 @@ fn create(text: &str, folder: &Path) -> PathBuf {
     folder.join("drive.pumice")
 }
 
-/// Writes an image to a drive, with requests in flight, over what is there.
+/// Overwrites a drive with an image, with several requests in flight.
 fn fill(nbdcopy: &Path, image: &Path, drive: &Path) {
     let run = format!("'{}' --flush '{}' \"$uri\"", nbdcopy.display(), image.display());
     run_ok(Command::new(PUMICE).arg("serve").arg(drive).args(["--run", &run]));
@@ -109,7 +109,7 @@ fn the_drive_that_is_recommended_holds_the_data() {
     let Some(nbdcopy) = tool("nbdcopy") else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let Some(image) = ext4(folder.path()) else { return };
-    // A disk that is much larger than the segments in reserve, and than its data.
+    // A disk that is much larger than the reserved segments and than its data.
     let saving = folder.path().join("saving");
     let made = ["payload", "--saved", "85%", "--size", "800M", "--output"];
     run_ok(Command::new(PUMICE).args(made).arg(&saving));
@@ -145,7 +145,8 @@ fn the_drive_for_a_folder_holds_a_file_system_with_it() {
     fill(&nbdcopy, &image, &drive);
 }
 
-/// A closed drive's snapshot is offered to the scan alone, a served one's is the server's.
+/// The snapshot of a closed drive is served to the scan alone; the snapshot of a served drive comes
+/// from its server.
 #[test]
 fn a_snapshot_is_scanned_like_its_disk() {
     let folder = tempfile::tempdir().expect("a folder");

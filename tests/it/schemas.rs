@@ -1,10 +1,10 @@
-//! Goal: everything that the program prints as JSON, and a file of results, has the form that a
-//! schema in docs/schemas describes, and no field that it does not describe.
+//! Goal: all JSON output of the program, and a file of results, follows a schema in docs/schemas,
+//! and has no undescribed field.
 //!
-//! Method: the harness holds each output of each test against the schema that the output names;
-//! here the outputs of commands that are quick, a file of a real benchmark, the schemas themselves,
-//! and the list of them in docs/results.md. The schemas allow further fields, for readers of later
-//! versions; here they do not.
+//! Method: the harness checks each output of each test against the schema that the output names.
+//! This file checks the output of quick commands, a file of a real benchmark, the schemas
+//! themselves, and their list in docs/results.md. The schemas allow further fields, for readers of
+//! later versions; here they do not.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,7 +21,7 @@ fn root() -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).to_owned()
 }
 
-/// Panics if the output of the program is JSON and has another form than its schema.
+/// Panics if the output of the program is JSON that violates its schema.
 pub(crate) fn hold(output: &str) {
     if !output.starts_with(['{', '[']) {
         return;
@@ -34,7 +34,7 @@ pub(crate) fn hold(output: &str) {
     }
 }
 
-/// What of a value is not as a schema says, a line each.
+/// Returns the violations of a schema by a value, one a line.
 fn faults(name: &str, value: &Value) -> Vec<String> {
     let path = root().join(format!("docs/schemas/{name}.json"));
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
@@ -46,7 +46,7 @@ fn faults(name: &str, value: &Value) -> Vec<String> {
     validator.iter_errors(value).map(fault).take(20).collect()
 }
 
-/// Lets every object have only the fields that are described.
+/// Restricts every object to its described fields.
 fn close(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
@@ -62,7 +62,7 @@ fn close(schema: &mut Value) {
     }
 }
 
-/// The names of all schemas.
+/// Returns the names of all schemas.
 fn names() -> BTreeSet<String> {
     let files = fs::read_dir(root().join("docs/schemas")).expect("a folder");
     let name = |file: std::io::Result<fs::DirEntry>| {
@@ -158,12 +158,12 @@ fn measurements_are_printed_as_their_schemas_say() {
         let wrong = faults("results-2", line);
         assert!(wrong.is_empty(), "{}\n{line}", wrong.join("\n"));
     }
-    // Facts that this machine has, and what it did beside the bench.
+    // Facts about this machine, and its other load during the bench.
     let facts = lines[0]["environment"].as_array().expect("facts");
     for name in ["host", "distribution", "kernel", "file system", "file system used"] {
         assert!(facts.iter().any(|fact| fact[0] == name), "{name} in {facts:?}");
     }
-    // Of a run of a few milliseconds the machine's counters say nothing.
+    // The machine's counters say nothing about a run of a few milliseconds.
     let is_seen = |line: &Value| line["machine"]["others_processors"].is_number();
     assert!(lines.iter().any(is_seen), "{}", lines[1]);
     prints("compare-1", &["compare", &file, &file, "--json"]);
@@ -203,7 +203,7 @@ fn undescribed(schema: &Value, at: &str, wrong: &mut Vec<String>) {
                 undescribed(part, &format!("{at}/{key}"), wrong);
                 let fields = part.as_object().filter(|_| key == NAMED[0]).into_iter().flatten();
                 for (name, field) in fields {
-                    // What tells alternatives apart says so by its value.
+                    // The value of a field that selects an alternative describes it.
                     let is_told =
                         field.get("description").is_some() || field.get("const").is_some();
                     if !is_told {
@@ -217,7 +217,7 @@ fn undescribed(schema: &Value, at: &str, wrong: &mut Vec<String>) {
     }
 }
 
-/// Guards against a command whose JSON is described nowhere.
+/// Guards against a command whose JSON has no schema.
 #[test]
 fn every_command_that_prints_json_has_a_schema() {
     let document = fs::read_to_string(root().join("docs/results.md")).expect("a document");

@@ -1,5 +1,5 @@
-//! Goal: `pumice scrub` finds damage on a closed and on a served drive, says which blocks it costs,
-//! exits 1 then, and stops when it is interrupted.
+//! Goal: `pumice scrub` finds damage on a closed and on a served drive, lists the lost blocks, then
+//! exits with 1, and stops when it is interrupted.
 //!
 //! Method: noise is written through qemu-io; a byte of it is found in the drive's file and changed.
 
@@ -17,7 +17,8 @@ use crate::harness::{
 /// A pattern that no codec stores in fewer bytes than these, found again in the drive's file.
 const NOISE_LEN: usize = 1 << 20;
 
-/// A drive with a MiB of noise at offset 0, and where in its file some of block 0's bytes are.
+/// Returns a drive with a MiB of noise at offset 0, and the offset of some bytes of block 0 in its
+/// file.
 fn written() -> Option<(Drive, u64)> {
     let qemu_io = tool("qemu-io")?;
     if stand_in().is_some() {
@@ -38,7 +39,7 @@ fn written() -> Option<(Drive, u64)> {
     Some((drive, at as u64))
 }
 
-/// Damages two pages of a frame: parity restores one.
+/// Damages two pages of a frame: parity restores only one.
 fn damage(drive: &Drive, at: u64) {
     let file = fs::OpenOptions::new().read(true).write(true).open(drive.path()).unwrap();
     for at in [at, at + 4096] {

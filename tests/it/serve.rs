@@ -31,7 +31,7 @@ fn a_served_drive_answers_info() {
     assert_eq!(counter(&drive.info(), "host_bytes"), 1 << 20, "counters survive the server");
 }
 
-/// Guards against a panic where a container's filter refuses a call of io_uring, whichever.
+/// Guards against a panic where a container's filter refuses any call of io_uring.
 #[test]
 fn a_drive_is_served_without_io_uring() {
     let (Some(python), Some(_)) = (tool("python3"), tool("qemu-io")) else { return };
@@ -75,7 +75,7 @@ fn run_gives_the_uri_and_passes_the_exit_code_on() {
     let finished = serve("nbdinfo --size \"$uri\"");
     assert_eq!((finished.code, finished.stdout.trim()), (Some(0), "67108864"));
     assert_eq!(serve("exit 7").code, Some(7));
-    // Under the most lenient umask, too, the socket is the command's user's alone.
+    // Even under the most lenient umask, only the command's user can access the socket.
     let stat = "socket=${uri##*=}; stat -c %a \"${socket%/*}\"";
     let served = format!("umask 0; exec \"$0\" serve \"$1\" --run '{stat}'");
     let mut command = Command::new("sh");
@@ -105,8 +105,8 @@ fn a_signal_ends_the_command_and_leaves_no_socket() {
     drive.assert_checks();
 }
 
-/// A process with this number, once the number is free; `None` if this machine gives numbers in no
-/// order that can be chosen.
+/// Starts a process with this number, once the number is free; `None` if this machine assigns
+/// numbers in no predictable order.
 fn process_with(number: u32) -> Option<Child> {
     for _ in 0..200 {
         fs::write("/proc/sys/kernel/ns_last_pid", (number - 1).to_string()).ok()?;
@@ -120,8 +120,8 @@ fn process_with(number: u32) -> Option<Child> {
     None
 }
 
-/// Guards against a signal for the command of `--run` that reaches a stranger, who has the number
-/// of the command by then.
+/// Guards against a signal for the command of `--run` that reaches another process, which has the
+/// number of the command by then.
 #[test]
 fn a_signal_after_the_end_of_the_command_reaches_nobody() {
     if stand_in().is_some() {
@@ -177,7 +177,7 @@ fn the_control_socket_goes_with_its_server_and_a_dead_ones_is_replaced() {
     let server = drive.serve();
     wait_until("the control socket answers", answers);
     server.kill();
-    // The kernel may still be ending the operations of the dead.
+    // The kernel may still be completing operations of the killed server.
     wait_until("the dead server's socket does not answer", || !answers());
     assert_eq!(drive.control_sockets().len(), 1, "no process removes it");
     let server = drive.serve();
@@ -187,7 +187,8 @@ fn the_control_socket_goes_with_its_server_and_a_dead_ones_is_replaced() {
     assert_eq!(drive.control_sockets().len(), 0, "not removed after a replacement");
 }
 
-/// Guards against a server of a service, or of sudo, that commands of a login shell do not find.
+/// Guards against a server started by a service, or by sudo, that commands of a login shell do not
+/// find.
 #[test]
 fn a_server_is_found_whatever_the_environment() {
     if stand_in().is_some() {
@@ -213,7 +214,7 @@ fn a_server_is_found_whatever_the_environment() {
     server.stop();
 }
 
-/// Guards against answers from the user who was first to create the directory.
+/// Guards against answers from another user who created the directory first.
 #[test]
 fn a_directory_of_another_user_is_not_asked() {
     if stand_in().is_some() || !rustix::process::geteuid().is_root() {
@@ -246,8 +247,8 @@ fn two_read_only_servers_leave_each_other_s_control_socket_alone() {
     assert_eq!(drive.control_sockets().len(), 0, "not removed by an orderly end");
 }
 
-/// Runs what the README shows, except for its load, with a server that is slow to start: nothing
-/// in it may count on the server to be faster than its client.
+/// Runs the example of the README, except for its load, with a server that is slow to start:
+/// nothing in it may rely on the server being faster than its client.
 #[test]
 fn the_readme_s_example_works_with_a_slow_server() {
     if stand_in().is_some() || tool("qemu-img").is_none() {

@@ -1,7 +1,7 @@
-//! Goal: `pumice set` changes the settings of a closed and of a served drive, says what changed,
-//! and refuses what is no setting.
+//! Goal: `pumice set` changes the settings of a closed and of a served drive, reports the changes,
+//! and refuses unknown settings.
 //!
-//! Method: the same text is written through qemu-io before and after; `info` says what it became.
+//! Method: the same text is written through qemu-io before and after; `info` shows its stored size.
 
 use std::fs::{self, File};
 use std::process::Command;
@@ -24,13 +24,13 @@ fn changed(drive: &Drive, args: &[&str]) -> Value {
     serde_json::from_str(&finished.stdout).expect("set --json prints JSON")
 }
 
-/// Frame bytes of a mebibyte of text that is written at an offset.
+/// Returns the frame bytes of a mebibyte of text written at an offset.
 fn stored(drive: &Drive, server: &Server, offset: &str) -> u64 {
     let Some(qemu_io) = tool("qemu-io") else { return 0 };
     let text = drive.beside("text");
     let mut words = Vec::new();
     for number in 0..150_000_u64 {
-        // No cycle that a window of LZ4 sees.
+        // No cycle within a window of LZ4.
         let word = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60;
         words.extend_from_slice(format!("word{word} ").as_bytes());
     }
@@ -61,7 +61,7 @@ fn settings_change_on_a_served_and_on_a_closed_drive() {
     let info = drive.info();
     assert_eq!((&info["codec"], &info["warn_percent"]), (&"zstd:3".into(), &[50, 60].into()));
     server.stop();
-    // Closed, and kept.
+    // The closed drive keeps the settings.
     assert_eq!(drive.info()["codec"], "zstd:3");
     let result = changed(&drive, &["codec=none", "warn=none"]);
     assert_eq!(result["before"], serde_json::json!({ "codec": "zstd:3", "warn": "50,60" }));
@@ -113,7 +113,7 @@ fn what_is_no_drive_is_refused_with_what_to_do() {
     assert!(!refused.stderr.contains("pumice create"), "{refused:?}");
 }
 
-/// Another command that reads the drive ends soon, and is waited for.
+/// Another command that reads the drive ends soon, and a command that needs the drive waits for it.
 #[test]
 fn a_closed_drive_is_waited_for() {
     if stand_in().is_some() {

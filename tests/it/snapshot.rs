@@ -1,8 +1,8 @@
 //! Goal: snapshots of a closed and of a served drive are taken, read and deleted by name; a reader
-//! that is not ours sees the disk as it was.
+//! of another project sees the disk as it was.
 //!
-//! Method: random disks are written with nbdcopy, and what `extract`, qemu-img and nbdcopy read of
-//! `PATH@NAME` is compared with them.
+//! Method: random disks are written with nbdcopy, and the data that `extract`, qemu-img and nbdcopy
+//! read from `PATH@NAME` is compared with them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ fn names(drive: &Drive) -> Vec<String> {
 
 const DISK_BYTES: usize = 24 << 20;
 
-/// A disk of random bytes.
+/// Writes a disk of random bytes; returns its file.
 pub(crate) fn disk(drive: &Drive, name: &str, seed: u64) -> PathBuf {
     let file = drive.beside(name);
     fs::write(&file, noise(seed, DISK_BYTES)).unwrap();
@@ -38,7 +38,7 @@ pub(crate) fn same(one: &Path, other: &Path) -> bool {
     fs::read(one).unwrap() == fs::read(other).unwrap()
 }
 
-/// What `pumice snapshot list` says of a drive.
+/// Returns the output of `pumice snapshot list` for a drive.
 #[cfg(all(feature = "http", feature = "top"))]
 fn listed(drive: &Drive) -> Value {
     let list = drive.ok(&["snapshot", "list", &path(drive), "--json"]);
@@ -71,7 +71,7 @@ fn what_each_snapshot_holds_is_shown_everywhere() {
         assert!(info["alone_bytes"].as_u64() > Some(4 << 20), "{info}");
     }
     assert_eq!(crate::http::get(&address, "/api/drives/other/snapshots").status, 404);
-    // Upkeep of the drive may change what they hold in between.
+    // Maintenance of the drive may change their sizes in between.
     wait_until("the page's list is the command's", || {
         let served = crate::http::get(&address, "/api/drives/drive/snapshots").body;
         serde_json::from_str::<Value>(&served).expect("JSON") == listed(&drive)
@@ -119,7 +119,7 @@ fn snapshots_of_a_served_drive_are_read_after_it_was_overwritten() {
         drive.refused(command, &format!("through the server of the drive, as in nbdcopy '{uri}"));
     }
     drop(server);
-    // Closed, or killed, and opened again.
+    // The drive is closed, or killed, and opened again.
     let image = drive.beside("image");
     for (name, wanted) in [("one", &first), ("two", &second)] {
         let image_text = image.display().to_string();
@@ -179,13 +179,13 @@ fn a_snapshot_is_served_read_only_under_its_name() {
     drive.refused(&["serve", &drive.named("nothing"), "--unix", "x"], "no snapshot named");
 }
 
-/// The export of a snapshot, as a URI has it.
+/// Returns the export of a snapshot as it appears in a URI.
 fn name_of(drive: &Drive, snapshot: &str) -> String {
     let file = drive.path().file_stem().unwrap().to_string_lossy().into_owned();
     format!("{file}%40{snapshot}")
 }
 
-/// A backup made of the first disk and what `diff` lists is the second disk.
+/// A backup of the first disk, updated by the output of `diff`, equals the second disk.
 #[test]
 fn what_diff_lists_makes_one_disk_of_the_other() {
     let (Some(nbdcopy), None) = (tool("nbdcopy"), stand_in()) else { return };
@@ -203,7 +203,7 @@ fn what_diff_lists_makes_one_disk_of_the_other() {
     run_ok(Command::new(&nbdcopy).arg(&first).arg(server.uri()));
     drive.ok(&["snapshot", "create", &drive.named("a")]);
     drop(server);
-    // Only what differs is written.
+    // Only the differences are written.
     let server = drive.serve_with_control(&[]);
     let Some(qemu_io) = tool("qemu-io") else { return };
     for (offset, len) in [(4096, 4096), (1 << 20, 12288), (9 << 20, 1 << 20), (20 << 20, 1 << 20)] {
@@ -269,7 +269,7 @@ fn many_snapshots_of_a_served_drive_are_listed_and_rotated() {
         drive.ok(&["snapshot", "create", &drive.named(&format!("auto-{number}"))]);
     }
     drive.ok(&["snapshot", "create", &drive.named("mine")]);
-    // More than one answer holds.
+    // More snapshots than one answer holds.
     assert_eq!(names(&drive).len(), 41);
     let rotate = |more: &[&str]| {
         let drive_path = path(&drive);
@@ -286,13 +286,13 @@ fn many_snapshots_of_a_served_drive_are_listed_and_rotated() {
     let done = &rotated["drives"][0];
     let taken = done["snapshots"][0]["name"].as_str().unwrap().to_owned();
     assert!(taken.starts_with("auto-20") && taken.ends_with('Z'), "{taken}");
-    // At midnight, the last of the day before stays, too.
+    // At midnight, the last snapshot of the day before also stays.
     let left = names(&drive);
     assert!(left.len() <= 3 && left.first().unwrap().ends_with("mine") || left.len() == 3);
     assert_eq!(left.last().unwrap(), &taken);
     assert_eq!(done["deleted"].as_array().unwrap().len(), 42 - left.len());
     server.stop();
-    // Of several at once, at least two are of one second.
+    // Of several concurrent snapshots, at least two are of the same second.
     let mut at_once = Command::new("sh");
     let script = "for i in 1 2 3 4 5; do \"$0\" snapshot rotate \"$1\" --keep daily:3 & done; wait";
     at_once.args(["-c", script, PUMICE]).arg(drive.path());
@@ -358,7 +358,7 @@ fn a_bookmark_tells_what_changed_and_has_no_data() {
     let copied = copy.beside("image").display().to_string();
     copy.ok(&["extract", &copy.named("later"), &copied]);
     assert!(same(Path::new(&image), Path::new(&copied)));
-    // Rotation leaves it, unless it is asked for.
+    // Rotation leaves it, unless it is requested.
     let rotate = ["snapshot", "rotate", &path(&drive), "--keep", "hourly:1", "--dry-run"];
     assert_eq!(drive.ok(&rotate), "");
     let wanted = format!("{mark}: would be deleted\n");
@@ -368,8 +368,8 @@ fn a_bookmark_tells_what_changed_and_has_no_data() {
     assert_eq!(names(&drive), ["later", "auto-next"]);
 }
 
-/// Two served drives and a closed one. A writer numbers its writes on the two in turn: what is in
-/// the one snapshot says what must be in the other.
+/// Two served drives and a closed one. A writer numbers its writes to the two in turn, so that the
+/// content of one snapshot determines the content of the other.
 #[test]
 fn snapshots_of_several_drives_are_of_one_moment() {
     let (Some(python), None) = (python_with_libnbd(), stand_in()) else { return };
@@ -379,7 +379,7 @@ fn snapshots_of_several_drives_are_of_one_moment() {
     let socket = drives[1].beside("socket");
     let mut command = Command::new(PUMICE);
     command.arg("serve").arg(drives[1].path()).arg("--unix").arg(&socket);
-    // Where the first's control socket is, too.
+    // The directory that also has the first drive's control socket.
     command.env("PUMICE_RUNTIME_DIR", drives[0].beside("pumice"));
     let second = Server::start(&mut command, socket);
     wait_until("both control sockets are there", || drives[0].control_sockets().len() == 2);
@@ -413,7 +413,7 @@ fn snapshots_of_several_drives_are_of_one_moment() {
     drives[0].refused(&args, "no snapshot was kept");
     let args = ["snapshot", "create", &paths[0], &paths[0], "@new"];
     drives[0].refused(&args, "is named twice");
-    // One that cannot be: the other's is not kept either.
+    // If one snapshot cannot be taken, the other drive's is not kept either.
     let missing = drives[0].beside("missing").display().to_string();
     drives[0].refused(&["snapshot", "create", &paths[0], &missing, "@new"], "missing");
     assert_eq!(names(&drives[0]).len(), 10);

@@ -1,9 +1,9 @@
 //! Goal: snapshots of a served drive are exports of the server: they come and go with the
-//! snapshots, are read only, obey the rules of their drive, and say which blocks have changed.
+//! snapshots, are read-only, obey the rules of their drive, and list changed blocks.
 //!
 //! Method: drives of a folder, on one thread and on several; real clients read, and a client of
-//! sockets stays while snapshots are deleted and the server restarts. Changes are compared with
-//! those of two images, block by block.
+//! sockets stays while snapshots are deleted and the server restarts. Listed changes are compared
+//! with the differences of two images, block by block.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -87,7 +87,7 @@ impl World {
         run_ok(Command::new(nbdcopy).arg(from).arg(to));
     }
 
-    /// A file of random bytes.
+    /// Writes a file of random bytes.
     fn random(&self, name: &str, seed: u64) -> Vec<u8> {
         let bytes = noise(seed, SIZE);
         fs::write(self.path(name), &bytes).unwrap();
@@ -98,14 +98,14 @@ impl World {
         self.path(name).display().to_string()
     }
 
-    /// Connects to an export; the type of the answer.
+    /// Connects to an export; also returns the type of the answer.
     fn enter(&self, export: &str) -> (UnixStream, u32) {
         let mut stream = connect(&self.server);
         let answer = choose(&mut stream, export);
         (stream, answer)
     }
 
-    /// What an export says now, read by another program.
+    /// Returns the current content of an export, read by another program.
     fn image(&self, export: &str) -> Vec<u8> {
         let file = self.file("image");
         let _ = fs::remove_file(&file);
@@ -144,7 +144,7 @@ fn come_and_go(args: &[&str]) {
     let mut compare = Command::new(qemu_img);
     compare.args(["compare", "-f", "raw", "-F", "raw", &world.file("first"), &world.uri("a@one")]);
     run_ok(&mut compare);
-    // A client keeps its snapshot, also over a restart, and nothing has changed meanwhile.
+    // A client keeps its snapshot, even across a restart, and nothing has changed meanwhile.
     let (mut client, answer) = world.enter("a@one");
     assert_eq!(answer, INFO);
     for _ in 0..2 {
@@ -163,7 +163,7 @@ fn come_and_go(args: &[&str]) {
     assert_eq!(world.enter("a@one").1, ERR_UNKNOWN);
     assert!(world.image("a@two") == second, "the second, alone");
     assert!(world.image("a") == second, "the disk");
-    // With the same name.
+    // A new snapshot with the same name.
     world.ok("create", "a@one");
     assert!(world.image("a@one") == second, "another one");
     let path = world.path("a.pumice");
@@ -181,7 +181,8 @@ fn snapshots_on_other_threads_are_exports_that_come_and_go() {
     come_and_go(&["--threads", "3"]);
 }
 
-/// Guards against clients of the drive that get none, or a snapshot, once there is one.
+/// Guards against a snapshot that keeps clients of the drive from it, or becomes their default
+/// export.
 #[test]
 fn a_single_drive_stays_the_default_export() {
     if stand_in().is_some() || tool("nbdcopy").is_none() {
@@ -222,7 +223,7 @@ fn rules_of_a_drive_hold_for_its_snapshots() {
         drop(first);
         wait_until("the connection is free", || world.enter("one").1 == INFO);
         let (first, _) = world.enter("open@s");
-        // A rule that is added shuts out those who are there.
+        // A new rule disconnects the clients that it excludes.
         let closed = format!("{configuration}[export.open]\nallow-addresses = [\"10.0.0.0/8\"]\n");
         fs::write(world.path("pumice.toml"), closed).unwrap();
         world.server.hang_up();
@@ -232,13 +233,13 @@ fn rules_of_a_drive_hold_for_its_snapshots() {
     }
 }
 
-/// Blocks in which two images differ.
+/// Returns the blocks in which two images differ.
 fn differing(one: &[u8], other: &[u8]) -> BTreeSet<usize> {
     let blocks = one.chunks(BLOCK).zip(other.chunks(BLOCK)).enumerate();
     blocks.filter(|(_, (one, other))| one != other).map(|(at, _)| at).collect()
 }
 
-/// Blocks of the extents for which a list says so.
+/// Returns the blocks of the listed extents that satisfy `is_changed`.
 fn listed(extents: &Value, offset: &str, is_changed: impl Fn(&Value) -> bool) -> BTreeSet<usize> {
     let extents = extents.as_array().expect("a list").iter().filter(|extent| is_changed(extent));
     let number = |extent: &Value, key: &str| extent[key].as_u64().expect("a number") as usize;
@@ -254,7 +255,7 @@ fn json(command: &mut Command) -> Value {
     serde_json::from_str(&run_ok(command).stdout).expect("JSON")
 }
 
-/// Blocks that have changed, as nbdinfo says, and as QEMU says.
+/// Returns the changed blocks, on which nbdinfo and QEMU must agree.
 fn changed(world: &World, export: &str, since: &str) -> Option<BTreeSet<usize>> {
     let (nbdinfo, qemu_img) = (tool("nbdinfo")?, tool("qemu-img")?);
     let mut found = Vec::new();
@@ -304,7 +305,7 @@ fn changed_blocks_are_exact_for_real_clients() {
     assert_eq!(changed(&world, "a", "one").unwrap(), differing(&first, &third));
     assert_eq!(changed(&world, "a", "two").unwrap(), differing(&second, &third));
     assert_eq!(changed(&world, "a@two", "one").unwrap(), differing(&first, &second));
-    // What is listed: earlier states only, and of this drive only.
+    // Only earlier states, and only of this drive, are listed.
     let Some(nbdinfo) = tool("nbdinfo") else { return };
     let contexts = |export: &str| {
         let info = json(Command::new(&nbdinfo).arg("--json").arg(world.uri(export)));
@@ -322,7 +323,7 @@ fn changed_blocks_are_exact_for_real_clients() {
     assert_ne!(run(Command::new(nbdinfo).args(map), COMMAND_LIMIT).code, Some(0));
 }
 
-/// The block of `docs/operate.md` that follows this heading and begins with this line.
+/// Returns the block of `docs/operate.md` that follows this heading and begins with this line.
 fn documented(heading: &str, first: &str) -> String {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operate.md");
     let text = fs::read_to_string(path).unwrap();
@@ -331,7 +332,7 @@ fn documented(heading: &str, first: &str) -> String {
     block.split_once('\n').expect("lines").1.to_owned()
 }
 
-/// Guards against a script in the documentation that does not do what it says.
+/// Guards against a script in the documentation that does not work as described.
 #[test]
 fn the_documented_script_makes_incremental_backups() {
     let (Some(python), Some(_)) = (python_with_libnbd(), tool("nbdcopy")) else { return };
@@ -360,7 +361,7 @@ fn the_documented_script_makes_incremental_backups() {
         run_ok(write.arg(world.uri("")));
         world.ok("create", &format!("vm@{new}"));
         let before = world.image("");
-        // Writes that go on change neither the snapshot nor the copy.
+        // Continuing writes change neither the snapshot nor the copy.
         run_ok(
             Command::new(&qemu_io)
                 .args(["-f", "raw", "-c", "write -P 9 20M 1M"])
@@ -413,7 +414,7 @@ fn disks_are_compared_with_a_bookmark_that_cannot_be_read() {
     ["1", "3"].into_iter().for_each(compare_with_a_bookmark);
 }
 
-/// A snapshot that is read keeps rotation from nothing else.
+/// A snapshot being read does not stop rotation from deleting others.
 #[test]
 fn rotation_keeps_what_is_read_and_deletes_the_others() {
     if stand_in().is_some() {
@@ -464,7 +465,8 @@ fn roll_back(threads: &str) {
         assert!(finished.stderr.contains(mention), "{}", finished.stderr);
         assert_eq!(finished.stderr.lines().count(), 1, "{}", finished.stderr);
     };
-    // A client of the disk has read what would be gone; of a snapshot, what would be deleted.
+    // A client of the disk has read data that would be lost; a client of a snapshot reads data that
+    // would be deleted.
     let (mut client, answer) = world.enter("a");
     assert_eq!(answer, INFO);
     assert_eq!(read_block(&mut client, 0), disks[2][..BLOCK]);
@@ -476,7 +478,7 @@ fn roll_back(threads: &str) {
     drop(newer);
     refused(back(&[]), "--delete-newer deletes");
     assert!(world.image("a") == disks[2] && world.image("a@9") == disks[1], "nothing has changed");
-    // Clients of what stays are not concerned.
+    // Clients of the remaining snapshots are not affected.
     let (mut older, _) = world.enter("a@8");
     let (_other, answer) = world.enter("other");
     assert_eq!(answer, INFO);
@@ -526,7 +528,7 @@ fn a_snapshot_that_was_given_up_for_space_is_no_export() {
     assert_eq!(world.enter("a@4").1, INFO, "{list}");
 }
 
-/// Guards against snapshots that were read lately and keep the drive from being released.
+/// Guards against recently read snapshots that keep the drive from being released.
 #[test]
 fn a_drive_whose_snapshots_were_read_is_closed_and_opened_again() {
     if stand_in().is_some() || tool("nbdcopy").is_none() {

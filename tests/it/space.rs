@@ -1,5 +1,5 @@
-//! Goal: what holds no information takes no room: holes, zeroes and trimmed areas cost no media
-//! bytes, and the counters name the layer they count.
+//! Goal: data without information takes no room: holes, zeroes and trimmed areas cost no media
+//! bytes, and the counters name their layer.
 //!
 //! Method: images with known content go in through nbdcopy; `pumice info --json` must then lie
 //! within bounds that follow from the content.
@@ -19,7 +19,7 @@ const MIB: u64 = 1 << 20;
 const NOISE_BYTES: u64 = 4 * MIB;
 
 /// What the log may add to incompressible frames in these tests: headers, padding at each flush,
-/// and what a clean shutdown writes.
+/// and the writes of a clean shutdown.
 const OVERHEAD_BYTES: u64 = 2 * MIB;
 
 #[test]
@@ -73,13 +73,13 @@ fn copied_image_takes_only_its_noise(nbdcopy_args: &[&str]) -> Option<Drive> {
     assert!(bounds.contains(&frame_bytes), "frame_bytes = {frame_bytes}, expected {bounds:?}");
     assert!(bounds.contains(&media_bytes), "media_bytes = {media_bytes}, expected {bounds:?}");
     assert!(media_bytes >= frame_bytes, "media bytes hold the frames: {info:#}");
-    // Zeroes are no data that is saved.
+    // Zeroes do not count as saved data.
     assert_eq!(counter(&info, "mapped_bytes"), NOISE_BYTES, "{info:#}");
     drive.assert_checks();
     Some(drive)
 }
 
-/// Noise in four pieces, holes between them.
+/// Writes noise in four pieces with holes between them.
 fn write_sparse_image(path: &Path, size_bytes: u64) {
     let file = File::create(path).expect("create the image");
     file.set_len(size_bytes).expect("size the image");

@@ -1,14 +1,14 @@
-//! Goal: tables of simulated drives in the documents have the numbers that the program makes today.
+//! Goal: tables of simulated drives in the documents have the numbers of the current program.
 //!
 //! Method: `docs/tables.py` makes them in virtual time, so each number is exact on every machine.
-//! Here it makes the rows that take seconds, of most tables one; `make tables` makes all.
+//! Here it makes the rows that take seconds, one for most tables; `make tables` makes all.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::harness::{COMMAND_LIMIT, PUMICE, run, tool};
 
-/// Guards against tables that stay as they were when the simulation changed.
+/// Guards against tables that are not updated when the simulation changes.
 #[test]
 fn quick_rows_of_documents_are_what_is_simulated() {
     let Some(python) = tool("python3") else { return };

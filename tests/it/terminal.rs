@@ -1,5 +1,5 @@
-//! Goal: what the program prints fits the terminal it is printed on, has colours only where they
-//! are wanted, and shows how far a command is.
+//! Goal: the program's output fits its terminal, has colours only where they are wanted, and shows
+//! the progress of a command.
 //!
 //! Method: terminals of several widths, made by Python's `pty`.
 
@@ -19,14 +19,14 @@ fn on_terminal(columns: usize, args: &[&str], is_coloured: bool) -> Option<Finis
     Some(run(command.arg(PUMICE).args(args), COMMAND_LIMIT))
 }
 
-/// Runs a command, which is to be added, on a terminal of this width.
+/// Returns a command that runs another one, appended by the caller, on a terminal of this width.
 fn terminal(columns: usize) -> Option<Command> {
     let mut command = Command::new(tool("python3")?);
     command.arg(fixture("columns.py")).arg(columns.to_string());
     Some(command)
 }
 
-/// Asserts that no line of what `pumice` prints is wider than the terminal.
+/// Asserts that no line of `pumice`'s output is wider than the terminal.
 fn assert_fits(columns: usize, args: &[&str]) -> Option<()> {
     assert_all_fit(columns, &on_terminal(columns, args, false)?, args);
     Some(())
@@ -35,7 +35,7 @@ fn assert_fits(columns: usize, args: &[&str]) -> Option<()> {
 fn assert_all_fit(columns: usize, finished: &Finished, args: &[&str]) {
     assert_eq!(finished.code, Some(0), "{args:?}: {}", finished.stdout);
     for line in finished.stdout.lines() {
-        // Progress was there before, and is cleared.
+        // Progress was shown before, and is cleared.
         let line = line.rsplit("\u{1b}[2K").next().unwrap_or(line);
         assert!(!line.contains('\u{1b}'), "{args:?}: {line:?}");
         // Clap does not wrap it.
@@ -47,7 +47,7 @@ fn assert_all_fit(columns: usize, finished: &Finished, args: &[&str]) {
     }
 }
 
-/// The subcommands in the help.
+/// Returns the subcommands in the help.
 fn subcommands() -> Vec<String> {
     let help = pumice(&["--help"]).stdout;
     let names = help.lines().filter_map(|line| {
@@ -72,7 +72,7 @@ fn help_fits_the_terminal() {
     }
 }
 
-/// A drive, and data to scan.
+/// Creates a drive, and data to scan.
 fn drive() -> Drive {
     let drive = Drive::create("64M", &[]);
     let folder = drive.beside("data/a-folder-with-a-long-name/another-folder-with-a-long-name");

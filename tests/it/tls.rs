@@ -1,8 +1,8 @@
-//! Goal: clients that may come in do, over TLS, and no others; nothing that is said in the clear
-//! counts once a connection is encrypted.
+//! Goal: only permitted clients connect, over TLS; nothing sent in the clear counts once a
+//! connection is encrypted.
 //!
 //! Method: an authority and certificates made for each test, in the files that qemu and libnbd use;
-//! their own clients; and a client of sockets for what those would never do.
+//! their own clients; and a client of sockets for requests that those would never send.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -25,7 +25,7 @@ use crate::harness::{
     stand_in, tool, wait_until,
 };
 
-/// An authority, and the directories of those it knows.
+/// An authority, and the directories of its certificates.
 pub(crate) struct Authority {
     pub(crate) folder: TempDir,
     pub(crate) issuer: Issuer<'static, KeyPair>,
@@ -44,8 +44,8 @@ impl Authority {
         Self { folder, issuer: Issuer::new(params, key), certificate }
     }
 
-    /// A directory with a certificate of this authority for `role` (server or client), made by
-    /// `change`; its owner trusts `trusted`.
+    /// Makes a directory with a certificate of this authority for `role` (server or client),
+    /// altered by `change`; its owner trusts `trusted`.
     pub(crate) fn issue(
         &self,
         name: &str,
@@ -85,7 +85,8 @@ fn serve(drive: &Drive, certificates: &Path, args: &[&str]) -> Server {
     drive.serve_with(&[&["--tls-certificates", certificates], args].concat())
 }
 
-/// The server's default export over TLS, for a client with certificates in a directory.
+/// Returns the URI of the server's default export over TLS, for a client with certificates in a
+/// directory.
 fn uri(server: &Server, certificates: &Path) -> String {
     let uri = server.uri().replacen("nbd+unix", "nbds+unix", 1);
     format!("{uri}&tls-certificates={}", certificates.display())
@@ -145,7 +146,7 @@ fn clients_with_a_certificate_come_in_and_others_do_not() {
     ] {
         let refused = info(uri(&server, certificates));
         assert_ne!(refused.code, Some(0), "{}", certificates.display());
-        // Their client may keep a certificate to itself that will not do. This one does not.
+        // Their client may withhold an unsuitable certificate. This one does not.
         if certificates != &bare {
             assert!(list_over_tls(&server, certificates).is_err());
         }
@@ -160,7 +161,7 @@ fn clients_with_a_certificate_come_in_and_others_do_not() {
     drive.assert_checks();
 }
 
-/// Guards against a list that is not renewed any more, and lets in what was revoked since.
+/// Guards against a list that is no longer renewed, and admits certificates revoked since.
 #[test]
 fn a_list_of_revocations_that_has_expired_accepts_no_client() {
     let Some(nbdinfo) = tool("nbdinfo") else { return };
@@ -232,7 +233,7 @@ fn tls_may_be_left_to_the_client() {
     server.stop();
 }
 
-/// A connection that has been greeted.
+/// Opens a connection and reads the greeting.
 pub(crate) fn connect(server: &Server) -> UnixStream {
     let mut socket = UnixStream::connect(server.socket()).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -246,7 +247,7 @@ pub(crate) fn option(number: u8, data: &[u8]) -> Vec<u8> {
     [&b"IHAVEOPT\0\0\0"[..], &[number], &(data.len() as u32).to_be_bytes(), data].concat()
 }
 
-/// Type of the next reply to an option, without its data.
+/// Returns the type of the next reply to an option, without its data.
 pub(crate) fn reply(stream: &mut impl Read) -> io::Result<u32> {
     let mut header = [0; 20];
     stream.read_exact(&mut header)?;
@@ -255,7 +256,7 @@ pub(crate) fn reply(stream: &mut impl Read) -> io::Result<u32> {
     Ok(field(12))
 }
 
-/// Asks for the exports through TLS; the type of the first answer.
+/// Asks for the exports through TLS; returns the type of the first answer.
 fn list_over_tls(server: &Server, certificates: &Path) -> io::Result<u32> {
     let mut socket = connect(server);
     socket.write_all(&option(5, b""))?;
@@ -316,8 +317,8 @@ impl Authority {
     }
 }
 
-/// Guards against the other half of CVE-2021-3716: what was agreed on in the clear, by whomever,
-/// still counts after it.
+/// Guards against the other half of CVE-2021-3716: agreements made in the clear, by any party,
+/// still count after STARTTLS.
 #[test]
 fn what_was_agreed_on_in_the_clear_is_forgotten() {
     if stand_in().is_some() {
@@ -335,7 +336,7 @@ fn what_was_agreed_on_in_the_clear_is_forgotten() {
     let mut stream = rustls::Stream::new(&mut connection, &mut socket);
     stream.write_all(&option(5, b"")).unwrap();
     assert_eq!(reply(&mut stream).unwrap(), ERR_INVALID, "TLS within TLS");
-    // Contexts need the structured replies that were agreed on before.
+    // Contexts need structured replies, which were agreed on before.
     stream.write_all(&option(10, b"\0\0\0\0\0\0\0\0")).unwrap();
     assert_eq!(reply(&mut stream).unwrap(), ERR_INVALID);
     stream.write_all(&option(7, b"\0\0\0\0\0\0")).unwrap();
@@ -403,7 +404,7 @@ fn flags_that_would_let_anybody_in_are_refused() {
     assert_eq!(pumice(&allowed).code, Some(0));
 }
 
-/// One who closes a hole by a reload must find it closed.
+/// An administrator who closes a hole by a reload must find it closed.
 #[test]
 fn a_restart_that_requires_tls_closes_connections_in_the_clear() {
     let Some(nbdinfo) = tool("nbdinfo") else { return };
@@ -435,7 +436,7 @@ fn a_restart_that_requires_tls_closes_connections_in_the_clear() {
     server.stop();
 }
 
-/// Two clients, one encrypted; a restart; then each does a request.
+/// Two clients, one encrypted; a restart; then each sends a request.
 const OVER_A_RESTART: &str = r#"
 import nbd, sys
 plain, encrypted = nbd.NBD(), nbd.NBD()

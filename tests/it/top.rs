@@ -1,5 +1,5 @@
-//! Goal: `pumice top` shows a served drive on a terminal of any size, ends when it is told to, and
-//! leaves the terminal as it was; without a terminal it prints a sample.
+//! Goal: `pumice top` shows a served drive on a terminal of any size, ends on request, and restores
+//! the terminal; without a terminal it prints a sample.
 //!
 //! Method: a terminal made by Python's `pty`, which looks for words and presses keys.
 
@@ -12,7 +12,7 @@ use crate::harness::{COMMAND_LIMIT, Drive, PUMICE, fixture, pumice, run, run_ok,
 #[cfg(feature = "http")]
 use crate::http::serve;
 
-/// A command that finds the control socket of the drive's server.
+/// Returns a command that finds the control socket of the drive's server.
 fn beside(drive: &Drive, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.env("PUMICE_RUNTIME_DIR", drive.path().with_file_name("pumice"));
@@ -34,7 +34,7 @@ fn it_draws_and_ends() {
     server.stop();
 }
 
-/// A terminal that is closed must not leave a process that reads its end forever.
+/// A closed terminal must not leave a process that reads its end forever.
 #[test]
 fn it_ends_with_its_terminal() {
     let Some(python) = tool("python3") else { return };
@@ -102,7 +102,7 @@ fn a_sample_is_printed_without_a_terminal() {
     assert!(refused.stderr.contains("is not served"), "{}", refused.stderr);
 }
 
-/// The server's own HTTP, on loopback and as other machines meet it; and HTTP that is not ours.
+/// The server's own HTTP, on loopback and as seen by other machines; and HTTP of another server.
 #[cfg(feature = "http")]
 #[test]
 fn a_server_is_watched_over_http() {
@@ -115,7 +115,7 @@ fn a_server_is_watched_over_http() {
     for word in ["far", "healthy", "space: live"] {
         assert!(text.stdout.contains(word), "{word} in\n{}", text.stdout);
     }
-    // Beside its own control socket, the same drive twice: each is named by its place.
+    // The same drive twice, by its control socket and by HTTP: each is named by its address.
     let mut both = beside(&drive, PUMICE);
     both.arg("top").arg(drive.path()).args([&url, "--json", "--interval", "0.1"]);
     let both: Value = serde_json::from_str(&run_ok(&mut both).stdout).expect("JSON");

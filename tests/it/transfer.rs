@@ -1,8 +1,9 @@
-//! Goal: a snapshot travels to another drive through a file, a pipe or a shell, as a whole disk and
-//! as what was written since; whatever ends a receive, it goes on, and no part passes for a disk.
+//! Goal: a snapshot is sent to another drive through a file, a pipe or a shell, as a whole disk and
+//! as the changes since a snapshot; an interrupted receive can always be resumed, and no part
+//! passes for a disk.
 //!
 //! Method: disks are written with nbdcopy and qemu-io to a served drive, snapshots of it are sent
-//! and received, and what `extract` reads is compared.
+//! and received, and the output of `extract` is compared.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -21,7 +22,7 @@ fn beside(drive: &Drive, name: &str) -> String {
     text(&drive.beside(name))
 }
 
-/// Bytes of which about a half compresses.
+/// Returns bytes that compress to about a half.
 fn bytes(len: usize, seed: u64) -> Vec<u8> {
     let mut bytes = noise(seed, len);
     bytes.chunks_mut(4096).for_each(|block| block[2048..].fill(0));
@@ -36,7 +37,7 @@ struct Sender {
 }
 
 impl Sender {
-    /// `None` if clients are missing.
+    /// Returns `None` if clients are missing.
     fn new() -> Option<Self> {
         let (Some(nbdcopy), Some(qemu_io), None) = (tool("nbdcopy"), tool("qemu-io"), stand_in())
         else {
@@ -106,7 +107,7 @@ fn snapshots_travel_through_files_pipes_and_shells() {
     sender.compare(&format!("{copy}@second"), b);
     sender.compare(&format!("{copy}@a"), a);
     drive.ok(&["check", &copy]);
-    // What is not from `send`, or not for this drive.
+    // Input that is not from `send`, or not for this drive.
     let input = text(&file);
     drive.refused(&["receive", &copy, "--input", &input], "has this snapshot already");
     drive
@@ -170,7 +171,7 @@ fn a_killed_receive_goes_on() {
             // A receiver that has found an error reads no more.
             let _ = input.write_all(&sent[..end]);
             if is_killed {
-                // What is in the pipe was read, but for the last batch.
+                // The bytes in the pipe have been read, except for the last batch.
                 child.kill().unwrap();
             }
             drop(input);
@@ -226,7 +227,7 @@ fn a_receive_without_room_is_given_some_and_goes_on() {
     };
     receive_rest();
     sender.compare(&copy, a);
-    // What a part needs stays.
+    // The snapshot that a part needs stays.
     let transfer = fs::read(sender.transfer("b", Some("a"))).unwrap();
     fs::write(&rest, &transfer[..transfer.len() - 8192]).unwrap();
     drive.refused(&["receive", &copy, "--input", &rest], "the transfer is cut off");
@@ -259,7 +260,7 @@ fn a_transfer_that_is_damaged_from_the_start_changes_nothing() {
 }
 
 impl Sender {
-    /// Starts to send to a pipe, and waits until something has arrived there.
+    /// Starts to send to a pipe, and waits until data has arrived there.
     fn begin(&self, name: &str) -> Child {
         let mut command = Command::new(PUMICE);
         command.env("PUMICE_RUNTIME_DIR", self.drive.beside("pumice"));
@@ -271,7 +272,7 @@ impl Sender {
     }
 }
 
-/// Reads what is left of a transfer; returns its length, the exit code and what was said.
+/// Reads the rest of a transfer; returns its length, the exit code and standard error.
 fn end(mut child: Child) -> (u64, Option<i32>, String) {
     let mut rest = Vec::new();
     child.stdout.take().unwrap().read_to_end(&mut rest).unwrap();
@@ -289,7 +290,7 @@ fn a_served_drive_is_sent_while_clients_write() {
         fs::read(sender.transfer(name, since)).unwrap()
     });
     let server = drive.serve_with_control(&[]);
-    // A client writes over everything, again and again.
+    // A client overwrites the whole disk repeatedly.
     let script =
         format!("while nbdcopy {} '{}'; do :; done", text(&drive.beside("image")), server.uri());
     let mut writing = Command::new("sh");
@@ -328,7 +329,7 @@ fn a_snapshot_stays_while_a_server_sends_it() {
     drive.refused(&["send", &drive.named("b"), "--output", "x"], "2 snapshots of the drive are");
     drive.refused(&delete, "being read");
     assert_eq!(end(one), (whole, Some(0), drive_sent(&sender, whole)));
-    // A client that is killed holds nothing any more.
+    // A killed client no longer holds anything.
     other.kill().unwrap();
     other.wait().unwrap();
     wait_until("both can be deleted", || {
@@ -340,7 +341,7 @@ fn a_snapshot_stays_while_a_server_sends_it() {
     server.stop();
 }
 
-/// What `send` says of the disk of snapshot a.
+/// Returns the line of `send` about the disk of snapshot a.
 fn drive_sent(sender: &Sender, transfer_bytes: u64) -> String {
     let [disk, transfer] =
         [DISK_BYTES as u64, transfer_bytes].map(pumice_drive::base::units::format_size);
@@ -354,7 +355,7 @@ fn a_server_ends_in_time_while_it_sends() {
     let whole = fs::read(sender.transfer("a", None)).unwrap().len() as u64;
     for is_killed in [false, true] {
         let server = drive.serve_with_control(&[]);
-        // It takes nothing more for the time being.
+        // The reader takes no more data for now.
         let sending = sender.begin("a");
         if is_killed {
             server.kill();

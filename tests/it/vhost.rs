@@ -1,5 +1,5 @@
-//! Goal: a virtual machine keeps on its vhost-user disk what it was promised, whatever happens to
-//! the server. Method: the built program and a scripted driver over shared memory, through SIGTERM,
+//! Goal: a virtual machine keeps all promised data on its vhost-user disk, whatever happens to the
+//! server. Method: the built program and a scripted driver over shared memory, through SIGTERM,
 //! SIGHUP, `kill -9` and a resize. `guest` has a kernel for a driver.
 
 use std::os::unix::fs::PermissionsExt;
@@ -24,7 +24,7 @@ fn connect(socket: &Path, base: u16) -> Driver {
     Driver::connect(socket, setup).expect("a device with one ring")
 }
 
-/// A block that compresses by half.
+/// Returns a block that compresses by half.
 fn block(number: u64) -> Vec<u8> {
     (0..4096_u64).map(|at| if at % 2 == 0 { (number * 37 + at / 7) as u8 } else { 0 }).collect()
 }
@@ -43,7 +43,7 @@ fn write(driver: &mut Driver, numbers: std::ops::Range<u64>) {
     }
 }
 
-/// Begins writes of all of these, and does not wait for their end.
+/// Begins writes of all these blocks without waiting for their end.
 fn begin_writes(driver: &mut Driver, numbers: std::ops::Range<u64>) {
     for number in numbers {
         let slot = driver.take(0);
@@ -52,7 +52,7 @@ fn begin_writes(driver: &mut Driver, numbers: std::ops::Range<u64>) {
     }
 }
 
-/// Returns how many requests have ended well since this was called last.
+/// Returns the number of requests that have succeeded since the last call.
 fn acknowledged(driver: &mut Driver) -> u64 {
     let mut acknowledged = 0;
     while let Some(completion) = driver.completed(0) {
@@ -105,7 +105,7 @@ fn a_guest_continues_when_the_server_restarts() {
         wait_until("the server restarts", || restarted() == restarts as usize);
         wait_until("the server listens", || UnixStream::connect(&socket).is_ok());
         driver.reconnect(&socket).expect("the guest that ran there");
-        // Those that were not taken before are carried out now.
+        // Requests that the old server did not take are carried out now.
         let mut ended = acknowledged(&mut driver);
         while ended < 30 {
             assert_eq!(driver.wait(0).expect("a write").status, 0);
@@ -139,7 +139,8 @@ fn flushed_writes_survive_kill_9_and_no_guest_continues_without_the_others() {
         // Neither flushed nor promised.
         write(&mut driver, 1000..1010);
         server.kill();
-        // Neither the next server nor the one after an orderly shutdown of that lets it continue.
+        // Neither the next server nor its successor after an orderly shutdown lets the guest
+        // continue.
         for _ in 0..2 {
             let server = serve(&drive, &socket);
             wait_until("the server listens", || UnixStream::connect(&socket).is_ok());

@@ -1,4 +1,4 @@
-//! Goal: a drive that fills up says so at the thresholds its user set, in the server's log and in
+//! Goal: a drive that fills up reports the thresholds set by its user, in the server's log and in
 //! `pumice info`, once each.
 //!
 //! Method: noise is written through qemu-io to a thin drive with low thresholds.
@@ -23,7 +23,7 @@ fn thresholds_are_warned_of_once_each() {
     if tool("qemu-io").is_none() || stand_in().is_some() {
         return;
     }
-    // Of 80 MiB data may take 50 to 60.
+    // Data may take 50 to 60 of the 80 MiB.
     let args = ["--segment", "4M", "--capacity", "80M", "--warn", "5,12,60"];
     let drive = Drive::create("64M", &args);
     let server = drive.serve_with_control(&[]);
@@ -42,10 +42,10 @@ fn thresholds_are_warned_of_once_each() {
     assert!((12.0..20.0).contains(&used_percent), "{used_percent}");
     assert_eq!(server.stderr().matches("warning threshold").count(), 2, "{}", server.stderr());
     server.stop();
-    // Closed, and in words.
+    // The closed drive shows the warning in words.
     let shown = run_ok(Command::new(PUMICE).arg("info").arg(drive.path()));
     assert!(shown.stdout.contains("above 12 %"), "{}", shown.stdout);
-    // Other thresholds for one server only.
+    // Overrides the thresholds for one server only.
     let server = drive.serve_with_control(&["--warn", "none"]);
     assert_eq!(drive.info()["warnings"], serde_json::json!([]));
     server.stop();

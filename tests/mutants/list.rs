@@ -10,25 +10,25 @@
 //! package = "pumice-torture"   # only if the test is in another crate than the file
 //! ```
 //!
-//! Shared by the runner and by `tests/tidy`, which holds the list against the sources. Runs
+//! Shared by the runner and by `tests/tidy`, which checks the list against the sources. Runs
 //! nothing.
 
 use serde::Deserialize;
 
-/// Which binary holds the test that must fail.
+/// The binary with the test that must fail.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Target {
-    /// The tests beside the code of a crate.
+    /// The unit tests of a crate.
     Unit(String),
-    /// `tests/it`, which drives the built program.
+    /// `tests/it`, which runs the built program.
     It,
 }
 
-/// A bug to plant, and the test that must see it.
+/// A bug to plant, and the test that must detect it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Mutant {
-    /// What is broken.
+    /// Description of the bug.
     pub(crate) name: String,
     /// The file, relative to the root.
     pub(crate) file: String,
@@ -36,9 +36,9 @@ pub(crate) struct Mutant {
     replace: String,
     unit: Option<String>,
     it: Option<String>,
-    /// The crate with the test, unless it is that of the file.
+    /// The crate with the test, unless it is the crate of the file.
     package: Option<String>,
-    /// The file it is listed in: the promise that it breaks.
+    /// The file that lists it, which stands for the promise that it breaks.
     #[serde(skip)]
     pub(crate) room: String,
 }
@@ -50,7 +50,7 @@ struct List {
 }
 
 impl Mutant {
-    /// The test that must fail, by its full name.
+    /// Returns the test that must fail, by its full name.
     pub(crate) fn test(&self) -> (Target, &str) {
         match (&self.unit, &self.it) {
             (Some(test), _) => (Target::Unit(self.package().to_owned()), test),
@@ -59,16 +59,16 @@ impl Mutant {
         }
     }
 
-    /// The crate with the unit test.
+    /// Returns the crate with the unit test.
     fn package(&self) -> &str {
         let of_file = || self.file.split('/').nth(1).unwrap_or_default();
         self.package.as_deref().unwrap_or_else(of_file)
     }
 
-    /// `source` with the bug in it.
+    /// Returns `source` with the bug in it.
     ///
     /// # Errors
-    /// Why it cannot be planted there.
+    /// The reason why it cannot be planted there.
     pub(crate) fn plant(&self, source: &str) -> Result<String, String> {
         let count = source.matches(&self.find).count();
         if self.find.is_empty() || count != 1 {
@@ -84,7 +84,7 @@ impl Mutant {
 /// Reads one file of the list.
 ///
 /// # Errors
-/// It is no such list, an entry does not name exactly one test, or a name stands in it twice.
+/// The text is no such list, an entry does not name exactly one test, or a name occurs twice.
 pub(crate) fn parse(room: &str, text: &str) -> Result<Vec<Mutant>, String> {
     let mut list: List = toml::from_str(text).map_err(|error| error.to_string())?;
     for mutant in &mut list.mutant {

@@ -1,5 +1,5 @@
-//! Plants bugs in a copy of the tree, one after the other, and looks whether the test that is named
-//! for each sees it: "every test was seen to fail", to be repeated by anyone.
+//! Plants bugs in a copy of the tree, one after the other, and checks whether the test named for
+//! each detects it: "every test was seen to fail", repeatable by anyone.
 //!
 //! ```text
 //! tests/mutants/*.toml -> copy of the tree -> the named tests pass on it as it is
@@ -11,8 +11,8 @@
 //! if all were caught.
 //!
 //! Works below `target/mutants` only, with a target directory of its own, so that neither the
-//! sources nor a built program ever holds a planted bug by accident. Not part of `cargo test`: a
-//! run takes minutes. Deliberately makes no mutants up: each stands for a promise.
+//! sources nor a built program ever contains a planted bug by accident. Not part of `cargo test`: a
+//! run takes minutes. Deliberately generates no mutants: each stands for a promise.
 #![allow(clippy::disallowed_methods, reason = "how long a test takes is real time")]
 
 mod list;
@@ -27,12 +27,12 @@ use std::time::{Duration, Instant};
 use list::{Mutant, Target};
 use tree::{Ended, Tree};
 
-/// How long a test may take with a bug planted: a multiple of what it takes without, and this much
-/// on top for a machine that is busy meanwhile.
+/// Time limit of a test with a planted bug: a multiple of its time without, plus this extra for a
+/// busy machine.
 const LIMIT_FACTOR: u32 = 5;
 const LIMIT_EXTRA: Duration = Duration::from_secs(30);
 
-/// How long a test may take on the tree as it is.
+/// Time limit of a test on the unchanged tree.
 const LIMIT_UNBROKEN: Duration = Duration::from_secs(300);
 
 const HELP: &str = "\
@@ -46,7 +46,7 @@ Usage: cargo test --locked --test mutants -- [--list] [FILTER]
 
 Exit code: 0 all were caught, 1 some were not, 2 nothing could be run.";
 
-/// What became of a mutant.
+/// Result of a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Caught,
@@ -94,7 +94,7 @@ fn refuse(error: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// The mutants that `filter` lets through, by target, so that what is built stays in step.
+/// Reads the mutants that match `filter`, ordered by target, so that the build stays in step.
 fn read_lists(root: &Path, filter: &str) -> Result<Vec<Mutant>, String> {
     let folder = root.join("tests/mutants");
     let entries = fs::read_dir(&folder).map_err(|error| format!("tests/mutants: {error}"))?;
@@ -154,7 +154,7 @@ fn run(root: &Path, mutants: &[Mutant]) -> Result<bool, String> {
     Ok(missed + stale == 0)
 }
 
-/// Runs every named test without a bug. Returns how long each may take with one.
+/// Runs every named test without a bug. Returns the time limit of each with one.
 fn run_unbroken<'a>(
     tree: &Tree,
     mutants: &'a [Mutant],

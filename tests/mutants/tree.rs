@@ -1,8 +1,8 @@
-//! The copy of the tree that bugs are planted in: copying, planting, building, running one test.
+//! The copy of the tree in which bugs are planted: copying, planting, building, running one test.
 //!
 //! The copy stays from run to run, and files that are equal are not written again, so that cargo
-//! builds only what changed. Invariant: between two mutants every file of the copy is as it is in
-//! the tree; a run that was killed is put right by the next one's copying.
+//! builds only the changes. Invariant: between two mutants every file of the copy equals the file
+//! in the tree; the next run's copying repairs the copy of a killed run.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -16,10 +16,11 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use crate::list::{Mutant, Target};
 
-/// Lines of the compiler's that are shown of a mutant that does not build.
+/// Lines of compiler output shown for a mutant that does not build.
 const ERROR_LINES: usize = 12;
 
-/// Building is most of what a mutant takes: five times less for a package that is not optimised.
+/// Returns the setting that turns off optimisation of a package: building takes most of a mutant's
+/// time, and five times less without optimisation.
 fn unoptimised(package: &str) -> String {
     format!("profile.dev.package.{package}.opt-level=0")
 }
@@ -32,7 +33,7 @@ pub(crate) struct Tree {
     _lock: File,
 }
 
-/// How a test ended.
+/// Outcome of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     /// It passed.
@@ -43,7 +44,7 @@ pub(crate) enum Ended {
     TookTooLong,
 }
 
-/// A planted bug; dropped, it is out again.
+/// A planted bug, which is removed when this is dropped.
 pub(crate) struct Planted {
     path: PathBuf,
     source: String,
@@ -51,7 +52,8 @@ pub(crate) struct Planted {
 
 impl Drop for Planted {
     fn drop(&mut self) {
-        // The next run's copying would put it right, but this one's next mutant must not see it.
+        // The next run's copying would repair it, but the next mutant of this run must not contain
+        // it.
         fs::write(&self.path, &self.source).expect("take a planted bug out");
     }
 }
@@ -60,7 +62,7 @@ impl Tree {
     /// Copies every file that git knows or does not ignore.
     ///
     /// # Errors
-    /// No git, no room, or another run at work.
+    /// There is no git or no room, or another run is active.
     pub(crate) fn copy(source: &Path) -> Result<Self, String> {
         let folder = source.join("target/mutants");
         let failed = |error: std::io::Error| format!("cannot copy the tree: {error}");
@@ -86,7 +88,7 @@ impl Tree {
     /// Puts a mutant into the copy.
     ///
     /// # Errors
-    /// It does not fit.
+    /// The mutant does not fit the file.
     pub(crate) fn plant(&self, mutant: &Mutant) -> Result<Planted, String> {
         let path = self.root.join(&mutant.file);
         let source = fs::read_to_string(&path).map_err(|error| error.to_string())?;
@@ -98,7 +100,7 @@ impl Tree {
     /// Builds the tests of a target. Returns their binary.
     ///
     /// # Errors
-    /// What the compiler says.
+    /// The errors of the compiler.
     pub(crate) fn build(&self, target: &Target) -> Result<PathBuf, String> {
         let (package, which): (&str, &[&str]) = match target {
             Target::Unit(package) if package == "pumice" => (package, &["--bin", "pumice"]),
@@ -138,7 +140,7 @@ impl Tree {
             .current_dir(&self.root)
             // A test whose client is missing is skipped elsewhere; here that would prove nothing.
             .env("CI", "true")
-            // Futures of what is built without optimisation are large.
+            // Futures built without optimisation are large.
             .env("RUST_MIN_STACK", "16777216")
             .stdin(Stdio::null())
             .stdout(output.try_clone().map_err(failed)?)
@@ -151,7 +153,7 @@ impl Tree {
         let limit = Timespec::try_from(limit).expect("a limit of seconds");
         let mut events = [PollFd::new(&pidfd, PollFlags::IN)];
         let in_time = poll(&mut events, Some(&limit)).map_err(|error| failed(error.into()))? == 1;
-        // Whatever the test has started ends with it.
+        // Processes started by the test end with it.
         let _ = kill_process_group(pid, Signal::KILL);
         let status = child.wait().map_err(failed)?;
         if !in_time {
@@ -165,7 +167,7 @@ impl Tree {
     }
 }
 
-/// Every file of the tree, relative to its root.
+/// Returns every file of the tree, relative to its root.
 fn files(source: &Path) -> Result<BTreeSet<PathBuf>, String> {
     let output = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
@@ -180,7 +182,7 @@ fn files(source: &Path) -> Result<BTreeSet<PathBuf>, String> {
     Ok(names.filter(|name| source.join(name).is_file()).collect())
 }
 
-/// Removes what the tree no longer has from its copy.
+/// Removes files that the tree no longer has from its copy.
 fn remove_others(root: &Path, folder: &Path, kept: &BTreeSet<PathBuf>) -> std::io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -193,7 +195,7 @@ fn remove_others(root: &Path, folder: &Path, kept: &BTreeSet<PathBuf>) -> std::i
     Ok(())
 }
 
-/// The executable of a line of cargo's, if it is about a test binary.
+/// Returns the executable of a line of cargo's output, if it is about a test binary.
 fn test_binary(line: &str) -> Option<PathBuf> {
     let message: serde_json::Value = serde_json::from_str(line).ok()?;
     let is_test = message["profile"]["test"] == true;

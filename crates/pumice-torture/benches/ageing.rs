@@ -1,11 +1,11 @@
-//! Benchmark: drives that are overwritten as databases do for a month, at several shares of their
-//! space.
+//! Benchmark: drives overwritten for a month in the pattern of databases, at several shares of
+//! their space.
 //!
 //! ```text
-//! cargo bench --bench ageing               # 8 times what each drive holds, in 30 days
+//! cargo bench --bench ageing               # 8 times the data of each drive, in 30 days
 //! cargo bench --bench ageing -- 20 4096 32   # 20 times, on 4,096 MiB in segments of 32 MiB
 //! cargo bench --bench ageing -- 8 512 4 95 uniform     # one share; no hot data
-//! cargo bench --bench ageing -- 8 512 4 95 hot keep    # nothing is given back in idle hours
+//! cargo bench --bench ageing -- 8 512 4 95 hot keep    # nothing is reclaimed in idle hours
 //! ```
 //!
 //! `pumice_torture::run_ageing` describes the load and the checks.

@@ -1,28 +1,28 @@
-//! Old age: a thin drive that holds as much as it is asked to is overwritten as a database does,
-//! for weeks of virtual time and many times what it holds.
+//! Old age: a thin drive, filled to a chosen share of its space, is overwritten in the pattern of a
+//! database for weeks of virtual time, many times its data.
 //!
 //! ```text
 //! hosts:  pages of 4 to 16 KiB, four of five in the hot fifth; now and then 1 MiB in order
 //! data:   pages that compress to about a half, more or less; some all but empty, some alike
-//! time:   fill -> overwrite, add or trim rows of the disk until the share in use is the wanted one
+//! time:   fill -> overwrite, add or trim rows of the disk until the wanted share is in use
 //!         -> bursts at full speed, with idle hours between
 //! ```
 //!
-//! The disk is written in order first, in large frames, of which overwriting leaves parts: cold,
-//! partly dead frames beside hot ones are what old drives hold. Refused writes are counted; every
-//! block must read as it was last written. Crashes are left to worlds, trims to `full`.
+//! The disk is first written in order, in large frames. Overwriting then leaves old drives with
+//! cold, partly dead frames next to hot ones. Refused writes are counted; every block must read as
+//! it was last written. Crashes are left to worlds, trims to `full`.
 //!
-//! What the drive writes is compared with [`pumice_sim::formula`] for greedy garbage collection
-//! under uniform writes:
+//! The bytes written by the drive are compared with [`pumice_sim::formula`] for greedy garbage
+//! collection under uniform writes:
 //!
 //! ```text
-//! raw space   what the log occupied, but for what is no record: headers, padding, parity
+//! raw space   space occupied by the log, except headers, padding and parity
 //! user space  live bytes, compressed
 //! expected    (stored bytes * formula of raw over user space) / share of the log that is records
 //! ```
 //!
-//! Free segments, whether reserved or given back in idle hours, are no part of the raw space.
-//! Hot data makes less work than the formula says, if the drive keeps it apart.
+//! The raw space excludes free segments, whether reserved or reclaimed in idle hours. Hot data
+//! causes less work than the formula predicts, if the drive separates it from cold data.
 
 use std::cell::{Cell, RefCell};
 use std::ops::RangeInclusive;
@@ -49,26 +49,26 @@ const HOSTS: u64 = 4;
 /// Adjacent blocks that are hot or cold together, and of one host.
 const EXTENT_BLOCKS: u64 = 256;
 
-/// What the disk grows and shrinks by: an extent of each host.
+/// Unit in which the disk grows and shrinks: one extent per host.
 const ROW_BLOCKS: u64 = EXTENT_BLOCKS * HOSTS;
 
-/// How far from the wanted share in use the disk is filled in order, in per cent of the space:
+/// Distance from the wanted share in use at which filling in order stops, in per cent of the space:
 /// small frames, and parts of large ones, take more.
 const FILL_SHORT_PERCENT: f64 = 8.0;
 
 /// One extent in this many is hot.
 const HOT_DIVISOR: u64 = 5;
 
-/// Rounds in which the share in use is brought to the wanted one, at most.
+/// Maximum number of rounds that bring the share in use to the wanted one.
 const ROUNDS_MAX: u32 = 60;
 
-/// Part of what the disk holds that is overwritten in such a round.
+/// Divisor: this part of the blocks in use is overwritten in such a round.
 const ROUND_DIVISOR: u64 = 4;
 
 /// How close the share in use must come, in per cent of the space.
 const NEAR_PERCENT: f64 = 0.3;
 
-/// Requests of a host between two looks at what the drive uses.
+/// Requests of a host between two looks at the space and memory in use.
 const LOOK_REQUESTS: u64 = 64;
 
 /// Looks after which the mean share in use is judged.
@@ -91,13 +91,13 @@ pub struct AgeingPlan {
     pub segment_bytes: u32,
     /// The share of the space for data that is in use while the drive ages, in per cent.
     pub used_percent: f64,
-    /// How many times what it holds then is overwritten.
+    /// How many times the blocks in use are overwritten.
     pub times: u64,
     /// Whether four of five writes go to a fifth of the disk; otherwise writes are uniform.
     pub has_hot_data: bool,
-    /// Bursts in which that is done, and the virtual time from the beginning of one to the next.
+    /// Number of bursts in which they are overwritten.
     pub bursts: u64,
-    /// The virtual time from the beginning of a burst to that of the next, in nanoseconds.
+    /// Virtual time between the beginnings of two bursts, in nanoseconds.
     pub burst_interval_ns: u64,
     /// Latencies of the medium in nanoseconds.
     pub latency_ns: RangeInclusive<u64>,
@@ -105,7 +105,7 @@ pub struct AgeingPlan {
     pub options: OpenOptions,
 }
 
-/// Result of a run. All of it is of the bursts and the time between them.
+/// Result of a run. All fields cover the bursts and the time between them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AgeingReport {
     /// Virtual time in nanoseconds.
@@ -116,7 +116,7 @@ pub struct AgeingReport {
     pub used: Used,
     /// Bytes written by the hosts.
     pub host_bytes: u64,
-    /// Record headers and payloads they became.
+    /// Bytes of the record headers and payloads of those writes.
     pub frame_bytes: u64,
     /// Bytes appended to the medium.
     pub media_bytes: u64,
@@ -154,13 +154,13 @@ impl AgeingReport {
     }
 }
 
-/// What was seen of the space while hosts wrote.
+/// Observations of the space in use while hosts wrote.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Used {
     looks: u64,
     /// The least share in use, in per cent.
     pub percent_min: f64,
-    /// The greatest.
+    /// The greatest share in use, in per cent.
     pub percent_max: f64,
     percent_sum: f64,
     occupied_sum: f64,
@@ -205,10 +205,10 @@ struct Shared {
     flush_ns_max: Cell<u64>,
     refused: Cell<u64>,
     used: Cell<Used>,
-    /// The same since the disk's size was last looked at.
+    /// The same since [`Shared::keep_share`] last judged it.
     used_lately: Cell<Used>,
     memory_bytes: Cell<(u64, u64)>,
-    /// The hosts write until as many blocks are written.
+    /// The hosts write until this many blocks are written.
     target_blocks: Cell<u64>,
     left: Cell<u64>,
     ended: WaitQueue,
@@ -218,8 +218,8 @@ struct Shared {
 /// Fills a drive to the planned share, overwrites it, and checks it.
 ///
 /// # Errors
-/// The first request that failed otherwise than for space, or that waited for a minute; `Corrupt`
-/// for a wrong block or a problem that `check` found.
+/// The first request that failed for a reason other than lack of space, or waited for a minute;
+/// `Corrupt` for a wrong block or a problem that `check` found.
 pub fn run_ageing(plan: &AgeingPlan) -> Result<AgeingReport> {
     let runtime = Runtime::simulated();
     let uuid = uuid::Uuid::from_u64_pair(plan.seed, 0xa9e);
@@ -319,10 +319,10 @@ fn run_hosts(shared: &Rc<Shared>, hosts: &mut Vec<Host>, target_blocks: u64) -> 
     shared.failure.take().map_or(Ok(()), Err)
 }
 
-/// Overwrites the disk, and lets it grow and shrink, until the share in use is the wanted one.
+/// Overwrites the disk, and lets it grow and shrink, until the wanted share is in use.
 ///
 /// # Errors
-/// `Busy` if it does not come to rest there.
+/// `Busy` if the share does not settle there.
 fn settle(shared: &Rc<Shared>, hosts: &mut Vec<Host>) -> Result<()> {
     let mut near = 0;
     for _ in 0..ROUNDS_MAX {
@@ -424,7 +424,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Writes the disk in order until nearly as much is in use as planned.
+    /// Writes the disk in order until nearly the planned share is in use.
     async fn fill(&self) -> Result<()> {
         while self.drive.info().used_percent < self.plan.used_percent - FILL_SHORT_PERCENT {
             self.resize_by(1).await?;
@@ -432,8 +432,8 @@ impl Shared {
         self.within(self.drive.flush()).await
     }
 
-    /// Lets the disk grow or shrink, if the share in use was not the wanted one since this was last
-    /// called. Returns whether it was.
+    /// Lets the disk grow or shrink if the share in use since the last call was not the wanted one.
+    /// Returns whether it was.
     async fn keep_share(&self) -> Result<bool> {
         let used = self.used_lately.get();
         if used.looks < LOOKS_MIN {
@@ -472,7 +472,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Notes what the drive uses.
+    /// Records the space and memory in use by the drive.
     fn look(&self) {
         let info = self.drive.info();
         let memory = &info.memory;
@@ -496,7 +496,7 @@ impl Shared {
         }
     }
 
-    /// Reads the whole disk and compares it with what was written.
+    /// Reads the whole disk and compares it with the data written.
     async fn compare(&self) -> Result<()> {
         let mut out = vec![0; EXTENT_BLOCKS as usize * BLOCK_BYTES];
         let mut expected = Vec::with_capacity(BLOCK_BYTES);
@@ -523,7 +523,7 @@ struct Host {
 }
 
 impl Host {
-    /// Writes until all hosts together have written what they should.
+    /// Writes until all hosts together have written the target number of blocks.
     async fn run(mut self) -> Self {
         let shared = self.shared.clone();
         let is_over = || shared.written_blocks.get() >= shared.target_blocks.get();
@@ -536,7 +536,7 @@ impl Host {
             if requests.is_multiple_of(LOOK_REQUESTS) {
                 shared.look();
             }
-            // Without it, no other task would run until something waits.
+            // Without this sleep, no other task would run until a request waits.
             shared.runtime.sleep_ns(0).await;
         }
         self

@@ -1,9 +1,9 @@
-//! Audits of snapshots: whenever one may have lost something, the drive is asked for each block of
-//! each. A read finds a loss only where it reads, and none once the snapshot is deleted or a table
-//! leads elsewhere.
+//! Audits of snapshots: whenever a snapshot may have lost data, the drive is asked for each block
+//! of each snapshot. A read finds a loss only in the blocks that it reads, and not after the
+//! snapshot is deleted or a table leads elsewhere.
 //!
-//! An audit runs in one poll of the task that asks for it, and reads below the faults. So nothing
-//! happens meanwhile, no time passes, and a seed is the same run with it as without.
+//! An audit runs in one poll of the calling task, and reads below the faults. So nothing else
+//! happens meanwhile, no time passes, and a seed determines the same run with and without audits.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -23,12 +23,12 @@ pub(super) struct Audits {
 }
 
 impl Audits {
-    /// Returns whether an audit reads.
+    /// Returns whether an audit is running.
     pub(super) fn is_running(&self) -> bool {
         self.is_running.get()
     }
 
-    /// Notes that a segment was freed.
+    /// Records that a segment was freed.
     pub(super) fn segment_freed(&self) {
         self.is_due.set(true);
     }
@@ -40,7 +40,7 @@ impl Scene {
         if self.audits.is_due.get() { self.audit_snapshots(drive) } else { Ok(()) }
     }
 
-    /// Audits the snapshots of the drive, unless damage explains what is missing.
+    /// Audits the snapshots of the drive, unless damage explains missing data.
     pub(super) fn audit_snapshots(&self, drive: &Drive) -> Result<(), Mismatch> {
         self.audits.is_due.set(false);
         if !self.hazards.has(Hazard::Snapshots) || self.is_damaged.get() {
@@ -55,7 +55,7 @@ impl Scene {
                 return Ok(());
             }
             Poll::Ready(Ok(audit)) => format!("{} segments cannot be emptied", audit.stuck),
-            // What is in memory is not what the next opening finds.
+            // The state in memory differs from the state that the next opening finds.
             Poll::Ready(Err(error)) if error.kind() == ErrorKind::Poisoned => return Ok(()),
             Poll::Ready(Err(error)) => error.chain(),
             Poll::Pending => "the audit waits for something".to_owned(),

@@ -1,6 +1,6 @@
-//! What hosts do beside requests: they scrub the drive, change its size and capacity, replace its
-//! key, take snapshots, look at them, make clones and have segments emptied, which `snapshots`,
-//! `views`, `clones` and `retention` have.
+//! Work of hosts in addition to requests: they scrub the drive, change its size and capacity, and
+//! replace its key. `snapshots`, `views`, `clones` and `retention` have the rest: hosts take
+//! snapshots, look at them, make clones and have segments emptied.
 
 use rand::RngExt;
 
@@ -16,14 +16,14 @@ use pumice_drive::media::Medium;
 /// A chore follows one request in this many, if the world has the chore at all.
 const REQUESTS_PER_CHORE: u32 = 40;
 
-/// Segments beyond those of the created drive that its medium has room for.
+/// Number of segments that the medium has room for beyond those of the created drive.
 pub(super) const SEGMENTS_TO_GROW: u32 = 6;
 
-/// Blocks by which a disk grows at once, at most.
+/// Maximum number of blocks by which a disk grows in one step.
 const BLOCKS_TO_GROW: u64 = 64;
 
 impl Host {
-    /// Does a chore of the world, or none.
+    /// Performs a chore of the world, or none.
     pub(super) async fn chore(&mut self) -> Result<(), Mismatch> {
         for hazard in [Hazard::Scrub, Hazard::Resize] {
             let drawn = self.random.random_range(0..REQUESTS_PER_CHORE);
@@ -51,7 +51,7 @@ impl Host {
         self.flatten().await
     }
 
-    /// Reads everything that the drive holds; only damage is a problem.
+    /// Scrubs the drive; only damage excuses a problem.
     async fn scrub(&mut self) -> Result<(), Mismatch> {
         let rate_bytes = [0, 16 << 20][self.random.random_range(0..2)];
         let drive = self.drive.clone();
@@ -83,7 +83,7 @@ impl Host {
             let segments = self.random.random_range(most.saturating_sub(12).max(11)..=most);
             wanted.capacity_bytes = Some(u64::from(segments) * u64::from(info.segment_bytes));
         }
-        // Hosts may use what is new before they hear that it is there.
+        // Hosts may use the new blocks before they learn of them.
         let size = wanted.size_bytes.unwrap_or(info.size_bytes);
         let (mut before, mut grown) = (0, false);
         {
@@ -102,15 +102,15 @@ impl Host {
                 self.scene.size_floor.set(floor);
                 Ok(())
             }
-            // It changed nothing.
+            // The resize changed nothing.
             Err(error) if self.is_refusal(&error) => {
-                // Unless another resize has made it longer since.
+                // Another resize may have made the disk longer since.
                 if grown && drive.size_bytes() as usize == before {
                     self.scene.oracle.borrow_mut().shrink(before);
                 }
                 Ok(())
             }
-            // The next opening shows what is durable of it.
+            // The next opening shows how much of the resize is durable.
             Err(error) if self.may_fail(&error) => Ok(()),
             Err(error) => Err(Mismatch {
                 promised: format!("{wanted:?} is done or refused"),
@@ -119,7 +119,7 @@ impl Host {
         }
     }
 
-    /// Replaces the key of the drive, or goes on with that.
+    /// Replaces the key of the drive, or resumes a replacement.
     async fn rekey(&mut self) -> Result<(), Mismatch> {
         let drive = self.drive.clone();
         let goes_on = drive.info().has_earlier_key;
@@ -137,7 +137,7 @@ impl Host {
                 tally.rekeys_gone_on += u64::from(goes_on);
                 Ok(())
             }
-            // Another one may have ended, or begun, in the meantime.
+            // Another replacement may have ended, or begun, in the meantime.
             Err(error) if self.is_refusal(&error) || self.may_fail(&error) => Ok(()),
             Err(error) => Err(Mismatch {
                 promised: "a key is replaced, or that is refused".to_owned(),
@@ -150,7 +150,7 @@ impl Host {
     fn is_refusal(&self, error: &Error) -> bool {
         match error.kind() {
             ErrorKind::NoSpace | ErrorKind::Busy => true,
-            // The capacity does not shrink below snapshots, and damaged ones keep their key.
+            // The capacity does not shrink below snapshots, and damaged snapshots keep their key.
             ErrorKind::InvalidInput => {
                 self.scene.hazards.has(Hazard::Snapshots)
                     || self.scene.hazards.has(Hazard::Encryption)

@@ -1,5 +1,5 @@
-//! Clones of snapshots of a tortured drive: one at a time is made, used by hosts of its own while
-//! others write to its origin and delete its snapshots, made independent, and given up.
+//! Clones of snapshots of a tortured drive: one clone at a time is made, used by its own hosts
+//! while others write to its origin and delete its snapshots, made independent, and given up.
 //!
 //! ```text
 //! registered with the origin -> created -> lives: while the origin is served, or between two of
@@ -9,10 +9,10 @@
 //! ```
 //!
 //! A clone is a world of its own: it has a scene with an oracle, whose disk begins as the snapshot,
-//! and each of its lives is that of any drive. A crash of the origin ends the life of the clone,
-//! too, for both are on one machine; a crash of the clone leaves the origin alone. As long as a
-//! clone is registered, no call may delete its snapshot. On a damaged origin no clone is used: what
-//! of it may be unreadable is that of the origin.
+//! and its lives are like those of any drive. A crash of the origin also ends the life of the
+//! clone, because both are on one machine; a crash of the clone leaves the origin alone. As long as
+//! a clone is registered, no call may delete its snapshot. No clone of a damaged origin is used,
+//! because it may be unreadable wherever its origin is.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -55,16 +55,16 @@ const REQUESTS_PER_FLATTENING: u32 = 25;
 /// Requests of one life of a clone.
 const REQUESTS: std::ops::RangeInclusive<u64> = 5..=60;
 
-/// Blocks that a clone has more than its snapshot, at most.
+/// Maximum number of blocks by which a clone exceeds its snapshot.
 const BLOCKS_MORE: u64 = 64;
 
-/// How long a host waits for another that uses the clone.
+/// How long a host waits for another host that uses the clone.
 const RETRY_NS: u64 = 1_000_000;
 
-/// What is known about whether the origin lists a clone.
+/// Knowledge about whether the origin lists a clone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Presence {
-    /// It is being registered, or that failed or crashed.
+    /// It is being registered, or the registration failed or crashed.
     Making,
     /// It is listed.
     Sure,
@@ -111,11 +111,11 @@ struct TorturedClone {
     options: OpenOptions,
     /// Whether a life of it is running.
     is_used: Cell<bool>,
-    /// Whether it was seen that it needs no origin.
+    /// Whether it is known to need no origin.
     is_flat: Cell<bool>,
 }
 
-/// The tasks of a clone's process, which end with it though others go on.
+/// The tasks of a clone's process, which end with it while other tasks continue.
 #[derive(Default)]
 pub(super) struct Nest(RefCell<Vec<Task>>);
 
@@ -148,7 +148,7 @@ impl Nest {
 }
 
 impl Clones {
-    /// Returns those of the world of a seed: none yet.
+    /// Returns the clones of the world of a seed, initially none.
     pub(super) fn new(seed: u64) -> Self {
         // An arbitrary constant keeps this stream apart from those of the drive and its hazards.
         let random = random(seed ^ 0x636c_6f6e_6573_2121);
@@ -167,7 +167,7 @@ impl Clones {
         self.registered.iter().any(|it| it.snapshot == snapshot)
     }
 
-    /// Returns a turn with the clone, unless another has it.
+    /// Returns a turn with the clone, unless another host has it.
     fn turn(&self) -> Option<Turn> {
         (!self.is_busy.replace(true)).then(|| Turn(self.is_busy.clone()))
     }
@@ -186,7 +186,7 @@ impl Clones {
         self.registered.iter().map(|it| it.clone).find(|clone| !is_needed(*clone))
     }
 
-    /// Takes the clones as an opening found them.
+    /// Adopts the clones that an opening found.
     fn settle(&mut self, found: &[SnapshotInfo]) -> std::result::Result<(), Mismatch> {
         let wrong = |promised: &str, found: (String, Uuid)| {
             Err(Mismatch { promised: promised.to_owned(), found: format!("{found:?}") })
@@ -368,7 +368,7 @@ fn fresh(memory: &MemMedium, scene: &Scene, seed: u64) -> Rc<Layers> {
 }
 
 impl Scene {
-    /// Returns whether hosts may use clones now: what the origin has can be read.
+    /// Returns whether hosts may use clones now: the origin's data must be readable.
     fn may_use_clones(&self) -> bool {
         let is_drawn = self.hazards.has(Hazard::Clones) && self.hazards.has(Hazard::Snapshots);
         is_drawn && !self.is_damaged.get() && !self.faults.get().of_reads
@@ -393,15 +393,15 @@ impl Scene {
         drive.set_origin(Drive::open_origin(Rc::new(medium), self.clock(), of, options).await?)
     }
 
-    /// Takes the clones as an opening found them.
+    /// Adopts the clones that an opening found.
     ///
     /// # Errors
-    /// One is not listed that must be, or one is that was never made.
+    /// A clone that must be listed is not, or a listed one was never made.
     pub(super) fn settle_clones(&self, found: &[SnapshotInfo]) -> Result<(), Mismatch> {
         self.clones.borrow_mut().settle(found)
     }
 
-    /// Adds what a life of a clone did.
+    /// Adds the counters of a life of a clone.
     fn count_clone(&self, clone: &TorturedClone) {
         let of = clone.scene.tally.take();
         let mut tally = self.tally.borrow_mut();
@@ -413,7 +413,7 @@ impl Scene {
 }
 
 impl Host {
-    /// Makes, uses or gives up the clone now and then.
+    /// Occasionally makes, uses or gives up the clone.
     pub(super) async fn tend_clones(&mut self) -> Result<(), Mismatch> {
         if self.random.random_range(0..REQUESTS_PER_CLONE) > 0 || !self.scene.may_use_clones() {
             return Ok(());
@@ -463,7 +463,7 @@ impl Host {
         let wanted = RegisteredClone { drive: clone, path, created_seconds: 1 };
         match self.drive.register_clone(&info.name, wanted.clone()).await {
             Ok(info) => assert!(info.clones.contains(&wanted), "{info:?}"),
-            // Nothing changed: it is gone, a bookmark or read, or there is no room.
+            // Nothing changed: the snapshot is gone, a bookmark or being read, or there is no room.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -507,14 +507,14 @@ impl Host {
                 Err(Mismatch { promised, found: "it is not".to_owned() })
             }
             Err(error) if self.may_fail(&error) => Ok(()),
-            // Segments that cannot be written may be missing for good.
+            // Unwritable segments may be missing for good.
             Err(error) if error.kind() == ErrorKind::NoSpace && scene.has_faults() => Ok(()),
             Err(error) => Err(broken("a clone is forgotten, however full the drive is", &error)),
         }
     }
 
     /// Lets the origin forget all clones, so that snapshots can be deleted; ends the life of the
-    /// one that is used.
+    /// clone in use.
     pub(super) async fn give_up_clones(&mut self) -> Result<(), Mismatch> {
         let scene = self.scene.clone();
         let _turn = loop {
@@ -536,7 +536,7 @@ impl Host {
         Ok(())
     }
 
-    /// Copies a part of what this clone reads from its origin, or the rest.
+    /// Copies a part of the data that this clone reads from its origin, or all the rest.
     pub(super) async fn flatten(&mut self) -> Result<(), Mismatch> {
         if self.scene.nest.is_none() || self.drive.origin().is_none() {
             return Ok(());
@@ -555,7 +555,7 @@ impl Host {
             left > 0
         };
         let drive = self.drive.clone();
-        // What was written before is durable then.
+        // Writes before the flattening are durable after it.
         let promised = scene.oracle.borrow().taken();
         let flattened = drive.flatten(goes_on).await;
         let flattened = flattened.map_err(|error| broken("a clone is made independent", &error))?;
@@ -590,7 +590,7 @@ impl World {
         lived.map_err(|mismatch| blame(&clone, mismatch))
     }
 
-    /// Ends the life of the clone with that of its origin, which crashed.
+    /// Ends the life of the clone together with its origin, which crashed.
     pub(super) fn crash_clone(&self, loses_power: bool) -> Result<(), Mismatch> {
         let (held, seed) = {
             let mut clones = self.scene.clones.borrow_mut();

@@ -2,10 +2,10 @@
 //!
 //! Every task of a drive and of its hosts is polled through the crash point. Between two polls each
 //! task is suspended at an await point, so counting polls reaches every await point, in every
-//! combination that the schedule has. After the crash, no task is polled and no operation starts:
-//! only the caller of [`CrashPoint::until_crash`] continues.
+//! combination of the schedule. After the crash, no task is polled and no operation starts: only
+//! the caller of [`CrashPoint::until_crash`] continues.
 //!
-//! The crash point does not decide what a power loss leaves on the medium.
+//! The crash point does not decide which data a power loss leaves on the medium.
 
 use std::cell::{Cell, RefCell};
 use std::future::{pending, poll_fn};
@@ -182,7 +182,7 @@ mod tests {
     }
 
     /// Runs three operations, the second a read, in a task. Returns how many were carried out, how
-    /// many their caller heard of, and whether the life reached its end.
+    /// many of them returned to their caller, and whether the life reached its end.
     fn run(crash: CrashAt) -> (u32, u32, bool) {
         let runtime = Runtime::simulated();
         let crash_point = Rc::new(CrashPoint::default());

@@ -1,8 +1,8 @@
-//! Others who fill the file system on which the drive's file lies, and make room again.
+//! Other users who fill the file system that holds the drive's file, and make room again.
 //!
-//! The drive's capacity is larger than the room that there is, and the room is as large as the
-//! capacity that the world has drawn: a drive that goes by the room refuses what it would refuse
-//! without others. Whatever they do, no append may find too little room.
+//! The drive's capacity is larger than the available room, and the room equals the capacity that
+//! the world has drawn: a drive that respects the room refuses the same requests as without other
+//! users. No append may find too little room, whatever the other users do.
 
 use std::cell::RefCell;
 
@@ -16,13 +16,13 @@ use super::oracle::Mismatch;
 /// Segments of capacity beyond the room.
 pub(super) const SEGMENTS_MORE: u64 = 24;
 
-/// Others leave this much more than the drive needs, at most.
+/// Maximum room that other users leave beyond the drive's needs.
 const MORE_BYTES_MAX: u64 = 64 << 20;
 
 /// The file system of a world.
 pub(super) struct Crowd {
     memory: MemMedium,
-    /// Bytes that the drive can have in any case.
+    /// Bytes that are always available to the drive.
     least_bytes: u64,
     random: RefCell<Random>,
 }
@@ -33,7 +33,7 @@ impl Crowd {
         Self { memory, least_bytes, random: RefCell::new(random(seed ^ 0x6372_6f77_6421)) }
     }
 
-    /// Lets others fill the file system, or leave, now and then.
+    /// Occasionally lets other users fill the file system or free space.
     pub(super) fn press(&self) {
         let mut random = self.random.borrow_mut();
         let more = match random.random_range(0..24) {
@@ -45,7 +45,7 @@ impl Crowd {
         self.memory.set_room(Some(owed + more));
     }
 
-    /// Checks what the drive has found.
+    /// Checks that no append of the drive found too little room.
     pub(super) fn judge(&self) -> Result<(), Mismatch> {
         assert!(self.memory.room().is_some(), "the room of a world with others is bounded");
         match self.memory.refused_appends() {

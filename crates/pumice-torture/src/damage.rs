@@ -1,9 +1,9 @@
 //! Damage to the medium of a drive that serves: flipped bits and bad sectors, which stay.
 //!
 //! Only bytes that were on the medium when the drive had opened are damaged. The superblock vouches
-//! for all of them, so nothing may be lost silently, also not in a later crash: what is damaged
-//! reads as an error, or the drive refuses to open. After a refusal the damage is healed, and the
-//! drive must open with everything.
+//! for all of them, so nothing may be lost silently, not even in a later crash: damaged data reads
+//! as an error, or the drive refuses to open. After a refusal the damage is healed, and the drive
+//! must open with everything.
 
 use rand::RngExt;
 
@@ -33,7 +33,7 @@ pub(super) struct Bit {
 
 impl Bit {
     /// Draws a bit in a used page of a segment; a third of the bits are in its first bytes, where
-    /// headers are, and a quarter are in segments of metadata, if one is met.
+    /// headers are, and a quarter are in segments of metadata, if one is found.
     pub(super) async fn draw(
         random: &mut Random,
         memory: &MemMedium,
@@ -97,15 +97,15 @@ async fn is_of_metadata(memory: &MemMedium, segment: SegmentId) -> bool {
     SegmentHeader::found_in(&page).is_some_and(|header| header.stream == Stream::Meta)
 }
 
-/// A bit that is flipped on the medium, unless its page was written again.
+/// A bit that is flipped on the medium unless its page was rewritten.
 struct Flipped {
     bit: Bit,
     /// The page with the flipped bit.
     page: AlignedBuffer,
 }
 
-/// Lives that one place which cannot be written may end: the one that finds it, and one that dies
-/// before it has noted the place.
+/// Number of lives that one unwritable place may end: the life that finds it, and one that dies
+/// before it has recorded the place.
 pub(super) const LIVES_PER_SECTOR: u32 = 2;
 
 /// The damage of a world's medium.
@@ -155,7 +155,7 @@ impl Damage {
         places
     }
 
-    /// Takes over the bad ranges of a life's medium.
+    /// Adopts the bad ranges of a life's medium.
     pub(super) fn remember(&mut self, layers: &Layers) {
         self.bad = layers.bad_ranges();
     }
@@ -166,12 +166,12 @@ impl Damage {
         self.bad.iter().for_each(|range| layers.add_bad_range(range.clone()));
     }
 
-    /// Returns the number of places that cannot be written.
+    /// Returns the number of unwritable places.
     pub(super) fn unwritable(&self) -> u32 {
         self.bad.iter().filter(|range| range.fails_writes).count() as u32
     }
 
-    /// Undoes all damage that is still there.
+    /// Undoes all remaining damage.
     pub(super) async fn heal(&mut self, memory: &MemMedium) {
         self.bad.clear();
         // Backwards: two bits may share a page.

@@ -25,10 +25,10 @@ mod kind {
     pub(super) const REPEATED: u32 = 7;
 }
 
-/// Drawn numbers from this on mean a kind for each block.
+/// Drawn numbers from this one up select a kind for each block.
 const MIXED: u32 = 8;
 
-/// What the hosts of a world write.
+/// The data that the hosts of a world write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Texture {
     /// Every kind of data.
@@ -38,10 +38,10 @@ pub(super) enum Texture {
     Noise,
     /// Blocks that compress to a small part.
     Text,
-    /// Blocks of zeroes but for some bytes.
+    /// Blocks of zeroes except for some bytes.
     Tiny,
-    /// One random block again and again, so that a frame is little larger than one block, and each
-    /// part of it as large as the whole.
+    /// One random block repeatedly, so that a frame is little larger than one block, and each part
+    /// of it as large as the whole.
     Repeated,
     /// Blocks of one byte.
     Fills,
@@ -52,7 +52,7 @@ impl Texture {
     pub(super) const UNIFORM: [Self; 5] =
         [Self::Noise, Self::Text, Self::Tiny, Self::Repeated, Self::Fills];
 
-    /// Returns the bytes that a block takes about, in frames of eight blocks.
+    /// Returns the approximate stored bytes of a block in frames of eight blocks.
     pub(super) fn stored_bytes(self) -> u64 {
         match self {
             Self::Any | Self::Noise => 4150,

@@ -1,6 +1,6 @@
 //! A full drive at the limit of its space, for any duration: every block is written with
 //! incompressible data, then overwritten in bursts by hosts of four kinds, with flushes, trims that
-//! are overwritten at once, and checkpoints, in virtual time.
+//! are overwritten immediately, and checkpoints, in virtual time.
 //!
 //! ```text
 //! hosts:  uniform | four of five to a fifth | sequential, 64 KiB | uniform, with trims
@@ -239,7 +239,7 @@ impl Shared {
         self.within(self.drive.flush()).await
     }
 
-    /// Reads the whole disk and compares it with what was written.
+    /// Reads the whole disk and compares it with the data written.
     async fn compare(&self) -> Result<()> {
         let mut out = vec![0; STRIPE as usize * BLOCK_BYTES];
         let blocks = self.numbers.borrow().len() as u64;

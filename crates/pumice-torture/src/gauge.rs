@@ -1,8 +1,8 @@
-//! What a drive may use and refuse: bytes of buffers in flight, virtual time for a request, space
-//! before it says that it is full.
+//! Bounds on the use of resources: bytes of buffers in flight, virtual time for a request, space in
+//! use before the drive reports that it is full.
 //!
 //! The bounds follow from the drive's own statements (`Info`) and from the disk's content alone, so
-//! that a mistake in the drive's accounts does not move them.
+//! that an error in the drive's accounts does not affect them.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,30 +13,30 @@ use pumice_drive::controller::Info;
 
 use super::oracle::{Mismatch, Oracle};
 
-/// Operations of the medium that a request may wait for, one after the other.
+/// Maximum number of sequential operations of the medium that a request may wait for.
 const OPERATIONS_MAX: u64 = 1000;
 
-/// Time of a request besides these, in nanoseconds of virtual time. The longest that was measured
-/// is 5.9 s in all, for a write to a nearly full drive that waits for garbage collection.
+/// Time of a request in addition to these, in nanoseconds of virtual time. The longest measured
+/// total is 5.9 s, for a write to a nearly full drive that waits for garbage collection.
 const REST_NS: u64 = 10_000_000_000;
 
-/// Bytes of all batch buffers of a drive, as GUARANTEES.md says; what is released by now may have
+/// Bytes of all batch buffers of a drive, as GUARANTEES.md says; buffers released by now may have
 /// been in flight.
 const BATCH_BUFFER_BYTES: u64 = (134 << 20) / 10;
 
-/// Bytes of buffers in flight besides batch buffers: reads of up to eight hosts, of garbage
-/// collection and of a scrub. Twice what was measured.
+/// Bytes of buffers in flight other than batch buffers: reads of up to eight hosts, of garbage
+/// collection and of a scrub. Twice the measured value.
 const READING_BYTES_MAX: u64 = 16 << 20;
 
-/// Bytes of map leaves beyond the budget: those that stay whatever the budget, and those that
-/// requests in progress have changed: up to 24 KiB of runs each, and twice 256 tables of 60 bytes.
+/// Bytes of map leaves beyond the budget: leaves that stay regardless of the budget, and leaves
+/// changed by requests in progress: up to 24 KiB of runs each, and twice 256 tables of 60 bytes.
 const LEAF_BYTES_MORE: u64 = 8 * ((24 << 10) + 2 * 256 * 60);
 
-/// Bytes of a record with one block beside its payload: header, source and seal.
+/// Bytes of a record with one block, except its payload: header, source and seal.
 const BLOCK_OVERHEAD: u64 = 92;
 
-/// Segments of a full drive that may be partly empty: the open one of each stream, and the one that
-/// garbage collection has no gain from.
+/// Segments of a full drive that may be partly empty: the open one of each stream, and one that
+/// garbage collection gains nothing from emptying.
 const LOOSE_SEGMENTS: u64 = 5;
 
 /// Per cent of the rest that may be dead, or too short for a frame.
@@ -110,8 +110,8 @@ pub(super) fn judge_memory(
     Ok(())
 }
 
-/// Returns an upper bound of the bytes that the content of a disk takes when garbage collection has
-/// done its work: each block in a frame of its own.
+/// Returns an upper bound of the bytes that the content of a disk takes after garbage collection
+/// has finished: each block in a frame of its own.
 pub(super) fn needed_bytes(oracle: &Oracle, codec: Codec) -> u64 {
     let mut engine = Engine::new(codec);
     let mut target = vec![0; Engine::target_bytes(BLOCK_BYTES)];
@@ -154,7 +154,7 @@ pub(super) fn judge_refusal(info: &Info, needed: u64) -> Result<(), Mismatch> {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the bounds hold what is right and refuse what is not.
+    //! Goal: values within the bounds pass, and values beyond them are refused.
     use super::super::oracle::{Change, Content};
     use super::*;
     use pumice_drive::controller::{OpenOptions, Spec, create};
@@ -193,7 +193,7 @@ mod tests {
         (info.live_bytes, info.used_percent) = (50 << 20, 50.0);
         assert!(judge_refusal(&info, 90 << 20).is_ok());
         assert!(judge_refusal(&info, 50 << 20).is_err());
-        // The open segments may be all there is.
+        // The open segments may take all of the space.
         info.live_bytes = 10 << 20;
         assert!(judge_refusal(&info, 0).is_ok());
     }

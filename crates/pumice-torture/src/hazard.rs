@@ -1,12 +1,12 @@
 //! The hazards of a world, and how often each is drawn.
 //!
-//! A world has a hazard with the chance that its weight states, in per cent. The draw has a random
-//! stream of its own: with other weights the drive of a seed stays the same.
+//! A world has a hazard with the chance stated by its weight, in per cent. The draw has a random
+//! stream of its own, so that other weights do not change the drive of a seed.
 
 use pumice_drive::base::seed::random;
 use rand::RngExt;
 
-/// Something that befalls a world beside crashes and transient faults.
+/// An adverse event of a world, in addition to crashes and transient faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hazard {
     /// Bits flip under a served drive and stay flipped.
@@ -39,12 +39,12 @@ pub enum Hazard {
     Transfers,
     /// Hosts make clones of snapshots, which others use.
     Clones,
-    /// Many snapshots are kept of a small drive, and segments that they need are emptied again and
-    /// again.
+    /// Many snapshots are kept of a small drive, and segments that they need are emptied
+    /// repeatedly.
     Retention,
     /// The drive is encrypted, and hosts replace its key.
     Encryption,
-    /// Others fill the file system on which the drive's file lies, and make room again.
+    /// Other users fill the file system that holds the drive's file, and make room again.
     Crowd,
 }
 
@@ -118,7 +118,7 @@ impl Weights {
         Self([0; COUNT])
     }
 
-    /// Returns weights of zero but for one hazard, which every world has.
+    /// Returns weights of zero except for one hazard, which every world has.
     pub fn only(hazard: Hazard) -> Self {
         Self::none().and(hazard)
     }
@@ -133,7 +133,7 @@ impl Weights {
     /// Sets a weight as given on the command line: `KIND=PERCENT`, or `all=PERCENT`.
     ///
     /// # Errors
-    /// What was expected instead.
+    /// A description of the expected form.
     pub fn set(&mut self, text: &str) -> Result<(), String> {
         let expected = || {
             let names: Vec<&str> = ENTRIES.iter().map(|entry| entry.name).collect();
@@ -155,7 +155,7 @@ impl Weights {
         Ok(())
     }
 
-    /// Returns the arguments that set these weights; nothing for the default.
+    /// Returns the arguments that set these weights; empty for the default.
     pub fn arguments(&self) -> String {
         let default = Self::default();
         let changed = (0..COUNT).filter(|&number| self.0[number] != default.0[number]);
@@ -166,14 +166,14 @@ impl Weights {
 
     /// Draws the hazards of a world.
     pub(super) fn draw(&self, seed: u64) -> Hazards {
-        // An arbitrary constant keeps this stream apart from the one that draws the drive.
+        // An arbitrary constant keeps this stream apart from the stream that draws the drive.
         let mut random = random(seed ^ 0x6861_7a61_7264_7321);
         let mut drawn = self.0.map(|percent| random.random_range(0..100) < percent);
         if drawn[Hazard::Retention as usize] {
             drawn[Hazard::Snapshots as usize] = true;
             drawn[Hazard::Age as usize] = false;
         }
-        // A write that goes elsewhere takes space that no one has counted.
+        // A misdirected write takes space that is not accounted for.
         drawn[Hazard::Crowd as usize] &= !drawn[Hazard::MisdirectedWrites as usize];
         Hazards(drawn)
     }
@@ -204,7 +204,7 @@ impl Hazards {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: weights are read as they are printed, and decide what a world has.
+    //! Goal: weights are read as they are printed, and decide the hazards of a world.
     use super::*;
 
     #[test]

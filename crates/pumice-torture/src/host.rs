@@ -1,5 +1,5 @@
-//! One host of a tortured drive: issues random requests and reports to the oracle what was
-//! accepted, acknowledged and read.
+//! One host of a tortured drive: issues random requests and reports accepted changes,
+//! acknowledgements and reads to the oracle.
 //!
 //! A request changes the disk in one or more atomic steps (a write above 1 MiB in several; the
 //! edges of write-zeroes separately from its middle). Each step is reported to the oracle in the
@@ -34,16 +34,16 @@ pub(super) struct Habits {
     /// Whether writes are at most one block long: many small batches of equal size, so that the
     /// next life writes exactly what a life lost in the middle of the log.
     pub(super) is_small: bool,
-    /// Whether most writes are 64 KiB and longer, so that segments are reused again and again.
+    /// Whether most writes are 64 KiB and longer, so that segments are reused repeatedly.
     pub(super) is_heavy: bool,
-    /// What the hosts write.
+    /// The data that the hosts write.
     pub(super) texture: Texture,
-    /// Whether the first host fills the disk, overwrites a part of each frame and leaves most of
-    /// them alone then.
+    /// Whether the first host fills the disk, overwrites a part of each frame, and then leaves most
+    /// of them alone.
     pub(super) ages: bool,
-    /// Whether writes are of some blocks, on a drive of which many snapshots are kept.
+    /// Whether writes are of some blocks, on a drive with many snapshots.
     pub(super) retains: bool,
-    /// Whether hosts mostly read on where they have read last, so that the drive reads ahead.
+    /// Whether hosts mostly continue where their last read ended, so that the drive reads ahead.
     pub(super) reads_on: bool,
     /// Share of flushes among requests, and share of FUA among changes, in per cent.
     pub(super) flush_percent: u32,
@@ -64,7 +64,7 @@ pub(super) struct Host {
     pub(super) random: Random,
     /// Next offset of a host that overwrites the disk sequentially.
     sequential: Option<u64>,
-    /// What a host reads next that reads on.
+    /// The next range of a host that reads sequentially.
     next_read: Option<(u64, usize)>,
 }
 
@@ -229,7 +229,7 @@ impl Host {
                 result => return self.scene.ended(Verb::Write, offset, len as u64, &result),
             }
         }
-        // The smallest drives have no segment to spare for one that is not written any more.
+        // The smallest drives have no spare segment for one that is no longer written.
         if !drive.info().bad_segments.is_empty() {
             return Ok(());
         }
@@ -334,7 +334,7 @@ impl Host {
         took
     }
 
-    /// Returns the range of the next read: for a host that reads on, mostly the one after the last.
+    /// Returns the range of the next read: for a sequential host, mostly the one after the last.
     fn range_to_read(&mut self) -> (u64, usize) {
         if !self.habits.reads_on {
             return self.range();

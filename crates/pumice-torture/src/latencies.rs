@@ -6,10 +6,10 @@ use std::cell::RefCell;
 #[derive(Debug, Default)]
 pub(super) struct Latencies(RefCell<Vec<u32>>);
 
-/// What is reported of latencies, in nanoseconds; 0 if there are none.
+/// Reported statistics of latencies, in nanoseconds; 0 if there are none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Longest {
-    /// The longest.
+    /// The longest latency.
     pub(super) max_ns: u64,
     /// The 99.9th percentile, by nearest rank.
     pub(super) p999_ns: u64,
@@ -21,12 +21,12 @@ impl Latencies {
         self.0.borrow_mut().push(u32::try_from(ns / 1000).unwrap_or(u32::MAX));
     }
 
-    /// Forgets all.
+    /// Discards all latencies.
     pub(super) fn clear(&self) {
         self.0.borrow_mut().clear();
     }
 
-    /// Returns what is reported, and forgets all.
+    /// Returns the statistics, and discards all latencies.
     pub(super) fn take(&self) -> Longest {
         let mut us = self.0.take();
         us.sort_unstable();
@@ -38,7 +38,7 @@ impl Latencies {
 
 #[cfg(test)]
 mod tests {
-    //! Goal: the longest latency and the percentile are those of the definition.
+    //! Goal: the longest latency and the percentile follow the definition.
     use super::*;
 
     #[test]

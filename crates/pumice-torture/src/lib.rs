@@ -1,27 +1,27 @@
 //! Torture tests: the real controller on a simulated medium in virtual time. Each world is drawn
 //! from a seed: hosts issue random requests, the power fails at random moments, and an oracle knows
-//! what was promised.
+//! the drive's promises.
 //!
 //! * `world`: a seed, its drive and the sequence of its lives.
-//! * `hazard`: what befalls a world beside crashes, and how often.
+//! * `hazard`: the hazards of a world other than crashes, and how often they occur.
 //! * `life`: open, compare, serve, close.
 //! * `host`: random requests. `data`: the data they write. `chores`: scrubs and resizes.
 //! * `crash_point`: ends a life at any await point or operation of the medium.
-//! * `medium`: the medium of the drive. `rot`: bits that flip while the drive is closed.
-//!   `damage`: bits and sectors that go bad under a served drive, and stay bad.
+//! * `medium`: the medium of the drive. `rot`: bits that flip while the drive is closed. `damage`:
+//!   bits and sectors that go bad while a drive is served, and stay bad.
 //! * `rescue`: a drive is extracted and rebuilt. `snapshots`: some are taken, deleted and compared.
 //!   `views`: they are read and sent while hosts write. `transfers`: another drive receives them.
-//!   `retention`: many are kept while segments that they need are emptied again and again.
-//!   `audits`: the drive is asked whether it still has all of them. `tables`: one of those that say
-//!   where their frames are is damaged in the end.
+//!   `retention`: many are kept while segments that they need are emptied repeatedly. `audits`: the
+//!   drive is asked whether it still has all of them. `tables`: at the end, one of the tables that
+//!   locate their frames is damaged.
 //! * `gauge`: bounds of memory, time and space.
-//! * `oracle`: what a disk must hold. `scene`: what all parts of a world share. `trace`: the
-//!   fingerprint of a run.
+//! * `oracle`: the expected content of a disk. `scene`: the state that all parts of a world share.
+//!   `trace`: the fingerprint of a run.
 //! * `tally`, `violation`: the result. `keep`: the states of a world as files.
 //! * `mirror`: a drive on two members that fail apart.
 //! * `sweep`: one damaged sector at a time, many times over.
 //! * `full`: a full drive that is overwritten for hours, without crashes.
-//! * `ageing`: drives that are overwritten as databases do, for many times what they hold.
+//! * `ageing`: drives that are overwritten in the pattern of databases, many times their data.
 //! * `fuzz`: the entry points of the fuzzers.
 //!
 //! A seed and the rules determine a run completely. The crate reaches the drive only as a

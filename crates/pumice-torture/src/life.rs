@@ -1,5 +1,5 @@
-//! One life of a drive: it is opened, compared, used by several hosts at once, and closed; or it
-//! crashes at any point of that.
+//! One life of a drive: it is opened, compared, used by several concurrent hosts, and closed, or it
+//! crashes at any point.
 //!
 //! A life does not decide what happens to the medium afterwards: `world` does.
 
@@ -25,7 +25,7 @@ use pumice_drive::media::Geometry;
 use pumice_drive::media::layer::{FaultPlan, Trigger};
 
 /// Limit on the virtual time of a life, after which a request counts as waiting forever: an hour,
-/// while no request has a reason to take more than seconds.
+/// although no request should take more than seconds.
 const LIFE_NS_MAX: u64 = 3_600_000_000_000;
 
 /// Length of the reads that compare the whole disk, in bytes.
@@ -56,14 +56,15 @@ pub(super) struct Plan {
     pub(super) may_be_damaged: bool,
     /// Operations that may fail because of the medium while the drive serves.
     pub(super) faults: Faults,
-    /// A wrong bit in one read of the opening: reads before it, and what it is drawn from.
+    /// A wrong bit in one read of the opening: the number of reads before it, and the random number
+    /// that selects it.
     pub(super) misread: Option<(u64, u64)>,
-    /// Batches at the end of the log that the medium may lose or damage, at most.
+    /// Maximum number of batches at the end of the log that the medium may lose or damage.
     pub(super) lost_batches: u32,
 }
 
 impl Plan {
-    /// Returns whether no write fails but to sectors that cannot be written.
+    /// Returns whether only writes to unwritable sectors fail.
     pub(super) fn is_sound(&self) -> bool {
         let FaultPlan { append_errors, sync_errors, .. } = self.serving;
         append_errors == Trigger::Never && sync_errors == Trigger::Never
@@ -86,12 +87,12 @@ pub(super) enum Stage {
     Poisoned,
 }
 
-/// What the next life must find after a clean close.
+/// The state that the next life must find after a clean close.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Farewell {
     /// The accounts at the close.
     pub(super) audit: Audit,
-    /// Whether no one has opened the drive since, not even unsuccessfully.
+    /// Whether no opening of the drive has been attempted since.
     pub(super) is_last: bool,
 }
 
@@ -197,7 +198,7 @@ impl Life {
         Ok(drive)
     }
 
-    /// Damages what the medium holds. From now on, reads may fail.
+    /// Damages the data on the medium. From now on, reads may fail.
     async fn damage(&self, drive: &Drive, random: &mut Random) {
         let info = drive.info();
         let geometry = Geometry {
@@ -214,7 +215,7 @@ impl Life {
         }
     }
 
-    /// Takes the size of the disk; a change of it that was under way is there or is not.
+    /// Adopts the size of the disk; a resize that was under way has taken effect or not.
     fn take_size(&self, drive: &Drive) -> Result<(), Mismatch> {
         let mut oracle = self.scene.oracle.borrow_mut();
         let (size, floor) = (drive.size_bytes(), self.scene.size_floor.get());
@@ -311,7 +312,7 @@ impl Life {
             }
             self.scene.allow_requests(share);
         }
-        // Half of the lives close at once, the rest give the background tasks some idle time.
+        // Half of the lives close immediately, the rest give the background tasks some idle time.
         if random.random() {
             self.scene.sleep(random.random_range(0..3_000_000_000)).await;
         }
@@ -366,7 +367,7 @@ impl Life {
     }
 
     /// Compares the drive's accounts with a recount from its map; returns nothing if damage
-    /// prevents the recount. Audits the snapshots, too.
+    /// prevents the recount. Also audits the snapshots.
     async fn audit(&self, drive: &Drive) -> Result<Option<Audit>, Mismatch> {
         self.scene.audit_snapshots(drive)?;
         let wrong = |found: String| Mismatch {
@@ -425,7 +426,7 @@ pub(super) async fn read_all(
     Ok(unreadable)
 }
 
-/// Returns whether an error is one of a read: of the medium, or of what it returned.
+/// Returns whether an error comes from a read: from the medium, or from the data it returned.
 pub(super) fn is_of_a_read(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Medium | ErrorKind::Corrupt)
 }

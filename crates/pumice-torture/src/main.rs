@@ -28,7 +28,7 @@ const WORLDS_DEFAULT: u64 = 200;
 ///
 /// A world is a small drive in memory, in virtual time, drawn from a seed: its geometry and codec,
 /// the behaviour of its hosts, the moments of power loss, the unsynced writes that survive, the
-/// bits that rot. An oracle knows what was promised. The first broken promise is printed with the
+/// bits that rot. An oracle knows the promises. The first broken promise is printed with the
 /// command that reproduces it, and the exit code is 1. A seed and a number of steps determine a
 /// run.
 #[derive(Debug, Parser)]
@@ -59,7 +59,7 @@ struct Args {
     #[arg(long = "weight", value_name = "KIND=PERCENT", value_parser = weight)]
     weights: Vec<String>,
 
-    /// Damage must not spread: writes and trims of whole blocks succeed whatever is damaged, and a
+    /// Damage must not spread: writes and trims of whole blocks succeed despite any damage, and a
     /// drive with room for its data is never full
     #[arg(long)]
     strict: bool,
@@ -96,7 +96,7 @@ fn weight(text: &str) -> Result<String, String> {
     Weights::default().set(text).map(|()| text.to_owned())
 }
 
-/// Returns what follows the list of options.
+/// Returns the help text after the list of options.
 fn after_help() -> String {
     format!("Hazards, with their default weights:\n{}\n{EXAMPLES}", Hazard::list())
 }
@@ -150,7 +150,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Sweeps, and prints what was found; the exit code is 1 if a promise is broken.
+/// Sweeps, and prints the result; the exit code is 1 if a promise is broken.
 fn run_sweep(args: &Args, damages: u64) -> ExitCode {
     let style = ProgressStyle::with_template("{pos} of {len} sectors ({per_sec}), {msg} refused");
     let bar = ProgressBar::new(damages).with_style(style.expect("a constant template"));
@@ -288,7 +288,7 @@ fn text(summary: &Summary) -> String {
     table.to_text()
 }
 
-/// Returns what the hazards did, and how close the drives came to their bounds.
+/// Returns the effects of the hazards, and how close the drives came to their bounds.
 fn hazard_rows(tally: &Tally) -> [(&'static str, String); 7] {
     let damage = format!(
         "{} places under served drives, {} wrong bits in openings: {} blocks unreadable when \

@@ -18,10 +18,10 @@ use pumice_drive::media::layer::{Fault, Layer};
 use pumice_drive::media::mem::MemMedium;
 use pumice_drive::runtime::Runtime;
 
-/// A wrong bit that one read of the medium will return, once.
+/// A wrong bit that a single read of the medium will return.
 #[derive(Debug, Default)]
 pub(super) struct Misread {
-    /// Reads of written bytes before it, and the number that the bit is drawn from.
+    /// Number of reads of written bytes before it, and the random number that selects the bit.
     at: Cell<Option<(u64, u64)>>,
 }
 
@@ -81,7 +81,7 @@ pub(super) struct TracedMedium {
     pub(super) in_flight: Rc<InFlight>,
     /// Returns a wrong bit.
     pub(super) misread: Rc<Misread>,
-    /// Read below the faults, and learn which segments are freed.
+    /// Audits, which read below the faults and learn which segments are freed.
     pub(super) audits: Rc<Audits>,
     /// The clock for the time of an operation.
     pub(super) clock: Runtime,

@@ -1,14 +1,14 @@
-//! Worlds of a mirror of two members, each of which loses power in its own way, fails, vanishes,
-//! comes back with what it had, rots, and is replaced while the host writes.
+//! Worlds of a mirror of two members. Each member loses power in its own way, fails, vanishes,
+//! returns with its old content, rots, and is replaced while the host writes.
 //!
 //! ```text
 //! life: [rot on one | one absent | one fails midway | one is replaced] -> requests -> power loss
-//!   -> open with what is there -> every block: a version from the last flush on, never another
+//!   -> open with present members -> every block: a version from the last flush on, never another
 //!   -> every further opening, from either complete member: the same
 //! ```
 //!
-//! The oracle: no flushed byte is lost as long as one member is left that had everything. Which one
-//! that is, it learns from nothing but its own doings.
+//! The oracle: no flushed byte is lost as long as one complete member remains. It derives which
+//! member is complete from its own actions alone.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -30,10 +30,10 @@ const BLOCKS: usize = 512;
 const BLOCK_BYTES: usize = 4096;
 const SEGMENT_BYTES: u32 = 4 << 20;
 
-/// Time after which a member that does not answer is out.
+/// Time after which an unresponsive member is out.
 const PATIENCE_NS: u64 = 30_000_000_000;
 
-/// The time of an operation on a member that does not answer.
+/// The time of an operation on an unresponsive member.
 const HANG_NS: u64 = 3_600_000_000_000;
 
 /// Lives of a world.
@@ -48,17 +48,17 @@ fn array(drive: &Drive) -> &Array<Member> {
 /// What happens in a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
-    /// Both lose power, each for itself.
+    /// Both members lose power, independently.
     Crash,
     /// A member fails a write or a sync.
     Failure(usize),
-    /// A member answers no more.
+    /// A member stops answering.
     Hang(usize),
     /// A member is absent.
     Absence(usize),
-    /// Bits of a member rot before the opening, and are found by a scrub.
+    /// Bits of a member rot before the opening, and a scrub finds them.
     Rot(usize),
-    /// A member that is out is replaced, perhaps not to the end.
+    /// A member that is out is replaced, perhaps not completely.
     Replacement,
 }
 
@@ -69,7 +69,7 @@ struct World {
     geometry: Geometry,
     /// Members that have everything.
     complete: [bool; 2],
-    /// Version of each block at the last flush, and the newest one that was written.
+    /// Version of each block at the last flush, and the newest written version.
     flushed: Vec<u64>,
     written: Vec<u64>,
     version: u64,
@@ -99,7 +99,7 @@ pub fn run_mirrors(first_seed: u64, worlds: u64) -> Result<u64, String> {
 fn content(block: usize, version: u64) -> Vec<u8> {
     let mut data = vec![0; BLOCK_BYTES];
     if version > 0 {
-        // Half of it compresses.
+        // Half of the data compresses.
         random(version << 20 | block as u64).fill_bytes(&mut data[..BLOCK_BYTES / 2]);
         data[..8].copy_from_slice(&version.to_le_bytes());
     }
@@ -161,7 +161,7 @@ impl World {
         }
         let present: Vec<usize> = match event {
             Event::Absence(member) => vec![1 - member],
-            // What lacks something may be there or not.
+            // An incomplete member may be present or absent.
             _ if self.complete == [true; 2] || self.random.random() => vec![0, 1],
             _ => (0..2).filter(|&member| self.complete[member]).collect(),
         };
@@ -208,7 +208,7 @@ impl World {
         self.runtime.drop_tasks();
         drop(drive);
         for layer in &layers {
-            // One whose power has gone already is no worse.
+            // A member that has lost power already stays as it is.
             let _ = self.runtime.block_on(layer.crash());
         }
         self.look_from_each_side()
@@ -225,7 +225,7 @@ impl World {
     ) -> Result<(Rc<Drive>, Vec<Member>), String> {
         let mut layers = Vec::new();
         let is_member = |index: &&usize| {
-            // A new one may have got nothing yet.
+            // A new member may not have a header yet.
             let header = self.runtime.block_on(read_header(&self.memory[**index]));
             header.is_ok_and(|header| header.is_some())
         };
@@ -237,7 +237,7 @@ impl World {
         }
         let paths = present.iter().map(|index| format!("/{index}"));
         let members = layers.iter().cloned().zip(paths).collect();
-        // A complete one is always there.
+        // A complete member is always present.
         let options = Assembly::default().with_degraded(true);
         let options = options.with_read_only(drive_options.read_only);
         let patience = Patience::new(&self.runtime, PATIENCE_NS);
@@ -276,7 +276,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks that each block has a version that it may have; that is the version from then on.
+    /// Checks that each block has an allowed version, which is its version from then on.
     fn compare(&mut self, drive: &Rc<Drive>) -> Result<(), String> {
         let mut data = vec![0; BLOCK_BYTES];
         for block in 0..BLOCKS {
@@ -292,8 +292,8 @@ impl World {
         Ok(())
     }
 
-    /// Opens the drive with all that is there, first without changing anything, then from copies of
-    /// each complete member alone: all show the same.
+    /// Opens the drive with all present members, first without changing anything, then from copies
+    /// of each complete member alone: all must show the same data.
     fn look_from_each_side(&mut self) -> Result<(), String> {
         let to_read = OpenOptions { read_only: true, ..OpenOptions::default() };
         let (drive, _layers) = self.open_as(&[0, 1], to_read)?;
@@ -320,7 +320,7 @@ impl World {
         Ok(())
     }
 
-    /// Flips bits of one member that has everything, as the other one does.
+    /// Flips bits of one member while both members are complete.
     fn rot(&mut self, member: usize) {
         self.memory[member].set_geometry(self.geometry).expect("the same size");
         for _ in 0..self.random.random_range(1..400) {
@@ -374,7 +374,7 @@ impl World {
                 drive.copy_in_use(|_| (), copy).await?;
                 array.finish_rebuild().await
             };
-            // It ends with the life, or fails with the drive.
+            // The replacement ends with the life, or fails with the drive.
             was_replaced.set(replaced.await.is_ok());
         });
         true
@@ -389,7 +389,7 @@ impl World {
         }
     }
 
-    /// Notes which members have everything now.
+    /// Records which members are complete now.
     fn note_states(&mut self, drive: &Rc<Drive>, present: &[usize]) {
         self.complete = [false; 2];
         for member in array(drive).info().members {

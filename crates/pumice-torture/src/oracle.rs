@@ -12,10 +12,10 @@
 //! between the begin and the end of the read.
 //!
 //! On a damaged medium some blocks cannot be read. Such a block is *vague*: it holds one of the
-//! contents that the promises allow, and whatever read succeeds later must return one of them.
+//! contents that the promises allow, and every later successful read must return one of them.
 //! Damage of the newest batch looks like a torn tail, so the prefix may then be shorter than
-//! `durable`, but not shorter than what a later durable change *vouches* for: each change vouches
-//! for everything that was durable when it was accepted.
+//! `durable`, but not shorter than the prefix that a later durable change *vouches* for: each
+//! change vouches for everything that was durable when it was accepted.
 //!
 //! The oracle does not know the drive: it is given changes and contents, and compares. Changes with
 //! equal content (fills) make several k possible, but never cause a wrong verdict.
@@ -76,7 +76,7 @@ impl Change {
 /// The contents of a vague block.
 type Contents = Vec<Box<[u8]>>;
 
-/// A disk with blocks of which only some possible contents are known.
+/// A disk with blocks for which only the possible contents are known.
 #[derive(Clone, Debug)]
 pub(super) struct Image {
     bytes: Vec<u8>,
@@ -94,7 +94,7 @@ impl Image {
         &self.bytes
     }
 
-    /// Describes the first block that cannot hold what was found in it.
+    /// Describes the first block that cannot hold the content found in it.
     pub(super) fn first_wrong(&self, found: &Found<'_>) -> Option<String> {
         let wrong = self.wrong_blocks(found);
         let block = *wrong.first()?;
@@ -143,7 +143,7 @@ impl Image {
         contents
     }
 
-    /// Returns the blocks that cannot hold what was found in them.
+    /// Returns the blocks that cannot hold the content found in them.
     fn wrong_blocks(&self, found: &Found<'_>) -> BTreeSet<usize> {
         let is_wrong = |block: &usize| found.contradicts(self, *block);
         (0..self.bytes.len() / BLOCK_BYTES).filter(is_wrong).collect()
@@ -166,7 +166,7 @@ impl Found<'_> {
     }
 }
 
-/// A promise, and what was found instead.
+/// A promise, and the contradicting content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mismatch {
     /// The promise, for this range.
@@ -200,10 +200,10 @@ struct Ordered {
     vouches: usize,
 }
 
-/// Batches that damage hits at once, at most.
+/// Maximum number of batches damaged together.
 pub(super) const LOST_BATCHES_MAX: u32 = 2;
 
-/// Changes that are vouched for and kept at most; more are merged into the base.
+/// Maximum number of vouched changes that are kept; more are merged into the base.
 const VOUCHED_MAX: usize = 256;
 
 /// The oracle of one disk.
@@ -224,7 +224,7 @@ impl Oracle {
         Self::of(Image { bytes: vec![0; bytes], vague: BTreeMap::new() })
     }
 
-    /// Creates a disk that is `image`.
+    /// Creates a disk with the content of `image`.
     pub(super) fn of(image: Image) -> Self {
         Self {
             base: image.clone(),
@@ -247,7 +247,7 @@ impl Oracle {
         self.disk.bytes.resize(bytes, 0);
     }
 
-    /// Takes the end of a disk away that grew and was not used; returns whether it was not used.
+    /// Removes the end by which a disk grew; returns whether that end was unused.
     pub(super) fn shrink(&mut self, bytes: usize) -> bool {
         let is_used = self.changes.iter().any(|ordered| ordered.change.range().end > bytes);
         self.base.bytes.truncate(bytes);

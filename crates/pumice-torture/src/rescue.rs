@@ -1,8 +1,8 @@
-//! What is left of a world's drive is extracted, and rebuilt into a new drive.
+//! The remains of a world's drive are extracted, and rebuilt into a new drive.
 //!
-//! Both must give back the disk; where the medium is damaged, blocks may be lost, but what is given
-//! is right. From records alone, `rebuild` may bring back what was trimmed or filled, and counts
-//! how much that is at most: only the number is checked then.
+//! Both must return the disk; where the medium is damaged, blocks may be lost, but the returned
+//! data is right. From records alone, `rebuild` may bring back trimmed or filled blocks, and states
+//! an upper bound of their number: then only that bound is checked.
 
 use super::oracle::Mismatch;
 use super::world::World;
@@ -42,7 +42,7 @@ impl Given {
 }
 
 impl World {
-    /// Rebuilds a drive that does not open any more. What was lost is unknown, so only the end is
+    /// Rebuilds a drive that no longer opens. The lost data is unknown, so only completion is
     /// checked.
     pub(super) fn rebuild_wreck(&self) -> Result<(), Mismatch> {
         let runtime = self.scene.runtime.clone();
@@ -68,7 +68,7 @@ impl World {
         }
         let rebuilt = runtime.block_on(rebuild(&self.memory, &runtime));
         let (given, way, doubtful) = rebuilt.map_err(|error| failed("a rebuild", &error))?;
-        // Where a header is damaged, records do not show what followed it.
+        // Where a header is damaged, the records that followed it are unknown.
         if way != Way::Records || !self.scene.is_damaged.get() {
             self.judge_given("rebuilt", &given, doubtful)?;
         }
@@ -114,7 +114,7 @@ async fn extract(memory: &MemMedium, runtime: &Runtime, options: OpenOptions) ->
     Ok(given)
 }
 
-/// Rebuilds a drive into a new one, and reads that.
+/// Rebuilds a drive into a new one, and reads the new one.
 async fn rebuild(memory: &MemMedium, runtime: &Runtime) -> Result<(Given, Way, u64)> {
     let identity = Identity::of_superblocks(memory).await?;
     let identity = identity.expect("a world keeps a superblock");

@@ -1,5 +1,5 @@
-//! Drives of which many snapshots are kept while hosts overwrite them: segments that snapshots need
-//! are emptied again and again, so that copies are copied on for generations.
+//! Drives that keep many snapshots while hosts overwrite the disk: segments that snapshots need are
+//! emptied repeatedly, so that copies are copied again over generations.
 //!
 //! ```text
 //! a round: writes, snapshots, deletions | segments emptied | views that end that half-way
@@ -7,10 +7,10 @@
 //! ```
 //!
 //! Garbage collection empties such a segment only where much of it is dead and space is short,
-//! which a life of ordinary length sees once, if at all. So the disk is small, lives are long, and
-//! hosts have segments emptied beside what the drive begins itself. That stops at any point: the
-//! host has waited long enough, or something changes who needs what: a view opens, a snapshot is
-//! taken or deleted, the disk is rolled back.
+//! which happens once in a life of ordinary length, if at all. So the disk is small, lives are
+//! long, and hosts have segments emptied in addition to the drive's own garbage collection.
+//! Emptying stops at any point: the host has waited long enough, or an event changes which segments
+//! are needed: a view opens, a snapshot is taken or deleted, the disk is rolled back.
 
 use futures_util::future::join;
 use rand::{Rng, RngExt};
@@ -26,7 +26,7 @@ use pumice_drive::controller::Spec;
 /// Blocks of the disk: one to four segments of data.
 const BLOCKS: std::ops::RangeInclusive<u64> = 1024..=3072;
 
-/// Segments beyond those of the disk: enough for what its snapshots hold, most of the time.
+/// Segments beyond those of the disk: enough, most of the time, for the data of its snapshots.
 const SEGMENTS_MORE: std::ops::RangeInclusive<u64> = 6..=14;
 
 /// Requests of a life, as a multiple of the steps.
@@ -35,7 +35,7 @@ pub(super) const STEPS_OF_RETENTION: u64 = 4;
 /// Rounds of a life.
 pub(super) const ROUNDS: std::ops::RangeInclusive<u64> = 2..=8;
 
-/// Snapshots beyond which hosts only delete.
+/// Number of snapshots beyond which hosts only delete.
 pub(super) const SNAPSHOTS_WANTED: usize = 8;
 
 /// Blocks of a write.
@@ -44,23 +44,23 @@ pub(super) const WRITTEN_BLOCKS: std::ops::RangeInclusive<usize> = 2..=40;
 /// A host has segments emptied, or looks at a snapshot, after one request in this many.
 const REQUESTS_PER_CHORE: u32 = 20;
 
-/// What a drive may occupy beyond what is needed, when a host has segments emptied.
+/// Space that a drive may occupy beyond its needs when a host has segments emptied.
 const EXCESS_PERCENT_MAX: u32 = 10;
 
-/// Requests while segments are emptied, at most.
+/// Maximum number of requests while segments are emptied.
 const REQUESTS_MEANWHILE: u32 = 20;
 
-/// How long a host waits for that in one of two cases, at most, as a multiple of the longest time
-/// of an operation of the medium: about what emptying a segment takes.
+/// Longest time that a host waits for segments to be emptied in one of two cases, as a multiple of
+/// the longest operation of the medium: about the time to empty a segment.
 const PATIENCE: u64 = 24;
 
-/// Makes a drive one of these.
+/// Turns a drive into one of these.
 pub(super) fn shape(spec: &mut Spec, random: &mut Random) {
     let blocks = random.random_range(BLOCKS);
     *spec = Spec {
         size_bytes: blocks * 4096,
         capacity_bytes: None,
-        // Frames of which parts die.
+        // Frames large enough to die in part.
         frame_blocks: 1 << random.random_range(1..=3),
         ..spec.clone()
     };
@@ -82,8 +82,7 @@ pub(super) fn habits(habits: Habits) -> Habits {
 }
 
 impl Host {
-    /// Has segments emptied, alone or while something else happens, or looks at a snapshot, now and
-    /// then.
+    /// Occasionally has segments emptied, alone or during other activity, or looks at a snapshot.
     pub(super) async fn retain(&mut self) -> Result<(), Mismatch> {
         let is_wanted = self.scene.hazards.has(Hazard::Retention)
             && self.random.random_range(0..REQUESTS_PER_CHORE) == 0;
@@ -98,15 +97,15 @@ impl Host {
         self.scene.audit_snapshots(&self.drive)
     }
 
-    /// Has segments emptied, to the end or for a while.
+    /// Has segments emptied, to completion or for a while.
     async fn compact(&mut self) -> Result<(), Mismatch> {
         let is_patient = self.random.random();
         let patience_ns = if is_patient { u64::MAX } else { self.patience_ns() };
         self.compact_for(patience_ns).await
     }
 
-    /// Has segments emptied, and at any moment of that something happens which changes what is
-    /// needed of them, or by whom.
+    /// Has segments emptied, and meanwhile, at a random moment, changes which data is needed, or
+    /// its users.
     async fn meddle(&mut self) -> Result<(), Mismatch> {
         let mut other = self.another();
         let meddling = async move {
@@ -128,8 +127,8 @@ impl Host {
         Self::new(self.drive.clone(), self.scene.clone(), self.habits, seed)
     }
 
-    /// Takes a snapshot and trims the whole disk at any moment of that, so that the snapshot may
-    /// have trims that were not taken down.
+    /// Takes a snapshot and trims the whole disk at a random moment meanwhile, so that the snapshot
+    /// may have trims that were not yet subtracted.
     async fn trim_and_take_snapshot(&mut self) -> Result<(), Mismatch> {
         if !self.scene.snapshots.borrow().are_allowed() {
             return Ok(());
@@ -154,8 +153,8 @@ impl Host {
         Ok(())
     }
 
-    /// Begins to empty segments and breaks that off, so that the tables lead to a part of what a
-    /// rollback makes the disk name again.
+    /// Begins to empty segments and stops midway, so that the tables lead to some of the frames
+    /// that the disk references again after a rollback.
     pub(super) async fn empty_in_part(mut self) -> Result<(), Mismatch> {
         let patience_ns = self.patience_ns();
         self.compact_for(patience_ns).await
@@ -181,8 +180,8 @@ impl Host {
         }
     }
 
-    /// Opens a snapshot, while segments are being emptied perhaps, and reads it after a while, or
-    /// not.
+    /// Opens a snapshot, perhaps while segments are being emptied, and in some cases reads it after
+    /// a while.
     async fn glance(&mut self) -> Result<(), Mismatch> {
         if self.scene.faults.get().of_reads {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Bit rot: flips stored bits of a closed drive and checks what the drive reports.
+//! Bit rot: flips stored bits of a closed drive and checks the drive's reports.
 //!
 //! Wherever the bits are, a read returns the right bytes or an error. If they are in a structure,
 //! the drive may refuse to open; in both cases `check` must report a problem. Rot of segments is
@@ -24,7 +24,7 @@ use pumice_drive::controller::{Depth, Drive, OpenOptions, check};
 use pumice_drive::media::layer::FaultPlan;
 use pumice_drive::media::{Medium, SUPERBLOCK_BYTES};
 
-/// Maximum number of bits that rot at once.
+/// Maximum number of bits that rot together.
 const BITS_MAX: u32 = 4;
 
 impl World {
@@ -88,7 +88,7 @@ impl World {
     /// failed.
     async fn read_rotten(&self, drive: &Drive) -> Result<bool, Mismatch> {
         let mut noticed = false;
-        // A resize that was under way is there or is not.
+        // A resize that was under way has taken effect or not.
         let (size, floor) = (drive.size_bytes(), self.scene.size_floor.get());
         let bytes = self.scene.oracle.borrow().bytes().min(size as usize);
         if size < floor {

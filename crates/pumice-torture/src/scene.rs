@@ -24,7 +24,7 @@ use pumice_drive::codec::{Codec, Workers};
 use pumice_drive::controller::Info;
 use pumice_drive::runtime::Runtime;
 
-/// The clock of a drive under torture. It holds the tasks that the drive starts until
+/// The clock of a drive under torture. It holds back the tasks that the drive spawns until
 /// [`Scene::start_tasks`], so that the disk and the accounts can be judged as they were found.
 #[derive(Clone)]
 pub(super) struct TorturedClock {
@@ -48,9 +48,9 @@ impl Spawn for TorturedClock {
     }
 }
 
-/// Number of trims that a full drive must still accept: its reserve of one segment, the smallest of
-/// which holds over a thousand batches of one trim each; half of that, to allow for batches that
-/// are cut short.
+/// Number of trims that a full drive must still accept: its reserve is one segment, and the
+/// smallest segment holds over a thousand batches of one trim each. This is half of that, to allow
+/// for batches that are cut short.
 const TRIMS_WHEN_FULL: u64 = 500;
 
 /// The kind of a host's request. Write-zeroes with edges count as writes, because their edges are
@@ -78,15 +78,15 @@ pub(super) struct Faults {
     pub(super) of_reads: bool,
 }
 
-/// What a drive of the world must not exceed, and what may run out.
+/// Limits of a drive of the world, and the promises relaxed for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     /// Whether the drive may run out of space.
     pub(super) may_fill_up: bool,
-    /// Whether damage must not spread: a whole block is written over what cannot be read, and
+    /// Whether damage must not spread: writing a whole block over unreadable data succeeds, and
     /// garbage collection continues.
     pub(super) is_strict: bool,
-    /// The codec of new data; `None` if data may be stored as it is although it compresses.
+    /// The codec of new data; `None` if compressible data may be stored uncompressed.
     pub(super) codec: Option<Codec>,
     /// Budget of the map's leaves.
     pub(super) map_cache_bytes: u64,
@@ -106,39 +106,39 @@ pub(super) struct Scene {
     pub(super) trace: Rc<Trace>,
     /// The oracle.
     pub(super) oracle: RefCell<Oracle>,
-    /// The snapshots, and what they must hold.
+    /// The snapshots, and their expected content.
     pub(super) snapshots: RefCell<Frozens>,
     /// Clones of the snapshots.
     pub(super) clones: RefCell<Clones>,
     /// The layers of the running life.
     pub(super) layers: RefCell<Option<Rc<Layers>>>,
-    /// Of a clone, the layers of its origin.
+    /// The layers of the origin, if the drive is a clone.
     pub(super) origin: RefCell<Option<Rc<Layers>>>,
-    /// Of a clone, its tasks.
+    /// The tasks of the drive, if it is a clone.
     pub(super) nest: Option<Nest>,
-    /// What hosts have sent.
+    /// Snapshots that hosts have sent.
     pub(super) outbox: RefCell<Outbox>,
     /// Counters.
     pub(super) tally: RefCell<Tally>,
     /// Failures that are possible in this life.
     pub(super) faults: Cell<Faults>,
-    /// What befalls the world.
+    /// The hazards of the world.
     pub(super) hazards: Hazards,
     /// Damage to the medium.
     pub(super) damage: RefCell<Damage>,
     /// Whether stored bytes are or were damaged, so that reads may fail.
     pub(super) is_damaged: Cell<bool>,
-    /// Number of batches that damage may have hit at the end of the log.
+    /// Number of batches at the end of the log that damage may have hit.
     pub(super) lost_batches: Cell<u32>,
     /// Whether the last opening was refused because of damage.
     pub(super) was_refused: Cell<bool>,
     /// Whether the disk was filled for ageing.
     pub(super) is_prepared: Cell<bool>,
-    /// Lives that a sector which cannot be written has ended.
+    /// Number of lives ended by an unwritable sector.
     pub(super) ended_by_sectors: Cell<u32>,
-    /// Size of the disk that is durable.
+    /// Durable size of the disk.
     pub(super) size_floor: Cell<u64>,
-    /// In some worlds, frames are compressed before they are appended, by the tasks themselves.
+    /// In some worlds, the tasks themselves compress frames before appending them.
     pub(super) workers: OnceCell<Workers>,
     /// A wrong bit that the next opening reads.
     pub(super) misread: Rc<Misread>,
@@ -146,7 +146,7 @@ pub(super) struct Scene {
     pub(super) in_flight: Rc<InFlight>,
     /// Audits of snapshots.
     pub(super) audits: Rc<Audits>,
-    /// In some worlds, others who fill the file system.
+    /// In some worlds, other users who fill the file system.
     pub(super) crowd: OnceCell<Crowd>,
     limits: Limits,
     held: Rc<RefCell<Vec<Task>>>,
@@ -337,7 +337,7 @@ impl Scene {
         self.limits.segments_max
     }
 
-    /// Returns whether a request may need what is damaged.
+    /// Returns whether a request may need damaged data.
     fn may_need(&self, verb: Verb, offset: u64, len: u64) -> bool {
         let block = BLOCK_BYTES as u64;
         let is_whole = offset.is_multiple_of(block) && len.is_multiple_of(block);
@@ -348,16 +348,16 @@ impl Scene {
         }
     }
 
-    /// Checks a refusal for lack of space against what the disk holds.
+    /// Checks a refusal for lack of space against the content of the disk.
     pub(super) fn judge_refusal(&self, info: &Info) -> Result<(), Mismatch> {
         if self.hazards.has(Hazard::Snapshots) {
-            // They may hold any part of the space.
+            // Snapshots may hold any part of the space.
             return Ok(());
         }
         let codec = self.limits.codec.unwrap_or(Codec::None);
         let needed = gauge::needed_bytes(&self.oracle.borrow(), codec);
         self.tally.borrow_mut().refused_at(gauge::needed_percent(info, needed));
-        // What is damaged may take space for good.
+        // Damaged data may take space for good.
         let cannot_read = self.is_damaged.get() || self.faults.get().of_reads;
         if cannot_read && !self.limits.is_strict {
             return Ok(());
@@ -393,7 +393,7 @@ impl Scene {
                 may_fill_up || may_lack || cannot_read && !is_strict
             }
             Verb::Trim | Verb::WriteZeroes => {
-                // With snapshots trims need the reserve of checkpoints, too.
+                // With snapshots, trims also need the reserve of checkpoints.
                 self.hazards.has(Hazard::Snapshots)
                     || self.trims_when_full.get().is_some_and(|trims| trims >= TRIMS_WHEN_FULL)
             }

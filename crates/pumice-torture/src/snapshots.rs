@@ -1,5 +1,5 @@
-//! Snapshots of a tortured drive: hosts take and delete them, or make bookmarks of them, while
-//! others write, across crashes.
+//! Snapshots of a tortured drive: hosts take them, delete them or turn them into bookmarks while
+//! other hosts write, across crashes.
 //!
 //! ```text
 //! making --the call returned--> sure --the call to delete--> deleting --it returned--> gone
@@ -8,9 +8,9 @@
 //!
 //! The oracle's disk is copied in the very poll in which the drive takes the snapshot: no other
 //! task runs in between. After each life, and after each crash, every snapshot is read whole from
-//! the medium as it was left, and compared with its copy. One whose call returned must be there. A
-//! bookmark has nothing to read: what it reports as changed up to a later snapshot must include all
-//! blocks in which the copies differ.
+//! the medium as it was left, and compared with its copy. A snapshot whose call returned must
+//! exist. A bookmark has no data to read: the changes that it reports up to a later snapshot must
+//! include all blocks in which the copies differ.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -39,42 +39,43 @@ use pumice_drive::media::layer::FaultPlan;
 /// A host takes or deletes a snapshot after one request in this many.
 const REQUESTS_PER_SNAPSHOT: u32 = 20;
 
-/// A host makes a bookmark of one instead of deleting it, in one of this many cases.
+/// In one of this many cases, a host turns a snapshot into a bookmark instead of deleting it.
 const DELETIONS_PER_BOOKMARK: u32 = 3;
 
-/// Snapshots beyond which hosts only delete.
+/// Number of snapshots beyond which hosts only delete.
 const SNAPSHOTS_WANTED: usize = 3;
 
-/// Where many are kept, the disk is rolled back to one of this many.
+/// Where many snapshots are kept, the disk is rolled back to one of this many newest.
 const NEWEST: usize = 3;
 
-/// How long a host waits for the snapshots that others take or delete to be there or not.
+/// How long a host waits for other hosts to finish taking or deleting snapshots.
 const RETRY_NS: u64 = 1_000_000;
 
-/// What is known about whether a snapshot exists.
+/// Knowledge about the existence of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Presence {
-    /// It is being taken, or that failed or crashed.
+    /// It is being taken, or taking it failed or crashed.
     Making,
-    /// It is there.
+    /// It exists.
     Sure,
-    /// It is there, and becomes a bookmark, or that failed or crashed.
+    /// It exists, and is being turned into a bookmark, or that failed or crashed.
     Changing,
-    /// It is being deleted, or that failed or crashed.
+    /// It is being deleted, or the deletion failed or crashed.
     Deleting,
 }
 
-/// A snapshot, and what it must hold.
+/// A snapshot, and its expected content.
 #[derive(Debug)]
 struct Frozen {
     name: String,
     presence: Presence,
-    /// Whether it is a bookmark; after a crash it may be one that was not known to be.
+    /// Whether it is known to be a bookmark; after a crash it may be one without being known as
+    /// such.
     is_bookmark: bool,
-    /// The disk when it was taken, and the number of changes before in that life; `None` before
-    /// that.
+    /// The disk when it was taken, and the number of earlier changes in that life; `None` until it
+    /// is taken.
     cut: Option<(Rc<Image>, usize)>,
-    /// Its place in the order in which they were taken.
+    /// Its position in the order in which snapshots were taken.
     order: u64,
 }
 
@@ -88,7 +89,7 @@ pub(super) struct Frozens {
     cuts: u64,
     /// Calls under way.
     calls: Rc<Cell<u32>>,
-    /// Hosts that want none to be taken.
+    /// Number of hosts that forbid taking snapshots.
     held: u32,
 }
 
@@ -122,7 +123,7 @@ impl Frozens {
         (name, self.named)
     }
 
-    /// Notes that a snapshot is of this moment.
+    /// Records that a snapshot holds the disk of this moment.
     fn cut(&mut self, name: &str, image: Image, taken: usize) {
         self.cuts += 1;
         let order = self.cuts;
@@ -138,8 +139,8 @@ impl Frozens {
         self.all.retain(|frozen| frozen.name != name);
     }
 
-    /// Returns those of the drive that no host deletes, with what they must hold, oldest first;
-    /// none while they are forbidden.
+    /// Returns the drive's snapshots that no host is deleting, with their expected content, oldest
+    /// first; returns none while snapshots are forbidden.
     pub(super) fn readable(&self, infos: &[SnapshotInfo]) -> Vec<(SnapshotInfo, Rc<Image>)> {
         if self.held > 0 {
             return Vec::new();
@@ -151,15 +152,15 @@ impl Frozens {
         infos.iter().filter_map(image).collect()
     }
 
-    /// Returns those that are there, with what they must hold, in the order in which they were
-    /// begun.
+    /// Returns the existing snapshots with data and their expected content, in the order in which
+    /// they were begun.
     pub(super) fn sure_names(&self) -> Vec<(String, Rc<Image>)> {
         let image = |frozen: &Frozen| frozen.cut.as_ref().map(|cut| cut.0.clone());
         let named = |frozen: &Frozen| Some((frozen.name.clone(), image(frozen)?));
         self.with_data().filter_map(named).collect()
     }
 
-    /// Returns those that are there and no bookmarks.
+    /// Returns the existing snapshots that are not bookmarks.
     fn with_data(&self) -> impl Iterator<Item = &Frozen> {
         self.sure().filter(|frozen| !frozen.is_bookmark)
     }
@@ -168,7 +169,7 @@ impl Frozens {
         self.all.iter().filter(|frozen| frozen.presence == Presence::Sure)
     }
 
-    /// Writes what each snapshot that is there must hold to files.
+    /// Writes the expected content of each existing snapshot to files.
     pub(super) fn keep(&self, life: u64, keep: &Keep) -> std::io::Result<()> {
         for Frozen { name, cut, .. } in self.with_data() {
             let (image, _) = cut.as_ref().expect("what is sure was begun");
@@ -177,11 +178,11 @@ impl Frozens {
         Ok(())
     }
 
-    /// Takes the snapshots as they were found by an opening. Returns the number of changes that
-    /// the disk must have because a snapshot has them.
+    /// Adopts the snapshots that an opening found. Returns the number of changes that the disk must
+    /// have because a snapshot has them.
     ///
     /// # Errors
-    /// One is there that cannot be, or one is not that must be.
+    /// A snapshot exists that cannot, or one is missing that must exist.
     pub(super) fn settle(
         &mut self,
         found: &[SnapshotInfo],
@@ -207,7 +208,7 @@ impl Frozens {
             if let Some(damage) = info.damage.as_ref().filter(|_| !is_damaged) {
                 return wrong(format!("{} is not damaged: {damage}", info.name));
             }
-            // What hosts know to be there is flushed.
+            // Changes in snapshots that hosts know to exist are flushed.
             if *presence == Presence::Making {
                 floor = floor.max(*taken);
             }
@@ -231,7 +232,7 @@ impl Frozens {
 }
 
 impl Host {
-    /// Takes or deletes a snapshot now and then, or makes one a bookmark.
+    /// Occasionally takes or deletes a snapshot, or turns one into a bookmark.
     pub(super) async fn snapshot(&mut self) -> Result<(), Mismatch> {
         if self.random.random_range(0..REQUESTS_PER_SNAPSHOT) > 0 {
             return Ok(());
@@ -259,7 +260,7 @@ impl Host {
         self.delete_snapshot().await.map(|_| ())
     }
 
-    /// Makes a snapshot that is there a bookmark.
+    /// Turns an existing snapshot into a bookmark.
     async fn make_bookmark(&mut self) -> Result<(), Mismatch> {
         let scene = self.scene.clone();
         let names: Vec<String> = {
@@ -283,13 +284,13 @@ impl Host {
                 scene.tally.borrow_mut().bookmarks += 1;
                 Ok(())
             }
-            // Another host reads it, or makes a clone of it.
+            // Another host is reading it, or cloning it.
             Err(error) if error.kind() == ErrorKind::Busy => {
                 scene.snapshots.borrow_mut().find(name).presence = Presence::Sure;
                 Ok(())
             }
             Err(error) if self.may_fail(&error) => Ok(()),
-            // Segments that cannot be written may be missing for good; what is damaged stays.
+            // Unwritable segments may be missing for good; damaged snapshots stay.
             Err(error)
                 if error.kind() == ErrorKind::NoSpace && scene.has_faults()
                     || error.kind() == ErrorKind::Corrupt && scene.is_damaged.get() =>
@@ -342,7 +343,7 @@ impl Host {
                 scene.tally.borrow_mut().snapshots_refused += 1;
                 Ok(())
             }
-            // The next opening shows whether it is there.
+            // The next opening shows whether it exists.
             Err(error) if self.may_fail(&error) => Ok(()),
             Err(error) => {
                 let promised = format!("{name} is taken or refused");
@@ -351,7 +352,7 @@ impl Host {
         }
     }
 
-    /// Deletes a snapshot that is there; returns whether there was one.
+    /// Deletes an existing snapshot; returns whether there was one.
     async fn delete_snapshot(&mut self) -> Result<bool, Mismatch> {
         let scene = self.scene.clone();
         let names: Vec<String> =
@@ -369,14 +370,14 @@ impl Host {
                 scene.tally.borrow_mut().snapshots_deleted += 1;
                 Ok(true)
             }
-            // Another host reads it, or a clone does.
+            // Another host or a clone is reading it.
             Err(error)
                 if error.kind() == ErrorKind::Busy
                     && (scene.hazards.has(Hazard::Transfers)
                         || scene.hazards.has(Hazard::Retention)
                         || scene.clones.borrow().may_keep(name)) =>
             {
-                // A drive that takes no writes forgets no clones either.
+                // A drive that accepts no writes forgets no clones either.
                 if !scene.faults.get().of_writes {
                     scene.snapshots.borrow_mut().find(name).presence = Presence::Sure;
                 }
@@ -384,7 +385,7 @@ impl Host {
                 Ok(true)
             }
             Err(error) if self.may_fail(&error) => Ok(true),
-            // Segments that cannot be written may be missing for good.
+            // Unwritable segments may be missing for good.
             Err(error) if error.kind() == ErrorKind::NoSpace && scene.has_faults() => {
                 scene.snapshots.borrow_mut().find(name).presence = Presence::Sure;
                 Ok(true)
@@ -425,7 +426,7 @@ impl Host {
 }
 
 impl Life {
-    /// Rolls the disk back to a snapshot, in some lives, once no request is under way.
+    /// In some lives, rolls the disk back to a snapshot once no request is under way.
     pub(super) async fn roll_back(
         &self,
         drive: &Drive,
@@ -441,7 +442,7 @@ impl Life {
         if with_data.is_empty() || scene.is_damaged.get() {
             return Ok(());
         }
-        // Where many are kept, many stay.
+        // Where many snapshots are kept, many must remain.
         let oldest = if retains { with_data.len().saturating_sub(NEWEST) } else { 0 };
         let name = &with_data[random.random_range(oldest..with_data.len())].name;
         let newer = infos.iter().skip_while(|info| info.name != *name).skip(1);
@@ -464,7 +465,7 @@ impl Life {
             bytes.resize(drive.size_bytes() as usize, 0);
             Change { request: 0, offset: 0, content: Content::Bytes(bytes) }
         };
-        // After a crash the disk is rolled back or it is not.
+        // After a crash the disk is either rolled back or not.
         scene.oracle.borrow_mut().take(change);
         let rolled = drive.roll_back(name, true).await.map_err(|error| Mismatch {
             promised: format!("the disk is rolled back to {name}"),
@@ -481,7 +482,7 @@ impl Life {
 }
 
 impl World {
-    /// Reads every snapshot from the medium as a life left it, and compares it.
+    /// Reads every snapshot from the medium as a life left it, and compares it with its copy.
     pub(super) fn compare_snapshots(&self) -> Result<(), Mismatch> {
         if !self.scene.hazards.has(Hazard::Snapshots) {
             return Ok(());
@@ -543,8 +544,8 @@ impl World {
         different.map_or(Ok(()), wrong)
     }
 
-    /// Compares what is reported as changed since a bookmark up to the next snapshot that can be
-    /// read with what differs.
+    /// Compares the changes reported from a bookmark up to the next readable snapshot with the
+    /// actual differences.
     async fn compare_bookmark(
         &self,
         bookmark: &Frozen,
@@ -614,8 +615,8 @@ fn needed_by_a_clone(name: &str) -> Mismatch {
 }
 
 impl Scene {
-    /// Takes the snapshots as an opening found them; returns the number of changes that must be
-    /// there because of them.
+    /// Adopts the snapshots that an opening found; returns the number of changes that the disk must
+    /// have because of them.
     pub(super) fn settle_snapshots(
         &self,
         found: &[SnapshotInfo],

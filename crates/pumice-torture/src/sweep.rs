@@ -1,12 +1,12 @@
-//! A sweep of damage: one sector of a drive is damaged at a random place, many times over, and what
-//! the drive then reads is judged.
+//! A sweep of damage: one sector of a drive is damaged at a random place, many times over, and the
+//! data that the drive then reads is judged.
 //!
 //! The drives are closed, killed after a flush, killed after small writes that were flushed one by
-//! one, and never closed, each with three codecs. A sector
-//! that holds anything is drawn; one of its bits flips, all of its bytes become zero, or it cannot
-//! be read. Then the disk holds the right data, or reads of the blocks concerned fail, or the drive
-//! is refused and `rebuild` reads it. After a crash, the log may also end before the last flush:
-//! docs/format.md, "What recovery cannot distinguish".
+//! one, and never closed, each with three codecs. A sector that holds data is drawn; one of its
+//! bits flips, all of its bytes become zero, or it becomes unreadable. Then the disk must hold the
+//! right data, or reads of the affected blocks fail, or the drive is refused and `rebuild` reads
+//! it. After a crash, the log may also end before the last flush: docs/format.md, "What recovery
+//! cannot distinguish".
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -33,11 +33,12 @@ const SIZE_BYTES: usize = 12 << 20;
 const SEGMENTS: u64 = 14;
 /// Longest write, and its part of the disk.
 const WRITE_BYTES: usize = 16 * BLOCK_BYTES;
-/// Writes between flushes. After the last but one, each is to a part of the disk of its own.
+/// Writes between flushes. After the last flush but one, each write goes to a part of the disk of
+/// its own.
 const WRITES_PER_FLUSH: usize = 12;
 /// Small writes that are flushed one by one.
 const FLUSHED_WRITES: u64 = 600;
-/// Bytes read at once, so that one damaged frame is met by one read.
+/// Bytes of one read, so that one read meets one damaged frame.
 const READ_BYTES: usize = 32 << 10;
 
 /// How the life of a drive ended.
@@ -52,22 +53,22 @@ enum Ending {
     NeverClosed,
 }
 
-/// What a sweep found.
+/// Result of a sweep.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SweepReport {
     /// Damaged sectors.
     pub damages: u64,
     /// All data was right.
     pub right: u64,
-    /// Right, but for blocks that cannot be read.
+    /// Right, except for unreadable blocks.
     pub unreadable: u64,
     /// Right, but the log of a killed drive ends before its last flush.
     pub cut: u64,
     /// The drive did not open.
     pub refused: u64,
-    /// Of those, the ones that `rebuild` read.
+    /// Refused drives that `rebuild` read.
     pub rebuilt: u64,
-    /// Wrong data without an error: a broken promise. Each says how to find it again.
+    /// Wrong data without an error: a broken promise. Each entry says how to reproduce it.
     pub silent: Vec<String>,
 }
 
@@ -93,7 +94,7 @@ enum Damage {
     Unreadable,
 }
 
-/// A drive, and what its disk held at the last flush and at the one before.
+/// A drive, and the content of its disk at the last flush and at the one before.
 struct Base {
     runtime: Runtime,
     memory: MemMedium,
@@ -111,7 +112,7 @@ type Damaged = Fault<MemMedium, Runtime>;
 /// Damages `damages` sectors, one at a time; `progress` is called after each.
 ///
 /// # Panics
-/// If a drive without damage does not do what a host asks.
+/// If a drive without damage fails a host's request.
 pub fn sweep(seed: u64, damages: u64, progress: &mut dyn FnMut(&SweepReport)) -> SweepReport {
     let zstd = Codec::Zstd { level: 1 };
     let mut bases = Vec::new();
@@ -196,7 +197,7 @@ impl Base {
         base
     }
 
-    /// Writes to parts of the disk of which no two overlap.
+    /// Writes to parts of the disk that do not overlap.
     async fn write(&mut self, drive: &Drive, random: &mut Random, round: u64) -> Result<()> {
         let parts = SIZE_BYTES / WRITE_BYTES;
         let first = random.random_range(0..parts);
@@ -250,7 +251,7 @@ impl Base {
         self.runtime.block_on(self.memory.read(SegmentId(segment), offset, buffer)).0
     }
 
-    /// Returns the medium, with the sector that cannot be read.
+    /// Returns the medium, with the unreadable sector.
     fn medium(&self) -> Damaged {
         let plan = FaultPlan::default();
         let medium = Fault::new(self.memory.clone(), self.runtime.clone(), 0, plan);
@@ -306,10 +307,10 @@ impl Base {
         old
     }
 
-    /// Opens the drive and reads its disk; else rebuilds it.
+    /// Opens the drive and reads its disk, or rebuilds it if it is refused.
     ///
     /// # Errors
-    /// What is wrong.
+    /// A description of the problem.
     fn judge(&self, report: &mut SweepReport) -> Result<(), String> {
         let clock = self.runtime.clone();
         let options = OpenOptions { read_only: true, ..OpenOptions::default() };
@@ -354,7 +355,7 @@ impl Base {
     /// Returns whether bytes are older than the last flush, as a cut log leaves them.
     ///
     /// # Errors
-    /// They are anything else but right.
+    /// The bytes are neither right nor older.
     fn compare(&self, start: usize, found: &[u8]) -> Result<bool, String> {
         let mut is_older = false;
         for (at, block) in (start..).step_by(BLOCK_BYTES).zip(found.chunks(BLOCK_BYTES)) {
@@ -369,8 +370,8 @@ impl Base {
         Ok(is_older)
     }
 
-    /// Reads the disk as `pumice rebuild` does. What it finds must be right, unless it says that
-    /// something may be missing.
+    /// Reads the disk as `pumice rebuild` does. The data that it finds must be right, unless it
+    /// reports that some may be missing.
     async fn rebuild(&self) -> Result<(), String> {
         let chain = |error: Error| format!("cannot be rebuilt: {}", error.chain());
         let medium = Rc::new(self.medium());

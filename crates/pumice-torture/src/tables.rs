@@ -1,8 +1,8 @@
-//! The end of a world of which many snapshots are kept: a piece of a table that says where their
-//! frames are is damaged for good.
+//! The end of a world with many snapshots: a piece of a table that locates their frames is damaged
+//! for good.
 //!
-//! The drive opens, and lists each snapshot as damaged that may need the piece, in this opening
-//! and in all later ones, until the snapshot is deleted. Such a one reads as what it was or as an
+//! The drive opens, and lists each snapshot that may need the piece as damaged, in this opening and
+//! in all later ones, until the snapshot is deleted. A damaged snapshot returns its data or an
 //! error; all others are whole. Views of the served drive are compared, and snapshots of the closed
 //! one. The draws are the last of the world.
 
@@ -25,12 +25,12 @@ use pumice_drive::media::Medium;
 const PAGE_BYTES: u32 = BLOCK_BYTES as u32;
 
 impl World {
-    /// Damages a piece of a table, if the drive has any, and looks what that costs.
+    /// Damages a piece of a table, if the drive has any, and checks the consequences.
     pub(super) fn damage_a_table(&mut self) -> Result<(), Mismatch> {
         if !self.scene.hazards.has(Hazard::Retention) || self.scene.is_damaged.get() {
             return Ok(());
         }
-        // Damage to the newest checkpoint is damage to the end of the log.
+        // Damage to the newest checkpoint counts as damage to the end of the log.
         let older = self.serve(async |drive| Ok(drive.forward_pieces()))?;
         let mut pieces = self.serve(async |drive| Ok(drive.forward_pieces()))?;
         pieces.retain(|piece| older.contains(piece));
@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    /// Flips a bit, and the one that parity has of it: it cannot be restored.
+    /// Flips a bit and its counterpart in parity, so that it cannot be restored.
     async fn flip_for_good(&self, at: MetadataAddress) {
         let MetadataAddress { segment, offset, .. } = at;
         Bit::lowest(segment, offset).flip(&self.memory).await;
@@ -87,7 +87,8 @@ impl World {
         }
     }
 
-    /// Opens the drive and compares its snapshots. Returns those that are listed as damaged.
+    /// Opens the drive and compares its snapshots. Returns the names of the snapshots listed as
+    /// damaged.
     fn open_damaged(&self) -> Result<BTreeSet<String>, Mismatch> {
         let mut snapshots = self.scene.snapshots.borrow().sure_names();
         self.serve(async |drive| {

@@ -76,7 +76,7 @@ pub struct Tally {
     pub resizes: u64,
     /// Keys that were replaced, and replacements that went on after a crash.
     pub rekeys: u64,
-    /// The latter alone.
+    /// Replacements that went on after a crash.
     pub rekeys_gone_on: u64,
     /// Snapshots taken.
     pub snapshots: u64,
@@ -94,23 +94,23 @@ pub struct Tally {
     pub snapshots_compared: u64,
     /// Views of snapshots read whole while hosts wrote.
     pub views_read: u64,
-    /// Pairs of views compared with the list of what had changed.
+    /// Pairs of views compared with the list of changes.
     pub diffs: u64,
     /// Snapshots sent while hosts wrote.
     pub sends: u64,
     /// Snapshots received on another drive.
     pub received: u64,
-    /// Attempts to receive one that were cut off, crashed or failed.
+    /// Attempts to receive a snapshot that were cut off, crashed or failed.
     pub receives_interrupted: u64,
-    /// Of them, those that a fault of the other medium ended.
+    /// Interrupted receives that ended because of a fault of the other medium.
     pub receives_failed: u64,
-    /// Those that ended because the other drive was full.
+    /// Interrupted receives that ended because the other drive was full.
     pub receives_full: u64,
     /// Clones made of snapshots.
     pub clones: u64,
     /// Lives of clones.
     pub clone_lives: u64,
-    /// Of them, those that a crash of the origin ended.
+    /// Lives of clones that ended with a crash of the origin.
     pub clones_crashed: u64,
     /// Completed requests of hosts of clones.
     pub clone_requests: u64,
@@ -120,9 +120,9 @@ pub struct Tally {
     pub flattenings: u64,
     /// Audits of snapshots.
     pub audits: u64,
-    /// Compactions that hosts asked for, done or broken off.
+    /// Compactions requested by hosts, whether completed or stopped early.
     pub compactions: u64,
-    /// Forwarding tables damaged in the end, and how many snapshots were listed as damaged then.
+    /// Forwarding tables damaged at the end, and the number of snapshots then listed as damaged.
     pub tables_damaged: [u64; 2],
     /// Drives extracted or rebuilt.
     pub rescues: u64,
@@ -135,7 +135,7 @@ pub struct Tally {
     pub refused_at_percent: Option<u64>,
     /// Frames that were restored from parity for reads.
     pub restored_reads: u64,
-    /// Bytes of frames that were read ahead and asked for.
+    /// Bytes of frames that were read ahead and then requested.
     pub read_ahead_used_bytes: u64,
     /// Segments that garbage collection emptied.
     pub gc_victims: u64,
@@ -184,18 +184,18 @@ impl Tally {
         self.writes_torn += crash.writes_torn;
     }
 
-    /// Notes the share of the space in use when a write was refused.
+    /// Records the share of the space in use when a write was refused.
     pub(super) fn refused_at(&mut self, percent: u64) {
         self.refused_at_percent =
             Some(self.refused_at_percent.map_or(percent, |least| least.min(percent)));
     }
 
-    /// Notes the bytes in flight.
+    /// Records the bytes in flight.
     pub(super) fn held_at_most(&mut self, bytes: u64) {
         self.in_flight_bytes_max = self.in_flight_bytes_max.max(bytes);
     }
 
-    /// Notes the time of a request.
+    /// Records the time of a request.
     pub(super) fn took_at_most(&mut self, ns: u64) {
         self.request_ns_max = self.request_ns_max.max(ns);
     }

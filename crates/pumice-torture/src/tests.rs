@@ -11,7 +11,7 @@ use pumice_drive::controller::OpenOptions;
 
 const STEPS: u64 = 120;
 
-/// Runs worlds that have these hazards and no others.
+/// Runs worlds with exactly these hazards.
 fn run_with(weights: Weights, seeds: std::ops::RangeInclusive<u64>) -> Tally {
     let mut tally = Tally::default();
     for seed in seeds {
@@ -45,8 +45,8 @@ fn a_few_worlds_keep_every_promise() {
     assert!(!tame, "too tame a test: {tally:?}");
 }
 
-/// One damaged sector never makes a drive return wrong data, and a drive that is refused for it is
-/// rebuilt.
+/// One damaged sector never makes a drive return wrong data, and a drive that is refused because of
+/// it is rebuilt.
 #[test]
 fn one_damaged_sector_is_never_silent() {
     let report = sweep(1, 200, &mut |_| ());
@@ -55,7 +55,7 @@ fn one_damaged_sector_is_never_silent() {
     assert!(right > 150 && unreadable > 2 && cut + refused < 3, "{report:#?}");
 }
 
-/// Of encrypted drives, the key of which hosts replace while others write, and crashes in between.
+/// Hosts replace the key of encrypted drives while others write, with crashes in between.
 #[test]
 fn encrypted_drives_keep_every_promise() {
     let mut tally = Tally::default();
@@ -90,7 +90,7 @@ fn the_independent_decoder_finds_the_same_disks() {
         return;
     }
     let (mut disks, mut batches, mut moved) = (0, 0, 0);
-    // Damaged drives hold disks of which only parts can be known.
+    // Disks of damaged drives can be known only in part.
     let rules = Rules { steps: STEPS, weights: Weights::none(), is_strict: false };
     let is_tame = |disks, batches, moved| disks < 10 || batches < 40 || moved == 0;
     // The first three collect garbage shortly before they end.
@@ -126,7 +126,7 @@ fn the_independent_decoder_finds_the_same_disks() {
     assert!(!tame, "too tame a test: {disks} disks, {batches} batches, {moved} moved blocks");
 }
 
-/// And the disks of their snapshots.
+/// The decoder also finds the disks of their snapshots.
 #[test]
 fn the_independent_decoder_finds_the_same_snapshots() {
     let decoder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/decoder.py");
@@ -233,7 +233,7 @@ fn a_file_system_that_others_fill_loses_and_refuses_nothing() {
     let tally = run_with(Weights::only(Hazard::Age).and(Hazard::Crowd), 5..=6);
     let tame = tally.requests < 5_000 || tally.gc_victims < 20;
     assert!(!tame && tally.no_space == 0, "{tally:?}");
-    // Of the last one, a closing once never ended.
+    // In the last world, a close once never ended.
     run_with(Weights::only(Hazard::Retention).and(Hazard::Crowd), 57..=59);
 }
 
@@ -280,7 +280,7 @@ fn a_full_drive_is_overwritten_for_minutes() {
     }
 }
 
-/// A slice of old age: a day of a small thin drive in bursts.
+/// Runs a slice of old age: a day of a small thin drive in bursts.
 fn a_day(capacity_mib: u64, used_percent: f64, has_hot_data: bool) -> AgeingReport {
     let plan = AgeingPlan {
         seed: 1,
@@ -324,9 +324,9 @@ fn a_few_mirrors_keep_every_promise() {
     run_mirrors(1, 12).unwrap_or_else(|violation| panic!("{violation}"));
 }
 
-/// Segments that snapshots need are emptied, in part and again, between snapshots, views and
-/// rollbacks, and at the same time. The rarest of the planted bugs that this must find shows in one
-/// of 16 worlds.
+/// Segments that snapshots need are emptied, partly and repeatedly, between and during snapshots,
+/// views and rollbacks. The rarest of the planted bugs that this test must find shows in one of 16
+/// worlds.
 #[test]
 fn segments_that_many_snapshots_need_are_emptied_for_generations() {
     let tally = run_with(Weights::only(Hazard::Retention), 1..=24);

@@ -1,15 +1,16 @@
-//! What a tortured drive sends is received on another one, which is cut off and crashes, too.
+//! Transfers: snapshots sent by a tortured drive are received on another one, which is also cut off
+//! and crashes.
 //!
 //! ```text
 //! sent in a life, or now from the medium as the life left it
 //!   -> received: whole, cut off at any byte, or crashed at any operation of the copy's medium
-//!   -> and again, from the beginning or from where the copy is, until it is there
+//!   -> repeated, from the start or from the offset of the copy, until it is complete
 //! ```
 //!
-//! After each attempt the copy has all of the snapshot, or no snapshot of that name and a disk that
-//! is the new one below the offset that it names. A copy that is full is given room. In the end
-//! its disk and its snapshots are read whole and compared. The draws have a stream of their own:
-//! worlds without this hazard are the same as before.
+//! After each attempt the copy has the whole snapshot, or it has no snapshot of that name and a
+//! disk that equals the new one below the offset that it reports. A full copy is enlarged. At the
+//! end, its disk and its snapshots are read whole and compared. The draws have a random stream of
+//! their own, so that worlds without this hazard do not change.
 
 use std::rc::Rc;
 
@@ -31,10 +32,10 @@ use pumice_drive::format::TRANSFER_HEAD_BYTES;
 use pumice_drive::media::layer::{FaultPlan, Trigger};
 use pumice_drive::media::mem::MemMedium;
 
-/// Attempts that may fail before the one that does not.
+/// Number of attempts that may fail before one without interruption.
 const ATTEMPTS_MAX: u32 = 3;
 
-/// Snapshots of a copy before a new one is begun.
+/// Number of snapshots of a copy before a new copy is begun.
 const HELD_MAX: usize = 5;
 
 /// A whole transfer.
@@ -47,7 +48,7 @@ pub(super) struct Transfer {
     pub(super) bytes: Vec<u8>,
 }
 
-/// What hosts send, and what the other drive has.
+/// The transfer that hosts sent, and the state of the other drive.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     /// The last transfer.
@@ -59,7 +60,7 @@ pub(super) struct Outbox {
 /// The drive that receives.
 struct Copy {
     memory: MemMedium,
-    /// The layer above it, until the power is lost.
+    /// The layer above `memory`, until the power is lost.
     layers: Rc<Layers>,
     held: Vec<(String, Rc<Image>)>,
 }
@@ -71,7 +72,7 @@ pub(super) struct Receiving {
 }
 
 impl Receiving {
-    /// Returns that of the world of a seed.
+    /// Returns the receiving side of the world of a seed.
     pub(super) fn new(seed: u64) -> Self {
         // An arbitrary constant keeps this stream apart from those of the drive and its hazards.
         Self { random: random(seed ^ 0x7472_616e_7366_6572), copy: None }
@@ -93,7 +94,7 @@ enum Attempt {
     Failed,
 }
 
-/// What ends an attempt to receive.
+/// The event that ends an attempt to receive.
 struct End {
     /// Bytes of the transfer that arrive.
     at: usize,
@@ -119,7 +120,7 @@ pub(super) async fn collect(
 }
 
 impl World {
-    /// Receives what was sent in the last life, or a snapshot of the medium as it is.
+    /// Receives the snapshot sent in the last life, or one sent from the medium as it is.
     pub(super) fn receive(&mut self) -> Result<(), Mismatch> {
         let hazards = self.scene.hazards;
         if !hazards.has(Hazard::Transfers) || !hazards.has(Hazard::Snapshots) {
@@ -160,12 +161,12 @@ impl World {
             ..Spec::new(uuid::Uuid::from_u128(random.random()), size_bytes)
         };
         let geometry = full.geometry().expect("worlds are drawn within the limits");
-        // Half of them have room for one snapshot, or none.
+        // Half of the copies have room for one snapshot, or none.
         let capacity_bytes = Some(match random.random() {
             true => random.random_range(11..=14) * u64::from(full.segment_bytes),
             false => geometry.capacity_bytes() * 3,
         });
-        // The disk grows to that of the snapshot.
+        // The disk grows to the size of the snapshot's disk.
         let size_bytes = size_bytes - random.random_range(0..size_bytes / 8192) * 4096;
         let spec = Spec { capacity_bytes, size_bytes, ..full };
         let geometry = spec.geometry().expect("worlds are drawn within the limits");
@@ -186,8 +187,9 @@ impl World {
         Ok(())
     }
 
-    /// Ends the process that wrote a copy. After failures the next one has a medium without any, as
-    /// a world has: what an operating system keeps of a write that failed is not modelled.
+    /// Ends the process that wrote a copy. After failures the next process has a medium without
+    /// faults, as in a world: data that an operating system keeps of a failed write is not
+    /// modelled.
     fn end_process(&mut self, copy: &mut Copy, has_failed: bool) -> Result<(), Mismatch> {
         let runtime = self.scene.runtime.clone();
         let killed = runtime.block_on(copy.layers.kill());
@@ -199,7 +201,7 @@ impl World {
         Ok(())
     }
 
-    /// Sends the newest snapshot that is there, since the newest of the copy if it can.
+    /// Sends the newest existing snapshot, as changes since the copy's newest one if possible.
     fn send_newest(&mut self) -> Result<Option<Transfer>, Mismatch> {
         if self.scene.is_damaged.get() {
             return Ok(None);
@@ -254,7 +256,7 @@ impl World {
         })
     }
 
-    /// Receives a transfer, however often that is interrupted.
+    /// Receives a transfer, however often it is interrupted.
     fn receive_all(&mut self, mut copy: Copy, mut transfer: Transfer) -> Result<Copy, Mismatch> {
         let wrong = |promised: &str, found| Mismatch { promised: promised.to_owned(), found };
         for attempt in 0.. {
@@ -283,7 +285,7 @@ impl World {
             }
             if is_there {
                 if ended != Attempt::Whole {
-                    // A superblock that a crash tore is written again by the next opening.
+                    // The next opening rewrites a superblock that a crash tore.
                     self.reopen(&copy)?;
                 }
                 break;
@@ -305,7 +307,7 @@ impl World {
         Ok(copy)
     }
 
-    /// Makes a copy larger, which may hold a part only.
+    /// Enlarges a copy, which may hold only a part.
     fn give_room(&mut self, copy: &Copy) -> Result<(), Mismatch> {
         let segments = self.receiving.random.random_range(1..=8);
         let runtime = self.scene.runtime.clone();
@@ -322,7 +324,7 @@ impl World {
         resized.map_err(|error| broken("the copy is given room", &error))
     }
 
-    /// Sends the rest of what a copy has a part of, if the snapshots are still there; otherwise the
+    /// Sends the rest of a partly received snapshot, if the snapshots still exist; otherwise the
     /// same transfer is applied again.
     fn go_on(&mut self, transfer: &mut Transfer, part: Option<Partial>) -> Result<(), Mismatch> {
         let Some(part) = part else { return Ok(()) };
@@ -398,7 +400,7 @@ impl World {
         reopened.map_err(|error| broken("the copy opens and closes", &error))
     }
 
-    /// Returns what the copy is after an attempt. What it has a part of is compared.
+    /// Returns the state of the copy after an attempt. Compares a part that was received.
     fn state(
         &self,
         copy: &Copy,
@@ -473,7 +475,7 @@ fn even_a_part() -> OpenOptions {
     OpenOptions { partial: true, ..OpenOptions::default() }
 }
 
-/// Draws how an attempt ends, if that is not the end of the transfer, of `len` bytes.
+/// Draws how an attempt ends, if it ends before the end of the transfer of `len` bytes.
 fn draw_end(random: &mut Random, len: usize) -> End {
     let (often, always) = (Trigger::Probability(0.7), Trigger::Probability(1.0));
     let none = FaultPlan::default();
@@ -501,8 +503,8 @@ fn draw_crash(random: &mut Random) -> CrashAt {
     }
 }
 
-/// Receives as much as there is; returns whether that is all of it. As the program does, it notes
-/// how far it is when it ends early.
+/// Receives the available bytes; returns whether the transfer is complete. Like the program,
+/// records its progress when it ends early.
 async fn receive(drive: &Drive, bytes: &[u8], name: &str, notes: bool) -> Result<bool> {
     let Some(head) = bytes.first_chunk() else { return Ok(false) };
     let reader = TransferReader::new(head)?;

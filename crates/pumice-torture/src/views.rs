@@ -1,8 +1,8 @@
 //! Snapshots of a served drive are read, compared and sent while hosts write.
 //!
-//! Each is opened as a view. It is read twice with time between, and must not change by a bit; what
-//! is not listed as changed between two of them must be equal; and what is sent is kept for
-//! `transfers`, which receives it after the life.
+//! Each is opened as a view. It is read twice with a pause between, and must not change by a bit.
+//! Blocks that are not listed as changed between two snapshots must be equal. A sent snapshot is
+//! kept for `transfers`, which receives it after the life.
 
 use std::rc::Rc;
 
@@ -20,7 +20,7 @@ use pumice_drive::controller::{Drive, OpenOptions, SnapshotInfo, View};
 /// A host looks at a snapshot after one request in this many.
 const REQUESTS_PER_LOOK: u32 = 25;
 
-/// Longest time between two looks, and between two parts that are sent.
+/// Longest time between two looks, and between two sent parts.
 const PAUSE_NS: u64 = 3_000_000;
 
 /// An open snapshot.
@@ -31,7 +31,7 @@ pub(super) struct Opened {
 }
 
 impl Host {
-    /// Looks at a snapshot now and then.
+    /// Occasionally looks at a snapshot.
     pub(super) async fn look_back(&mut self) -> Result<(), Mismatch> {
         let is_wanted = self.scene.hazards.has(Hazard::Transfers)
             && self.random.random_range(0..REQUESTS_PER_LOOK) == 0;
@@ -108,7 +108,7 @@ impl Host {
         }
     }
 
-    /// What was not written between two snapshots is the same in both.
+    /// Checks that blocks not written between two snapshots are equal in both.
     async fn compare_views(&mut self, before: &Opened, now: &Opened) -> Result<(), Mismatch> {
         let blocks = now.image.len() / BLOCK_BYTES;
         let mut is_listed = vec![false; blocks];
@@ -130,7 +130,7 @@ impl Host {
             let at = block * BLOCK_BYTES;
             old[at..at + BLOCK_BYTES] != new[at..at + BLOCK_BYTES]
         };
-        // Data has a stamp of its write: what is the same in both was not written in between.
+        // Data has a stamp of its write: equal blocks of data were not written in between.
         let is_data = |block: usize| {
             let at = block * BLOCK_BYTES;
             new[at..at + BLOCK_BYTES].iter().any(|&byte| byte != new[at])
@@ -159,7 +159,7 @@ impl Host {
         }
     }
 
-    /// Sends a snapshot, a part now and then.
+    /// Sends a snapshot in parts, with pauses.
     async fn send(&mut self, now: &Opened, base: Option<&Opened>) -> Result<(), Mismatch> {
         let of = |opened: &'_ Opened| (opened.view.clone(), opened.info.clone());
         let (disk, base) = (of(now), base.map(of));

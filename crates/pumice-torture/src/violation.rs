@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// The promise, what was found, and when in which world.
+/// The promise, the finding that contradicts it, and its place in a world.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Violation {
     /// Seed of the world.
@@ -19,7 +19,7 @@ pub struct Violation {
     pub request: u64,
     /// The promise.
     pub promised: String,
-    /// What was found instead.
+    /// The finding that contradicts the promise.
     pub found: String,
 }
 

@@ -45,11 +45,11 @@ use pumice_drive::media::{Geometry, Medium, SUPERBLOCK_SLOTS};
 /// The smallest segments of the format: they fill up soonest.
 const SEGMENT_BYTES: u32 = 4 << 20;
 
-/// Memory for what is read ahead: enough for two readers.
+/// Memory for read-ahead: enough for two readers.
 const READ_AHEAD_BYTES: usize = 1 << 20;
 
-/// Segments of a drive with snapshots beyond those of the same drive without: none, so that most
-/// are refused, to room for several whole disks.
+/// Additional segments of a drive with snapshots: from none, so that most snapshots are refused, to
+/// room for several whole disks.
 const SEGMENTS_FOR_SNAPSHOTS: RangeInclusive<u64> = 0..=24;
 
 /// Blocks of a disk that ages.
@@ -61,15 +61,15 @@ const AGED_RESERVES: u64 = 8;
 /// Requests of a life of a world that ages, as a multiple of the steps.
 const STEPS_OF_AGE: u64 = 30;
 
-/// How worlds are drawn from seeds: a part of the definition of a world, beside its seed.
+/// How worlds are drawn from seeds: with its seed, the definition of a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// Maximum number of requests of a life; a world that ages has thirty times as many.
     pub steps: u64,
     /// The chance of each hazard.
     pub weights: Weights,
-    /// Whether damage must not spread: whole blocks are written and trimmed over what cannot be
-    /// read, and no drive with room for its data is full.
+    /// Whether damage must not spread: whole blocks can be written and trimmed over unreadable
+    /// data, and no drive with room for its data is full.
     pub is_strict: bool,
 }
 
@@ -172,7 +172,7 @@ fn seal_bytes(hazards: Hazards) -> u64 {
     if hazards.has(Hazard::Encryption) { SEAL_BYTES as u64 } else { 0 }
 }
 
-/// The key file of encrypted drives.
+/// Returns the key file of encrypted drives.
 pub(super) fn secret() -> Secret {
     Secret::Key(vec![0x5e; KEY_SECRET_BYTES_MIN].into())
 }
@@ -396,7 +396,7 @@ impl World {
         self.farewell = life.farewell.take().map(|farewell| Farewell { is_last, ..farewell });
         self.scene.damage.borrow_mut().remember(&layers);
         self.layers = Some(layers);
-        // A close vouches for everything.
+        // A clean close vouches for everything.
         if life.stage.get() != Stage::Closed {
             let lost = self.scene.lost_batches.get().max(plan.lost_batches);
             self.scene.lost_batches.set(lost);
@@ -404,7 +404,7 @@ impl World {
         Ok(life.stage.get())
     }
 
-    /// Unlocks an encrypted drive anew: the next process knows of the keys what is on the medium.
+    /// Unlocks an encrypted drive anew: the next process knows only the keys on the medium.
     fn unlock(&self) {
         if !self.scene.hazards.has(Hazard::Encryption) {
             return;
@@ -415,7 +415,7 @@ impl World {
         };
         let randomness = Randomness::seeded(self.life);
         let cipher = locked.ok().flatten().map(|locked| locked.unlock(&secret(), randomness));
-        // Where the superblocks are damaged, the next opening says so.
+        // Where the superblocks are damaged, the next opening reports it.
         if let Some(Ok(cipher)) = cipher {
             self.memory.set_cipher(cipher);
         }
@@ -495,7 +495,7 @@ impl World {
         Err(Mismatch { promised: "a closed drive has no problem".to_owned(), found })
     }
 
-    /// Takes every byte of the medium into the fingerprint.
+    /// Adds every byte of the medium to the fingerprint.
     fn trace_medium(&self) {
         let runtime = &self.scene.runtime;
         for slot in 0..SUPERBLOCK_SLOTS {
@@ -539,7 +539,7 @@ impl World {
         // The data of a killed process is in a volatile cache while the drive opens.
         let crash = match self.layers.is_some() && random.random_range(0..3) == 0 {
             true => CrashAt::BeforeUpdate(random.random_range(1..=3)),
-            // Large writes and what garbage collection does for them take more.
+            // Large writes, and garbage collection for them, take more polls and operations.
             false if !self.habits.ages && !self.habits.retains => {
                 draw_crash(random, if self.habits.is_heavy { steps * 4 } else { steps })
             }
@@ -547,7 +547,7 @@ impl World {
             false if random.random_range(0..3) > 0 => CrashAt::Never,
             false => CrashAt::Poll(random.random_range(steps..steps * 3)),
         };
-        // A life that writes next to nothing leaves the data after a lost batch in place.
+        // A life that writes very little leaves the data after a lost batch in place.
         let requests = if self.habits.is_small && random.random() {
             random.random_range(1..=4)
         } else {
@@ -594,7 +594,7 @@ fn draw_faults(random: &mut Random, hazards: Hazards, serving: &mut FaultPlan) -
         _ => {}
     }
     if hazards.has(Hazard::Crowd) {
-        // The file system would hold what the drive believes it has given back.
+        // The file system would keep space that the drive believes it has released.
         serving.discards_ignored = Trigger::Never;
         serving.discards_scrambled = Trigger::Never;
         serving.discard_errors = Trigger::Never;
@@ -603,7 +603,7 @@ fn draw_faults(random: &mut Random, hazards: Hazards, serving: &mut FaultPlan) -
 }
 
 /// Adds the hazards of the medium to the faults of a life. Returns how many batches at the end of
-/// the log they may damage.
+/// the log the hazards may damage.
 fn draw_hazards(random: &mut Random, hazards: Hazards, serving: &mut FaultPlan) -> u32 {
     serving.crash_leaves_unreadable = hazards.has(Hazard::TornUnreadable);
     let number = Trigger::Nth(random.random_range(1..40));
@@ -641,7 +641,7 @@ pub(super) fn draw_crash(random: &mut Random, requests: u64) -> CrashAt {
     }
 }
 
-/// Draws the rest of the habits of a world's hosts, of whose kind they are.
+/// Draws the remaining habits of a world's hosts of the given kind.
 fn draw_habits(random: &mut Random, kind: Habits, blocks: u64) -> Habits {
     Habits {
         pause_ns: [0, 0, 100_000, 5_000_000][random.random_range(0..4)],
@@ -686,7 +686,8 @@ fn draw_spec(
         codec: codecs[random.random_range(0..codecs.len())],
         ..Spec::new(uuid::Uuid::from_u64_pair(random.next_u64(), random.next_u64()), blocks * 4096)
     };
-    // No draw of its own. What blocks store of the textures of old drives is not known.
+    // This has no draw of its own. The stored size in this form of the textures of old drives is
+    // unknown.
     let is_solid = age.is_some() || seal_bytes > 0;
     let is_blocks = !is_solid && full.codec != Codec::None && full.uuid.as_u128().is_multiple_of(2);
     let full = if is_blocks {

@@ -1,4 +1,4 @@
-//! Goal: drives are attached by mount(8), by a unit, and by what README.md shows.
+//! Goal: drives are attached by mount(8), by a unit, and by the commands of README.md.
 //! Method: mount(8) in a namespace in which the program is its helper; the rights of the unit; the
 //! lines of README.md, typed by a user.
 
@@ -7,7 +7,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use super::*;
 use crate::harness::notice;
 
-/// What a line of fstab does, in a namespace of mounts in which the program is mount(8)'s helper.
+/// Executes a line of fstab, in a namespace of mounts in which the program is mount(8)'s helper.
 #[test]
 fn mount_and_umount_know_drives() {
     let Some(attachable) = Attachable::new("128M") else { return };
@@ -94,7 +94,8 @@ fn the_unit_s_rights_suffice_and_it_says_when_it_is_ready() {
     attachable.assert_nothing_left();
 }
 
-/// Types the quick start of README.md as a user who has sudo: every other line without its rights.
+/// Types the quick start of README.md as a user with sudo; all other lines run without root's
+/// rights.
 #[test]
 fn the_readme_s_quick_start_works_as_typed() {
     let Some(attachable) = Attachable::new("64M") else { return };
@@ -123,7 +124,7 @@ fn the_readme_s_quick_start_works_as_typed() {
             Some(rest) => {
                 let mut shell = Command::new("sh");
                 shell.args(["-c", rest]).env("SUDO_UID", "65534").env("SUDO_GID", "65534");
-                // Of all commands only those of root need to find each other.
+                // Only commands of root need to find each other.
                 shell.env("PUMICE_RUNTIME_DIR", home.join("pumice"));
                 shell
             }

@@ -1,5 +1,5 @@
 //! Goal: snapshots of attached drives are whole, and can be read while the drive is in use.
-//! Method: real file systems, mounted, with what was not synced; devices side by side.
+//! Method: real file systems, mounted, with unsynced data; devices side by side.
 
 use super::*;
 
@@ -35,8 +35,8 @@ fn a_snapshot_is_mounted_read_only() {
     attachable.detach_well(&device);
 }
 
-/// What was written and not synced is in a snapshot of a mounted file system, which is mounted
-/// beside it. Without holding it still, its journal is left out.
+/// Unsynced writes are in a snapshot of a mounted file system, and the snapshot is mounted next to
+/// it. Without freezing the file system, its journal is not replayed.
 #[test]
 fn a_snapshot_of_a_mounted_drive_is_mounted_beside_it() {
     for kind in ["ext4", "xfs"] {
@@ -66,7 +66,7 @@ fn a_snapshot_of_a_mounted_drive_is_mounted_beside_it() {
         let attached = attach("still");
         assert_eq!(attached.code, Some(0), "{attached:?}");
         assert_eq!(fs::read_to_string(beside.join("file")).unwrap(), "first", "{kind}");
-        // The drive goes on, and is not detached before what reads through it.
+        // The drive continues, and is not detached before the snapshot that is read through it.
         fs::write(&file, "fourth").unwrap();
         let what = "drive@still is attached, and is read through it: detach it first";
         refused(&attachable.detach(&device), what);
@@ -86,7 +86,7 @@ fn a_snapshot_of_a_mounted_drive_is_mounted_beside_it() {
     }
 }
 
-/// A reader that was killed keeps its drive from nothing for longer than it takes to clean up.
+/// A killed reader blocks its drive only until it is cleaned up.
 #[test]
 fn what_a_killed_reader_of_a_snapshot_leaves_is_removed() {
     let Some(attachable) = Attachable::new("64M") else { return };
@@ -112,7 +112,7 @@ fn what_a_killed_reader_of_a_snapshot_leaves_is_removed() {
 }
 
 /// A server lends a snapshot as an attached drive does, until it ends or restarts: then the device
-/// fails instead of showing something else, and goes when it is detached.
+/// fails instead of showing other data, and is removed when it is detached.
 #[test]
 fn a_snapshot_of_a_served_drive_is_attached_beside_it() {
     let Some(attachable) = Attachable::new("64M") else { return };
@@ -135,7 +135,7 @@ fn a_snapshot_of_a_served_drive_is_attached_beside_it() {
     };
     let read = |device: &Path| {
         let mut block = vec![0; 4096];
-        // A file that is opened anew reads what the page cache has dropped.
+        // A newly opened file reads data that the page cache has dropped.
         run_ok(Command::new("blockdev").arg("--flushbufs").arg(device));
         File::open(device).unwrap().read_exact_at(&mut block, 0).map(|()| block)
     };

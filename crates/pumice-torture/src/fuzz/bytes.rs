@@ -1,9 +1,9 @@
 //! Fuzz targets for the decoders of `format`: superblock, header of a member of an array, segment
 //! header, batch, record; leaves and directory pages of the map; the parts of a checkpoint.
 //!
-//! Each target decodes the input unmodified, then once more with a corrected checksum. Accepted
-//! input must encode to identical bytes; a superblock to equal values, because a reader ignores
-//! some of its fields.
+//! Each target decodes the input unmodified, then again with a corrected checksum. Accepted input
+//! must encode to identical bytes; a superblock to equal values, because a reader ignores some of
+//! its fields.
 
 use uuid::Uuid;
 
@@ -43,8 +43,8 @@ pub fn superblock(input: &[u8]) -> bool {
     true
 }
 
-/// Decodes a segment header that begins with the input, as one of the drive and segment that it
-/// names, and as one of others.
+/// Decodes a segment header that begins with the input, as a header of the drive and segment that
+/// it names, and of others.
 pub fn segment(input: &[u8]) -> bool {
     settle(SegmentHeader::decode(input, Uuid::nil(), SegmentId(0)));
     let mut bytes = filled::<SEGMENT_HEADER_BYTES>(input);
@@ -60,8 +60,8 @@ pub fn segment(input: &[u8]) -> bool {
     true
 }
 
-/// Decodes the header of a member of an array that begins with the input, and puts an array of that
-/// member and of another one of its list together.
+/// Decodes the header of a member of an array that begins with the input, and assembles an array of
+/// that member and another one of its list.
 pub fn array(input: &[u8]) -> bool {
     settle(ArrayHeader::decode(input));
     let mut bytes = filled::<ARRAY_HEADER_BYTES>(input);

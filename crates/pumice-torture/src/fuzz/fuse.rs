@@ -32,12 +32,12 @@ const INPUT_BYTES_MAX: usize = 64 << 10;
 /// Limit on the time of one input, after which the session counts as hanging.
 const LIMIT_NS: u64 = 30_000_000_000;
 
-/// Bits of the first byte: write the length of each message into its header, and that of the data
-/// into each write; send INIT first.
+/// Bits of the first byte: write the length of each message into its header, and the length of the
+/// data into each write; send INIT first.
 const LENGTHS: u8 = 1;
 const INIT_FIRST: u8 = 2;
 
-/// Length of a request's header, and of that of a read or write.
+/// Length of a request's header, and of the header of a read or write.
 const HEAD_BYTES: usize = 40;
 const SPAN_BYTES: usize = 80;
 

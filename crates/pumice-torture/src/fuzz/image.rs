@@ -54,7 +54,7 @@ const VERBS_MAX: usize = 2000;
 /// Maximum number of blocks of a frame that a codec encodes.
 const FRAME_BLOCKS: usize = 8;
 
-/// The bit of a codec's number that has it encode independent blocks.
+/// The bit of a codec's number that makes it encode independent blocks.
 const BLOCKS_BIT: u8 = 1 << 7;
 
 /// The content of a medium.

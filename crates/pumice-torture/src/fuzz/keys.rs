@@ -6,16 +6,16 @@ use super::bytes::filled;
 use pumice_drive::crypt::{KEY_SECRET_BYTES_MIN, Secret};
 use pumice_drive::format::{KEY_SLOT_BYTES, KeySlot, SlotKind};
 
-/// The drive that seeds are slots of.
+/// The drive of the slots in the seeds.
 const DRIVE: Uuid = Uuid::from_u128(0x5eed);
 
-/// What opens seeds for keys.
+/// Returns the secret that opens the seeds for keys.
 fn secret() -> Secret {
     Secret::Key(vec![0x5e; KEY_SECRET_BYTES_MIN].into())
 }
 
 /// Decodes a key slot that begins with the input, and tries to open it. Passphrases are not tried:
-/// what a slot may ask for takes minutes.
+/// the work that a slot may demand takes minutes.
 pub fn key_slot(input: &[u8]) -> bool {
     let bytes = filled::<KEY_SLOT_BYTES>(input);
     let Ok(Some(slot)) = KeySlot::decode(&bytes) else { return false };

@@ -3,13 +3,13 @@
 //! * `bytes`: the decoders of `format`, and `codec` below them.
 //! * `image`: a small drive's medium, written from a script with valid checksums; a checkpoint if
 //!   the script has one.
-//! * `open`: opens and checks such a medium. `transfer`: what `pumice receive` reads.
-//! * `nbd`: the NBD server against any client; `nbd_client`: the client against any server,
-//!   and its questions for holes; `nbd_handover`: a server against what any predecessor hands over.
-//! * `vhost`: what a vhost-user device reads of any front end and any guest.
-//! * `fuse`: a FUSE session against any kernel. `sockets`: what the targets on sockets share.
+//! * `open`: opens and checks such a medium. `transfer`: the input of `pumice receive`.
+//! * `nbd`: the NBD server against any client; `nbd_client`: the client against any server, and its
+//!   questions for holes; `nbd_handover`: a server against the handover of any predecessor.
+//! * `vhost`: a vhost-user device against any front end and any guest.
+//! * `fuse`: a FUSE session against any kernel. `sockets`: code shared by the targets on sockets.
 //! * `keys`: key slots of encrypted drives.
-//! * `objects`: what a drive in a bucket has there and in its journal.
+//! * `objects`: objects and journal of a drive in a bucket.
 //! * `files`: traces, results of benchmarks, partial results of scans.
 //!
 //! An entry point panics when a promise is broken; otherwise it returns whether the input was

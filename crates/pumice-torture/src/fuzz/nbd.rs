@@ -43,7 +43,7 @@ const CONTEXTS: &[u8] = b"IHAVEOPT\0\0\0\x0a\0\0\0\x2e\0\0\0\0\0\0\0\x02\
     \0\0\0\x0fbase:allocation\0\0\0\x0fx-pumice:stored";
 const GO: &[u8] = b"IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0";
 
-/// Command flag: the length in an extended header is that of a payload.
+/// Command flag: the length in an extended header is the length of a payload.
 const PAYLOAD_LEN: u16 = 1 << 5;
 
 /// Runs a client that sends the input from the beginning. Accepted if it reaches the transmission
@@ -83,7 +83,7 @@ enum Form {
     Extended,
 }
 
-/// Returns what follows the acknowledgement of GO.
+/// Returns the bytes after the acknowledgement of GO.
 fn after_handshake(answers: &[u8]) -> &[u8] {
     let mut rest = answers.get(GREETING_BYTES..).expect("a greeting");
     loop {
@@ -97,7 +97,7 @@ fn after_handshake(answers: &[u8]) -> &[u8] {
     }
 }
 
-/// What was asked and not wholly answered: a read has its offset and length.
+/// A request that is not completely answered; a read has its offset and length.
 struct Asked {
     read: Option<(u64, u64)>,
     /// Bytes of a read that were answered.
@@ -115,7 +115,7 @@ fn check_replies(form: Form, input: &[u8], replies: &[u8]) {
     }
 }
 
-/// The requests of the input by their cookies, none if two have the same.
+/// Returns the requests of the input by their cookies, or none if two share a cookie.
 fn requests(form: Form, input: &[u8]) -> Option<HashMap<u64, Asked>> {
     let mut asked = HashMap::new();
     let mut rest = input;
@@ -237,7 +237,7 @@ fn stay(bytes: &[u8]) -> (Vec<u8>, u64) {
     let serve = async {
         send_and_stay(&runtime, &client, bytes.to_vec()).await;
         let handed = runtime.timeout(LIMIT_NS, server.hand_over()).await;
-        // Closes the sockets of those that were handed over.
+        // Closes the sockets of the clients that were handed over.
         drop(handed.expect("the server hangs").expect("the disk does not fail"));
     };
     let ((), answers) = runtime.block_on(join(serve, receive(&runtime, &client)));
@@ -246,8 +246,8 @@ fn stay(bytes: &[u8]) -> (Vec<u8>, u64) {
     (answers, disk.completed.get() - 1)
 }
 
-/// Returns a disk of which every other 64 KiB hold data, so that reads have several parts. Writes
-/// at even offsets complete at once, and those at odd ones go through a slot.
+/// Returns a disk in which every other 64 KiB hold data, so that reads have several parts. Writes
+/// at even offsets complete immediately, writes at odd ones go through a slot.
 fn disk() -> MemoryDisk {
     let disk =
         MemoryDisk { is_ready: |offset| offset.is_multiple_of(2), ..MemoryDisk::new(DISK_BYTES) };

@@ -1,15 +1,15 @@
-//! Fuzz target for what a server hands over to its successor.
+//! Fuzz target for the handover of a server to its successor.
 //!
 //! ```text
 //! input   u8: number of sockets, modulo SOCKETS_MAX + 1
 //!         content of the memory file: a manifest in one line, then bytes of the clients
 //! ```
 //!
-//! The sockets are halves of pairs: those of listeners do not listen, and the other halves of those
-//! of clients send nothing. Every client is resumed on a server, which must end it.
+//! The sockets are halves of pairs: the sockets of listeners do not listen, and the peers of the
+//! clients' sockets send nothing. Every client is resumed on a server, which must end it.
 //!
 //! A manifest may name any path as a listener's. A listener removes its file only if device and
-//! inode are those of the manifest, too, which an input does not guess.
+//! inode also match the manifest, which an input cannot guess.
 
 use std::fs::File;
 use std::io::Write;
@@ -33,7 +33,7 @@ const DISK_BYTES: u64 = 64 << 10;
 /// Limit on the time of one input, after which a server counts as hanging.
 const LIMIT_NS: u64 = 30_000_000_000;
 
-/// Receives and resumes what the input says. Accepted if there is a client.
+/// Receives and resumes the handover that the input describes. Accepted if there is a client.
 pub fn nbd_handover(input: &[u8]) -> bool {
     let Some((&count, content)) = input.split_first() else { return false };
     let count = usize::from(count) % (SOCKETS_MAX + 1);
@@ -68,7 +68,7 @@ pub fn nbd_handover(input: &[u8]) -> bool {
     is_accepted
 }
 
-/// Hands over what was received once more: nothing may be lost.
+/// Hands over the received state again: nothing may be lost.
 fn through_a_socket(handover: Handover) -> Handover {
     let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
     handover.send(&ours).expect("what was received can be sent");

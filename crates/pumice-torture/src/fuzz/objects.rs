@@ -1,5 +1,5 @@
-//! Fuzz target for what a drive in a bucket keeps there and in its journal: the identity of the
-//! drive, claims, commits, the state of the journal, and headers of its slots.
+//! Fuzz target for the objects and the journal of a drive in a bucket: the identity of the drive,
+//! claims, commits, the state of the journal, and headers of its slots.
 
 use pumice_drive::base::checksum::crc64;
 use pumice_drive::media::tier::{ObjectKind, encode_again};
@@ -15,8 +15,8 @@ const KINDS: [ObjectKind; 5] = [
 ];
 
 /// Decodes an object as it is, and then with the right length and checksum. Input: one byte that
-/// selects the kind, the bytes of the object. What is accepted has an encoding that decodes to
-/// itself.
+/// selects the kind, the bytes of the object. An accepted object has an encoding that decodes to
+/// the same object.
 pub fn object(input: &[u8]) -> bool {
     let Some((&kind, input)) = input.split_first() else { return false };
     let kind = KINDS[usize::from(kind) % KINDS.len()];
@@ -44,7 +44,7 @@ fn of(kind: u8, magic: &[u8; 8], fields: &[&[u8]]) -> Vec<u8> {
     [head, fields.concat()].concat()
 }
 
-/// A commit of one segment, which has these chunks (offset, bytes).
+/// Returns a commit of one segment with these chunks (offset, bytes).
 #[cfg(test)]
 fn commit(chunks: &[(u32, u32)]) -> Vec<u8> {
     let word = |number: u32| number.to_le_bytes();
@@ -59,7 +59,7 @@ fn commit(chunks: &[(u32, u32)]) -> Vec<u8> {
     of(2, b"PUMICECM", &[&fields])
 }
 
-/// The state of a journal with a number of slots and of nonces.
+/// Returns the state of a journal with a number of slots and of nonces.
 #[cfg(test)]
 fn journal(slots: u32, nonces: u32) -> Vec<u8> {
     let word = |number: u32| number.to_le_bytes();

@@ -3,7 +3,7 @@
 //!
 //! Damage is refused or reported, never accepted silently. A medium without a problem according to
 //! `check` opens and reads without an error, and flushed data is there after the next opening. A
-//! drive that opens in spite of a problem may be written to, too.
+//! drive that opens despite a problem may also be written to.
 
 use std::rc::Rc;
 
@@ -98,7 +98,7 @@ fn open_drive(runtime: &Runtime, medium: &MemMedium, read_only: bool) -> Result<
 }
 
 /// Reads the beginning of the disk, block by block; unreadable blocks become zeroes, and a drive
-/// without a problem must have none. Reads the end of the disk, too.
+/// without a problem must have none. Also reads the end of the disk.
 fn read(runtime: &Runtime, drive: &Drive, is_whole: bool) -> Vec<u8> {
     let size = drive.size_bytes();
     let mut beginning = vec![0; size.min(READ_BYTES_MAX) as usize];

@@ -1,4 +1,5 @@
-//! What the targets on sockets share: a runtime, and the two directions of a peer on its thread.
+//! Code shared by the targets on sockets: a runtime, and the two directions of a peer on its
+//! thread.
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
@@ -15,7 +16,7 @@ thread_local! {
     static RUNTIME: RefCell<Option<Runtime>> = const { RefCell::new(None) };
 }
 
-/// Returns the runtime of this thread: to create one for each input would take most of the time.
+/// Returns the runtime of this thread: creating one for each input would take most of the time.
 pub(super) fn runtime() -> Runtime {
     RUNTIME.with_borrow_mut(|runtime| {
         let new = || Runtime::new(Backend::Auto).expect("an I/O backend");
@@ -44,7 +45,7 @@ pub(super) async fn send_and_stay(runtime: &Runtime, socket: &Arc<OwnedFd>, mut 
     }
 }
 
-/// Receives until the other side ends. Returns the beginning of what came.
+/// Receives until the other side ends. Returns the first bytes received.
 pub(super) async fn receive(runtime: &Runtime, socket: &Arc<OwnedFd>) -> Vec<u8> {
     let mut answers = Vec::new();
     let mut buffer = vec![0; 64 << 10];

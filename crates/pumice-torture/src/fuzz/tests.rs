@@ -1,7 +1,7 @@
-//! Goal: everything the fuzzers ever found stays fixed, without running them. Method: every file of
-//! `fuzz/corpus/` goes through the entry point of its target. The encoders make the seeds; each
-//! seed must be accepted, which shows that the targets get past the checksums. `UPDATE_CORPUS=1`
-//! writes the seeds into the corpus.
+//! Goal: all bugs that the fuzzers ever found stay fixed, without running the fuzzers. Method:
+//! every file of `fuzz/corpus/` goes through the entry point of its target. The encoders make the
+//! seeds; each seed must be accepted, which shows that the targets get past the checksums.
+//! `UPDATE_CORPUS=1` writes the seeds into the corpus.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use pumice_drive::format::{
 };
 use pumice_scan::{Config, Reading, ScanOptions, ScanProgress, Shard, scan};
 
-/// Files of one target, and bytes of them all: a corpus in the repository is for regressions.
+/// Limits on the files of one target and the bytes of all: a corpus here is for regressions.
 const FILES_MAX: usize = 48;
 const CORPUS_BYTES_MAX: u64 = 1 << 20;
 
@@ -25,7 +25,7 @@ fn folder(name: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz")).join(name)
 }
 
-/// The inputs in the corpus of a target, with their file names.
+/// Returns the inputs in the corpus of a target, with their file names.
 fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
     let files = fs::read_dir(folder("corpus").join(target)).expect("a folder for each target");
     let mut files: Vec<_> = files.map(|file| file.expect("a directory entry").path()).collect();
@@ -131,7 +131,7 @@ fn damaged_media_are_not_taken_for_good() {
     }
 }
 
-/// Inputs of a target that must be taken for good.
+/// Returns inputs of a target that must be accepted.
 fn seeds(target: &str) -> Vec<(&'static str, Vec<u8>)> {
     match target {
         "superblock" => superblock_seeds(),
@@ -160,7 +160,7 @@ fn seeds(target: &str) -> Vec<(&'static str, Vec<u8>)> {
     }
 }
 
-/// Inputs for limits and checks that come after the checksums: target, name, bytes.
+/// Returns inputs for limits and checks after the checksums: target, name, bytes.
 fn hostile() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     // Block 2^51 is on no disk, and its number of bytes still fits 64 bits.
     let far = [0xf6, 0, 0, 0, 0, 0, 0, 8];
@@ -236,7 +236,7 @@ const LOG: [u8; 25] =
 /// The superblock says: closed in order at batch 1.
 const CLEAN: [u8; 6] = [6, 2, 1, 6, 11, 1];
 
-/// `bytes` without the zeroes at its end.
+/// Returns `bytes` without the zeroes at its end.
 fn trimmed(bytes: &[u8]) -> Vec<u8> {
     let length = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
     bytes[..length].to_vec()
@@ -280,7 +280,7 @@ fn segment_seeds() -> Vec<(&'static str, Vec<u8>)> {
     vec![("first", header(&LOG, 0)), ("later", header(&[7, 0, 0xff, 7, 1, 99, 0, 2, 5, 1, 1], 2))]
 }
 
-/// The batch of a script that writes one, with `mode` before it.
+/// Returns the batch of a script that writes one, with `mode` before it.
 fn batch_of(mode: u8, script: &[u8]) -> Vec<u8> {
     let image = image::write(script);
     [&[mode], &trimmed(&image.segments[&0][SEGMENT_HEADER_BYTES..])[..]].concat()
@@ -295,12 +295,12 @@ fn batch_seeds() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// The record of a script that writes one, with `mode` before it.
+/// Returns the record of a script that writes one, with `mode` before it.
 fn record_of(mode: u8, script: &[u8]) -> Vec<u8> {
     record_in(mode, 0, script, 0)
 }
 
-/// The record of this number in the first batch of a segment, with `mode` before it.
+/// Returns the record of this number in the first batch of a segment, with `mode` before it.
 fn record_in(mode: u8, number: usize, script: &[u8], segment: u32) -> Vec<u8> {
     let image = image::write(script);
     let mut rest = &image.segments[&segment][SEGMENT_HEADER_BYTES + BATCH_HEADER_BYTES..];
@@ -316,8 +316,8 @@ fn record_bytes(bytes: &[u8]) -> usize {
     RECORD_HEADER_BYTES + usize::from(bytes[17]) * SOURCE_BYTES + stored
 }
 
-/// The content of the metadata record of this number in the first checkpoint of a script, with
-/// `mode` before it.
+/// Returns the content of the metadata record of this number in the first checkpoint of a script,
+/// with `mode` before it.
 fn metadata_of(mode: u8, number: usize, script: &[u8]) -> Vec<u8> {
     let record = record_in(mode, number, script, 1);
     let payload = &record[1 + RECORD_HEADER_BYTES..];
@@ -325,7 +325,7 @@ fn metadata_of(mode: u8, number: usize, script: &[u8]) -> Vec<u8> {
     [&[mode], &payload[META_PREFIX_BYTES..][..raw]].concat()
 }
 
-/// A frame of eight independent blocks, of which the third is written again.
+/// A frame of eight independent blocks; the third is written again.
 const FRAME_IN_TWO: [u8; 10] = [3, 16, 7, 0x81, 1, 3, 18, 0, 1, 5];
 
 fn leaf_seeds() -> Vec<(&'static str, Vec<u8>)> {
@@ -368,7 +368,7 @@ fn record_seeds() -> Vec<(&'static str, Vec<u8>)> {
 fn open_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let second = [0, 1, 3, 0, 3, 1, 90, 8, 3, 1, 1];
     let other_slot = [10, 6, 1, 2, 6, 11, 1];
-    // Another epoch, in which a segment is continued, and one that was used before is used again.
+    // Another epoch, in which a segment is continued, and a used one is used again.
     let again = [0, 1, 4, 0, 9, 1, 1, 6, 1, 2, 0, 2, 5, 2, 3, 0, 1, 5, 4, 3, 1];
     let moved = [14, 0, 7, 5, 1, 0];
     let dropped = [4, 0, 0xf1, 0, 8, 9, 15, 1, 2, 0];
@@ -398,7 +398,7 @@ fn open_seeds() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// An option as a client sends it.
+/// Returns an option as a client sends it.
 fn option(number: u8, data: &[u8]) -> Vec<u8> {
     [&b"IHAVEOPT\0\0\0"[..], &[number], &(data.len() as u32).to_be_bytes(), data].concat()
 }
@@ -424,7 +424,7 @@ fn handshake_seeds() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// A request as a client sends it.
+/// Returns a request as a client sends it.
 fn request(command: u8, flags: u8, cookie: u8, offset: u64, length: u32) -> Vec<u8> {
     let mut bytes = vec![0x25, 0x60, 0x95, 0x13, 0, flags, 0, command];
     bytes.extend([0, 0, 0, 0, 0, 0, 0, cookie]);
@@ -492,10 +492,10 @@ fn transmission_seeds() -> Vec<(&'static str, Vec<u8>)> {
     simple.chain(others).collect()
 }
 
-/// Command flag: the length in an extended header is that of a payload.
+/// Command flag: an extended header has the length of a payload.
 const PAYLOAD_LEN: u8 = 1 << 5;
 
-/// A request with an extended header.
+/// Returns a request with an extended header.
 fn extended(command: u8, flags: u8, cookie: u8, offset: u64, length: u64) -> Vec<u8> {
     let mut bytes = vec![0x21, 0xe4, 0x1c, 0x71, 0, flags, 0, command];
     bytes.extend([0, 0, 0, 0, 0, 0, 0, cookie]);
@@ -504,27 +504,27 @@ fn extended(command: u8, flags: u8, cookie: u8, offset: u64, length: u64) -> Vec
     bytes
 }
 
-/// What a server sends first.
+/// The first bytes that a server sends.
 const GREETING: &[u8] = b"NBDMAGICIHAVEOPT\0\x03";
 
-/// A chunk of a server's script: `bytes` are sent after `wait` bytes were received.
+/// Returns a chunk of a server's script: sends `bytes` after receiving `wait` bytes.
 fn chunk(wait: u8, bytes: &[u8]) -> Vec<u8> {
     [&[wait][..], &(bytes.len() as u16).to_le_bytes(), bytes].concat()
 }
 
-/// The server's answer to GO for an export of `size` bytes, without the acknowledgement.
+/// Returns the answer to GO for an export of `size` bytes, without the acknowledgement.
 fn inform(size: u64) -> Vec<u8> {
     let magic = 0x0003_e889_0455_65a9_u64.to_be_bytes();
     let kind_and_length = [0, 0, 0, 7, 0, 0, 0, 3, 0, 0, 0, 12, 0, 0];
     [&magic[..], &kind_and_length, &size.to_be_bytes(), &[0, 0x6d]].concat()
 }
 
-/// A simple reply to the request in the first slot of the client, or to no request.
+/// Returns a simple reply to the request in the client's first slot, or to no request.
 fn reply(cookie: u8) -> Vec<u8> {
     [&[0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, cookie][..], &[9; 512]].concat()
 }
 
-/// A handshake (the client sends its flags and GO, 28 bytes), then `answer` to the first request.
+/// Returns a handshake (28 bytes from the client: flags and GO), and `answer` to a first request.
 fn dialogue(answer: &[u8]) -> Vec<u8> {
     let magic = 0x0003_e889_0455_65a9_u64.to_be_bytes();
     let acknowledged = [&magic[..], &[0, 0, 0, 7, 0, 0, 0, 1, 0, 0, 0, 0]].concat();
@@ -540,8 +540,8 @@ fn client_seeds() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// A handshake for block status (flags and STRUCTURED_REPLY, SET_META_CONTEXT, GO), then `answer`
-/// to the first request.
+/// Returns a handshake for block status (flags and STRUCTURED_REPLY, SET_META_CONTEXT, GO), then
+/// `answer` to the first request.
 fn allocation(answer: &[u8]) -> Vec<u8> {
     let magic = 0x0003_e889_0455_65a9_u64.to_be_bytes();
     let reply = |option: u8, kind: u8, data: &[u8]| {
@@ -554,13 +554,13 @@ fn allocation(answer: &[u8]) -> Vec<u8> {
     [chunk(0, GREETING), asked, chunk(28, answer)].concat()
 }
 
-/// The last chunk of a structured reply to the first request.
+/// Returns the last chunk of a structured reply to the first request.
 fn status(kind: u8, length: u32, payload: &[u8]) -> Vec<u8> {
     let header = [0x66, 0x8e, 0x33, 0xef, 0, 1, 0, kind, 0, 0, 0, 0, 0, 0, 0, 1];
     [&header[..], &length.to_be_bytes(), payload].concat()
 }
 
-/// One extent in the context 1.
+/// Returns one extent in the context 1.
 fn extent(bytes: u32, flags: u32) -> Vec<u8> {
     [1, bytes, flags].map(u32::to_be_bytes).concat()
 }
@@ -572,7 +572,7 @@ fn allocation_seeds() -> Vec<(&'static str, Vec<u8>)> {
     vec![("hole", whole), ("data-and-hole", [allocation(&halves[0]), second].concat())]
 }
 
-/// A handover of listeners and clients, with what the clients sent already: the same for each.
+/// Returns a handover of listeners and clients, each with the same unread bytes.
 fn handover(listeners: u8, clients: u8, unread_bytes: usize, unread: &[u8]) -> Vec<u8> {
     // "/nowhere"
     let path = "[47,110,111,119,104,101,114,101]";
@@ -600,7 +600,7 @@ fn handover_seeds() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// The first byte of an input for a FUSE session, and its messages with their lengths.
+/// Returns an input for a FUSE session: its first byte, and messages with their lengths.
 fn fuse(mode: u8, messages: &[Vec<u8>]) -> Vec<u8> {
     let framed = messages
         .iter()
@@ -608,7 +608,7 @@ fn fuse(mode: u8, messages: &[Vec<u8>]) -> Vec<u8> {
     [mode].into_iter().chain(framed).collect()
 }
 
-/// A FUSE request for the file without its length, numbered by its operation.
+/// Returns a FUSE request for the file without its length, numbered by its operation.
 fn fuse_request(operation: u8, arguments: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0, 0, 0, 0, operation, 0, 0, 0, operation, 0, 0, 0, 0, 0, 0, 0, 2];
     bytes.resize(40, 0);
@@ -647,7 +647,7 @@ fn fuse_seeds() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// More of [`hostile`], for vhost-user devices.
+/// Returns the inputs of [`hostile`] for vhost-user devices.
 fn hostile_vhost() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     vec![
         ("vhost_message", "unknown", vhost_message(99, &[])),
@@ -668,7 +668,7 @@ fn hostile_vhost() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     ]
 }
 
-/// A message of a front end: its number, and the words of its body.
+/// Returns a message of a front end: its number, and the words of its body.
 fn vhost_message(code: u32, body: &[u64]) -> Vec<u8> {
     let head = [code, 1, body.len() as u32 * 8].map(u32::to_ne_bytes).concat();
     head.into_iter().chain(body.iter().flat_map(|word| word.to_ne_bytes())).collect()
@@ -693,7 +693,7 @@ fn vhost_message_seeds() -> Vec<(&'static str, Vec<u8>)> {
 const VHOST_HEAD: (u64, u32, u16, u16) = (0x300, 16, 1, 1);
 const VHOST_STATUS: (u64, u32, u16, u16) = (0x310, 1, 2, 0);
 
-/// The memory of a guest that offers one request, with `data` at 0x400.
+/// Returns the memory of a guest that offers one request, with `data` at 0x400.
 fn vhost_request(kind: u32, sector: u64, chain: &[(u64, u32, u16, u16)], data: &[u8]) -> Vec<u8> {
     let mut memory = vec![0; 0x400];
     for (slot, (address, length, flags, next)) in memory.chunks_mut(16).zip(chain) {
@@ -762,7 +762,7 @@ fn results_seeds() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Partial results of scans of a file: everything, and a few draws.
+/// Returns partial results of scans of a file: everything, and a few draws.
 fn partial_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let bytes: Vec<u8> = (0..200_000_u32).flat_map(u32::to_le_bytes).collect();

@@ -1,4 +1,5 @@
-//! Fuzz target for what `pumice receive` reads from a pipe: the head of a transfer and its batches.
+//! Fuzz target for the input of `pumice receive` from a pipe: the head of a transfer and its
+//! batches.
 
 use pumice_drive::base::SegmentId;
 use pumice_drive::base::checksum::crc64;
@@ -24,9 +25,9 @@ struct Sums {
     is_disordered: bool,
 }
 
-/// Reads a transfer. Input: a head, then batches without their padding: a header, and as many bytes
-/// as it says that records have. Checksums, sequence, sums and lengths are corrected, so that only
-/// what a sender would not write is wrong. Accepted if it has an end.
+/// Reads a transfer. Input: a head, then batches without their padding: a header, and the number of
+/// bytes of records that it states. Checksums, sequence, sums and lengths are corrected, so that
+/// only values that no sender would write are wrong. Accepted if it has an end.
 pub fn transfer(input: &[u8]) -> bool {
     let (head, mut rest) = input.split_at(input.len().min(TRANSFER_HEAD_BYTES));
     let mut bytes = [0; TRANSFER_HEAD_BYTES];
@@ -59,7 +60,7 @@ pub fn transfer(input: &[u8]) -> bool {
     reader.has_ended()
 }
 
-/// Returns a batch with what can be corrected corrected.
+/// Returns a batch in which every correctable field is corrected.
 fn whole(header: &[u8], records: &[u8], uuid: &[u8], sums: &mut Sums) -> Vec<u8> {
     let mut batch = [header, records].concat();
     let mut chain = 0;
@@ -108,7 +109,7 @@ fn whole(header: &[u8], records: &[u8], uuid: &[u8], sums: &mut Sums) -> Vec<u8>
     batch
 }
 
-/// Returns inputs that are accepted: a whole disk, and what differs from a base.
+/// Returns inputs that are accepted: a whole disk, and the differences from a base.
 #[cfg(test)]
 pub(super) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     use pumice_drive::base::{Lba, SeqNo};

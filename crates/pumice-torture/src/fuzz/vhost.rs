@@ -1,4 +1,4 @@
-//! Fuzz targets for what a vhost-user device reads: the messages of any front end, and a ring in
+//! Fuzz targets for the input of a vhost-user device: the messages of any front end, and a ring in
 //! the memory of any guest.
 //!
 //! ```text

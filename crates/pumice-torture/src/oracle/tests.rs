@@ -5,7 +5,7 @@ use super::*;
 
 const BLOCKS: usize = 8;
 
-/// A change of `count` blocks from `block` on, all of one byte.
+/// Returns a change of `count` blocks from `block` on, all of one byte.
 fn write(request: u64, block: usize, count: usize) -> Change {
     let content = Content::Bytes(vec![request as u8; count * BLOCK_BYTES]);
     Change { request, offset: block * BLOCK_BYTES, content }
@@ -22,12 +22,12 @@ fn settle(oracle: &mut Oracle, bytes: &[u8]) -> Result<Settled, Mismatch> {
     oracle.settle(Found { bytes, unreadable: &BTreeSet::new() }, floor)
 }
 
-/// A disk of one byte a block.
+/// Returns a disk with one byte value per block.
 fn disk(bytes: [u8; BLOCKS]) -> Vec<u8> {
     bytes.into_iter().flat_map(|byte| [byte; BLOCK_BYTES]).collect()
 }
 
-/// The history of most tests: 1 and 2 overlap, 3 trims a part of both, 4 writes into that.
+/// Returns the history of most tests: 1 and 2 overlap, 3 trims a part of both, 4 writes into that.
 fn oracle(durable: usize) -> Oracle {
     let mut oracle = Oracle::new(BLOCKS * BLOCK_BYTES);
     for change in [write(1, 0, 4), write(2, 2, 4), trim(3, 3, 2), write(4, 4, 1)] {
@@ -158,7 +158,7 @@ fn unreadable(bytes: &[u8], block: usize) -> (BTreeSet<usize>, Vec<u8>) {
 
 #[test]
 fn a_block_that_could_not_be_read_holds_what_some_prefix_has() {
-    // Changes 2 to 4 agree but for blocks 3 and 4; of these, 4 cannot be read.
+    // Changes 2 to 4 agree except in blocks 3 and 4; block 4 cannot be read.
     let (blocks, found) = unreadable(&disk(STATES[3]), 4);
     let settled = |byte: u8| {
         let mut oracle = oracle(1);
