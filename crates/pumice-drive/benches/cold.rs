@@ -99,7 +99,7 @@ fn measure(data: &[u8], layout: Layout, name: &str, options: OpenOptions) {
     let drive = open(data.len(), capacity(data, frame_bytes), options, &runtime);
     let mut random = random(1);
     let write = async |offset: usize, len: usize| {
-        drive.write(offset as u64, &data[offset..offset + len], false).await.expect("write");
+        drive.write(offset as u64, &data[offset..offset + len]).await.expect("write");
         runtime.yield_now().await;
     };
     let step = if is_small { BLOCK_BYTES } else { 1 << 20 };

@@ -170,7 +170,7 @@ fn measure(case: &Case, size_bytes: u64) {
     let mut draw = Draw { traffic: case.traffic, blocks, random: random(2), zipf_norm };
     let write = async |lba: u64, number: u64| {
         let data = &pool[number as usize % POOL_BLOCKS * BLOCK..][..BLOCK];
-        drive.write(lba * BLOCK as u64, data, false).await.expect("write");
+        drive.write(lba * BLOCK as u64, data).await.expect("write");
     };
     runtime.block_on(async {
         for lba in 0..blocks {

@@ -109,7 +109,7 @@ fn drive_rate(
     runtime.block_on(async {
         for number in 0..(DISK_BYTES as usize / BLOCK) {
             let offset = (number * BLOCK) as u64;
-            drive.write(offset, block(pool, number), false).await.expect("write");
+            drive.write(offset, block(pool, number)).await.expect("write");
         }
         drive.flush().await.expect("flush");
     });
@@ -118,7 +118,7 @@ fn drive_rate(
     runtime.block_on(async {
         for number in 0..writes {
             let offset = random.random_range(0..DISK_BYTES / BLOCK as u64) * BLOCK as u64;
-            drive.write(offset, block(pool, number), false).await.expect("write");
+            drive.write(offset, block(pool, number)).await.expect("write");
         }
         drive.flush().await.expect("flush");
     });
@@ -150,7 +150,7 @@ fn read_rate(pool: &[u8], reads: usize, from_cache: bool) -> f64 {
     runtime.block_on(async {
         for number in 0..blocks {
             let data = block(pool, number as usize);
-            drive.write(number * BLOCK as u64, data, false).await.expect("write");
+            drive.write(number * BLOCK as u64, data).await.expect("write");
         }
         drive.flush().await.expect("flush");
         for number in 0..blocks {

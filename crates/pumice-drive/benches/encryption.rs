@@ -51,7 +51,7 @@ fn measure(runtime: &Runtime, drive: &Drive, blocks: &[u8], writes: bool) -> f64
             if writes {
                 let from = random.random_range(0..blocks.len() / BLOCK_BYTES) * BLOCK_BYTES;
                 let data = &blocks[from..from + BLOCK_BYTES];
-                drive.write(offset, data, false).await.expect("write");
+                drive.write(offset, data).await.expect("write");
             } else {
                 drive.read(offset, &mut target).await.expect("read");
             }

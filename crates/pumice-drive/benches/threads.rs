@@ -83,7 +83,7 @@ fn rate(case: &Case, pool: &Rc<Vec<u8>>, medium: &MemMedium, others: usize, run:
                 let next = writes.borrow_mut().next();
                 let Some((offset, unit)) = next else { break };
                 let data = &pool[unit * bytes..][..bytes];
-                drive.write(offset, data, false).await.expect("write");
+                drive.write(offset, data).await.expect("write");
             }
             drop(running);
         });

@@ -62,7 +62,7 @@ fn main() -> Result<()> {
         let drive = open(&runtime, medium.clone()).await?;
         let (start_ns, syncs) = (runtime.now_ns(), medium.syncs.get());
         for offset in (0..100).map(|block| block * 4096) {
-            drive.write(offset, &[7; 4096], false).await?;
+            drive.write(offset, &[7; 4096]).await?;
         }
         drive.flush().await?;
         let (ns, syncs) = (runtime.now_ns() - start_ns, medium.syncs.get() - syncs);

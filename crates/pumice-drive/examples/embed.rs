@@ -37,7 +37,7 @@ fn run(path: &Path) -> Result<()> {
     let drive = open(&runtime, path)?;
     runtime.block_on(async {
         // Offsets and lengths are bytes and need no alignment.
-        drive.write(1000, &text, false).await?;
+        drive.write(1000, &text).await?;
         drive.flush().await
     })?;
     let info = drive.info();

@@ -17,7 +17,7 @@ fn main() -> Result<()> {
     runtime.block_on(async {
         create(&*medium, &spec).await?;
         let drive = Drive::open(medium, runtime.clock(), OpenOptions::default()).await?;
-        drive.write(0, b"before", false).await?;
+        drive.write(0, b"before").await?;
 
         // The name is for people, the identity for copies on other drives: use `Uuid::new_v4()`.
         let new = NewSnapshot {
@@ -28,7 +28,7 @@ fn main() -> Result<()> {
         };
         let info = drive.create_snapshot(new).await?;
         println!("{} holds {} mapped bytes", info.name, info.mapped_bytes);
-        drive.write(0, b"after!", false).await?;
+        drive.write(0, b"after!").await?;
 
         // A view is a drive that only reads. The snapshot cannot be deleted while the view exists.
         let view = drive.view("upgrade", OpenOptions::default()).await?;

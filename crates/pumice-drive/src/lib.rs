@@ -22,7 +22,7 @@
 //!
 //!     let options = OpenOptions::default();
 //!     let drive = Drive::open(Rc::new(medium.clone()), runtime.clock(), options).await?;
-//!     drive.write(4096, b"hello", false).await?;
+//!     drive.write(4096, b"hello").await?;
 //!     drive.flush().await?; // durable from here on
 //!     drive.close().await?;
 //!
@@ -41,8 +41,8 @@
 //!
 //! # What a drive promises
 //!
-//! * **Durability.** When [`Drive::flush`] returns, or a write with `fua`, every write acknowledged
-//!   before it survives `kill -9`, power loss and torn sectors.
+//! * **Durability.** When [`Drive::flush`] or [`Drive::write_durable`] returns, every write
+//!   acknowledged before it survives `kill -9`, power loss and torn sectors.
 //! * **Prefix consistency.** After a crash, the drive holds a prefix of the acknowledged changes
 //!   that includes at least everything up to the last flush. A write of up to 1 MiB is applied
 //!   completely or not at all.

@@ -140,7 +140,7 @@ impl Disk for Drive {
     }
 
     async fn write(&self, offset: u64, data: &[u8], fua: bool) -> Result<()> {
-        self.write(offset, data, fua).await
+        if fua { self.write_durable(offset, data).await } else { self.write(offset, data).await }
     }
 
     async fn flush(&self) -> Result<()> {
@@ -148,7 +148,7 @@ impl Disk for Drive {
     }
 
     async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
-        self.trim(offset, len, fua).await
+        if fua { self.trim_durable(offset, len).await } else { self.trim(offset, len).await }
     }
 
     async fn write_zeroes(
@@ -158,7 +158,10 @@ impl Disk for Drive {
         keep_allocated: bool,
         fua: bool,
     ) -> Result<()> {
-        self.write_zeroes(offset, len, keep_allocated, fua).await
+        match fua {
+            true => self.write_zeroes_durable(offset, len, keep_allocated).await,
+            false => self.write_zeroes(offset, len, keep_allocated).await,
+        }
     }
 
     async fn prefetch(&self, offset: u64, len: u64) -> Result<()> {

@@ -409,7 +409,7 @@ impl Shared {
         let mut data = Vec::with_capacity(count as usize * BLOCK_BYTES);
         (lba..lba + count).for_each(|lba| self.block(lba, number, &mut data));
         let begun_ns = self.runtime.now_ns();
-        match self.within(self.drive.write(lba * BLOCK, &data, false)).await {
+        match self.within(self.drive.write(lba * BLOCK, &data)).await {
             Err(error) if error.kind() == ErrorKind::NoSpace => {
                 self.refused.set(self.refused.get() + 1);
                 return Ok(());
@@ -458,7 +458,7 @@ impl Shared {
         if rows < 0 {
             let trimmed = (rows.unsigned_abs() * ROW_BLOCKS).min(blocks.saturating_sub(ROW_BLOCKS));
             let left = blocks - trimmed;
-            self.within(self.drive.trim(left * BLOCK, trimmed * BLOCK, false)).await?;
+            self.within(self.drive.trim(left * BLOCK, trimmed * BLOCK)).await?;
             self.numbers.borrow_mut().truncate(left as usize);
             self.blocks.set(left);
             return Ok(());

@@ -225,7 +225,7 @@ impl Shared {
         self.written.set(number);
         let data: Vec<u8> = (lba..lba + count).flat_map(|lba| self.block(lba, number)).collect();
         let begun_ns = self.runtime.now_ns();
-        self.within(self.drive.write(lba * BLOCK_BYTES as u64, &data, false)).await?;
+        self.within(self.drive.write(lba * BLOCK_BYTES as u64, &data)).await?;
         self.numbers.borrow_mut()[lba as usize..][..count as usize].fill(number);
         self.writes.add(self.runtime.now_ns() - begun_ns);
         Ok(())
@@ -286,7 +286,14 @@ impl Host {
             if self.number == 3 && self.random.random_range(0..16) == 0 {
                 let (offset, len) = (lba * BLOCK_BYTES as u64, count * BLOCK_BYTES as u64);
                 let fua = self.random.random_range(0..4) == 0;
-                self.shared.within(self.shared.drive.trim(offset, len, fua)).await?;
+                let drive = &self.shared.drive;
+                let trim = async {
+                    match fua {
+                        true => drive.trim_durable(offset, len).await,
+                        false => drive.trim(offset, len).await,
+                    }
+                };
+                self.shared.within(trim).await?;
             }
             self.shared.write(lba, count).await?;
             written += count * BLOCK_BYTES as u64;

@@ -172,7 +172,12 @@ impl Host {
         };
         let bytes = data::of(texture, &mut self.random, offset, len, number);
         let drive = self.drive.clone();
-        let write = drive.write(offset, &bytes, fua);
+        let write = async {
+            match fua {
+                true => drive.write_durable(offset, &bytes).await,
+                false => drive.write(offset, &bytes).await,
+            }
+        };
         let result = self.change(write_steps(offset, &bytes, number), fua, write).await?;
         self.scene.ended(Verb::Write, offset, len as u64, &result)?;
         let is_refused = result.is_err_and(|error| error.kind() == ErrorKind::NoSpace);
@@ -206,7 +211,7 @@ impl Host {
                 self.write_at(offset, len as usize, number, false).await?;
                 continue;
             }
-            let zeroes = zeroes.write_zeroes(offset, len, true, false);
+            let zeroes = zeroes.write_zeroes(offset, len, true);
             let result = self.change(zero_steps(offset, len, number), false, zeroes).await?;
             self.scene.ended(Verb::WriteZeroes, offset, len, &result)?;
         }
@@ -222,7 +227,7 @@ impl Host {
             self.trim(0, len, number, false).await?;
             let (offset, len) = (0, (64 << 10).min(len as usize));
             let bytes = data::any(&mut self.random, offset, len, number);
-            let write = drive.write(offset, &bytes, false);
+            let write = drive.write(offset, &bytes);
             match self.change(write_steps(offset, &bytes, number), false, write).await? {
                 Ok(()) => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::NoSpace => found = error.chain(),
@@ -244,7 +249,12 @@ impl Host {
             return self.trim(offset, len, number, fua).await;
         }
         let drive = self.drive.clone();
-        let zeroes = drive.write_zeroes(offset, len, kind == 1, fua);
+        let zeroes = async {
+            match fua {
+                true => drive.write_zeroes_durable(offset, len, kind == 1).await,
+                false => drive.write_zeroes(offset, len, kind == 1).await,
+            }
+        };
         let result = self.change(zero_steps(offset, len, number), fua, zeroes).await?;
         let has_edges = !offset.is_multiple_of(BLOCK) || !len.is_multiple_of(BLOCK);
         let verb = if has_edges { Verb::Write } else { Verb::WriteZeroes };
@@ -258,7 +268,12 @@ impl Host {
         number: u64,
         fua: bool,
     ) -> Result<(), Mismatch> {
-        let trim = self.drive.trim(offset, len, fua);
+        let trim = async {
+            match fua {
+                true => self.drive.trim_durable(offset, len).await,
+                false => self.drive.trim(offset, len).await,
+            }
+        };
         let result = self.change(trim_steps(offset, len, number), fua, trim).await?;
         self.scene.ended(Verb::Trim, offset, len, &result)
     }

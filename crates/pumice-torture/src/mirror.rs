@@ -257,7 +257,7 @@ impl World {
             data.extend(content(block, self.version));
         }
         let offset = (block * BLOCK_BYTES) as u64;
-        let written = self.runtime.block_on(drive.write(offset, &data, false));
+        let written = self.runtime.block_on(drive.write(offset, &data));
         written.map_err(|error| format!("a write failed: {}", error.chain()))?;
         self.written[block..block + count].fill(self.version);
         self.version += 1;

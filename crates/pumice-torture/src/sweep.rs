@@ -206,7 +206,7 @@ impl Base {
             let at = (first + index * 5) % parts * WRITE_BYTES;
             let number = round * WRITES_PER_FLUSH as u64 + index as u64;
             let bytes = data::any(random, at as u64, blocks * BLOCK_BYTES, number);
-            drive.write(at as u64, &bytes, false).await?;
+            drive.write(at as u64, &bytes).await?;
             self.disk[at..at + bytes.len()].copy_from_slice(&bytes);
         }
         Ok(())
@@ -222,7 +222,7 @@ impl Base {
         let blocks = random.random_range(1..=4);
         let at = random.random_range(0..=SIZE_BYTES / BLOCK_BYTES - blocks) * BLOCK_BYTES;
         let bytes = data::any(random, at as u64, blocks * BLOCK_BYTES, number);
-        drive.write(at as u64, &bytes, true).await?;
+        drive.write_durable(at as u64, &bytes).await?;
         self.disk[at..at + bytes.len()].copy_from_slice(&bytes);
         Ok(())
     }

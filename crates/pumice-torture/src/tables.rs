@@ -155,7 +155,7 @@ impl World {
             let opened = Drive::open(memory, runtime.clock(), self.options).await;
             let drive = opened.map_err(|error| failed("an opening", &error))?;
             let result = job(&drive).await?;
-            let written = drive.write(0, &[7; BLOCK_BYTES], true).await;
+            let written = drive.write_durable(0, &[7; BLOCK_BYTES]).await;
             written.map_err(|error| failed("a write", &error))?;
             drive.close().await.map_err(|error| failed("a close", &error))?;
             Ok(result)

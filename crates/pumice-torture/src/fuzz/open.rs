@@ -123,7 +123,7 @@ fn write(runtime: &Runtime, medium: &MemMedium, mut expected: Vec<u8>) {
     let data = [0xa5; WRITE_BYTES];
     let start = WRITE_OFFSET as usize;
     let is_written = expected.len() >= start + data.len()
-        && runtime.block_on(drive.write(WRITE_OFFSET, &data, false)).is_ok();
+        && runtime.block_on(drive.write(WRITE_OFFSET, &data)).is_ok();
     if is_written {
         expected[start..start + data.len()].copy_from_slice(&data);
     }
@@ -146,11 +146,11 @@ fn write_to_wreck(runtime: &Runtime, medium: &MemMedium) {
     let wrecking = async {
         for offset in [0, WRITE_OFFSET, (size / 2).next_multiple_of(BLOCK_BYTES as u64)] {
             let length = WRITE_BYTES.min(size.saturating_sub(offset) as usize);
-            let _ = drive.write(offset, &[0xa5; WRITE_BYTES][..length], true).await;
+            let _ = drive.write_durable(offset, &[0xa5; WRITE_BYTES][..length]).await;
         }
-        let _ = drive.trim(0, size, true).await;
+        let _ = drive.trim_durable(0, size).await;
         let _ = drive.checkpoint().await;
-        let _ = drive.write(0, &[0x5a; BLOCK_BYTES], false).await;
+        let _ = drive.write(0, &[0x5a; BLOCK_BYTES]).await;
         let _ = drive.close().await;
     };
     runtime.block_on(wrecking);

@@ -65,7 +65,7 @@ impl Opened {
         match self {
             Self::File(file) => file.write(offset, buffer).await,
             Self::Export(export) => export.write(offset, buffer).await,
-            Self::Drive(drive) => Ok(drive.write(offset, buffer, false).await?),
+            Self::Drive(drive) => Ok(drive.write(offset, buffer).await?),
         }
     }
 
@@ -81,7 +81,7 @@ impl Opened {
         match self {
             Self::File(file) => file.trim(0, len).await,
             Self::Export(export) => export.trim(0, len).await,
-            Self::Drive(drive) => Ok(drive.trim(0, len, false).await?),
+            Self::Drive(drive) => Ok(drive.trim(0, len).await?),
         }
     }
 }

@@ -82,7 +82,7 @@ impl Target for DriveTarget {
     }
 
     async fn write(&self, offset: u64, buffer: &Arc<AlignedBuffer>) -> Result<()> {
-        Ok(self.0.write(offset, buffer, false).await?)
+        Ok(self.0.write(offset, buffer).await?)
     }
 
     async fn flush(&self) -> Result<()> {
@@ -90,7 +90,7 @@ impl Target for DriveTarget {
     }
 
     async fn trim(&self, offset: u64, len: u64) -> Result<()> {
-        Ok(self.0.trim(offset, len, false).await?)
+        Ok(self.0.trim(offset, len).await?)
     }
 
     async fn close(&self) -> Result<()> {

@@ -20,14 +20,23 @@ impl Drive {
     ///
     /// # Errors
     /// `InvalidInput`, `ReadOnly`, `Poisoned`; `NoSpace` when the log is full to its reserve.
-    pub async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
+    pub async fn trim(&self, offset: u64, len: u64) -> Result<()> {
         self.begin_trim(offset, len)?;
         let (lba, count) = whole_blocks(offset, len);
         if count > 0 {
             self.append_uniform(&Record::Trim { lba, lba_count: count }).await?;
         }
         self.with_core(|core| core.reap());
-        if fua { self.flush().await } else { Ok(()) }
+        Ok(())
+    }
+
+    /// Trims as [`Drive::trim`] does, and returns when that is durable.
+    ///
+    /// # Errors
+    /// Those of [`Drive::trim`] and [`Drive::flush`].
+    pub async fn trim_durable(&self, offset: u64, len: u64) -> Result<()> {
+        self.trim(offset, len).await?;
+        self.flush().await
     }
 
     /// Makes a range read as zeroes; blocks covered in part are merged. Up to 1 MiB, and for whole
@@ -36,13 +45,7 @@ impl Drive {
     ///
     /// # Errors
     /// Those of [`Drive::write`].
-    pub async fn write_zeroes(
-        &self,
-        offset: u64,
-        len: u64,
-        keep_allocated: bool,
-        fua: bool,
-    ) -> Result<()> {
+    pub async fn write_zeroes(&self, offset: u64, len: u64, keep_allocated: bool) -> Result<()> {
         self.begin_trim(offset, len)?;
         let block = BLOCK_BYTES as u64;
         let end = offset + len;
@@ -50,8 +53,7 @@ impl Drive {
         if !is_whole && (1..=ATOMIC_WRITE_BYTES as u64).contains(&len) {
             // Applied completely or not at all, like a write.
             let content = if keep_allocated { Content::Zeroes } else { Content::Holes };
-            self.write_unaligned(offset, &vec![0; len_usize(len)], content).await?;
-            return if fua { self.flush().await } else { Ok(()) };
+            return self.write_unaligned(offset, &vec![0; len_usize(len)], content).await;
         }
         let (lba, count) = whole_blocks(offset, len);
         let head_end = end.min(offset.next_multiple_of(block));
@@ -68,7 +70,21 @@ impl Drive {
         assert!(tail <= end && end - tail < block, "whole blocks end less than a block before");
         self.write_zero_edge(tail, end).await?;
         self.with_core(|core| core.reap());
-        if fua { self.flush().await } else { Ok(()) }
+        Ok(())
+    }
+
+    /// Writes zeroes as [`Drive::write_zeroes`] does, and returns when they are durable.
+    ///
+    /// # Errors
+    /// Those of [`Drive::write_zeroes`] and [`Drive::flush`].
+    pub async fn write_zeroes_durable(
+        &self,
+        offset: u64,
+        len: u64,
+        keep_allocated: bool,
+    ) -> Result<()> {
+        self.write_zeroes(offset, len, keep_allocated).await?;
+        self.flush().await
     }
 
     /// Checks and counts a request.
@@ -83,7 +99,7 @@ impl Drive {
     async fn write_zero_edge(&self, from: u64, end: u64) -> Result<()> {
         let len = end.checked_sub(from).map(len_usize);
         let (zeroes, _) = ZERO_BLOCK.split_at(len.expect("an edge ends after it begins"));
-        if zeroes.is_empty() { Ok(()) } else { self.write(from, zeroes, false).await }
+        if zeroes.is_empty() { Ok(()) } else { self.write(from, zeroes).await }
     }
 
     /// Appends a fill or a trim of whole blocks, which lie on the disk.

@@ -42,13 +42,13 @@ pub(super) enum Content {
 
 impl Drive {
     /// Writes `data` at byte `offset`; no alignment needed. Visible to reads, and ordered among the
-    /// writes, when this returns; durable after the next [`Drive::flush`], or on return with `fua`.
+    /// writes, when this returns; durable after the next [`Drive::flush`].
     ///
     /// # Errors
     /// `InvalidInput`, `ReadOnly`, `Poisoned`; `NoSpace` when the log is full; `Corrupt` or
     /// `Medium` if a block written in part cannot be read. On an error, a write of up to 1 MiB has
     /// written nothing; of a longer write, the pieces before the error are written.
-    pub async fn write(&self, offset: u64, data: &[u8], fua: bool) -> Result<()> {
+    pub async fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.with_core(|core| {
             core.check_writable(offset, data.len() as u64)?;
             core.counters_mut().writes.add(1);
@@ -63,10 +63,20 @@ impl Drive {
             at += piece.len() as u64;
             rest = later;
         }
-        if fua { self.flush().await } else { Ok(()) }
+        Ok(())
     }
 
-    /// Carries out a write as [`Drive::write`] does, without `fua`, if that needs no waiting: whole
+    /// Writes as [`Drive::write`] does, and returns when the data is durable, as a host expects of
+    /// a write with FUA.
+    ///
+    /// # Errors
+    /// Those of [`Drive::write`] and [`Drive::flush`].
+    pub async fn write_durable(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.write(offset, data).await?;
+        self.flush().await
+    }
+
+    /// Carries out a write as [`Drive::write`] does, if that needs no waiting: whole
     /// blocks, up to 1 MiB, with room in the log, the map's leaves in memory, and nothing to hand
     /// over to other threads. `None` if it must wait; nothing has been written then.
     pub fn try_write(&self, offset: u64, data: &[u8]) -> Option<Result<()>> {

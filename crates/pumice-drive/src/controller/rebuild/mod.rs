@@ -435,10 +435,8 @@ pub async fn complete_target(medium: &dyn AnyMedium) -> Result<()> {
 /// Those of [`Drive::write`].
 pub async fn copy_into(part: &Extracted<'_>, target: &Drive) -> Result<()> {
     match part {
-        Extracted::Data { offset, bytes } => target.write(*offset, bytes, false).await,
-        Extracted::Fill { offset, len, byte: 0 } => {
-            target.write_zeroes(*offset, *len, true, false).await
-        }
+        Extracted::Data { offset, bytes } => target.write(*offset, bytes).await,
+        Extracted::Fill { offset, len, byte: 0 } => target.write_zeroes(*offset, *len, true).await,
         Extracted::Fill { offset, len, byte } => {
             let longest = usize::try_from(*len).unwrap_or(usize::MAX);
             let bytes = vec![*byte; FILL_BYTES.min(longest)];
@@ -446,7 +444,7 @@ pub async fn copy_into(part: &Extracted<'_>, target: &Drive) -> Result<()> {
             while at < *len {
                 let rest = usize::try_from(len - at).unwrap_or(usize::MAX);
                 let piece = bytes.get(..rest).unwrap_or(&bytes);
-                target.write(offset + at, piece, false).await?;
+                target.write(offset + at, piece).await?;
                 at += piece.len() as u64;
             }
             Ok(())
@@ -456,7 +454,7 @@ pub async fn copy_into(part: &Extracted<'_>, target: &Drive) -> Result<()> {
             if target.origin().is_some() =>
         {
             let block = BLOCK_BYTES as u64;
-            target.write_zeroes(lba * block, count * block, true, false).await
+            target.write_zeroes(lba * block, count * block, true).await
         }
         Extracted::Lost(_) => Ok(()),
     }

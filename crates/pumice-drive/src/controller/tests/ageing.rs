@@ -48,7 +48,7 @@ fn cold_frames_with_dead_blocks_do_not_wear_a_drive_out() {
     for number in 0..cold / FRAME as u64 {
         for index in [1, 5] {
             let offset = number * FRAME as u64 + index * BLOCK;
-            world.run(drive.write_zeroes(offset, BLOCK, false, false)).unwrap();
+            world.run(drive.write_zeroes(offset, BLOCK, false)).unwrap();
         }
     }
     let mut random = random(1);
@@ -99,13 +99,13 @@ fn moving_records_that_grow_leaves_trims_their_reserve() {
     let written = next - 16;
     for round in 0..2500 {
         let lba = random.random_range(0..written);
-        let trimmed = world.run(drive.trim(lba * BLOCK, BLOCK, true));
+        let trimmed = world.run(drive.trim_durable(lba * BLOCK, BLOCK));
         assert_eq!(kind(trimmed), None, "trim {round} is refused");
         let lba = random.random_range(0..written);
         let _ = world.write(&drive, lba * BLOCK, &sparse_block(&mut random, 400));
     }
     for lba in (0..written).step_by(2) {
-        world.run(drive.trim(lba * BLOCK, BLOCK, false)).unwrap();
+        world.run(drive.trim(lba * BLOCK, BLOCK)).unwrap();
     }
     world.run(drive.flush()).unwrap();
     for number in 0..written / 4 {
@@ -144,7 +144,7 @@ fn a_write_that_waits_for_the_turn_ends_with_it() {
     let (held, ended) = (drive.clone(), Rc::new(Cell::new(false)));
     let told = ended.clone();
     world.runtime.spawn(async move {
-        let written = held.write(0, &payload::noise(&mut random(1), 8192), false).await;
+        let written = held.write(0, &payload::noise(&mut random(1), 8192)).await;
         assert_eq!(kind(written), Some(ErrorKind::NoSpace));
         told.set(true);
     });
@@ -167,7 +167,7 @@ fn read_errors_that_pass_leave_nothing_behind() {
         for number in 0..count {
             let data = payload::noise(&mut random, 64 << 10);
             let offset = random.random_range(0..(size - (64 << 10)) / BLOCK) * BLOCK;
-            let written = std::pin::pin!(drive.write(offset, &data, false));
+            let written = std::pin::pin!(drive.write(offset, &data));
             let time = std::pin::pin!(world.runtime.sleep_ns(600_000_000_000));
             match world.run(select(written, time)) {
                 Either::Left((written, _)) => assert_eq!(kind(written), None, "write {number}"),
@@ -302,7 +302,7 @@ fn used_is_100_when_writes_are_refused_and_a_trim_ends_that() {
         // The trimmed space, except for one or two segments, since space moves in whole segments.
         let trimmed = (2 * u64::from(SEGMENT_BYTES)) / BLOCK;
         let trimmed = trimmed + 2 * u64::from(SEGMENT_BYTES) / BLOCK;
-        world.run(drive.trim(BLOCK, trimmed * BLOCK, true)).unwrap();
+        world.run(drive.trim_durable(BLOCK, trimmed * BLOCK)).unwrap();
         let mut again = 0;
         while again < 2 * trimmed {
             let was_full = is_full();
@@ -337,11 +337,20 @@ fn a_thin_drive_whose_map_takes_much_of_it_never_hangs() {
     };
     let write = |lba: u64, data: Vec<u8>| {
         let drive = drive.clone();
-        within("a write", Box::pin(async move { drive.write(lba * BLOCK, &data, false).await }))
+        within("a write", Box::pin(async move { drive.write(lba * BLOCK, &data).await }))
     };
     let trim = |lba: u64, fua| {
         let drive = drive.clone();
-        within("a trim", Box::pin(async move { drive.trim(lba * BLOCK, BLOCK, fua).await }))
+        within(
+            "a trim",
+            Box::pin(async move {
+                if fua {
+                    drive.trim_durable(lba * BLOCK, BLOCK).await
+                } else {
+                    drive.trim(lba * BLOCK, BLOCK).await
+                }
+            }),
+        )
     };
     let mut written = Vec::new();
     loop {
@@ -387,7 +396,7 @@ fn what_moving_costs_is_learned_once() {
         let offset = number * FRAME as u64;
         world.write(&drive, offset, &cold_frame(number)).unwrap();
         for index in [1, 5] {
-            world.run(drive.trim(offset + index * BLOCK, BLOCK, false)).unwrap();
+            world.run(drive.trim(offset + index * BLOCK, BLOCK)).unwrap();
         }
     }
     let mut random = random(1);
@@ -425,7 +434,7 @@ fn a_medium_that_fails_for_a_while_does_not_fill_a_drive() {
         for _ in 0..count {
             let data = payload::noise(&mut random, 64 << 10);
             let offset = random.random_range(0..(size - (64 << 10)) / BLOCK) * BLOCK;
-            let written = drive.write(offset, &data, false);
+            let written = drive.write(offset, &data);
             let written = world.run(world.runtime.timeout(60_000_000_000, written));
             refused += u64::from(written.expect("a write waits forever").is_err());
         }

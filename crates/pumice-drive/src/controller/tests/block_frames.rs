@@ -72,12 +72,12 @@ fn garbage_collection_keeps_the_blocks_that_can_still_be_read() {
         let drive = world.open_without_collector();
         // A batch without parity.
         let data = payload::text(&mut random(2), 8 * BLOCK_BYTES);
-        world.run(drive.write(0, &data, true)).unwrap();
+        world.run(drive.write_durable(0, &data)).unwrap();
         let drive = world.reopen(drive);
         world.run(drive.load_range(Lba(0), 8)).unwrap();
         let place = frame_of(&drive, 0);
         if has_dead {
-            world.run(drive.trim(4 * BLOCK, BLOCK, true)).unwrap();
+            world.run(drive.trim_durable(4 * BLOCK, BLOCK)).unwrap();
         }
         let lost = 7;
         world.flip(place.segment.0, place.offset + place.record_bytes - 3);
@@ -242,7 +242,7 @@ fn blocks_that_are_cut_take_no_more_than_they_do_alone() {
     let moved = frame_of(&drive, 0);
     assert_ne!(moved, place);
     assert!(world.read(&drive, 0, data.len()).unwrap() == data);
-    world.run(drive.trim(0, BLOCK, true)).unwrap();
+    world.run(drive.trim_durable(0, BLOCK)).unwrap();
     world.run(drive.empty_victim(moved.segment)).unwrap();
     assert_ne!(frame_of(&drive, 1), moved);
     let (one, last) = (frame_of(&drive, 1), frame_of(&drive, 2));

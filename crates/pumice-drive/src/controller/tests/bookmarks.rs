@@ -24,7 +24,7 @@ fn bookmark(disk: &Disk, drive: &Drive, name: &str) -> SnapshotInfo {
 fn change_some(disk: &mut Disk, drive: &Drive) {
     disk.write_some(drive, 6);
     let at = disk.random.random_range(0..SIZE / BLOCK - 40) * BLOCK;
-    disk.world.run(drive.trim(at, 30 * BLOCK, false)).unwrap();
+    disk.world.run(drive.trim(at, 30 * BLOCK)).unwrap();
     disk.plain[at as usize..][..30 * BLOCK_BYTES].fill(0);
 }
 

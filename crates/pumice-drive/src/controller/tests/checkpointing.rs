@@ -38,7 +38,7 @@ fn no_segment_is_given_back_while_a_checkpoint_is_written() {
     let drive = world.open();
     let noise = payload::noise(&mut random(1), 1 << 20);
     for _ in 0..6 {
-        world.run(drive.write(0, &noise, true)).unwrap();
+        world.run(drive.write_durable(0, &noise)).unwrap();
     }
     world.run(drive.checkpoint()).unwrap();
     let empty = SegmentId(0);
@@ -205,7 +205,7 @@ fn the_first_batch_after_the_checkpoint_is_applied() {
             world.runtime.yield_now().await;
         }
         let watermark = drive.core().log().sealed_seq();
-        drive.write(0, &new, true).await.unwrap();
+        drive.write_durable(0, &new).await.unwrap();
         drive.turn().await;
         assert_eq!(drive.core().checkpoints().checkpointed(), watermark, "too tame a test");
     });
@@ -228,9 +228,9 @@ fn a_check_knows_what_the_next_checkpoint_will_not_name() {
     let world = World::new(small(4 * SIZE, 8));
     let drive = world.open();
     let noise = payload::noise(&mut random(1), 64 << 10);
-    world.run(drive.write(SIZE, &noise, true)).unwrap();
+    world.run(drive.write_durable(SIZE, &noise)).unwrap();
     world.run(drive.checkpoint()).unwrap();
-    world.run(drive.trim(SIZE, SIZE, true)).unwrap();
+    world.run(drive.trim_durable(SIZE, SIZE)).unwrap();
     world.kill(drive);
     assert_eq!(world.check().problems, []);
     let drive = world.open();

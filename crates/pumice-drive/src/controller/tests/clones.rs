@@ -83,13 +83,13 @@ impl Clone {
         let run = &self.world;
         match self.random.random_range(0..6) {
             0 => {
-                run.run(drive.trim(offset, len as u64, false)).unwrap();
+                run.run(drive.trim(offset, len as u64)).unwrap();
                 let from = from.next_multiple_of(BLOCK_BYTES);
                 self.plain[from..(end / BLOCK_BYTES * BLOCK_BYTES).max(from)].fill(0);
             }
             1 | 2 => {
                 let keep = self.random.random_bool(0.5);
-                run.run(drive.write_zeroes(offset, len as u64, keep, false)).unwrap();
+                run.run(drive.write_zeroes(offset, len as u64, keep)).unwrap();
                 self.plain[from..end].fill(0);
             }
             _ => {
@@ -101,7 +101,7 @@ impl Clone {
     }
 
     pub(super) fn trim_all(&mut self, drive: &Drive) {
-        self.world.run(drive.trim(0, CLONE_SIZE, false)).unwrap();
+        self.world.run(drive.trim(0, CLONE_SIZE)).unwrap();
         self.plain.fill(0);
     }
 
@@ -367,7 +367,7 @@ fn snapshots_of_a_clone_read_from_its_origin_too() {
     clone.world.run(drive.create_snapshot(new("a", 50))).unwrap();
     let a = clone.plain.clone();
     // Zeroes over blocks of the origin are a change, though nothing was mapped.
-    clone.world.run(drive.write_zeroes(SIZE / 2, 8 * BLOCK, false, false)).unwrap();
+    clone.world.run(drive.write_zeroes(SIZE / 2, 8 * BLOCK, false)).unwrap();
     clone.plain[SIZE as usize / 2..][..8 * BLOCK_BYTES].fill(0);
     (0..10).for_each(|_| clone.change(&drive));
     let view = clone.world.run(drive.view("a", OpenOptions::default())).unwrap();
@@ -509,10 +509,10 @@ fn a_clone_is_written_while_it_is_flattened() {
             let part = &mut plain[offset as usize..][..len];
             if clone.random.random_bool(0.3) {
                 part.fill(0);
-                drive.write_zeroes(offset, len as u64, false, false).await.unwrap();
+                drive.write_zeroes(offset, len as u64, false).await.unwrap();
             } else {
                 part.copy_from_slice(&data);
-                drive.write(offset, &data, false).await.unwrap();
+                drive.write(offset, &data).await.unwrap();
             }
             clone.world.runtime.clone().sleep_ns(20_000).await;
         }

@@ -112,7 +112,7 @@ fn a_superblock_names_the_checksum_of_the_batch_that_it_calls_durable() {
     let world = World::new(small(4 << 20, 4));
     let drive = world.open();
     for round in 0..3 {
-        world.run(drive.write(0, &[round; 5000], true)).unwrap();
+        world.run(drive.write_durable(0, &[round; 5000])).unwrap();
         world.run(drive.checkpoint()).unwrap();
         let end = drive.core().log().chain_end();
         let superblock = world.run(superblocks::load(&world.memory)).unwrap().stored.superblock;

@@ -26,11 +26,11 @@ fn write_parts(seed: u64) -> bool {
                 let len = random.random_range(5000..700_000);
                 let data = payload::noise(&mut random, len);
                 let offset = random.random_range(0..SIZE - data.len() as u64) | 1;
-                let written = drive.write(offset, &data, false).await;
+                let written = drive.write(offset, &data).await;
                 // Sometimes the drive is full; trims make room.
                 if kind(written) == Some(ErrorKind::NoSpace) || random.random_range(0..20) == 0 {
                     let half = random.random_range(0..2) * SIZE / 2;
-                    drive.trim(half, SIZE / 2, false).await.unwrap();
+                    drive.trim(half, SIZE / 2).await.unwrap();
                 }
             }
             left.set(left.get() - 1);
@@ -142,7 +142,7 @@ fn garbage_collection_ends_when_only_ends_of_segments_are_left() {
         // Each segment may be examined once; a checkpoint may cause another examination of all.
         let most = victims() + 2 * u64::from(drive.core().space().segment_count());
         let place = if number % 8 == 7 { random.random_range(0..number) } else { number };
-        let write = std::pin::pin!(drive.write(place * frame.len() as u64, &frame, false));
+        let write = std::pin::pin!(drive.write(place * frame.len() as u64, &frame));
         let time = std::pin::pin!(world.runtime.sleep_ns(10_000_000_000));
         match world.run(futures_util::future::select(write, time)) {
             Either::Left((Ok(()), time)) => world.run(time),
@@ -171,7 +171,7 @@ fn a_tiny_cache_of_the_map_leaves_room_for_data() {
     let block = payload::noise(&mut random, BLOCK_BYTES);
     for number in 0..12_000 {
         let place = random.random_range(0..2048) * 4 * BLOCK;
-        let write = drive.write(place, &block, false);
+        let write = drive.write(place, &block);
         let written = world.run(world.runtime.timeout(10_000_000_000, write));
         written.unwrap_or_else(|| panic!("{number}: a write waits forever")).unwrap();
     }

@@ -48,7 +48,7 @@ fn a_log_in_which_more_dies_than_lived_is_refused() {
     drive.with_core(|core| core.space_mut().release(SegmentId(0), 60 << 10));
     world.run(drive.checkpoint()).unwrap();
     drive.with_core(|core| core.space_mut().add_live(SegmentId(0), 60 << 10));
-    world.run(drive.trim(0, 64 << 10, true)).unwrap();
+    world.run(drive.trim_durable(0, 64 << 10)).unwrap();
     world.kill(drive);
     assert_eq!(world.refusal().kind(), ErrorKind::Corrupt);
     assert!(world.check().problem_count > 0);
@@ -88,7 +88,7 @@ fn a_checkpoint_before_the_first_write_keeps_what_is_written_then() {
     let drive = world.open();
     world.run(drive.checkpoint()).unwrap();
     let noise = payload::noise(&mut random(1), 64 << 10);
-    world.run(drive.write(0, &noise, true)).unwrap();
+    world.run(drive.write_durable(0, &noise)).unwrap();
     world.kill(drive);
     let drive = world.open();
     assert!(world.read(&drive, 0, noise.len()).unwrap() == noise);

@@ -66,20 +66,29 @@ impl Client {
             0..14 => {
                 let data = unique(random, len);
                 let change = Change { range: offset..offset + len, bytes: data.clone() };
-                self.change(change, fua, drive.write(at, &data, fua)).await
+                let write = async {
+                    match fua {
+                        true => drive.write_durable(at, &data).await,
+                        false => drive.write(at, &data).await,
+                    }
+                };
+                self.change(change, fua, write).await
             }
             // Whole blocks: its edges would be writes of their own.
             14..17 => {
                 let (at, bytes) = (at / BLOCK * BLOCK, (bytes / BLOCK).max(1) * BLOCK);
                 let bytes = bytes.min(SIZE as u64 - at);
                 let change = zeroes(at, bytes);
-                match random.random_range(0..3) {
-                    0 => self.change(change, fua, drive.trim(at, bytes, fua)).await,
-                    kind => {
-                        let zeroes = drive.write_zeroes(at, bytes, kind == 1, fua);
-                        self.change(change, fua, zeroes).await
+                let (is_trim, keep) = (random.random_range(0..3) == 0, random.random());
+                let zero = async {
+                    match (is_trim, fua) {
+                        (true, true) => drive.trim_durable(at, bytes).await,
+                        (true, false) => drive.trim(at, bytes).await,
+                        (false, true) => drive.write_zeroes_durable(at, bytes, keep).await,
+                        (false, false) => drive.write_zeroes(at, bytes, keep).await,
                     }
-                }
+                };
+                self.change(change, fua, zero).await
             }
             _ => self.flush().await,
         };
@@ -276,7 +285,7 @@ fn power_loss_while_opening_or_closing_loses_nothing() {
         let mut world = World::new(small(SIZE as u64, 4));
         let drive = world.open();
         let data = unique(&mut random, 100_000);
-        world.run(drive.write(5000, &data, true)).unwrap();
+        world.run(drive.write_durable(5000, &data)).unwrap();
         world.kill(drive);
         world.plan.latency_ns = 500_000..=1_000_000;
         world.seed = seed;

@@ -21,7 +21,7 @@ pub(super) fn written() -> (World, Vec<u8>) {
     let data = payload::text(&mut random(1), 480 << 10);
     let drive = world.open();
     for (index, part) in data.chunks(160 << 10).enumerate() {
-        world.run(drive.write(index as u64 * (160 << 10), part, true)).unwrap();
+        world.run(drive.write_durable(index as u64 * (160 << 10), part)).unwrap();
     }
     world.close_without_checkpoint(drive);
     (world, data)
@@ -58,12 +58,12 @@ fn what_cannot_be_read_is_not_given_up_at_once() {
         let world = World::new(small(32 << 20, 12));
         let drive = world.open_without_collector();
         let data = payload::noise(&mut random(1), 32 << 10);
-        world.run(drive.write(0, &data, true)).unwrap();
+        world.run(drive.write_durable(0, &data)).unwrap();
         let (mapping, _) = drive.core().map().peek(Lba(0)).resident();
         let Mapping::Frame { place, .. } = mapping else { panic!("{mapping:?}") };
         while drive.core().log().tail(Stream::Host).unwrap().segment == place.segment {
             let noise = payload::noise(&mut random(2), 1 << 20);
-            world.run(drive.write(8 << 20, &noise, true)).unwrap();
+            world.run(drive.write_durable(8 << 20, &noise)).unwrap();
         }
         let from = place.offset + 8192;
         let range = BadRange::unreadable(Region::Segment(place.segment), from..from + 512);
@@ -157,10 +157,10 @@ fn flushed_and_killed(filler: usize) -> (World, Vec<u8>, u32) {
     let world = World::new(small(16 << 20, 8));
     let drive = world.open();
     let noise = payload::noise(&mut random(1), filler);
-    world.run(drive.write(8 << 20, &noise, true)).unwrap();
+    world.run(drive.write_durable(8 << 20, &noise)).unwrap();
     let data = payload::text(&mut random(2), 60 * 8 * BLOCK_BYTES);
     for (index, frame) in data.chunks(8 * BLOCK_BYTES).enumerate() {
-        world.run(drive.write((index * frame.len()) as u64, frame, true)).unwrap();
+        world.run(drive.write_durable((index * frame.len()) as u64, frame)).unwrap();
     }
     let segment = drive.core().log().tail(Stream::Host).expect("a host tail").segment;
     world.kill(drive);
@@ -254,7 +254,7 @@ fn a_torn_tail_loses_only_what_was_not_flushed() {
         world.flip_for_good(0, header.offset + [40, 5000][place]);
         let drive = world.open();
         assert!(world.read(&drive, 0, data.len()).unwrap() == data, "place {place}");
-        world.run(drive.write(0, &data[100_000..200_000], true)).unwrap();
+        world.run(drive.write_durable(0, &data[100_000..200_000])).unwrap();
         world.kill(drive);
         assert_eq!(world.check().problems, []);
         let drive = world.open();
@@ -345,7 +345,7 @@ fn what_a_lost_life_left_behind_is_never_taken_up() {
     assert_eq!(left.len(), 5);
     world.flip_for_good(0, left[3].offset + 30);
     let drive = world.open();
-    world.run(drive.write(4096, &[3; 4096], true)).unwrap();
+    world.run(drive.write_durable(4096, &[3; 4096])).unwrap();
     world.kill(drive);
     let now = batches(&world, 0);
     assert_eq!((&now[4], now[3].epoch), (&left[4], left[3].epoch + 1));
@@ -364,7 +364,7 @@ fn a_torn_batch_of_a_lost_life_does_not_stand_in_for_a_damaged_one() {
     let data = payload::noise(&mut random(1), 64 << 10);
     let drive = world.open_without_collector();
     for moved in [true, false] {
-        world.run(drive.write(0, &data, true)).unwrap();
+        world.run(drive.write_durable(0, &data)).unwrap();
         world.run(super::survival::move_all(&drive, SegmentId(0)));
         drive.with_core(|core| core.seal(Stream::Moved));
         if moved {
@@ -379,7 +379,7 @@ fn a_torn_batch_of_a_lost_life_does_not_stand_in_for_a_damaged_one() {
     world.flip_for_good(segment, torn.offset + torn.body_bytes / 2);
     let drive = world.open_without_collector();
     for byte in [1, 2] {
-        world.run(drive.write(1 << 20, &[byte; 4096], true)).unwrap();
+        world.run(drive.write_durable(1 << 20, &[byte; 4096])).unwrap();
     }
     world.kill(drive);
     let host = batches(&world, 0);
@@ -397,10 +397,10 @@ fn a_torn_batch_of_a_lost_life_is_not_completed_in_place_of_a_durable_one() {
     let world = World::new(small(SIZE, 4));
     let noise = |seed| payload::noise(&mut random(seed), 64 << 10);
     let drive = world.open_without_collector();
-    world.run(drive.write(0, &noise(1), true)).unwrap();
+    world.run(drive.write_durable(0, &noise(1))).unwrap();
     world.run(super::survival::move_all(&drive, SegmentId(0)));
     world.run(drive.flush()).unwrap();
-    world.run(drive.write(0, &noise(1), true)).unwrap();
+    world.run(drive.write_durable(0, &noise(1))).unwrap();
     world.run(super::survival::move_all(&drive, SegmentId(0)));
     drive.with_core(|core| core.seal(Stream::Moved));
     world.run(world.runtime.yield_now());
@@ -410,12 +410,12 @@ fn a_torn_batch_of_a_lost_life_is_not_completed_in_place_of_a_durable_one() {
     let whole = world.peek(segment, torn.offset + 8192, 4096);
     world.flip_for_good(segment, torn.offset + 8192 + 7);
     let drive = world.open_without_collector();
-    world.run(drive.write(1 << 20, &noise(2), true)).unwrap();
-    world.run(drive.write(3 << 20, &noise(4), true)).unwrap();
+    world.run(drive.write_durable(1 << 20, &noise(2))).unwrap();
+    world.run(drive.write_durable(3 << 20, &noise(4))).unwrap();
     world.kill(drive);
     // Its superblock names a later batch, so a batch of that number is durable.
     let drive = world.open_without_collector();
-    world.run(drive.write(2 << 20, &noise(3), true)).unwrap();
+    world.run(drive.write_durable(2 << 20, &noise(3))).unwrap();
     world.kill(drive);
     let host = batches(&world, 0);
     let durable = host.iter().find(|batch| batch.seq == torn.seq).expect("the durable batch");
@@ -446,7 +446,7 @@ fn damage_at_the_end_of_a_segment_is_no_torn_tail() {
         world.run(world.runtime.yield_now());
     }
     world.run(drive.flush()).unwrap();
-    world.run(drive.write(0, &noise[..4096], true)).unwrap();
+    world.run(drive.write_durable(0, &noise[..4096])).unwrap();
     world.kill(drive);
     let next = batches(&world, 1);
     assert_eq!(next[0].watermark.0, 0);
@@ -467,7 +467,7 @@ fn one_superblock_is_enough_and_epochs_stay_unique() {
         let (world, data) = written();
         let drive = world.open();
         let epoch = drive.info().epoch;
-        world.run(drive.write(0, &data[4096..8192], true)).unwrap();
+        world.run(drive.write_durable(0, &data[4096..8192])).unwrap();
         world.kill(drive);
         flip_superblock(&world, slot, 100);
         assert_eq!(world.check().problem_count, 1);
@@ -526,8 +526,8 @@ fn read_only_writes_nothing() {
     assert!(world.read(&drive, 0, 4904).unwrap() == data[4096..9000]);
     let refused = Some(ErrorKind::ReadOnly);
     assert_eq!(kind(world.write(&drive, 0, &[1])), refused);
-    assert_eq!(kind(world.run(drive.trim(0, BLOCK, false))), refused);
-    assert_eq!(kind(world.run(drive.write_zeroes(0, 1, false, false))), refused);
+    assert_eq!(kind(world.run(drive.trim(0, BLOCK))), refused);
+    assert_eq!(kind(world.run(drive.write_zeroes(0, 1, false))), refused);
     world.run(drive.flush()).unwrap();
     world.run(drive.close()).unwrap();
     let counts = drive.layers().inner().counts();
@@ -559,11 +559,11 @@ fn a_torn_batch_does_not_stand_in_for_a_vouched_one() {
         let world = World::new(small(SIZE, 4));
         let data = payload::noise(&mut random(1), 64 << 10);
         let drive = world.open_without_collector();
-        world.run(drive.write(0, &data, true)).unwrap();
+        world.run(drive.write_durable(0, &data)).unwrap();
         world.run(super::survival::move_all(&drive, SegmentId(0)));
         drive.with_core(|core| core.seal(Stream::Moved));
         world.run(drive.flush()).unwrap();
-        world.run(drive.write(0, &data, true)).unwrap();
+        world.run(drive.write_durable(0, &data)).unwrap();
         for offset in [1_u64 << 20, 2 << 20] {
             world.write(&drive, offset, &data[..4096]).unwrap();
         }

@@ -89,7 +89,7 @@ fn a_divided_write_is_whole_or_absent() {
         assert!(!batches(world, 0).iter().any(is_left), "{lost}: it is there for later openings");
         // The stream continues, and divides the next write there.
         let next = payload::noise(&mut random(99), MIB);
-        world.run(drive.write(MIB as u64, &next, true)).unwrap();
+        world.run(drive.write_durable(MIB as u64, &next)).unwrap();
         world.kill(drive);
         let drive = world.open();
         assert!(world.read(&drive, 0, MIB).unwrap() == *before, "{lost}, later");
@@ -107,7 +107,7 @@ fn a_divided_write_that_was_flushed_is_never_dropped() {
         let Divided { world, after, first, second, .. } = divided();
         let drive = world.open();
         assert!(world.read(&drive, 0, MIB).unwrap() == after);
-        world.run(drive.write(2 << 20, &[7; 4096], true)).unwrap();
+        world.run(drive.write_durable(2 << 20, &[7; 4096])).unwrap();
         world.kill(drive);
         let damaged = [&first, &second][at];
         world.flip_for_good(damaged.segment.0, damaged.offset + 30);

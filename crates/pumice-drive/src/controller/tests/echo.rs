@@ -32,7 +32,7 @@ fn killed(spec: Spec) -> (World, [Vec<u8>; 2]) {
             1 => vec![round; len],
             _ => payload::text(&mut random, len),
         };
-        world.run(drive.write(at, &bytes, true)).unwrap();
+        world.run(drive.write_durable(at, &bytes)).unwrap();
         new[at as usize..][..len].copy_from_slice(&bytes);
     }
     // While idle, the drive vouches for all earlier batches.

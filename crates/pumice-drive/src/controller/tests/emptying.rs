@@ -38,7 +38,7 @@ fn a_snapshot_that_is_taken_while_a_segment_is_emptied_loses_nothing() {
             // Pages in batches that the emptying reaches later.
             for page in 300..360 {
                 let version = database.state.borrow_mut().renew(page);
-                drive.write(page * PAGE, &content(page, version), false).await.unwrap();
+                drive.write(page * PAGE, &content(page, version)).await.unwrap();
             }
             is_overwritten.set(true);
         };
@@ -133,7 +133,7 @@ fn what_dies_while_a_segment_is_emptied_does_not_keep_it() {
         }
         for page in 40..100 {
             let version = database.state.borrow_mut().renew(page);
-            drive.write(page * PAGE, &content(page, version), false).await.unwrap();
+            drive.write(page * PAGE, &content(page, version)).await.unwrap();
         }
     };
     let both = async { futures_util::future::join(drive.empty_retained(victim), overwrite).await };
@@ -327,7 +327,7 @@ fn beside_a_busy_host<R>(world: &World, drive: &Drive, task: impl Future<Output 
             let data = payload::noise(&mut random, 64 << 10);
             let at = random.random_range(0..world.spec.size_bytes >> 16) << 16;
             // The write may be refused while a snapshot holds the rest.
-            if drive.write(at, &data, false).await.is_err() {
+            if drive.write(at, &data).await.is_err() {
                 refused.set(refused.get() + 1);
                 world.runtime.clone().sleep_ns(1_000_000).await;
             }

@@ -107,7 +107,7 @@ fn a_drive_is_as_it_was_after_crashes_and_checks() {
         world.write(&drive, at as u64 * BLOCK, &data).unwrap();
         let hole = round * 131 % 1900;
         model[hole * BLOCK_BYTES..][..9 * BLOCK_BYTES].fill(0);
-        world.run(drive.trim(hole as u64 * BLOCK, 9 * BLOCK, false)).unwrap();
+        world.run(drive.trim(hole as u64 * BLOCK, 9 * BLOCK)).unwrap();
         let fill = round * 57 % 1900;
         model[fill * BLOCK_BYTES..][..BLOCK_BYTES].fill(7);
         world.write(&drive, fill as u64 * BLOCK, &[7; BLOCK_BYTES]).unwrap();

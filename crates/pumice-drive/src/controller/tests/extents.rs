@@ -27,10 +27,10 @@ fn extents_are_what_was_written() {
     let world = World::new(small(64 << 20, 32));
     let drive = world.open();
     world.run(async {
-        drive.write(0, &noise(8, 1), false).await.unwrap();
-        drive.write_zeroes(16 * BLOCK, 4 * BLOCK, true, false).await.unwrap();
-        drive.write(20 * BLOCK, &vec![7; BLOCK_BYTES], false).await.unwrap();
-        drive.trim(2 * BLOCK, BLOCK, false).await.unwrap();
+        drive.write(0, &noise(8, 1)).await.unwrap();
+        drive.write_zeroes(16 * BLOCK, 4 * BLOCK, true).await.unwrap();
+        drive.write(20 * BLOCK, &vec![7; BLOCK_BYTES]).await.unwrap();
+        drive.trim(2 * BLOCK, BLOCK).await.unwrap();
     });
     let found = extents(&world, &drive, 0, 64 << 20);
     let kinds: Vec<_> = found.iter().map(|extent| (extent.bytes / BLOCK, extent.content)).collect();
@@ -56,7 +56,7 @@ fn extents_are_what_was_written() {
 fn extents_end_where_they_are_asked_to() {
     let world = World::new(small(64 << 20, 32));
     let drive = world.open();
-    world.run(drive.write(0, &noise(8, 1), false)).unwrap();
+    world.run(drive.write(0, &noise(8, 1))).unwrap();
     let found = extents(&world, &drive, BLOCK + 100, 5 * BLOCK);
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].bytes, 5 * BLOCK);
@@ -78,7 +78,7 @@ fn what_was_brought_nearer_is_not_read_again() {
     let world = World::new(small(64 << 20, 32));
     let drive = world.open();
     let data = noise(64, 3);
-    world.run(drive.write(0, &data, true)).unwrap();
+    world.run(drive.write_durable(0, &data)).unwrap();
     world.run(drive.close()).unwrap();
     let drive = world.open();
     world.run(drive.prefetch(0, 64 * BLOCK)).unwrap();

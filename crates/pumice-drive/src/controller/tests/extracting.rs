@@ -61,9 +61,9 @@ fn a_killed_drive_is_extracted_whole_and_left_as_it_is() {
     }
     world.write(&drive, size - 20_000, &[0xee; 20_000]).unwrap();
     plain[size as usize - 20_000..].fill(0xee);
-    world.run(drive.trim(1 << 20, 1 << 20, false)).unwrap();
+    world.run(drive.trim(1 << 20, 1 << 20)).unwrap();
     plain[1 << 20..2 << 20].fill(0);
-    world.run(drive.write_zeroes(6 << 20, 4096, true, true)).unwrap();
+    world.run(drive.write_zeroes_durable(6 << 20, 4096, true)).unwrap();
     plain[6 << 20..][..4096].fill(0);
     world.kill(drive);
     let before = world.medium_checksum();

@@ -12,9 +12,9 @@ fn assert_poisoned(world: &World, drive: &Drive) {
     let poisoned = Some(ErrorKind::Poisoned);
     assert_eq!(kind(world.run(drive.flush())), poisoned);
     assert_eq!(kind(world.write(drive, 0, &[1; 10])), poisoned);
-    assert_eq!(kind(world.run(drive.write(8192, &[1; 4096], true))), poisoned);
-    assert_eq!(kind(world.run(drive.trim(0, BLOCK, false))), poisoned);
-    assert_eq!(kind(world.run(drive.write_zeroes(0, BLOCK, true, false))), poisoned);
+    assert_eq!(kind(world.run(drive.write_durable(8192, &[1; 4096]))), poisoned);
+    assert_eq!(kind(world.run(drive.trim(0, BLOCK))), poisoned);
+    assert_eq!(kind(world.run(drive.write_zeroes(0, BLOCK, true))), poisoned);
 }
 
 /// Blocks 0..4 flushed, then each of them overwritten in a batch of its own, then the failure.
@@ -24,14 +24,14 @@ fn fail(plan: FaultPlan, seed: u64, power_loss: bool) {
     let drive = world.open();
     let old = payload::noise(&mut random(seed), 4 * BLOCK_BYTES);
     let new = payload::noise(&mut random(seed + 1000), 4 * BLOCK_BYTES);
-    world.run(drive.write(0, &old, true)).unwrap();
+    world.run(drive.write_durable(0, &old)).unwrap();
     let watermark = drive.info().watermark;
     drive.layers().set_plan(plan);
     // All in one poll, before any of them can fail.
     world.run(async {
         for block in 0..4 {
             let at = block * BLOCK_BYTES;
-            drive.write(at as u64, &new[at..at + BLOCK_BYTES], false).await.unwrap();
+            drive.write(at as u64, &new[at..at + BLOCK_BYTES]).await.unwrap();
             drive.with_core(|core| core.seal(Stream::Host));
         }
     });
@@ -57,7 +57,7 @@ fn fail(plan: FaultPlan, seed: u64, power_loss: bool) {
     };
     let kept = (0..4).take_while(is_new).count();
     assert_eq!((0..4).filter(is_new).count(), kept, "not a prefix");
-    world.run(drive.write(0, &new, true)).unwrap();
+    world.run(drive.write_durable(0, &new)).unwrap();
     let drive = world.reopen(drive);
     assert!(world.read(&drive, 0, new.len()).unwrap() == new);
     world.close(drive);
@@ -82,7 +82,7 @@ fn a_failed_durable_append_poisons_the_drive() {
             for is_sync in [false, true] {
                 let world = World { seed, ..World::new(small(SIZE, 4)) };
                 let drive = world.open();
-                world.run(drive.write(0, &[1; BLOCK_BYTES], true)).unwrap();
+                world.run(drive.write_durable(0, &[1; BLOCK_BYTES])).unwrap();
                 let nth = Trigger::Nth(failing);
                 let none = Trigger::Never;
                 let (append_errors, sync_errors) = if is_sync { (none, nth) } else { (nth, none) };
@@ -94,7 +94,7 @@ fn a_failed_durable_append_poisons_the_drive() {
                     let drive = &drive;
                     async move {
                         let at = u64::from(block) * BLOCK;
-                        drive.write(at, &[block; BLOCK_BYTES], false).await.unwrap();
+                        drive.write(at, &[block; BLOCK_BYTES]).await.unwrap();
                         (block, drive.flush().await)
                     }
                 })));
@@ -160,7 +160,7 @@ fn a_failed_read_fails_its_request_only() {
     let drive = world.open();
     // A batch without parity.
     let noise = payload::noise(&mut random(1), 48 << 10);
-    world.run(drive.write(0, &noise, true)).unwrap();
+    world.run(drive.write_durable(0, &noise)).unwrap();
     drive.layers().set_plan(FaultPlan { read_errors: Trigger::Nth(1), ..Default::default() });
     assert_eq!(kind(world.read(&drive, 0, 4096)), Some(ErrorKind::Medium));
     assert!(world.read(&drive, 0, 4096).unwrap() == noise[..4096]);
@@ -177,7 +177,7 @@ fn a_read_that_fails_while_opening_costs_no_more_than_it_must() {
     let mut world = World::new(small(SIZE, 4));
     let drive = world.open();
     let noise = payload::noise(&mut random(1), 64 << 10);
-    world.run(drive.write(0, &noise, true)).unwrap();
+    world.run(drive.write_durable(0, &noise)).unwrap();
     world.close(drive);
     // Reads of an opening: two superblock slots; root, table, page list, page; the log after them.
     for failing in 1..=12 {
@@ -209,7 +209,7 @@ fn a_flush_beside_a_failing_sync_is_not_acknowledged() {
             drop(beside.update_superblocks(|_| ()).await);
         });
         let data = payload::noise(&mut random(seed), BLOCK_BYTES);
-        let is_acknowledged = world.run(drive.write(0, &data, true)).is_ok();
+        let is_acknowledged = world.run(drive.write_durable(0, &data)).is_ok();
         world.run(world.runtime.sleep_ns(20_000_000));
         world.run(drive.layers().crash()).unwrap();
         world.kill(drive);
@@ -264,7 +264,7 @@ fn an_abandoned_checkpoint_harms_nobody() {
         world.plan.latency_ns = 1_000_000..=1_000_000;
         let drive = world.open();
         let data = payload::noise(&mut random(moment), 64 << 10);
-        world.run(drive.write(0, &data, true)).unwrap();
+        world.run(drive.write_durable(0, &data)).unwrap();
         world.run(drive.checkpoint()).unwrap();
         drive.with_core(|core| core.map_mut().touch_leaf(0));
         let abandoned = drive.checkpoint();

@@ -14,7 +14,7 @@ const PAGE: u32 = 4096;
 fn fill_to(world: &World, drive: &Drive, used: u32) {
     let end = || drive.core().log().tail(Stream::Host).map_or(0, |tail| tail.used);
     while end() < used {
-        world.run(drive.write_zeroes(BLOCK, BLOCK, true, true)).unwrap();
+        world.run(drive.write_zeroes_durable(BLOCK, BLOCK, true)).unwrap();
     }
     assert_eq!(end(), used);
     assert_eq!(drive.core().log().tail(Stream::Host).unwrap().segment, SegmentId(0));
@@ -35,7 +35,7 @@ fn batches_end_exactly_at_the_end_of_their_segment() {
     assert_eq!(world.check().problems, []);
     let drive = world.open();
     let noise = payload::noise(&mut random(1), 64 << 10);
-    world.run(drive.write(0, &noise, true)).unwrap();
+    world.run(drive.write_durable(0, &noise)).unwrap();
     let last = damage::batches(&world, 0).pop().unwrap();
     assert_eq!((last.offset, last.batch_bytes()), (SEGMENT_BYTES - PAGE, u64::from(PAGE)));
     assert_eq!(drive.core().log().tail(Stream::Host).unwrap().segment, SegmentId(1));

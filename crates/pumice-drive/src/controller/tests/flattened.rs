@@ -244,7 +244,7 @@ fn power_loss_in_a_flattening_leaves_disk_and_snapshots() {
         drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
         let work = async {
             drive.flatten(|_| true).await.unwrap();
-            drive.trim(0, BLOCK * 64, true).await.unwrap();
+            drive.trim_durable(0, BLOCK * 64).await.unwrap();
             drive.roll_back("a", false).await.unwrap();
             drive.flatten(|_| true).await.unwrap();
             drive.delete_snapshot("a").await.unwrap();

@@ -117,7 +117,7 @@ fn a_durable_append_during_a_sync_waits_for_its_end() {
         let sync = first.sync();
         let later = async {
             world.runtime.sleep_ns(100_000).await;
-            second.write(BLOCK, &[7; BLOCK_BYTES], false).await.unwrap();
+            second.write(BLOCK, &[7; BLOCK_BYTES]).await.unwrap();
             second.flush().await.unwrap();
         };
         let (synced, ()) = futures_util::future::join(sync, later).await;
@@ -142,7 +142,7 @@ fn many_flushes_share_a_batch_while_the_medium_is_busy() {
         async move {
             for round in 0..10 {
                 let block = task * 10 + round;
-                drive.write(block * BLOCK, &[task as u8 + 1; BLOCK_BYTES], true).await.unwrap();
+                drive.write_durable(block * BLOCK, &[task as u8 + 1; BLOCK_BYTES]).await.unwrap();
             }
         }
     });
@@ -204,7 +204,7 @@ fn a_sync_beside_a_durable_append_that_failed_is_not_believed() {
                 let latency_ns = 500_000..=500_000;
                 let plan = FaultPlan { sync_errors, latency_ns, ..FaultPlan::default() };
                 drive.layers().set_plan(plan);
-                drive.write(BLOCK, &[7; BLOCK_BYTES], false).await.unwrap();
+                drive.write(BLOCK, &[7; BLOCK_BYTES]).await.unwrap();
                 assert_eq!(kind(drive.flush().await), Some(ErrorKind::Poisoned));
             };
             let (flushed, ()) = futures_util::future::join(drive.flush(), later).await;
@@ -248,7 +248,7 @@ fn what_arrives_during_a_sync_is_not_durable_by_it() {
         let drive = open(&world);
         let write = async |block: u64| {
             let data = payload::noise(&mut random(block), BLOCK_BYTES);
-            drive.write(block * BLOCK, &data, false).await.unwrap();
+            drive.write(block * BLOCK, &data).await.unwrap();
         };
         world.run(async {
             let first = async {
@@ -288,7 +288,7 @@ fn a_flush_is_confirmed_although_another_stream_sealed_beside_it() {
     drive.with_core(seal_meta);
     world.run(drive.flush_log()).unwrap();
     let seq = world.run(async {
-        drive.write(0, &[7; 100], false).await.unwrap();
+        drive.write(0, &[7; 100]).await.unwrap();
         let beside = async {
             drive.clock.sleep_ns(100_000).await;
             let seq = drive.core().log().sealed_seq();
@@ -324,7 +324,7 @@ fn a_batch_that_lacked_space_becomes_durable_by_a_sync() {
         let writes = (0..4_u64).map(|block| {
             let drive = &drive;
             async move {
-                drive.write(block * BLOCK, &[block as u8 + 1; BLOCK_BYTES], false).await.unwrap();
+                drive.write(block * BLOCK, &[block as u8 + 1; BLOCK_BYTES]).await.unwrap();
                 while let Err(error) = drive.flush().await {
                     assert_eq!(error.kind(), ErrorKind::NoSpace);
                     drive.clock.sleep_ns(100_000_000).await;
@@ -365,7 +365,7 @@ fn power_loss_beside_plain_batches_loses_nothing_that_was_flushed() {
                     let pause_ns = rand::RngExt::random_range(&mut random, 0..1_500_000);
                     clock.sleep_ns(pause_ns).await;
                     let block = [round; BLOCK_BYTES];
-                    if drive.write(task * BLOCK, &block, false).await.is_err() {
+                    if drive.write(task * BLOCK, &block).await.is_err() {
                         return;
                     }
                     if rand::RngExt::random_range(&mut random, 0..4) == 0 {

@@ -50,8 +50,8 @@ fn two_lives(world: &World) -> Vec<u8> {
     let drive = world.open();
     write(&drive, 700, noise(&mut random, 300));
     write(&drive, 10 * BLOCK, vec![0; BLOCK_BYTES]);
-    world.run(drive.trim(12 * BLOCK, 2 * BLOCK, false)).unwrap();
-    world.run(drive.write_zeroes(41 * BLOCK, BLOCK, true, false)).unwrap();
+    world.run(drive.trim(12 * BLOCK, 2 * BLOCK)).unwrap();
+    world.run(drive.write_zeroes(41 * BLOCK, BLOCK, true)).unwrap();
     world.run(drive.flush()).unwrap();
     world.kill(drive);
     for (first, count) in [(12, 2), (41, 1)] {
@@ -73,8 +73,8 @@ fn one_life(world: &World) -> Vec<u8> {
         world.write(&drive, block as u64 * BLOCK, &data).unwrap();
         disk[block * BLOCK_BYTES..][..data.len()].copy_from_slice(&data);
     }
-    world.run(drive.trim(BLOCK, BLOCK, false)).unwrap();
-    world.run(drive.write_zeroes(23 * BLOCK, BLOCK, true, false)).unwrap();
+    world.run(drive.trim(BLOCK, BLOCK)).unwrap();
+    world.run(drive.write_zeroes(23 * BLOCK, BLOCK, true)).unwrap();
     world.run(drive.flush()).unwrap();
     world.kill(drive);
     for block in [1, 23] {
@@ -364,7 +364,7 @@ fn clone_of(world: &World, template: &World, golden: &[u8]) -> Vec<u8> {
         world.write(&drive, offset, &data).unwrap();
         disk[offset as usize..][..data.len()].copy_from_slice(&data);
     }
-    world.run(drive.trim(4 * BLOCK, BLOCK, false)).unwrap();
+    world.run(drive.trim(4 * BLOCK, BLOCK)).unwrap();
     disk[4 * BLOCK_BYTES..5 * BLOCK_BYTES].fill(0);
     world.run(drive.flush()).unwrap();
     world.kill(drive);

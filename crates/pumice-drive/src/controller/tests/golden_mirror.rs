@@ -51,7 +51,7 @@ fn written() -> ([MemMedium; 2], [Vec<u8>; 2]) {
     let mut disk = vec![0; DISK_BYTES];
     let mut random = random(25);
     let mut write = |block: usize, data: Vec<u8>| {
-        runtime.block_on(drive.write((block * BLOCK_BYTES) as u64, &data, false)).unwrap();
+        runtime.block_on(drive.write((block * BLOCK_BYTES) as u64, &data)).unwrap();
         disk[block * BLOCK_BYTES..][..data.len()].copy_from_slice(&data);
     };
     write(0, text(&mut random, 6 * BLOCK_BYTES));
@@ -60,7 +60,7 @@ fn written() -> ([MemMedium; 2], [Vec<u8>; 2]) {
     runtime.block_on(drive.flush()).unwrap();
     let flushed = disk.clone();
     let before = members[1].deep_copy();
-    runtime.block_on(drive.write(40 * BLOCK, &[0x3c; BLOCK_BYTES], false)).unwrap();
+    runtime.block_on(drive.write(40 * BLOCK, &[0x3c; BLOCK_BYTES])).unwrap();
     runtime.block_on(drive.flush()).unwrap();
     disk[40 * BLOCK_BYTES..][..BLOCK_BYTES].fill(0x3c);
     runtime.drop_tasks();

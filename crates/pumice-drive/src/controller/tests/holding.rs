@@ -84,7 +84,7 @@ impl Database {
     pub(super) async fn pass_an_hour(&self, drive: &Drive, hour: u32) {
         for _ in 0..WRITES {
             let (page, data) = self.state.borrow_mut().next();
-            drive.write(page * PAGE, &data, false).await.unwrap();
+            drive.write(page * PAGE, &data).await.unwrap();
         }
         self.end_hour(drive, hour).await;
     }

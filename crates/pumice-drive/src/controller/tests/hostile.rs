@@ -59,7 +59,7 @@ fn counters_at_their_end_stay_there() {
         last.encode_into(&mut header);
         patch(&world, last.offset, &header);
         let drive = world.open();
-        world.run(drive.write(0, &data[4096..8192], true)).unwrap();
+        world.run(drive.write_durable(0, &data[4096..8192])).unwrap();
         let drive = world.reopen(drive);
         let info = drive.info();
         assert_eq!((info.host_bytes, info.media_bytes), (u64::MAX, u64::MAX), "slot {slot}");
@@ -83,7 +83,7 @@ fn a_detour_beyond_the_end_of_the_log_is_no_reason_to_panic() {
         world.run(world.memory.write_superblock(slot, bytes)).unwrap();
     }
     let drive = world.open();
-    world.run(drive.write(0, &[1; 4096], true)).unwrap();
+    world.run(drive.write_durable(0, &[1; 4096])).unwrap();
     let drive = world.reopen(drive);
     assert_eq!(world.read(&drive, 0, 4096).unwrap(), [1; 4096]);
     world.close(drive);

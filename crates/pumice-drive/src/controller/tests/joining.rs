@@ -87,7 +87,7 @@ fn neighbours_become_one_frame_that_names_all_of_them() {
     order.shuffle(&mut random(1));
     let mut expected = vec![(SeqNo(0), 0); 16];
     for &lba in &order {
-        world.run(drive.write((32 + lba) * BLOCK, &words(lba), true)).unwrap();
+        world.run(drive.write_durable((32 + lba) * BLOCK, &words(lba))).unwrap();
         let place = frame_of(&drive, 32 + lba);
         expected[lba as usize] = (drive.core().log().sealed_seq(), place.offset);
     }
@@ -116,17 +116,17 @@ fn a_run_ends_where_a_block_lives_elsewhere() {
     let world = World::new(Spec { codec: Codec::Lz4, ..small(SIZE, 6) });
     let drive = open(&world);
     let disk: Vec<u8> = (0..32).flat_map(words).collect();
-    world.run(drive.write(0, &disk, true)).unwrap();
+    world.run(drive.write_durable(0, &disk)).unwrap();
     let victim = frame_of(&drive, 0).segment;
     // Fill the rest of the segment, so that later writes go to another one.
     while drive.core().space().table()[victim.0 as usize].last_seq
         == drive.core().log().sealed_seq()
     {
-        world.run(drive.write(SIZE / 2, &payload::noise(&mut random(1), 1 << 20), true)).unwrap();
+        world.run(drive.write_durable(SIZE / 2, &payload::noise(&mut random(1), 1 << 20))).unwrap();
     }
-    world.run(drive.write(3 * BLOCK, &words(99), true)).unwrap();
-    world.run(drive.trim(20 * BLOCK, 2 * BLOCK, true)).unwrap();
-    world.run(drive.trim(SIZE / 2, 1 << 20, true)).unwrap();
+    world.run(drive.write_durable(3 * BLOCK, &words(99))).unwrap();
+    world.run(drive.trim_durable(20 * BLOCK, 2 * BLOCK)).unwrap();
+    world.run(drive.trim_durable(SIZE / 2, 1 << 20)).unwrap();
     world.run(drive.empty_victim(victim)).unwrap();
     assert_eq!(drive.core().space().live_bytes_of(victim), 0);
     let blocks = |lba| frame_of(&drive, lba).blocks;
@@ -146,7 +146,7 @@ fn what_saves_nothing_is_not_joined() {
     let noise = payload::noise(&mut random(1), 16 * BLOCK_BYTES);
     for lba in 0..16 {
         let block = &noise[lba * BLOCK_BYTES..][..BLOCK_BYTES];
-        world.run(drive.write(lba as u64 * BLOCK, block, true)).unwrap();
+        world.run(drive.write_durable(lba as u64 * BLOCK, block)).unwrap();
     }
     world.run(drive.empty_victim(frame_of(&drive, 0).segment)).unwrap();
     assert_eq!(drive.info().operations.joined_frames, 0);
@@ -158,15 +158,15 @@ fn what_saves_nothing_is_not_joined() {
 /// be read again.
 fn two_far_apart(world: &World) -> (Rc<Drive>, SegmentId) {
     let drive = open(world);
-    world.run(drive.write(0, &words(0), true)).unwrap();
+    world.run(drive.write_durable(0, &words(0))).unwrap();
     let victim = frame_of(&drive, 0).segment;
     let noise = payload::noise(&mut random(1), 1 << 20);
     for at in 0..2 {
-        world.run(drive.write(SIZE / 2 + (at << 20), &noise, true)).unwrap();
+        world.run(drive.write_durable(SIZE / 2 + (at << 20), &noise)).unwrap();
     }
-    world.run(drive.write(BLOCK, &words(1), true)).unwrap();
+    world.run(drive.write_durable(BLOCK, &words(1))).unwrap();
     assert_eq!(frame_of(&drive, 1).segment, victim);
-    world.run(drive.trim(SIZE / 2, 2 << 20, true)).unwrap();
+    world.run(drive.trim_durable(SIZE / 2, 2 << 20)).unwrap();
     world.run(drive.reap_all()).unwrap();
     let latency_ns = 1_000_000..=1_000_000;
     drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
@@ -181,7 +181,7 @@ fn trim_during_move(steps: u64) -> usize {
     let moved_before = world.run(async {
         let host = async {
             world.runtime.sleep_ns(steps * 250_000 + 1).await;
-            drive.trim(BLOCK, BLOCK, false).await.unwrap();
+            drive.trim(BLOCK, BLOCK).await.unwrap();
             drive.info().moved_bytes
         };
         futures_util::future::join(drive.empty_victim(victim), host).await.1

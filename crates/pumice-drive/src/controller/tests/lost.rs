@@ -70,7 +70,7 @@ fn writing_blocks_of_a_lost_leaf_heals_them_and_no_others() {
     let data = payload::noise(&mut random(3), 2 * BLOCK_BYTES);
     world.write(&drive, 8 * BLOCK, &data).unwrap();
     assert!(says_lost(&drive));
-    world.run(drive.trim(16 * BLOCK, 3 * BLOCK, false)).unwrap();
+    world.run(drive.trim(16 * BLOCK, 3 * BLOCK)).unwrap();
     let assert_healed = |drive: &Drive| {
         assert!(world.read(drive, 8 * BLOCK, data.len()).unwrap() == data);
         assert!(world.read(drive, 16 * BLOCK, 3 * BLOCK_BYTES).unwrap() == [0; 3 * BLOCK_BYTES]);
@@ -97,7 +97,7 @@ fn writing_blocks_of_a_lost_leaf_heals_them_and_no_others() {
 fn a_trim_heals_a_lost_leaf_and_space_is_freed() {
     let (world, _) = without_first_leaf();
     let drive = world.open();
-    world.run(drive.trim(0, LEAF_BYTES, false)).unwrap();
+    world.run(drive.trim(0, LEAF_BYTES)).unwrap();
     assert!(world.read(&drive, 0, 65536).unwrap() == [0; 65536]);
     let data = payload::noise(&mut random(3), BLOCK_BYTES);
     world.write(&drive, BLOCK, &data).unwrap();
@@ -199,7 +199,7 @@ fn a_leaf_that_cannot_be_read_for_long_becomes_lost() {
     world.runtime.spawn(async move { syncer.run_syncer().await });
     let start = place.offset / 4096 * 4096;
     *bad.bad.borrow_mut() = Some((place.segment, start..start + (1 << 20)));
-    let write = || world.run(drive.write(8 * BLOCK, &[7; BLOCK_BYTES], true));
+    let write = || world.run(drive.write_durable(8 * BLOCK, &[7; BLOCK_BYTES]));
     assert_eq!(kind(write()), Some(ErrorKind::Medium));
     world.run(world.runtime.sleep_ns(200_000_000_000));
     assert_eq!(kind(write()), Some(ErrorKind::Medium));
@@ -224,7 +224,7 @@ fn many_writes_to_a_lost_leaf_end() {
     let latency_ns = 2_000_000..=2_000_000;
     drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
     let data = [7; BLOCK_BYTES];
-    let writes = (0..32).map(|block| drive.write(block * BLOCK, &data, false));
+    let writes = (0..32).map(|block| drive.write(block * BLOCK, &data));
     let all = futures_util::future::try_join_all(writes);
     let ended = world.run(world.runtime.timeout(5_000_000_000, all));
     ended.expect("the writes end").unwrap();

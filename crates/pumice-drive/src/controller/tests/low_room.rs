@@ -83,7 +83,7 @@ fn a_host_that_others_fill_does_not_wedge_a_drive() {
             assert!(drive.info().warm_bytes > 0 && drive.info().used_percent < 100.0);
         }
         assert!(world.read(&drive, 0, LIVE).unwrap() == plain);
-        world.run(drive.trim(0, LIVE as u64 / 2, false)).unwrap();
+        world.run(drive.trim(0, LIVE as u64 / 2)).unwrap();
         plain[..LIVE / 2].fill(0);
         world.run(drive.flush()).unwrap();
         world.run(world.runtime.sleep_ns(2_500_000_000));
@@ -108,7 +108,7 @@ fn the_rest_of_an_open_segment_gets_the_space_of_a_free_one() {
         world.memory.set_room(Some(8 << 30));
         let drive = world.open();
         let plain = noise(1, 8 << 20);
-        world.run(drive.write(0, &plain[..1 << 20], true)).unwrap();
+        world.run(drive.write_durable(0, &plain[..1 << 20])).unwrap();
         world.close(drive);
         for segment in 20..30 {
             world.run(world.memory.preallocate(SegmentId(segment))).unwrap();
@@ -124,7 +124,7 @@ fn the_rest_of_an_open_segment_gets_the_space_of_a_free_one() {
             continue;
         }
         let drive = world.open();
-        world.run(drive.write(1 << 20, &plain[1 << 20..], true)).unwrap();
+        world.run(drive.write_durable(1 << 20, &plain[1 << 20..])).unwrap();
         assert_eq!(world.memory.refused_appends(), 0);
         assert!(world.read(&drive, 0, 8 << 20).unwrap() == plain);
     }
@@ -137,7 +137,7 @@ fn what_is_left_of_open_segments_gets_its_space_when_room_gets_low() {
     world.memory.set_room(Some(8 << 30));
     let drive = world.open();
     let plain = noise(1, 2 << 20);
-    world.run(drive.write(0, &plain[..1 << 20], true)).unwrap();
+    world.run(drive.write_durable(0, &plain[..1 << 20])).unwrap();
     assert_eq!((drive.info().low_room_bytes, drive.info().warm_bytes), (None, 0));
     world.memory.set_room(Some(1 << 30));
     world.run(world.runtime.sleep_ns(2_500_000_000));
@@ -145,7 +145,7 @@ fn what_is_left_of_open_segments_gets_its_space_when_room_gets_low() {
     assert!(kept > 4 * u64::from(SEGMENT_BYTES), "{kept} bytes are kept");
     assert!(drive.info().low_room_bytes.is_some_and(|left| left + kept <= 1 << 30));
     world.memory.set_room(Some(0));
-    world.run(drive.write(1 << 20, &plain[1 << 20..], true)).unwrap();
+    world.run(drive.write_durable(1 << 20, &plain[1 << 20..])).unwrap();
     assert_eq!(world.memory.refused_appends(), 0);
     // Once there is plenty of room, nothing is kept.
     world.memory.set_room(Some(8 << 30));

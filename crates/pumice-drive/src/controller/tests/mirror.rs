@@ -119,7 +119,7 @@ impl Pair {
 
     fn write(&self, opened: &Opened, block: usize, version: u64) {
         let data = content(block, version);
-        self.runtime.block_on(opened.drive.write(block as u64 * BLOCK, &data, false)).unwrap();
+        self.runtime.block_on(opened.drive.write(block as u64 * BLOCK, &data)).unwrap();
     }
 
     fn flush(&self, opened: &Opened) {
@@ -245,7 +245,7 @@ fn damage_on_both_members_is_repaired_where_it_does_not_meet() {
         let mut data = content(block, 3);
         // Several frames fit in a page.
         data[700..].fill(1);
-        pair.runtime.block_on(opened.drive.write(block as u64 * BLOCK, &data, false)).unwrap();
+        pair.runtime.block_on(opened.drive.write(block as u64 * BLOCK, &data)).unwrap();
     }
     pair.close(opened);
     for member in [0, 1] {

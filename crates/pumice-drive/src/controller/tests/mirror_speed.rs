@@ -95,7 +95,7 @@ fn measure(runtime: &Runtime, drive: &Drive, load: Load, noise: &[u8], is_write:
         let range = offset as usize..(offset + load.request_bytes) as usize;
         let expected = &noise[range];
         if is_write {
-            return drive.write(offset, expected, false).await.unwrap();
+            return drive.write(offset, expected).await.unwrap();
         }
         let mut found = vec![0; expected.len()];
         drive.read(offset, &mut found).await.unwrap();

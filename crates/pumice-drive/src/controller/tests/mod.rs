@@ -259,7 +259,7 @@ impl World {
     }
 
     fn write(&self, drive: &Drive, offset: u64, data: &[u8]) -> Result<()> {
-        self.run(drive.write(offset, data, false))
+        self.run(drive.write(offset, data))
     }
 
     /// Returns the bytes of a part of a segment, as the medium has them.
@@ -409,6 +409,12 @@ fn state(drive: &Drive) -> (Runs, u64) {
     reap_all(drive);
     let metadata: u64 = drive.core().metadata().iter().map(|place| u64::from(place.bytes)).sum();
     (drive.core().map().runs().collect(), drive.core().space().live_bytes() - metadata)
+}
+
+/// Carries out a change of a drive as a host's request with or without FUA.
+async fn with(fua: bool, drive: &Drive, change: impl Future<Output = Result<()>>) -> Result<()> {
+    change.await?;
+    if fua { drive.flush().await } else { Ok(()) }
 }
 
 fn kind<T>(result: Result<T>) -> Option<ErrorKind> {

@@ -55,11 +55,11 @@ impl Pair {
         match self.random.random_range(0..100) {
             0..50 => {
                 let data = payload::any(&mut self.random, len);
-                self.world.run(drive.write(offset, &data, fua)).unwrap();
+                self.world.run(with(fua, &drive, drive.write(offset, &data))).unwrap();
                 self.plain[range].copy_from_slice(&data);
             }
             50..58 => {
-                self.world.run(drive.trim(offset, len as u64, fua)).unwrap();
+                self.world.run(with(fua, &drive, drive.trim(offset, len as u64))).unwrap();
                 let whole = offset.div_ceil(BLOCK) * BLOCK..(offset + len as u64) / BLOCK * BLOCK;
                 if !whole.is_empty() {
                     self.plain[whole.start as usize..whole.end as usize].fill(0);
@@ -67,7 +67,8 @@ impl Pair {
             }
             58..66 => {
                 let keep = self.random.random();
-                self.world.run(drive.write_zeroes(offset, len as u64, keep, fua)).unwrap();
+                let zeroes = drive.write_zeroes(offset, len as u64, keep);
+                self.world.run(with(fua, &drive, zeroes)).unwrap();
                 self.plain[range].fill(0);
             }
             66..90 => {
@@ -210,15 +211,15 @@ fn requests_beyond_the_end_change_nothing() {
     let drive = world.open();
     for (offset, len) in [(SIZE, 1), (SIZE - 1, 2), (u64::MAX, 2), (u64::MAX - 1, 1)] {
         let refused = Some(ErrorKind::InvalidInput);
-        assert_eq!(kind(world.run(drive.write(offset, &vec![1; len as usize], false))), refused);
-        assert_eq!(kind(world.run(drive.trim(offset, len, false))), refused);
-        assert_eq!(kind(world.run(drive.write_zeroes(offset, len, false, false))), refused);
+        assert_eq!(kind(world.run(drive.write(offset, &vec![1; len as usize]))), refused);
+        assert_eq!(kind(world.run(drive.trim(offset, len))), refused);
+        assert_eq!(kind(world.run(drive.write_zeroes(offset, len, false))), refused);
         assert_eq!(kind(world.read(&drive, offset, len as usize)), refused);
     }
     for offset in [0, 1, SIZE] {
         world.write(&drive, offset, &[]).unwrap();
-        world.run(drive.trim(offset, 0, true)).unwrap();
-        world.run(drive.write_zeroes(offset, 0, false, true)).unwrap();
+        world.run(drive.trim_durable(offset, 0)).unwrap();
+        world.run(drive.write_zeroes_durable(offset, 0, false)).unwrap();
         world.read(&drive, offset, 0).unwrap();
     }
     assert_eq!(drive.info().sequence, 0, "a batch was written");

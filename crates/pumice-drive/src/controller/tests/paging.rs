@@ -22,7 +22,7 @@ fn scatter(world: &World, drive: &Drive, count: usize) -> Vec<u64> {
     let place = |_| random.random_range(0..SIZE / BLOCK) * BLOCK;
     let places: Vec<u64> = (0..count).map(place).collect();
     for (number, place) in places.iter().enumerate() {
-        world.run(drive.write(*place, &payload_of(number), false)).unwrap();
+        world.run(drive.write(*place, &payload_of(number))).unwrap();
         let leaves = drive.info().memory.map_leaf_bytes as usize;
         assert!(leaves < CACHE_BYTES + (32 << 10), "{leaves} bytes after {number} writes");
     }
@@ -113,9 +113,9 @@ fn write_across_leaves(latency_ns: std::ops::RangeInclusive<u64>) {
             for round in 0..ROUNDS {
                 let (at, byte) = (border(pair), (pair * ROUNDS + round) as u8);
                 match pair % 3 {
-                    0 => drive.write(at - BLOCK, &[byte; 2 * BLOCK_BYTES], false).await,
-                    1 => drive.write(at - 700, &[byte; 1400], false).await,
-                    _ => drive.write_zeroes(at - BLOCK, 2 * BLOCK, round == 2, false).await,
+                    0 => drive.write(at - BLOCK, &[byte; 2 * BLOCK_BYTES]).await,
+                    1 => drive.write(at - 700, &[byte; 1400]).await,
+                    _ => drive.write_zeroes(at - BLOCK, 2 * BLOCK, round == 2).await,
                 }
                 .unwrap();
             }
@@ -205,7 +205,7 @@ fn leaves_that_were_trimmed_take_no_memory_in_recovery() {
     let drive = world.open();
     for leaf in 0..1000 {
         world.write(&drive, leaf << 22, &payload_of(1)).unwrap();
-        world.run(drive.trim(leaf << 22, 4 << 20, false)).unwrap();
+        world.run(drive.trim(leaf << 22, 4 << 20)).unwrap();
     }
     world.write(&drive, 0, &payload_of(2)).unwrap();
     world.close_without_checkpoint(drive);
@@ -232,7 +232,7 @@ fn deaths_in_checkpoints_do_not_add_up_in_recovery() {
         world.runtime.spawn(async move {
             // Other leaves every time, so that none has to be read.
             for leaf in life * 2000..(life + 1) * 2000 {
-                host.write(leaf << 22, &payload_of(1), false).await.unwrap();
+                host.write(leaf << 22, &payload_of(1)).await.unwrap();
             }
             clock.sleep_ns(u64::MAX / 2).await;
         });
@@ -325,7 +325,7 @@ fn what_differs_all_over_a_large_disk_is_found_in_few_reads() {
     for (name, (guid, places)) in ["old", "new"].into_iter().zip((1..).zip(&mut places)) {
         for _ in 0..4000 {
             let place = random.random_range(0..SIZE / BLOCK) * BLOCK;
-            world.run(drive.write(place, &payload_of(places.len() + 1), false)).unwrap();
+            world.run(drive.write(place, &payload_of(places.len() + 1))).unwrap();
             places.push(place);
         }
         world.run(drive.create_snapshot(snapshots::new(name, guid))).unwrap();

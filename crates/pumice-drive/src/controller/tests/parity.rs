@@ -41,7 +41,7 @@ fn checkpointed() -> (World, Vec<(u64, Vec<u8>)>) {
             }
         }
     }
-    world.run(drive.trim(700 << 22, 4 << 22, false)).unwrap();
+    world.run(drive.trim(700 << 22, 4 << 22)).unwrap();
     world.close(drive);
     (world, written)
 }

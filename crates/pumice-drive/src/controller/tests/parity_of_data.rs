@@ -26,7 +26,7 @@ fn killed(vouches: bool) -> (World, Vec<u8>) {
         world.run(drive.flush()).unwrap();
     }
     if vouches {
-        world.run(drive.write(SIZE - BLOCK, &plain[..BLOCK_BYTES], true)).unwrap();
+        world.run(drive.write_durable(SIZE - BLOCK, &plain[..BLOCK_BYTES])).unwrap();
         plain.copy_within(..BLOCK_BYTES, (SIZE - BLOCK) as usize);
     }
     world.kill(drive);
@@ -203,8 +203,8 @@ fn a_damaged_short_batch_costs_its_own_blocks() {
     let world = World::new(small(SIZE, 6));
     let drive = world.open();
     let data = payload::noise(&mut random(1), 8 * BLOCK_BYTES);
-    world.run(drive.write(0, &data, true)).unwrap();
-    world.run(drive.write(64 * BLOCK, &data, true)).unwrap();
+    world.run(drive.write_durable(0, &data)).unwrap();
+    world.run(drive.write_durable(64 * BLOCK, &data)).unwrap();
     let drive = world.reopen(drive);
     world.flip(0, 4096 + 3000);
     assert_eq!(kind(world.read(&drive, 0, 4096)), Some(ErrorKind::Corrupt));

@@ -197,7 +197,7 @@ fn a_bad_sector_fails_its_own_blocks_and_not_their_neighbours() {
     let drive = world.open();
     let mut data = payload::noise(&mut random(1), 3 * BLOCK_BYTES);
     world.write(&drive, 0, &data).unwrap();
-    world.run(drive.trim(BLOCK, BLOCK, false)).unwrap();
+    world.run(drive.trim(BLOCK, BLOCK)).unwrap();
     data[BLOCK_BYTES..2 * BLOCK_BYTES].fill(0);
     world.close(drive);
     let medium = Rc::new(BadSector { inner: world.memory.clone(), bad: RefCell::default() });

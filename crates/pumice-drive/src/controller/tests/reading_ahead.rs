@@ -175,7 +175,7 @@ impl Versions {
             known.1 += 1;
             data.extend(self.block(lba, known.1));
         }
-        self.drive.write(lba * BLOCK, &data, false).await.unwrap();
+        self.drive.write(lba * BLOCK, &data).await.unwrap();
         for lba in lbas {
             let known = &mut self.known.borrow_mut()[lba as usize];
             known.0 = known.1;

@@ -50,12 +50,12 @@ impl History {
         let range = offset as usize..(offset + len) as usize;
         let is_trim = match self.random.random_range(0..20) {
             0 => {
-                self.world.run(self.drive.trim(offset, len, false)).unwrap();
+                self.world.run(self.drive.trim(offset, len)).unwrap();
                 self.plain[range].fill(0);
                 true
             }
             1 => {
-                self.world.run(self.drive.write_zeroes(offset, len, true, false)).unwrap();
+                self.world.run(self.drive.write_zeroes(offset, len, true)).unwrap();
                 self.plain[range].fill(0);
                 false
             }
@@ -411,7 +411,7 @@ fn a_damaged_frame_is_lost_and_nothing_older_is_given() {
     let (world, data) = damage::written();
     let drive = world.open();
     let newer = payload::text(&mut random(77), 32 << 10);
-    world.run(drive.write(48 * BLOCK, &newer, true)).unwrap();
+    world.run(drive.write_durable(48 * BLOCK, &newer)).unwrap();
     world.kill(drive);
     let (segment, offset) = damage::record_of(&world, 50);
     world.flip_for_good(segment, offset + RECORD_HEADER_BYTES as u32 + 9);
@@ -443,7 +443,7 @@ fn batches_that_are_gone_are_named() {
     let drive = world.open();
     let noise = payload::noise(&mut random(1), 1 << 20);
     for index in 0..6 {
-        world.run(drive.write(index << 20, &noise, true)).unwrap();
+        world.run(drive.write_durable(index << 20, &noise)).unwrap();
     }
     world.kill(drive);
     let next = header(&world, 1).expect("the log went on").first_seq.0;
@@ -473,7 +473,7 @@ fn what_a_lost_life_left_behind_is_not_taken() {
     let left = lose_two_batches(&world, drive);
     world.flip_for_good(0, left[3].offset + 30);
     let drive = world.open();
-    world.run(drive.write(4096, &[3; 4096], true)).unwrap();
+    world.run(drive.write_durable(4096, &[3; 4096])).unwrap();
     world.kill(drive);
     assert_eq!(damage::batches(&world, 0).len(), 5);
     world.flip_for_good(0, left[1].offset + 30);
@@ -498,7 +498,7 @@ fn what_a_lost_life_left_behind_is_not_taken_for_a_batch_that_is_gone() {
     for _ in 0..3 {
         world.run(drive.checkpoint()).unwrap();
     }
-    world.run(drive.write(4096, &[3; 4096], true)).unwrap();
+    world.run(drive.write_durable(4096, &[3; 4096])).unwrap();
     world.kill(drive);
     let found = damage::batches(&world, 0);
     assert!(found[before].seq > left[before + 1].seq && found[before + 1] == left[before + 1]);
@@ -520,7 +520,7 @@ fn a_segment_that_only_a_lost_life_used_is_not_taken() {
     world.write(&drive, 0, &noise(1, 6 << 20)).unwrap();
     world.run(drive.checkpoint()).unwrap();
     let kept = tail(&drive);
-    world.run(drive.write(20 << 20, &noise(2, BLOCK_BYTES), true)).unwrap();
+    world.run(drive.write_durable(20 << 20, &noise(2, BLOCK_BYTES))).unwrap();
     assert_eq!(tail(&drive), kept);
     while tail(&drive) == kept {
         world.write(&drive, 0, &noise(3, 1 << 20)).unwrap();
@@ -554,7 +554,7 @@ fn a_segment_that_only_a_lost_life_used_is_not_taken() {
         world.write(&drive, 9 << 20, &noise(round, 1 << 20)).unwrap();
     }
     assert!(tail(&drive) < first, "no segment came free: the lost one is used again");
-    world.run(drive.write(9 << 20, &noise(7, 1 << 20), true)).unwrap();
+    world.run(drive.write_durable(9 << 20, &noise(7, 1 << 20))).unwrap();
     let tail = tail(&drive);
     world.kill(drive);
     let [left, found] = [lost, tail].map(|segment| damage::batches(&world, segment.0));
@@ -581,23 +581,23 @@ fn a_block_that_came_back_to_life_in_a_copy_is_not_older_than_it_is() {
         let before = tail();
         while tail() == before {
             let noise = payload::noise(&mut fillers, 1 << 20);
-            world.run(drive.write(8 << 20, &noise, true)).unwrap();
+            world.run(drive.write_durable(8 << 20, &noise)).unwrap();
         }
         tail()
     };
-    world.run(drive.write(16 << 20, &[9; 5000], true)).unwrap();
+    world.run(drive.write_durable(16 << 20, &[9; 5000])).unwrap();
     let noise = |seed, len: usize| payload::noise(&mut random(seed), len);
-    world.run(drive.write(3 * BLOCK, &noise(1, BLOCK_BYTES), true)).unwrap();
+    world.run(drive.write_durable(3 * BLOCK, &noise(1, BLOCK_BYTES))).unwrap();
     // The stream of moved frames already has a segment.
     let before = fill(&drive);
-    world.run(drive.write(20 << 20, &noise(4, BLOCK_BYTES), true)).unwrap();
+    world.run(drive.write_durable(20 << 20, &noise(4, BLOCK_BYTES))).unwrap();
     let victim = fill(&drive);
     world.run(drive.empty_victim(before)).unwrap();
     // So small when compressed that a copy carries its dead blocks along.
     let small = noise(2, 64).repeat(8 * BLOCK_BYTES / 64);
     // For a while after noise, compressible data is stored uncompressed.
     world.write(&drive, 12 << 20, &small.repeat(64)).unwrap();
-    world.run(drive.write(0, &small, true)).unwrap();
+    world.run(drive.write_durable(0, &small)).unwrap();
     let next = fill(&drive);
     world.write(&drive, 3 * BLOCK, &noise(3, BLOCK_BYTES)).unwrap();
     world.run(drive.empty_victim(victim)).unwrap();
@@ -649,7 +649,7 @@ fn a_segment_without_its_header_is_read_all_the_same() {
 fn identity_of_another(world: &World) -> Identity {
     let another = World::new(world.spec.clone());
     let drive = another.open();
-    another.run(drive.write(0, &[1, 2], true)).unwrap();
+    another.run(drive.write_durable(0, &[1, 2])).unwrap();
     another.kill(drive);
     zero_superblocks(&another);
     identity(&another)
@@ -663,7 +663,7 @@ fn segments_of_several_drives_are_told_apart() {
     let mut pages = Vec::new();
     for world in &drives {
         let drive = world.open();
-        world.run(drive.write(0, &[1, 2], true)).unwrap();
+        world.run(drive.write_durable(0, &[1, 2])).unwrap();
         world.kill(drive);
         pages.push(world.peek(0, 0, 4096));
     }

@@ -116,7 +116,7 @@ fn hosts_go_on_while_the_key_is_replaced() {
     while !has_ended.get() {
         scene.disk.write_some(&drive, 3);
         let at = 4096 * (rounds % 64);
-        scene.disk.world.run(drive.trim(at, 4096, false)).unwrap();
+        scene.disk.world.run(drive.trim(at, 4096)).unwrap();
         scene.disk.plain[at as usize..][..4096].fill(0);
         if rounds == 4 {
             scene.take(&drive, "taken meanwhile");

@@ -140,7 +140,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
 async fn stamp(drive: Rc<Drive>, acknowledged: Rc<Cell<u64>>) {
     for stamp in 1u64.. {
         let block: Vec<u8> = stamp.to_le_bytes().repeat(BLOCK_BYTES / 8);
-        if drive.write(stamp % CLIENT_BLOCKS * BLOCK, &block, true).await.is_err() {
+        if drive.write_durable(stamp % CLIENT_BLOCKS * BLOCK, &block).await.is_err() {
             return;
         }
         acknowledged.set(stamp);
@@ -239,7 +239,7 @@ fn a_shrink_that_fails_hands_out_no_bad_segment() {
         world.run(world.memory.write_superblock(slot, bytes)).unwrap();
     }
     let drive = world.open();
-    world.run(drive.write(0, &[1; 4096], true)).unwrap();
+    world.run(drive.write_durable(0, &[1; 4096])).unwrap();
     assert!(drive.core().space().is_bad(bad));
     let no_space_errors = Trigger::Probability(1.0);
     drive.layers().set_plan(FaultPlan { no_space_errors, ..FaultPlan::default() });

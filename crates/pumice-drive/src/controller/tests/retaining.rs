@@ -194,7 +194,7 @@ fn many_retained_empty_segments_do_not_hide_the_end_of_the_log() {
         world.write(&drive, at << 20, &noise).unwrap();
     }
     world.run(drive.create_snapshot(super::snapshots::new("a", 1))).unwrap();
-    world.run(drive.trim(0, SIZE, false)).unwrap();
+    world.run(drive.trim(0, SIZE)).unwrap();
     reap_all(&drive);
     world.run(drive.flush()).unwrap();
     world.run(drive.checkpoint()).unwrap();
@@ -218,7 +218,7 @@ fn many_retained_empty_segments_do_not_hide_the_end_of_the_log() {
         world.run(world.runtime.yield_now());
     }
     world.run(drive.flush()).unwrap();
-    world.run(drive.write(0, &noise[..4096], true)).unwrap();
+    world.run(drive.write_durable(0, &noise[..4096])).unwrap();
     world.kill(drive);
     let last = damage::batches(&world, open.0).pop().expect("a batch");
     world.flip_for_good(open.0, last.offset + 30);

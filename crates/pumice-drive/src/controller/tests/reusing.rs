@@ -29,7 +29,7 @@ fn read_under_garbage_collection(len: usize) {
     let drive = world.open();
     let old = payload::noise(&mut random(1), len);
     let new = payload::noise(&mut random(2), MIB as usize);
-    world.run(drive.write(0, &old, true)).unwrap();
+    world.run(drive.write_durable(0, &old)).unwrap();
     let mut out = vec![0; len];
     let (clock, read_from) = (&world.runtime, SegmentId(0));
     let is_free = || drive.core().space().is_free(read_from);
@@ -40,7 +40,7 @@ fn read_under_garbage_collection(len: usize) {
             clock.sleep_ns(1).await;
             set_latency_ns(&drive, 0);
             for _ in 0..6 {
-                drive.write(0, &new, true).await.unwrap();
+                drive.write_durable(0, &new).await.unwrap();
             }
             drive.checkpoint().await.unwrap();
             assert_eq!(drive.core().space().live_bytes_of(read_from), 0);
@@ -82,7 +82,7 @@ async fn fill_segment(drive: &Drive, data: &[u8]) {
             drive.core().log().fit(Stream::Host, room, u32::MAX) != log::Fit::NewSegment
         };
         let len = if fits(data.len()) { data.len() } else { BLOCK_BYTES };
-        drive.write(MIB, &data[..len], false).await.unwrap();
+        drive.write(MIB, &data[..len]).await.unwrap();
     }
     drive.flush().await.unwrap();
 }
@@ -100,28 +100,28 @@ fn a_block_that_came_back_to_its_old_place_is_merged_anew() {
     let (old, new, second) = (noise(1), noise(2), noise(3));
     world.run(async {
         // The first frame of segment 0.
-        drive.write(0, &old, true).await.unwrap();
+        drive.write_durable(0, &old).await.unwrap();
         let place = place_of(&drive, 0);
         fill_segment(&drive, &filler).await;
-        drive.write(BLOCK, &second, true).await.unwrap();
+        drive.write_durable(BLOCK, &second).await.unwrap();
         assert_ne!(place_of(&drive, 1).segment, place.segment);
 
         set_latency_ns(&drive, 1_000_000);
         let edges = [7; BLOCK_BYTES];
-        let merging = drive.write(BLOCK / 2, &edges, false);
+        let merging = drive.write(BLOCK / 2, &edges);
         let rival = async {
             // The first block is being read; the read of the second should take long.
             clock.sleep_ns(500_000).await;
             set_latency_ns(&drive, 100_000_000_000);
             clock.sleep_ns(1_000_000).await;
             set_latency_ns(&drive, 0);
-            drive.write(0, &noise(4), true).await.unwrap();
-            drive.write(MIB, &filler, true).await.unwrap();
+            drive.write_durable(0, &noise(4)).await.unwrap();
+            drive.write_durable(MIB, &filler).await.unwrap();
             drive.checkpoint().await.unwrap();
             give_back(&drive, clock).await;
             assert!(drive.core().space().is_free(place.segment), "not freed");
             fill_segment(&drive, &filler).await;
-            drive.write(0, &new, true).await.unwrap();
+            drive.write_durable(0, &new).await.unwrap();
             assert_eq!(place_of(&drive, 0), place, "too tame a test");
         };
         join(merging, rival).await.0.unwrap();
@@ -143,14 +143,14 @@ fn a_segment_emptied_by_a_trim_and_used_again_is_recovered() {
     world.run(async {
         // One leaf, which a trim drops as a whole; three quarters of its data fill segment 0.
         for piece in 0..4 {
-            drive.write(piece * MIB, &noise, true).await.unwrap();
+            drive.write_durable(piece * MIB, &noise).await.unwrap();
         }
         drive.checkpoint().await.unwrap();
-        drive.trim(0, 4 * MIB, true).await.unwrap();
+        drive.trim_durable(0, 4 * MIB).await.unwrap();
         give_back(&drive, clock).await;
         assert!(drive.core().space().is_free(SegmentId(0)), "not freed");
         for piece in 4..8 {
-            drive.write(piece * MIB, &noise, true).await.unwrap();
+            drive.write_durable(piece * MIB, &noise).await.unwrap();
         }
     });
     assert_eq!(

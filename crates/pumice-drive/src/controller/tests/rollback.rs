@@ -167,7 +167,7 @@ fn a_rollback_given_up_takes_no_writes() {
             break;
         }
         drive.layers().set_plan(FaultPlan::default());
-        match kind(world.run(drive.write(0, &[1; 4096], false))) {
+        match kind(world.run(drive.write(0, &[1; 4096]))) {
             None => {
                 let found = world.read(&drive, 4096, a.len() - 4096).unwrap();
                 assert!(found == disk.plain[4096..], "step {step}: another disk takes writes");
@@ -256,7 +256,7 @@ fn changes_wait_until_the_snapshot_is_begun() {
     disk.world.run(async {
         let held = drive.hold_changes(new("a", 1).guid).await.unwrap();
         let data = vec![9; 8192];
-        let mut writing = std::pin::pin!(drive.write(0, &data, false));
+        let mut writing = std::pin::pin!(drive.write(0, &data));
         let waits = disk.world.runtime.timeout(1_000_000_000, writing.as_mut()).await;
         assert!(waits.is_none(), "a write does not wait");
         assert!(!held.are_in_the_snapshot());
@@ -266,7 +266,7 @@ fn changes_wait_until_the_snapshot_is_begun() {
         drop(held);
         // Changes that are released without a snapshot.
         let held = drive.hold_changes(new("a", 1).guid).await.unwrap();
-        let mut trimming = std::pin::pin!(drive.trim(0, 4096, true));
+        let mut trimming = std::pin::pin!(drive.trim_durable(0, 4096));
         let waits = disk.world.runtime.timeout(1_000_000_000, trimming.as_mut()).await;
         assert!(waits.is_none(), "a trim does not wait");
         drop(held);
@@ -296,7 +296,7 @@ fn nothing_that_was_held_for_a_snapshot_is_in_it() {
             let other = drive.create_snapshot(new("other", 1));
             let create = drive.create_snapshot(new("a", 2));
             let data = vec![9; 8192];
-            let write = drive.write(0, &data, false);
+            let write = drive.write(0, &data);
             futures_util::future::join4(other, create, write, letting).await.1
         });
         disk.world.close(drive);
@@ -333,7 +333,7 @@ fn snapshots_that_yield_are_given_up_oldest_first_before_a_write_is_refused() {
     let mut seen = vec![names(&drive)];
     let refused = (0..2000_u64).find_map(|at| {
         let data = payload::noise(&mut disk.random, 64 << 10);
-        let result = disk.world.run(drive.write((at * 7 % 1023) << 16, &data, false));
+        let result = disk.world.run(drive.write((at * 7 % 1023) << 16, &data));
         if seen.last() != Some(&names(&drive)) {
             seen.push(names(&drive));
         }
@@ -365,7 +365,7 @@ fn a_disk_is_rolled_back_to_trims_that_were_not_taken_down() {
         let turn = drive.turn().await;
         let trim = async {
             disk.world.runtime.clone().sleep_ns(1).await;
-            drive.trim(0, SIZE, false).await.unwrap();
+            drive.trim(0, SIZE).await.unwrap();
             assert!(!drive.core().map().missing_to_reap(1).is_empty(), "too tame a test");
             drop(turn);
         };

@@ -125,10 +125,10 @@ fn a_busy_drive_is_found_sound() {
                     let offset = random.random_range(0..=SIZE - len as u64) / BLOCK * BLOCK;
                     let data = payload::any(&mut random, len);
                     let done = match random.random_range(0..20) {
-                        0 => drive.trim(offset, len as u64 * 4 % (SIZE - offset), false).await,
+                        0 => drive.trim(offset, len as u64 * 4 % (SIZE - offset)).await,
                         1 => drive.checkpoint().await,
                         2 => drive.flush().await,
-                        _ => drive.write(offset, &data, false).await,
+                        _ => drive.write(offset, &data).await,
                     };
                     if done.is_err() {
                         return;

@@ -223,7 +223,7 @@ fn a_clone_of_a_clone_is_sent() {
     let mut disk = Disk::new(23);
     let template = disk.world.open();
     disk.write_around(&template);
-    disk.world.run(template.trim(3 << 20, 1 << 20, false)).unwrap();
+    disk.world.run(template.trim(3 << 20, 1 << 20)).unwrap();
     disk.plain[3 << 20..4 << 20].fill(0);
     let mut first = Clone::of(&mut disk, &template, "golden", 1);
     let middle = first.open();

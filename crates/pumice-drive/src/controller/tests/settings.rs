@@ -115,7 +115,7 @@ fn power_loss_leaves_the_old_settings_or_the_new_ones() {
             world.plan = FaultPlan { latency_ns: 0..=400_000, ..FaultPlan::default() };
             world.seed = seed;
             let drive = world.open();
-            world.run(drive.write(0, &text, true)).unwrap();
+            world.run(drive.write_durable(0, &text)).unwrap();
             let begun_ns = world.runtime.now_ns();
             world.run(async {
                 let change = drive.change_settings(codec(ZSTD));

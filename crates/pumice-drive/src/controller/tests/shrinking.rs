@@ -59,7 +59,7 @@ fn what_was_trimmed_is_given_back_within_a_minute() {
     let world = World::new(small(64 << 20, 60));
     let drive = world.open();
     overwritten(&world, &drive, 40 << 20, 2);
-    world.run(drive.trim(0, 64 << 20, true)).unwrap();
+    world.run(drive.trim_durable(0, 64 << 20)).unwrap();
     wait(&world, 60);
     let held = world.memory.resident_bytes();
     assert!(held <= OPEN_BYTES, "{held} bytes hold an empty disk");
@@ -73,7 +73,7 @@ fn what_was_trimmed_is_given_back_beside_a_busy_host() {
     let world = World::new(small(64 << 20, 60));
     let drive = world.open();
     overwritten(&world, &drive, 40 << 20, 2);
-    world.run(drive.trim(0, 40 << 20, true)).unwrap();
+    world.run(drive.trim_durable(0, 40 << 20)).unwrap();
     for second in 0..60 {
         world.write(&drive, (60 << 20) + second * BLOCK, &[second as u8; 5000]).unwrap();
         wait(&world, 1);
@@ -116,7 +116,7 @@ fn emptying_that_gains_nothing_ends() {
     }
     // Two blocks of each frame stay, which take twice the space in frames of their own.
     for half in 0..2 * frames {
-        world.run(drive.trim((half * 32 + 1) * BLOCK, 31 * BLOCK, false)).unwrap();
+        world.run(drive.trim((half * 32 + 1) * BLOCK, 31 * BLOCK)).unwrap();
     }
     wait(&world, 120);
     let moved_bytes = drive.info().moved_bytes;
@@ -237,7 +237,7 @@ fn a_preallocated_drive_is_never_discarded() {
     let world = World::new(Spec { preallocated: true, ..small(64 << 20, 30) });
     let drive = world.open();
     overwritten(&world, &drive, 10 << 20, 4);
-    world.run(drive.trim(0, 64 << 20, true)).unwrap();
+    world.run(drive.trim_durable(0, 64 << 20)).unwrap();
     wait(&world, 60);
     world.run(drive.compact(0)).unwrap();
     assert!(drive.info().preallocated);
@@ -286,7 +286,7 @@ fn what_dies_after_a_rest_is_given_back_too() {
             world.write(&drive, region + number * piece, &data).unwrap();
         }
     }
-    world.run(drive.trim(40 << 20, 80 << 20, true)).unwrap();
+    world.run(drive.trim_durable(40 << 20, 80 << 20)).unwrap();
     wait(&world, 60);
     let moved_bytes = drive.info().moved_bytes;
     assert!(moved_bytes > 4 * SEGMENT, "{moved_bytes}: too tame a test");
@@ -299,7 +299,7 @@ fn what_dies_after_a_rest_is_given_back_too() {
     };
     for lba in (0..(40_u64 << 20) / BLOCK).step_by(8) {
         if is_moved(lba) {
-            world.run(drive.trim(lba * BLOCK, 8 * BLOCK, false)).unwrap();
+            world.run(drive.trim(lba * BLOCK, 8 * BLOCK)).unwrap();
         }
     }
     world.run(drive.flush()).unwrap();
@@ -327,7 +327,7 @@ fn what_was_not_worth_a_checkpoint_is_given_back_when_the_host_rests() {
         let lba = random.random_range(4096..drive.size_bytes() / BLOCK);
         world.write(&drive, lba * BLOCK, &noise[..BLOCK_BYTES / 2]).unwrap();
     }
-    world.run(drive.trim(0, 9 << 20, true)).unwrap();
+    world.run(drive.trim_durable(0, 9 << 20)).unwrap();
     for second in 0..40 {
         world.write(&drive, (4 << 22) + second * BLOCK, &[2; 4096]).unwrap();
         wait(&world, 1);
@@ -388,15 +388,15 @@ fn giving_back_needs_little_room() {
     for number in 0..(40_u64 << 20) / piece {
         for region in [0, 40 << 20] {
             let data = payload::noise(&mut random, piece as usize);
-            world.run(drive.write(region + number * piece, &data, false)).unwrap();
+            world.run(drive.write(region + number * piece, &data)).unwrap();
         }
     }
-    world.run(drive.trim(40 << 20, 40 << 20, true)).unwrap();
+    world.run(drive.trim_durable(40 << 20, 40 << 20)).unwrap();
     medium.most.set(world.memory.resident_bytes() + 3 * SEGMENT);
     wait(&world, 120);
     assert!(!drive.info().medium_full, "the drive has filled its medium");
     let (held, live) = (world.memory.resident_bytes(), drive.info().live_bytes);
     assert!(held <= live + live / 5 + (4 << 20) + OPEN_BYTES, "{held} bytes hold {live}");
-    world.run(drive.write(0, &[1; 4096], true)).unwrap();
+    world.run(drive.write_durable(0, &[1; 4096])).unwrap();
     world.run(drive.close()).unwrap();
 }

@@ -51,7 +51,7 @@ impl Scene {
         }
         scene.disk.write_around(&drive);
         scene.disk.write_some(&drive, 20);
-        scene.disk.world.run(drive.trim(SIZE, FILLER, false)).unwrap();
+        scene.disk.world.run(drive.trim(SIZE, FILLER)).unwrap();
         scene.take(&drive, "a");
         for name in ["b", "c"] {
             scene.disk.write_some(&drive, 60);
@@ -59,7 +59,7 @@ impl Scene {
         }
         // Only the snapshot's map stays.
         scene.disk.world.run(drive.bookmark_snapshot("b")).unwrap();
-        scene.disk.world.run(drive.trim(1 << 20, 1 << 20, false)).unwrap();
+        scene.disk.world.run(drive.trim(1 << 20, 1 << 20)).unwrap();
         scene.disk.plain[1 << 20..2 << 20].fill(0);
         scene.disk.write_some(&drive, 60);
         scene.disk.world.run(drive.flush()).unwrap();

@@ -91,12 +91,13 @@ impl Worker {
         match self.random.random_range(0..20) {
             0..11 => {
                 let data = payload::any(&mut self.random, len);
-                self.drive.write(offset, &data, fua).await.unwrap();
+                with(fua, &self.drive, self.drive.write(offset, &data)).await.unwrap();
                 self.plain[at..at + len].copy_from_slice(&data);
                 0
             }
             11 => {
-                self.drive.write_zeroes(offset, len as u64, false, fua).await.unwrap();
+                let zeroes = self.drive.write_zeroes(offset, len as u64, false);
+                with(fua, &self.drive, zeroes).await.unwrap();
                 self.plain[at..at + len].fill(0);
                 0
             }
@@ -156,7 +157,7 @@ fn a_block_written_by_many_at_once_holds_one_of_the_values() {
                 if random.random() {
                     // Not a fill: a frame with the value in every second byte.
                     let data: Vec<u8> = (0..4096).map(|at| [value, at as u8][at % 2]).collect();
-                    drive.write(lba * BLOCK, &data, false).await.unwrap();
+                    drive.write(lba * BLOCK, &data).await.unwrap();
                     // Nothing runs between the write's place in the order and this.
                     last.borrow_mut()[lba as usize] = value;
                 } else {
@@ -193,7 +194,8 @@ fn writes_to_parts_of_one_block_all_survive() {
                 clock.sleep_ns(number * 31_000 % 900_000).await;
                 // 500 bytes each, so that some parts lie in two blocks.
                 let value = (number + round) as u8;
-                drive.write(number * 500, &[value; 500], round == 5).await.unwrap();
+                let data = [value; 500];
+                with(round == 5, &drive, drive.write(number * 500, &data)).await.unwrap();
             }
         }
     });
@@ -213,17 +215,17 @@ fn a_lost_race_near_the_end_of_a_segment_leaves_no_batch_in_the_way() {
     while drive.info().sequence == 0
         || drive.core().log().fit(Stream::Host, 1 << 20, u32::MAX) != log::Fit::NewSegment
     {
-        world.run(drive.write(0, &noise[..200 << 10], true)).unwrap();
+        world.run(drive.write_durable(0, &noise[..200 << 10])).unwrap();
     }
     let latency = |ns| FaultPlan { latency_ns: ns..=ns, ..FaultPlan::default() };
     let (clock, medium) = (world.runtime.clone(), drive.layers());
     world.run(async {
         medium.set_plan(latency(4_000_000));
-        let edge = drive.write(100, &[7; 100], false);
+        let edge = drive.write(100, &[7; 100]);
         let rival = async {
             clock.sleep_ns(1_000_000).await;
             medium.set_plan(latency(1_000_000));
-            drive.write(0, &noise[..4096], false).await.unwrap();
+            drive.write(0, &noise[..4096]).await.unwrap();
             drive.with_core(|core| core.seal(Stream::Host));
             clock.sleep_ns(3_500_000).await;
             assert_eq!(
@@ -232,7 +234,7 @@ fn a_lost_race_near_the_end_of_a_segment_leaves_no_batch_in_the_way() {
                 "the batch of the write that lost"
             );
             assert!(!drive.core().log().has_open_records(Stream::Host));
-            drive.write(1 << 20, &noise, true).await.unwrap();
+            drive.write_durable(1 << 20, &noise).await.unwrap();
         };
         futures_util::future::join(edge, rival).await.0.unwrap();
     });
@@ -257,7 +259,7 @@ fn waiting_flushes_share_syncs_and_an_abandoned_one_harms_nobody() {
     let syncs = drive.layers().inner().counts().syncs;
     let flushers = (0..50u8).map(|number| {
         let drive = drive.clone();
-        async move { drive.write(u64::from(number) * 100, &[number; 100], true).await.unwrap() }
+        async move { drive.write_durable(u64::from(number) * 100, &[number; 100]).await.unwrap() }
     });
     run_all(&world, flushers);
     let syncs = drive.layers().inner().counts().syncs - syncs;

@@ -42,7 +42,7 @@ impl Disk {
     }
 
     pub(super) fn trim_all(&mut self, drive: &Drive) {
-        self.world.run(drive.trim(0, SIZE, false)).unwrap();
+        self.world.run(drive.trim(0, SIZE)).unwrap();
         self.plain.fill(0);
     }
 
@@ -296,13 +296,13 @@ fn a_full_drive_deletes_its_snapshot_however_much_was_trimmed() {
     assert!(drive.snapshots().len() > 1);
     let is_full = (0..2000_u64).any(|at| {
         let data = payload::noise(&mut disk.random, 256 << 10);
-        let result = disk.world.run(drive.write((at * 7 % 31) << 18, &data, false));
+        let result = disk.world.run(drive.write((at * 7 % 31) << 18, &data));
         result.is_err_and(|error| error.kind() == ErrorKind::NoSpace)
     });
     assert!(is_full, "the drive was filled");
     for at in 0..3000_u64 {
         let offset = at * 5 % (SIZE / BLOCK) * BLOCK;
-        let trimmed = disk.world.run(drive.trim(offset, BLOCK, true));
+        let trimmed = disk.world.run(drive.trim_durable(offset, BLOCK));
         if at % 50 == 0 {
             disk.world.run(drive.checkpoint()).unwrap();
         }
@@ -392,7 +392,7 @@ fn a_drive_with_snapshots_has_another_size_and_capacity() {
     };
     resize(None, 28).unwrap();
     resize(Some(2 * SIZE), 31).unwrap();
-    disk.world.run(drive.write(SIZE, &[7; 9000], true)).unwrap();
+    disk.world.run(drive.write_durable(SIZE, &[7; 9000])).unwrap();
     disk.take(&drive, "grown");
     disk.world.close(drive);
     assert!(whole(&disk.world, "a") == a, "as large as it was");
@@ -544,7 +544,7 @@ fn a_snapshot_needs_leaves_that_are_trimmed_while_it_is_taken() {
         while drive.snapshots_begun() == 0 {
             disk.world.runtime.clone().sleep_ns(10_000).await;
         }
-        drive.trim(0, SIZE / 2, false).await.unwrap();
+        drive.trim(0, SIZE / 2).await.unwrap();
         drive.reap_all().await.unwrap();
         assert!(drive.snapshots().is_empty(), "it is still being taken");
     };
@@ -627,7 +627,7 @@ fn a_snapshot_that_waits_for_room_ends_with_the_drive() {
         assert!(drive.core().snapshots().wanted_segments() > 0, "the first still waits");
         let append_errors = Trigger::Nth(1);
         drive.layers().set_plan(FaultPlan { append_errors, ..FaultPlan::default() });
-        drive.write(0, &[1; 5000], true).await.unwrap_err();
+        drive.write_durable(0, &[1; 5000]).await.unwrap_err();
     };
     let first = runtime.timeout(60_000_000_000, drive.create_snapshot(new("a", 1)));
     let (first, ()) = world.run(futures_util::future::join(first, fail));
@@ -707,7 +707,7 @@ fn changes_between_snapshots_are_exact() {
         } else {
             disk.write_some(&drive, 6);
             let at = disk.random.random_range(0..SIZE / BLOCK - 40) * BLOCK;
-            disk.world.run(drive.trim(at, 30 * BLOCK, false)).unwrap();
+            disk.world.run(drive.trim(at, 30 * BLOCK)).unwrap();
             disk.plain[at as usize..][..30 * BLOCK_BYTES].fill(0);
         }
         disk.take(&drive, &number.to_string());
@@ -759,9 +759,9 @@ fn changes_that_only_the_log_has_are_found() {
     for trims in [false, true] {
         let drive = disk.world.open();
         if trims {
-            disk.world.run(drive.trim(0, SIZE, true)).unwrap();
+            disk.world.run(drive.trim_durable(0, SIZE)).unwrap();
         } else {
-            disk.world.run(drive.write(5 * BLOCK, &[7; BLOCK_BYTES], true)).unwrap();
+            disk.world.run(drive.write_durable(5 * BLOCK, &[7; BLOCK_BYTES])).unwrap();
         }
         disk.world.kill(drive);
         let options = OpenOptions { read_only: true, ..OpenOptions::default() };
@@ -784,7 +784,7 @@ fn a_trim_needs_its_reserve_while_there_are_snapshots() {
     let drive = disk.world.open();
     disk.write_some(&drive, 20);
     disk.take(&drive, "a");
-    let trim = || disk.world.run(drive.trim(0, BLOCK, true));
+    let trim = || disk.world.run(drive.trim_durable(0, BLOCK));
     trim().unwrap();
     let reserve = drive.core().reserved_segments(Purpose::Trim);
     take_free_segments(&drive, reserve - 1);

@@ -54,7 +54,7 @@ fn a_write_does_not_wait_for_all_of_a_large_trim() {
             }
         }
         world.run(drive.checkpoint()).unwrap();
-        world.run(drive.trim(0, size, false)).unwrap();
+        world.run(drive.trim(0, size)).unwrap();
         let mut longest_ns = 0;
         for number in 0..32 {
             let begun_ns = world.runtime.now_ns();
@@ -78,7 +78,7 @@ fn a_full_thin_drive_refuses_writes_and_takes_them_again_after_a_trim() {
     fill(&world, &drive, 1 << 20, &mut plain, 1);
     fill(&world, &drive, 4 << 10, &mut plain, 2);
     for fua in [false, true] {
-        let refused = kind(world.run(drive.write(0, &[1; 5000], fua)));
+        let refused = kind(world.run(with(fua, &drive, drive.write(0, &[1; 5000]))));
         assert_eq!(refused, Some(ErrorKind::NoSpace));
     }
     assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
@@ -94,12 +94,12 @@ fn a_full_thin_drive_refuses_writes_and_takes_them_again_after_a_trim() {
     // Trims continue, and more of them than fit into any reserve.
     for round in 0..3000 {
         let at = round * 7 % (size / BLOCK / 64) * BLOCK;
-        world.run(drive.trim(at, BLOCK, true)).unwrap();
+        world.run(drive.trim_durable(at, BLOCK)).unwrap();
         plain[at as usize..][..BLOCK_BYTES].fill(0);
     }
     assert!(world.read(&drive, 0, plain.len()).unwrap() == plain);
     // The space that the trims returned is used again, and no more.
-    world.run(drive.trim(0, size / 2, false)).unwrap();
+    world.run(drive.trim(0, size / 2)).unwrap();
     plain[..size as usize / 2].fill(0);
     let before = drive.info().host_bytes;
     fill(&world, &drive, 64 << 10, &mut plain, 3);
@@ -148,7 +148,7 @@ fn a_full_drive_takes_its_whole_size() {
     let blocks = SIZE / BLOCK;
     for lba in (0..blocks).map(|step| step * 357 % blocks) {
         let at = lba as usize * BLOCK_BYTES;
-        world.run(drive.write(lba * BLOCK, &noise[at..at + BLOCK_BYTES], false)).unwrap();
+        world.run(drive.write(lba * BLOCK, &noise[at..at + BLOCK_BYTES])).unwrap();
     }
     assert!(world.read(&drive, 0, SIZE as usize).unwrap() == noise);
 }
@@ -159,16 +159,16 @@ fn trimming_four_tebibytes_is_one_record() {
     let world = World::new(small(size, 4));
     let drive = world.open();
     let far = size / 2 + 12_345;
-    world.run(drive.write(far, &[7; 10_000], true)).unwrap();
+    world.run(drive.write_durable(far, &[7; 10_000])).unwrap();
     let before = drive.layers().inner().counts();
     let record_bytes = drive.info().frame_bytes;
-    world.run(drive.trim(0, size, true)).unwrap();
+    world.run(drive.trim_durable(0, size)).unwrap();
     let used = drive.layers().inner().counts() - before;
     assert_eq!((used.appends, used.append_bytes), (1, 4096));
     assert_eq!(drive.info().operations.media_read_bytes, 0);
     assert_eq!(drive.info().frame_bytes - record_bytes, RECORD_BYTES);
     assert_eq!(drive.info().mapped_bytes, 0);
-    world.run(drive.write_zeroes(0, size, true, false)).unwrap();
+    world.run(drive.write_zeroes(0, size, true)).unwrap();
     assert_eq!(drive.info().frame_bytes - record_bytes, 2 * RECORD_BYTES);
     assert_eq!(world.read(&drive, far, 10_000).unwrap(), [0; 10_000]);
     assert_accounting(&drive);

@@ -74,7 +74,7 @@ fn continued() -> World {
     let drive = world.open();
     let noise = payload::noise(&mut random(1), 1 << 20);
     while batches(&world, 1).is_empty() {
-        world.run(drive.write(0, &noise, true)).unwrap();
+        world.run(drive.write_durable(0, &noise)).unwrap();
     }
     world.close_without_checkpoint(drive);
     assert_eq!(batches(&world, 1).len(), 1);

@@ -96,8 +96,8 @@ async fn write(drive: Rc<Drive>, disk: Shared, mut random: Random) {
         let data = disk.borrow_mut().begin(lba, count, kind == 0);
         let fua = kind < 3;
         let done = match kind {
-            0 => drive.trim(lba * BLOCK, count * BLOCK, fua).await,
-            _ => drive.write(lba * BLOCK, &data, fua).await,
+            0 => with(fua, &drive, drive.trim(lba * BLOCK, count * BLOCK)).await,
+            _ => with(fua, &drive, drive.write(lba * BLOCK, &data)).await,
         };
         if let Err(error) = done {
             assert_ne!(error.kind(), ErrorKind::NoSpace, "the drive is full");
@@ -246,7 +246,7 @@ pub(super) fn take_free_segments(drive: &Drive, left: u32) -> Vec<SegmentId> {
 fn a_frame_moved_twice_names_the_batch_in_which_the_host_wrote_it() {
     let world = World::new(small(4 << 20, 4));
     let drive = world.open();
-    world.run(drive.write(0, &payload::noise(&mut random(1), 8 * BLOCK_BYTES), true)).unwrap();
+    world.run(drive.write_durable(0, &payload::noise(&mut random(1), 8 * BLOCK_BYTES))).unwrap();
     let origin = drive.core().log().sealed_seq();
     for _ in 0..2 {
         let Mapping::Frame { place, .. } = drive.core().map().peek(Lba(0)).resident().0 else {
@@ -271,7 +271,7 @@ fn a_damaged_frame_that_was_moved_does_not_end_the_log() {
     let world = World::new(small(4 << 20, 4));
     let drive = world.open_without_collector();
     let noise = payload::noise(&mut random(1), 8 * BLOCK_BYTES);
-    world.run(drive.write(0, &noise, true)).unwrap();
+    world.run(drive.write_durable(0, &noise)).unwrap();
     let place = |drive: &Drive| match drive.core().map().peek(Lba(0)).resident().0 {
         Mapping::Frame { place, .. } => place,
         other => panic!("LBA 0 is {other:?}"),
@@ -280,11 +280,11 @@ fn a_damaged_frame_that_was_moved_does_not_end_the_log() {
     // Moved whole, and then again with a dead block.
     world.run(move_all(&drive, SegmentId(0)));
     drive.with_core(|core| core.seal(Stream::Moved));
-    world.run(drive.write(BLOCK, &noise[..BLOCK_BYTES], true)).unwrap();
+    world.run(drive.write_durable(BLOCK, &noise[..BLOCK_BYTES])).unwrap();
     let moved = place(&drive).segment;
     world.run(move_all(&drive, moved));
     drive.with_core(|core| core.seal(Stream::Moved));
-    world.run(drive.write(8 * BLOCK, &noise, true)).unwrap();
+    world.run(drive.write_durable(8 * BLOCK, &noise)).unwrap();
     world.kill(drive);
     let drive = world.open();
     assert!(world.read(&drive, 8 * BLOCK, noise.len()).unwrap() == noise, "a flushed write");
@@ -309,7 +309,7 @@ fn the_live_pieces_of_a_moved_frame_keep_their_own_shares() {
     let drive = world.open();
     let noise = payload::noise(&mut random(1), BLOCK_BYTES);
     world.write(&drive, 0, &noise.repeat(5)).unwrap();
-    world.run(drive.write(2 * BLOCK, &noise, true)).unwrap();
+    world.run(drive.write_durable(2 * BLOCK, &noise)).unwrap();
     world.run(move_all(&drive, SegmentId(0)));
     let Mapping::Frame { place, index } = drive.core().map().peek(Lba(3)).resident().0 else {
         panic!("LBA 3 is no frame");
@@ -390,7 +390,7 @@ fn a_log_whose_end_cannot_be_read_does_not_end_there() {
     let (world, _) = damage::written();
     let drive = world.open();
     let data = vec![7; 100_000];
-    world.run(drive.write(0, &data, true)).unwrap();
+    world.run(drive.write_durable(0, &data)).unwrap();
     world.run(world.runtime.sleep_ns(2_000_000_000));
     world.kill(drive);
     let mut batches = damage::batches(&world, 0);
@@ -420,7 +420,7 @@ fn power_loss_between_superblocks_leaves_one() {
         world.seed = seed;
         let drive = world.open();
         let data = payload::noise(&mut random(seed), 64 << 10);
-        world.run(drive.write(0, &data, true)).unwrap();
+        world.run(drive.write_durable(0, &data)).unwrap();
         let latency_ns = 1_000_000..=1_000_000;
         drive.layers().set_plan(FaultPlan { latency_ns, ..FaultPlan::default() });
         let writes = || drive.layers().inner().counts().superblock_writes;
@@ -448,7 +448,7 @@ fn frames_of_a_segment_that_is_given_back_are_forgotten() {
     let drive = world.open();
     let noise = payload::noise(&mut random(1), 1 << 20);
     for _ in 0..6 {
-        world.run(drive.write(0, &noise, true)).unwrap();
+        world.run(drive.write_durable(0, &noise)).unwrap();
     }
     let offset = crate::format::SEGMENT_HEADER_BYTES as u32;
     let place = FrameAddress { segment: SegmentId(0), offset };

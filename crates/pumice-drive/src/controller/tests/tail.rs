@@ -35,7 +35,7 @@ fn overwritten(is_flushed: bool, idle_seconds: u64) -> (World, [Vec<u8>; 2], (u3
     let world = World::new(small(SIZE, 4));
     let drive = world.open();
     let [old, new] = [1, 2].map(|seed| payload::noise(&mut random(seed), 64 << 10));
-    world.run(drive.write(0, &old, true)).unwrap();
+    world.run(drive.write_durable(0, &old)).unwrap();
     let drive = world.reopen(drive);
     world.write(&drive, 0, &new).unwrap();
     if is_flushed {
@@ -103,7 +103,7 @@ fn an_idle_drive_writes_one_batch_and_no_more() {
     sleep(3);
     assert_eq!(counts().appends, 0, "nothing to vouch for");
     for round in 1..=3 {
-        world.run(drive.write(0, &[7; 5000], true)).unwrap();
+        world.run(drive.write_durable(0, &[7; 5000])).unwrap();
         let (before, info) = (counts(), drive.info());
         assert!(info.watermark == info.sequence, "round {round}");
         sleep(2);
@@ -137,7 +137,7 @@ fn a_last_batch_of_which_a_page_cannot_be_read_is_completed() {
             world.kill(drive);
             let (medium, opened) = open_with(&world, &[bad], OpenOptions::default());
             let drive = opened.unwrap();
-            world.run(drive.write(1 << 20, &new, true)).unwrap();
+            world.run(drive.write_durable(1 << 20, &new)).unwrap();
             world.kill(drive);
             let bad = medium.bad_ranges();
             assert_eq!(bad.is_empty(), heals, "{part:?}");
@@ -173,7 +173,7 @@ fn a_torn_tail_that_cannot_be_read_is_cut() {
             let drive = opened.unwrap();
             assert!(world.read(&drive, 0, old.len()).unwrap() == old);
             let data = payload::noise(&mut random(9), 200 << 10);
-            world.run(drive.write(1 << 20, &data, true)).unwrap();
+            world.run(drive.write_durable(1 << 20, &data)).unwrap();
             world.kill(drive);
             let bad = medium.bad_ranges();
             assert_eq!(bad.is_empty(), heals);
@@ -239,7 +239,7 @@ fn a_place_that_cannot_be_written_is_left() {
                 let range = BadRange::dead(region, used..used + 4096);
                 medium.add_bad_range(BadRange { fails_reads: false, ..range });
             }
-            let written = world.run(drive.write(life << 16, &data, true));
+            let written = world.run(drive.write_durable(life << 16, &data));
             match written {
                 Ok(()) => kept.push((life << 16, data)),
                 Err(_) => poisoned += 1,
@@ -267,11 +267,11 @@ fn the_smallest_drive_can_do_without_a_segment() {
     let world = World::new(spec);
     let drive = world.open();
     let noise = payload::noise(&mut random(1), 1 << 20);
-    world.run(drive.write(0, &noise, true)).unwrap();
+    world.run(drive.write_durable(0, &noise)).unwrap();
     let tail = drive.core().log().tail(Stream::Host).unwrap();
     let region = Region::Segment(tail.segment);
     drive.layers().add_bad_range(BadRange::dead(region, tail.used..tail.used + 4096));
-    assert!(world.run(drive.write(0, &noise, true)).is_err());
+    assert!(world.run(drive.write_durable(0, &noise)).is_err());
     world.run(world.runtime.sleep_ns(3_000_000_000));
     let bad = drive.layers().bad_ranges();
     world.kill(drive);
@@ -279,7 +279,7 @@ fn the_smallest_drive_can_do_without_a_segment() {
     let drive = opened.unwrap();
     assert_eq!(drive.info().bad_segments, [tail.segment.0]);
     for number in 0..40 {
-        let written = world.run(drive.write((number % 2) << 20, &noise, true));
+        let written = world.run(drive.write_durable((number % 2) << 20, &noise));
         assert_eq!(kind(written), None, "write {number}");
     }
     world.close(drive);
@@ -291,7 +291,7 @@ fn a_full_host_is_waited_for() {
     let world = World::new(small(SIZE, 4));
     let drive = world.open();
     let [old, new, more] = [1, 2, 3].map(|seed| payload::noise(&mut random(seed), 64 << 10));
-    world.run(drive.write(0, &old, true)).unwrap();
+    world.run(drive.write_durable(0, &old)).unwrap();
     world.run(world.runtime.sleep_ns(3_000_000_000));
     let no_space_errors = Trigger::Probability(1.0);
     drive.layers().set_plan(FaultPlan { no_space_errors, ..Default::default() });
@@ -326,7 +326,7 @@ fn a_drive_is_closed_while_its_host_is_full() {
         let world = World::new(small(64 << 20, 24));
         let drive = world.open();
         let [old, new] = [1, 2].map(|seed| payload::noise(&mut random(seed), 1 << 20));
-        world.run(drive.write(0, &old, true)).unwrap();
+        world.run(drive.write_durable(0, &old)).unwrap();
         let no_space_errors = Trigger::Probability(1.0);
         drive.layers().set_plan(FaultPlan { no_space_errors, ..Default::default() });
         let mut acknowledged = 0;
@@ -343,7 +343,7 @@ fn a_drive_is_closed_while_its_host_is_full() {
         let drive = world.open();
         let read = world.read(&drive, 0, old.len()).unwrap();
         assert!(read == old || read == new);
-        world.run(drive.write(0, &new, true)).unwrap();
+        world.run(drive.write_durable(0, &new)).unwrap();
         world.close(drive);
         assert_eq!(world.check().problems, []);
     }
@@ -357,9 +357,9 @@ fn a_host_that_is_full_for_a_superblock_is_waited_for() {
         let world = World::new(small(SIZE, 4));
         let drive = world.open();
         let [old, new] = [1, 2].map(|seed| payload::noise(&mut random(seed), 64 << 10));
-        world.run(drive.write(0, &old, true)).unwrap();
+        world.run(drive.write_durable(0, &old)).unwrap();
         world.run(drive.checkpoint()).unwrap();
-        world.run(drive.write(0, &new, true)).unwrap();
+        world.run(drive.write_durable(0, &new)).unwrap();
         let superblock_no_space_errors = Trigger::Probability(1.0);
         drive.layers().set_plan(FaultPlan { superblock_no_space_errors, ..Default::default() });
         let ended = Rc::new(Cell::new(None));
@@ -386,7 +386,7 @@ fn a_host_that_is_full_for_a_superblock_is_waited_for() {
             drive.layers().set_plan(FaultPlan::default());
             world.run(world.runtime.sleep_ns(2_500_000_000));
             assert_eq!((ended.get(), drive.info().medium_full), (Some(None), false));
-            world.run(drive.write(1 << 20, &old, true)).unwrap();
+            world.run(drive.write_durable(1 << 20, &old)).unwrap();
             world.close(drive);
         }
         let drive = world.open();
@@ -415,7 +415,7 @@ fn a_drive_that_gives_space_back_is_closed_while_its_host_is_full() {
         let held = drive.clone();
         let data = payload::noise(&mut random(number), 1 << 20);
         world.runtime.spawn(async move {
-            drop(held.write(number << 20, &data, false).await);
+            drop(held.write(number << 20, &data).await);
         });
     }
     world.run(world.runtime.sleep_ns(10_000_000_000));
@@ -431,7 +431,7 @@ fn a_closed_drive_does_not_need_to_read_what_it_never_wrote() {
     let world = World::new(small(SIZE, 4));
     let drive = world.open();
     let data = payload::noise(&mut random(1), 64 << 10);
-    world.run(drive.write(0, &data, true)).unwrap();
+    world.run(drive.write_durable(0, &data)).unwrap();
     let tail = drive.core().log().tail(Stream::Host).unwrap();
     world.close(drive);
     let region = Region::Segment(tail.segment);
@@ -457,9 +457,9 @@ fn a_write_that_never_arrived_is_noticed_if_a_later_one_did() {
         world.plan = FaultPlan { lost_writes: Trigger::Nth(nth), ..FaultPlan::default() };
         let drive = world.open();
         for number in 0..count {
-            world.run(drive.write(number << 20, &data(number), true)).unwrap();
+            world.run(drive.write_durable(number << 20, &data(number))).unwrap();
         }
-        world.run(drive.write(count << 20, &[1; BLOCK_BYTES], true)).unwrap();
+        world.run(drive.write_durable(count << 20, &[1; BLOCK_BYTES])).unwrap();
         world.kill(drive);
         world.plan = FaultPlan::default();
         match world.try_open(OpenOptions::default()) {

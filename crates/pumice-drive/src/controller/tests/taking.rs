@@ -59,7 +59,7 @@ fn latencies(seed: u64, meanwhile: Meanwhile) -> Vec<u64> {
             for _ in 0..400 {
                 let offset = random.random_range(0..TIB / BLOCK) * BLOCK;
                 let from = clock.now_ns();
-                drive.write(offset, &[random.random(); BLOCK_BYTES], true).await.unwrap();
+                drive.write_durable(offset, &[random.random(); BLOCK_BYTES]).await.unwrap();
                 found.borrow_mut().push(clock.now_ns() - from);
             }
         }

@@ -72,13 +72,12 @@ fn writes_in_flight_on_several_threads_are_kept() {
             for (offset, bytes) in &writes {
                 plain[*offset..][..len].copy_from_slice(bytes);
             }
-            let all =
-                writes.iter().map(|(offset, bytes)| drive.write(*offset as u64, bytes, false));
+            let all = writes.iter().map(|(offset, bytes)| drive.write(*offset as u64, bytes));
             let results = real.runtime.block_on(join_all(all));
             results.into_iter().for_each(|result| result.unwrap());
             // A dropped write may or may not take effect: it writes the present content.
             let (offset, bytes) = &writes[0];
-            drop(drive.write(*offset as u64, bytes, false).now_or_never());
+            drop(drive.write(*offset as u64, bytes).now_or_never());
         }
         assert!(real.read(&drive) == plain, "another disk than what was written");
         real.runtime.block_on(drive.close()).unwrap();
@@ -103,7 +102,7 @@ fn noise_on_one_drive_leaves_the_other_compressed() {
         b"a line of text, again and again. ".iter().copied().cycle().take(SIZE).collect();
     for at in (0..SIZE).step_by(BLOCK_BYTES) {
         for ((real, drive), data) in drives.iter().zip([&noise, &text]) {
-            let write = drive.write(at as u64, &data[at..][..BLOCK_BYTES], false);
+            let write = drive.write(at as u64, &data[at..][..BLOCK_BYTES]);
             real.runtime.block_on(write).unwrap();
         }
     }
@@ -126,7 +125,7 @@ fn long_reads_are_decoded_by_several_threads() {
         let real = Real::of(Spec { codec, frame_form: form, ..small(SIZE as u64, 100) });
         let plain = half_noise(SIZE);
         let drive = real.open();
-        real.runtime.block_on(drive.write(0, &plain, false)).unwrap();
+        real.runtime.block_on(drive.write(0, &plain)).unwrap();
         real.runtime.block_on(drive.close()).unwrap();
         let drive = real.open();
         let workers = Workers::start(threads).unwrap();

@@ -67,7 +67,7 @@ impl Source {
             self.plain[at..][..fill.len()].copy_from_slice(&fill);
         }
         let at = self.random.random_range(0..SIZE / BLOCK - 300) * BLOCK;
-        self.world.run(drive.trim(at, 200 * BLOCK, false)).unwrap();
+        self.world.run(drive.trim(at, 200 * BLOCK)).unwrap();
         self.plain[at as usize..][..200 * BLOCK_BYTES].fill(0);
         // Long enough for several batches.
         let noise = payload::noise(&mut self.random, 3 << 20);

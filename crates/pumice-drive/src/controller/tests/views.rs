@@ -82,10 +82,8 @@ fn views_are_read_beside_writes_that_are_under_way() {
         for step in 0..200_u64 {
             data.fill(step as u8);
             data[..8].copy_from_slice(&step.to_le_bytes());
-            drive
-                .write(step * 37 * BLOCK % (SIZE - (1 << 20)), &data, step % 7 == 0)
-                .await
-                .unwrap();
+            let at = step * 37 * BLOCK % (SIZE - (1 << 20));
+            with(step % 7 == 0, &drive, drive.write(at, &data)).await.unwrap();
         }
     };
     let read = async {
@@ -223,7 +221,7 @@ fn changes_of_an_open_disk_are_exact() {
     let view = disk.view(&drive, "a");
     assert!(!changed(&disk.world, &view, &drive).contains(&true));
     // Trims a whole leaf that is still as the snapshot has it.
-    disk.world.run(drive.trim(SIZE / 2, SIZE / 2, false)).unwrap();
+    disk.world.run(drive.trim(SIZE / 2, SIZE / 2)).unwrap();
     disk.plain[SIZE as usize / 2..].fill(0);
     assert_exact(&changed(&disk.world, &view, &drive), &a, &disk.plain);
     for _ in 0..8 {
@@ -232,7 +230,7 @@ fn changes_of_an_open_disk_are_exact() {
     }
     disk.world.run(drive.checkpoint()).unwrap();
     assert_exact(&changed(&disk.world, &view, &drive), &a, &disk.plain);
-    disk.world.run(drive.write_zeroes(0, SIZE / 2, true, false)).unwrap();
+    disk.world.run(drive.write_zeroes(0, SIZE / 2, true)).unwrap();
     disk.plain.fill(0);
     assert_exact(&changed(&disk.world, &view, &drive), &a, &disk.plain);
     let b = disk.take(&drive, "b");
@@ -263,7 +261,7 @@ fn a_part_is_compared_as_the_whole_is() {
     disk.take(&drive, "a");
     let view = disk.view(&drive, "a");
     disk.write_some(&drive, 6);
-    disk.world.run(drive.trim(3 << 20, 2 << 20, false)).unwrap();
+    disk.world.run(drive.trim(3 << 20, 2 << 20)).unwrap();
     let whole = changed(&disk.world, &view, &drive);
     for _ in 0..200 {
         let offset = disk.random.random_range(0..SIZE);

@@ -208,7 +208,7 @@ fn a_compaction_ends_beside_a_host_that_flushes() {
         let host = async {
             for number in 0..6_000_u64 {
                 let data = [number.to_le_bytes()[0]; PIECE];
-                drive.write(number % 32 * PIECE as u64, &data, false).await.unwrap();
+                drive.write(number % 32 * PIECE as u64, &data).await.unwrap();
                 drive.flush().await.unwrap();
                 world.runtime.sleep_ns(1_000_000).await;
                 if has_ended.get() {
@@ -392,7 +392,7 @@ fn what_an_earlier_process_left_is_not_zeroed() {
         let mut plain = vec![0; SIZE as usize];
         // More segments than are used below.
         overwrite(&world, &drive, &mut plain, 3000, false);
-        world.run(drive.trim(0, SIZE, true)).unwrap();
+        world.run(drive.trim_durable(0, SIZE)).unwrap();
         plain.fill(0);
         wait(&world, 30);
         assert!(drive.core().space().free_count() > 20, "too tame a test");
@@ -494,7 +494,7 @@ fn power_loss_beside_warm_segments_loses_nothing_that_was_flushed() {
             let data = payload::noise(&mut lost, 300 << 10);
             drive.layers().set_plan(FaultPlan { latency_ns: 1..=2_000_000, ..Default::default() });
             world.run(async {
-                drive.write(0, &data, false).await.unwrap();
+                drive.write(0, &data).await.unwrap();
                 drive.with_core(Core::seal_all);
                 world.runtime.sleep_ns(lost.random_range(0..2_000_000)).await;
                 drive.layers().crash().await.unwrap();

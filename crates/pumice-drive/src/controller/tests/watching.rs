@@ -46,7 +46,7 @@ fn the_parts_add_up_and_a_full_drive_is_in_trouble() {
     let full = assert_adds_up(&drive);
     assert!(full.gc_debt_segments > 0);
     assert_eq!(kinds(&drive), [(AlertKind::Full, true)]);
-    world.run(drive.trim(0, size, true)).unwrap();
+    world.run(drive.trim_durable(0, size)).unwrap();
     world.run(drive.audit()).unwrap();
     assert_eq!(kinds(&drive), []);
     assert_adds_up(&drive);

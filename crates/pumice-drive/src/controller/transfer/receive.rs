@@ -211,7 +211,7 @@ impl<'a> Receive<'a> {
         if self.keeps_frames && is_of(encoding, self.drive.codec.get(), self.drive.form) {
             self.drive.write_encoded(lba, raw, encoding, found.payload()).await
         } else {
-            self.drive.write(lba.0 * BLOCK_BYTES as u64, raw, false).await
+            self.drive.write(lba.0 * BLOCK_BYTES as u64, raw).await
         }
     }
 

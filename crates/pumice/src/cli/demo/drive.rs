@@ -205,7 +205,7 @@ impl Disk for Linked {
     }
 
     async fn write(&self, offset: u64, data: &[u8], fua: bool) -> base::Result<()> {
-        self.transfer(data.len(), self.drive.write(offset, data, fua)).await
+        self.transfer(data.len(), Disk::write(&*self.drive, offset, data, fua)).await
     }
 
     async fn flush(&self) -> base::Result<()> {
@@ -213,7 +213,7 @@ impl Disk for Linked {
     }
 
     async fn trim(&self, offset: u64, len: u64, fua: bool) -> base::Result<()> {
-        self.drive.trim(offset, len, fua).await
+        Disk::trim(&*self.drive, offset, len, fua).await
     }
 
     async fn write_zeroes(
@@ -223,7 +223,7 @@ impl Disk for Linked {
         keep_allocated: bool,
         fua: bool,
     ) -> base::Result<()> {
-        self.drive.write_zeroes(offset, len, keep_allocated, fua).await
+        Disk::write_zeroes(&*self.drive, offset, len, keep_allocated, fua).await
     }
 
     async fn prefetch(&self, offset: u64, len: u64) -> base::Result<()> {

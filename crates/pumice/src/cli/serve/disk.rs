@@ -333,7 +333,7 @@ impl Disk for ServedDisk {
     }
 
     async fn write(&self, offset: u64, data: &[u8], fua: bool) -> Result<()> {
-        self.writable()?.write(offset, data, fua).await
+        Disk::write(self.writable()?, offset, data, fua).await
     }
 
     async fn flush(&self) -> Result<()> {
@@ -345,7 +345,7 @@ impl Disk for ServedDisk {
     }
 
     async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
-        self.writable()?.trim(offset, len, fua).await
+        Disk::trim(self.writable()?, offset, len, fua).await
     }
 
     async fn write_zeroes(
@@ -355,7 +355,7 @@ impl Disk for ServedDisk {
         keep_allocated: bool,
         fua: bool,
     ) -> Result<()> {
-        self.writable()?.write_zeroes(offset, len, keep_allocated, fua).await
+        Disk::write_zeroes(self.writable()?, offset, len, keep_allocated, fua).await
     }
 
     async fn prefetch(&self, offset: u64, len: u64) -> Result<()> {

@@ -148,7 +148,7 @@ fn a_drive_is_as_fast_as_its_data_compresses() {
             let drive = Drive::open(medium.clone(), runtime.clock(), options).await.unwrap();
             let begun_ns = runtime.now_ns();
             for (index, chunk) in data.chunks(1 << 20).enumerate() {
-                drive.write((index << 20) as u64, chunk, false).await.unwrap();
+                drive.write((index << 20) as u64, chunk).await.unwrap();
             }
             drive.flush().await.unwrap();
             let seconds = (runtime.now_ns() - begun_ns) as f64 / 1e9;

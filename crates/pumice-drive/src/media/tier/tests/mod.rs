@@ -166,7 +166,7 @@ fn block_of(number: u64) -> u64 {
 }
 
 async fn write(drive: &Drive, number: u64) -> Result<()> {
-    drive.write(block_of(number) * BLOCK as u64, &content(number), false).await
+    drive.write(block_of(number) * BLOCK as u64, &content(number)).await
 }
 
 /// Returns how many writes a disk has, after verifying that its content is exactly their result.

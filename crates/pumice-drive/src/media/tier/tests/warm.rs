@@ -74,7 +74,7 @@ fn flushes_go_to_bytes_that_were_written_before() {
         let drive = Drive::open(Rc::new(tier), clock.clock(), options).await.unwrap();
         for number in 1..=6000 {
             let block = block_of(number) * BLOCK as u64;
-            drive.write(block, &content(number), false).await.unwrap();
+            drive.write(block, &content(number)).await.unwrap();
             drive.flush().await.unwrap();
         }
         let durable = local.durable.take();
