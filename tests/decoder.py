@@ -47,11 +47,11 @@ HOLE = None  # a mapping is HOLE, the byte of a fill (int), or a Frame
 
 
 class Damage(Exception):
-    """Bytes that are not what the document requires."""
+    """Bytes that violate the document."""
 
 
 class Unsupported(Exception):
-    """What this program cannot do."""
+    """A feature that this program does not support."""
 
 
 def crc_table(polynomial):
@@ -68,7 +68,7 @@ CRC64 = crc_table(0x9A6C9329AC4BC9B5)
 
 
 def crc64_words():
-    """Returns four tables of 65,536 entries, which advance the CRC-64 by 8 bytes at once."""
+    """Returns four tables of 65,536 entries, which advance the CRC-64 by 8 bytes in one step."""
     tables = [[CRC64[c & 255] ^ c >> 8 for c in range(65536)]]
     tables[0] = [CRC64[c & 255] ^ c >> 8 for c in tables[0]]
     for _ in range(3):
@@ -286,10 +286,10 @@ Forward = structure("Forward", """
 
 # Part of a mapping: the block `index` of the frame whose record is at `offset` in `segment`.
 Frame = namedtuple("Frame", "segment offset index blocks record_bytes")
-# A record of a batch: its header, its byte offset in the segment, its sources, the reason why its
-# payload is damaged or None.
+# A record of a batch: its header, its byte offset in the segment, its sources, and the reason why
+# its payload is damaged, or None.
 Record = namedtuple("Record", "header offset sources damage")
-# Where a root is, and the checksum of its payload.
+# The position of a root, and the checksum of its payload.
 RootPlace = namedtuple("RootPlace", "segment offset record_bytes generation checksum")
 # The position at which a stream continues. `started` is false if the segment has no batch yet.
 Position = namedtuple("Position", "generation segment offset started")
@@ -300,8 +300,8 @@ assert (Snapshot.bytes, Forwards.bytes, Forward.bytes) == (384, 32, 32)
 
 
 def shown(ring, data, generation, segment, offset):
-    """Returns a record in the clear but for its payload, and why its header is not that of the
-    location, or None."""
+    """Returns a record in the clear except for its payload, and the reason why its header is not
+    that of the location, or None."""
     bound = struct.pack("<QIII", generation, segment, offset, 0)
     checksum = None
     if ring:
@@ -340,7 +340,7 @@ class Drive:
         self.generations = {}  # of each segment in use
         self.whole = {}  # leaves that are one fill (int), or the location of their record
         self.leaves = {}  # leaves that the log changed: a list of 1024 mappings
-        self.forwards = {}  # where frames are that snapshots name in a use of a segment
+        self.forwards = {}  # locations of the frames that snapshots name in a use of a segment
         self.tables = {}  # entries of independent blocks, by segment, offset, first block
         self.verified = set()  # segment and offset of records whose payload was in the log
         self.number = None  # of the snapshot
@@ -358,7 +358,7 @@ class Drive:
         self.origin = self.open_origin(path)
 
     def open_origin(self, path):
-        """Returns the drive that holes of a clone read from: where it was, or beside the clone."""
+        """Returns the origin of a clone, from its recorded path or from the clone's folder."""
         found = self.superblock
         if not found.features_incompatible & 16:
             return None
@@ -380,8 +380,8 @@ class Drive:
     # -- Members of an array
 
     def find_members(self, path):
-        """Returns first segment, number of segments and bytes of each part of the drive: of a
-        mirror this member, of a concatenation all, which are where they were or beside this one."""
+        """Returns first segment, number of segments and bytes of each part of the drive: only this
+        member of a mirror, all members of a concatenation, found by recorded path or beside it."""
         header = self.array_header(self.medium)
         if header.layout == 1:
             if [own.state for own in header.members if own.uuid == header.own] != [1]:
@@ -554,7 +554,7 @@ class Drive:
         return self.meta(kind, number, segment, offset, count * 16)
 
     def newest_root(self):
-        """Returns the place of the newest checkpoint's root."""
+        """Returns the location of the newest checkpoint's root."""
         base = self.superblock
         return RootPlace(base.checkpoint_segment, base.checkpoint_offset, base.checkpoint_bytes,
                          base.checkpoint_generation, base.checkpoint_checksum)
@@ -586,8 +586,8 @@ class Drive:
         lists = Root.bytes + 16 * root.opened_count
         places = list(struct.unpack_from(f"<{pieces}Q", data, lists))
 
-        # The segment table names the generations without which no other record can be verified,
-        # its own pieces included; those are in the metadata segments of the tails and below.
+        # The segment table names the generations, without which no other record can be verified,
+        # not even its own pieces; these are in the metadata segments of the tails and below.
         tails = [Tail.read(root.tails, 16 * stream) for stream in range(3)]
         opened = [Tail.read(data, Root.bytes + 16 * i) for i in range(root.opened_count)]
         for tail in tails + opened:
@@ -621,7 +621,7 @@ class Drive:
         return root, tails, snapshots, places[pieces - root.forward_lists:]
 
     def go_back(self, is_it):
-        """Reads the checkpoint that is a snapshot, instead of the newest and the log after it."""
+        """Reads the checkpoint of a snapshot, instead of the newest one and the log after it."""
         if not self.superblock.checkpoint_bytes or not self.superblock.features_incompatible & 4:
             raise Damage("the drive has no snapshots")
         newest = self.newest_root()
@@ -750,7 +750,7 @@ class Drive:
 
     @staticmethod
     def runs_and_tables(leaf, data):
-        """Returns the runs of a leaf, and the table of each frame that has one."""
+        """Returns the runs of a leaf, and the tables of its frames that have one."""
         runs, tables, without = [], {}, set()
         while len(data) != 16 * len(runs) + TABLE_BYTES * len(tables):
             if len(runs) == LEAF_BLOCKS or len(data) < 16 * (len(runs) + 1):
@@ -791,7 +791,7 @@ class Drive:
         while self.step():
             pass
         if self.waiting:
-            # A write ends in a batch that is not there.
+            # The last batch of a write is missing.
             self.seq, self.chain, self.epoch, self.streams = self.before
             self.counts["batches"] -= 1
 
@@ -813,7 +813,7 @@ class Drive:
             self.proof = max(self.proof, self.watermark_beyond())
         if self.proof < missing:
             return False
-        # Of two, the one of the later opening is the durable one.
+        # Of two batches, the one from the later opening is durable.
         for stream, found in sorted(damaged, key=lambda each: -each[1][0].epoch):
             if found[1] is not None and not self.is_another(found[0]):
                 self.apply(stream, *found)
@@ -822,14 +822,14 @@ class Drive:
                      + ("; ".join(found[2] for _, found in damaged) or "no header of it was found"))
 
     def is_another(self, header):
-        """Returns whether the superblock names another batch of that number."""
+        """Returns whether the superblock names another batch with that number."""
         base = self.superblock
         known = base.watermark_checksum != crc64(base.uuid)
         return known and header.seq == base.watermark and (
             header.header_checksum != base.watermark_checksum)
 
     def detours(self):
-        """Returns the streams that continue elsewhere after batch `seq`, and where."""
+        """Returns the streams that continue elsewhere after batch `seq`, and their positions."""
         base = self.superblock
         seqs = struct.unpack("<16Q", base.detour_seqs)
         generations = struct.unpack("<16Q", base.detour_generations)
@@ -841,7 +841,7 @@ class Drive:
         """Looks for batch `seq + 1` at a stream's position.
 
         Returns None if there is no such batch, else its header, its records (None if a record
-        header is damaged), and what is damaged, or None.
+        header is damaged), and the damage, or None.
         """
         base = self.superblock
         data = self.read(position.segment, position.offset, HEADER)
@@ -874,7 +874,7 @@ class Drive:
         return checksum == header.header_checksum
 
     def segment_damage(self, stream, position):
-        """Returns why a segment's header does not start a stream at batch `seq + 1`, and it."""
+        """Returns why a segment's header starts no stream at batch `seq + 1`, and that header."""
         data = self.read(position.segment, 0, BLOCK)
         header = SegmentHeader.read(data)
         expected = (self.superblock.uuid, position.segment, stream, self.seq + 1)
@@ -890,7 +890,7 @@ class Drive:
         return reason, header
 
     def records(self, header):
-        """Returns the records of a batch, or None, and what is damaged, or None."""
+        """Returns the records of a batch, or None, and the damage, or None."""
         body = self.read(header.segment, header.offset + HEADER, header.body_bytes)
         at, chained, records, problem = 0, 0, [], None
         for _ in range(header.record_count):
@@ -948,8 +948,8 @@ class Drive:
         """Returns the highest watermark of the batches beyond the end of the log.
 
         The document names the segments in which such batches can be. This searches every segment:
-        a watermark is never higher than what was durable when it was written, so that batches
-        elsewhere prove nothing wrong.
+        a watermark never exceeds the last batch that was durable when it was written, so batches
+        elsewhere prove nothing false.
         """
         base = self.superblock
         highest = 0
@@ -1145,7 +1145,7 @@ class LeafTable:
         self.bytes = b""
 
     def take(self, leaf, stored):
-        """Takes the bytes of the table, which must be one of such a frame."""
+        """Takes the bytes of the table, and checks that it is the table of such a frame."""
         used = 6 * self.blocks
         payload = used + sum(length for _, length, _ in block_entries(stored, self.blocks))
         sources, rest = divmod(self.record_bytes - RECORD - payload, SOURCE)
@@ -1187,7 +1187,7 @@ def extract(drive, image):
 
 
 def read_secret(named):
-    """Returns kind and bytes of a secret, of which `named` says kind and file; None without."""
+    """Returns kind and bytes of the secret whose kind and file are `named`; None without."""
     if named is None:
         return None
     kind, path = named

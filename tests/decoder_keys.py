@@ -1,8 +1,8 @@
 """The keys and ciphers of an encrypted drive, for decoder.py: written from docs/format.md and the
-standards that it names, and from nothing else.
+standards that it names alone.
 
-AES is that of the package `cryptography` if it is installed, else the slow one below; modes and
-MACs are below in either case. Needs the package `argon2` (argon2-cffi) for passphrases only.
+AES comes from the package `cryptography` if it is installed, else from the slow implementation
+below; modes and MACs are always those below. Only passphrases need `argon2` (argon2-cffi).
 """
 
 import hashlib
@@ -19,7 +19,7 @@ SLOTS, SLOT = 8, 128
 
 
 class Refused(Exception):
-    """The secret opens nothing, or bytes are not authentic."""
+    """The secret opens no key slot, or bytes are not authentic."""
 
 
 def xtime(value):
@@ -39,7 +39,7 @@ def multiplied(one, other):
 def boxes():
     sbox, value, inverse = [0x63] * 256, 1, 1
     for _ in range(255):
-        # `value` runs through all powers of 3, and `inverse` through those of its inverse.
+        # `value` runs through all powers of 3, and `inverse` through the powers of its inverse.
         value ^= xtime(value)
         for shift in (1, 2, 4):
             inverse ^= inverse << shift & 0xFF
@@ -110,7 +110,7 @@ class PlainAes:
 
 
 class FastAes:
-    """The same, by the package `cryptography`."""
+    """AES-256 of one block, by the package `cryptography`."""
 
     def __init__(self, key):
         cipher = Cipher(algorithms.AES(bytes(key)), modes.ECB())
@@ -171,7 +171,7 @@ def xts_decrypt(aes, tweaks, tweak, unit):
 def polyval(key, data):
     """RFC 8452, section 3: sums and products in GF(2^128), the lowest bit first."""
     field = 1 << 128 | 1 << 127 | 1 << 126 | 1 << 121 | 1
-    # Times x^-128, as the product of POLYVAL has it.
+    # Multiplies by x^-128, as POLYVAL does.
     inverse = 1 << 127 | 1 << 124 | 1 << 121 | 1 << 114 | 1
 
     def product(one, other):
@@ -198,9 +198,9 @@ def polyval(key, data):
 
 
 def gcm_siv_open(key, nonce, sealed, bound):
-    """RFC 8452: returns what was sealed.
+    """Returns the plaintext, per RFC 8452.
 
-    Raises Refused if it is not authentic.
+    Raises Refused if the ciphertext is not authentic.
     """
     aes = Aes(key)
     derived = [aes.encrypt(struct.pack("<I", n) + nonce)[:8] for n in range(6)]
@@ -248,7 +248,7 @@ def slot_key(slot, kind, secret):
 
 
 def open_slots(uuid, slots, kind, secret):
-    """Returns the master key; `kind` says what the secret is: 1, 2 or 3."""
+    """Returns the master key; `kind` is the kind of the secret: 1, 2 or 3."""
     for at in range(0, SLOTS * SLOT, SLOT):
         slot = slots[at:at + SLOT]
         if slot[0] == kind:
@@ -261,7 +261,7 @@ def open_slots(uuid, slots, kind, secret):
 
 
 class Keys:
-    """The keys that follow from a master key."""
+    """The keys derived from a master key."""
 
     def __init__(self, uuid, master):
         self.uuid = uuid
@@ -300,8 +300,8 @@ class Ring:
         return int.from_bytes(mac[:8], "little")
 
     def show(self, data, place):
-        """Returns the record header and sources at the start of `data` in the clear, what follows
-        them as it is, and the header checksum that they must have."""
+        """Returns `data` with the record header and sources at its start decrypted and the rest
+        unchanged, and the header checksum that they must have."""
         keys = self.of(place[0])
         tweak = struct.pack("<QII", *place)
         header = xts_decrypt(keys.header, keys.tweak, tweak, data[4:28])
@@ -314,7 +314,7 @@ class Ring:
         return data[:4] + header + sources + data[28 + len(sources):], mac
 
     def open(self, header, place, payload):
-        """Returns the payload of a record in the clear."""
+        """Returns the decrypted payload of a record."""
         bound = self.uuid + bytes([header.kind, header.argument, header.blocks, 0])
         bound += struct.pack("<Q", header.number)
         bound += struct.pack("<QII", *place) if header.kind == 5 else bytes(16)

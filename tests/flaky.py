@@ -3,8 +3,8 @@
 
 Usage: tests/flaky.py FILE
 
-Prints a line for each, "FLAKY" and its name, with the seeds that its failed attempts printed, and
-a line with their number. Its exit code is 0 however many there are.
+Prints a line for each such test, with "FLAKY", its name and the seeds that its failed attempts
+printed, and a line with the number of tests. The exit code is 0 whatever that number is.
 """
 
 import re

@@ -1,5 +1,5 @@
-"""A second drive, to which snapshots are sent, in transfers that are cut and resumed. For
-snapshot_rounds.py.
+"""A second drive, for snapshot_rounds.py. It receives snapshots in transfers that are cut and
+resumed.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ from snapshot_model import MIB, Down, Failure
 
 
 class Copy:
-    """The drive that receives, and what it must hold."""
+    """The receiving drive, and its expected content."""
 
     def __init__(self, world):
         self.world, self.path = world, world.file("copy")
@@ -18,11 +18,11 @@ class Copy:
     def begin_again(self):
         """Forgets everything; the next snapshot is sent whole."""
         self.world.remove("copy")
-        # What snapshots must be, by name; the last that arrived; the one that did so in part.
+        # The expected content of snapshots, by name; the last complete snapshot; the partial one.
         self.received, self.last, self.partial = {}, None, None
 
     def receive(self, draw):
-        """Sends a snapshot, what is new if there is an earlier one, and compares all."""
+        """Sends a snapshot, or the changes since an earlier one, and compares everything."""
         world = self.world
         snapshot = self.partial if self.partial in world.readable() else self.choose(draw)
         if not snapshot:
@@ -47,7 +47,7 @@ class Copy:
         world.counts["transfers"] += 1
 
     def choose(self, draw):
-        """Returns a snapshot that can be sent, if there is one."""
+        """Returns a snapshot that can be sent, or None."""
         world = self.world
         later = []
         if self.last in world.snapshots and not self.partial:
@@ -61,7 +61,7 @@ class Copy:
         return draw.choice(later) if later else None
 
     def whole(self):
-        """Returns the options that send and receive what was begun from its beginning."""
+        """Returns the options that send and receive the partial snapshot from its beginning."""
         place = f"{self.world.drive}@{self.partial.name}"
         if self.last:
             return [place, "--since", self.last.name], []
@@ -69,7 +69,7 @@ class Copy:
         return [place], ["--create"]
 
     def transfer(self, sends, receives, cut=None):
-        """Pipes one command into the other, and kills one of them after some bytes."""
+        """Pipes the sender into the receiver, and kills one of them after some bytes."""
         world = self.world
         sender = world.start(world.pumice, "send", *sends, stdout=subprocess.PIPE)
         receiver = world.start(world.pumice, "receive", self.path, *receives,
@@ -89,7 +89,7 @@ class Copy:
         receiver.wait()
 
     def complete(self):
-        """Lets the rest of a transfer that may have been cut arrive."""
+        """Completes a transfer that may have been cut."""
         world = self.world
         for _ in range(3):
             listed = world.run(world.pumice, "snapshot", "list", self.path, "--json")

@@ -1,5 +1,5 @@
-"""A drive under test, its server, and what goes on beside the writers: snapshots that come and go,
-views, clones. For snapshot_rounds.py.
+"""A drive under test, its server, and the actions concurrent with the writers: snapshots, views
+and clones. For snapshot_rounds.py.
 """
 
 import array
@@ -15,12 +15,12 @@ import threading
 from snapshot_copy import Copy
 from snapshot_model import BLOCK, MIB, Down, Failure, Moment, Snapshot, Writer, content, nbd
 
-# Longest that a step may take.
+# Maximum duration of a step.
 STEP_SECONDS = 120
 
 
 class World:
-    """A drive, its server and clients, and what the drive must hold."""
+    """A drive, its server and clients, and the expected content of the drive."""
 
     def __init__(self, options):
         self.pumice, self.seed = options.pumice, options.seed
@@ -56,7 +56,7 @@ class World:
         return child
 
     def cli(self, *arguments, fails=()):
-        """Runs a command of pumice, which may fail only with one of some messages."""
+        """Runs a command of pumice, which may fail only with one of the given messages."""
         finished = self.run(self.pumice, *arguments)
         if finished.returncode == 0 or any(text in finished.err for text in fails):
             return finished
@@ -73,7 +73,7 @@ class World:
 
     @contextlib.contextmanager
     def limit(self, what):
-        """Ends everything if a step takes too long."""
+        """Ends all processes if a step takes too long."""
         def end():
             running = [" ".join(child.args) for child in self.children if child.poll() is None]
             self.hung = f"{what}, with {running}"
@@ -110,7 +110,7 @@ class World:
         self.server.kill()
 
     def end_server(self, is_killed):
-        """Waits for the end of the server, which a killer's timer may still have to bring."""
+        """Waits for the end of the server, possibly until the timer of a killer fires."""
         self.stops = True
         self.gate.set()
         if not is_killed:
@@ -143,8 +143,8 @@ class World:
             writer.durable = max(writer.durable, count)
 
     def moment(self, first, last=None):
-        """Returns the disk with the `first` requests of each writer for certain, and up to `last`,
-        or all that were sent."""
+        """Returns the disk with the `first` requests of each writer, and maybe those up to `last`,
+        or up to the last one sent if `last` is None."""
         versions, tails = array.array("Q", self.versions), []
         for index, writer in enumerate(self.writers):
             for request in writer.requests[:first[index]]:
@@ -153,7 +153,7 @@ class World:
         return Moment(versions, tails)
 
     def durable(self):
-        """Returns what the last flush left, and maybe more."""
+        """Returns the disk after the last flush, possibly with later requests."""
         return self.moment([writer.durable for writer in self.writers])
 
     def new_drive(self, draw):
@@ -187,7 +187,7 @@ class World:
         self.write(1000)
 
     def write(self, steps):
-        """Lets the writers make this many steps."""
+        """Waits until the writers have made `steps` more steps."""
         with self.progress:
             target = self.steps + steps
             self.progress.wait_for(lambda: self.steps >= target or self.is_dying or not any(
@@ -197,7 +197,7 @@ class World:
 
     @contextlib.contextmanager
     def held(self):
-        """No request is in flight."""
+        """Holds the writers, so that no request is in flight."""
         self.gate.clear()
         with contextlib.ExitStack() as locks:
             for writer in self.writers:
@@ -207,13 +207,13 @@ class World:
             finally:
                 self.gate.set()
 
-    # -- What goes on beside the writers
+    # -- Actions concurrent with the writers
 
     def readable(self):
         return [snapshot for snapshot in self.snapshots if not snapshot.is_bookmark]
 
     def is_gone(self, snapshot):
-        """Whether a snapshot was given up for space; then it is forgotten."""
+        """Checks whether a snapshot was given up for space, and forgets such a snapshot."""
         if snapshot.yields and f'"{snapshot.name}"' not in self.list_text():
             self.snapshots.remove(snapshot)
             return True
@@ -290,8 +290,8 @@ class World:
         self.add(snapshot, counts, sent)
 
     def add(self, snapshot, counts, sent):
-        """Notes a snapshot. Where the server was killed, the command may have taken it of the
-        closed drive, and then it has what was durable."""
+        """Notes a snapshot. If the server was killed, the command may have taken the snapshot from
+        the closed drive; it then has the durable content."""
         snapshot.moment = self.durable() if self.is_dying else self.moment(counts, sent)
         self.snapshots.append(snapshot)
 
@@ -302,7 +302,7 @@ class World:
         self.snapshots = [known for known in self.snapshots if known.name not in names]
 
     def change_snapshot(self, action, snapshot, *options):
-        """Deletes a snapshot or makes it a bookmark. While it is read, that is refused."""
+        """Deletes a snapshot or makes it a bookmark, which is refused while it is read."""
         place = f"{self.drive}@{snapshot.name}"
         fails = ("is being read", *(("there is no snapshot",) if snapshot.yields else ()))
         self.doubt = (action, snapshot)
@@ -322,7 +322,7 @@ class World:
         if not self.snapshots:
             return
         if at is None:
-            # Those that stay long have copies that are copied again.
+            # Old snapshots have copies that are copied again.
             at = draw.randrange(len(self.snapshots))
         self.change_snapshot("delete", self.snapshots[at])
         for neighbour in self.snapshots[max(at - 1, 0):at + 1]:
@@ -334,7 +334,7 @@ class World:
             self.change_snapshot("bookmark", draw.choice(self.readable()))
 
     def compact(self, _draw):
-        """Begins to empty segments, and leaves that going on."""
+        """Begins to empty segments in the background."""
         self.background.append(self.start(self.pumice, "compact", self.drive, "--to", "0",
                                           stdout=subprocess.DEVNULL))
 
@@ -344,7 +344,7 @@ class World:
 
     def empty_again(self, draw):
         """Takes snapshots while segments are emptied and of copies that die later, and deletes the
-        oldest: the order of things that once lost what copies held."""
+        oldest: this order once lost the content of copies."""
         self.create(draw)
         self.write(draw.randrange(10, 60))
         self.compact(draw)
@@ -363,7 +363,7 @@ class World:
         self.copy.receive(draw)
 
     def view(self, draw):
-        """Opens a view or closes one, and reads from those that are open."""
+        """Opens or closes a view, and reads from the open views."""
         if not self.readable():
             return
         snapshot = draw.choice(self.readable())
@@ -386,7 +386,7 @@ class World:
                 raise Failure(f"a view of {snapshot.name}: {error.string}") from error
 
     def clone(self, draw):
-        """Makes a clone, reads it, and deletes it: once it is flattened, or with its snapshot."""
+        """Makes a clone, reads it, and deletes it: after it is flattened, or with its snapshot."""
         if not self.readable():
             return
         snapshot, clone = draw.choice(self.readable()), self.file("clone")

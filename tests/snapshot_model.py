@@ -1,8 +1,9 @@
-"""What drives and snapshots must hold, for snapshot_rounds.py, and the clients that write it.
+"""The expected content of drives and snapshots, and the clients that write it, for
+snapshot_rounds.py.
 
-A block's content follows from its number and its version, a serial number and a kind, so that what
-a block holds can be told. Writers own disjoint stripes and have one request in flight each; what an
-image must be is a beginning of what each of them has sent.
+A block's content follows from its number and its version, a serial number and a kind, so that the
+content of a block can be recognised. Writers own disjoint stripes and have one request in flight
+each; an image must hold a prefix of the requests of each writer.
 """
 
 import array
@@ -26,7 +27,7 @@ STRIPE = 256
 ZEROES = bytes(BLOCK)
 FILLS = [bytes([byte]) * BLOCK for byte in range(256)]
 POOL = random.Random(0).randbytes(4 * MIB + BLOCK)
-# Kinds of versions: a hole or zeroes, one repeated byte, or data of which (kind - 2) KiB are noise.
+# Kinds of versions: a hole or zeroes, one repeated byte, or data with (kind - 2) KiB of noise.
 HOLE, FILL, NOISE = 0, 1, 2
 
 
@@ -35,11 +36,12 @@ class Failure(Exception):
 
 
 class Down(Exception):
-    """The server was killed while something needed it."""
+    """The server was killed while an action needed it."""
 
 
 def content(block, version):
-    """Returns what a version of a block is; its serial number is above the low byte, its kind."""
+    """Returns the content of a version of a block: the low byte is the kind, the rest the serial
+    number."""
     serial, kind = version >> 8, version & 255
     if kind == HOLE:
         return ZEROES
@@ -51,28 +53,28 @@ def content(block, version):
 
 
 class Request:
-    """A change that a writer has sent: which blocks, their version, when it was sent and done."""
+    """A change that a writer has sent: its blocks, their version, times of sending and reply."""
 
     def __init__(self, first, count, version):
         self.first, self.count, self.version = first, count, version
         self.sent, self.done = time.monotonic(), None
 
     def apply(self, versions):
-        # One that was refused for space must have changed nothing.
+        # A change that was refused for lack of space must have changed nothing.
         if self.version is not None:
             versions[self.first:self.first + self.count] = \
                 array.array("Q", [self.version]) * self.count
 
 
 class Moment:
-    """What an image must be: versions of all blocks, and requests of each writer of which a
-    beginning, up to all, is in it as well."""
+    """The expected content of an image: versions of all blocks, and requests of each writer, of
+    which the image also has a prefix, possibly empty or complete."""
 
     def __init__(self, versions, tails):
         self.versions, self.tails = versions, tails
 
     def settle(self, image, what):
-        """Finds out which requests are in an image."""
+        """Determines the requests that are in an image."""
         def same(block, version):
             return image[block * BLOCK:(block + 1) * BLOCK] == content(block, version)
 
@@ -94,7 +96,7 @@ class Moment:
                 raise Failure(f"{what} has no beginning of the {len(tail)} requests of a writer: "
                               f"at best {least[1]}, and then blocks {least[2]} are wrong")
             ends.append((tail, fits[0], fits[-1]))
-        # Of alternatives, the one that shows the least.
+        # Chooses the alternative with the fewest requests.
         last_sent = max((tail[least - 1].sent for tail, least, _ in ends if least), default=0)
         for tail, _, most in ends:
             if most < len(tail) and (tail[most].done or last_sent) < last_sent:
@@ -163,7 +165,7 @@ class Writer(threading.Thread):
         if what < 0.60:
             self.change(at, count, noise, draw.random() < 0.05)
         elif what < 0.72:
-            # A stripe of which little stays: what snapshots have of it is copied with the rest.
+            # Little of this stripe stays live: its blocks in snapshots are copied with the rest.
             self.change(first, STRIPE, noise, False)
             kept = draw.randrange(16, 128)
             self.change(first + kept, STRIPE - kept, HOLE, False)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-r"""Proves snapshots from outside: round after round, real clients overwrite a small drive that is
-nearly full, while snapshots come and go and the server is killed.
+r"""Tests snapshots from outside: round after round, real clients overwrite a small, nearly full
+drive, while snapshots are taken and deleted and the server is killed.
 
     tests/snapshot_rounds.py [--rounds N] [--minutes M] [--seed N] [--pumice PROGRAM] [--keep]
                              [--plant FAULT]
@@ -8,34 +8,35 @@ nearly full, while snapshots come and go and the server is killed.
 One round:
 
     pumice serve, one to three writers      write, trim, write zeroes, FUA, flush
-      beside them, in an order that is drawn: snapshot create, delete, bookmark, rotate; compact;
+      concurrently, in a random order: snapshot create, delete, bookmark, rotate; compact;
       clone, flatten; views that stay open; send | receive, which may be cut and resumed
     kill -9 (often in the middle of one of these) or SIGTERM
     list, compare everything                of the crashed drive (at times) and of its server
     snapshot rollback (at times)            killed, too, and compared again
     SIGTERM, list, compare everything       of the closed drive, also after it was compacted
 
-What a block must hold follows from its number and the version that was written, so every block
-is recognised. Writers own disjoint stripes and have one request in flight each. So a snapshot that
-is taken while they wait is known exactly, and one that is taken meanwhile is what each of them had
-written up to some request, between those that had returned before the command and those sent
-before its end; which one is found out once and holds from then on. Requests that returned before
-another was sent must be in the snapshot if that is. The same goes for the disk after a crash,
-from the last flush on. Every snapshot that was acknowledged must be there, whole; one whose
-creation or deletion was cut, whole or not at all. Images are read by nbdcopy and qemu-img from the
-server and by `pumice extract` from the closed drive.
+The content of a block follows from its number and its version, so every block is recognised.
+Writers own disjoint stripes and have one request in flight each. So the content of a snapshot taken
+while they wait is known exactly. A snapshot taken while they write has the requests of each writer
+up to some request, between those that had returned before the command and those sent before its
+end; the check determines that request once, and it holds from then on. If a request is in the
+snapshot, so must be all requests that had returned before it was sent. The same goes for the disk
+after a crash, from the last flush on. Every acknowledged snapshot must be present and whole; a
+snapshot whose creation or deletion was cut must be whole or absent. Images are read by nbdcopy and
+qemu-img from the server and by `pumice extract` from the closed drive.
 
-Snapshots hold segments that garbage collection empties, again and again. decoder.py counts in the
-forwarding tables what was copied for them; a run of ten rounds in which too little was copied, or
-nothing was copied twice, fails as too tame.
+Snapshots hold segments that garbage collection empties, again and again. decoder.py counts the
+frames copied for them in the forwarding tables; a run of ten rounds in which too few were copied,
+or none was copied twice, fails as too tame.
 
---plant damages what a snapshot needs (frame), rolls the disk back (rollback) or expects another
-block in a snapshot (model), unknown to the checks, which must then end the run with exit code 1.
+--plant damages a frame that a snapshot needs (frame), rolls the disk back (rollback) or expects
+another block in a snapshot (model), unknown to the checks, which must then end the run with exit
+code 1.
 
-Prints a line a round and a summary. A seed repeats the draws, not the moments. Exit code 0: all
-clean. 1: a check failed, and the folder with the drive, the drive as the last kill left it
-(`crashed`), the model and the server's log is kept. 2: a program is missing. 77: no Unix sockets
-can be made here. Works in a folder below TMPDIR (default /var/tmp), which needs 2 GB.
+Prints a line per round and a summary. A seed repeats the draws, not the timing. Exit code 0: all
+clean. 1: a check failed; the folder with the drive, the drive as the last kill left it (`crashed`),
+the model and the server's log is kept. 2: a program is missing. 77: Unix sockets cannot be created
+here. Works in a folder below TMPDIR (default /var/tmp), which needs 2 GB.
 """
 
 import argparse
@@ -55,19 +56,19 @@ import decoder
 from snapshot_drive import World
 from snapshot_model import BLOCK, MIB, NOISE, POOL, Down, Failure, Moment, Snapshot, content, nbd
 
-# A drive lives this many rounds before the next one begins, so that young drives crash, too.
+# Rounds before a drive is replaced by a new one, so that young drives crash, too.
 ROUNDS_PER_DRIVE = 10
-# Snapshots at a time; more would fill every drive for good.
+# Maximum number of snapshots at a time; more would fill every drive permanently.
 SNAPSHOTS_MAX = 6
-# What a run of ten rounds must have copied for snapshots, in frames.
+# Frames that a run of ten rounds must have copied for snapshots.
 COPIES_MIN = 200
 
 
 class Rounds(World):
-    """What happens in a round, and the checks after it."""
+    """The actions of a round, and the checks after it."""
 
     def reconcile(self):
-        """Compares the list of snapshots with what it must be, given what was cut."""
+        """Compares the list of snapshots with the expected one, given the commands cut."""
         listed = {entry["name"]: entry
                   for entry in json.loads(self.list_text())["drives"][0]["snapshots"]}
         action, about, *_ = *self.doubt, None, None
@@ -120,7 +121,7 @@ class Rounds(World):
         if not is_served:
             self.check_closed(draw)
         for name, paths in clones.items():
-            # Only where the clone's end was cut.
+            # Needed only if the deletion of the clone was cut.
             if paths and is_served:
                 options = [option for path in paths for option in ("--forget", path)]
                 self.cli("snapshot", "delete", f"{self.drive}@{name}", *options)
@@ -138,7 +139,7 @@ class Rounds(World):
                     self.check_changes(earlier, later)
 
     def check_changes(self, earlier, later):
-        """What differs between two snapshots must be in the list of what was written."""
+        """Checks that the differences between two snapshots are in the list of written ranges."""
         done = self.cli("diff", f"{self.drive}@{earlier.name}", f"{self.drive}@{later.name}",
                         "--json")
         listed = set()
@@ -152,7 +153,7 @@ class Rounds(World):
             raise Failure(f"diff {earlier.name} {later.name} lacks blocks {missing[:8]}")
 
     def count_copies(self):
-        """Counts what was copied for snapshots since the last look, by the forwarding tables."""
+        """Counts the frames copied for snapshots since the last count, by the forwarding tables."""
         if not self.readable():
             return
         forwards = decoder.Drive(self.drive, self.readable()[0].name).forwards
@@ -184,7 +185,7 @@ class Rounds(World):
         self.counts["rollbacks"] += 1
 
     def plant(self, fault, draw):
-        """Damages what a snapshot of the closed drive needs, or makes the disk another. Returns
+        """Damages data that a snapshot of the closed drive needs, or changes the disk. Returns
         whether there was a snapshot for that."""
         known = [known for known in self.readable() if known.moment.versions != self.versions]
         if not known:
@@ -206,7 +207,7 @@ class Rounds(World):
             at = disk.superblock.data_offset + segment * disk.superblock.segment_bytes + offset
             with open(self.drive, "r+b") as file:
                 file.seek(at)
-                # More than what parity restores.
+                # More data than parity can restore.
                 file.write(POOL[:MIB])
         print(f"planted: {fault}, which snapshot {snapshot.name} must show", flush=True)
         return True
@@ -214,7 +215,7 @@ class Rounds(World):
     # -- Rounds
 
     def act(self, draw):
-        """Draws what goes on beside the writers."""
+        """Draws the actions concurrent with the writers."""
         if self.refused or len(self.snapshots) >= SNAPSHOTS_MAX:
             self.refused = 0
             return self.delete
@@ -224,7 +225,7 @@ class Rounds(World):
         return draw.choices(list(actions), list(actions.values()))[0]
 
     def work(self, draw, ending):
-        """Lets the writers write and everything else happen, until the server is to end."""
+        """Lets the writers and all other actions run, until the server must end."""
         for _ in range(draw.randrange(5, 12)):
             self.write(draw.randrange(5, 60))
             with self.limit("one of the actions"):
@@ -310,7 +311,7 @@ class Rounds(World):
         return is_planted
 
     def close(self, keeps):
-        """Ends what runs, and removes the folder, or keeps it with the model."""
+        """Ends running processes, and removes the folder, or keeps it with the model."""
         self.is_dying = self.stops = True
         self.gate.set()
         for child in self.children:
@@ -328,7 +329,7 @@ class Rounds(World):
 
 
 def copies_of(counts):
-    """Says how often frames were copied for snapshots."""
+    """Reports how often frames were copied for snapshots."""
     once, again, more = (counts[f"copies-{times}"] for times in (1, 2, 3))
     return f"{once} frames copied for snapshots, {again} again, {more} a third time"
 
@@ -383,7 +384,7 @@ def main():
     except KeyboardInterrupt:
         status = 130
     finally:
-        # What is under way is ended once, however often that is asked for.
+        # Running work is ended once, even if several signals ask for it.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         world.close(options.keep or status == 1)
