@@ -1,5 +1,5 @@
-//! What CI calls is in the tree: targets of the Makefile, and programs that can be run. What it
-//! says of tests that passed only when repeated is what nextest has written.
+//! CI calls only existing targets of the Makefile, and executable programs in the tree. Its list of
+//! tests that passed only when repeated agrees with nextest's report.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,14 +8,15 @@ use std::process::Command;
 
 use crate::ROOT;
 
-/// Every command of the workflow and of `.ci/run` that begins with `make` or `.ci/`, as written.
+/// Returns every command of the workflow and of `.ci/run` that begins with `make` or `.ci/`, as
+/// written.
 fn commands(text: &str) -> impl Iterator<Item = &str> {
     let lines = text.lines().map(|line| line.trim().trim_start_matches("- "));
     let lines = lines.map(|line| line.strip_prefix("run: ").unwrap_or(line));
     lines.filter(|line| line.starts_with("make ") || line.starts_with(".ci/"))
 }
 
-/// What is wrong with a command that CI calls.
+/// Returns the fault of a command that CI calls.
 fn fault(command: &str, makefile: &str) -> Option<String> {
     if let Some(targets) = command.strip_prefix("make ") {
         let is_missing = |name: &&str| !makefile.contains(&format!("\n{name}: "));

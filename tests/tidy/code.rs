@@ -1,9 +1,9 @@
-//! Rust text without what is not code: comments, strings and characters become blanks, so that a
-//! rule about calls is not about prose. Lines and columns stay where they were.
+//! Rust text reduced to code: comments, strings and characters become blanks, so that a rule about
+//! calls does not apply to prose. Lines and columns stay where they were.
 //!
 //! A lexer for rustfmt'ed code that compiles, not a parser.
 
-/// `text` with everything but code blanked out.
+/// Returns `text` with everything but code blanked out.
 pub(crate) fn only(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut kept = Vec::with_capacity(bytes.len());
@@ -22,7 +22,7 @@ pub(crate) fn only(text: &str) -> String {
     String::from_utf8(kept).expect("only ASCII is blanked out piecemeal")
 }
 
-/// Number of bytes of the comment, string or character that starts at `at`; 0 if none does.
+/// Returns the length in bytes of the comment, string or character at `at`; 0 if none starts there.
 fn not_code(bytes: &[u8], at: usize) -> usize {
     let rest = &bytes[at..];
     let inside_word = at > 0 && is_word(bytes[at - 1]);
@@ -64,7 +64,7 @@ fn quoted(rest: &[u8], quote: u8) -> usize {
     at + 1
 }
 
-/// A character literal; a lifetime is code.
+/// Returns the length of a character literal; a lifetime is code.
 fn character(rest: &[u8]) -> usize {
     match rest {
         [_, b'\\', ..] => quoted(rest, b'\''),

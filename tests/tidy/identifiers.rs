@@ -12,7 +12,7 @@ use crate::links::prose;
 /// Names of the kernel's that documents may use.
 const FOREIGN: [&str; 3] = ["CAP_SYS_RESOURCE", "O_NOATIME", "PR_SET_IO_FLUSHER"];
 
-/// Begin and end the names of metrics and of counters; the registry adds them.
+/// Prefix of metrics and suffix of counters; the registry adds them.
 const METRIC_PREFIX: &str = "pumice_";
 const COUNTER_SUFFIX: &str = "_total";
 
@@ -34,7 +34,8 @@ pub(crate) fn named_things_exist(path: &str, text: &str) -> Vec<String> {
     wrong
 }
 
-/// The last part of a path such as `Drive::open()` or `live_bytes`; none for anything else.
+/// Returns the last part of a path such as `Drive::open()` or `live_bytes`; `None` for anything
+/// else.
 fn identifier(span: &str) -> Option<&str> {
     let span = span.strip_suffix("()").unwrap_or(span);
     let is_word = |part: &str| {
@@ -51,7 +52,7 @@ fn identifier(span: &str) -> Option<&str> {
     (span.contains("::") || last.contains('_') || is_camel).then_some(last)
 }
 
-/// Every word of the tree's text files that are not Markdown.
+/// Returns every word of the tree's text files that are not Markdown.
 fn words() -> &'static BTreeSet<String> {
     static WORDS: OnceLock<BTreeSet<String>> = OnceLock::new();
     WORDS.get_or_init(|| {

@@ -1,12 +1,13 @@
-//! Goal: what STYLE asks of every file is held by a machine, not by reviewers.
+//! Goal: the rules of STYLE are enforced by a machine, not by reviewers.
 //!
-//! Method: each rule is a function of a file's path and text that returns what is wrong with it;
+//! Method: each rule is a function of a file's path and text that returns the file's faults;
 //! the first test runs all rules over the whole tree, the others feed each rule text that it must
 //! refuse. `code` strips comments and strings, `limits` counts, `words` knows what must not be
 //! written, `prose` which words have a plainer term, `links` follows the documents' links,
 //! `identifiers` and `promises` look for the names and tests they mention, `mutants` for the text
-//! that planted bugs replace. `layers`, `face` and `ci` are no such rules: they look for circles of
-//! imports, for types that the library does not export, and for the commands that CI calls.
+//! that planted bugs replace, `dialect` counts relative clauses. `layers`, `face` and `ci` are no
+//! such rules: they look for circles of imports, for types that the library does not export, and
+//! for the commands that CI calls.
 #![cfg(test)]
 
 use std::fs;
@@ -14,6 +15,7 @@ use std::path::Path;
 
 mod ci;
 mod code;
+mod dialect;
 mod face;
 mod identifiers;
 mod layers;
@@ -27,10 +29,10 @@ mod words;
 /// The root of the tree.
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// A rule: what is wrong with the file at `path` (relative to the root), a line each.
+/// A rule: returns the faults of the file at `path` (relative to the root), one a line.
 type Rule = fn(path: &str, text: &str) -> Vec<String>;
 
-const RULES: [Rule; 13] = [
+const RULES: [Rule; 15] = [
     limits::file_is_short,
     limits::functions_fit_a_screen,
     limits::lines_fit,
@@ -43,10 +45,12 @@ const RULES: [Rule; 13] = [
     identifiers::named_things_exist,
     promises::named_tests_exist,
     prose::prose_is_plain,
+    dialect::nouns_are_nouns,
+    dialect::paragraphs_are_short,
     mutants::planted_bugs_fit,
 ];
 
-/// Directories that hold nothing written by hand.
+/// Directories without handwritten files.
 const NOT_OURS: [&str; 5] = [".git", "advisories", "target", "__pycache__", "node_modules"];
 
 /// Ends of names of files that hold text.
@@ -89,7 +93,7 @@ fn collect(root: &Path, directory: &Path, files: &mut Vec<String>) {
     }
 }
 
-/// Asserts that a rule is content with the first text and refuses the second one.
+/// Asserts that a rule accepts the first text and refuses the second one.
 fn assert_tells_apart(rule: Rule, path: &str, good: &str, bad: &str) {
     assert_eq!(rule(path, good), Vec::<String>::new(), "refuses good text\n{good}");
     assert!(!rule(path, bad).is_empty(), "accepts bad text\n{bad}");

@@ -1,12 +1,12 @@
-//! How much fits: lines of a file, lines of a function, columns of a line; and the header.
+//! Limits on lines of a file, lines of a function and columns of a line; and the required header.
 
-/// Lines of a file.
+/// Maximum number of lines of a file.
 const FILE_LINES_MAX: usize = 800;
 
-/// Lines of a function, from its signature to its closing brace.
+/// Maximum number of lines of a function, from its signature to its closing brace.
 const FUNCTION_LINES_MAX: usize = 70;
 
-/// Characters of a line of code.
+/// Characters of a line of code, or of the prose of a document.
 const COLUMNS_MAX: usize = 100;
 
 /// Functions that may be longer, as `path::name`. Each needs its reason here.
@@ -18,7 +18,8 @@ pub(crate) fn file_is_short(path: &str, text: &str) -> Vec<String> {
     Vec::from_iter(long.then(|| format!("{lines}: more than {FILE_LINES_MAX} lines")))
 }
 
-/// In rustfmt'ed code a function ends at the first `}` in the column where its signature begins.
+/// Checks the length of functions: in rustfmt'ed code, a function ends at the first `}` in the
+/// column where its signature begins.
 pub(crate) fn functions_fit_a_screen(path: &str, text: &str) -> Vec<String> {
     if !path.ends_with(".rs") {
         return Vec::new();
@@ -47,7 +48,8 @@ fn function_name(line: &str) -> Option<&str> {
     (plain && end > 0).then(|| &after[..end])
 }
 
-/// Lines of the function whose signature begins in the first of `lines`; 1 without a body.
+/// Returns the number of lines of the function whose signature begins in the first of `lines`; 1
+/// without a body.
 fn function_lines(lines: &[&str]) -> usize {
     let indent = lines[0].len() - lines[0].trim_start().len();
     for (index, line) in lines.iter().enumerate() {
@@ -61,13 +63,19 @@ fn function_lines(lines: &[&str]) -> usize {
 }
 
 pub(crate) fn lines_fit(path: &str, text: &str) -> Vec<String> {
-    let code = path.ends_with(".rs") || path.ends_with(".py");
-    let long = |line: &str| code && line.chars().count() > COLUMNS_MAX;
-    let numbered = text.lines().enumerate().filter(|(_, line)| long(line));
+    let lines = match path.rsplit('.').next() {
+        Some("rs" | "py") => text.lines().collect(),
+        // What a program prints and rows of tables are as long as they are.
+        Some("md") if path != "docs/cli.md" => crate::dialect::prose(path, text),
+        _ => Vec::new(),
+    };
+    let has_room = |line: &str| line.split(' ').all(|word| word.len() <= COLUMNS_MAX / 2);
+    let long = |line: &str| line.chars().count() > COLUMNS_MAX && has_room(line);
+    let numbered = lines.into_iter().enumerate().filter(|(_, line)| long(line));
     numbered.map(|(index, _)| format!("{}: more than {COLUMNS_MAX} columns", index + 1)).collect()
 }
 
-/// Every Rust file says first what it is.
+/// Checks that every Rust file begins with its description.
 pub(crate) fn header_is_there(path: &str, text: &str) -> Vec<String> {
     let missing = path.ends_with(".rs") && !text.starts_with("//! ");
     Vec::from_iter(missing.then(|| "1: no `//!` header".to_owned()))
@@ -104,7 +112,9 @@ fn a_long_function_is_refused() {
 
 #[test]
 fn a_long_line_is_refused() {
-    crate::assert_tells_apart(lines_fit, "src/x.rs", &"ä".repeat(100), &"x".repeat(101));
+    crate::assert_tells_apart(lines_fit, "src/x.rs", &"ä".repeat(100), &"x ".repeat(51));
+    let table = format!("| {} |", "x".repeat(100));
+    crate::assert_tells_apart(lines_fit, "docs/x.md", &table, &"x ".repeat(51));
 }
 
 #[test]

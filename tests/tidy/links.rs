@@ -1,9 +1,9 @@
-//! Links of documents lead somewhere: to a file of the project, and to a heading in it.
+//! Links of documents resolve: to a file of the project, and to a heading in it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Relative links of a Markdown file name files that exist, and headings that are in them.
+/// Checks that relative links of a Markdown file name existing files, and headings in them.
 pub(crate) fn relative_links_resolve(path: &str, text: &str) -> Vec<String> {
     if !path.ends_with(".md") {
         return Vec::new();
@@ -30,7 +30,7 @@ pub(crate) fn relative_links_resolve(path: &str, text: &str) -> Vec<String> {
     wrong
 }
 
-/// Lines that are not inside a fenced block, numbered from 1.
+/// Returns the lines outside fenced blocks, numbered from 1.
 pub(crate) fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
     text.lines().enumerate().filter_map(move |(index, line)| {
@@ -55,7 +55,7 @@ fn links(text: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// Anchors of a document's headings, as code hosts derive them.
+/// Returns the anchors of a document's headings, as code hosts derive them.
 fn anchors(text: &str) -> impl Iterator<Item = String> {
     let headings = prose(text).filter_map(|(_, line)| line.strip_prefix('#'));
     headings.map(|heading| {

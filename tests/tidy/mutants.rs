@@ -1,5 +1,5 @@
 //! Every planted bug of `tests/mutants` still fits the sources: its text occurs exactly once in its
-//! file, and its test exists. Whether the test sees it, `make test-mutants` shows.
+//! file, and its test exists. `make test-mutants` shows whether the test fails with the bug.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ pub(crate) fn planted_bugs_fit(path: &str, text: &str) -> Vec<String> {
     wrong.map(|(mutant, what)| format!("1: '{}: {}': {what}", mutant.room, mutant.name)).collect()
 }
 
-/// What is wrong with an entry, held against the sources below `root`.
+/// Returns the fault of an entry, checked against the sources below `root`.
 fn misfit(root: &Path, mutant: &Mutant) -> Option<String> {
     let (target, test) = mutant.test();
     let sources = match &target {
@@ -37,11 +37,11 @@ fn misfit(root: &Path, mutant: &Mutant) -> Option<String> {
     }
 }
 
-/// Whether the function that `test` names stands in the file of its module, below `sources`.
+/// Returns whether the function that `test` names is in the file of its module, below `sources`.
 fn test_exists(sources: &Path, test: &str) -> bool {
     let mut parts: Vec<&str> = test.split("::").collect();
     let function = format!("fn {}(", parts.pop().unwrap_or_default());
-    // A module's tests stand in a file of their own or at the end of their subject's.
+    // A module's tests are in a file of their own or at the end of the module's file.
     while !parts.is_empty() {
         let place = sources.join(parts.join("/"));
         for file in [place.with_extension("rs"), place.join("mod.rs")] {

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-/// In GUARANTEES.md every `room::...::test` is a function in a file of that room: below `tests/it`,
-/// or in a crate of that name (`pumice_nbd::tests::x`), or in a room of one.
+/// Checks that in GUARANTEES.md every `room::...::test` is a function in a file of that room: below
+/// `tests/it`, or in a crate of that name (`pumice_nbd::tests::x`), or in a room of one.
 pub(crate) fn named_tests_exist(path: &str, text: &str) -> Vec<String> {
     if path != "GUARANTEES.md" {
         return Vec::new();
@@ -32,7 +32,7 @@ pub(crate) fn named_tests_exist(path: &str, text: &str) -> Vec<String> {
     wrong
 }
 
-/// Whether `source.rs` or a Rust file below the directory `source` contains `needle`.
+/// Returns whether `source.rs` or a Rust file below the directory `source` contains `needle`.
 fn contains(source: &Path, needle: &str) -> bool {
     let file = source.with_extension("rs");
     if fs::read_to_string(file).is_ok_and(|text| text.contains(needle)) {

@@ -1,5 +1,5 @@
-//! What must not be written, and where it may be: calls that break determinism or bypass the
-//! command line, names that say nothing, paths of one machine.
+//! Forbidden text, and the places where it is allowed: calls that break determinism or bypass the
+//! command line, meaningless names, paths of one machine.
 
 use crate::code;
 
@@ -70,14 +70,14 @@ pub(crate) fn calls_are_where_they_belong(path: &str, text: &str) -> Vec<String>
     wrong
 }
 
-/// Whether a path begins with a pattern, in which `*` is one folder.
+/// Returns whether a path begins with a pattern, in which `*` is one folder.
 fn begins(path: &str, pattern: &str) -> bool {
     let Some((before, after)) = pattern.split_once('*') else { return path.starts_with(pattern) };
     let rest = path.strip_prefix(before).and_then(|rest| rest.split_once('/'));
     rest.is_some_and(|(_, rest)| rest.starts_with(&after[1..]))
 }
 
-/// Whether `line` contains `word`, not as a part of a longer word.
+/// Returns whether `line` contains `word`, not as a part of a longer word.
 pub(crate) fn contains_word(line: &str, word: &str) -> bool {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| {
@@ -90,15 +90,15 @@ pub(crate) fn contains_word(line: &str, word: &str) -> bool {
 const EMPTY_NAMES: [&str; 8] =
     ["utils", "util", "helpers", "helper", "common", "misc", "shared", "manager"];
 
-/// A file or directory is named after what it holds.
+/// Checks that a file or directory has a meaningful name.
 pub(crate) fn file_name_says_something(path: &str, _text: &str) -> Vec<String> {
     let parts = path.split('/').map(|part| part.split('.').next().unwrap_or(part));
     let empty = parts.filter(|part| EMPTY_NAMES.contains(part));
     empty.map(|part| format!("1: '{part}' says nothing about what is in it")).collect()
 }
 
-/// Beginnings of paths that exist on one machine only. Taken apart, so that this file can
-/// be checked too.
+/// Beginnings of paths that exist on one machine only. Split, so that this file can also be
+/// checked.
 const MACHINE_PATHS: [&str; 4] =
     [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/"), concat!("/Us", "ers/")];
 
@@ -118,7 +118,8 @@ pub(crate) fn no_machine_paths(_path: &str, text: &str) -> Vec<String> {
     wrong
 }
 
-/// What .editorconfig asks: no trailing blanks, one line feed at the end, no carriage returns.
+/// Checks the rules of .editorconfig: no trailing blanks, one line feed at the end, no carriage
+/// returns.
 pub(crate) fn text_is_clean(path: &str, text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     for (index, line) in text.split('\n').enumerate() {
