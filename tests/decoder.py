@@ -263,7 +263,7 @@ BatchHeader = structure("BatchHeader", """
 RecordHeader = structure("RecordHeader", """
     header_checksum I, stored_bytes I, number Q, blocks B, source_count B, kind B, argument B,
     tail Q""")
-Source = structure("Source", "origin_blocks Q, segment I, offset I")
+Source = structure("Source", "birth_blocks Q, segment I, offset I")
 Run = structure("Run", "start H, index B, blocks B, segment I, offset I, record_bytes I")
 Root = structure("Root", """
     magic 8s, epoch I, segment_count I, watermark Q, watermark_checksum Q, host_bytes Q,
@@ -1033,7 +1033,7 @@ class Drive:
         self.tables.pop((batch.segment, record.offset, header.number), None)
         if record.sources:
             sources = [source for source in record.sources
-                       for _ in range(source.origin_blocks >> 56)]
+                       for _ in range(source.birth_blocks >> 56)]
             if len(sources) != header.blocks:
                 raise Damage(f"{what}: the sources do not add up")
         for index in range(header.blocks):

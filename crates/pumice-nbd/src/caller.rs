@@ -16,9 +16,9 @@ use super::certificate;
 use super::export::Earlier;
 use pumice_drive::runtime::shutdown_socket;
 
-/// Where a client comes from.
+/// The remote end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum RemoteEnd {
     /// A TCP address.
     Internet(SocketAddr),
     /// A process at the other end of a Unix socket, when it connected, and its user.
@@ -51,7 +51,7 @@ pub(super) struct Caller {
     /// unchanged when another server continues the connection.
     pub(super) id: u64,
     pub(super) socket: Arc<OwnedFd>,
-    pub(super) origin: Origin,
+    pub(super) remote_end: RemoteEnd,
     /// Time when the server learnt of the client, by the clock of the runtimes.
     pub(super) since_ns: u64,
     certificate: OnceLock<Certificate>,
@@ -93,11 +93,11 @@ impl Caller {
     /// Returns the client at the other end of `socket`.
     pub(super) fn new(socket: Arc<OwnedFd>, now_ns: u64) -> Arc<Self> {
         let id = rustix::fs::fstat(&socket).map_or(0, |status| status.st_ino);
-        let origin = origin(&socket);
+        let remote_end = remote_end(&socket);
         let meter = Meter::default();
         meter.active_ns.store(now_ns, Ordering::Relaxed);
         let (certificate, chosen) = (OnceLock::new(), OnceLock::new());
-        Arc::new(Self { id, socket, origin, since_ns: now_ns, certificate, chosen, meter })
+        Arc::new(Self { id, socket, remote_end, since_ns: now_ns, certificate, chosen, meter })
     }
 
     /// Notes the certificate that TLS has verified.
@@ -140,10 +140,10 @@ impl Caller {
 
     /// Returns the peer for which this connection counts.
     pub(super) fn peer(&self) -> Peer {
-        match self.origin {
-            Origin::Internet(address) => Peer::Address(address.ip().to_canonical()),
-            Origin::Local { user, .. } => Peer::User(user),
-            Origin::Unknown => Peer::Unknown,
+        match self.remote_end {
+            RemoteEnd::Internet(address) => Peer::Address(address.ip().to_canonical()),
+            RemoteEnd::Local { user, .. } => Peer::User(user),
+            RemoteEnd::Unknown => Peer::Unknown,
         }
     }
 
@@ -154,8 +154,8 @@ impl Caller {
             Some(name) => format!("certificate={name}"),
             None => "certificate without a name".to_owned(),
         });
-        certificate.or(match self.origin {
-            Origin::Local { user, .. } => Some(format!("uid={user}")),
+        certificate.or(match self.remote_end {
+            RemoteEnd::Local { user, .. } => Some(format!("uid={user}")),
             _ => None,
         })
     }
@@ -168,25 +168,25 @@ impl Caller {
 
 #[cfg(test)]
 impl Caller {
-    /// Returns a client of this origin, with a certificate if there are names.
-    pub(super) fn made_up(origin: Origin, names: Option<&[&str]>) -> Self {
+    /// Returns a client with this remote end, and a certificate if there are names.
+    pub(super) fn made_up(remote_end: RemoteEnd, names: Option<&[&str]>) -> Self {
         let (socket, _) = std::os::unix::net::UnixStream::pair().unwrap();
         let caller = Self::new(Arc::new(socket.into()), 0);
         if let Some(names) = names {
             let names = names.iter().map(|&name| name.to_owned()).collect();
             caller.certificate.set(Certificate { names, chain: Vec::new() }).unwrap();
         }
-        Self { origin, ..Arc::into_inner(caller).unwrap() }
+        Self { remote_end, ..Arc::into_inner(caller).unwrap() }
     }
 }
 
 /// The address of the client: `IP:PORT`, or the process at the other end of a Unix socket.
 impl fmt::Display for Caller {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.origin {
-            Origin::Internet(address) => address.fmt(formatter),
-            Origin::Local { process, .. } => write!(formatter, "unix:pid={process}"),
-            Origin::Unknown => formatter.write_str("unix"),
+        match self.remote_end {
+            RemoteEnd::Internet(address) => address.fmt(formatter),
+            RemoteEnd::Local { process, .. } => write!(formatter, "unix:pid={process}"),
+            RemoteEnd::Unknown => formatter.write_str("unix"),
         }
     }
 }
@@ -231,16 +231,16 @@ impl Meter {
     }
 }
 
-fn origin(socket: &OwnedFd) -> Origin {
+fn remote_end(socket: &OwnedFd) -> RemoteEnd {
     let peer = rustix::net::getpeername(socket).ok().flatten();
     match peer.and_then(|address| SocketAddr::try_from(address).ok()) {
-        Some(address) => Origin::Internet(address),
+        Some(address) => RemoteEnd::Internet(address),
         None => match rustix::net::sockopt::socket_peercred(socket) {
-            Ok(credentials) => Origin::Local {
+            Ok(credentials) => RemoteEnd::Local {
                 process: credentials.pid.as_raw_nonzero().get(),
                 user: credentials.uid.as_raw(),
             },
-            Err(_) => Origin::Unknown,
+            Err(_) => RemoteEnd::Unknown,
         },
     }
 }
@@ -253,9 +253,9 @@ mod tests {
     #[test]
     fn a_peer_is_an_address_in_any_form_or_a_user() {
         let internet = |address: &str| {
-            Caller::made_up(Origin::Internet(address.parse().unwrap()), None).peer()
+            Caller::made_up(RemoteEnd::Internet(address.parse().unwrap()), None).peer()
         };
-        let local = |user| Caller::made_up(Origin::Local { process: 1, user }, None).peer();
+        let local = |user| Caller::made_up(RemoteEnd::Local { process: 1, user }, None).peer();
         assert_eq!(internet("192.0.2.1:5"), internet("192.0.2.1:6"));
         assert_eq!(internet("192.0.2.1:5"), internet("[::ffff:192.0.2.1]:5"));
         assert_ne!(internet("192.0.2.1:5"), internet("192.0.2.2:5"));

@@ -65,7 +65,7 @@ impl Server {
         } else if exports.iter().any(|other| other.name == export.name) {
             return false;
         }
-        self.apply_rate(&Place::Here(export.clone()));
+        self.apply_rate(&Place::Local(export.clone()));
         exports.push(export);
         true
     }
@@ -77,7 +77,7 @@ impl Server {
     /// If there is no such thread.
     pub fn announce(&self, thread: usize, export: Announcement) {
         self.tally().add_refused(&export.refused);
-        for other in &self.shared.elsewhere {
+        for other in &self.shared.remote {
             let is_in_the_way =
                 |other: &Announcement| other.earlier.is_some() && other.name == export.name;
             other.exports.borrow_mut().retain(|other| !is_in_the_way(other));
@@ -91,7 +91,7 @@ impl Server {
     /// # Panics
     /// If there is no such thread.
     pub fn announce_earlier(&self, thread: usize, of: &str, states: Vec<Announcement>) {
-        let other = self.shared.elsewhere.get(thread).expect("a thread of this server");
+        let other = self.shared.remote.get(thread).expect("a thread of this server");
         let stays = |export: &Announcement| match &export.earlier {
             Some(earlier) if earlier.of == of => {
                 states.iter().any(|state| state.earlier == export.earlier)
@@ -107,9 +107,9 @@ impl Server {
     }
 
     fn push(&self, thread: usize, export: Announcement) {
-        let other = self.shared.elsewhere.get(thread).expect("a thread of this server");
+        let other = self.shared.remote.get(thread).expect("a thread of this server");
         let export = Arc::new(export);
-        self.apply_rate(&Place::There(other.clone(), export.clone()));
+        self.apply_rate(&Place::Remote(other.clone(), export.clone()));
         other.exports.borrow_mut().push(export);
     }
 
@@ -117,13 +117,13 @@ impl Server {
     /// clients, and waits until they and their requests have ended. Returns whether they ended
     /// within [`Options::grace_ns`](super::Options::grace_ns).
     pub async fn withdraw(&self, name: &str) -> bool {
-        let Shared { runtime, options, changed, exports, elsewhere, .. } = &*self.shared;
+        let Shared { runtime, options, changed, exports, remote, .. } = &*self.shared;
         let is_of_it = |own: &str, earlier: &Option<Earlier>| match earlier {
             None => own == name,
             Some(earlier) => earlier.of == name,
         };
         exports.borrow_mut().retain(|export| !is_of_it(&export.name, &export.earlier));
-        for other in elsewhere {
+        for other in remote {
             let mut exports = other.exports.borrow_mut();
             exports.retain(|export| !is_of_it(&export.name, &export.earlier));
         }

@@ -18,13 +18,13 @@ use std::task::{Context, Poll};
 
 use super::Security as Offered;
 use super::channel::Channel;
-use super::elsewhere::Elsewhere;
 use super::execute::{Job, execute};
 use super::export::Export;
 use super::handover::{Known, Parked};
 use super::handshake::{self, Outcome, Security, Terms};
 use super::incoming::Incoming;
 use super::receive::{End, read_requests};
+use super::remote_exports::RemoteExports;
 use super::replies::Replies;
 use super::request::{Dialect, Shape};
 use super::session::{Link, Place, Session, Shared, Stage};
@@ -69,12 +69,12 @@ pub(super) async fn serve(shared: Rc<Shared>, link: Rc<Link>) -> Option<Parked> 
     let mut parked = None;
     match chosen.filter(|(place, dialect)| may_enter(&shared, &link, place, dialect)) {
         None => {}
-        Some((Place::Here(export), dialect)) => {
+        Some((Place::Local(export), dialect)) => {
             enter(&shared, &link, &export.name);
             let session = Session::new(shared.clone(), export, caller.clone(), dialect, replies);
             parked = transmit(&Rc::new(session), incoming, &link, &channel).await;
         }
-        Some((Place::There(other, export), dialect)) => {
+        Some((Place::Remote(other, export), dialect)) => {
             let (socket, name) = (caller.socket.clone(), export.name.clone());
             let (known, unread) = (Known::default(), incoming.unread().to_vec());
             let client = Parked { socket, export: name.clone(), dialect, known, unread };
@@ -133,7 +133,7 @@ pub(super) async fn resume(
 
 /// Continues a client on the thread of its export.
 pub(super) async fn resume_there(
-    other: Rc<Elsewhere>,
+    other: Rc<RemoteExports>,
     link: Rc<Link>,
     parked: Parked,
 ) -> Option<Parked> {

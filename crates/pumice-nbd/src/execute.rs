@@ -15,7 +15,7 @@ use super::chunks::HEAD_BYTES;
 use super::read_reply::read;
 use super::request::{Command, Verb};
 use super::session::Session;
-use super::slots::Seat;
+use super::slots::SlotInbox;
 use crate::AnyDisk;
 use pumice_drive::base::{Error, Result};
 
@@ -46,7 +46,7 @@ impl WriteStream {
 }
 
 /// Carries out the jobs of one slot.
-pub(super) async fn execute(session: Rc<Session>, seat: Seat<Job>) {
+pub(super) async fn execute(session: Rc<Session>, seat: SlotInbox<Job>) {
     loop {
         match seat.job().await {
             Job::Plain(command) => match command.verb {

@@ -105,7 +105,7 @@
 //! | `session` | state shared by the parts of a connection |
 //! | `connection`, `server` | the order of steps |
 //! | `changes` | a server that changes while it serves |
-//! | `elsewhere` | exports on another thread |
+//! | `remote_exports` | exports on another thread |
 //! | `tally` | counters for any thread |
 //! | `handover` | connections that another process continues |
 //! | `client` | the client |
@@ -130,7 +130,6 @@ pub mod client;
 mod connection;
 mod contexts;
 pub mod disk;
-mod elsewhere;
 mod execute;
 mod export;
 mod handover;
@@ -144,6 +143,7 @@ mod policy;
 mod rate;
 mod read_reply;
 mod receive;
+mod remote_exports;
 mod replies;
 mod request;
 mod roster;
@@ -162,7 +162,6 @@ pub use any_disk::AnyDisk;
 pub use certificate::Validity;
 pub use client::{Capabilities, Client, Uri};
 pub use disk::{Change, Content, Disk, Extent};
-pub use elsewhere::Elsewhere;
 pub use export::{Announcement, Earlier, Export, Lineage};
 pub use handover::{Handover, Parked};
 pub use identity::Identity;
@@ -170,6 +169,7 @@ pub use ipnet::IpNet;
 pub use listen::{Access, Endpoint, Listen, Listener};
 pub use policy::{Policy, Rules};
 pub use rate::Rate;
+pub use remote_exports::RemoteExports;
 pub use roster::{Listed, Roster};
 pub use server::{Options, Security, Server};
 pub use tally::Tally;

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use ipnet::IpNet;
 
-use super::caller::{Caller, Origin};
+use super::caller::{Caller, RemoteEnd};
 use super::rate::Rate;
 
 /// The rules for the use of an export.
@@ -65,17 +65,19 @@ impl Rules {
         if self.addresses.is_none() && self.users.is_none() {
             return None;
         }
-        let is_allowed = match caller.origin {
-            Origin::Internet(address) => {
+        let is_allowed = match caller.remote_end {
+            RemoteEnd::Internet(address) => {
                 let address = address.ip().to_canonical();
                 let allowed = self.addresses.iter().flatten();
                 allowed.into_iter().any(|network| network.contains(&address))
             }
-            Origin::Local { user, .. } => self.users.iter().flatten().any(|other| *other == user),
-            Origin::Unknown => false,
+            RemoteEnd::Local { user, .. } => {
+                self.users.iter().flatten().any(|other| *other == user)
+            }
+            RemoteEnd::Unknown => false,
         };
-        (!is_allowed).then_some(match caller.origin {
-            Origin::Internet(_) => "this address may not use the export",
+        (!is_allowed).then_some(match caller.remote_end {
+            RemoteEnd::Internet(_) => "this address may not use the export",
             _ => "this user may not use the export",
         })
     }
@@ -103,7 +105,7 @@ mod tests {
     }
 
     fn internet(address: &str, names: Option<&[&str]>) -> Caller {
-        Caller::made_up(Origin::Internet(address.parse().unwrap()), names)
+        Caller::made_up(RemoteEnd::Internet(address.parse().unwrap()), names)
     }
 
     fn addresses() -> Option<Vec<IpNet>> {
@@ -127,7 +129,7 @@ mod tests {
         ] {
             assert_eq!(lets_in(&rules, &internet(address, None)), is_in, "{address}");
         }
-        assert!(!lets_in(&rules, &Caller::made_up(Origin::Unknown, None)));
+        assert!(!lets_in(&rules, &Caller::made_up(RemoteEnd::Unknown, None)));
     }
 
     #[test]

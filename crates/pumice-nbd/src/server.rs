@@ -17,12 +17,12 @@ use futures_util::future::{join, join_all};
 use super::budget::Budget;
 use super::caller::{Caller, Peer};
 use super::connection;
-use super::elsewhere::{Elsewhere, Entering, Order, Orders};
 use super::export::Export;
 use super::handover::{Handover, Parked};
 use super::identity::Identity;
 use super::notices::Notices;
 use super::policy::Policy;
+use super::remote_exports::{Entering, Order, Orders, RemoteExports};
 use super::replies::AllPending;
 use super::roster::Roster;
 use super::session::{Link, Place, Shared, Stage};
@@ -150,7 +150,7 @@ impl Server {
     ///
     /// # Panics
     /// If there are no exports.
-    pub fn in_front_of(runtime: Runtime, others: Vec<Elsewhere>, options: Options) -> Rc<Self> {
+    pub fn in_front_of(runtime: Runtime, others: Vec<RemoteExports>, options: Options) -> Rc<Self> {
         let has_exports = others.iter().any(|other| !other.exports.borrow().is_empty());
         assert!(has_exports, "a server needs at least one export");
         Self::with(runtime, Vec::new(), others, options)
@@ -159,7 +159,7 @@ impl Server {
     fn with(
         runtime: Runtime,
         exports: Vec<Rc<Export>>,
-        elsewhere: Vec<Elsewhere>,
+        remote: Vec<RemoteExports>,
         options: Options,
     ) -> Rc<Self> {
         let budget = Budget::new(options.payload_bytes);
@@ -167,7 +167,7 @@ impl Server {
         let shared = Rc::new(Shared {
             runtime,
             exports: RefCell::new(exports),
-            elsewhere: elsewhere.into_iter().map(Rc::new).collect(),
+            remote: remote.into_iter().map(Rc::new).collect(),
             security: RefCell::new(options.security.clone()),
             policy: RefCell::new(options.policy.clone()),
             notices: Notices::default(),
@@ -325,10 +325,10 @@ impl Server {
         caller.note_chosen(place.chosen(&parked.dialect));
         let link = self.link(caller, true, false);
         match place {
-            Place::Here(export) => {
+            Place::Local(export) => {
                 self.follow(link.clone(), connection::resume(shared, export, link, parked, None));
             }
-            Place::There(other, _) => {
+            Place::Remote(other, _) => {
                 self.follow(link.clone(), connection::resume_there(other, link, parked));
             }
         }
@@ -421,15 +421,15 @@ impl Server {
                 runtime.interrupt(&link.caller.socket);
             }
         }
-        let elsewhere = self.end_elsewhere(Elsewhere::hand_over);
-        let (flushed, ()) = join(elsewhere, self.parked()).await;
+        let remote = self.end_remote(RemoteExports::hand_over);
+        let (flushed, ()) = join(remote, self.parked()).await;
         let handover = self.handover.take();
         flushed.and(self.flush_all().await).map(|()| handover)
     }
 
     /// Ends the servers on other threads.
-    async fn end_elsewhere(&self, end: impl AsyncFn(&Elsewhere) -> Result<()>) -> Result<()> {
-        let ended = join_all(self.shared.elsewhere.iter().map(|other| end(other))).await;
+    async fn end_remote(&self, end: impl AsyncFn(&RemoteExports) -> Result<()>) -> Result<()> {
+        let ended = join_all(self.shared.remote.iter().map(|other| end(other))).await;
         ended.into_iter().fold(Ok(()), Result::and)
     }
 
@@ -477,14 +477,14 @@ impl Server {
             shutdown_socket(listener);
         }
         self.exports().iter().for_each(|export| export.disk.ending());
-        let elsewhere = self.end_elsewhere(Elsewhere::shut_down).await;
+        let remote = self.end_remote(RemoteExports::shut_down).await;
         let is_quiet = || self.shared.links.borrow().iter().all(|link| link.is_quiet.get());
         let quiet = changed.wait_for(|| is_quiet().then_some(()));
         if runtime.timeout(options.grace_ns, quiet).await.is_none() {
             tracing::warn!("shutting down with requests in flight");
         }
         let flushed = self.flush_all().await;
-        let flushed = elsewhere.and(flushed);
+        let flushed = remote.and(flushed);
         for link in self.shared.links.borrow().iter() {
             link.cut();
         }
@@ -545,10 +545,10 @@ impl Server {
 
     /// Returns the exports for a server on another thread: see [`Self::in_front_of`]. That server
     /// then ends this one.
-    pub fn elsewhere(self: &Rc<Self>) -> Elsewhere {
-        let (elsewhere, orders) = Elsewhere::new(&self.exports());
+    pub fn remote_exports(self: &Rc<Self>) -> RemoteExports {
+        let (remote, orders) = RemoteExports::new(&self.exports());
         self.runtime().spawn(obey(self.clone(), orders));
-        elsewhere
+        remote
     }
 
     pub(super) fn runtime(&self) -> &Runtime {

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::budget::{Budget, Share};
 use super::caller::{Caller, Chosen};
 use super::chunks::ReplyTo;
-use super::elsewhere::Elsewhere;
 use super::export::{Announcement, Earlier, Export, Offer};
 use super::handover::Known;
 use super::notices::Notices;
 use super::policy::Policy;
 use super::rate::Limits;
+use super::remote_exports::RemoteExports;
 use super::replies::{AllPending, Replies};
 use super::request::{Command, Dialect, Refusal, Shape};
 use super::spare_time::SpareTime;
@@ -31,7 +31,7 @@ pub(super) struct Shared {
     pub(super) runtime: Runtime,
     pub(super) exports: RefCell<Vec<Rc<Export>>>,
     /// Exports on other threads; offered after the exports on this one.
-    pub(super) elsewhere: Vec<Rc<Elsewhere>>,
+    pub(super) remote: Vec<Rc<RemoteExports>>,
     pub(super) options: Options,
     /// Applies to new connections.
     pub(super) security: RefCell<Security>,
@@ -52,21 +52,21 @@ pub(super) struct Shared {
 /// dropped.
 pub(super) enum Place {
     /// On this thread.
-    Here(Rc<Export>),
+    Local(Rc<Export>),
     /// On another thread.
-    There(Rc<Elsewhere>, Arc<Announcement>),
+    Remote(Rc<RemoteExports>, Arc<Announcement>),
 }
 
 impl Place {
     /// Returns the description of the export for a handshake.
     pub(super) fn offer(&self) -> Offer<'_> {
         match self {
-            Self::Here(export) => Offer {
+            Self::Local(export) => Offer {
                 name: &export.name,
                 description: &export.description,
                 earlier: export.earlier.as_ref(),
             },
-            Self::There(_, export) => Offer {
+            Self::Remote(_, export) => Offer {
                 name: &export.name,
                 description: &export.description,
                 earlier: export.earlier.as_ref(),
@@ -91,8 +91,8 @@ impl Place {
     /// Returns whether both are the same export.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Here(one), Self::Here(other)) => Rc::ptr_eq(one, other),
-            (Self::There(_, one), Self::There(_, other)) => Arc::ptr_eq(one, other),
+            (Self::Local(one), Self::Local(other)) => Rc::ptr_eq(one, other),
+            (Self::Remote(_, one), Self::Remote(_, other)) => Arc::ptr_eq(one, other),
             _ => false,
         }
     }
@@ -105,24 +105,24 @@ impl Place {
     /// Returns the counter of refused requests.
     pub(super) fn refused(&self) -> &Arc<AtomicU64> {
         match self {
-            Self::Here(export) => export.refused(),
-            Self::There(_, export) => &export.refused,
+            Self::Local(export) => export.refused(),
+            Self::Remote(_, export) => &export.refused,
         }
     }
 
     /// Returns the limits of the rate of the export's requests.
     pub(super) fn limits(&self) -> &Limits {
         match self {
-            Self::Here(export) => &export.limits,
-            Self::There(_, export) => &export.limits,
+            Self::Local(export) => &export.limits,
+            Self::Remote(_, export) => &export.limits,
         }
     }
 
     /// Returns the shape of the export; `None` if its thread has ended, or no longer has it.
     pub(super) async fn shape(&self) -> Option<Shape> {
         match self {
-            Self::Here(export) => Some(export.shape()),
-            Self::There(other, export) => other.shape(&export.name).await,
+            Self::Local(export) => Some(export.shape()),
+            Self::Remote(other, export) => other.shape(&export.name).await,
         }
     }
 }
@@ -131,10 +131,10 @@ impl Shared {
     /// Returns the exports that clients may choose now.
     pub(super) fn places(&self) -> Vec<Place> {
         let here = self.exports.borrow();
-        let here = here.iter().cloned().map(Place::Here);
-        let there = self.elsewhere.iter().flat_map(|other| {
+        let here = here.iter().cloned().map(Place::Local);
+        let there = self.remote.iter().flat_map(|other| {
             let exports = other.exports.borrow().clone();
-            exports.into_iter().map(|export| Place::There(other.clone(), export))
+            exports.into_iter().map(|export| Place::Remote(other.clone(), export))
         });
         here.chain(there).collect()
     }
@@ -180,8 +180,8 @@ impl Shared {
             return Some("TLS is required now");
         }
         let changed = match place {
-            Place::Here(export) => known.objection(&export.lineage.follows, export.shape()),
-            Place::There(_, export) => known.objection(&export.lineage.follows, export.shape),
+            Place::Local(export) => known.objection(&export.lineage.follows, export.shape()),
+            Place::Remote(_, export) => known.objection(&export.lineage.follows, export.shape),
         };
         changed.or(self.policy.borrow().objection(place.ruled_by(), caller))
     }

@@ -36,7 +36,7 @@ pub(super) struct Slots<J> {
     slots: RefCell<Vec<Slot>>,
     inbox: Rc<Inbox<J>>,
     ready: Arc<Ready>,
-    make: Box<dyn Fn(Seat<J>) -> SlotFuture>,
+    make: Box<dyn Fn(SlotInbox<J>) -> SlotFuture>,
 }
 
 struct Slot {
@@ -53,7 +53,7 @@ struct Inbox<J> {
 }
 
 /// A slot's end of the inbox.
-pub(super) struct Seat<J> {
+pub(super) struct SlotInbox<J> {
     inbox: Rc<Inbox<J>>,
     index: usize,
 }
@@ -72,7 +72,7 @@ struct SlotWaker {
 impl<J: 'static> Slots<J> {
     /// Returns an empty set of slots; `make` returns the future of one, which takes job after job
     /// from its seat.
-    pub(super) fn new<F>(make: impl Fn(Seat<J>) -> F + 'static) -> Self
+    pub(super) fn new<F>(make: impl Fn(SlotInbox<J>) -> F + 'static) -> Self
     where
         F: Future<Output = ()> + 'static,
     {
@@ -141,7 +141,7 @@ impl<J: 'static> Slots<J> {
         let index = slots.len();
         assert!(index < SLOTS_MAX, "a job was started without room");
         let waker = SlotWaker { ready: self.ready.clone(), bit: 1 << index };
-        let future = (self.make)(Seat { inbox: self.inbox.clone(), index });
+        let future = (self.make)(SlotInbox { inbox: self.inbox.clone(), index });
         slots.push(Slot { future, waker: Arc::new(waker).into() });
         index
     }
@@ -153,7 +153,7 @@ impl<J: 'static> Slots<J> {
     }
 }
 
-impl<J> Seat<J> {
+impl<J> SlotInbox<J> {
     /// Waits for the next job of this slot.
     ///
     /// Registers no waker: [`Slots::start`] polls the slot itself.
@@ -223,7 +223,7 @@ mod tests {
     }
 
     /// Runs jobs; each waits until its number is below the announced number.
-    async fn work(world: Rc<World>, seat: Seat<usize>) {
+    async fn work(world: Rc<World>, seat: SlotInbox<usize>) {
         loop {
             let job = seat.job().await;
             world.waiting[job]
@@ -287,7 +287,7 @@ mod tests {
             ..World::default()
         });
         let inner = world.clone();
-        let slots = Slots::new(move |seat: Seat<usize>| {
+        let slots = Slots::new(move |seat: SlotInbox<usize>| {
             let world = inner.clone();
             async move {
                 let job = seat.job().await;

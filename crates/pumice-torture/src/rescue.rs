@@ -9,7 +9,8 @@ use super::world::World;
 use pumice_drive::base::Result;
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::controller::{
-    Drive, Extract, Extracted, Identity, OpenOptions, Spec, Way, Wreck, copy_into, create,
+    DamagedDrive, Drive, Extract, Extracted, Identity, OpenOptions, RebuiltFrom, Spec, copy_into,
+    create,
 };
 use pumice_drive::media::mem::MemMedium;
 use pumice_drive::runtime::Runtime;
@@ -69,7 +70,7 @@ impl World {
         let rebuilt = runtime.block_on(rebuild(&self.memory, &runtime));
         let (given, way, doubtful) = rebuilt.map_err(|error| failed("a rebuild", &error))?;
         // Where a header is damaged, the records that followed it are unknown.
-        if way != Way::Records || !self.scene.is_damaged.get() {
+        if way != RebuiltFrom::Records || !self.scene.is_damaged.get() {
             self.judge_given("rebuilt", &given, doubtful)?;
         }
         self.scene.tally.borrow_mut().rescues += 1;
@@ -115,7 +116,7 @@ async fn extract(memory: &MemMedium, runtime: &Runtime, options: OpenOptions) ->
 }
 
 /// Rebuilds a drive into a new one, and reads the new one.
-async fn rebuild(memory: &MemMedium, runtime: &Runtime) -> Result<(Given, Way, u64)> {
+async fn rebuild(memory: &MemMedium, runtime: &Runtime) -> Result<(Given, RebuiltFrom, u64)> {
     let identity = Identity::of_superblocks(memory).await?;
     let identity = identity.expect("a world keeps a superblock");
     let size_bytes = identity.size_bytes();
@@ -125,9 +126,10 @@ async fn rebuild(memory: &MemMedium, runtime: &Runtime) -> Result<(Given, Way, u
     let target = MemMedium::new(spec.geometry()?.medium_bytes());
     create(&target, &spec).await?;
     let drive = Drive::open(Rc::new(target), runtime.clock(), OpenOptions::default()).await?;
-    let mut wreck = Wreck::open(Rc::new(memory.clone()), runtime.clock(), identity).await?;
+    let mut damaged =
+        DamagedDrive::open(Rc::new(memory.clone()), runtime.clock(), identity).await?;
     let mut lost = Given::of(0);
-    let mut parts = wreck.parts();
+    let mut parts = damaged.parts();
     while let Some(part) = parts.next().await {
         copy_into(&part, &drive).await?;
         if let Extracted::Lost(_) = part {
@@ -140,5 +142,5 @@ async fn rebuild(memory: &MemMedium, runtime: &Runtime) -> Result<(Given, Way, u
         drive.read(offset, part).await?;
     }
     drive.close().await?;
-    Ok((Given { bytes, lost: lost.lost }, wreck.way(), wreck.doubtful_blocks()))
+    Ok((Given { bytes, lost: lost.lost }, damaged.rebuilt_from(), damaged.doubtful_blocks()))
 }

@@ -20,7 +20,9 @@ use pumice_drive::base::seed::{Random, random};
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::{AlignedBuffer, Error, Result, SegmentId};
 use pumice_drive::codec::Codec;
-use pumice_drive::controller::{Drive, Extracted, Identity, OpenOptions, Spec, Wreck, create};
+use pumice_drive::controller::{
+    DamagedDrive, Drive, Extracted, Identity, OpenOptions, Spec, create,
+};
 use pumice_drive::media::layer::{BadRange, Fault, FaultPlan, Region};
 use pumice_drive::media::mem::MemMedium;
 use pumice_drive::media::{Medium, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
@@ -377,17 +379,17 @@ impl Base {
         let medium = Rc::new(self.medium());
         let identity = Identity::of_superblocks(&*medium).await.map_err(chain)?;
         let identity = identity.ok_or("cannot be rebuilt: no superblock is left")?;
-        let wreck = Wreck::open(medium, self.runtime.clock(), identity).await;
-        let mut wreck = wreck.map_err(chain)?;
+        let damaged = DamagedDrive::open(medium, self.runtime.clock(), identity).await;
+        let mut damaged = damaged.map_err(chain)?;
         let mut wrong = None;
-        let mut parts = wreck.parts();
+        let mut parts = damaged.parts();
         while let Some(part) = parts.next().await {
             if let Extracted::Data { offset, bytes } = part {
                 wrong = self.compare(offset as usize, bytes).err().or(wrong);
             }
         }
         drop(parts);
-        let is_doubtful = wreck.problems().1 > 0 || wreck.has_missing_batches();
+        let is_doubtful = damaged.problems().1 > 0 || damaged.has_missing_batches();
         match wrong {
             Some(wrong) if !is_doubtful => Err(format!("rebuilt without a problem, and {wrong}")),
             _ => Ok(()),

@@ -18,9 +18,9 @@ pub(crate) struct Workers<J> {
 }
 
 /// A task and its job.
-pub(crate) struct Worker<J>(Rc<Seat<J>>);
+pub(crate) struct Worker<J>(Rc<WorkerState<J>>);
 
-struct Seat<J> {
+struct WorkerState<J> {
     job: Cell<Option<J>>,
     waker: Cell<Option<Waker>>,
 }
@@ -46,7 +46,7 @@ impl<J> Workers<J> {
             }
             return;
         }
-        let seat = Seat { job: Cell::new(Some(job)), waker: Cell::new(None) };
+        let seat = WorkerState { job: Cell::new(Some(job)), waker: Cell::new(None) };
         runtime.spawn(serve(Worker(Rc::new(seat))));
     }
 

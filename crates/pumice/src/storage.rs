@@ -22,7 +22,7 @@ use pumice_drive::base::{AlignedBuffer, Error, ErrorKind, Result, SegmentId};
 use pumice_drive::crypt::Cipher;
 use pumice_drive::format::{ARRAY_HEADER_BYTES, ArrayHeader, MemberState};
 use pumice_drive::media::array::{Array, ArrayInfo, Assembly, Patience, read_header};
-use pumice_drive::media::file::{FileMedium, FileOptions, Whereabouts};
+use pumice_drive::media::file::{FileMedium, FileOptions, PathWatch};
 #[cfg(feature = "bench")]
 use pumice_drive::media::layer::{Kept, Speed, Throttle};
 use pumice_drive::media::tier::{Status, place_of};
@@ -283,8 +283,8 @@ impl Storage {
     }
 
     /// Returns the watchers that check whether the paths still lead to the files.
-    pub(crate) fn whereabouts(&self) -> Vec<Whereabouts> {
-        self.of_files(FileMedium::whereabouts)
+    pub(crate) fn path_watch(&self) -> Vec<PathWatch> {
+        self.of_files(FileMedium::path_watch)
     }
 }
 

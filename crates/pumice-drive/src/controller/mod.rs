@@ -64,6 +64,8 @@ pub use options::{
     CHECKPOINT_BYTES_DEFAULT, COLD_FRAME_BLOCKS_DEFAULT, COMPACT_PERCENT_DEFAULT,
     MAP_CACHE_BYTES_DEFAULT, OpenOptions, READ_AHEAD_BYTES_DEFAULT, READ_CACHE_BYTES_DEFAULT,
 };
-pub use rebuild::{Finder, Identity, Parts, Way, Wreck, complete_target, copy_into, create_target};
+pub use rebuild::{
+    DamagedDrive, Finder, Identity, Parts, RebuiltFrom, complete_target, copy_into, create_target,
+};
 pub use space::benefit_over_cost;
 pub use transfer::{Receive, Received, Send, Sent, TransferReader, View, transfer_batch_bytes};

@@ -46,7 +46,7 @@ const _: () = assert!(
 /// Exclusive upper bound of sequence numbers, for which sources have 56 bits. No drive writes this
 /// many batches.
 const SEQ_END: u64 = 1 << 56;
-const _: () = assert!(SEQ_END == 1 << super::record::ORIGIN_BITS, "a source names any batch");
+const _: () = assert!(SEQ_END == 1 << super::record::BIRTH_BITS, "a source names any batch");
 const _: () = assert!(NO_SEGMENT > super::META_SEGMENTS_MAX, "no segment has this number");
 const _: () = assert!(
     super::RECORD_HEADER_BYTES + META_PREFIX_BYTES + META_RAW_BYTES_MAX

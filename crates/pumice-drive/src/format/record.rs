@@ -51,7 +51,7 @@ pub(super) const FIELDS: &[super::layout::Field] = Layout::FIELDS;
 
 layout! {
     struct SourceLayout: 16 {
-        origin_blocks: U64,
+        birth_blocks: U64,
         segment: U32,
         offset: U32,
     }
@@ -100,9 +100,9 @@ const KIND_TRIM: u8 = 3;
 const KIND_OPEN: u8 = 4;
 const KIND_META: u8 = 5;
 
-/// Bits of a source's first word that hold the origin. The remaining bits count blocks.
-pub(super) const ORIGIN_BITS: u32 = 56;
-const _: () = assert!(ORIGIN_BITS + u8::BITS == u64::BITS, "a source's first word is full");
+/// Bits of a source's first word that hold the birth. The remaining bits count blocks.
+pub(super) const BIRTH_BITS: u32 = 56;
+const _: () = assert!(BIRTH_BITS + u8::BITS == u64::BITS, "a source's first word is full");
 
 /// The location of a record, which its header's checksum covers too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -134,12 +134,12 @@ impl RecordAddress {
     }
 }
 
-/// The origin of consecutive blocks of a frame that garbage collection copied.
+/// The source of consecutive blocks of a frame that garbage collection copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
     /// The batch in which the host wrote the blocks: the age of the data. Below 2^56; 0 if the
     /// blocks were dead when the frame was moved.
-    pub origin: SeqNo,
+    pub birth: SeqNo,
     /// Number of blocks, 1..=64.
     pub blocks: u8,
     /// Segment of the frame from which they were copied.
@@ -573,10 +573,10 @@ impl Record {
 
 impl Source {
     fn layout(&self) -> SourceLayout {
-        assert!(self.origin.0 >> ORIGIN_BITS == 0, "an origin has 56 bits");
+        assert!(self.birth.0 >> BIRTH_BITS == 0, "a birth has 56 bits");
         assert!(self.blocks > 0, "a source covers a block or more");
         SourceLayout {
-            origin_blocks: (self.origin.0 | u64::from(self.blocks) << ORIGIN_BITS).into(),
+            birth_blocks: (self.birth.0 | u64::from(self.blocks) << BIRTH_BITS).into(),
             segment: self.segment.0.into(),
             offset: self.offset.into(),
         }
@@ -585,10 +585,10 @@ impl Source {
 
 impl From<SourceLayout> for Source {
     fn from(layout: SourceLayout) -> Self {
-        let word = layout.origin_blocks.get();
+        let word = layout.birth_blocks.get();
         Self {
-            origin: SeqNo(word & ((1 << ORIGIN_BITS) - 1)),
-            blocks: (word >> ORIGIN_BITS) as u8,
+            birth: SeqNo(word & ((1 << BIRTH_BITS) - 1)),
+            blocks: (word >> BIRTH_BITS) as u8,
             segment: SegmentId(layout.segment.get()),
             offset: layout.offset.get(),
         }
@@ -662,8 +662,8 @@ mod tests {
         RecordAddress { generation: 1 << 32 | 7, segment: SegmentId(3), offset: 4097 };
 
     const SOURCES: [Source; 2] = [
-        Source { origin: SeqNo(9), blocks: 3, segment: SegmentId(5), offset: 77 },
-        Source { origin: SeqNo((1 << 56) - 1), blocks: 5, segment: SegmentId(6), offset: 1 << 29 },
+        Source { birth: SeqNo(9), blocks: 3, segment: SegmentId(5), offset: 77 },
+        Source { birth: SeqNo((1 << 56) - 1), blocks: 5, segment: SegmentId(6), offset: 1 << 29 },
     ];
 
     fn data(lba_count: u16, source_count: u8) -> Record {

@@ -43,15 +43,15 @@ use crate::runtime::Runtime;
 mod create;
 mod durable;
 mod pace;
-mod whereabouts;
+mod path_watch;
 
 #[cfg(test)]
 #[expect(clippy::cast_possible_truncation, reason = "patterns of test data")]
 mod tests;
 
-use pace::{Pace, Way};
-use whereabouts::Found;
-pub use whereabouts::{Look, Whereabouts};
+use pace::{Pace, SyncMethod};
+use path_watch::Found;
+pub use path_watch::{Look, PathWatch};
 
 /// The unit of writes in every mode: the page size, and at least the block size of every common
 /// device.
@@ -256,8 +256,8 @@ impl FileMedium {
 
     /// Returns a watcher that checks, on another thread, whether the path still leads to this
     /// medium.
-    pub fn whereabouts(&self) -> Whereabouts {
-        Whereabouts::new(&self.file, &self.path, self.kind, &self.found)
+    pub fn path_watch(&self) -> PathWatch {
+        PathWatch::new(&self.file, &self.path, self.kind, &self.found)
     }
 
     /// Returns an error of the medium that names the operation. A full file system is `NoSpace` if
@@ -607,11 +607,12 @@ impl Medium for FileMedium {
         buffer: Arc<AlignedBuffer>,
     ) -> Result<()> {
         let (location, len) = (Location::Segment(segment, offset), buffer.len());
-        let way = if self.capabilities.durable_appends { self.pace.next_way() } else { Way::Sync };
+        let way =
+            if self.capabilities.durable_appends { self.pace.next_way() } else { SyncMethod::Sync };
         let started_ns = self.runtime.now_ns();
         match way {
-            Way::Flag => self.write_durably(location, buffer).await?,
-            Way::Sync => {
+            SyncMethod::Flag => self.write_durably(location, buffer).await?,
+            SyncMethod::Sync => {
                 self.write(location, buffer).await?;
                 self.sync_data().await.map_err(not_durable)?;
             }

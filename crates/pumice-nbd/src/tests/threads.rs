@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use async_channel::bounded;
 
 use super::super::wire::{option, reply};
-use super::super::{Elsewhere, Handover};
+use super::super::{Handover, RemoteExports};
 use super::*;
 use pumice_drive::base::Result;
 
@@ -23,7 +23,11 @@ struct Thread {
 
 impl Thread {
     /// Starts a thread; offers the initial state of the disk as well, if it `has_state`.
-    fn start(name: &'static str, is_ready: fn(u64) -> bool, has_state: bool) -> (Self, Elsewhere) {
+    fn start(
+        name: &'static str,
+        is_ready: fn(u64) -> bool,
+        has_state: bool,
+    ) -> (Self, RemoteExports) {
         let (life, end) = bounded::<()>(1);
         let (announce, announced) = mpsc::channel();
         let handle = thread::spawn(move || {
@@ -34,7 +38,7 @@ impl Thread {
             let state = has_state.then(|| super::earlier::earlier(&export, "new", 1));
             let exports = [export].into_iter().chain(state).collect();
             let server = Server::new(runtime.clone(), exports, options);
-            announce.send(server.elsewhere()).unwrap();
+            announce.send(server.remote_exports()).unwrap();
             let serve = || runtime.block_on(end.recv());
             let _ = catch_unwind(AssertUnwindSafe(serve));
             runtime.drop_tasks();

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::keys::{self, KeyArgs};
 use super::origin::{self, CHAIN_MAX};
-use super::{Outcome, create, lossy, outside, print, print_schema, size, snapshot, state};
+use super::{Outcome, create, environment, lossy, print, print_schema, size, snapshot, state};
 use crate::place::Place;
 use pumice_drive::base::SeqNo;
 use pumice_drive::base::units::format_size;
@@ -109,14 +109,14 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         path: absolute(&path)?,
     };
     let spec = Spec {
-        created_seconds: outside::unix_seconds(),
+        created_seconds: environment::unix_seconds(),
         segment_bytes: create::segment_bytes_of(args.capacity.unwrap_or(size_bytes)),
         capacity_bytes: args.capacity,
         codec,
         frame_form: if is_of_blocks { FrameForm::Blocks } else { FrameForm::Solid },
         frame_blocks: info.frame_blocks,
         origin: Some(wanted),
-        ..Spec::new(outside::new_identity(), size_bytes)
+        ..Spec::new(environment::new_identity(), size_bytes)
     };
     // New data, and data that `flatten` copies, is as secret as the origin.
     let keys = info.encrypted.then_some(&args.keys);

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
+use super::environment;
 use super::keys::{self, KeyArgs};
-use super::outside;
 use super::{Outcome, lossy, print, print_schema, size, thresholds};
 use pumice_drive::base::units::{format_size, format_size_exact};
 use pumice_drive::codec::{Codec, FrameForm};
@@ -205,7 +205,7 @@ fn segment_bytes(args: &Args) -> Result<u32> {
 fn spec(args: &Args, segment_bytes: u32) -> Result<Spec> {
     let over_provisioning = args.over_provisioning.unwrap_or(OVER_PROVISIONING_PERCENT_DEFAULT);
     let spec = Spec {
-        created_seconds: outside::unix_seconds(),
+        created_seconds: environment::unix_seconds(),
         over_provisioning_percent: over_provisioning,
         preallocated: args.preallocate,
         segment_bytes,
@@ -214,7 +214,7 @@ fn spec(args: &Args, segment_bytes: u32) -> Result<Spec> {
         warn_percent: args.warn,
         // The capacity covers the overhead of encryption; the keys are drawn later.
         keys: args.encrypt.then(KeyArea::default),
-        ..Spec::new(outside::new_identity(), 0)
+        ..Spec::new(environment::new_identity(), 0)
     };
     let capacity_bytes = match (args.capacity, args.over_provisioning, args.size) {
         (Some(bytes), ..) => Some(bytes),
@@ -448,7 +448,7 @@ fn encrypted(args: &Args, spec: Spec) -> Result<(Spec, Cipher, Option<RecoveryCo
 /// Creates a drive on one file or device.
 fn make(args: &Args, spec: &Spec, medium_bytes: u64, cipher: Cipher) -> Result<()> {
     if args.force && !args.overwrite_drive {
-        super::remains::refuse_drive(&args.path)?;
+        super::leftovers::refuse_drive(&args.path)?;
     }
     let existed = args.path.exists();
     FileMedium::create(&args.path, medium_bytes, args.force)?;

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use super::keys::{self, KeyArgs, NewKeyArgs};
-use super::{Outcome, lossy, outside, print, print_schema};
+use super::{Outcome, environment, lossy, print, print_schema};
 use crate::storage::Storage;
 use pumice_drive::controller::{KeyChange, Locked, SlotInfo, SlotKind, change_keys};
 use pumice_drive::crypt::RecoveryCode;
@@ -173,7 +173,7 @@ fn change(
     change: &KeyChange,
     path: &Path,
 ) -> Result<Vec<SlotInfo>> {
-    let changed = runtime.block_on(change_keys(medium, change, outside::unix_seconds()));
+    let changed = runtime.block_on(change_keys(medium, change, environment::unix_seconds()));
     changed.with_context(|| path.display().to_string())
 }
 

@@ -5,7 +5,7 @@
 //! * `open`: a drive for a subcommand; `keys`: the keys of encrypted drives; `state`: the use of a
 //!   drive.
 //! * `mount`: the program as a helper of mount(8); `notify`: messages to systemd.
-//! * `signals`: Ctrl-C and the like; `watch`: metrics of `serve`; `whereabouts`: files that are
+//! * `signals`: Ctrl-C and the like; `watch`: metrics of `serve`; `path_watch`: files that are
 //!   moved or deleted while they are served.
 //! * `log`: the log; `output`: results and messages; `documents`: reports in several formats;
 //!   `progress`: the progress of a command.
@@ -40,6 +40,7 @@ mod diff;
 mod documents;
 #[cfg(feature = "bench")]
 mod drives;
+mod environment;
 mod extract;
 mod flatten;
 #[cfg(feature = "bench")]
@@ -47,6 +48,7 @@ mod forecast;
 mod info;
 mod key;
 mod keys;
+mod leftovers;
 mod list;
 mod log;
 mod manual;
@@ -56,14 +58,13 @@ mod notify;
 mod open;
 mod origin;
 mod output;
-mod outside;
+mod path_watch;
 #[cfg(feature = "bench")]
 mod payload;
 mod progress;
 mod rebuild;
 mod receive;
 mod rekey;
-mod remains;
 #[cfg(feature = "bench")]
 mod report;
 #[cfg(feature = "bench")]
@@ -84,7 +85,6 @@ mod token;
 mod top;
 mod values;
 mod watch;
-mod whereabouts;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -94,9 +94,9 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 
 use self::commands::{Command, DriveCommand, program};
 use self::config::Arguments;
+pub(crate) use self::environment::new_identity;
 pub(crate) use self::log::{LogFormat, LogLevel};
 pub(crate) use self::output::{chain, lossy, print, print_schema, print_schemas, say_error};
-pub(crate) use self::outside::new_identity;
 #[cfg(feature = "objects")]
 pub(crate) use self::signals::blocked as signals_blocked;
 pub(crate) use self::values::{size, socket_address, thresholds};

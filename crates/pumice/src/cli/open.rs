@@ -269,7 +269,7 @@ pub(crate) fn as_mirror(runtime: &Runtime, path: &Path) -> Result<Rc<Drive>> {
         let medium = Rc::new(devices::to_mirror(file).await?);
         Drive::open(medium, runtime.clock(), OpenOptions::default()).await
     };
-    runtime.block_on(opening).map_err(|error| super::remains::advise(path, error))
+    runtime.block_on(opening).map_err(|error| super::leftovers::advise(path, error))
 }
 
 /// Opens a file or device alone.
@@ -316,7 +316,7 @@ pub(crate) fn alone(runtime: &Runtime, path: &Path, options: OpenOptions) -> Res
     let medium = medium(runtime, path, options.read_only);
     let medium = medium.map_err(|error| served_snapshot::advise(&place, error))?;
     let opened = Drive::open(Rc::new(medium), runtime.clock(), options);
-    runtime.block_on(opened).map_err(|error| super::remains::advise(path, error))
+    runtime.block_on(opened).map_err(|error| super::leftovers::advise(path, error))
 }
 
 /// Runs an operation on the drive at `path`: `served` asks its server, and returns `None` if the
@@ -361,7 +361,7 @@ pub(crate) fn to_look_at(
     let medium = medium_to_look_at(runtime, path);
     let medium = medium.map_err(|error| served_snapshot::advise(&place, error))?;
     let opened = Drive::open(Rc::new(medium), runtime.clock(), options);
-    runtime.block_on(opened).map_err(|error| super::remains::advise(path, error))
+    runtime.block_on(opened).map_err(|error| super::leftovers::advise(path, error))
 }
 
 /// As [`drive`], or opens the snapshot that a place names.
@@ -396,7 +396,7 @@ pub(crate) fn on(
 ) -> Result<Rc<Drive>> {
     let path = &place.path;
     let opened = runtime.block_on(on_medium(runtime, place.snapshot.as_deref(), medium, options));
-    opened.map_err(|error| super::remains::advise(path, error))
+    opened.map_err(|error| super::leftovers::advise(path, error))
 }
 
 /// Opens the drive on a medium, or one of its snapshots, together with the origin if it is a clone,

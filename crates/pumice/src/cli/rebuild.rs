@@ -12,9 +12,9 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::clone;
+use super::environment;
 use super::keys::{self, KeyArgs};
 use super::output::counted;
-use super::outside;
 use super::signals::Interrupt;
 use super::{Outcome, print, print_schema, size};
 use crate::storage::Storage;
@@ -22,8 +22,8 @@ use pumice_drive::base::Clock;
 use pumice_drive::base::units::{BLOCK_BYTES, format_size};
 use pumice_drive::codec::Codec;
 use pumice_drive::controller::{
-    Drive, Extracted, Finder, Identity, Problem, Spec, Way, Wreck, complete_target, copy_into,
-    create_target,
+    DamagedDrive, Drive, Extracted, Finder, Identity, Problem, RebuiltFrom, Spec, complete_target,
+    copy_into, create_target,
 };
 use pumice_drive::crypt::Cipher;
 use pumice_drive::media::Medium;
@@ -134,7 +134,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     let keys = (!source.cipher().is_plain()).then_some(&args.keys);
     let (spec, cipher) = super::create::with_keys_of(spec, keys, &args.target)?;
     if args.force && !args.overwrite_drive {
-        super::remains::refuse_drive(&args.target)?;
+        super::leftovers::refuse_drive(&args.target)?;
     }
     let origin = clone::list_rebuilt(&args.source, &args.target, &spec)?;
     let summary = onto_new_drive(&runtime, (&source, &identity), (&spec, cipher), args, &interrupt);
@@ -246,9 +246,9 @@ fn identity(
 
 /// Returns the specification of the new drive, which has an identity of its own.
 fn spec(identity: &Identity, args: &Args) -> Spec {
-    let spec = identity.spec(outside::new_identity(), args.codec);
+    let spec = identity.spec(environment::new_identity(), args.codec);
     Spec {
-        created_seconds: outside::unix_seconds(),
+        created_seconds: environment::unix_seconds(),
         capacity_bytes: args.capacity.or(spec.capacity_bytes),
         ..spec
     }
@@ -275,16 +275,16 @@ async fn rebuild(
     bar: &ProgressBar,
 ) -> Result<Summary> {
     let begun_ns = runtime.now_ns();
-    let wreck = Wreck::open(source.clone(), runtime.clock(), identity.clone()).await;
-    let mut wreck = wreck.with_context(|| source.path().display().to_string())?;
+    let damaged = DamagedDrive::open(source.clone(), runtime.clock(), identity.clone()).await;
+    let mut damaged = damaged.with_context(|| source.path().display().to_string())?;
     let mut summary = Summary {
         source_uuid: identity.uuid(),
         uuid: target.uuid(),
-        from: match wreck.way() {
-            Way::Superblock => "superblock",
-            Way::Checkpoint => "checkpoint",
-            Way::Log => "log",
-            Way::Records => "records",
+        from: match damaged.rebuilt_from() {
+            RebuiltFrom::Superblock => "superblock",
+            RebuiltFrom::Checkpoint => "checkpoint",
+            RebuiltFrom::Log => "log",
+            RebuiltFrom::Records => "records",
         },
         size_bytes: identity.size_bytes(),
         data_bytes: 0,
@@ -298,7 +298,7 @@ async fn rebuild(
         problem_count: 0,
         seconds: 0.0,
     };
-    let mut parts = wreck.parts();
+    let mut parts = damaged.parts();
     loop {
         bar.set_position(parts.offset());
         let Some(part) = parts.next().await else { break };
@@ -307,16 +307,16 @@ async fn rebuild(
         summary.take(part);
     }
     drop(parts);
-    let (problems, problem_count) = wreck.problems();
+    let (problems, problem_count) = damaged.problems();
     let room = PROBLEMS_LISTED_MAX - summary.problems.len();
     summary.problems.extend(problems.iter().take(room).cloned());
     summary.problem_count += problem_count;
-    summary.doubtful_blocks = wreck.doubtful_blocks();
-    summary.fills_may_be_missing = wreck.has_missing_batches();
-    summary.missing_batches = wreck.missing_batches();
+    summary.doubtful_blocks = damaged.doubtful_blocks();
+    summary.fills_may_be_missing = damaged.has_missing_batches();
+    summary.missing_batches = damaged.missing_batches();
     summary.missing_run_count = summary.missing_batches.len() as u64;
     summary.missing_batches.truncate(MISSING_LISTED_MAX);
-    summary.unflushed_left_out = wreck.has_cut_batches();
+    summary.unflushed_left_out = damaged.has_cut_batches();
     summary.seconds = (runtime.now_ns() - begun_ns) as f64 / 1e9;
     Ok(summary)
 }

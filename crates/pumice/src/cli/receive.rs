@@ -24,7 +24,7 @@ use super::open::drive;
 use super::output::chain;
 use super::signals::{self, Interrupt};
 use super::token::Token;
-use super::{Outcome, create, lossy, outside, print, print_schema, progress, say_error, size};
+use super::{Outcome, create, environment, lossy, print, print_schema, progress, say_error, size};
 use crate::place::Place;
 use pumice_drive::controller::Drive;
 
@@ -203,12 +203,12 @@ fn make(args: &Args, head: &TransferHead) -> Result<()> {
         _ => FrameForm::from_format(head.has_block_frames),
     };
     let spec = Spec {
-        created_seconds: outside::unix_seconds(),
+        created_seconds: environment::unix_seconds(),
         segment_bytes: create::segment_bytes_of(args.capacity.unwrap_or(head.size_bytes)),
         capacity_bytes: args.capacity,
         codec,
         frame_form,
-        ..Spec::new(outside::new_identity(), head.size_bytes)
+        ..Spec::new(environment::new_identity(), head.size_bytes)
     };
     create::on_new(&args.path, &spec, args.encrypt.then_some(&args.keys))
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::keys::{self, KeyArgs};
 use super::progress::Descent;
 use super::signals::Interrupt;
-use super::{Outcome, lossy, open, outside, print, print_schema};
+use super::{Outcome, environment, lossy, open, print, print_schema};
 use crate::control::{Answer, Client, Request};
 use pumice_drive::base::Clock;
 use pumice_drive::controller::{Drive, Locked, NewKeys, OpenOptions, Rekeyed, SlotInfo, SlotKind};
@@ -121,7 +121,7 @@ fn draw(args: &Args, locked: &Locked, code: &mut Option<RecoveryCode>) -> Result
     if has_code && !is_code {
         secrets.push(code.insert(RecoveryCode::draw(&Randomness::System)).secret());
     }
-    let now = outside::unix_seconds();
+    let now = environment::unix_seconds();
     Ok(NewKeys::draw(locked.uuid, &present, &secrets, now, Randomness::System)?)
 }
 

@@ -359,7 +359,7 @@ impl Core {
         self.counters.moved_bytes.add(moved.record_bytes() as u64);
         let blocks: u32 = moved.sources.iter().map(|source| u32::from(source.blocks)).sum();
         assert_eq!(blocks, u32::from(moved.blocks), "each block of a moved frame has a source");
-        self.carries_dead |= moved.sources.iter().any(|source| source.origin == SeqNo(0));
+        self.carries_dead |= moved.sources.iter().any(|source| source.birth == SeqNo(0));
         let table = table_of(moved.blocks, moved.encoding, moved.payload);
         self.map_copy(moved.lba, place, moved.sources.iter().copied(), table)
     }
@@ -453,14 +453,14 @@ impl Core {
         let (mut index, mut live_bytes) = (0, 0);
         let mut from: Option<(FramePlace, SeqNo)> = None;
         for source in sources {
-            space.moved_in(place.segment, source.origin);
+            space.moved_in(place.segment, source.birth);
             let is_named = space.is_retained(source.segment);
             let at = Lba(lba.0 + u64::from(index));
             let source_at = FrameAddress::from(source);
             map.move_blocks(at, source.blocks.into(), source_at, place, index, |dead, index| {
                 let is_whole = (dead.place.blocks, dead.index) == (place.blocks, index);
                 if is_named && is_whole {
-                    let since = from.map_or(source.origin, |(_, at)| at.min(source.origin));
+                    let since = from.map_or(source.birth, |(_, at)| at.min(source.birth));
                     from = Some((dead.place, since));
                 }
                 let share = place.share(index, dead.count);

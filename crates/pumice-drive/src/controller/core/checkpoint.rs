@@ -12,7 +12,7 @@
 use super::super::log::packing::{MetaRecord, meta_bytes_max};
 use super::super::log::{ChainEnd, Totals};
 use super::super::map::{DroppedSnapshot, LeafContent, Mapping};
-use super::{Core, MetaPosition, PendingPiece, Purpose, Wakes, Wish};
+use super::{CheckpointAction, Core, MetaPosition, PendingPiece, Purpose, Wakes};
 use crate::base::{Error, ErrorKind, Result, SegmentId, SeqNo};
 use crate::codec::Compressor;
 use crate::format::{
@@ -198,24 +198,24 @@ impl Core {
     /// content of the checkpoint as of this moment. Dirty leaves become pending.
     ///
     /// # Errors
-    /// As [`Core::check_wish`], if the wish cannot be met; nothing is begun then.
+    /// As [`Core::check_action`], if the action cannot be met; nothing is begun then.
     ///
     /// # Panics
     /// If the turn was not taken, or a checkpoint is running.
-    pub(crate) fn begin_checkpoint(&mut self, wish: Wish) -> Result<Begun> {
+    pub(crate) fn begin_checkpoint(&mut self, action: CheckpointAction) -> Result<Begun> {
         self.check_turn();
-        self.check_wish(&wish)?;
+        self.check_action(&action)?;
         self.seal_all();
         assert!(
             !Stream::ALL.into_iter().any(|stream| self.log.is_open(stream)),
             "a checkpoint is of a moment between batches"
         );
-        let wish = match wish {
-            Wish::RollBack(disk, _) => {
+        let action = match action {
+            CheckpointAction::RollBack(disk, _) => {
                 self.roll_back_to(*disk);
                 None
             }
-            wish => Some(wish),
+            action => Some(action),
         };
         self.checkpoints.opened_segments.clear();
         self.checkpoints.own_bytes = 0;
@@ -263,8 +263,8 @@ impl Core {
         };
         let (table, dropped) = (self.space.table(), dropped.collect());
         assert_eq!(table.len(), root.segment_count as usize, "a checkpoint has all segments");
-        if let Some(wish) = wish {
-            self.begin_change(wish, &root, &table);
+        if let Some(action) = action {
+            self.begin_change(action, &root, &table);
         }
         let snapshots = self.snapshots.next_list();
         let forwards = self.forwards.begin_checkpoint();

@@ -421,7 +421,7 @@ impl Core {
             let more = u32::from(!is_evacuated);
             self.collector.fruitless = self.collector.fruitless.saturating_add(more);
         }
-        self.errand_gained(victim.needed_bytes, moved_bytes);
+        self.job_gained(victim.needed_bytes, moved_bytes);
         self.collector.fruitless <= self.space.segment_count()
     }
 

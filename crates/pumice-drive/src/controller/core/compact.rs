@@ -3,17 +3,17 @@
 //!
 //! ```text
 //! tick, once a second:  the host was quiet, or a while has passed -> empty segments are freed
-//!                       quiet, and much more occupied than live   -> an errand of the collector
-//! errand: emptiest segment -> ... -> little more occupied than live, or nothing gained -> rest
+//!                       quiet, and much more occupied than live   -> a job of the collector
+//! job: emptiest segment -> ... -> little more occupied than live, or nothing gained -> rest
 //! ```
 //!
 //! **Occupied** bytes are all bytes of sealed segments and the filled bytes of open ones. The
 //! *excess* is the part of them that is not live.
 //!
-//! **Termination.** A segment is emptied only if that frees a fair part of it, and an errand ends
+//! **Termination.** A segment is emptied only if that frees a fair part of it, and a job ends
 //! when several segments in a row freed less than they promised, or when the number emptied equals
 //! the number in use at its start: a host that never rests would always leave another. The next
-//! errand begins only once the excess has grown, or the live data has shrunk, by a segment, which
+//! job begins only once the excess has grown, or the live data has shrunk, by a segment, which
 //! takes changes by the host: a drive that is not in use comes to rest, whatever its content.
 //!
 //! `maintenance::gc` does the work; `maintenance::compact` requests it.
@@ -32,17 +32,17 @@ const SHED_TICKS: u32 = 10;
 /// that a trim shows within one.
 const BUSY_TICKS: u32 = 25;
 
-/// Dead bytes that justify neither an errand nor moving a stream to another segment.
+/// Dead bytes that justify neither a job nor moving a stream to another segment.
 const SLACK_BYTES: u64 = 4 << 20;
 const DEAD_TAIL_BYTES: u32 = 1 << 20;
 
 /// The least part of a segment that emptying it must free.
 const GAIN_DIVISOR: u32 = 50;
 
-/// Segments in a row that freed less than half of the promised bytes, after which an errand ends.
+/// Segments in a row that freed less than half of the promised bytes, after which a job ends.
 const FRUITLESS_MAX: u32 = 3;
 
-/// Emptied segments that wait for a checkpoint during an errand, at most. Until then their content
+/// Emptied segments that wait for a checkpoint during a job, at most. Until then their content
 /// takes its space on the medium twice, and the medium may have little room.
 const WAITING_SEGMENTS_MAX: usize = 2;
 
@@ -58,7 +58,7 @@ pub(crate) struct GivesBack {
 
 /// A task for garbage collection in addition to its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Errand {
+struct CompactionJob {
     /// The excess at which it ends, in per cent of live bytes.
     percent: u32,
     /// [`Core::host_changes`] at its start, if it ends when the host changes something.
@@ -85,12 +85,12 @@ pub(crate) struct Compaction {
     looked_at: Option<u64>,
     /// Whether empty segments should be freed, with a checkpoint if necessary.
     frees: bool,
-    errand: Option<Errand>,
+    job: Option<CompactionJob>,
     /// Whether a compaction begun by [`Core::begin_compaction`] has not been ended.
     is_asked: bool,
-    /// Whether the segment being emptied was chosen for an errand.
+    /// Whether the segment being emptied was chosen for a job.
     is_emptying: bool,
-    /// The occupied bytes when the last errand ended.
+    /// The occupied bytes when the last job ended.
     rested_at: Option<Occupied>,
 }
 
@@ -145,7 +145,7 @@ impl Core {
         compaction.quiet_ticks = ticks(compaction.quiet_ticks, is_quiet);
         compaction.idle_ticks = ticks(compaction.idle_ticks, is_idle);
         (compaction.seen_changes, compaction.seen_reads) = (changes, reads);
-        compaction.errand.take_if(|errand| errand.until_changes.is_some_and(|at| at != changes));
+        compaction.job.take_if(|job| job.until_changes.is_some_and(|at| at != changes));
         if !self.is_resizing && !self.must_end() {
             self.look_for_empty_segments();
             self.look_for_excess(changes);
@@ -184,7 +184,7 @@ impl Core {
             has_grown || occupied.live_bytes.saturating_add(segment_bytes) <= at.live_bytes
         });
         let is_wanted = self.compaction.quiet_ticks >= QUIET_TICKS
-            && self.compaction.errand.is_none()
+            && self.compaction.job.is_none()
             && !occupied.is_within(percent)
             && has_changed;
         if is_wanted {
@@ -194,13 +194,13 @@ impl Core {
                 live_bytes = occupied.live_bytes,
                 "the host is quiet: giving back what is dead"
             );
-            self.compaction.errand = Some(self.new_errand(percent, Some(changes)));
+            self.compaction.job = Some(self.new_job(percent, Some(changes)));
         }
     }
 
-    fn new_errand(&self, percent: u32, until_changes: Option<u64>) -> Errand {
+    fn new_job(&self, percent: u32, until_changes: Option<u64>) -> CompactionJob {
         let left = self.space.segment_count().saturating_sub(self.space.all_free_count());
-        Errand { percent, until_changes, fruitless: 0, left }
+        CompactionJob { percent, until_changes, fruitless: 0, left }
     }
 
     /// Begins to empty segments until the excess is within `percent` of the live bytes, whatever
@@ -216,7 +216,7 @@ impl Core {
         }
         self.compaction.is_asked = true;
         self.compaction.frees = true;
-        self.compaction.errand = Some(self.new_errand(percent, None));
+        self.compaction.job = Some(self.new_job(percent, None));
         self.wake(Wakes::COLLECTOR);
         self.wake(Wakes::WARMER);
         Ok(())
@@ -225,7 +225,7 @@ impl Core {
     /// Ends a compaction begun by [`Core::begin_compaction`], complete or not.
     pub(crate) fn end_compaction(&mut self) {
         self.compaction.is_asked = false;
-        self.compaction.errand.take_if(|errand| errand.until_changes.is_none());
+        self.compaction.job.take_if(|job| job.until_changes.is_none());
     }
 
     /// Returns whether a compaction begun by [`Core::begin_compaction`] has not been ended.
@@ -236,8 +236,8 @@ impl Core {
     /// Returns whether segments are still being emptied for a requested compaction, or warm ones
     /// still wait to be discarded.
     pub(crate) fn compacts_more(&self) -> bool {
-        let is_emptying = |errand: Errand| errand.until_changes.is_none();
-        self.compaction.errand.is_some_and(is_emptying) || !self.nothing_cools()
+        let is_emptying = |job: CompactionJob| job.until_changes.is_none();
+        self.compaction.job.is_some_and(is_emptying) || !self.nothing_cools()
     }
 
     /// Makes garbage collection give back newly freed space soon.
@@ -247,13 +247,13 @@ impl Core {
 
     /// Returns whether garbage collection has something to give back.
     pub(crate) fn compaction_is_wanted(&self) -> bool {
-        self.compaction.frees || self.errand().is_some()
+        self.compaction.frees || self.job().is_some()
     }
 
-    /// Returns the errand, unless the host has ended it.
-    fn errand(&self) -> Option<Errand> {
+    /// Returns the job, unless the host has ended it.
+    fn job(&self) -> Option<CompactionJob> {
         let changes = self.host_changes();
-        self.compaction.errand.filter(|errand| errand.until_changes.is_none_or(|at| at == changes))
+        self.compaction.job.filter(|job| job.until_changes.is_none_or(|at| at == changes))
     }
 
     /// Returns whether a segment being emptied must be left as it is: the host is back and nothing
@@ -264,27 +264,27 @@ impl Core {
 
     /// Returns whether the host is back and nothing else requires a segment to be emptied.
     pub(crate) fn errand_is_over(&self) -> bool {
-        let is_over = || self.errand().is_none() && !self.must_collect();
+        let is_over = || self.job().is_none() && !self.must_collect();
         self.compaction.is_emptying && is_over()
     }
 
     /// Returns whether garbage collection runs slowly because nothing waits for it.
     pub(crate) fn collects_gently(&self) -> bool {
-        self.errand().is_some_and(|errand| errand.until_changes.is_some()) && !self.must_collect()
+        self.job().is_some_and(|job| job.until_changes.is_some()) && !self.must_collect()
     }
 
     /// Notes the reason for which a segment is emptied.
     pub(super) fn note_errand(&mut self) {
-        self.compaction.is_emptying = self.errand().is_some() && !self.must_collect();
+        self.compaction.is_emptying = self.job().is_some() && !self.must_collect();
     }
 
-    /// Returns the dead bytes that a segment must have to be emptied on an errand.
-    fn errand_gain_min(&self, errand: Errand) -> u32 {
+    /// Returns the dead bytes that a segment must have to be emptied on a job.
+    fn job_gain_min(&self, job: CompactionJob) -> u32 {
         let segment_bytes = self.superblock.segment_bytes;
         // If the excess is too large, the segment with the most dead bytes has more dead bytes than
         // this.
-        let part = u64::from(segment_bytes) * u64::from(errand.percent);
-        let half_share = part / (100 + u64::from(errand.percent)) / 2;
+        let part = u64::from(segment_bytes) * u64::from(job.percent);
+        let half_share = part / (100 + u64::from(job.percent)) / 2;
         u32::try_from(half_share).unwrap_or(segment_bytes).max(segment_bytes / GAIN_DIVISOR)
     }
 
@@ -294,19 +294,19 @@ impl Core {
         has_space && self.space.free_count() > self.reserved_segments(Purpose::Data) + 1
     }
 
-    /// Returns the segment to empty next on an errand.
+    /// Returns the segment to empty next on a job.
     pub(super) fn compaction_victim(&self) -> Option<SegmentId> {
-        let errand = self.errand()?;
-        if self.occupied().is_within(errand.percent) || !self.has_room_to_compact() {
+        let job = self.job()?;
+        if self.occupied().is_within(job.percent) || !self.has_room_to_compact() {
             return None;
         }
         let now = self.log.sealed_seq();
-        self.space.emptiest(now, self.superblock.segment_bytes, self.errand_gain_min(errand))
+        self.space.emptiest(now, self.superblock.segment_bytes, self.job_gain_min(job))
     }
 
-    /// Returns whether a checkpoint should free the segments emptied on an errand.
+    /// Returns whether a checkpoint should free the segments emptied on a job.
     pub(super) fn has_emptied_enough(&self) -> bool {
-        self.errand().is_some() && self.space.empty_count() >= WAITING_SEGMENTS_MAX
+        self.job().is_some() && self.space.empty_count() >= WAITING_SEGMENTS_MAX
     }
 
     /// Returns a stream whose open segment holds so little live data that the stream should
@@ -315,8 +315,8 @@ impl Core {
         if !self.has_room_to_compact() {
             return None;
         }
-        let errand = self.errand().filter(|errand| !self.occupied().is_within(errand.percent));
-        let gain_min = errand.map_or(u32::MAX, |errand| self.errand_gain_min(errand));
+        let job = self.job().filter(|job| !self.occupied().is_within(job.percent));
+        let gain_min = job.map_or(u32::MAX, |job| self.job_gain_min(job));
         Stream::ALL.into_iter().find(|&stream| {
             let (Some(tail), Some(filled)) = (self.log.tail(stream), self.log.filled(stream))
             else {
@@ -331,24 +331,24 @@ impl Core {
         })
     }
 
-    /// Notes that a segment was emptied for `moved_bytes`, which may end an errand.
-    pub(super) fn errand_gained(&mut self, needed_bytes: u32, moved_bytes: u64) {
-        let Some(errand) = &mut self.compaction.errand else { return };
+    /// Notes that a segment was emptied for `moved_bytes`, which may end a job.
+    pub(super) fn job_gained(&mut self, needed_bytes: u32, moved_bytes: u64) {
+        let Some(job) = &mut self.compaction.job else { return };
         let segment_bytes = u64::from(self.superblock.segment_bytes);
         let promised = segment_bytes.saturating_sub(u64::from(needed_bytes));
         let gained = segment_bytes.saturating_sub(moved_bytes);
-        errand.fruitless = if gained >= promised / 2 { 0 } else { errand.fruitless + 1 };
-        errand.left = errand.left.saturating_sub(1);
-        if errand.fruitless >= FRUITLESS_MAX || errand.left == 0 {
+        job.fruitless = if gained >= promised / 2 { 0 } else { job.fruitless + 1 };
+        job.left = job.left.saturating_sub(1);
+        if job.fruitless >= FRUITLESS_MAX || job.left == 0 {
             self.rest_compaction();
         }
     }
 
-    /// Notes that no more space can be given back now: the next errand waits until more data is
+    /// Notes that no more space can be given back now: the next job waits until more data is
     /// dead.
     pub(super) fn rest_compaction(&mut self) {
         self.compaction.frees = false;
-        if self.compaction.errand.take().is_some() {
+        if self.compaction.job.take().is_some() {
             self.compaction.rested_at = Some(self.occupied());
         }
     }

@@ -107,7 +107,7 @@ use room::Background;
 pub(crate) use room::Purpose;
 pub(crate) use segment_set::SegmentSet;
 pub use snapshots::NewSnapshot;
-pub(crate) use snapshots::{Edit, Kept, RETAINED_BYTES_MAX, Snapshots, Wish};
+pub(crate) use snapshots::{CheckpointAction, Edit, Kept, RETAINED_BYTES_MAX, Snapshots};
 pub(crate) use unreadable::GIVE_UP_NS;
 pub(crate) use warm::{FreeWork, Warming};
 

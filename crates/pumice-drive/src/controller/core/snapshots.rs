@@ -35,7 +35,7 @@ use crate::format::{
 pub(crate) const RETAINED_BYTES_MAX: usize = 64 << 20;
 
 /// An additional action performed by a checkpoint.
-pub(crate) enum Wish {
+pub(crate) enum CheckpointAction {
     /// Nothing.
     None,
     /// Become a snapshot.
@@ -438,14 +438,14 @@ impl Core {
         self.fix_retained();
     }
 
-    /// Checks whether a wish can still be met at the moment at which its checkpoint begins.
+    /// Checks whether a action can still be met at the moment at which its checkpoint begins.
     ///
     /// # Errors
     /// `AlreadyExists`, `NotFound`, `Busy`, `NoSpace`: after the last, there may be room later.
-    pub(crate) fn check_wish(&self, wish: &Wish) -> Result<()> {
-        match wish {
-            Wish::None => Ok(()),
-            Wish::Create { new, while_held } => {
+    pub(crate) fn check_action(&self, action: &CheckpointAction) -> Result<()> {
+        match action {
+            CheckpointAction::None => Ok(()),
+            CheckpointAction::Create { new, while_held } => {
                 self.check_new_snapshot(&new.name)?;
                 if *while_held && !self.snapshots.is_held_for(new.guid) {
                     let what = "the snapshot was to be of the moment at which the host's writes \
@@ -458,8 +458,8 @@ impl Core {
                 }
                 Ok(())
             }
-            Wish::Edit(edit) => self.edited(edit).map(drop),
-            Wish::RollBack(disk, is_possible) => {
+            CheckpointAction::Edit(edit) => self.edited(edit).map(drop),
+            CheckpointAction::RollBack(disk, is_possible) => {
                 is_possible()?;
                 entry_in(&mut self.snapshots.list(), disk.watermark)?;
                 self.check_unread(|watermark| watermark > disk.watermark)
@@ -470,7 +470,7 @@ impl Core {
     /// Returns the list of snapshots after a change.
     ///
     /// # Errors
-    /// As [`Core::check_wish`].
+    /// As [`Core::check_action`].
     fn edited(&self, edit: &Edit) -> Result<Vec<Snapshot>> {
         let mut list = self.snapshots.list();
         match edit {
@@ -536,13 +536,22 @@ impl Core {
     }
 
     /// Notes the change that the starting checkpoint makes.
-    pub(super) fn begin_change(&mut self, wish: Wish, root: &Root, table: &[TableEntry]) {
+    pub(super) fn begin_change(
+        &mut self,
+        action: CheckpointAction,
+        root: &Root,
+        table: &[TableEntry],
+    ) {
         assert!(self.snapshots.change.is_none(), "one checkpoint at a time changes snapshots");
-        let (list, new) = match wish {
-            Wish::None => return self.fix_retained(),
-            Wish::RollBack(..) => unreachable!("the disk is another before its root is made"),
-            Wish::Edit(edit) => (self.edited(&edit).expect("the wish was checked"), None),
-            Wish::Create { new, .. } => {
+        let (list, new) = match action {
+            CheckpointAction::None => return self.fix_retained(),
+            CheckpointAction::RollBack(..) => {
+                unreachable!("the disk is another before its root is made")
+            }
+            CheckpointAction::Edit(edit) => {
+                (self.edited(&edit).expect("the action was checked"), None)
+            }
+            CheckpointAction::Create { new, .. } => {
                 self.snapshots.begun += 1;
                 self.snapshots.wanted_segments = 0;
                 self.let_changes_go(new.guid);

@@ -153,7 +153,7 @@ mod tests {
                 assert!(range.end - range.start >= WINDOW_BYTES_MAX.min(at << 16) / 2);
             }
         }
-        // Elsewhere it begins anew.
+        // RemoteExports it begins anew.
         assert_eq!(ahead(&streams, 1 << 30, len), None);
     }
 

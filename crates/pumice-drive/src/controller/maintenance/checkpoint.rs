@@ -16,7 +16,7 @@
 
 use std::mem::take;
 
-use super::super::core::{Begun, Core, MetaPosition, PendingPiece, Wish};
+use super::super::core::{Begun, CheckpointAction, Core, MetaPosition, PendingPiece};
 use super::super::drive::{Drive, Turn};
 use super::super::log::metadata::{LIST_BYTES, PAGE_ENTRY_BYTES};
 use super::super::log::packing::MetaRecord;
@@ -61,29 +61,33 @@ impl Drive {
     /// # Errors
     /// `ReadOnly`, `NoSpace`, `Poisoned`, `Medium`: the previous checkpoint is still the newest.
     pub async fn checkpoint(&self) -> Result<()> {
-        self.checkpoint_with(Wish::None).await
+        self.checkpoint_with(CheckpointAction::None).await
     }
 
     /// Writes a checkpoint that also performs an additional action, such as creating a snapshot.
     ///
     /// # Errors
-    /// As [`Drive::checkpoint`]; and if the wish cannot be met.
-    pub(super) async fn checkpoint_with(&self, wish: Wish) -> Result<()> {
+    /// As [`Drive::checkpoint`]; and if the action cannot be met.
+    pub(super) async fn checkpoint_with(&self, action: CheckpointAction) -> Result<()> {
         if self.is_read_only() {
             return Err(Error::new(ErrorKind::ReadOnly, "the drive was opened read-only"));
         }
         let turn = self.turn().await;
-        self.checkpoint_in(turn, wish).await
+        self.checkpoint_in(turn, action).await
     }
 
     /// Writes a checkpoint in a turn that the caller has taken.
-    pub(super) async fn checkpoint_in(&self, turn: Turn<'_>, wish: Wish) -> Result<()> {
+    pub(super) async fn checkpoint_in(
+        &self,
+        turn: Turn<'_>,
+        action: CheckpointAction,
+    ) -> Result<()> {
         self.core().log().check_poison()?;
         if self.core().log().is_closing() {
             return Err(Error::new(ErrorKind::Poisoned, "the drive is closed"));
         }
         let mut attempt = Attempt { drive: self, lists: Vec::new() };
-        let written = self.write_checkpoint(&mut attempt.lists, wish).await;
+        let written = self.write_checkpoint(&mut attempt.lists, action).await;
         let result = written.map(|(root, named)| {
             let lists = take(&mut attempt.lists);
             self.with_core(|core| core.end_checkpoint(&root, lists, named));
@@ -117,21 +121,21 @@ impl Drive {
     async fn write_checkpoint(
         &self,
         lists: &mut Vec<MetadataAddress>,
-        wish: Wish,
+        action: CheckpointAction,
     ) -> Result<(Root, CheckpointAddress)> {
         // Creating its snapshot completes a received part, and a rollback discards it.
-        let (created, is_given_up) = match &wish {
-            Wish::Create { new, .. } => (Some(new.guid), false),
-            Wish::RollBack(..) => (None, true),
-            Wish::None | Wish::Edit(_) => (None, false),
+        let (created, is_given_up) = match &action {
+            CheckpointAction::Create { new, .. } => (Some(new.guid), false),
+            CheckpointAction::RollBack(..) => (None, true),
+            CheckpointAction::None | CheckpointAction::Edit(_) => (None, false),
         };
         let completes = |snapshot| is_given_up || created == Some(snapshot);
-        let mut wish = Some(wish);
+        let mut action = Some(action);
         let begun = loop {
             self.with_room(Core::append_lost).await?;
             let begin = |core: &mut Core| {
-                let wish = wish.take_if(|_| !core.has_lost_waiting())?;
-                Some(core.begin_checkpoint(wish))
+                let action = action.take_if(|_| !core.has_lost_waiting())?;
+                Some(core.begin_checkpoint(action))
             };
             if let Some(begun) = self.with_core(begin) {
                 break begun?;

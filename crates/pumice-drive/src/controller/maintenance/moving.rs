@@ -657,13 +657,13 @@ pub(super) fn sources_of(seq: SeqNo, found: &Found<'_>, cipher: &Cipher) -> Vec<
     for source in found.sources(cipher) {
         // Adjacent blocks of one age are one source now.
         match sources.last_mut() {
-            Some(last) if last.origin == source.origin => last.blocks += source.blocks,
+            Some(last) if last.birth == source.birth => last.blocks += source.blocks,
             _ => sources.push(Source { segment, offset, ..source }),
         }
     }
     if sources.is_empty() {
         let blocks = frame_blocks(found.record.lba_range().1);
-        sources.push(Source { origin: seq, blocks, segment, offset });
+        sources.push(Source { birth: seq, blocks, segment, offset });
     }
     debug_assert_eq!(
         blocks_of(&sources),
@@ -692,13 +692,13 @@ pub(super) fn mark_dead(sources: &[Source], pieces: &[LivePiece]) -> Vec<Source>
     let mut at = 0;
     for piece in pieces {
         if at < piece.index {
-            marked.push(Source { origin: SeqNo(0), blocks: piece.index - at, ..place });
+            marked.push(Source { birth: SeqNo(0), blocks: piece.index - at, ..place });
         }
         marked.extend(cut_sources(sources, piece.index, piece.count));
         at = piece.index + piece.count;
     }
     if at < blocks {
-        marked.push(Source { origin: SeqNo(0), blocks: blocks - at, ..place });
+        marked.push(Source { birth: SeqNo(0), blocks: blocks - at, ..place });
     }
     assert_eq!(blocks_of(&marked), u64::from(blocks), "sources that are marked stay as many");
     marked
@@ -728,8 +728,8 @@ mod tests {
 
     #[test]
     fn dead_blocks_of_a_copy_are_older_than_everything() {
-        let source = |origin, blocks| Source {
-            origin: SeqNo(origin),
+        let source = |birth, blocks| Source {
+            birth: SeqNo(birth),
             blocks,
             segment: SegmentId(1),
             offset: 2,
@@ -752,8 +752,8 @@ mod tests {
 
     #[test]
     fn sources_are_cut_to_the_blocks_that_move() {
-        let source = |origin, blocks| Source {
-            origin: SeqNo(origin),
+        let source = |birth, blocks| Source {
+            birth: SeqNo(birth),
             blocks,
             segment: SegmentId(1),
             offset: 2,

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use futures_util::stream::{StreamExt, TryStreamExt, iter};
 
-use super::super::core::{Condition, Forwards, KeptDisk, LeafPlace, Wish};
+use super::super::core::{CheckpointAction, Condition, Forwards, KeptDisk, LeafPlace};
 use super::super::drive::{Drive, check_kind};
 use super::super::map::{Mapping, Reap, Released};
 use super::super::options::OpenOptions;
@@ -100,7 +100,7 @@ impl Drive {
                 moved.map(|(place, _)| place)
             });
         }
-        self.checkpoint_in(turn, Wish::RollBack(Box::new(disk), is_unused)).await?;
+        self.checkpoint_in(turn, CheckpointAction::RollBack(Box::new(disk), is_unused)).await?;
         Ok(info)
     }
 

@@ -7,7 +7,7 @@
 
 use uuid::Uuid;
 
-use super::super::core::{Core, Edit, NewSnapshot, Wish};
+use super::super::core::{CheckpointAction, Core, Edit, NewSnapshot};
 use super::super::drive::Drive;
 use super::super::recovery::not_found;
 use crate::base::{Error, ErrorKind, Result, SeqNo};
@@ -118,7 +118,10 @@ impl Drive {
         loop {
             attempt += 1;
             self.with_room(Core::room_for_snapshot).await?;
-            match self.checkpoint_with(Wish::Create { new: new.clone(), while_held }).await {
+            match self
+                .checkpoint_with(CheckpointAction::Create { new: new.clone(), while_held })
+                .await
+            {
                 Err(error) if error.kind() == ErrorKind::NoSpace && attempt < ATTEMPTS => {}
                 result => {
                     result?;
@@ -158,9 +161,9 @@ impl Drive {
 
     /// Changes the list of snapshots. When this returns, the change is durable.
     pub(super) async fn edit(&self, edit: Edit) -> Result<()> {
-        let wish = Wish::Edit(edit);
-        self.core().check_wish(&wish)?;
-        self.checkpoint_with(wish).await
+        let action = CheckpointAction::Edit(edit);
+        self.core().check_action(&action)?;
+        self.checkpoint_with(action).await
     }
 
     /// Turns a snapshot into a bookmark: its data is given up, as when it is deleted, but its map

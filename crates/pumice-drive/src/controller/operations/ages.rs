@@ -55,7 +55,7 @@ impl Ages {
             end += source.blocks;
             if index < end {
                 // Blocks that were dead when the frame was copied have no age.
-                let is_as_old = source.origin > SeqNo(0) && source.origin <= self.watermark;
+                let is_as_old = source.birth > SeqNo(0) && source.birth <= self.watermark;
                 return (is_as_old, u64::from(end - index));
             }
         }

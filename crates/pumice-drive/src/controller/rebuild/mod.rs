@@ -198,21 +198,22 @@ impl Identity {
 
 /// The source that a disk is rebuilt from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum RebuiltFrom {
     /// The drive opens as it is.
     Superblock,
     /// A checkpoint and the log after it: the disk is as it was, if there are no
-    /// [`Wreck::problems`].
+    /// [`DamagedDrive::problems`].
     Checkpoint,
     /// The whole log from its first batch: the disk is as it was, if there are no
-    /// [`Wreck::problems`].
+    /// [`DamagedDrive::problems`].
     Log,
-    /// The records of all segments: see [`Wreck::problems`] for the changes that they do not show.
+    /// The records of all segments: [`DamagedDrive::problems`] has the changes that they do not
+    /// show.
     Records,
 }
 
 /// The remains of a drive, on a medium that is only read.
-pub struct Wreck(Inside, Way);
+pub struct DamagedDrive(Inside, RebuiltFrom);
 
 enum Inside {
     /// With the changes that the log does not show.
@@ -220,7 +221,7 @@ enum Inside {
     Records(Box<Salvage>),
 }
 
-/// The parts of a wreck's disk, in order.
+/// The parts of a damaged's disk, in order.
 pub enum Parts<'s> {
     /// From a drive that could be opened.
     Drive(Extract<'s>),
@@ -231,7 +232,7 @@ pub enum Parts<'s> {
 /// Parts from records alone.
 pub struct PartsOfRecords<'s>(&'s mut Salvage);
 
-impl Wreck {
+impl DamagedDrive {
     /// Finds the best source of the medium's data. Reads all segments, unless the superblock is
     /// whole and the drive opens.
     ///
@@ -249,7 +250,10 @@ impl Wreck {
         if let Some(stored) = identity.superblock.clone() {
             durable = stored.superblock.watermark;
             if let Some(drive) = attempt(stored).await {
-                return Ok(Self(Inside::Drive(Box::new(drive), Vec::new()), Way::Superblock));
+                return Ok(Self(
+                    Inside::Drive(Box::new(drive), Vec::new()),
+                    RebuiltFrom::Superblock,
+                ));
             }
         }
         let mut survey = Survey::of(&*medium, &identity, durable).await;
@@ -261,25 +265,25 @@ impl Wreck {
             let superblock = identity.superblock_for(Some(root), watermark);
             if let Some(drive) = attempt(guess(superblock)).await {
                 let problems = from(seq).into_iter().collect();
-                return Ok(Self(Inside::Drive(Box::new(drive), problems), Way::Checkpoint));
+                return Ok(Self(Inside::Drive(Box::new(drive), problems), RebuiltFrom::Checkpoint));
             }
         }
         if survey.has_first_batch() {
             let superblock = identity.superblock_for(None, survey.watermark);
             if let Some(drive) = attempt(guess(superblock)).await {
                 let problems = from(SeqNo(0)).into_iter().collect();
-                return Ok(Self(Inside::Drive(Box::new(drive), problems), Way::Log));
+                return Ok(Self(Inside::Drive(Box::new(drive), problems), RebuiltFrom::Log));
             }
         }
         if let Some(Problem { what, .. }) = from(SeqNo(0)) {
             survey.add_problem(None, what);
         }
         let salvage = Salvage::new(medium, identity, survey);
-        Ok(Self(Inside::Records(Box::new(salvage)), Way::Records))
+        Ok(Self(Inside::Records(Box::new(salvage)), RebuiltFrom::Records))
     }
 
     /// Returns the source that the disk is rebuilt from.
-    pub fn way(&self) -> Way {
+    pub fn rebuilt_from(&self) -> RebuiltFrom {
         self.1
     }
 

@@ -188,7 +188,7 @@ fn take_record(versions: &mut Versions, header: &BatchHeader, found: &Found<'_>,
             for source in found.sources(cipher) {
                 let at = Lba(lba.0 + u64::from(index));
                 let content = Content::Frame(index);
-                versions.add(at, source.blocks.into(), version(source.origin.0, MOVED, content));
+                versions.add(at, source.blocks.into(), version(source.birth.0, MOVED, content));
                 index += source.blocks;
             }
         }

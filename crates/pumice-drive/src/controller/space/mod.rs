@@ -450,11 +450,11 @@ impl Space {
         }
     }
 
-    /// Notes that data which the host wrote in batch `origin` was moved to a segment.
-    pub(crate) fn moved_in(&mut self, segment: SegmentId, origin: SeqNo) {
+    /// Notes that data which the host wrote in batch `birth` was moved to a segment.
+    pub(crate) fn moved_in(&mut self, segment: SegmentId, birth: SeqNo) {
         let entry = self.entry_mut(segment);
         assert_eq!(entry.state, State::Open, "data is moved to open segment {segment}");
-        entry.age = entry.age.max(origin);
+        entry.age = entry.age.max(birth);
     }
 
     /// Returns whether a stream is appended to a segment in this generation.

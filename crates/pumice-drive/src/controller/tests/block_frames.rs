@@ -233,7 +233,7 @@ fn blocks_that_are_cut_take_no_more_than_they_do_alone() {
         encoding: crate::codec::Encoding::Blocks as u8,
         payload: &payload,
         payload_checksum: crate::base::checksum::crc64(&payload),
-        sources: &[Source { origin: SeqNo(1), blocks: 3, segment, offset }],
+        sources: &[Source { birth: SeqNo(1), blocks: 3, segment, offset }],
     };
     let joined = drive.with_core(|core| core.join_frames(&moved, |_| true)).unwrap();
     assert!(joined == core::Attempt::Done);

@@ -101,7 +101,7 @@ fn neighbours_become_one_frame_that_names_all_of_them() {
     assert_eq!(drive.info().operations.joined_frames, 1);
     let moved = moved(&world, &drive);
     let [(32, sources)] = &moved[..] else { panic!("{moved:?}") };
-    let found: Vec<_> = sources.iter().map(|source| (source.origin, source.offset)).collect();
+    let found: Vec<_> = sources.iter().map(|source| (source.birth, source.offset)).collect();
     assert_eq!(found, expected);
     let drive = survive(&world, drive);
     let disk = world.read(&drive, 32 * BLOCK, 16 * BLOCK_BYTES).unwrap();
@@ -190,7 +190,7 @@ fn trim_during_move(steps: u64) -> usize {
     let joined = drive.info().operations.joined_frames;
     let moved = moved(&world, &drive);
     let claims_dead = |(lba, sources): &(u64, Vec<crate::format::Source>)| {
-        let ages = sources.iter().flat_map(|source| vec![source.origin.0; source.blocks.into()]);
+        let ages = sources.iter().flat_map(|source| vec![source.birth.0; source.blocks.into()]);
         ages.zip(*lba..).any(|(age, lba)| lba == 1 && age > 0)
     };
     // A rebuild without the map would take such a copy for the newest version once the trim's own

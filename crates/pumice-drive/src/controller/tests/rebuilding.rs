@@ -10,13 +10,13 @@ use rand::RngExt;
 use super::*;
 use crate::base::seed::{Random, random};
 use crate::controller::rebuild::{
-    Finder, Identity, Way, Wreck, complete_target, copy_into, create_target,
+    DamagedDrive, Finder, Identity, RebuiltFrom, complete_target, copy_into, create_target,
 };
 use crate::format::{BatchHeader, RECORD_HEADER_BYTES, SegmentHeader};
 
 /// The result of a rebuild.
 pub(super) struct Rebuilt {
-    pub(super) way: Way,
+    pub(super) from: RebuiltFrom,
     pub(super) disk: Vec<u8>,
     lost: Vec<(u64, u64)>,
     doubtful: u64,
@@ -144,10 +144,10 @@ pub(super) fn rebuild(world: &World) -> Rebuilt {
     let spec = identity.spec(uuid::Uuid::from_u128(0x4e3), None);
     let target = World::new(Spec { codec: Codec::Lz4, ..spec });
     let drive = target.open();
-    let mut wreck =
-        world.run(Wreck::open(medium.clone(), world.runtime.clock(), identity)).unwrap();
+    let mut damaged =
+        world.run(DamagedDrive::open(medium.clone(), world.runtime.clock(), identity)).unwrap();
     let mut lost = Vec::new();
-    let mut parts = wreck.parts();
+    let mut parts = damaged.parts();
     while let Some(part) = world.run(parts.next()) {
         target.run(copy_into(&part, &drive)).unwrap();
         if let Extracted::Lost(problem) = part {
@@ -156,10 +156,10 @@ pub(super) fn rebuild(world: &World) -> Rebuilt {
     }
     assert_eq!(parts.offset(), world.spec.size_bytes);
     let rebuilt = Rebuilt {
-        way: wreck.way(),
-        doubtful: wreck.doubtful_blocks(),
-        problems: wreck.problems().1,
-        missing: wreck.missing_batches(),
+        from: damaged.rebuilt_from(),
+        doubtful: damaged.doubtful_blocks(),
+        problems: damaged.problems().1,
+        missing: damaged.missing_batches(),
         lost,
         disk: {
             let drive = target.reopen(drive);
@@ -197,8 +197,8 @@ async fn rebuild_onto(medium: &Rc<TestMedium>, clock: &Runtime, source: &MemMedi
     let spec = identity.spec(uuid::Uuid::from_u128(0x4e3), None);
     create_target(&**medium, &spec).await?;
     let drive = Drive::open_target(medium.clone(), clock.clock()).await?;
-    let mut wreck = Wreck::open(Rc::new(source.clone()), clock.clock(), identity).await?;
-    let mut parts = wreck.parts();
+    let mut damaged = DamagedDrive::open(Rc::new(source.clone()), clock.clock(), identity).await?;
+    let mut parts = damaged.parts();
     while let Some(part) = parts.next().await {
         copy_into(&part, &drive).await?;
     }
@@ -263,12 +263,15 @@ fn without_superblocks_a_checkpoint_gives_all_back() {
     let (world, plain, _) = history.lose_superblocks();
     assert_eq!(world.refusal().kind(), ErrorKind::NotADrive);
     let rebuilt = rebuild(&world);
-    assert_eq!((rebuilt.way, rebuilt.lost.len(), rebuilt.doubtful), (Way::Checkpoint, 0, 0));
+    assert_eq!(
+        (rebuilt.from, rebuilt.lost.len(), rebuilt.doubtful),
+        (RebuiltFrom::Checkpoint, 0, 0)
+    );
     assert!(rebuilt.disk == plain);
     // The only checkpoint is at the end of the log, and the log needs none.
     assert!(zero_metadata(&world) > 0);
     let rebuilt = rebuild(&world);
-    assert_eq!((rebuilt.way, rebuilt.lost.len(), rebuilt.doubtful), (Way::Log, 0, 0));
+    assert_eq!((rebuilt.from, rebuilt.lost.len(), rebuilt.doubtful), (RebuiltFrom::Log, 0, 0));
     assert!(rebuilt.disk == plain);
 }
 
@@ -287,7 +290,10 @@ fn without_the_newest_checkpoint_an_older_one_gives_all_back() {
     super::parity::ruin(&world, place.segment, place.offset);
     zero_superblocks(&world);
     let rebuilt = rebuild(&world);
-    assert_eq!((rebuilt.way, rebuilt.lost.len(), rebuilt.doubtful), (Way::Checkpoint, 0, 0));
+    assert_eq!(
+        (rebuilt.from, rebuilt.lost.len(), rebuilt.doubtful),
+        (RebuiltFrom::Checkpoint, 0, 0)
+    );
     assert!(rebuilt.disk == plain);
 }
 
@@ -311,16 +317,16 @@ fn what_is_rebuilt_over_a_rollback_is_said_to_be() {
     world.kill(drive);
     zero_superblocks(&world);
     let rebuilt = rebuild(&world);
-    assert_eq!((rebuilt.way, rebuilt.problems), (Way::Checkpoint, 0));
+    assert_eq!((rebuilt.from, rebuilt.problems), (RebuiltFrom::Checkpoint, 0));
     assert!(rebuilt.disk == disk);
     let leaf = leaf.expect("a leaf was changed");
     super::parity::ruin(&world, leaf.segment, leaf.offset);
     let rebuilt = rebuild(&world);
-    assert_eq!((rebuilt.way, rebuilt.problems), (Way::Checkpoint, 0));
+    assert_eq!((rebuilt.from, rebuilt.problems), (RebuiltFrom::Checkpoint, 0));
     assert!(rebuilt.disk == disk, "from the checkpoint of the rollback");
     super::parity::ruin(&world, root.segment, root.offset);
     let rebuilt = rebuild(&world);
-    assert_eq!((rebuilt.way, rebuilt.problems), (Way::Checkpoint, 1));
+    assert_eq!((rebuilt.from, rebuilt.problems), (RebuiltFrom::Checkpoint, 1));
     assert!(rebuilt.disk != disk, "too tame a test");
 }
 
@@ -333,7 +339,7 @@ fn without_any_metadata_the_records_give_all_back() {
     let (world, plain, _) = history.lose_superblocks();
     assert!(zero_metadata(&world) > 0);
     let rebuilt = rebuild(&world);
-    assert_eq!((rebuilt.way, rebuilt.lost.len()), (Way::Records, 0));
+    assert_eq!((rebuilt.from, rebuilt.lost.len()), (RebuiltFrom::Records, 0));
     // No segment of data was freed: no trim is forgotten.
     assert!(rebuilt.disk == plain);
 }
@@ -349,11 +355,11 @@ fn after_garbage_collection_the_newest_versions_are_found() {
         }
         let (world, plain, trimmed) = history.lose_superblocks();
         let rebuilt = rebuild(&world);
-        assert_eq!((rebuilt.way, rebuilt.doubtful), (Way::Checkpoint, 0));
+        assert_eq!((rebuilt.from, rebuilt.doubtful), (RebuiltFrom::Checkpoint, 0));
         assert!(rebuilt.disk == plain, "seed {seed}");
         assert!(zero_metadata(&world) > 0);
         let rebuilt = rebuild(&world);
-        assert_eq!((rebuilt.way, rebuilt.lost.len()), (Way::Records, 0));
+        assert_eq!((rebuilt.from, rebuilt.lost.len()), (RebuiltFrom::Records, 0));
         assert!(rebuilt.doubtful > 0, "no batch is gone: too tame a test");
         compare(&rebuilt, &plain, &trimmed);
     }
@@ -386,7 +392,7 @@ fn a_dead_block_that_was_copied_along_is_not_taken() {
     let (world, ..) = history.lose_superblocks();
     assert!(zero_metadata(&world) > 0);
     let rebuilt = rebuild(&world);
-    assert_eq!((rebuilt.way, rebuilt.lost.len()), (Way::Records, 0));
+    assert_eq!((rebuilt.from, rebuilt.lost.len()), (RebuiltFrom::Records, 0));
     for (lba, block) in first.chunks(BLOCK_BYTES).enumerate() {
         assert!(rebuilt.disk[lba * BLOCK_BYTES..][..BLOCK_BYTES] == *block, "LBA {lba}");
     }
@@ -400,7 +406,7 @@ fn damage_in_the_middle_of_the_log_costs_what_stood_there() {
     world.flip_for_good(segment, record + 8);
     assert_eq!(world.refusal().kind(), ErrorKind::Corrupt);
     let rebuilt = rebuild(&world);
-    assert_eq!((rebuilt.way, rebuilt.problems), (Way::Records, 1));
+    assert_eq!((rebuilt.from, rebuilt.problems), (RebuiltFrom::Records, 1));
     let batch = 160 << 10;
     assert!(rebuilt.disk[..batch] == data[..batch]);
     assert!(rebuilt.disk[2 * batch..data.len()] == data[2 * batch..]);
@@ -419,7 +425,7 @@ fn a_damaged_frame_is_lost_and_nothing_older_is_given() {
     world.flip_for_good(0, 4096 + 30);
     zero_superblocks(&world);
     let rebuilt = rebuild(&world);
-    assert_eq!((rebuilt.way, &rebuilt.lost[..]), (Way::Records, &[(48, 8)][..]));
+    assert_eq!((rebuilt.from, &rebuilt.lost[..]), (RebuiltFrom::Records, &[(48, 8)][..]));
     let mut expected = data;
     expected[48 * BLOCK_BYTES..56 * BLOCK_BYTES].fill(0);
     assert!(rebuilt.disk[160 << 10..expected.len()] == expected[160 << 10..]);
@@ -433,7 +439,7 @@ pub(super) fn assert_records_lose(world: &World, lost: &[(u64, u64)]) {
     // The first batch is damaged: there is no way but the records.
     world.flip_for_good(0, 4096 + 30);
     let rebuilt = rebuild(world);
-    assert_eq!((rebuilt.way, &rebuilt.lost[..]), (Way::Records, lost));
+    assert_eq!((rebuilt.from, &rebuilt.lost[..]), (RebuiltFrom::Records, lost));
 }
 
 /// No record says which blocks a zeroed segment held, but its batches are known to be gone.
@@ -449,7 +455,7 @@ fn batches_that_are_gone_are_named() {
     let next = header(&world, 1).expect("the log went on").first_seq.0;
     world.run(world.memory.discard(SegmentId(0))).unwrap();
     let rebuilt = rebuild(&world);
-    assert_eq!((rebuilt.way, rebuilt.lost.len()), (Way::Records, 0));
+    assert_eq!((rebuilt.from, rebuilt.lost.len()), (RebuiltFrom::Records, 0));
     assert_eq!(rebuilt.missing, [(1, next - 1)]);
 }
 
@@ -478,7 +484,7 @@ fn what_a_lost_life_left_behind_is_not_taken() {
     assert_eq!(damage::batches(&world, 0).len(), 5);
     world.flip_for_good(0, left[1].offset + 30);
     let rebuilt = rebuild(&world);
-    assert_eq!(rebuilt.way, Way::Records);
+    assert_eq!(rebuilt.from, RebuiltFrom::Records);
     assert!(rebuilt.disk[8192..160 << 10] == data[8192..160 << 10], "a lost write came back");
     assert!(rebuilt.disk[4096..8192].iter().all(|&byte| byte == 3));
 }
@@ -504,7 +510,7 @@ fn what_a_lost_life_left_behind_is_not_taken_for_a_batch_that_is_gone() {
     assert!(found[before].seq > left[before + 1].seq && found[before + 1] == left[before + 1]);
     assert!(zero_metadata(&world) > 0);
     let rebuilt = rebuild(&world);
-    assert_eq!(rebuilt.way, Way::Records);
+    assert_eq!(rebuilt.from, RebuiltFrom::Records);
     assert!(rebuilt.disk[8192..12288].iter().any(|&byte| byte != 2), "a lost write came back");
     assert!(rebuilt.disk[4096..8192].iter().all(|&byte| byte == 3));
 }
@@ -563,7 +569,7 @@ fn a_segment_that_only_a_lost_life_used_is_not_taken() {
     world.run(world.memory.discard(first)).unwrap();
     assert!(zero_metadata(&world) > 0);
     let rebuilt = rebuild(&world);
-    assert_eq!(rebuilt.way, Way::Records);
+    assert_eq!(rebuilt.from, RebuiltFrom::Records);
     let found = &rebuilt.disk[20 << 20..][..BLOCK_BYTES];
     assert!(found != noise(6, BLOCK_BYTES), "a lost write came back");
     assert!(found == noise(2, BLOCK_BYTES));
@@ -617,7 +623,7 @@ fn a_block_that_came_back_to_life_in_a_copy_is_not_older_than_it_is() {
     zero_metadata(&world);
     world.flip(0, 4096 + 30);
     let rebuilt = rebuild(&world);
-    assert_eq!(rebuilt.way, Way::Records);
+    assert_eq!(rebuilt.from, RebuiltFrom::Records);
     let seeds = |block: &[u8]| [1, 3].map(|seed| block == noise(seed, BLOCK_BYTES));
     let after = &rebuilt.disk[3 * BLOCK_BYTES..4 * BLOCK_BYTES];
     assert!(after == found, "{:?} became {:?}", seeds(&found), seeds(after));
@@ -633,8 +639,9 @@ fn a_segment_without_its_header_is_read_all_the_same() {
     // Another segment says what the drive was.
     let spec = identity_of_another(&world);
     let medium = world.medium();
-    let mut wreck = world.run(Wreck::open(medium.clone(), world.runtime.clock(), spec)).unwrap();
-    let mut parts = wreck.parts();
+    let mut damaged =
+        world.run(DamagedDrive::open(medium.clone(), world.runtime.clock(), spec)).unwrap();
+    let mut parts = damaged.parts();
     let mut bytes = 0;
     while let Some(part) = world.run(parts.next()) {
         let Extracted::Data { offset, bytes: found } = part else { panic!("{part:?}") };
@@ -642,7 +649,7 @@ fn a_segment_without_its_header_is_read_all_the_same() {
         bytes += found.len();
     }
     assert_eq!(bytes, data.len());
-    assert_eq!((wreck.way(), wreck.problems().1), (Way::Records, 1));
+    assert_eq!((damaged.rebuilt_from(), damaged.problems().1), (RebuiltFrom::Records, 1));
 }
 
 /// Returns the identity of another drive made with the same specification.

@@ -247,7 +247,7 @@ fn a_frame_moved_twice_names_the_batch_in_which_the_host_wrote_it() {
     let world = World::new(small(4 << 20, 4));
     let drive = world.open();
     world.run(drive.write_durable(0, &payload::noise(&mut random(1), 8 * BLOCK_BYTES))).unwrap();
-    let origin = drive.core().log().sealed_seq();
+    let birth = drive.core().log().sealed_seq();
     for _ in 0..2 {
         let Mapping::Frame { place, .. } = drive.core().map().peek(Lba(0)).resident().0 else {
             panic!("LBA 0 is no frame");
@@ -257,10 +257,10 @@ fn a_frame_moved_twice_names_the_batch_in_which_the_host_wrote_it() {
         world.run(drive.flush_log()).unwrap();
     }
     let tail = drive.core().log().tail(Stream::Moved).unwrap();
-    let origins = world.run(origins_in(&drive, tail.segment));
-    assert_eq!(origins, [origin; 2]);
+    let births = world.run(origins_in(&drive, tail.segment));
+    assert_eq!(births, [birth; 2]);
     let age = drive.core().space().table()[tail.segment.0 as usize].age;
-    assert_eq!(age, origin);
+    assert_eq!(age, birth);
     assert_accounting(&drive);
 }
 
@@ -339,19 +339,19 @@ pub(super) async fn move_all(drive: &Drive, segment: SegmentId) {
     }
 }
 
-/// Returns the origins of the sources of all frames in a segment.
+/// Returns the births of the sources of all frames in a segment.
 async fn origins_in(drive: &Drive, segment: SegmentId) -> Vec<SeqNo> {
-    let mut origins = Vec::new();
+    let mut births = Vec::new();
     let mut scan = scan(drive, segment);
     while let Some((header, body)) = scan.next().await {
         for found in records(drive.medium.cipher(), &header, body).map(|found| found.unwrap()) {
             if matches!(found.record, Record::Data { .. }) {
                 let sources = found.sources(drive.medium.cipher());
-                origins.extend(sources.iter().map(|source| source.origin));
+                births.extend(sources.iter().map(|source| source.birth));
             }
         }
     }
-    origins
+    births
 }
 
 /// A checkpoint that finds no room leaves the one before as it was, accounted for to the byte.

@@ -410,7 +410,7 @@ fn what_an_earlier_process_left_is_not_zeroed() {
         let rebuilt = rebuilding::rebuild(&copy);
         assert_eq!(info.operations.zeroed_bytes, 0, "moment {moment}");
         assert_eq!(rebuilt.problems, 0, "moment {moment}");
-        assert!(rebuilt.disk == plain, "moment {moment}: {:?}", rebuilt.way);
+        assert!(rebuilt.disk == plain, "moment {moment}: {:?}", rebuilt.from);
     }
 }
 
@@ -512,7 +512,7 @@ fn power_loss_beside_warm_segments_loses_nothing_that_was_flushed() {
         let copy = world.copy();
         rebuilding::zero_superblocks(&copy);
         let rebuilt = rebuilding::rebuild(&copy);
-        assert!(rebuilt.disk == plain, "seed {seed}: {:?}", rebuilt.way);
+        assert!(rebuilt.disk == plain, "seed {seed}: {:?}", rebuilt.from);
     }
 }
 

@@ -11,7 +11,7 @@ use std::cell::Cell;
 
 /// A way to make an append durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum SyncMethod {
     /// One write with `RWF_DSYNC`.
     Flag,
     /// A write, then `fdatasync`.
@@ -43,23 +43,23 @@ pub(super) struct Pace {
 
 impl Pace {
     /// Returns the way of the next append.
-    pub(super) fn next_way(&self) -> Way {
+    pub(super) fn next_way(&self) -> SyncMethod {
         let at = self.appends.get();
         self.appends.set((at + 1) % CYCLE);
         // The sync must take a tenth less: means of equal times differ, too.
         let (flag, sync) = (self.flag_ns.get(), self.sync_ns.get());
         let is_sync_better = sync > 0.0 && sync < 0.9 * flag;
-        if is_sync_better == (at < CYCLE - TRIAL) { Way::Sync } else { Way::Flag }
+        if is_sync_better == (at < CYCLE - TRIAL) { SyncMethod::Sync } else { SyncMethod::Flag }
     }
 
     /// Records the time of an append of `len` bytes, from its call until it was durable.
-    pub(super) fn took(&self, way: Way, len: usize, ns: u64) {
+    pub(super) fn took(&self, way: SyncMethod, len: usize, ns: u64) {
         if len > LEN_MAX {
             return;
         }
         let mean = match way {
-            Way::Flag => &self.flag_ns,
-            Way::Sync => &self.sync_ns,
+            SyncMethod::Flag => &self.flag_ns,
+            SyncMethod::Sync => &self.sync_ns,
         };
         let (old, new) = (mean.get(), ns.min(TOOK_MAX_NS) as f64);
         mean.set(if old == 0.0 { new } else { old + (new - old) / MEMORY });
@@ -73,24 +73,24 @@ mod tests {
 
     /// Returns how many of `count` appends are made with the flag. `times` returns the time of
     /// append `at`.
-    fn flags(pace: &Pace, count: u64, times: impl Fn(Way, u64) -> u64) -> u64 {
+    fn flags(pace: &Pace, count: u64, times: impl Fn(SyncMethod, u64) -> u64) -> u64 {
         let step = |at| {
             let way = pace.next_way();
             pace.took(way, 4096, times(way, at));
-            u64::from(way == Way::Flag)
+            u64::from(way == SyncMethod::Flag)
         };
         (0..count).map(step).sum()
     }
 
     /// Returns the times of a quiet machine: the wake-up counts.
-    fn quiet(way: Way, _: u64) -> u64 {
-        if way == Way::Flag { 130_000 } else { 190_000 }
+    fn quiet(way: SyncMethod, _: u64) -> u64 {
+        if way == SyncMethod::Flag { 130_000 } else { 190_000 }
     }
 
     /// Returns the times next to a computing process, which delays every twentieth write with the
     /// flag, and few syncs.
-    fn busy(way: Way, at: u64) -> u64 {
-        let (one_in, ns) = if way == Way::Flag { (20, 170_000) } else { (100, 200_000) };
+    fn busy(way: SyncMethod, at: u64) -> u64 {
+        let (one_in, ns) = if way == SyncMethod::Flag { (20, 170_000) } else { (100, 200_000) };
         if at.is_multiple_of(one_in) { 3_500_000 } else { ns }
     }
 
@@ -117,11 +117,11 @@ mod tests {
         let pace = Pace::default();
         flags(&pace, 1024, quiet);
         for _ in 0..100 {
-            pace.took(Way::Flag, 1 << 20, 2_000_000);
+            pace.took(SyncMethod::Flag, 1 << 20, 2_000_000);
         }
         assert_eq!(flags(&pace, 512, quiet), 496);
         // The device stalls for a second. About a second's appends may go the other way.
-        pace.took(Way::Flag, 4096, 1_000_000_000);
+        pace.took(SyncMethod::Flag, 4096, 1_000_000_000);
         flags(&pace, 2048, quiet);
         assert_eq!(flags(&pace, 512, quiet), 496);
     }

@@ -512,10 +512,12 @@ fn medium_where_a_sync(
 ) -> (tempfile::TempDir, FileMedium) {
     let (directory, mut medium) = medium(runtime, direct);
     medium.capabilities.durable_appends = true;
-    for (way, ns) in [(Way::Flag, 2000), (Way::Sync, if is_faster { 1000 } else { 3000 })] {
+    for (way, ns) in
+        [(SyncMethod::Flag, 2000), (SyncMethod::Sync, if is_faster { 1000 } else { 3000 })]
+    {
         medium.pace.took(way, 4096, ns);
     }
-    assert_eq!(medium.pace.next_way(), if is_faster { Way::Sync } else { Way::Flag });
+    assert_eq!(medium.pace.next_way(), if is_faster { SyncMethod::Sync } else { SyncMethod::Flag });
     (directory, medium)
 }
 
@@ -657,8 +659,8 @@ fn a_file_that_is_moved_or_deleted_is_missed() {
     let runtime = Runtime::new(Backend::Auto).unwrap();
     let (directory, medium) = medium(&runtime, false);
     let (path, other) = (medium.path().to_owned(), directory.path().join("other"));
-    let whereabouts = medium.whereabouts();
-    let look = || whereabouts.look().expect("an open medium");
+    let path_watch = medium.path_watch();
+    let look = || path_watch.look().expect("an open medium");
     assert_eq!((look(), medium.misplaced()), (Look::AsBefore, None));
     fs::rename(&path, &other).unwrap();
     let Look::Lost(what) = look() else { panic!("it was not missed") };
@@ -674,5 +676,5 @@ fn a_file_that_is_moved_or_deleted_is_missed() {
     let Look::Lost(what) = look() else { panic!("it was not missed") };
     assert!(what.contains("was deleted"), "{what}");
     drop(medium);
-    assert_eq!(whereabouts.look(), None);
+    assert_eq!(path_watch.look(), None);
 }

@@ -250,7 +250,7 @@ impl Writer {
     /// Writes a frame as garbage collection moves it, from its address in the model.
     fn moved(&mut self, script: &mut Script<'_>) {
         let (lba, blocks) = (script.number(), script.byte());
-        let (byte, origin, twist) = (script.byte(), script.number(), script.byte());
+        let (byte, birth, twist) = (script.byte(), script.number(), script.byte());
         let blocks = blocks % super::FRAME_BLOCKS as u8 + 1;
         let mut sources: Vec<Source> = Vec::new();
         for at in 0..u64::from(blocks) {
@@ -259,8 +259,8 @@ impl Writer {
             match sources.last_mut() {
                 Some(last) if (last.segment, last.offset) == (segment, offset) => last.blocks += 1,
                 _ => {
-                    let origin = SeqNo(origin & ((1 << 56) - 1));
-                    sources.push(Source { origin, blocks: 1, segment, offset });
+                    let birth = SeqNo(birth & ((1 << 56) - 1));
+                    sources.push(Source { birth, blocks: 1, segment, offset });
                 }
             }
         }

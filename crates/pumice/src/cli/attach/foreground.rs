@@ -13,7 +13,7 @@ use super::worker::Worker;
 use super::{Args, Attachment, background, protect, take_down};
 use crate::cli::open;
 use crate::cli::serve::name_of;
-use crate::cli::{Outcome, chain, notify, print, print_schema, say_error, signals, whereabouts};
+use crate::cli::{Outcome, chain, notify, path_watch, print, print_schema, say_error, signals};
 use crate::control::{self, Client, ControlSocket, Loan};
 use crate::place::Place;
 use crate::storage::Storage;
@@ -177,7 +177,7 @@ impl Source {
             let (watch, uris, drive) = ((watch, name.to_owned()), Rc::default(), drive.clone());
             runtime.spawn(control.serve(runtime.clone(), drive, watch, uris, None));
         }
-        Storage::of(&drive).whereabouts().into_iter().for_each(whereabouts::watch);
+        Storage::of(&drive).path_watch().into_iter().for_each(path_watch::watch);
         crate::devices::go_on(runtime, &drive);
         Ok(Offered::Own(mount, control))
     }

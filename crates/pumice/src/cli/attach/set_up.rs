@@ -156,7 +156,7 @@ impl Wanted {
         let log = tools::KernelLog::from_now();
         let mounted = mount(&options).map(drop).or_else(|error| {
             let ways = if self.read_only { found.other_ways() } else { &[] };
-            let is_good = |way: &&Way| mount(&format!("{options},{}", way.options)).is_ok();
+            let is_good = |way: &&MountMethod| mount(&format!("{options},{}", way.options)).is_ok();
             let way = ways.iter().find(is_good).ok_or(error)?;
             if way.skips_journal {
                 tracing::warn!(
@@ -237,7 +237,7 @@ enum Signatures {
 }
 
 /// A way to mount a file system from a read-only device.
-struct Way {
+struct MountMethod {
     options: &'static str,
     skips_journal: bool,
 }
@@ -260,13 +260,13 @@ impl Signatures {
     /// addition to the file system from which it was taken, whose journal may not be empty.
     ///
     /// Source: ext4(5), xfs(5).
-    fn other_ways(&self) -> &'static [Way] {
+    fn other_ways(&self) -> &'static [MountMethod] {
         let Self::FileSystem(kind) = self else { return &[] };
         match &**kind {
-            "ext3" | "ext4" => &[Way { options: "noload", skips_journal: true }],
+            "ext3" | "ext4" => &[MountMethod { options: "noload", skips_journal: true }],
             "xfs" => &[
-                Way { options: "nouuid", skips_journal: false },
-                Way { options: "nouuid,norecovery", skips_journal: true },
+                MountMethod { options: "nouuid", skips_journal: false },
+                MountMethod { options: "nouuid,norecovery", skips_journal: true },
             ],
             _ => &[],
         }

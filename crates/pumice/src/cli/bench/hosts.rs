@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use super::measure::{self, say_left_out};
 use super::show::Shown;
 use super::{Args, dry};
-use crate::cli::outside::unix_seconds;
+use crate::cli::environment::unix_seconds;
 use crate::cli::signals::{self, Interrupt};
 use crate::cli::{Outcome, print, print_schema, say_error};
 use pumice_bench::hosts::{Connection, run_on_hosts};

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use super::show::{self, Shown};
 use super::{Args, dry};
-use crate::cli::outside::unix_seconds;
+use crate::cli::environment::unix_seconds;
 use crate::cli::signals::Interrupt;
 use crate::cli::{Outcome, print, print_schema, say_error};
 use pumice_bench::interop::fio_job;

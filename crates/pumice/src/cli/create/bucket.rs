@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 use super::{Args, Created, check_place, encrypted, free_bytes, spec, text};
-use crate::cli::{Outcome, outside, print, print_schema, size};
+use crate::cli::{Outcome, environment, print, print_schema, size};
 use crate::objects::{BucketPlace, S3, host};
 use pumice_drive::base::units::{format_size, format_size_exact};
 use pumice_drive::controller::{Spec, create};
@@ -160,7 +160,7 @@ fn make(place: &BucketPlace, args: &BucketArgs, spec: &Spec, cipher: &Cipher) ->
     let segment_bytes = spec.segment_bytes;
     let shape = Shape { uuid: spec.uuid, segment_bytes, slots: args.slots(segment_bytes)? };
     on_new_journal(place, args, shape, async |medium, store, clock| {
-        let (nonce, options) = (outside::new_identity(), args.options(place));
+        let (nonce, options) = (environment::new_identity(), args.options(place));
         let mut tier = Tier::create(medium, store, clock, shape, nonce, options).await?;
         tier.set_cipher(cipher.clone());
         create(&tier, spec).await?;
@@ -179,7 +179,7 @@ fn take_over(place: &BucketPlace, args: &BucketArgs) -> Result<()> {
     let slots = args.slots(segment_bytes)?;
     let shape = Shape { uuid: uuid::Uuid::nil(), segment_bytes, slots };
     on_new_journal(place, args, shape, async |medium, store, clock| {
-        let (nonce, options) = (outside::new_identity(), args.options(place));
+        let (nonce, options) = (environment::new_identity(), args.options(place));
         let tier = Tier::take_over(medium, store, clock, slots, nonce, options).await?;
         tier.finish().await
     })

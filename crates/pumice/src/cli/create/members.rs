@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use super::{Args, check_place, device_bytes};
-use crate::cli::{open, outside, remains};
+use crate::cli::{environment, leftovers, open};
 use crate::storage::{self, Storage};
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{DATA_OFFSET, Spec, create};
@@ -114,7 +114,7 @@ pub(super) fn write(args: &Args, layout: ArrayLayout, spec: &Spec, cipher: Ciphe
     for path in &paths {
         check_place(path)?;
         if args.force && !args.overwrite_drive {
-            remains::refuse_drive(path)?;
+            leftovers::refuse_drive(path)?;
         }
     }
     let mut made: Vec<&Path> = Vec::new();
@@ -150,12 +150,15 @@ fn format(
     let runtime = Runtime::new(Backend::Auto)?;
     let mut members = Vec::new();
     for (path, &segment_count) in paths.iter().zip(shares) {
-        let new =
-            NewMember { uuid: outside::new_identity(), path: storage::shown(path)?, segment_count };
+        let new = NewMember {
+            uuid: environment::new_identity(),
+            path: storage::shown(path)?,
+            segment_count,
+        };
         members.push((open::blank(&runtime, path)?, new));
     }
     let made = runtime.block_on(async {
-        let array = Array::create(outside::new_identity(), layout, members).await?;
+        let array = Array::create(environment::new_identity(), layout, members).await?;
         let named = paths.first().map(|path| path.to_path_buf()).unwrap_or_default();
         create(&Storage::of_array(array, named).with_cipher(cipher), spec).await
     });

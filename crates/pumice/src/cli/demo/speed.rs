@@ -10,7 +10,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::drive::Side;
-use crate::cli::outside::unix_seconds;
+use crate::cli::environment::unix_seconds;
 use pumice_bench::compare::{ComparedCell, compare};
 use pumice_bench::payload::measure;
 use pumice_bench::results::{Header, Results, RunResult};

@@ -14,11 +14,11 @@ use super::follow::{Follower, Following};
 use super::snapshots::{Front, Snapshots};
 use super::tables::Exports;
 use crate::cli::chain;
+use crate::cli::leftovers;
 use crate::cli::open;
-use crate::cli::remains;
+use crate::cli::path_watch;
 use crate::cli::state::saved_text;
 use crate::cli::watch::MeasuredDrive;
-use crate::cli::whereabouts;
 use crate::control::{ControlSocket, SnapshotExports};
 use crate::devices;
 use crate::objects::BucketPlace;
@@ -262,7 +262,7 @@ pub(super) fn check(planned: &[Planned]) -> Result<()> {
     let mut failed = None;
     let mut are_some_good = false;
     for Planned { path, is_found, .. } in planned {
-        match remains::check(path) {
+        match leftovers::check(path) {
             Ok(()) => are_some_good = true,
             Err(error) if *is_found => failed = failed.or(Some(error)),
             Err(error) => return Err(error),
@@ -289,7 +289,7 @@ pub(super) fn open_all(
     let openings = planned.iter().zip(media).map(|(planned, medium)| async move {
         let snapshot = planned.snapshot.as_deref();
         let drive = open::on_medium(runtime, snapshot, medium?, planned.options).await;
-        drive.map_err(|error| remains::advise(&planned.path, error))
+        drive.map_err(|error| leftovers::advise(&planned.path, error))
     });
     let at_once = AT_ONCE.div_ceil(threads);
     let opened: Vec<_> = runtime.block_on(iter(openings).buffered(at_once).collect());
@@ -304,7 +304,7 @@ pub(super) fn open_all(
                 if let Source::Followed(follower) = &one.drive
                     && let Err(error) = runtime.block_on(follower.settle())
                 {
-                    failed = failed.or(Some(remains::advise(path, error)));
+                    failed = failed.or(Some(leftovers::advise(path, error)));
                 }
                 served.push(one);
             }
@@ -368,7 +368,7 @@ pub(super) fn show(runtime: &Runtime, served: &mut Served, terms: Terms, watch: 
     let source = served.drive.clone();
     watch.add(name.clone(), move || source.get(), measured, terms);
     let Source::Drive(drive) = &served.drive else { return };
-    Storage::of(drive).whereabouts().into_iter().for_each(whereabouts::watch);
+    Storage::of(drive).path_watch().into_iter().for_each(path_watch::watch);
     devices::go_on(runtime, drive);
     let read = drive.clone();
     runtime.spawn(async move {

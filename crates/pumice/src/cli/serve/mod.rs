@@ -3,10 +3,10 @@
 
 mod command;
 mod disk;
+mod drive_thread;
 mod expiry;
 mod exports;
 mod follow;
-mod home;
 mod network;
 mod reload;
 mod restart;
@@ -23,10 +23,10 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 
 pub(crate) use self::disk::ServedDisk;
+use self::drive_thread::Plan;
 #[cfg(feature = "attach")]
 pub(crate) use self::exports::name_of;
 use self::exports::{Names, Planned};
-use self::home::Plan;
 use self::network::Network;
 use self::reload::Live;
 use self::restart::{End, Inherited};
@@ -278,7 +278,7 @@ fn serve(
     let threads = args.threads(drives.len());
     let options = args.server_options(security);
     let (pool, busy_poll_ns) = (args.opening.pool()?, args.opening.busy_poll_ns());
-    let plan = Plan { drives, pool, homes: 1, options, busy_poll_ns };
+    let plan = Plan { drives, pool, threads: 1, options, busy_poll_ns };
     let (mut drives, server) = Drives::open(&runtime, plan, threads, args.backend(&runtime))?;
     let described = drives.described().concat();
     let uris = uris::of(&endpoints, &described, needs_tls);

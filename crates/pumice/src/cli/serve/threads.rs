@@ -25,21 +25,21 @@ use std::thread::{self, JoinHandle};
 use anyhow::{Context, Result, anyhow, bail};
 use async_channel::{Receiver, Sender, bounded};
 
+use super::drive_thread::{DriveThread, Plan, Showing};
 use super::exports::{Planned, Served};
-use super::home::{Home, Plan, Showing};
 use super::snapshots;
 use crate::cli::signals;
 use crate::cli::watch::Answerer;
 use crate::watch::{Names, Terms};
 use pumice_drive::runtime::{Backend, Runtime};
-use pumice_nbd::{Announcement, Elsewhere, Policy, Server};
+use pumice_nbd::{Announcement, Policy, RemoteExports, Server};
 
 /// All drives of a server, in the order of the command line.
 pub(super) enum Drives {
     /// On the thread of the server.
-    Here(Home, Names),
+    Local(DriveThread, Names),
     /// On threads of their own.
-    There(Vec<Thread>),
+    Remote(Vec<Thread>),
 }
 
 /// A thread of drives.
@@ -85,7 +85,7 @@ struct Opening {
 /// The drives that a thread has opened.
 struct Opened {
     drives: Vec<Described>,
-    elsewhere: Elsewhere,
+    remote: RemoteExports,
 }
 
 /// The reason why nothing is served.
@@ -104,10 +104,10 @@ impl Drives {
         io: Backend,
     ) -> Result<(Self, Rc<Server>)> {
         if threads == 0 {
-            let home = Home::open(runtime, plan)?.context(NONE_LEFT)?;
-            let server = home.server.clone();
-            let names = names_of(&home.described());
-            return Ok((Self::Here(home, names), server));
+            let drive_thread = DriveThread::open(runtime, plan)?.context(NONE_LEFT)?;
+            let server = drive_thread.server.clone();
+            let names = names_of(&drive_thread.described());
+            return Ok((Self::Local(drive_thread, names), server));
         }
         let options = plan.options.clone();
         let mut plan = plan;
@@ -119,9 +119,9 @@ impl Drives {
         let (mut threads, mut others, mut failed) = (Vec::new(), Vec::new(), None);
         for opening in openings {
             match opening.and_then(Opening::wait) {
-                Ok(Some((thread, elsewhere))) => {
+                Ok(Some((thread, remote))) => {
                     threads.push(thread);
-                    others.push(elsewhere);
+                    others.push(remote);
                 }
                 // All of its drives were left out.
                 Ok(None) => {}
@@ -129,7 +129,7 @@ impl Drives {
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        let drives = Self::There(threads);
+        let drives = Self::Remote(threads);
         if let Some(error) = failed {
             let _ = drives.close();
             return Err(error);
@@ -143,24 +143,24 @@ impl Drives {
     /// Returns the drives of each thread.
     pub(super) fn described(&self) -> Vec<Vec<Described>> {
         match self {
-            Self::Here(home, _) => vec![home.described()],
-            Self::There(threads) => threads.iter().map(|thread| thread.drives.clone()).collect(),
+            Self::Local(drive_thread, _) => vec![drive_thread.described()],
+            Self::Remote(threads) => threads.iter().map(|thread| thread.drives.clone()).collect(),
         }
     }
 
     /// Returns the names of the drives of each thread.
     pub(super) fn names(&self) -> Vec<Names> {
         match self {
-            Self::Here(_, names) => vec![names.clone()],
-            Self::There(threads) => threads.iter().map(|thread| thread.names.clone()).collect(),
+            Self::Local(_, names) => vec![names.clone()],
+            Self::Remote(threads) => threads.iter().map(|thread| thread.names.clone()).collect(),
         }
     }
 
     /// Whether all threads are alive.
     pub(super) fn are_whole(&self) -> bool {
         match self {
-            Self::Here(..) => true,
-            Self::There(threads) => threads.iter().all(|thread| !thread.handle.is_finished()),
+            Self::Local(..) => true,
+            Self::Remote(threads) => threads.iter().all(|thread| !thread.handle.is_finished()),
         }
     }
 
@@ -177,12 +177,12 @@ impl Drives {
         planned: Planned,
     ) -> Result<bool> {
         let threads = match self {
-            Self::Here(home, names) => {
-                let is_added = home.add(planned)?.is_some();
-                refresh(names, &home.described());
+            Self::Local(drive_thread, names) => {
+                let is_added = drive_thread.add(planned)?.is_some();
+                refresh(names, &drive_thread.described());
                 return Ok(is_added);
             }
-            Self::There(threads) => threads,
+            Self::Remote(threads) => threads,
         };
         let fewest = threads.iter().enumerate().min_by_key(|(_, thread)| thread.drives.len());
         let index = fewest.context(NONE_LEFT)?.0;
@@ -204,12 +204,12 @@ impl Drives {
             bail!("requests of its clients are still in flight: the drive stays open");
         }
         let threads = match self {
-            Self::Here(home, names) => {
-                let removed = home.remove(name);
-                refresh(names, &home.described());
+            Self::Local(drive_thread, names) => {
+                let removed = drive_thread.remove(name);
+                refresh(names, &drive_thread.described());
                 return removed;
             }
-            Self::There(threads) => threads,
+            Self::Remote(threads) => threads,
         };
         let is_here = |thread: &&mut Thread| thread.drives.iter().any(|drive| drive.name == name);
         let Some(thread) = threads.iter_mut().find(is_here) else { return Ok(()) };
@@ -222,8 +222,8 @@ impl Drives {
     /// Sets the URIs under which clients reach the drives, in the order of [`Self::described`].
     pub(super) fn set_uris(&self, uris: &[Vec<String>]) {
         match self {
-            Self::Here(home, _) => home.set_uris(uris),
-            Self::There(threads) => {
+            Self::Local(drive_thread, _) => drive_thread.set_uris(uris),
+            Self::Remote(threads) => {
                 let mut rest = uris;
                 for thread in threads {
                     let (own, others) = rest.split_at(thread.drives.len());
@@ -238,8 +238,8 @@ impl Drives {
     /// Returns the drives on this thread.
     pub(super) fn here(&self) -> &[Served] {
         match self {
-            Self::Here(home, _) => &home.served,
-            Self::There(..) => &[],
+            Self::Local(drive_thread, _) => &drive_thread.served,
+            Self::Remote(..) => &[],
         }
     }
 
@@ -260,11 +260,11 @@ impl Drives {
             Showing { uris, terms, tally, roster, answerer, front, _done: done }
         };
         match self {
-            Self::Here(home, _) => {
-                let show = |answerer| home.show(showing(uris, answerer, None));
+            Self::Local(drive_thread, _) => {
+                let show = |answerer| drive_thread.show(showing(uris, answerer, None));
                 answerers.into_iter().for_each(show);
             }
-            Self::There(threads) => {
+            Self::Remote(threads) => {
                 let mut rest = uris;
                 for (index, (thread, answerer)) in threads.iter().zip(answerers).enumerate() {
                     let (own, others) = rest.split_at(thread.drives.len());
@@ -286,8 +286,8 @@ impl Drives {
     /// The first error of a drive, with its path.
     pub(super) fn close(self) -> Result<()> {
         let threads = match self {
-            Self::Here(home, _) => return home.close(),
-            Self::There(threads) => threads,
+            Self::Local(drive_thread, _) => return drive_thread.close(),
+            Self::Remote(threads) => threads,
         };
         let end = |thread: Thread| {
             drop(thread.orders);
@@ -299,12 +299,12 @@ impl Drives {
 }
 
 impl Opening {
-    fn wait(self) -> Result<Option<(Thread, Elsewhere)>> {
+    fn wait(self) -> Result<Option<(Thread, RemoteExports)>> {
         let Self { opened, orders, handle } = self;
         match opened.recv() {
-            Ok(Opened { drives, elsewhere }) => {
+            Ok(Opened { drives, remote }) => {
                 let names = names_of(&drives);
-                Ok(Some((Thread { drives, names, orders, handle }, elsewhere)))
+                Ok(Some((Thread { drives, names, orders, handle }, remote)))
             }
             Err(_) => join(handle).map(|()| None),
         }
@@ -344,8 +344,8 @@ fn start(number: usize, plan: Plan, io: Backend) -> Result<Opening> {
     let (report, opened) = mpsc::sync_channel(1);
     let run = move || {
         let runtime = Runtime::new(io)?;
-        let Some(home) = Home::open(&runtime, plan)? else { return Ok(()) };
-        live(&runtime, home, &report, &taken)
+        let Some(drive_thread) = DriveThread::open(&runtime, plan)? else { return Ok(()) };
+        live(&runtime, drive_thread, &report, &taken)
     };
     let thread = thread::Builder::new().name(format!("drives-{number}"));
     let handle = signals::blocked(|| thread.spawn(run))?.context("cannot start a thread")?;
@@ -360,38 +360,38 @@ fn join(handle: JoinHandle<Result<()>>) -> Result<()> {
 /// Serves open drives, then closes them.
 fn live(
     runtime: &Runtime,
-    mut home: Home,
+    mut drive_thread: DriveThread,
     report: &mpsc::SyncSender<Opened>,
     orders: &Receiver<Order>,
 ) -> Result<()> {
-    let drives = home.described();
+    let drives = drive_thread.described();
     let names: Vec<_> = drives.iter().map(|drive| drive.name.clone()).collect();
-    let elsewhere = home.server.elsewhere();
+    let remote = drive_thread.server.remote_exports();
     // Without a receiver, `orders` is closed as well.
-    let _ = report.send(Opened { drives, elsewhere });
+    let _ = report.send(Opened { drives, remote });
     let serve = || {
         while let Ok(order) = runtime.block_on(orders.recv()) {
-            obey(&mut home, order);
+            obey(&mut drive_thread, order);
         }
     };
     if catch_unwind(AssertUnwindSafe(serve)).is_ok() {
-        return home.close();
+        return drive_thread.close();
     }
     let drives = names.join(" ");
     tracing::error!(%drives, "a thread panicked: these drives are gone until the server restarts");
-    drop(home);
+    drop(drive_thread);
     // Ending tasks notifies others, and a task that panics must not keep the rest alive.
     while catch_unwind(AssertUnwindSafe(|| runtime.drop_tasks())).is_err() {}
     Ok(())
 }
 
-fn obey(home: &mut Home, order: Order) {
+fn obey(drive_thread: &mut DriveThread, order: Order) {
     // If no one waits for an answer any longer, it is dropped.
     match order {
-        Order::Show(showing) => home.show(showing),
-        Order::Add(planned, answer) => drop(answer.try_send(home.add(*planned))),
-        Order::Remove(name, answer) => drop(answer.try_send(home.remove(&name))),
-        Order::Uris(uris) => home.set_uris(&uris),
+        Order::Show(showing) => drive_thread.show(showing),
+        Order::Add(planned, answer) => drop(answer.try_send(drive_thread.add(*planned))),
+        Order::Remove(name, answer) => drop(answer.try_send(drive_thread.remove(&name))),
+        Order::Uris(uris) => drive_thread.set_uris(&uris),
     }
 }
 
@@ -433,22 +433,22 @@ mod tests {
         )
         .unwrap();
         let (pool, options) = (None, Options::default());
-        let plan = Plan { drives, pool, homes: 1, options, busy_poll_ns: 0 };
+        let plan = Plan { drives, pool, threads: 1, options, busy_poll_ns: 0 };
         let (orders, taken) = bounded(1);
         let (report, opened) = mpsc::sync_channel(1);
         let (trigger, triggered) = bounded::<()>(1);
         let thread = thread::spawn(move || {
             let runtime = Runtime::new(Backend::Auto)?;
-            let home = Home::open(&runtime, plan)?.unwrap();
+            let drive_thread = DriveThread::open(&runtime, plan)?.unwrap();
             runtime.spawn(async move {
                 let _ = triggered.recv().await;
                 panic!("planted");
             });
-            live(&runtime, home, &report, &taken)
+            live(&runtime, drive_thread, &report, &taken)
         });
-        let elsewhere = opened.recv().unwrap().elsewhere;
+        let remote = opened.recv().unwrap().remote;
         let options = Options::default();
-        let server = Server::in_front_of(runtime.clone(), vec![elsewhere], options);
+        let server = Server::in_front_of(runtime.clone(), vec![remote], options);
         let (done, all_done) = mpsc::channel();
         let (tally, roster) = (server.tally().clone(), server.roster().clone());
         let uris = vec![Vec::new()];

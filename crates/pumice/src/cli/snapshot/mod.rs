@@ -18,8 +18,8 @@ use anyhow::{Context, Result, bail};
 use pumice_report::{Align, Table};
 use serde::Serialize;
 
+use super::environment;
 use super::output::{self, counted};
-use super::outside;
 use super::{Outcome, lossy, open, print, print_schema};
 use crate::cli::keys::KeyArgs;
 use crate::control::{Answer, Client, Request};
@@ -487,7 +487,7 @@ impl Rule<'_> {
     /// Takes the snapshots and deletes those that no rule keeps.
     fn rotate(&self, paths: &[PathBuf]) -> Result<Vec<Done>> {
         check_distinct(paths.iter())?;
-        let name = format!("{}{}", self.prefix, time(outside::unix_seconds()));
+        let name = format!("{}{}", self.prefix, time(environment::unix_seconds()));
         pumice_drive::format::check_snapshot_name(&name)?;
         let wanted: Vec<_> = paths.iter().map(|path| (path.clone(), name.clone())).collect();
         let mut done = match create(&wanted, self.how) {
@@ -516,7 +516,7 @@ impl Rule<'_> {
 
 /// Returns the description of a snapshot taken now.
 fn new(name: String, yields: bool) -> NewSnapshot {
-    let (guid, created_seconds) = (outside::new_identity(), outside::unix_seconds());
+    let (guid, created_seconds) = (environment::new_identity(), environment::unix_seconds());
     NewSnapshot { name, guid, created_seconds, yields }
 }
 

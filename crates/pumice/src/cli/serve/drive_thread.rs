@@ -19,16 +19,16 @@ use pumice_nbd::{Announcement, Options, Roster, Server, Tally};
 /// The drives, options and resources of one thread.
 pub(super) struct Plan {
     pub(super) drives: Vec<Planned>,
-    /// Threads that compress for all homes.
+    /// Compression threads, shared by all drive threads.
     pub(super) pool: Option<Arc<Pool>>,
-    /// Homes of the server; they share its limits.
-    pub(super) homes: usize,
+    /// Drive threads of the server; they share its limits.
+    pub(super) threads: usize,
     pub(super) options: Options,
     /// See [`Runtime::set_busy_poll`].
     pub(super) busy_poll_ns: u64,
 }
 
-/// The data that a home needs before its drives become visible.
+/// The data that a drive thread needs before its drives become visible.
 pub(super) struct Showing {
     /// URIs of each drive here.
     pub(super) uris: Vec<Vec<String>>,
@@ -44,7 +44,7 @@ pub(super) struct Showing {
 }
 
 /// Drives of one thread.
-pub(super) struct Home {
+pub(super) struct DriveThread {
     runtime: Runtime,
     workers: Option<Workers>,
     pub(super) served: Vec<Served>,
@@ -55,21 +55,21 @@ pub(super) struct Home {
 }
 
 impl Plan {
-    /// Splits the plan into the plans of `homes` homes.
-    pub(super) fn split(self, homes: usize) -> Vec<Self> {
+    /// Splits the plan into those of `threads` drive threads.
+    pub(super) fn split(self, threads: usize) -> Vec<Self> {
         let Self { drives, pool, options, busy_poll_ns, .. } = self;
         let (count, mut drives) = (drives.len(), drives.into_iter());
         let part = |index| {
-            let length = (index + 1) * count / homes - index * count / homes;
+            let length = (index + 1) * count / threads - index * count / threads;
             let drives = drives.by_ref().take(length).collect();
             let (pool, options) = (pool.clone(), options.clone());
-            Self { drives, pool, homes, options, busy_poll_ns }
+            Self { drives, pool, threads, options, busy_poll_ns }
         };
-        (0..homes).map(part).collect()
+        (0..threads).map(part).collect()
     }
 }
 
-impl Home {
+impl DriveThread {
     /// Opens the drives; `None` if all of them were left out.
     ///
     /// # Errors
@@ -77,12 +77,12 @@ impl Home {
     pub(super) fn open(runtime: &Runtime, plan: Plan) -> Result<Option<Self>> {
         runtime.set_busy_poll(plan.busy_poll_ns);
         let workers = plan.pool.map(Workers::of);
-        let mut served = exports::open_all(runtime, &plan.drives, workers.as_ref(), plan.homes)?;
+        let mut served = exports::open_all(runtime, &plan.drives, workers.as_ref(), plan.threads)?;
         if served.is_empty() {
             return Ok(None);
         }
         let exports = served.iter().map(|drive| drive.export.clone()).collect();
-        let options = plan.options.shared_by(plan.homes);
+        let options = plan.options.shared_by(plan.threads);
         let server = Server::new(runtime.clone(), exports, options);
         for drive in &mut served {
             exports::show_snapshots(runtime, drive, &server, None);

@@ -16,7 +16,7 @@ use super::FileKind;
 
 /// Checks, on any thread, whether the path of an open medium still leads to it.
 #[derive(Debug)]
-pub struct Whereabouts {
+pub struct PathWatch {
     /// Gone once the medium is closed.
     file: Weak<OwnedFd>,
     path: PathBuf,
@@ -44,7 +44,7 @@ pub enum Look {
     Lost(String),
 }
 
-impl Whereabouts {
+impl PathWatch {
     pub(super) fn new(
         file: &Arc<OwnedFd>,
         path: &Path,

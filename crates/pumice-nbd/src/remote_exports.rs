@@ -27,9 +27,9 @@ use pumice_drive::base::{Error, ErrorKind, Result};
 const ORDERS_MAX: usize = 64;
 
 /// The exports of a [`Server`](super::Server) on another thread; see
-/// [`Server::elsewhere`](super::Server::elsewhere).
+/// [`Server::remote_exports`](super::Server::remote_exports).
 #[derive(Debug)]
-pub struct Elsewhere {
+pub struct RemoteExports {
     /// Exports that clients may choose now.
     pub(super) exports: RefCell<Vec<Arc<Announcement>>>,
     orders: Sender<Order>,
@@ -67,7 +67,7 @@ pub(super) struct Entering {
     pub(super) ended: Sender<Option<Parked>>,
 }
 
-impl Elsewhere {
+impl RemoteExports {
     /// Returns the exports for another thread, and the orders that this one asks for.
     pub(super) fn new(exports: &[Rc<Export>]) -> (Self, Orders) {
         let (orders, taken) = bounded(ORDERS_MAX);

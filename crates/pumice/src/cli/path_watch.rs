@@ -7,15 +7,15 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use super::signals;
-use pumice_drive::media::file::{Look, Whereabouts};
+use pumice_drive::media::file::{Look, PathWatch};
 
 /// Pause between two checks: two system calls for each drive. Arbitrary.
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// The channel to the thread; `None` if the thread could not be started.
-static LOOKER: LazyLock<Option<Sender<Whereabouts>>> = LazyLock::new(|| {
+static LOOKER: LazyLock<Option<Sender<PathWatch>>> = LazyLock::new(|| {
     let (sender, receiver) = channel();
-    let start = || Builder::new().name("whereabouts".into()).spawn(move || look_on(&receiver));
+    let start = || Builder::new().name("path_watch".into()).spawn(move || look_on(&receiver));
     match signals::blocked(start) {
         Ok(Ok(_)) => Some(sender),
         _ => None,
@@ -23,14 +23,14 @@ static LOOKER: LazyLock<Option<Sender<Whereabouts>>> = LazyLock::new(|| {
 });
 
 /// Checks a drive from now on, until it is closed, and logs changes.
-pub(super) fn watch(drive: Whereabouts) {
+pub(super) fn watch(drive: PathWatch) {
     if let Some(looker) = &*LOOKER {
         // The thread does not end.
         let _ = looker.send(drive);
     }
 }
 
-fn look_on(added: &Receiver<Whereabouts>) {
+fn look_on(added: &Receiver<PathWatch>) {
     let mut drives = Vec::new();
     loop {
         match added.recv_timeout(PAUSE) {
@@ -49,7 +49,7 @@ fn look_on(added: &Receiver<Whereabouts>) {
 }
 
 /// Checks once, and logs; returns whether the drive is still open.
-fn is_open(drive: &Whereabouts) -> bool {
+fn is_open(drive: &PathWatch) -> bool {
     let path = drive.path().display();
     match drive.look() {
         Some(Look::Lost(what)) => tracing::error!(drive = %path, what, "the drive is misplaced"),
