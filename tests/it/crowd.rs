@@ -47,7 +47,7 @@ fn hostile_clients_of_each_kind_cost_others_little() {
     let bench = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../benches/crowd.py"));
     let mut command = Command::new(python);
     command.arg(bench).arg(server.socket());
-    command.args(["--clients", &CLIENTS.to_string(), "--seconds", "0.3", "--rounds", "1"]);
+    command.args(["--clients", &CLIENTS.to_string(), "--seconds", "0.2", "--rounds", "3"]);
     command.args(["--tls", "--json"]);
     let finished = run(&mut command, COMMAND_LIMIT);
     assert_eq!(finished.code, Some(0), "{finished:#?}");

@@ -243,8 +243,16 @@ fn no_flipped_bit_changes_what_is_read() {
     for segment in 0..segments {
         let bytes = world.peek(segment, 0, SEGMENT_BYTES as usize);
         let Some(end) = bytes.iter().rposition(|&byte| byte != 0) else { continue };
-        // All headers and records, and a part of the zeroes around them.
-        let touched = |at: &usize| bytes[*at] != 0 || at.is_multiple_of(61);
+        let payloads = records_in(&world, segment).into_iter().map(|(record, offset, bytes)| {
+            let offset = offset as usize;
+            offset + record.header_bytes() as usize..offset + bytes.len()
+        });
+        let payloads: Vec<_> = payloads.collect();
+        // All headers, and a part of the payloads and of the zeroes around them.
+        let touched = |at: &usize| match payloads.iter().any(|payload| payload.contains(at)) {
+            true => at.is_multiple_of(9),
+            false => bytes[*at] != 0 || at.is_multiple_of(61),
+        };
         for at in (0..=end).filter(touched) {
             let copy = world.copy();
             let page = at / 4096 * 4096;
