@@ -40,7 +40,7 @@ const FEW_PENDING_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct AllPending {
     bytes: Cell<usize>,
-    /// Above this limit each connection may have only a few.
+    /// From this limit on, each connection may have only [`FEW_PENDING_BYTES`].
     limit_bytes: usize,
 }
 

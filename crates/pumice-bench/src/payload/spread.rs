@@ -46,7 +46,7 @@ const GAIN_64: f64 = 0.026;
 /// Trials to calibrate the mean of spread data; the third rarely changes anything.
 const SPREAD_TRIALS: usize = 4;
 
-/// Units measured in each trial: the units of a third of the windows of a spread.
+/// Units of all windows of a spread; each trial measures one in three of them.
 const SPREAD_TRIAL_UNITS: u64 = 512 * 16;
 const SPREAD_TRIAL_STEP: usize = 3;
 

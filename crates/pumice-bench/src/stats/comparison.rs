@@ -20,10 +20,10 @@ use super::interval::{Interval, half_width, student};
 use super::turns::{self, LogRatios};
 use super::{SIGNIFICANT_P, sample};
 
-/// Standard deviation of the ratio by which one visit to a machine differs from the next, as a
-/// share. A convention: with it, 1.2 times is found in nine of ten comparisons of 8 runs of 12
-/// cells with 5 % of noise, and a ratio of 3 % due to the visit is called a difference in fewer
-/// than one of twenty.
+/// Standard deviation of the factor that one visit to a machine adds to its results, as a share;
+/// two visits differ by the square root of two times as much. A convention: with it, 1.2 times is
+/// found in nine of ten comparisons of 8 runs of 12 cells with 5 % of noise, and a difference of 3
+/// % due to the visit is reported in fewer than one of twenty.
 pub const VISIT_SPREAD: f64 = 0.03;
 
 /// Minimum number of runs of each target in a visit: with 3 and 3, one arrangement in ten is

@@ -270,9 +270,9 @@ impl Plan {
         left_out
     }
 
-    /// Replaces the threads of each test by the same number of requests in flight of one thread, up
-    /// to the maximum depth; returns whether that changed anything. For targets that have one
-    /// thread.
+    /// Replaces the threads of each test by one thread with as many requests in flight as all of
+    /// them had together, up to the maximum depth; returns whether that changed anything. For
+    /// targets that have one thread.
     pub fn use_one_thread(&mut self) -> bool {
         let mut is_changed = false;
         for test in self.tests.iter_mut().filter(|test| test.workload.threads > 1) {

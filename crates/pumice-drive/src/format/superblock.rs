@@ -263,8 +263,7 @@ pub struct Origin {
     /// Blocks of the disk, from the first on, whose holes read from the snapshot; other holes are
     /// zeroes.
     pub blocks: u64,
-    /// Absolute path of the drive when the clone was made, at most [`ORIGIN_PATH_MAX`] bytes: a
-    /// hint.
+    /// Last known absolute path of the drive, at most [`ORIGIN_PATH_MAX`] bytes: a hint.
     pub path: String,
 }
 

@@ -15,9 +15,9 @@ use pumice_report::{Align, Table};
 
 /// List the clients of served drives, or disconnect one
 ///
-/// Shows the connected NBD clients with their exports, the time since they connected, and their
-/// requests since they connected or their server restarted. Asks the servers of this user, and as
-/// root the servers of services, too.
+/// Shows the connected NBD clients with their exports, and for each the time and the requests since
+/// it connected or its server restarted. Asks the servers of this user, and as root the servers of
+/// services, too.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 #[command(after_help = "\
@@ -40,7 +40,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Disconnect a client; requests that it has sent are still completed
+    /// Disconnect a client; its requests in flight are still completed
     Drop {
         /// Its number, as `pumice clients` shows it
         #[arg(value_name = "ID")]

@@ -41,7 +41,7 @@ pub(crate) struct Args {
     #[arg(value_name = "OTHER")]
     others: Vec<PathBuf>,
 
-    /// Standard deviation of the differences between sessions on one machine
+    /// Standard deviation of the results from session to session on one machine
     #[arg(long, value_name = "PERCENT", value_parser = percent(0.0..=99.99), default_value = "3",
         allow_hyphen_values = true)]
     visit_spread: f64,

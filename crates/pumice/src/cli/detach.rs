@@ -17,8 +17,9 @@ const CLOSE_SECONDS_MAX: i64 = 120;
 /// Unmount and detach an attached drive, and close it (root)
 ///
 /// Refuses if the file system or the device is in use, and names the users. Returns when everything
-/// is on the medium, and prints the detached drive. Also removes the remains of a killed process,
-/// and then exits with code 1, because writes that were not synced are lost.
+/// is on the medium, and prints the drive, its device and its mount points. Also removes the
+/// remains of a killed process, and then exits with code 1, because writes that were not synced are
+/// lost.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

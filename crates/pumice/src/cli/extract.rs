@@ -49,8 +49,8 @@ pub(crate) struct Args {
     #[arg(long)]
     force: bool,
 
-    /// Read a mirror without a missing member, although that may have newer data; if members were
-    /// each written without the other, the one at PATH is read
+    /// Read a mirror although a member is missing that may have newer data; if members were each
+    /// written without the other, read the one at PATH
     #[arg(long)]
     degraded: bool,
 

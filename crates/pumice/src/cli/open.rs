@@ -62,13 +62,14 @@ pub(crate) struct Opening {
     #[arg(long, value_parser = compaction, value_name = "PERCENT|off")]
     compact: Option<Compaction>,
 
-    /// Compression threads shared by all drives, including the thread that serves a drive; a server
-    /// spreads its drives over as many [default: one per processor, at most 8]
+    /// Threads that compress data, for all drives together and including the threads that serve
+    /// them; a server spreads its drives over up to this many [default: one per processor, at most
+    /// 8]
     #[arg(long, value_parser = value_parser!(u16).range(1..=THREADS_MAX), value_name = "NUMBER")]
     threads: Option<u16>,
 
-    /// Serve a mirror without a missing member, although that may have been written to without the
-    /// present ones; afterwards, the missing member has to be replaced
+    /// Serve a mirror although a member is missing that may have been written to without the
+    /// others; that member must be replaced afterwards
     #[arg(long)]
     degraded: bool,
 

@@ -23,9 +23,9 @@ const LOOK_NS: u64 = 100_000_000;
 
 /// Replace the master key of an encrypted drive, closed or served
 ///
-/// Draws a new master key, re-encrypts everything that the drive holds with it, and forgets the
-/// present one: anyone who has the present key, from a copy of the superblock and a key that was
-/// removed, can then read neither the drive's data nor later writes. The given key opens the drive
+/// Draws a new master key, re-encrypts all data of the drive with it, and forgets the old one:
+/// anyone who has the old master key, from a copy of the superblock and a key that was removed, can
+/// then read neither the drive's data nor later writes. The given key opens the drive
 /// as before; a recovery code is replaced by a new one, which is printed immediately. A served
 /// drive stays in use meanwhile, by its server, which continues if this command is interrupted.
 /// After an interruption or a crash, run it again: it continues, and both keys are in use until it

@@ -19,9 +19,10 @@ use pumice_drive::runtime::Runtime;
 /// Change settings of a drive, closed or served
 ///
 /// A drive keeps its settings until they are changed again. A codec applies to new data; existing
-/// data keeps its codec until it is overwritten. After a power loss the drive has the old or the
-/// new settings. `pumice info` shows them. No drive stores a description or when it is compacted:
-/// those are the options --description and --compact of `pumice serve`.
+/// data keeps its codec until it is overwritten, or recompressed (see --recompress of `pumice
+/// serve`). After a power loss the drive has the old or the new settings. `pumice info` shows them.
+/// No drive stores a description or when it is compacted: those are the options --description and
+/// --compact of `pumice serve`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Settings:

@@ -225,7 +225,7 @@ pub(crate) struct ListedClient {
     pub connected_ns: u64,
     /// Time since its last request, in nanoseconds; 0 while requests are in flight.
     pub idle_ns: u64,
-    /// Requests in that time.
+    /// Requests since it connected, or since the server restarted.
     pub requests: u64,
     /// Bytes that it requested to read.
     pub read_bytes: u64,

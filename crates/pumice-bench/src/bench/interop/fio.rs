@@ -190,7 +190,7 @@ impl Direction {
     }
 }
 
-/// Options of a job; its own precede the global ones.
+/// Options of a job; its own take precedence over the global ones.
 struct JobOptions<'a> {
     job: &'a Map<String, Value>,
     global: &'a Map<String, Value>,

@@ -33,8 +33,8 @@ pub(crate) fn test(name: &str, unit: Unit, workload: Workload) -> Test {
     Test { name: name.to_owned(), unit, workload }
 }
 
-/// Returns two tests, `sequential write` in MB/s and `random write` in IOPS, at `98 % saved` and `0
-/// % saved`.
+/// Returns two tests, `sequential write` in MB/s and `random write` in IOPS, at `98 % saved` and
+/// `0 % saved`.
 pub(crate) fn plan() -> Plan {
     let level = |name: &str, saved| Level {
         name: name.to_owned(),

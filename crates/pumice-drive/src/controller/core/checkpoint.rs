@@ -1,4 +1,4 @@
-//! The state of checkpoints: when one is due, its content, and the blocks that it makes dead.
+//! The state of checkpoints: when one is due, its content, and the records that it makes dead.
 //!
 //! ```text
 //! turn -> begin -> leaves -> pages -> lists -> root -> (flush, superblocks) -> end

@@ -189,7 +189,7 @@ impl Core {
         len_u32(len_usize(headroom)) + more
     }
 
-    /// Returns the size, in segments, of the space for data that is not live.
+    /// Returns how many segments larger the space for data is than the live data.
     fn spare_segments(&self) -> u64 {
         let segment_bytes = u64::from(self.superblock.segment_bytes);
         let usable = self.space.usable_count();

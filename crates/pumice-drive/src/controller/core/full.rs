@@ -25,7 +25,8 @@ const ACCEPTING_PERCENT_MAX: f64 = 99.9;
 /// The events about space that were logged.
 #[derive(Debug, Default)]
 pub(crate) struct Fullness {
-    /// Whether a write was refused, and since then none was accepted and no segment became free.
+    /// Whether a write was refused, and since then none was accepted and no segment for data became
+    /// free.
     is_refusing: bool,
     /// Which thresholds have been passed.
     passed: [bool; WARN_THRESHOLDS_MAX],
@@ -98,7 +99,8 @@ impl Core {
             && (self.fullness.is_refusing || has_no_room())
     }
 
-    /// Returns whether a write was refused and none has been accepted since.
+    /// Returns whether a write was refused, and since then none was accepted and no segment for
+    /// data became free.
     pub(super) fn is_refusing(&self) -> bool {
         self.fullness.is_refusing
     }

@@ -6,7 +6,7 @@
 //!      v                                                     | places, pins, batches, wakes
 //!   core:    room        is there room, may a request run, reserves
 //!            append      room -> record -> map -> live bytes, in one call
-//!            checkpoint  the content of a checkpoint, the blocks it makes dead
+//!            checkpoint  the content of a checkpoint, the records it makes dead
 //!            collect     the segment to empty next, the credit that it earns
 //!            compact     when space is given back to the medium
 //!            warm        free segments kept for fast flushes

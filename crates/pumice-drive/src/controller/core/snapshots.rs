@@ -618,7 +618,7 @@ impl Core {
     }
 
     /// Applies the change of the checkpoint, which both superblocks name as `named`. Must be called
-    /// before the blocks that only the previous checkpoint named are released.
+    /// before the records that only the previous checkpoint named are released.
     pub(super) fn end_change(&mut self, named: CheckpointAddress, lists: &[MetadataAddress]) {
         let Some(mut change) = self.snapshots.change.take() else { return self.fix_retained() };
         let new = change.new.take();

@@ -17,7 +17,8 @@
 //! * `leaves`: loading leaves of the map. `frame_cache`: decoded frames.
 //! * `read_cache`: decoded blocks. `read_ahead`: stored frames that a host will request.
 //! * `streams`: recognising sequential reads.
-//! * `audited`: results of audits of snapshots. `superblocks`: the two slots. `restoring`: damaged records from parity.
+//! * `audited`: results of audits of snapshots.
+//! * `superblocks`: the two slots. `restoring`: damaged records from parity.
 
 mod audited;
 pub(crate) mod frame_cache;

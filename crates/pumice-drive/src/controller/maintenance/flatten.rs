@@ -38,7 +38,7 @@ const COPIED_BLOCKS: u64 = (ATOMIC_WRITE_BYTES / BLOCK_BYTES) as u64;
 pub struct Flattened {
     /// Bytes of the disk, from the first on, that no longer read from the origin.
     pub done_bytes: u64,
-    /// Bytes of the disk that can read from the origin.
+    /// Bytes of the disk that could read from the origin before any flatten.
     pub total_bytes: u64,
     /// Bytes of data that were copied.
     pub copied_bytes: u64,

@@ -11,7 +11,7 @@ use crate::base::ErrorKind;
 use crate::format::BATCH_ALIGNMENT;
 
 /// How long acknowledged data may stay in memory when no more arrives, before it goes to the medium
-/// (without a sync): about as long as in operating systems, for the same reason.
+/// (without a sync): of the order of what operating systems allow, for the same reason.
 const UPKEEP_NS: u64 = 1_000_000_000;
 
 /// How long trimmed leaves are reaped at a time: the rest of the upkeep waits for it.

@@ -67,7 +67,7 @@ impl<'a> Replay<'a> {
         if self.core.map().dirty_bytes() <= self.changed_bytes_max {
             return Ok(());
         }
-        // The drive that wrote this log also released the blocks trimmed since from its memory.
+        // The drive that wrote this log also reaped the leaves of ranges trimmed since.
         self.reap().await?;
         if self.core.map().dirty_bytes() <= self.changed_bytes_max {
             return Ok(());

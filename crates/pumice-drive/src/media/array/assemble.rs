@@ -181,8 +181,8 @@ impl<M: Medium> Array<M> {
         Ok(Self::of(&header, list, false))
     }
 
-    /// Makes an array of its members, each with the path at which it was found, in the order in
-    /// which the caller named them.
+    /// Makes an array of its members, each with the path at which it was found. The first one is
+    /// the one that the caller named first.
     ///
     /// # Errors
     /// `InvalidInput`, with advice, if they do not belong together, or if it is not certain that

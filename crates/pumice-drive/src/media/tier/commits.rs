@@ -167,7 +167,7 @@ impl<L: Medium, S: Store, C: Clock> State<L, S, C> {
         stream::iter(deletions).buffer_unordered(PARALLEL).collect::<()>().await;
     }
 
-    /// Waits until the lag is over, or an earlier commit is wanted.
+    /// Waits until the lag is over, or until a commit is wanted before that.
     async fn until_due(&self) {
         let since = self.changed_ns.get().unwrap_or(self.clock.now_ns());
         let due = since + self.options.lag_ns;

@@ -67,7 +67,8 @@ pub trait Store {
         bytes: Arc<AlignedBuffer>,
     ) -> impl Future<Output = Result<bool>>;
 
-    /// Reads an object or a range within it. `None` if there is no such object.
+    /// Reads an object or a range, which must lie within the object. `None` if there is no such
+    /// object.
     fn get(
         &self,
         name: &str,

@@ -180,8 +180,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATTERN", value_parser = word::<Pattern>)]
     pattern: Option<Pattern>,
 
-    /// End of a test: usual (the span if it is sequential, --seconds if it is random), time, span
-    /// (random tests make as many requests as the span has records), or first of both
+    /// When a test ends: usual (the span if it is sequential, --seconds if it is random), time,
+    /// span (random tests make as many requests as the span has records), or first of both
     #[arg(long, value_name = "WHAT", value_parser = word::<Ends>)]
     ends: Option<Ends>,
 
@@ -216,8 +216,8 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "dry_run")]
     fio_job: bool,
 
-    /// Run the benchmark on these hosts at the same time, which reach TARGET under the same name:
-    /// an NBD export, of which each uses a part, or a file or device of each host. They need the
+    /// Run the benchmark on these hosts at the same time; they reach TARGET under the same name: an
+    /// NBD export, of which each uses a part, or a file or device of each host. They need the
     /// same version of pumice, and a login by ssh without a password
     #[arg(long, value_name = "HOST,...", value_delimiter = ',', help_heading = "Several hosts",
         conflicts_with_all = ["resume", "detect_compression", "fio_job", "precision"])]

@@ -43,8 +43,8 @@ pub(crate) struct BucketArgs {
         value_name = "SECONDS")]
     lag: u32,
 
-    /// Maximum data that is only in the journal, at most a quarter of the journal: beyond that,
-    /// writes wait
+    /// Maximum amount of data that is only in the journal, at most a quarter of the journal: beyond
+    /// that, writes wait
     #[arg(long, value_parser = size, default_value = "256M", value_name = "SIZE")]
     lag_max: u64,
 

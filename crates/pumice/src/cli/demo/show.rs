@@ -48,7 +48,7 @@ fn slower_text(cell: &Cell) -> Option<String> {
 }
 
 /// Returns a sentence with the number of kinds of data for which the drives differ, and another
-/// with the bytes that each drive wrote to its flash.
+/// with the bytes that each drive wrote to its flash for each byte of the files.
 pub(super) fn verdict(shown: &DemoResult, source: &Source<'_>) -> String {
     let of = |verdict| {
         let is = |cell: &&Cell| cell.compared.compared.is_some_and(|one| one.verdict == verdict);

@@ -149,7 +149,7 @@ fn other_options_are_where_they_belong() {
     assert!(sized.needs_span);
     let nbd = "[x]\nioengine=nbd\nuri=nbd+unix:///?socket=s\nrw=randread\niodepth=8\nsize=1m\n";
     assert_eq!(imported(nbd).unwrap().target.as_deref(), Some("nbd+unix:///?socket=s"));
-    // The last of several values counts, so a job's own precede those of [global].
+    // The last of several values counts, so a job's own take precedence over those of [global].
     assert_eq!(load("rw=read\nbs=4k\nbs=8k").record_bytes, 8192);
     let own = plan("[global]\nbs=4k\n[a]\nrw=read\nsize=1m\nbs=8k\n").unwrap();
     assert_eq!(own.tests[0].workload.record_bytes, 8192);
