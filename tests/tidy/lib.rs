@@ -43,7 +43,7 @@ const RULES: [Rule; 15] = [
     words::text_is_clean,
     links::relative_links_resolve,
     identifiers::named_things_exist,
-    promises::named_tests_exist,
+    promises::promises_have_tests,
     prose::prose_is_plain,
     dialect::nouns_are_nouns,
     dialect::paragraphs_are_short,

@@ -37,15 +37,20 @@ fn misfit(root: &Path, mutant: &Mutant) -> Option<String> {
     }
 }
 
-/// Returns whether the function that `test` names is in the file of its module, below `sources`.
-fn test_exists(sources: &Path, test: &str) -> bool {
+/// Returns whether the function that `test` names is a test in the file of its module, below
+/// `sources`.
+pub(crate) fn test_exists(sources: &Path, test: &str) -> bool {
     let mut parts: Vec<&str> = test.split("::").collect();
     let function = format!("fn {}(", parts.pop().unwrap_or_default());
+    let has_test = |text: &str| {
+        let mut found = text.match_indices(&function);
+        found.any(|(at, _)| text[..at].trim_end().ends_with("#[test]"))
+    };
     // A module's tests are in a file of their own or at the end of the module's file.
     while !parts.is_empty() {
         let place = sources.join(parts.join("/"));
         for file in [place.with_extension("rs"), place.join("mod.rs")] {
-            if fs::read_to_string(file).is_ok_and(|text| text.contains(&function)) {
+            if fs::read_to_string(file).is_ok_and(|text| has_test(&text)) {
                 return true;
             }
         }

@@ -1,54 +1,75 @@
-//! Promises name tests that exist.
+//! Each promise has a test, and the tests that promises name exist.
 
-use std::fs;
+use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Checks that in GUARANTEES.md every `room::...::test` is a function in a file of that room: below
-/// `tests/it`, or in a crate of that name (`pumice_nbd::tests::x`), or in a room of one.
-pub(crate) fn named_tests_exist(path: &str, text: &str) -> Vec<String> {
+use crate::mutants::test_exists;
+
+/// Checks GUARANTEES.md: its promises, `## 1. NAME` and so on, are numbered without gaps. Its table
+/// of tests has rows `| 1 | PART | TESTS |` for each promise and for no others, each row names a
+/// test, and every test that the document names exists.
+pub(crate) fn promises_have_tests(path: &str, text: &str) -> Vec<String> {
     if path != "GUARANTEES.md" {
         return Vec::new();
     }
-    let root = Path::new(crate::ROOT);
-    let crates = fs::read_dir(root.join("crates")).expect("the crates");
-    let crates: Vec<_> = crates.flatten().map(|entry| entry.path()).collect();
-    let mut wrong = Vec::new();
-    for (index, line) in text.lines().enumerate() {
-        for name in line.split('`').skip(1).step_by(2).filter(|name| name.contains("::")) {
-            let room = name.split("::").next().unwrap_or_default();
-            let function = format!("fn {}(", name.rsplit("::").next().unwrap_or_default());
-            let mut sources = vec![root.join("tests/it").join(room)];
-            sources.extend(crates.iter().map(|sources| {
-                match sources.ends_with(room.replace('_', "-")) {
-                    true => sources.join("src"),
-                    false => sources.join("src").join(room),
-                }
-            }));
-            if !sources.iter().any(|source| contains(source, &function)) {
-                wrong.push(format!("{}: no test {name}", index + 1));
+    let (mut wrong, mut promises, mut tested) = (Vec::new(), Vec::new(), BTreeSet::new());
+    for (line, number) in text.lines().zip(1..) {
+        let spans = line.split('`').skip(1).step_by(2);
+        let names: Vec<&str> = spans.filter(|span| span.contains("::")).collect();
+        let missing = names.iter().filter(|name| !is_test(name));
+        wrong.extend(missing.map(|name| format!("{number}: no test {name}")));
+        promises.extend(number_between(line, "## ", ". "));
+        if let Some(promise) = number_between(line, "| ", " |") {
+            tested.insert(promise);
+            if names.is_empty() {
+                wrong.push(format!("{number}: a row of promise {promise} names no test"));
             }
         }
     }
+    if promises.is_empty() || !promises.iter().copied().eq(1..=promises.len()) {
+        wrong.push(format!("1: promises are not numbered from 1: {promises:?}"));
+    }
+    let promises = BTreeSet::from_iter(promises);
+    let odd = promises.symmetric_difference(&tested);
+    wrong.extend(odd.map(|promise| format!("1: promise {promise} has no test, or is none")));
     wrong
 }
 
-/// Returns whether `source.rs` or a Rust file below the directory `source` contains `needle`.
-fn contains(source: &Path, needle: &str) -> bool {
-    let file = source.with_extension("rs");
-    if fs::read_to_string(file).is_ok_and(|text| text.contains(needle)) {
-        return true;
+/// Returns the number between `before`, which begins the line, and `after`.
+fn number_between(line: &str, before: &str, after: &str) -> Option<usize> {
+    line.strip_prefix(before)?.split_once(after)?.0.parse().ok()
+}
+
+/// Returns whether `name` is a test: of the crate that it begins with (`pumice_nbd::tests::x`), or
+/// in `tests/it`, or of the drive.
+fn is_test(name: &str) -> bool {
+    let root = Path::new(crate::ROOT);
+    let (first, rest) = name.split_once("::").unwrap_or((name, ""));
+    let package = root.join("crates").join(first.replace('_', "-"));
+    if package.is_dir() {
+        return test_exists(&package.join("src"), rest);
     }
-    let Ok(entries) = fs::read_dir(source) else { return false };
-    entries.map_while(Result::ok).any(|entry| contains(&entry.path().with_extension(""), needle))
+    let places = ["tests/it", "crates/pumice-drive/src"];
+    places.iter().any(|place| test_exists(&root.join(place), name))
 }
 
 #[test]
-fn a_test_that_does_not_exist_is_refused() {
-    crate::assert_tells_apart(
-        named_tests_exist,
-        "GUARANTEES.md",
-        "`crash::kill_9_keeps_what_was_promised`, `pumice info`,\n\
-         `base::units::tests::sizes_are_read_as_coreutils_does`",
-        "- Enforced by: `crash::nobody_wrote_this`",
-    );
+fn a_promise_without_a_test_that_exists_is_refused() {
+    let good = "## 1. One\n## 2. Two, see `pumice info`\n## The tests\n\
+        | 1 | `kill -9` | `crash::kill_9_keeps_what_was_promised` |\n\
+        | 2 | sizes | `base::units::tests::sizes_are_read_as_coreutils_does` |\n\
+        | 2 | clients | `pumice_nbd::tests::access::those_who_are_not_on_the_list_get_nothing` |\n";
+    for (from, to) in [
+        ("kill_9_keeps", "nobody_wrote_this"),
+        ("crash::kill", "serve::kill"),
+        ("crash::kill_9_keeps_what_was_promised", "bad_input::refused"),
+        ("`crash::kill_9_keeps_what_was_promised`", "none"),
+        ("| 1 | `kill -9`", "| 2 | `kill -9`"),
+        ("| 2 | clients", "| 3 | clients"),
+        ("## 2. Two", "## 3. Two"),
+        ("## 1. One\n", ""),
+    ] {
+        let bad = good.replace(from, to);
+        crate::assert_tells_apart(promises_have_tests, "GUARANTEES.md", good, &bad);
+    }
 }
