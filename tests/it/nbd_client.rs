@@ -14,6 +14,7 @@ use std::task::Poll;
 use pumice_drive::base::seed::random;
 use pumice_drive::base::{AlignedBuffer, ErrorKind, Result};
 use pumice_drive::runtime::{Backend, Runtime};
+use pumice_nbd::Durability::{Durable, Volatile};
 use pumice_nbd::client::{Client, Uri};
 use rand::RngExt;
 use tempfile::TempDir;
@@ -99,15 +100,16 @@ async fn exercise(client: &Client) -> Vec<u8> {
                 if round % 7 == 6 {
                     area[range.clone()].fill(0);
                     let keep = round % 2 == 0;
-                    client.write_zeroes(offset, length as u64, keep, false).await.unwrap();
+                    client.write_zeroes(offset, length as u64, keep, Volatile).await.unwrap();
                 } else {
                     let mut data = AlignedBuffer::zeroed(length);
                     data.fill_with(|| random.random());
                     area[range.clone()].copy_from_slice(&data);
                     if round % 2 == 0 {
-                        client.write(offset, &data, round % 5 == 0).await.unwrap();
+                        let durability = if round % 5 == 0 { Durable } else { Volatile };
+                        client.write(offset, &data, durability).await.unwrap();
                     } else {
-                        client.write_shared(offset, &Arc::new(data), false).await.unwrap();
+                        client.write_shared(offset, &Arc::new(data), Volatile).await.unwrap();
                     }
                 }
                 let back = read(client, start + at, length).await.unwrap();
@@ -134,7 +136,7 @@ fn assert_serves(uri: &str) -> Vec<u8> {
         assert!(read(client, 0, BYTES).await.unwrap() == model);
         let past = read(client, BYTES - 512, 1024).await.unwrap_err();
         assert_eq!(past.kind(), ErrorKind::InvalidInput);
-        client.trim(0, 1 << 20, true).await.unwrap();
+        client.trim(0, 1 << 20, Durable).await.unwrap();
         assert!(read(client, 1 << 20, BYTES - (1 << 20)).await.unwrap() == model[1 << 20..]);
         client.flush().await.unwrap();
         client.disconnect().await.unwrap();
@@ -193,7 +195,7 @@ fn read_only_exports_are_read_only() {
     for uri in [kit.uri(), qemu.uri_of("disk")] {
         with_client(&uri, async |client| {
             assert!(client.is_read_only(), "{uri}");
-            let refused = client.write(0, &[1; 512], false).await.unwrap_err();
+            let refused = client.write(0, &[1; 512], Volatile).await.unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::ReadOnly);
             assert!(read(client, 0, 4096).await.unwrap() == [0; 4096]);
             client.disconnect().await.unwrap();
@@ -237,8 +239,8 @@ fn a_server_that_insists_on_its_sizes_gets_them() {
             move || random.random()
         });
         let data = Arc::new(data);
-        client.write(0, &data, false).await.unwrap();
-        client.write_shared(4 << 20, &data, false).await.unwrap();
+        client.write(0, &data, Volatile).await.unwrap();
+        client.write_shared(4 << 20, &data, Volatile).await.unwrap();
         for offset in [0, 4 << 20] {
             assert!(read(client, offset, 2 << 20).await.unwrap() == data[..]);
         }
@@ -261,7 +263,7 @@ fn errors_of_a_server_arrive_as_they_are() {
         let args = ["--filter=error", "memory", "16M", &error, "error-pwrite-rate=100%"];
         let Some(server) = nbdkit(&directory, &args) else { return };
         with_client(&server.uri(), async |client| {
-            let error = client.write(8192, &[1; 4096], false).await.unwrap_err();
+            let error = client.write(8192, &[1; 4096], Volatile).await.unwrap_err();
             assert_eq!(error.kind(), kind, "{name}: {error:?}");
             let text = error.chain();
             assert!(text.contains("offset 8192"), "{text}");
@@ -286,7 +288,7 @@ fn a_server_that_is_killed_fails_what_waits_for_it() {
         })
         .await;
         // The read has also been sent: requests leave in order.
-        client.write(0, &[1; 512], false).await.unwrap();
+        client.write(0, &[1; 512], Volatile).await.unwrap();
         server.kill();
         let error = waiting.await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Io, "{error:?}");

@@ -24,7 +24,7 @@ use super::wire::{
 };
 use pumice_drive::base::{Error, Result};
 use pumice_drive::runtime::Runtime;
-use pumice_nbd::AnyDisk;
+use pumice_nbd::{AnyDisk, Durability};
 
 /// Requests read before other tasks run, and so the most replies to writes that are sent together:
 /// the first of them waits 16 times 10 us for the last, a quarter of the latency of a write at
@@ -242,12 +242,14 @@ impl Work {
                 ("read", result)
             }
             Work::Write { offset, payload } => {
-                let result = disk.write(offset, payload.bytes(), false).await;
+                let result = disk.write(offset, payload.bytes(), Durability::Volatile).await;
                 return device.reply_to_write(unique, payload.bytes().len(), result);
             }
             Work::Flush => ("flush", disk.flush().await),
             Work::Zero { offset, length, keep_allocated } => {
-                ("write_zeroes", disk.write_zeroes(offset, length, keep_allocated, false).await)
+                let durability = Durability::Volatile;
+                let result = disk.write_zeroes(offset, length, keep_allocated, durability).await;
+                ("write_zeroes", result)
             }
         };
         match result {

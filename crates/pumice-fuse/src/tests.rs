@@ -310,8 +310,8 @@ fn zeroes_and_syncs_reach_the_disk() {
             assert_eq!(kernel.allocate(offset, length, 0x03).await, Err(Errno::FBIG));
         }
     });
-    let zeroes = [String::from("zero 1 5000 false false"), format!("zero 0 {SIZE} true false")];
-    assert_eq!(calls, [&zeroes[..], &["flush".into()]].concat());
+    let zeroes = format!("zero 0 {SIZE} true Volatile");
+    assert_eq!(calls, ["zero 1 5000 false Volatile", &zeroes, "flush"]);
 }
 
 #[test]

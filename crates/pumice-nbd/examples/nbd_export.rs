@@ -49,6 +49,7 @@ async fn open(runtime: &Runtime, medium: MemMedium) -> Result<Rc<Drive>> {
 #[test]
 fn a_client_reads_what_it_wrote() {
     use pumice_drive::AlignedBuffer;
+    use pumice_nbd::Durability;
     use pumice_nbd::client::{Client, Uri};
 
     let directory = tempfile::tempdir().unwrap();
@@ -57,7 +58,7 @@ fn a_client_reads_what_it_wrote() {
     let client = async {
         let client = Client::connect(&runtime, &Uri::unix(&socket, "memory")).await.unwrap();
         assert_eq!(client.size_bytes(), 64 << 20);
-        client.write(4096, &[7; 8192], true).await.unwrap();
+        client.write(4096, &[7; 8192], Durability::Durable).await.unwrap();
         let (buffer, result) = client.read(4096, AlignedBuffer::zeroed(8192)).await;
         result.unwrap();
         assert!(buffer.iter().all(|&byte| byte == 7));

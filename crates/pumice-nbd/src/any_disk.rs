@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use futures_util::future::{FutureExt, LocalBoxFuture};
 
-use crate::disk::{Change, Disk, Extent};
+use crate::disk::{Change, Disk, Durability, Extent};
 use pumice_drive::base::Result;
 
 /// [`Disk`] as an object, with boxed futures: a server is compiled once, in its own crate, and not
@@ -24,16 +24,17 @@ pub trait AnyDisk {
         &'a self,
         offset: u64,
         data: &'a [u8],
-        fua: bool,
+        durability: Durability,
     ) -> LocalBoxFuture<'a, Result<()>>;
     fn flush(&self) -> LocalBoxFuture<'_, Result<()>>;
-    fn trim(&self, offset: u64, len: u64, fua: bool) -> LocalBoxFuture<'_, Result<()>>;
+    fn trim(&self, offset: u64, len: u64, durability: Durability)
+    -> LocalBoxFuture<'_, Result<()>>;
     fn write_zeroes(
         &self,
         offset: u64,
         len: u64,
         keep_allocated: bool,
-        fua: bool,
+        durability: Durability,
     ) -> LocalBoxFuture<'_, Result<()>>;
     fn prefetch(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, Result<()>>;
     fn ending(&self);
@@ -81,17 +82,22 @@ impl<D: Disk + 'static> AnyDisk for D {
         &'a self,
         offset: u64,
         data: &'a [u8],
-        fua: bool,
+        durability: Durability,
     ) -> LocalBoxFuture<'a, Result<()>> {
-        Disk::write(self, offset, data, fua).boxed_local()
+        Disk::write(self, offset, data, durability).boxed_local()
     }
 
     fn flush(&self) -> LocalBoxFuture<'_, Result<()>> {
         Disk::flush(self).boxed_local()
     }
 
-    fn trim(&self, offset: u64, len: u64, fua: bool) -> LocalBoxFuture<'_, Result<()>> {
-        Disk::trim(self, offset, len, fua).boxed_local()
+    fn trim(
+        &self,
+        offset: u64,
+        len: u64,
+        durability: Durability,
+    ) -> LocalBoxFuture<'_, Result<()>> {
+        Disk::trim(self, offset, len, durability).boxed_local()
     }
 
     fn write_zeroes(
@@ -99,9 +105,9 @@ impl<D: Disk + 'static> AnyDisk for D {
         offset: u64,
         len: u64,
         keep_allocated: bool,
-        fua: bool,
+        durability: Durability,
     ) -> LocalBoxFuture<'_, Result<()>> {
-        Disk::write_zeroes(self, offset, len, keep_allocated, fua).boxed_local()
+        Disk::write_zeroes(self, offset, len, keep_allocated, durability).boxed_local()
     }
 
     fn prefetch(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, Result<()>> {

@@ -13,6 +13,15 @@ pub struct Change {
     pub is_changed: bool,
 }
 
+/// Whether a change is durable when its request completes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// The next flush makes it durable.
+    Volatile,
+    /// It is durable, as FUA demands.
+    Durable,
+}
+
 /// A disk as a host sees it: a range of bytes that can be read, written, flushed and trimmed.
 ///
 /// Offsets and lengths are bytes and need no alignment. Every request lies within
@@ -22,8 +31,8 @@ pub struct Change {
 /// **Order.** A write becomes visible to reads, and its position in the order of writes is fixed,
 /// before its future completes.
 ///
-/// **Durability.** When [`Disk::flush`] or a request with `fua` returns, then that request, and
-/// every request that completed before it was called, survives power loss.
+/// **Durability.** When [`Disk::flush`] or a [`Durability::Durable`] request returns, that request,
+/// and every request that completed before it was called, survives power loss.
 ///
 /// A server takes a disk as an object: [`AnyDisk`](crate::AnyDisk).
 pub trait Disk {
@@ -53,19 +62,29 @@ pub trait Disk {
     /// moment.
     fn read(&self, offset: u64, out: &mut [u8]) -> impl Future<Output = Result<()>>;
 
-    /// Writes `data` at `offset`, without FUA, if that completes without waiting for the medium.
+    /// Writes `data` at `offset`, not durably, if that completes without waiting for the medium.
     /// `None` if it would have to wait; nothing has been written then.
     fn try_write(&self, offset: u64, data: &[u8]) -> Option<Result<()>>;
 
     /// Writes `data` at `offset`.
-    fn write(&self, offset: u64, data: &[u8], fua: bool) -> impl Future<Output = Result<()>>;
+    fn write(
+        &self,
+        offset: u64,
+        data: &[u8],
+        durability: Durability,
+    ) -> impl Future<Output = Result<()>>;
 
     /// Makes every completed request durable.
     fn flush(&self) -> impl Future<Output = Result<()>>;
 
     /// Discards the 4 KiB blocks that lie entirely in a range; they then read as zeroes. Blocks
     /// that are partly in the range keep their content.
-    fn trim(&self, offset: u64, len: u64, fua: bool) -> impl Future<Output = Result<()>>;
+    fn trim(
+        &self,
+        offset: u64,
+        len: u64,
+        durability: Durability,
+    ) -> impl Future<Output = Result<()>>;
 
     /// Makes a range read as zeroes; with `keep_allocated` it stays mapped.
     fn write_zeroes(
@@ -73,7 +92,7 @@ pub trait Disk {
         offset: u64,
         len: u64,
         keep_allocated: bool,
-        fua: bool,
+        durability: Durability,
     ) -> impl Future<Output = Result<()>>;
 
     /// Loads a range into memory if the disk has a cache; best effort.
@@ -139,16 +158,22 @@ impl Disk for Drive {
         self.try_write(offset, data)
     }
 
-    async fn write(&self, offset: u64, data: &[u8], fua: bool) -> Result<()> {
-        if fua { self.write_durable(offset, data).await } else { self.write(offset, data).await }
+    async fn write(&self, offset: u64, data: &[u8], durability: Durability) -> Result<()> {
+        match durability {
+            Durability::Volatile => self.write(offset, data).await,
+            Durability::Durable => self.write_durable(offset, data).await,
+        }
     }
 
     async fn flush(&self) -> Result<()> {
         self.flush().await
     }
 
-    async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
-        if fua { self.trim_durable(offset, len).await } else { self.trim(offset, len).await }
+    async fn trim(&self, offset: u64, len: u64, durability: Durability) -> Result<()> {
+        match durability {
+            Durability::Volatile => self.trim(offset, len).await,
+            Durability::Durable => self.trim_durable(offset, len).await,
+        }
     }
 
     async fn write_zeroes(
@@ -156,11 +181,11 @@ impl Disk for Drive {
         offset: u64,
         len: u64,
         keep_allocated: bool,
-        fua: bool,
+        durability: Durability,
     ) -> Result<()> {
-        match fua {
-            true => self.write_zeroes_durable(offset, len, keep_allocated).await,
-            false => self.write_zeroes(offset, len, keep_allocated).await,
+        match durability {
+            Durability::Volatile => self.write_zeroes(offset, len, keep_allocated).await,
+            Durability::Durable => self.write_zeroes_durable(offset, len, keep_allocated).await,
         }
     }
 

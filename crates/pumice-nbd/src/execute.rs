@@ -12,6 +12,7 @@ use super::PIECE_BYTES;
 use super::block_status::block_status;
 use super::budget::Payload;
 use super::chunks::HEAD_BYTES;
+use super::disk::Durability;
 use super::read_reply::read;
 use super::request::{Command, Verb};
 use super::session::Session;
@@ -60,13 +61,13 @@ pub(super) async fn execute(session: Rc<Session>, seat: SlotInbox<Job>) {
             Job::Write(command, payload) => {
                 let data = &payload.buffer[HEAD_BYTES..][..command.length as usize];
                 let disk = &session.export.disk;
-                let result = disk.write(command.offset, data, command.fua).await;
+                let result = disk.write(command.offset, data, command.durability).await;
                 drop(payload);
                 answer(&session, command, result).await;
             }
             Job::Piece { stream, offset, length, payload } => {
                 let data = &payload.buffer[HEAD_BYTES..][..length];
-                let result = session.export.disk.write(offset, data, false).await;
+                let result = session.export.disk.write(offset, data, Durability::Volatile).await;
                 drop(payload);
                 end_piece(&session, &stream, result).await;
             }
@@ -82,16 +83,18 @@ async fn answer(session: &Session, command: Command, result: Result<()>) {
 
 /// Carries out a request without data in the request or in the reply.
 async fn without_data(disk: &dyn AnyDisk, command: Command) -> Result<()> {
-    let Command { verb, fua, offset, length, .. } = command;
+    let Command { verb, durability, offset, length, .. } = command;
     match verb {
         Verb::Flush => disk.flush().await,
         // FUA promises durability of earlier acknowledged changes, even if this request changes
         // nothing.
-        _ if length == 0 && fua && verb.changes() => disk.flush().await,
+        _ if length == 0 && durability == Durability::Durable && verb.changes() => {
+            disk.flush().await
+        }
         _ if length == 0 => Ok(()),
-        Verb::Trim => disk.trim(offset, length, fua).await,
+        Verb::Trim => disk.trim(offset, length, durability).await,
         Verb::WriteZeroes { keep_allocated } => {
-            disk.write_zeroes(offset, length, keep_allocated, fua).await
+            disk.write_zeroes(offset, length, keep_allocated, durability).await
         }
         Verb::Cache => disk.prefetch(offset, length).await,
         Verb::Read { .. } | Verb::Write | Verb::BlockStatus { .. } => {
@@ -113,8 +116,10 @@ async fn end_piece(session: &Session, stream: &WriteStream, result: Result<()>) 
     }
     let result = match stream.failure.take() {
         Some(error) => Err(error),
-        None if stream.command.fua => session.export.disk.flush().await,
-        None => Ok(()),
+        None => match stream.command.durability {
+            Durability::Volatile => Ok(()),
+            Durability::Durable => session.export.disk.flush().await,
+        },
     };
     answer(session, stream.command, result).await;
 }

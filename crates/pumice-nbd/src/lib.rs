@@ -16,7 +16,7 @@
 //! use pumice_drive::base::AlignedBuffer;
 //! use pumice_drive::runtime::{Backend, Runtime};
 //! use pumice_nbd::memory_disk::MemoryDisk;
-//! use pumice_nbd::{Access, Client, Export, Listen, Listener, Options, Server, Uri};
+//! use pumice_nbd::{Access, Client, Durability, Export, Listen, Listener, Options, Server, Uri};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let directory = tempfile::tempdir()?;
@@ -30,7 +30,8 @@
 //!
 //! runtime.block_on(async {
 //!     let client = Client::connect(&runtime, &Uri::unix(&socket, "disk")).await?;
-//!     client.write(4096, b"hello...".repeat(64).as_slice(), false).await?;
+//!     let data = b"hello...".repeat(64);
+//!     client.write(4096, &data, Durability::Volatile).await?;
 //!     client.flush().await?;
 //!     let (data, result) = client.read(4096, AlignedBuffer::zeroed(512)).await;
 //!     result?;
@@ -161,7 +162,7 @@ mod tests;
 pub use any_disk::AnyDisk;
 pub use certificate::Validity;
 pub use client::{Capabilities, Client, Uri};
-pub use disk::{Change, Content, Disk, Extent};
+pub use disk::{Change, Content, Disk, Durability, Extent};
 pub use export::{Announcement, Earlier, Export, Lineage};
 pub use handover::{Handover, Parked};
 pub use identity::Identity;

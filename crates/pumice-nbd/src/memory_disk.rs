@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 
 use crate::Disk;
-use crate::disk::{Change, Content, Extent};
+use crate::disk::{Change, Content, Durability, Extent};
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::base::{Error, ErrorKind, Result};
 
@@ -167,13 +167,13 @@ impl Disk for MemoryDisk {
         if !(self.is_ready)(offset) || self.gated_offset == Some(offset) {
             return None;
         }
-        self.note(format!("write {offset} {} false", data.len()));
+        self.note(format!("write {offset} {} Volatile", data.len()));
         let range = self.touch(offset, data.len() as u64);
         Some(range.map(|range| self.bytes.borrow_mut()[range].copy_from_slice(data)))
     }
 
-    async fn write(&self, offset: u64, data: &[u8], fua: bool) -> Result<()> {
-        self.note(format!("write {offset} {} {fua}", data.len()));
+    async fn write(&self, offset: u64, data: &[u8], durability: Durability) -> Result<()> {
+        self.note(format!("write {offset} {} {durability:?}", data.len()));
         let range = self.touch(offset, data.len() as u64)?;
         if self.gated_offset == Some(offset) {
             self.wait_at_gate().await;
@@ -195,15 +195,21 @@ impl Disk for MemoryDisk {
         Ok(())
     }
 
-    async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
-        self.note(format!("trim {offset} {len} {fua}"));
+    async fn trim(&self, offset: u64, len: u64, durability: Durability) -> Result<()> {
+        self.note(format!("trim {offset} {len} {durability:?}"));
         let range = self.touch(offset, len)?;
         self.bytes.borrow_mut()[range].fill(0);
         Ok(())
     }
 
-    async fn write_zeroes(&self, offset: u64, len: u64, keep: bool, fua: bool) -> Result<()> {
-        self.note(format!("zero {offset} {len} {keep} {fua}"));
+    async fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        keep_allocated: bool,
+        durability: Durability,
+    ) -> Result<()> {
+        self.note(format!("zero {offset} {len} {keep_allocated} {durability:?}"));
         let range = self.touch(offset, len)?;
         self.bytes.borrow_mut()[range].fill(0);
         Ok(())

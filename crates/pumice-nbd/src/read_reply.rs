@@ -270,10 +270,12 @@ fn merge(parts: &[Part], command: &Command) -> Vec<Part> {
 mod tests {
     //! Goal: the parts of a read cover it once, and only long zeroes are holes.
     use super::*;
+    use crate::Durability;
 
     fn cut(extents: &[(u64, Content)], length: u64) -> Vec<(bool, u64, u64)> {
         let verb = Verb::Read { is_whole: false };
-        let command = Command { verb, fua: false, cookie: 0, offset: 512, length };
+        let durability = Durability::Volatile;
+        let command = Command { verb, durability, cookie: 0, offset: 512, length };
         let mut parts = Vec::new();
         for &(bytes, content) in extents {
             extend(&mut parts, &command, Extent { bytes, content, stored_bytes: 0 });

@@ -22,6 +22,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::PIECE_BYTES;
 use super::chunks::HEAD_BYTES;
+use super::disk::Durability;
 use super::execute::{Job, WriteStream};
 use super::export::Export;
 use super::incoming::Incoming;
@@ -193,7 +194,7 @@ async fn write(
     }
     incoming.fill(length).await?;
     let disk = &session.export.disk;
-    if !command.fua
+    if command.durability == Durability::Volatile
         && let Some(result) = disk.try_write(command.offset, &incoming.unread()[..length])
     {
         session.answer(&command, result);

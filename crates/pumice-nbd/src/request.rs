@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::chunks::Headers;
 use super::contexts::{Changes, Contexts};
+use super::disk::Durability;
 use super::wire::{self, Errno, Request, command};
 
 /// Longest read, and longest payload of a write, in bytes: the length that the protocol asks every
@@ -58,7 +59,7 @@ impl Verb {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Command {
     pub(super) verb: Verb,
-    pub(super) fua: bool,
+    pub(super) durability: Durability,
     pub(super) cookie: u64,
     pub(super) offset: u64,
     /// At most [`PAYLOAD_BYTES_MAX`] for a read or write.
@@ -161,9 +162,13 @@ pub(super) fn check(
         _ if is_past_the_end => return Err((Errno::INVAL, past_the_end)),
         _ => {}
     }
+    let durability = match request.flags & wire::COMMAND_FLAG_FUA {
+        0 => Durability::Volatile,
+        _ => Durability::Durable,
+    };
     Ok(Command {
         verb,
-        fua: request.flags & wire::COMMAND_FLAG_FUA != 0,
+        durability,
         cookie: request.cookie,
         offset: request.offset,
         length: request.length,
@@ -351,7 +356,8 @@ mod tests {
     fn an_accepted_request_is_carried_over_whole() {
         let accepted =
             check(&request(command::WRITE_ZEROES, 3, 4096, 512), WRITABLE, &SIMPLE).unwrap();
-        let verb = Verb::WriteZeroes { keep_allocated: true };
-        assert_eq!(accepted, Command { verb, fua: true, cookie: 9, offset: 4096, length: 512 });
+        let (verb, durability) = (Verb::WriteZeroes { keep_allocated: true }, Durability::Durable);
+        let expected = Command { verb, durability, cookie: 9, offset: 4096, length: 512 };
+        assert_eq!(accepted, expected);
     }
 }

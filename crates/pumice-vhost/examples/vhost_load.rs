@@ -20,7 +20,7 @@ use pumice_drive::AlignedBuffer;
 use pumice_drive::runtime::{Backend, Runtime};
 use pumice_drive::{Drive, MemMedium, OpenOptions, Spec, Uuid, create};
 use pumice_nbd::memory_disk::MemoryDisk;
-use pumice_nbd::{Access, AnyDisk, Client, Export, Listen, Listener, Options, Uri};
+use pumice_nbd::{Access, AnyDisk, Client, Durability, Export, Listen, Listener, Options, Uri};
 use pumice_vhost::Identity;
 use pumice_vhost::driver::{Driver, Setup, kind};
 use rand::{Rng, RngExt, SeedableRng};
@@ -181,7 +181,8 @@ fn nbd(socket: &Path, mut plan: Plan) -> Result<u64, Box<dyn std::error::Error>>
                     buffer = read;
                 } else {
                     plan.borrow_mut().fill(&mut buffer);
-                    client.write(at * BLOCK as u64, &buffer, false).await.expect("a write");
+                    let write = client.write(at * BLOCK as u64, &buffer, Durability::Volatile);
+                    write.await.expect("a write");
                 }
                 completed += 1;
             }

@@ -7,6 +7,7 @@ use crate::request::{Command, ID_BYTES, Parts, Range, Segment, Status, copy_in, 
 use crate::ring::{Device, Taker};
 use crate::workers::Worker;
 use pumice_drive::base::{Error, Result};
+use pumice_nbd::Durability;
 
 /// A request that may wait.
 enum Work {
@@ -46,7 +47,7 @@ pub(crate) fn begin(device: &Rc<Device>, taker: Taker, command: Command, parts: 
             }
             let is_whole = buffer.bytes().len() as u64 == length;
             if is_whole
-                && !device.is_write_through()
+                && device.durability() == Durability::Volatile
                 && let Some(result) = device.disk.try_write(offset, buffer.bytes())
             {
                 return end(taker, "write", result, 0);
@@ -85,7 +86,7 @@ async fn serve(device: Rc<Device>, worker: Worker<Job>) {
 
 impl Work {
     async fn carry_out(self, device: &Device, taker: &Taker) -> (&'static str, Result<()>) {
-        let (disk, guest, fua) = (&*device.disk, &taker.guest, device.is_write_through());
+        let (disk, guest, durability) = (&*device.disk, &taker.guest, device.durability());
         match self {
             Self::Read { offset, length, segments, mut buffer } => {
                 let work = async {
@@ -105,7 +106,7 @@ impl Work {
                             buffer.truncate(count);
                             copy_in(guest, &segments, at, buffer.bytes_mut())?;
                         }
-                        disk.write(offset + at, buffer.bytes(), fua).await?;
+                        disk.write(offset + at, buffer.bytes(), durability).await?;
                     }
                     Ok(())
                 };
@@ -115,7 +116,7 @@ impl Work {
             Self::Discard(ranges, _charge) => {
                 let work = async {
                     for range in ranges {
-                        disk.trim(range.offset, range.length, fua).await?;
+                        disk.trim(range.offset, range.length, durability).await?;
                     }
                     Ok(())
                 };
@@ -124,7 +125,7 @@ impl Work {
             Self::WriteZeroes(ranges, _charge) => {
                 let work = async {
                     for Range { offset, length, may_unmap } in ranges {
-                        disk.write_zeroes(offset, length, !may_unmap, fua).await?;
+                        disk.write_zeroes(offset, length, !may_unmap, durability).await?;
                     }
                     Ok(())
                 };

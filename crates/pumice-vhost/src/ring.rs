@@ -29,7 +29,7 @@ use crate::request::{ID_BYTES, Limits, Malformed, Parts, Status};
 use crate::workers::Workers;
 use pumice_drive::base::wait::WaitQueue;
 use pumice_drive::runtime::Runtime;
-use pumice_nbd::AnyDisk;
+use pumice_nbd::{AnyDisk, Durability};
 
 /// Most entries of a ring: the limit of QEMU.
 const SIZE_MAX: u16 = 1024;
@@ -97,9 +97,9 @@ impl Turn {
 }
 
 impl Device {
-    /// Returns whether each write must be durable before it completes.
-    pub(crate) fn is_write_through(&self) -> bool {
-        !self.has_flush.get()
+    /// Returns whether a change must be durable when it completes: if the driver cannot flush.
+    pub(crate) fn durability(&self) -> Durability {
+        if self.has_flush.get() { Durability::Volatile } else { Durability::Durable }
     }
 }
 

@@ -20,6 +20,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::super::channel::Channel;
+use super::super::disk::Durability;
 use super::super::incoming::Incoming;
 use super::super::wire::{COMMAND_FLAG_FUA, COMMAND_FLAG_NO_HOLE, command};
 use super::connect::connect;
@@ -222,15 +223,15 @@ impl Client {
         (buffer, Ok(()))
     }
 
-    /// Writes `data` at byte `offset`; with `fua` it is durable on return. The data is copied for
-    /// sending. Data longer than 1 MiB, or than the server's largest payload, is written in pieces,
-    /// one after the other, and an error may come after some of them.
+    /// Writes `data` at byte `offset`; with FUA if it must be durable on return. The data is copied
+    /// for sending. Data longer than 1 MiB, or than the server's largest payload, is written in
+    /// pieces, one after the other, and an error may come after some of them.
     ///
     /// # Errors
     /// `ReadOnly`; `InvalidInput` if the range is outside of the export or not aligned to its
     /// blocks; `Unsupported` if the server has no FUA; errors of the server.
-    pub async fn write(&self, offset: u64, data: &[u8], fua: bool) -> Result<()> {
-        self.write_data(offset, Data::Copied(data), fua).await
+    pub async fn write(&self, offset: u64, data: &[u8], durability: Durability) -> Result<()> {
+        self.write_data(offset, Data::Copied(data), durability).await
     }
 
     /// Writes like [`Client::write`], from a whole buffer that other tasks may read at the same
@@ -243,14 +244,14 @@ impl Client {
         &self,
         offset: u64,
         data: &Arc<AlignedBuffer>,
-        fua: bool,
+        durability: Durability,
     ) -> Result<()> {
-        self.write_data(offset, Data::Shared(data), fua).await
+        self.write_data(offset, Data::Shared(data), durability).await
     }
 
-    async fn write_data(&self, offset: u64, data: Data<'_>, fua: bool) -> Result<()> {
+    async fn write_data(&self, offset: u64, data: Data<'_>, durability: Durability) -> Result<()> {
         self.check(command::WRITE, offset, data.len() as u64)?;
-        let flags = self.fua_flag(command::WRITE, fua)?;
+        let flags = self.fua_flag(command::WRITE, durability)?;
         let piece_bytes = data.piece_bytes(self.capabilities().payload_bytes_max) as usize;
         let mut start = 0;
         while start < data.len() {
@@ -278,10 +279,10 @@ impl Client {
     ///
     /// # Errors
     /// As for [`Client::write`]; `Unsupported` if the server has no TRIM.
-    pub async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
+    pub async fn trim(&self, offset: u64, len: u64, durability: Durability) -> Result<()> {
         self.check(command::TRIM, offset, len)?;
         self.need(command::TRIM, self.capabilities().has_trim)?;
-        let flags = self.fua_flag(command::TRIM, fua)?;
+        let flags = self.fua_flag(command::TRIM, durability)?;
         self.change_range(command::TRIM, flags, offset, len).await
     }
 
@@ -295,12 +296,12 @@ impl Client {
         offset: u64,
         len: u64,
         keep_allocated: bool,
-        fua: bool,
+        durability: Durability,
     ) -> Result<()> {
         self.check(command::WRITE_ZEROES, offset, len)?;
         self.need(command::WRITE_ZEROES, self.capabilities().has_write_zeroes)?;
         let hole_flag = if keep_allocated { COMMAND_FLAG_NO_HOLE } else { 0 };
-        let flags = self.fua_flag(command::WRITE_ZEROES, fua)? | hole_flag;
+        let flags = self.fua_flag(command::WRITE_ZEROES, durability)? | hole_flag;
         self.change_range(command::WRITE_ZEROES, flags, offset, len).await
     }
 
@@ -348,12 +349,15 @@ impl Client {
         Ok(())
     }
 
-    fn fua_flag(&self, command: u16, fua: bool) -> Result<u16> {
-        if fua && !self.capabilities().has_fua {
-            let what = format!("NBD {} refused: the server has no FUA", verb(command));
-            return Err(Error::new(ErrorKind::Unsupported, what));
+    fn fua_flag(&self, command: u16, durability: Durability) -> Result<u16> {
+        match durability {
+            Durability::Volatile => Ok(0),
+            Durability::Durable if self.capabilities().has_fua => Ok(COMMAND_FLAG_FUA),
+            Durability::Durable => {
+                let what = format!("NBD {} refused: the server has no FUA", verb(command));
+                Err(Error::new(ErrorKind::Unsupported, what))
+            }
         }
-        Ok(if fua { COMMAND_FLAG_FUA } else { 0 })
     }
 
     fn need(&self, command: u16, is_offered: bool) -> Result<()> {

@@ -5,7 +5,7 @@
 use std::cell::Cell;
 
 use super::*;
-use crate::Disk;
+use crate::{Disk, Durability};
 use pumice_drive::base::{Error, Result};
 
 /// A disk on which every byte is the number of the moment.
@@ -49,7 +49,7 @@ impl Disk for Moving {
         None
     }
 
-    async fn write(&self, _: u64, _: &[u8], _: bool) -> Result<()> {
+    async fn write(&self, _: u64, _: &[u8], _: Durability) -> Result<()> {
         unreachable!("it is read-only")
     }
 
@@ -57,11 +57,11 @@ impl Disk for Moving {
         Ok(())
     }
 
-    async fn trim(&self, _: u64, _: u64, _: bool) -> Result<()> {
+    async fn trim(&self, _: u64, _: u64, _: Durability) -> Result<()> {
         unreachable!("it is read-only")
     }
 
-    async fn write_zeroes(&self, _: u64, _: u64, _: bool, _: bool) -> Result<()> {
+    async fn write_zeroes(&self, _: u64, _: u64, _: bool, _: Durability) -> Result<()> {
         unreachable!("it is read-only")
     }
 

@@ -38,7 +38,7 @@ fn running_requests_end_and_new_ones_are_refused() {
         client.expect_end();
         haggler.expect_end();
     });
-    assert_eq!(left.calls(), ["write 8192 10 false", "flush"]);
+    assert_eq!(left.calls(), ["write 8192 10 Volatile", "flush"]);
     assert_eq!((left.refused, left.connections), (2, 0));
 }
 

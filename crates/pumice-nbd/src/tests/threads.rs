@@ -165,8 +165,8 @@ fn clients_reach_the_disk_that_they_choose() {
     });
     ended.result.unwrap();
     assert_eq!(ended.counted, (0, 4, 1));
-    assert_eq!(ended.calls[0], ["write 0 5 false", "flush"]);
-    assert_eq!(ended.calls[1], ["write 0 5 false", "flush"]);
+    assert_eq!(ended.calls[0], ["write 0 5 Volatile", "flush"]);
+    assert_eq!(ended.calls[1], ["write 0 5 Volatile", "flush"]);
 }
 
 /// Locked while disk `a` must stay busy.
@@ -265,7 +265,7 @@ fn who_leaves_during_the_handshake_has_asked_for_nothing() {
         },
     );
     let [calls, _] = threads.map(Thread::end);
-    assert_eq!(calls, ["write 8192 10 false", "flush"]);
+    assert_eq!(calls, ["write 8192 10 Volatile", "flush"]);
 }
 
 #[test]
@@ -394,5 +394,5 @@ fn clients_of_all_threads_are_handed_over() {
     assert_eq!(a.last().unwrap(), "flush");
     assert_eq!(b, ["flush"]);
     let [a, _] = second.threads.map(Thread::end);
-    assert_eq!(a, ["write 0 3 false", "flush"]);
+    assert_eq!(a, ["write 0 3 Volatile", "flush"]);
 }

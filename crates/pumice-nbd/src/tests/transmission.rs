@@ -36,14 +36,14 @@ fn every_command_reaches_the_disk() {
         assert_eq!(client.call(command::TRIM, 1, 0, SIZE as u32), 0);
     });
     let expected = [
-        "write 4096 4096 false",
-        "write 1 9 true",
+        "write 4096 4096 Volatile",
+        "write 1 9 Durable",
         "flush",
-        "trim 4096 512 false",
-        "zero 4608 512 false false",
-        "zero 8192 1048576 true true",
+        "trim 4096 512 Volatile",
+        "zero 4608 512 false Volatile",
+        "zero 8192 1048576 true Durable",
         "prefetch 0 41943040",
-        "trim 0 41943040 true",
+        "trim 0 41943040 Durable",
         "flush",
     ];
     assert_eq!(left.calls(), expected);
@@ -161,8 +161,11 @@ fn a_long_write_is_streamed_and_flushed_once_for_fua() {
     let left = run(MemoryDisk::default(), |client| {
         assert_eq!(client.write(1, 512, &pattern((2 << 20) + 5, 3)), 0);
     });
-    let expected =
-        ["write 512 1048576 false", "write 1049088 1048576 false", "write 2097664 5 false"];
+    let expected = [
+        "write 512 1048576 Volatile",
+        "write 1049088 1048576 Volatile",
+        "write 2097664 5 Volatile",
+    ];
     assert_eq!(left.calls()[..3], expected);
     assert_eq!(left.calls()[3..], ["flush", "flush"], "one for FUA, one at shutdown");
 }

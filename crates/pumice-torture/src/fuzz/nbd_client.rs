@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use pumice_drive::base::AlignedBuffer;
 use pumice_drive::runtime::{Backend, Runtime};
+use pumice_nbd::Durability;
 use pumice_nbd::client::{Client, Uri, allocation};
 
 /// Maximum number of chunks: the handshake and a few replies; bounds the time of one input.
@@ -83,7 +84,7 @@ async fn call(runtime: &Runtime, uri: &Uri) -> bool {
     let (buffer, read) = client.read(0, AlignedBuffer::zeroed(READ_BYTES)).await;
     assert_eq!(buffer.len(), READ_BYTES, "a read returns its buffer");
     // The server may refuse or break any of these.
-    let _written = client.write(0, &[1; READ_BYTES], false).await;
+    let _written = client.write(0, &[1; READ_BYTES], Durability::Volatile).await;
     let _flushed = client.flush().await;
     let _ended = client.disconnect().await;
     read.is_ok()

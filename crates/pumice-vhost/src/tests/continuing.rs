@@ -175,7 +175,7 @@ fn a_guest_continues_at_the_server_that_replaces_its_own() {
     let mut driver = device.connect();
     write(&mut driver);
     let (outcome, guest) = device.hand_over();
-    assert_eq!(outcome.calls, ["write 0 512 false", "flush"]);
+    assert_eq!(outcome.calls, ["write 0 512 Volatile", "flush"]);
     let guest = guest.to_string().parse().unwrap();
     let identity = Identity { guest: Some(guest), ..identity() };
     let disk = |_: &Runtime| Rc::new(MemoryDisk::default());
@@ -183,7 +183,7 @@ fn a_guest_continues_at_the_server_that_replaces_its_own() {
     assert!(Driver::connect(&device.socket(), RAN).is_err());
     driver.reconnect(&device.socket()).unwrap();
     write(&mut driver);
-    assert_eq!(device.end().calls, ["write 0 512 false", "flush"]);
+    assert_eq!(device.end().calls, ["write 0 512 Volatile", "flush"]);
 }
 
 #[test]

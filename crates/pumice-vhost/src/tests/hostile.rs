@@ -209,7 +209,7 @@ fn requests_in_flight_are_bounded_by_the_ring() {
     let mut calls = device.end().calls;
     calls.retain(|call| call != "flush");
     let of_ring =
-        |calls: &[String]| calls.iter().filter(|call| *call == "write 0 4096 false").count();
+        |calls: &[String]| calls.iter().filter(|call| *call == "write 0 4096 Volatile").count();
     assert_eq!((of_ring(&calls[..4]), of_ring(&calls)), (4, 8));
-    assert_eq!(calls[4], "write 4096 4096 false");
+    assert_eq!(calls[4], "write 4096 4096 Volatile");
 }

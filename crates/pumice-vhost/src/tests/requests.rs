@@ -71,12 +71,12 @@ fn each_request_reaches_the_disk_as_what_it_is() {
     assert_eq!(
         calls,
         [
-            "write 4096 8192 false",
+            "write 4096 8192 Volatile",
             "flush",
-            "trim 0 4096 false",
-            "trim 8192 12288 false",
-            "zero 512 1024 true false",
-            "zero 512 1024 false false",
+            "trim 0 4096 Volatile",
+            "trim 8192 12288 Volatile",
+            "zero 512 1024 true Volatile",
+            "zero 512 1024 false Volatile",
             "flush",
         ]
     );
@@ -114,7 +114,7 @@ fn what_cannot_be_carried_out_fails_and_changes_nothing() {
     driver.read(sectors - 1, &mut one).unwrap();
     drop(driver);
     let outcome = device.end();
-    assert_eq!(outcome.calls, ["write 1048576 512 false", "flush"]);
+    assert_eq!(outcome.calls, ["write 1048576 512 Volatile", "flush"]);
     assert!(outcome.bytes.iter().all(|&byte| byte == 0));
 }
 
@@ -132,10 +132,10 @@ fn without_a_write_cache_each_change_is_durable() {
     assert_eq!(
         device.end().calls,
         [
-            "write 0 512 true",
-            "trim 0 4096 true",
-            "zero 0 4096 false true",
-            "write 512 512 false",
+            "write 0 512 Durable",
+            "trim 0 4096 Durable",
+            "zero 0 4096 false Durable",
+            "write 512 512 Volatile",
             "flush",
         ]
     );
@@ -174,7 +174,7 @@ fn long_writes_of_one_ring_let_others_in_between() {
     }
     drop(driver);
     let calls = device.end().calls;
-    let short = format!("write {} 4096 false", SIZE - 8192);
+    let short = format!("write {} 4096 Volatile", SIZE - 8192);
     let at = calls.iter().position(|call| *call == short);
     assert!(at.is_some_and(|at| at < 6), "{calls:?}");
 }
@@ -230,7 +230,7 @@ fn long_writes_of_all_rings_let_other_tasks_run_in_between() {
     }
     drop(driver);
     let calls = device.end().calls;
-    let is_long = |call: &&String| call.ends_with("1048576 false");
+    let is_long = |call: &&String| call.ends_with("1048576 Volatile");
     let together = calls.split(|call| call == "another task");
     let most = together.map(|calls| calls.iter().filter(is_long).count()).max();
     assert!(most.is_some_and(|most| most <= 2), "{calls:?}");
@@ -324,10 +324,10 @@ fn scattered_and_long_requests_arrive_whole() {
     assert_eq!(
         outcome.calls,
         [
-            "write 4096 1048576 false",
-            "write 1052672 1048576 false",
-            "write 2101248 1048576 false",
-            "write 3149824 524288 false",
+            "write 4096 1048576 Volatile",
+            "write 1052672 1048576 Volatile",
+            "write 2101248 1048576 Volatile",
+            "write 3149824 524288 Volatile",
             "flush",
         ]
     );

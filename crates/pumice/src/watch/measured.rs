@@ -13,7 +13,7 @@ use super::snapshot::{CommandStats, HostStats};
 use pumice_drive::base::{Clock, Result};
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::Disk;
-use pumice_nbd::disk::{Change, Extent};
+use pumice_nbd::disk::{Change, Durability, Extent};
 
 /// A disk with counters of its requests.
 pub(crate) struct Measured<D> {
@@ -146,17 +146,18 @@ impl<D: Disk> Disk for Measured<D> {
         Some(result)
     }
 
-    async fn write(&self, offset: u64, data: &[u8], fua: bool) -> Result<()> {
+    async fn write(&self, offset: u64, data: &[u8], durability: Durability) -> Result<()> {
         let bytes = data.len() as u64;
-        self.measure(|stats| &mut stats.write, bytes, self.disk.write(offset, data, fua)).await
+        let work = self.disk.write(offset, data, durability);
+        self.measure(|stats| &mut stats.write, bytes, work).await
     }
 
     async fn flush(&self) -> Result<()> {
         self.measure(|stats| &mut stats.flush, 0, self.disk.flush()).await
     }
 
-    async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
-        self.measure(|stats| &mut stats.trim, len, self.disk.trim(offset, len, fua)).await
+    async fn trim(&self, offset: u64, len: u64, durability: Durability) -> Result<()> {
+        self.measure(|stats| &mut stats.trim, len, self.disk.trim(offset, len, durability)).await
     }
 
     async fn write_zeroes(
@@ -164,9 +165,9 @@ impl<D: Disk> Disk for Measured<D> {
         offset: u64,
         len: u64,
         keep_allocated: bool,
-        fua: bool,
+        durability: Durability,
     ) -> Result<()> {
-        let work = self.disk.write_zeroes(offset, len, keep_allocated, fua);
+        let work = self.disk.write_zeroes(offset, len, keep_allocated, durability);
         self.measure(|stats| &mut stats.write_zeroes, len, work).await
     }
 
@@ -233,16 +234,16 @@ mod tests {
                 _ => Ok(()),
             })
         }
-        async fn write(&self, offset: u64, data: &[u8], _fua: bool) -> Result<()> {
+        async fn write(&self, offset: u64, data: &[u8], _: Durability) -> Result<()> {
             self.take(offset, data.len() as u64).await
         }
         async fn flush(&self) -> Result<()> {
             self.take(5_000, 0).await
         }
-        async fn trim(&self, offset: u64, len: u64, _fua: bool) -> Result<()> {
+        async fn trim(&self, offset: u64, len: u64, _: Durability) -> Result<()> {
             self.take(offset, len).await
         }
-        async fn write_zeroes(&self, offset: u64, len: u64, _: bool, _: bool) -> Result<()> {
+        async fn write_zeroes(&self, offset: u64, len: u64, _: bool, _: Durability) -> Result<()> {
             self.take(offset, len).await
         }
         async fn prefetch(&self, offset: u64, len: u64) -> Result<()> {
@@ -264,12 +265,12 @@ mod tests {
         assert!(disk.try_write(1, &[0; 1]).is_none());
         runtime.block_on(async {
             disk.read(10_000, &mut [0; 100]).await.unwrap();
-            disk.write(20_000, &[0; 200], false).await.unwrap();
-            disk.write(30_000, &[0; 13], true).await.unwrap_err();
-            disk.write(30_000, &[0; 13], true).await.unwrap_err();
+            disk.write(20_000, &[0; 200], Durability::Volatile).await.unwrap();
+            disk.write(30_000, &[0; 13], Durability::Durable).await.unwrap_err();
+            disk.write(30_000, &[0; 13], Durability::Durable).await.unwrap_err();
             disk.flush().await.unwrap();
-            disk.trim(40_000, 300, false).await.unwrap();
-            disk.write_zeroes(50_000, 400, true, false).await.unwrap();
+            disk.trim(40_000, 300, Durability::Volatile).await.unwrap();
+            disk.write_zeroes(50_000, 400, true, Durability::Volatile).await.unwrap();
             disk.prefetch(60_000, 500).await.unwrap();
         });
         let stats = disk.stats();

@@ -11,6 +11,7 @@ use super::{Location, Target};
 use crate::error::{Error, Result};
 use pumice_drive::base::AlignedBuffer;
 use pumice_drive::runtime::{Backend, Runtime};
+use pumice_nbd::Durability;
 use pumice_nbd::client::{Client, Uri};
 
 /// Time limit for reading the labels ([`LABEL_BYTES`]): enough for a server with remote storage.
@@ -36,7 +37,7 @@ impl Target for NbdTarget {
     }
 
     async fn write(&self, offset: u64, buffer: &Arc<AlignedBuffer>) -> Result<()> {
-        Ok(self.0.write_shared(offset, buffer, false).await?)
+        Ok(self.0.write_shared(offset, buffer, Durability::Volatile).await?)
     }
 
     async fn flush(&self) -> Result<()> {
@@ -47,7 +48,7 @@ impl Target for NbdTarget {
     }
 
     async fn trim(&self, offset: u64, len: u64) -> Result<()> {
-        Ok(self.0.trim(offset, len, false).await?)
+        Ok(self.0.trim(offset, len, Durability::Volatile).await?)
     }
 
     async fn close(&self) -> Result<()> {

@@ -80,8 +80,8 @@ fn what_many_tasks_write_is_what_they_read() {
                     data.fill_with(|| random.random());
                     let data = Arc::new(data);
                     match round % 2 {
-                        0 => client.write(offset, &data, false).await.unwrap(),
-                        _ => client.write_shared(offset, &data, false).await.unwrap(),
+                        0 => client.write(offset, &data, Volatile).await.unwrap(),
+                        _ => client.write_shared(offset, &data, Volatile).await.unwrap(),
                     }
                     assert_eq!(Arc::strong_count(&data), 1, "the buffer is given back");
                     let (read, result) = client.read(offset, AlignedBuffer::zeroed(length)).await;
@@ -100,13 +100,13 @@ fn every_verb_reaches_the_disk_as_it_was_asked_for() {
     let disk = MemoryDisk { failure: Some((1 << 20, ErrorKind::NoSpace)), ..MemoryDisk::default() };
     with_server(Backend::Auto, disk, async |world| {
         let client = world.connect("disk").await.unwrap();
-        client.write(0, &[1; 4096], false).await.unwrap();
-        client.write(4096, &[2; 1024], true).await.unwrap();
+        client.write(0, &[1; 4096], Volatile).await.unwrap();
+        client.write(4096, &[2; 1024], Durable).await.unwrap();
         client.flush().await.unwrap();
-        client.trim(512, 1024, false).await.unwrap();
-        client.trim(0, 512, true).await.unwrap();
-        client.write_zeroes(4096, 512, false, false).await.unwrap();
-        client.write_zeroes(2048, 512, true, true).await.unwrap();
+        client.trim(512, 1024, Volatile).await.unwrap();
+        client.trim(0, 512, Durable).await.unwrap();
+        client.write_zeroes(4096, 512, false, Volatile).await.unwrap();
+        client.write_zeroes(2048, 512, true, Durable).await.unwrap();
         let (buffer, result) = client.read(0, AlignedBuffer::zeroed(5120)).await;
         result.unwrap();
         for (range, byte) in [(0..1536, 0), (1536..2048, 1), (2048..2560, 0), (2560..4096, 1)] {
@@ -114,17 +114,17 @@ fn every_verb_reaches_the_disk_as_it_was_asked_for() {
         }
         assert!(buffer[4096..4608].iter().all(|&is| is == 0));
         assert!(buffer[4608..].iter().all(|&is| is == 2));
-        let error = client.write((1 << 20) - 512, &[3; 1024], false).await.unwrap_err();
+        let error = client.write((1 << 20) - 512, &[3; 1024], Volatile).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoSpace, "{error:?}");
         let expected = [
-            "write 0 4096 false",
-            "write 4096 1024 true",
+            "write 0 4096 Volatile",
+            "write 4096 1024 Durable",
             "flush",
-            "trim 512 1024 false",
-            "trim 0 512 true",
-            "zero 4096 512 false false",
-            "zero 2048 512 true true",
-            "write 1048064 1024 false",
+            "trim 512 1024 Volatile",
+            "trim 0 512 Durable",
+            "zero 4096 512 false Volatile",
+            "zero 2048 512 true Durable",
+            "write 1048064 1024 Volatile",
         ];
         assert_eq!(world.calls(), expected);
     });
@@ -137,9 +137,9 @@ fn what_cannot_be_is_refused_without_asking() {
         let client = world.connect("").await.unwrap();
         assert!(client.is_read_only());
         let kind = |result: Result<()>| result.unwrap_err().kind();
-        assert_eq!(kind(client.write(0, &[1], false).await), ErrorKind::ReadOnly);
-        assert_eq!(kind(client.trim(0, 1, false).await), ErrorKind::ReadOnly);
-        assert_eq!(kind(client.write_zeroes(0, 1, false, false).await), ErrorKind::ReadOnly);
+        assert_eq!(kind(client.write(0, &[1], Volatile).await), ErrorKind::ReadOnly);
+        assert_eq!(kind(client.trim(0, 1, Volatile).await), ErrorKind::ReadOnly);
+        assert_eq!(kind(client.write_zeroes(0, 1, false, Volatile).await), ErrorKind::ReadOnly);
         client.flush().await.unwrap();
         assert_eq!(client.read(0, AlignedBuffer::zeroed(4096)).await.1.err().map(|_| ()), None);
         assert_eq!(read_error(&client, DISK_BYTES, 512).await.kind(), ErrorKind::InvalidInput);
@@ -166,7 +166,7 @@ fn more_requests_than_may_be_under_way_wait() {
         let client = world.connect("").await.unwrap();
         let most = Cell::new(0);
         let writes = (0..3 * REQUESTS_MAX as u64).map(async |index| {
-            client.write(index * 4096, &[index as u8; 4096], false).await.unwrap();
+            client.write(index * 4096, &[index as u8; 4096], Volatile).await.unwrap();
             most.set(most.get().max(under_way(&client)));
         });
         join_all(writes).await;
@@ -192,11 +192,11 @@ fn a_dropped_request_leaves_the_others_alone() {
             }
             {
                 let data = Arc::new(AlignedBuffer::zeroed(length));
-                let mut write = pin!(client.write_shared(1 << 20, &data, false));
+                let mut write = pin!(client.write_shared(1 << 20, &data, Volatile));
                 assert!(poll_immediate(&mut write).await.is_none());
             }
         }
-        client.write(4096, &[5; 512], false).await.unwrap();
+        client.write(4096, &[5; 512], Volatile).await.unwrap();
         let (buffer, result) = client.read(4096, AlignedBuffer::zeroed(512)).await;
         assert!(result.is_ok() && buffer.iter().all(|&byte| byte == 5));
         world.disk.open_gate();
@@ -210,7 +210,7 @@ fn disconnecting_waits_for_answers_and_takes_no_more_requests() {
     let disk = MemoryDisk { gated_offset: Some(0), ..MemoryDisk::default() };
     with_server(Backend::Auto, disk, async |world| {
         let client = world.connect("").await.unwrap();
-        let slow = async { client.write(0, &[1; 512], false).await };
+        let slow = async { client.write(0, &[1; 512], Volatile).await };
         let end = async { client.disconnect().await };
         let later = async {
             // Polled after the other two have begun.
@@ -269,7 +269,7 @@ fn tcp_carries_the_same() {
             move || random.random()
         });
         let data = Arc::new(data);
-        client.write_shared(512, &data, true).await.unwrap();
+        client.write_shared(512, &data, Durable).await.unwrap();
         let (buffer, result) = client.read(512, AlignedBuffer::zeroed(1 << 20)).await;
         assert!(result.is_ok() && buffer[..] == data[..]);
         client.disconnect().await.unwrap();

@@ -156,7 +156,7 @@ fn a_wrong_stream_ends_all_requests_with_one_reason() {
             }
             let later = read_error(&client, 0, 512).await;
             assert!(later.to_string().contains(what), "{later}");
-            assert!(client.write(0, &[1; 512], false).await.is_err());
+            assert!(client.write(0, &[1; 512], Volatile).await.is_err());
             assert!(client.disconnect().await.unwrap_err().to_string().contains(what));
             assert_eq!(under_way(&client), 0);
         });
@@ -224,19 +224,19 @@ fn requests_keep_to_the_server_s_sizes() {
         let (buffer, result) = client.read(512, AlignedBuffer::zeroed(20_480)).await;
         result.unwrap();
         assert!(buffer[..] == content(512, 20_480));
-        client.write(1024, &content(1024, 8704), false).await.unwrap();
-        client.write_shared(512, &Arc::new(buffer), false).await.unwrap();
+        client.write(1024, &content(1024, 8704), Volatile).await.unwrap();
+        client.write_shared(512, &Arc::new(buffer), Volatile).await.unwrap();
         for (offset, length) in [(1, 512), (512, 511), (256, 256), (SIZE, 512), (SIZE - 512, 1024)]
         {
             let error = read_error(&client, offset, length).await;
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error:?}");
-            assert!(client.write(offset, &vec![0; length], false).await.is_err());
-            assert!(client.trim(offset, length as u64, false).await.is_err());
-            assert!(client.write_zeroes(offset, length as u64, false, false).await.is_err());
+            assert!(client.write(offset, &vec![0; length], Volatile).await.is_err());
+            assert!(client.trim(offset, length as u64, Volatile).await.is_err());
+            assert!(client.write_zeroes(offset, length as u64, false, Volatile).await.is_err());
         }
         let error = read_error(&client, u64::MAX - 511, 512).await;
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error:?}");
-        client.write(0, &[], false).await.unwrap();
+        client.write(0, &[], Volatile).await.unwrap();
     });
 }
 
@@ -268,9 +268,9 @@ fn long_ranges_and_copied_writes_go_in_pieces() {
         server.expect_end();
     };
     meet_client(script, async |_, client| {
-        client.trim(512, (2 << 30) + 7, true).await.unwrap();
-        client.write_zeroes(0, (1 << 30) + 1, true, false).await.unwrap();
-        client.write(9, &vec![1; (1 << 20) + 3], true).await.unwrap();
+        client.trim(512, (2 << 30) + 7, Durable).await.unwrap();
+        client.write_zeroes(0, (1 << 30) + 1, true, Volatile).await.unwrap();
+        client.write(9, &vec![1; (1 << 20) + 3], Durable).await.unwrap();
     });
 }
 
@@ -294,7 +294,8 @@ fn requests_of_one_turn_leave_together() {
         server.expect_end();
     };
     meet_client(script, async |_, client| {
-        let writes = (0..32).map(async |index| client.write(index * 4096, &[7; 4096], false).await);
+        let writes =
+            (0..32).map(async |index| client.write(index * 4096, &[7; 4096], Volatile).await);
         assert!(join_all(writes).await.into_iter().all(|result| result.is_ok()));
     });
 }

@@ -30,7 +30,7 @@ use pumice_drive::base::{self, Clock};
 use pumice_drive::controller::{Drive, Extent, Info, OpenOptions};
 use pumice_drive::media::layer::{Kept, Pipe, Speed};
 use pumice_drive::runtime::{Backend, Runtime};
-use pumice_nbd::{Access, Disk, Export, Listen, Listener, Options, Server};
+use pumice_nbd::{Access, Disk, Durability, Export, Listen, Listener, Options, Server};
 
 /// The flash. Its write rate is that of the published drive for incompressible data. The rate of
 /// reads is that of the link, because the drive's flash does not limit them; the latencies are
@@ -204,16 +204,16 @@ impl Disk for Linked {
         None
     }
 
-    async fn write(&self, offset: u64, data: &[u8], fua: bool) -> base::Result<()> {
-        self.transfer(data.len(), Disk::write(&*self.drive, offset, data, fua)).await
+    async fn write(&self, offset: u64, data: &[u8], durability: Durability) -> base::Result<()> {
+        self.transfer(data.len(), Disk::write(&*self.drive, offset, data, durability)).await
     }
 
     async fn flush(&self) -> base::Result<()> {
         self.drive.flush().await
     }
 
-    async fn trim(&self, offset: u64, len: u64, fua: bool) -> base::Result<()> {
-        Disk::trim(&*self.drive, offset, len, fua).await
+    async fn trim(&self, offset: u64, len: u64, durability: Durability) -> base::Result<()> {
+        Disk::trim(&*self.drive, offset, len, durability).await
     }
 
     async fn write_zeroes(
@@ -221,9 +221,9 @@ impl Disk for Linked {
         offset: u64,
         len: u64,
         keep_allocated: bool,
-        fua: bool,
+        durability: Durability,
     ) -> base::Result<()> {
-        Disk::write_zeroes(&*self.drive, offset, len, keep_allocated, fua).await
+        Disk::write_zeroes(&*self.drive, offset, len, keep_allocated, durability).await
     }
 
     async fn prefetch(&self, offset: u64, len: u64) -> base::Result<()> {

@@ -14,6 +14,7 @@ use futures_util::future::try_join_all;
 
 use pumice_drive::base::{AlignedBuffer, Clock};
 use pumice_drive::runtime::{Backend, Runtime};
+use pumice_nbd::Durability;
 use pumice_nbd::client::{Client as NbdClient, Uri};
 
 /// Time limit for one reply, in nanoseconds: long enough for a slow disk with a full write cache.
@@ -112,7 +113,8 @@ impl Client {
                 Verb::Write => {
                     (run.data.borrow_mut())(request, &mut bytes)?;
                     let bytes = Arc::new(bytes);
-                    self.in_time(self.nbd.write_shared(request.offset, &bytes, false)).await??;
+                    let volatile = Durability::Volatile;
+                    self.in_time(self.nbd.write_shared(request.offset, &bytes, volatile)).await??;
                     bytes
                 }
                 Verb::Read => {

@@ -20,7 +20,7 @@ use pumice_drive::base::{Clock, Error, ErrorKind, Result};
 use pumice_drive::controller::{Compared, Drive, OpenOptions};
 use pumice_drive::runtime::Runtime;
 use pumice_nbd::Disk;
-use pumice_nbd::disk::{Change, Extent};
+use pumice_nbd::disk::{Change, Durability, Extent};
 
 /// Maximum number of open snapshots of one drive. Arbitrary: more than are compared or copied at a
 /// time; each takes about 4 MiB, and another 4 MiB for each TiB of the disk.
@@ -332,8 +332,8 @@ impl Disk for ServedDisk {
         }
     }
 
-    async fn write(&self, offset: u64, data: &[u8], fua: bool) -> Result<()> {
-        Disk::write(self.writable()?, offset, data, fua).await
+    async fn write(&self, offset: u64, data: &[u8], durability: Durability) -> Result<()> {
+        Disk::write(self.writable()?, offset, data, durability).await
     }
 
     async fn flush(&self) -> Result<()> {
@@ -344,8 +344,8 @@ impl Disk for ServedDisk {
         }
     }
 
-    async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
-        Disk::trim(self.writable()?, offset, len, fua).await
+    async fn trim(&self, offset: u64, len: u64, durability: Durability) -> Result<()> {
+        Disk::trim(self.writable()?, offset, len, durability).await
     }
 
     async fn write_zeroes(
@@ -353,9 +353,9 @@ impl Disk for ServedDisk {
         offset: u64,
         len: u64,
         keep_allocated: bool,
-        fua: bool,
+        durability: Durability,
     ) -> Result<()> {
-        Disk::write_zeroes(self.writable()?, offset, len, keep_allocated, fua).await
+        Disk::write_zeroes(self.writable()?, offset, len, keep_allocated, durability).await
     }
 
     async fn prefetch(&self, offset: u64, len: u64) -> Result<()> {

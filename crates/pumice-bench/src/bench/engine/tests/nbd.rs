@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use super::*;
 use pumice_drive::base::AlignedBuffer;
 use pumice_nbd::client::Uri;
-use pumice_nbd::{Access, Disk, Listen, Listener};
+use pumice_nbd::{Access, Disk, Durability, Listen, Listener};
 use pumice_nbd::{Export, Options as ServerOptions, Server};
 
 const DISK_BYTES: usize = 8 << 20;
@@ -66,7 +66,12 @@ impl Disk for MemoryDisk {
         Some(Ok(()))
     }
 
-    async fn write(&self, offset: u64, data: &[u8], _fua: bool) -> pumice_drive::base::Result<()> {
+    async fn write(
+        &self,
+        offset: u64,
+        data: &[u8],
+        _durability: Durability,
+    ) -> pumice_drive::base::Result<()> {
         self.try_write(offset, data).expect("it never waits")
     }
 
@@ -75,7 +80,12 @@ impl Disk for MemoryDisk {
         Ok(())
     }
 
-    async fn trim(&self, offset: u64, len: u64, _fua: bool) -> pumice_drive::base::Result<()> {
+    async fn trim(
+        &self,
+        offset: u64,
+        len: u64,
+        _durability: Durability,
+    ) -> pumice_drive::base::Result<()> {
         self.content().changes.push(("trim", offset, len));
         Ok(())
     }
@@ -84,8 +94,8 @@ impl Disk for MemoryDisk {
         &self,
         offset: u64,
         len: u64,
-        _keep: bool,
-        _fua: bool,
+        _keep_allocated: bool,
+        _durability: Durability,
     ) -> pumice_drive::base::Result<()> {
         self.content().changes.push(("zero", offset, len));
         Ok(())
