@@ -25,6 +25,8 @@ use pumice_drive::controller::{Depth, Drive, OpenOptions, Spec, check, create};
 use pumice_drive::media::layer::{Fault, FaultPlan};
 use pumice_drive::media::mem::MemMedium;
 use pumice_drive::runtime::Runtime;
+use pumice_nbd::Disk;
+use pumice_nbd::Durability::{Durable, Volatile};
 
 type Layers = Fault<MemMedium, Runtime>;
 /// Latencies of the medium in nanoseconds: from a small read of an SSD to a large write of a busy
@@ -285,14 +287,9 @@ impl Host {
             let (lba, count) = self.draw();
             if self.number == 3 && self.random.random_range(0..16) == 0 {
                 let (offset, len) = (lba * BLOCK_BYTES as u64, count * BLOCK_BYTES as u64);
-                let fua = self.random.random_range(0..4) == 0;
-                let drive = &self.shared.drive;
-                let trim = async {
-                    match fua {
-                        true => drive.trim_durable(offset, len).await,
-                        false => drive.trim(offset, len).await,
-                    }
-                };
+                let is_durable = self.random.random_range(0..4) == 0;
+                let durability = if is_durable { Durable } else { Volatile };
+                let trim = Disk::trim(&*self.shared.drive, offset, len, durability);
                 self.shared.within(trim).await?;
             }
             self.shared.write(lba, count).await?;

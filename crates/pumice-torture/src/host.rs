@@ -21,6 +21,8 @@ use pumice_drive::base::seed::{Random, random};
 use pumice_drive::base::units::BLOCK_BYTES;
 use pumice_drive::base::{Clock, ErrorKind, Result};
 use pumice_drive::controller::{ATOMIC_WRITE_BYTES, Drive, Taken};
+use pumice_nbd::Disk;
+use pumice_nbd::Durability::{self, Durable, Volatile};
 
 /// The behaviour of a world's hosts.
 #[derive(Clone, Copy, Debug, Default)]
@@ -110,16 +112,17 @@ impl Host {
     }
 
     pub(super) async fn request(&mut self, number: u64) -> Result<(), Mismatch> {
-        let fua = self.random.random_range(0..100) < self.habits.flush_percent;
+        let is_durable = self.random.random_range(0..100) < self.habits.flush_percent;
+        let durability = if is_durable { Durable } else { Volatile };
         let drawn = self.random.random_range(0..100);
         match drawn {
             _ if drawn < self.habits.flush_percent => self.flush().await,
             80.. => self.read(number).await,
             40.. if self.habits.reads_on => self.read(number).await,
             _ if self.random.random_range(0..100) < self.habits.trim_percent => {
-                self.zero(number, fua).await
+                self.zero(number, durability).await
             }
-            _ => self.write(number, fua).await,
+            _ => self.write(number, durability).await,
         }
     }
 
@@ -150,9 +153,9 @@ impl Host {
         self.scene.ended(Verb::Read, offset, len as u64, &result)
     }
 
-    async fn write(&mut self, number: u64, fua: bool) -> Result<(), Mismatch> {
+    async fn write(&mut self, number: u64, durability: Durability) -> Result<(), Mismatch> {
         let (offset, len) = self.next_range();
-        self.write_at(offset, len, number, fua).await
+        self.write_at(offset, len, number, durability).await
     }
 
     /// Writes data of the world's texture, or noise to the hot part of a disk that ages.
@@ -161,7 +164,7 @@ impl Host {
         offset: u64,
         len: usize,
         number: u64,
-        fua: bool,
+        durability: Durability,
     ) -> Result<(), Mismatch> {
         let is_noise = self.habits.is_heavy && self.random.random();
         let cold_bytes = self.disk_bytes() / 5 * COLD_FIFTHS;
@@ -171,14 +174,8 @@ impl Host {
             texture => texture,
         };
         let bytes = data::of(texture, &mut self.random, offset, len, number);
-        let drive = self.drive.clone();
-        let write = async {
-            match fua {
-                true => drive.write_durable(offset, &bytes).await,
-                false => drive.write(offset, &bytes).await,
-            }
-        };
-        let result = self.change(write_steps(offset, &bytes, number), fua, write).await?;
+        let write = Disk::write(&*self.drive, offset, &bytes, durability);
+        let result = self.change(write_steps(offset, &bytes, number), durability, write).await?;
         self.scene.ended(Verb::Write, offset, len as u64, &result)?;
         let is_refused = result.is_err_and(|error| error.kind() == ErrorKind::NoSpace);
         if is_refused {
@@ -199,20 +196,19 @@ impl Host {
         while offset < disk {
             let Some(number) = self.scene.next_request() else { return Ok(()) };
             let len = (BLOCK * self.random.random_range(8..=64)).min(disk - offset);
-            self.write_at(offset, len as usize, number, false).await?;
+            self.write_at(offset, len as usize, number, Volatile).await?;
             offset += len;
         }
         for frame in (0..disk / 5 * COLD_FIFTHS / BLOCK).step_by(8) {
             let Some(number) = self.scene.next_request() else { return Ok(()) };
             let lba = frame + self.random.random_range(0..8);
-            let zeroes = self.drive.clone();
             let (offset, len) = (lba * BLOCK, BLOCK);
             if self.random.random() {
-                self.write_at(offset, len as usize, number, false).await?;
+                self.write_at(offset, len as usize, number, Volatile).await?;
                 continue;
             }
-            let zeroes = zeroes.write_zeroes(offset, len, true);
-            let result = self.change(zero_steps(offset, len, number), false, zeroes).await?;
+            let zeroes = self.drive.write_zeroes(offset, len, true);
+            let result = self.change(zero_steps(offset, len, number), Volatile, zeroes).await?;
             self.scene.ended(Verb::WriteZeroes, offset, len, &result)?;
         }
         Ok(())
@@ -224,11 +220,11 @@ impl Host {
         let mut found = String::new();
         for _ in 0..TRIES_AFTER_TRIM {
             let len = self.disk_bytes();
-            self.trim(0, len, number, false).await?;
+            self.trim(0, len, number, Volatile).await?;
             let (offset, len) = (0, (64 << 10).min(len as usize));
             let bytes = data::any(&mut self.random, offset, len, number);
             let write = drive.write(offset, &bytes);
-            match self.change(write_steps(offset, &bytes, number), false, write).await? {
+            match self.change(write_steps(offset, &bytes, number), Volatile, write).await? {
                 Ok(()) => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::NoSpace => found = error.chain(),
                 result => return self.scene.ended(Verb::Write, offset, len as u64, &result),
@@ -242,20 +238,14 @@ impl Host {
     }
 
     /// Trims or writes zeroes, from a few bytes to the whole disk.
-    async fn zero(&mut self, number: u64, fua: bool) -> Result<(), Mismatch> {
+    async fn zero(&mut self, number: u64, durability: Durability) -> Result<(), Mismatch> {
         let (offset, len) = self.zero_range();
         let kind = self.random.random_range(0..3);
         if kind == 0 {
-            return self.trim(offset, len, number, fua).await;
+            return self.trim(offset, len, number, durability).await;
         }
-        let drive = self.drive.clone();
-        let zeroes = async {
-            match fua {
-                true => drive.write_zeroes_durable(offset, len, kind == 1).await,
-                false => drive.write_zeroes(offset, len, kind == 1).await,
-            }
-        };
-        let result = self.change(zero_steps(offset, len, number), fua, zeroes).await?;
+        let zeroes = Disk::write_zeroes(&*self.drive, offset, len, kind == 1, durability);
+        let result = self.change(zero_steps(offset, len, number), durability, zeroes).await?;
         let has_edges = !offset.is_multiple_of(BLOCK) || !len.is_multiple_of(BLOCK);
         let verb = if has_edges { Verb::Write } else { Verb::WriteZeroes };
         self.scene.ended(verb, offset, len, &result)
@@ -266,15 +256,10 @@ impl Host {
         offset: u64,
         len: u64,
         number: u64,
-        fua: bool,
+        durability: Durability,
     ) -> Result<(), Mismatch> {
-        let trim = async {
-            match fua {
-                true => self.drive.trim_durable(offset, len).await,
-                false => self.drive.trim(offset, len).await,
-            }
-        };
-        let result = self.change(trim_steps(offset, len, number), fua, trim).await?;
+        let trim = Disk::trim(&*self.drive, offset, len, durability);
+        let result = self.change(trim_steps(offset, len, number), durability, trim).await?;
         self.scene.ended(Verb::Trim, offset, len, &result)
     }
 
@@ -284,7 +269,7 @@ impl Host {
     async fn change(
         &self,
         mut steps: Steps,
-        fua: bool,
+        durability: Durability,
         request: impl Future<Output = Result<()>>,
     ) -> Result<Result<()>, Mismatch> {
         let mut request = pin!(request);
@@ -296,7 +281,7 @@ impl Host {
             let took = self.enter(&mut steps, before, self.drive.taken());
             if took > 0 {
                 last = Some(self.scene.oracle.borrow().taken());
-                if steps.is_empty() && !fua && polled.is_pending() {
+                if steps.is_empty() && durability == Volatile && polled.is_pending() {
                     wrong = Some("a change was ordered and not acknowledged");
                 }
             }
@@ -313,7 +298,7 @@ impl Host {
             let promised = "the order of changes is that of the acknowledgements".to_owned();
             return Err(Mismatch { promised, found: found.to_owned() });
         }
-        if fua
+        if durability == Durable
             && result.is_ok()
             && let Some(changes) = last
         {

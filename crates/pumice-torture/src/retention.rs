@@ -22,6 +22,7 @@ use super::oracle::Mismatch;
 use pumice_drive::base::ErrorKind;
 use pumice_drive::base::seed::Random;
 use pumice_drive::controller::Spec;
+use pumice_nbd::Durability;
 
 /// Blocks of the disk: one to four segments of data.
 const BLOCKS: std::ops::RangeInclusive<u64> = 1024..=3072;
@@ -138,7 +139,7 @@ impl Host {
             let patience_ns = other.patience_ns() / 8;
             other.scene.sleep(patience_ns).await;
             let Some(number) = other.scene.next_request() else { return Ok(()) };
-            other.trim(0, other.disk_bytes(), number, false).await
+            other.trim(0, other.disk_bytes(), number, Durability::Volatile).await
         };
         let (taken, trimmed) = join(self.take_snapshot(), trimming).await;
         taken.and(trimmed)
