@@ -226,7 +226,7 @@ async fn transmit(
 ) -> Option<Parked> {
     let slots = {
         let session = session.clone();
-        Slots::new(move |seat| execute(session.clone(), seat))
+        Slots::new(move |inbox| execute(session.clone(), inbox))
     };
     let mut sender = pin!(session.replies.send_appended());
     let mut poll_rest = |context: &mut Context<'_>| {

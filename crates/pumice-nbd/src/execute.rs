@@ -47,9 +47,9 @@ impl WriteStream {
 }
 
 /// Carries out the jobs of one slot.
-pub(super) async fn execute(session: Rc<Session>, seat: SlotInbox<Job>) {
+pub(super) async fn execute(session: Rc<Session>, inbox: SlotInbox<Job>) {
     loop {
-        match seat.job().await {
+        match inbox.job().await {
             Job::Plain(command) => match command.verb {
                 Verb::Read { .. } if command.length > 0 => read(&session, command).await,
                 Verb::BlockStatus { is_one } => block_status(&session, command, is_one).await,
@@ -72,7 +72,7 @@ pub(super) async fn execute(session: Rc<Session>, seat: SlotInbox<Job>) {
                 end_piece(&session, &stream, result).await;
             }
         }
-        seat.release();
+        inbox.release();
     }
 }
 

@@ -71,7 +71,7 @@ struct SlotWaker {
 
 impl<J: 'static> Slots<J> {
     /// Returns an empty set of slots; `make` returns the future of one, which takes job after job
-    /// from its seat.
+    /// from its inbox.
     pub(super) fn new<F>(make: impl Fn(SlotInbox<J>) -> F + 'static) -> Self
     where
         F: Future<Output = ()> + 'static,
@@ -87,7 +87,7 @@ impl<J: 'static> Slots<J> {
                 bits: AtomicU64::new(0),
                 task: Mutex::new(Waker::noop().clone()),
             }),
-            make: Box::new(move |seat| Box::pin(make(seat))),
+            make: Box::new(move |inbox| Box::pin(make(inbox))),
         }
     }
 
@@ -223,9 +223,9 @@ mod tests {
     }
 
     /// Runs jobs; each waits until its number is below the announced number.
-    async fn work(world: Rc<World>, seat: SlotInbox<usize>) {
+    async fn work(world: Rc<World>, inbox: SlotInbox<usize>) {
         loop {
-            let job = seat.job().await;
+            let job = inbox.job().await;
             world.waiting[job]
                 .wait_for(|| {
                     world.polls.update(|polls| polls + 1);
@@ -233,7 +233,7 @@ mod tests {
                 })
                 .await;
             world.done.borrow_mut().push(job);
-            seat.release();
+            inbox.release();
         }
     }
 
@@ -241,7 +241,7 @@ mod tests {
         let waiting = (0..SLOTS_MAX).map(|_| WaitQueue::default()).collect();
         let world = Rc::new(World { waiting, ..World::default() });
         let inner = world.clone();
-        (world, Slots::new(move |seat| work(inner.clone(), seat)))
+        (world, Slots::new(move |inbox| work(inner.clone(), inbox)))
     }
 
     #[test]
@@ -287,10 +287,10 @@ mod tests {
             ..World::default()
         });
         let inner = world.clone();
-        let slots = Slots::new(move |seat: SlotInbox<usize>| {
+        let slots = Slots::new(move |inbox: SlotInbox<usize>| {
             let world = inner.clone();
             async move {
-                let job = seat.job().await;
+                let job = inbox.job().await;
                 let turn = || (world.announced.get() == SLOTS_MAX - job).then_some(());
                 world.waiting[job].wait_for(turn).await;
                 world.announced.update(|announced| announced + 1);

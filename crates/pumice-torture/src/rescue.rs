@@ -68,9 +68,9 @@ impl World {
             self.judge_given("extracted", &given, 0)?;
         }
         let rebuilt = runtime.block_on(rebuild(&self.memory, &runtime));
-        let (given, way, doubtful) = rebuilt.map_err(|error| failed("a rebuild", &error))?;
+        let (given, from, doubtful) = rebuilt.map_err(|error| failed("a rebuild", &error))?;
         // Where a header is damaged, the records that followed it are unknown.
-        if way != RebuiltFrom::Records || !self.scene.is_damaged.get() {
+        if from != RebuiltFrom::Records || !self.scene.is_damaged.get() {
             self.judge_given("rebuilt", &given, doubtful)?;
         }
         self.scene.tally.borrow_mut().rescues += 1;

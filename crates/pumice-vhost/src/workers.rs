@@ -39,21 +39,21 @@ impl<J> Workers<J> {
         job: J,
         serve: impl FnOnce(Worker<J>) -> F,
     ) {
-        if let Some(Worker(seat)) = self.idle.borrow_mut().pop() {
-            seat.job.set(Some(job));
-            if let Some(waker) = seat.waker.take() {
+        if let Some(Worker(state)) = self.idle.borrow_mut().pop() {
+            state.job.set(Some(job));
+            if let Some(waker) = state.waker.take() {
                 waker.wake();
             }
             return;
         }
-        let seat = WorkerState { job: Cell::new(Some(job)), waker: Cell::new(None) };
-        runtime.spawn(serve(Worker(Rc::new(seat))));
+        let state = WorkerState { job: Cell::new(Some(job)), waker: Cell::new(None) };
+        runtime.spawn(serve(Worker(Rc::new(state))));
     }
 
     /// Waits for the next job of `worker`; `None` if there are enough idle ones.
     pub(crate) async fn next(&self, worker: &Worker<J>) -> Option<J> {
-        let Worker(seat) = worker;
-        if let Some(first) = seat.job.take() {
+        let Worker(state) = worker;
+        if let Some(first) = state.job.take() {
             return Some(first);
         }
         {
@@ -61,12 +61,12 @@ impl<J> Workers<J> {
             if idle.len() >= IDLE_MAX {
                 return None;
             }
-            idle.push(Worker(seat.clone()));
+            idle.push(Worker(state.clone()));
         }
-        let job = poll_fn(|context| match seat.job.take() {
+        let job = poll_fn(|context| match state.job.take() {
             Some(job) => Poll::Ready(job),
             None => {
-                seat.waker.set(Some(context.waker().clone()));
+                state.waker.set(Some(context.waker().clone()));
                 Poll::Pending
             }
         });

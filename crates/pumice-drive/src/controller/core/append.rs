@@ -109,6 +109,17 @@ impl BlockWrite<'_> {
     }
 }
 
+/// Why the records of a segment are moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MoveReason {
+    /// The segment is emptied; frames that cannot be read are left where they are.
+    Empty,
+    /// The segment is emptied; frames that cannot be read become lost.
+    GiveUp,
+    /// Damage: frames are moved even if a snapshot needs them in place.
+    Repair,
+}
+
 /// Live blocks of one frame, encoded for another place in the log.
 pub(crate) struct Move<'a> {
     /// First block of the frame.
@@ -121,8 +132,8 @@ pub(crate) struct Move<'a> {
     pub(crate) frames: &'a [MovedFrame<'a>],
     /// Bytes that must fit in the open batch.
     pub(crate) room_bytes: usize,
-    /// Whether it is moved even if a snapshot needs it in its present place.
-    pub(crate) repairs: bool,
+    /// Why it is moved.
+    pub(crate) reason: MoveReason,
 }
 
 /// Kind and number of a metadata record.
@@ -237,7 +248,7 @@ impl Core {
         }
         let is_missing = self.map.missing(moved.lba, u64::from(moved.from.blocks)).is_some();
         if is_missing
-            || self.stays_for_snapshot(moved.from.segment, moved.repairs)
+            || self.stays_for_snapshot(moved.from.segment, moved.reason)
             || !moved.frames.iter().all(|frame| self.has_right_key(frame))
             || !self.map.live_pieces(moved.lba, moved.from).eq(moved.pieces.iter().copied())
         {
@@ -258,8 +269,8 @@ impl Core {
 
     /// Returns whether frames of a segment stay where a snapshot names them, so that differences
     /// from it are found by comparing places.
-    pub(crate) fn stays_for_snapshot(&self, segment: SegmentId, repairs: bool) -> bool {
-        self.space.is_retained(segment) && (!repairs || self.is_rolling_back)
+    pub(crate) fn stays_for_snapshot(&self, segment: SegmentId, reason: MoveReason) -> bool {
+        self.space.is_retained(segment) && (reason != MoveReason::Repair || self.is_rolling_back)
     }
 
     /// Appends live blocks of several frames as one frame and maps them there, if `is_current`

@@ -352,7 +352,7 @@ impl Core {
             // taken later.
             let named = direct.unwrap_or(0).max(live);
             let most = u64::from(self.superblock.segment_bytes);
-            self.space.set_held(segment, (named + dead).min(most), named);
+            self.space.set_held_bytes(segment, (named + dead).min(most), named);
         }
         self.snapshots.set_measured(true);
     }

@@ -84,7 +84,7 @@ use crate::format::{
     leaf_bytes_max,
 };
 
-pub(crate) use append::{Attempt, BlockWrite, Edge, MetaPosition, Move, table_of};
+pub(crate) use append::{Attempt, BlockWrite, Edge, MetaPosition, Move, MoveReason, table_of};
 pub(crate) use lost::LOSE_ATTEMPTS;
 use lost::LostLeaves;
 use low_room::LowRoom;

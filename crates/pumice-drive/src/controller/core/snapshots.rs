@@ -261,12 +261,12 @@ impl Snapshots {
 
     /// Returns whether the host's changes wait: see [`Core::hold_changes`].
     #[inline]
-    pub(crate) fn is_held(&self) -> bool {
+    pub(crate) fn holds_changes(&self) -> bool {
         !self.holds.is_empty()
     }
 
     /// Returns whether the host's changes wait for the snapshot `of`.
-    pub(crate) fn is_held_for(&self, of: Uuid) -> bool {
+    pub(crate) fn holds_changes_for(&self, of: Uuid) -> bool {
         self.holds.contains(&of)
     }
 
@@ -314,7 +314,7 @@ impl Core {
             for segment in named.chain(copies) {
                 if !kept.retained.contains(segment) && space.retain(segment) {
                     kept.retained.insert(segment);
-                    space.forget_held(segment);
+                    space.forget_held_bytes(segment);
                 }
             }
         }
@@ -447,7 +447,7 @@ impl Core {
             CheckpointAction::None => Ok(()),
             CheckpointAction::Create { new, while_held } => {
                 self.check_new_snapshot(&new.name)?;
-                if *while_held && !self.snapshots.is_held_for(new.guid) {
+                if *while_held && !self.snapshots.holds_changes_for(new.guid) {
                     let what = "the snapshot was to be of the moment at which the host's writes \
                                 were held, and they no longer are: take it again";
                     return Err(Error::new(ErrorKind::Busy, what));
@@ -651,7 +651,7 @@ impl Core {
         for segment in gone {
             self.space.let_go(segment);
             if self.space.is_retained(segment) {
-                self.space.forget_held(segment);
+                self.space.forget_held_bytes(segment);
             }
         }
         if is_less {

@@ -178,7 +178,7 @@ impl Core {
             }
             FreeWork::Discard(_) | FreeWork::Take(_) | FreeWork::GiveUp { .. } => {}
         }
-        self.space.hold(work.segment());
+        self.space.hold_free(work.segment());
         Some(work)
     }
 
@@ -272,7 +272,7 @@ impl Core {
 
     /// Returns whether no free segment is held or waits to be discarded.
     pub(crate) fn nothing_cools(&self) -> bool {
-        !self.space.has_held() && !matches!(self.next_free_work(), Some(FreeWork::Discard(_)))
+        !self.space.has_held_free() && !matches!(self.next_free_work(), Some(FreeWork::Discard(_)))
     }
 
     /// Returns the bytes of kept segments, including one that is being zeroed or discarded.

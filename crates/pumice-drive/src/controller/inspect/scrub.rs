@@ -23,7 +23,7 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::super::core::{Core, Kept};
+use super::super::core::{Core, Kept, MoveReason};
 use super::super::drive::{Drive, ScrubProgress, superblocks};
 use super::super::log::copies;
 use super::super::log::metadata::{Wanted, decode_meta};
@@ -480,7 +480,7 @@ impl Scrub<'_> {
                 let is_damaged = !found.is_whole();
                 let can_restore = is_damaged
                     && !drive.is_read_only()
-                    && Mover::new(drive).can_restore(found).await;
+                    && Mover::new(drive, MoveReason::Repair).can_restore(found).await;
                 if !can_restore {
                     self.is_beyond_parity |= is_damaged;
                     if self.listed.insert(found.place) {
@@ -500,8 +500,7 @@ impl Scrub<'_> {
         let Some((header, body)) = scan.next().await else { return };
         let superblock = drive.core().superblock().clone();
         let moved_before = drive.core().counters().moved_bytes.get();
-        let mut mover = Mover::new(drive);
-        mover.repairs = true;
+        let mut mover = Mover::new(drive, MoveReason::Repair);
         for found in records(self.drive.medium.cipher(), &header, body).map_while(Result::ok) {
             if drive.is_read_only() || drive.core().is_ending() {
                 return;

@@ -16,7 +16,7 @@
 //! A frame whose payload is damaged beyond restoring becomes a record of its loss: it stays
 //! unreadable, and its neighbours stay readable.
 
-use super::super::core::{Core, Victim};
+use super::super::core::{Core, MoveReason, Victim};
 use super::super::drive::Drive;
 use super::super::drive::open::can_discard;
 use super::super::log::records::{check_possible, records};
@@ -222,8 +222,7 @@ impl Drive {
         self.wait_for(&self.queues.progress, is_written).await;
         let superblock: Superblock = self.core().superblock().clone();
         let victim = self.with_core(|core| core.begin_victim(segment));
-        let mut mover = Mover::new(self);
-        mover.gives_up = self.gives_up(segment, is_last_resort);
+        let mut mover = Mover::new(self, self.reason_to_move(segment, is_last_resort));
         let mut is_whole = self.scan_victim(&superblock, &victim, &mut mover, Pass::First).await?;
         if mover.joins.has_waiting {
             // Frames may have waited for a frame that has died.
@@ -260,7 +259,7 @@ impl Drive {
             // The rest may be dead.
             return Ok(());
         }
-        if mover.gives_up {
+        if mover.reason == MoveReason::GiveUp {
             self.with_core(|core| core.forget_unreadable(segment));
         } else if mover.has_unreadable && left_bytes > 0 {
             let now_ns = self.clock.now_ns();
@@ -281,14 +280,15 @@ impl Drive {
         Ok(())
     }
 
-    /// Returns whether unreadable frames of a segment are given up; each is then tried a last time.
-    fn gives_up(&self, segment: SegmentId, is_last_resort: bool) -> bool {
+    /// Returns the reason for which a segment's records are moved. Unreadable frames are tried a
+    /// last time before they are given up.
+    fn reason_to_move(&self, segment: SegmentId, is_last_resort: bool) -> MoveReason {
         let now_ns = self.clock.now_ns();
-        let gives_up = is_last_resort || self.core().gives_up_unreadable(segment, now_ns);
-        if gives_up {
-            self.restore_again();
+        if !is_last_resort && !self.core().gives_up_unreadable(segment, now_ns) {
+            return MoveReason::Empty;
         }
-        gives_up
+        self.restore_again();
+        MoveReason::GiveUp
     }
 
     /// Makes the next checkpoint write elsewhere the metadata that the map names in a segment. The

@@ -15,7 +15,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::core::{Attempt, Core, Emptying, HeldMove, Kept};
+use super::super::core::{Attempt, Core, Emptying, HeldMove, Kept, MoveReason};
 use super::super::drive::Drive;
 use super::super::log::packing::MovedFrame;
 use super::super::log::records::{Found, check_possible, records};
@@ -150,7 +150,7 @@ impl Drive {
         self.wait_for(&self.queues.progress, is_written).await;
         let Some(emptying) = self.core().begin_emptying(segment) else { return Ok(()) };
         self.with_core(|core| core.begin_victim(segment));
-        let mut mover = Mover::new(self);
+        let mut mover = Mover::new(self, MoveReason::Empty);
         let copied = self.copy_needed(&emptying, &mut mover, last_seq).await?;
         let Some(is_whole) = copied else { return Ok(()) };
         if self.reap_for(super::gc::REAP_NS).await? {

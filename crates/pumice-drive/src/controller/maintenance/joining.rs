@@ -263,7 +263,7 @@ impl Mover<'_> {
         let end = run.lba.0 + u64::from(run.blocks());
         let is_current = |core: &Core| {
             let runs = runs_of(core.map(), victim, run.lba, end);
-            !core.stays_for_snapshot(victim, self.repairs)
+            !core.stays_for_snapshot(victim, self.reason)
                 && runs.as_deref() == Some(std::slice::from_ref(run))
         };
         let join = |core: &mut Core| Ok(core.join_frames(&joined, is_current)?.unless_waiting());

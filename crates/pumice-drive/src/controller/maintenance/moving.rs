@@ -16,7 +16,7 @@
 
 use std::ops::Range;
 
-use super::super::core::{Attempt, Core, Move};
+use super::super::core::{Attempt, Core, Move, MoveReason};
 use super::super::drive::Drive;
 use super::super::log::packing::{MovedFrame, moved_bytes_max};
 use super::super::log::payload::{Stored, encode_sealed};
@@ -47,6 +47,7 @@ const READS_AGAIN: u32 = 4;
 /// Moves records, with its own buffers.
 pub(crate) struct Mover<'a> {
     pub(super) drive: &'a Drive,
+    pub(super) reason: MoveReason,
     /// The last frame that was decoded.
     pub(super) frame: Vec<u8>,
     /// Payloads that were compressed anew.
@@ -61,12 +62,8 @@ pub(crate) struct Mover<'a> {
     pub(super) generation: u64,
     /// Whether a frame was left where it is, because its leaf cannot be read.
     pub(super) has_left: bool,
-    /// Whether frames that cannot be read become lost; otherwise they are left where they are.
-    pub(crate) gives_up: bool,
     /// Whether a frame was left because it cannot be read.
-    pub(crate) has_unreadable: bool,
-    /// Whether frames are moved because of damage, even if a snapshot needs them in place.
-    pub(crate) repairs: bool,
+    pub(super) has_unreadable: bool,
 }
 
 /// The outcome of reading a payload again.
@@ -178,10 +175,11 @@ enum Payload {
 
 impl<'a> Mover<'a> {
     /// Creates a mover for a drive.
-    pub(crate) fn new(drive: &'a Drive) -> Self {
+    pub(crate) fn new(drive: &'a Drive, reason: MoveReason) -> Self {
         let frame_bytes = usize::from(FRAME_BLOCKS_MAX) * BLOCK_BYTES;
         Self {
             drive,
+            reason,
             frame: vec![0; frame_bytes],
             target: vec![0; Compressor::target_bytes(frame_bytes) + FRAME_SEALS_BYTES],
             codec: Compressor::new(drive.codec.get()).with_form(drive.form),
@@ -189,9 +187,7 @@ impl<'a> Mover<'a> {
             joins: Joins::default(),
             generation: Cipher::NEWEST,
             has_left: false,
-            gives_up: false,
             has_unreadable: false,
-            repairs: false,
         }
     }
 
@@ -217,7 +213,7 @@ impl<'a> Mover<'a> {
                     match self.read_again(found, is_whole).await {
                         Reread::Whole(payload) => Some(payload),
                         Reread::Damaged => None,
-                        Reread::Unreadable if self.gives_up => {
+                        Reread::Unreadable if self.reason == MoveReason::GiveUp => {
                             tracing::warn!(
                                 segment = %found.place.segment,
                                 %lba,
@@ -303,7 +299,7 @@ impl<'a> Mover<'a> {
         let drive = self.drive;
         let blocks = frame.place.blocks;
         loop {
-            if drive.core().stays_for_snapshot(frame.place.segment, self.repairs) {
+            if drive.core().stays_for_snapshot(frame.place.segment, self.reason) {
                 return Ok(());
             }
             if let Err(error) = drive.load_to_change(frame.lba, u64::from(blocks)).await {
@@ -334,7 +330,7 @@ impl<'a> Mover<'a> {
                 frames: &frames,
                 room_bytes: (copy + frame.payload.len())
                     .max(moved_bytes_max(live, drive.medium.cipher().seal_bytes())),
-                repairs: self.repairs,
+                reason: self.reason,
             };
             let attempt = |core: &mut Core| Ok(core.move_frame(&moved)?.unless_waiting());
             if drive.with_room(attempt).await? == Attempt::Done {

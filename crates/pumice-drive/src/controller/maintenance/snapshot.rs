@@ -67,13 +67,14 @@ pub struct HeldChanges<'a> {
 impl HeldChanges<'_> {
     /// Waits until the snapshot is begun.
     pub async fn until_in_the_snapshot(&self) {
-        let is_begun = |core: &mut Core| (!core.snapshots().is_held_for(self.of)).then_some(());
+        let is_begun =
+            |core: &mut Core| (!core.snapshots().holds_changes_for(self.of)).then_some(());
         self.drive.wait_for(&self.drive.queues.progress, is_begun).await;
     }
 
     /// Returns whether the snapshot is begun, which also lets changes continue.
     pub fn are_in_the_snapshot(&self) -> bool {
-        !self.drive.core().snapshots().is_held_for(self.of)
+        !self.drive.core().snapshots().holds_changes_for(self.of)
     }
 }
 
@@ -108,10 +109,10 @@ impl Drive {
         check_snapshot_name(&new.name)?;
         self.with_core(|core| core.begin_snapshot(&new.name))?;
         let creating = Creating(self);
-        let while_held = self.core().snapshots().is_held_for(new.guid);
+        let while_held = self.core().snapshots().holds_changes_for(new.guid);
         // Blocks of trims that were not reaped yet would count as live; they do if reaping fails.
         // Reaping takes room in the log, and there is none while changes are held.
-        if !self.core().snapshots().is_held() {
+        if !self.core().snapshots().holds_changes() {
             let _ = self.reap_all().await;
         }
         let mut attempt = 0;

@@ -184,11 +184,11 @@ impl Segment {
     /// Returns the bytes gained by emptying it if moving its content takes `moved_bytes`. An end
     /// that no frame fits into is no gain: moving leaves an equal one elsewhere.
     fn gain_if_moved(&self, segment_bytes: u32, moved_bytes: u64) -> u32 {
-        let is_held = self.retained.count > 0;
-        if self.state != State::Sealed || self.stuck || is_held && self.is_held_whole() {
+        let is_retained = self.retained.count > 0;
+        if self.state != State::Sealed || self.stuck || is_retained && self.is_held_whole() {
             return 0;
         }
-        if self.live_bytes == 0 && !is_held {
+        if self.live_bytes == 0 && !is_retained {
             return segment_bytes;
         }
         // Moving metadata means writing it again with the next checkpoint; most of it dies before

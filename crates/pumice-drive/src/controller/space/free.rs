@@ -128,7 +128,7 @@ impl Space {
     }
 
     /// Returns whether a segment is held.
-    pub(crate) fn has_held(&self) -> bool {
+    pub(crate) fn has_held_free(&self) -> bool {
         !self.held.is_empty()
     }
 
@@ -148,14 +148,14 @@ impl Space {
     }
 
     /// Keeps a free segment from being handed out until [`Space::end_hold`].
-    pub(crate) fn hold(&mut self, segment: SegmentId) {
+    pub(crate) fn hold_free(&mut self, segment: SegmentId) {
         assert!(self.entry(segment).state == State::Free, "segment {segment} is free when held");
         assert!(!self.held.contains(&segment), "a segment is held once");
         self.warm.retain(|&warm| warm != segment);
         self.held.push(segment);
     }
 
-    /// Reverts [`Space::hold`].
+    /// Reverts [`Space::hold_free`].
     pub(crate) fn end_hold(&mut self, segment: SegmentId) {
         assert!(self.entry(segment).state == State::Free, "what is held stays free");
         assert!(self.held.contains(&segment), "segment {segment} was held");

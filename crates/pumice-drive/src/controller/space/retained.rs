@@ -181,13 +181,13 @@ impl Space {
     }
 
     /// Notes that the bytes held by snapshots in a segment are unknown.
-    pub(crate) fn forget_held(&mut self, segment: SegmentId) {
+    pub(crate) fn forget_held_bytes(&mut self, segment: SegmentId) {
         self.amend(segment, |entry| entry.retained.held_bytes = UNKNOWN);
     }
 
     /// Notes how many bytes snapshots hold in a retained segment for which this was unknown, and
     /// how many of them are live.
-    pub(crate) fn set_held(&mut self, segment: SegmentId, held_bytes: u64, live_bytes: u64) {
+    pub(crate) fn set_held_bytes(&mut self, segment: SegmentId, held_bytes: u64, live_bytes: u64) {
         self.amend(segment, |entry| {
             if entry.retained.held_bytes == UNKNOWN {
                 let short = |bytes: u64| u32::try_from(bytes).unwrap_or(UNKNOWN - 1);

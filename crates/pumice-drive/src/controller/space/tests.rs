@@ -73,7 +73,7 @@ fn the_host_gets_warm_segments_and_others_cold_ones_of_the_lowest_few() {
 fn what_is_held_counts_as_free_and_is_not_handed_out() {
     let mut space = Space::new(3).unwrap();
     space.set_warm(SegmentId(0));
-    space.hold(SegmentId(0));
+    space.hold_free(SegmentId(0));
     assert_eq!((space.free_count(), space.available_count(), space.kept_count()), (3, 2, 1));
     assert_eq!(space.allocate(Stream::Host, 1), Some(SegmentId(1)));
     assert_eq!(space.allocate(Stream::Host, 2), Some(SegmentId(2)));

@@ -8,6 +8,7 @@ use std::cell::RefCell;
 
 use rand::RngExt;
 
+use super::super::core::MoveReason;
 use super::super::log::records::records;
 use super::super::log::segment_scan::SegmentScan;
 use super::super::maintenance::Mover;
@@ -330,7 +331,7 @@ fn scan(drive: &Drive, segment: SegmentId) -> SegmentScan<'_> {
 }
 
 pub(super) async fn move_all(drive: &Drive, segment: SegmentId) {
-    let mut mover = Mover::new(drive);
+    let mut mover = Mover::new(drive, MoveReason::Empty);
     let mut scan = scan(drive, segment);
     while let Some((header, body)) = scan.next().await {
         for found in records(drive.medium.cipher(), &header, body) {

@@ -312,7 +312,7 @@ fn what_is_held_refuses_no_write() {
     }
     world.run(world.runtime.sleep_ns(1_000_000));
     let held = drive.core().space().next_for(Stream::Host).unwrap();
-    drive.with_core(|core| core.space_mut().hold(held));
+    drive.with_core(|core| core.space_mut().hold_free(held));
     // Garbage collection can gain nothing.
     drive.with_core(|core| core.end_collection_step(true));
     for (purpose, is_enough) in [(Purpose::Data, false), (Purpose::Trim, true)] {
@@ -339,7 +339,7 @@ fn a_shrink_waits_for_what_is_held() {
     let drive = world.open();
     world.write(&drive, 0, &[1; 5000]).unwrap();
     let last = SegmentId(drive.core().space().segment_count() - 1);
-    drive.with_core(|core| core.space_mut().hold(last));
+    drive.with_core(|core| core.space_mut().hold_free(last));
     let capacity_bytes = Some(u64::from(last.0 - 5) * u64::from(SEGMENT_BYTES));
     let shrink = || {
         let shrinking = drive.resize(Resize { size_bytes: None, capacity_bytes });

@@ -155,14 +155,15 @@ impl Wanted {
         };
         let log = tools::KernelLog::from_now();
         let mounted = mount(&options).map(drop).or_else(|error| {
-            let ways = if self.read_only { found.other_ways() } else { &[] };
-            let is_good = |way: &&MountMethod| mount(&format!("{options},{}", way.options)).is_ok();
-            let way = ways.iter().find(is_good).ok_or(error)?;
-            if way.skips_journal {
+            let methods = if self.read_only { found.other_methods() } else { &[] };
+            let is_good =
+                |method: &&MountMethod| mount(&format!("{options},{}", method.options)).is_ok();
+            let method = methods.iter().find(is_good).ok_or(error)?;
+            if method.skips_journal {
                 tracing::warn!(
                     "mounted with {}: what the journal of the file system holds is missing; \
                      `pumice clone` makes a disk on which it can be replayed",
-                    way.options
+                    method.options
                 );
             }
             Ok(())
@@ -260,7 +261,7 @@ impl Signatures {
     /// addition to the file system from which it was taken, whose journal may not be empty.
     ///
     /// Source: ext4(5), xfs(5).
-    fn other_ways(&self) -> &'static [MountMethod] {
+    fn other_methods(&self) -> &'static [MountMethod] {
         let Self::FileSystem(kind) = self else { return &[] };
         match &**kind {
             "ext3" | "ext4" => &[MountMethod { options: "noload", skips_journal: true }],

@@ -82,8 +82,8 @@ fn release(attachment: &Attachment, device: &Path, named: Option<&Path>) -> Resu
         }
     }
     for used in [device.to_owned()].iter().chain(&partitions) {
-        if let Some((user, way)) = holders::kernel_users(used).into_iter().next() {
-            bail!("{} is in use {user}: {way} first", used.display());
+        if let Some((user, remedy)) = holders::kernel_users(used).into_iter().next() {
+            bail!("{} is in use {user}: {remedy} first", used.display());
         }
     }
     if !becomes(FREE_LOOKS, || holders::openers(device).is_empty()) {
