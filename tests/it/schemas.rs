@@ -1,25 +1,20 @@
-//! Goal: all JSON output of the program, and a file of results, follows a schema in docs/schemas,
-//! and has no undescribed field.
+//! Goal: all JSON output of the program, and a file of results, follows a schema of `pumice
+//! schema`, and has no undescribed field.
 //!
 //! Method: the harness checks each output of each test against the schema that the output names.
 //! This file checks the output of quick commands, a file of a real benchmark, the schemas
-//! themselves, and their list in docs/results.md. The schemas allow further fields, for readers of
-//! later versions; here they do not.
+//! themselves, and their list. The schemas allow further fields, for readers of later versions;
+//! here they do not.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Mutex;
 
 use serde_json::Value;
 
-use crate::harness::{Drive, pumice};
-
-/// Parts of a schema whose values are schemas by name.
-const NAMED: [&str; 2] = ["properties", "$defs"];
-
-fn root() -> PathBuf {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).to_owned()
-}
+use crate::harness::{Drive, PUMICE, pumice, run_ok};
 
 /// Panics if the output of the program is JSON that violates its schema.
 pub(crate) fn hold(output: &str) {
@@ -30,46 +25,51 @@ pub(crate) fn hold(output: &str) {
     let named = value.get("schema").or_else(|| value.get(0)?.get("schema"));
     if let Some(name) = named.and_then(Value::as_str) {
         let wrong = faults(name, &value);
-        assert!(wrong.is_empty(), "not as docs/schemas/{name}.json says:\n{}", wrong.join("\n"));
+        assert!(wrong.is_empty(), "not as pumice schema {name} says:\n{}", wrong.join("\n"));
     }
+}
+
+/// Returns the list of schemas, or the schema of a name.
+fn printed(name: Option<&str>) -> String {
+    run_ok(Command::new(PUMICE).arg("schema").args(name)).stdout
+}
+
+/// Returns the schema of a name; the program is asked once.
+fn schema(name: &str) -> Value {
+    static SCHEMAS: Mutex<BTreeMap<String, Value>> = Mutex::new(BTreeMap::new());
+    if let Some(schema) = SCHEMAS.lock().expect("no panic").get(name) {
+        return schema.clone();
+    }
+    let schema: Value = serde_json::from_str(&printed(Some(name))).expect("a schema is JSON");
+    SCHEMAS.lock().expect("no panic").insert(name.to_owned(), schema.clone());
+    schema
 }
 
 /// Returns the violations of a schema by a value, one a line.
 fn faults(name: &str, value: &Value) -> Vec<String> {
-    let path = root().join(format!("docs/schemas/{name}.json"));
-    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
-    let mut schema: Value = serde_json::from_str(&text).expect("a schema is JSON");
-    close(&mut schema);
+    let mut schema = schema(name);
+    close(&mut schema, false);
     let validator = jsonschema::validator_for(&schema).expect("a valid schema");
     let fault =
         |error: jsonschema::ValidationError<'_>| format!("{}: {error:.300}", error.instance_path());
     validator.iter_errors(value).map(fault).take(20).collect()
 }
 
-/// Restricts every object to its described fields.
-fn close(schema: &mut Value) {
+/// Restricts every object to its described fields, except one that describes a part of its fields.
+fn close(schema: &mut Value, is_part: bool) {
     match schema {
-        Value::Object(fields) => {
-            let is_open =
-                fields.contains_key("properties") && !fields.contains_key("additionalProperties");
-            if is_open {
-                fields.insert("additionalProperties".into(), false.into());
+        Value::Object(parts) => {
+            let has_fields = parts.contains_key("properties");
+            if has_fields && !is_part && !parts.contains_key("additionalProperties") {
+                let has_more = parts.contains_key("oneOf");
+                let rest = if has_more { "unevaluatedProperties" } else { "additionalProperties" };
+                parts.insert(rest.into(), false.into());
             }
-            fields.values_mut().for_each(close);
+            parts.iter_mut().for_each(|(key, part)| close(part, has_fields && key == "oneOf"));
         }
-        Value::Array(parts) => parts.iter_mut().for_each(close),
+        Value::Array(parts) => parts.iter_mut().for_each(|part| close(part, is_part)),
         _ => {}
     }
-}
-
-/// Returns the names of all schemas.
-fn names() -> BTreeSet<String> {
-    let files = fs::read_dir(root().join("docs/schemas")).expect("a folder");
-    let name = |file: std::io::Result<fs::DirEntry>| {
-        let path = file.expect("an entry").path();
-        path.file_stem().expect("a name").to_str().expect("plain").to_owned()
-    };
-    files.map(name).collect()
 }
 
 /// Runs the program; it must succeed and print this schema.
@@ -184,13 +184,12 @@ fn what_a_schema_does_not_describe_is_a_fault() {
 #[test]
 fn schemas_describe_every_field() {
     let mut wrong = Vec::new();
-    for name in names() {
-        let path = root().join(format!("docs/schemas/{name}.json"));
-        let text = fs::read_to_string(&path).expect("readable");
-        let schema: Value = serde_json::from_str(&text).expect("JSON");
+    for line in printed(None).lines() {
+        let name = line.split_whitespace().next().expect("a name");
+        let schema = schema(name);
         assert!(jsonschema::meta::is_valid(&schema), "{name} is not a schema");
-        assert_eq!((&schema["$id"], schema["title"].is_string()), (&name.as_str().into(), true));
-        undescribed(&schema, &name, &mut wrong);
+        assert_eq!((&schema["$id"], schema["title"].is_string()), (&name.into(), true));
+        undescribed(&schema, name, &mut wrong);
     }
     assert!(wrong.is_empty(), "fields without a description:\n{}", wrong.join("\n"));
 }
@@ -201,11 +200,14 @@ fn undescribed(schema: &Value, at: &str, wrong: &mut Vec<String>) {
         Value::Object(parts) => {
             for (key, part) in parts {
                 undescribed(part, &format!("{at}/{key}"), wrong);
-                let fields = part.as_object().filter(|_| key == NAMED[0]).into_iter().flatten();
-                for (name, field) in fields {
+                let fields = part.as_object().filter(|_| key == "properties");
+                // An alternative with one field describes it.
+                let is_alternative = at.ends_with("/oneOf") && schema.get("description").is_some();
+                for (name, field) in fields.into_iter().flatten() {
                     // The value of a field that selects an alternative describes it.
-                    let is_told =
-                        field.get("description").is_some() || field.get("const").is_some();
+                    let is_told = field.get("description").is_some()
+                        || field.get("const").is_some()
+                        || is_alternative && fields.is_some_and(|fields| fields.len() == 1);
                     if !is_told {
                         wrong.push(format!("{at}/{name}"));
                     }
@@ -220,18 +222,16 @@ fn undescribed(schema: &Value, at: &str, wrong: &mut Vec<String>) {
 /// Guards against a command whose JSON has no schema.
 #[test]
 fn every_command_that_prints_json_has_a_schema() {
-    let document = fs::read_to_string(root().join("docs/results.md")).expect("a document");
-    for name in names() {
-        assert!(document.contains(&format!("(schemas/{name}.json)")), "{name} is in no document");
-    }
-    let help = fs::read_to_string(root().join("docs/cli.md")).expect("a document");
+    let schemas = printed(None);
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let help = fs::read_to_string(root.join("docs/cli.md")).expect("a document");
     for section in help.split("\n### ").skip(1) {
         let command = section.lines().next().unwrap_or_default().trim_matches('`');
         if !section.contains("--json") {
             continue;
         }
         let command = command.trim_start_matches("pumice ").split_whitespace().next();
-        let row = format!("| `pumice {}", command.unwrap_or_default());
-        assert!(document.contains(&row), "docs/results.md has no row {row}");
+        let row = format!("  pumice {} ", command.unwrap_or_default());
+        assert!(schemas.contains(&row), "no schema of {row}");
     }
 }

@@ -6,6 +6,7 @@
 //! batches, segments and the map.
 
 use rustix::time::{ClockId, clock_gettime};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::codec::{Codec, Engine};
@@ -24,7 +25,7 @@ const FILL_BLOCKS: usize = 256;
 pub(super) const LOG_OVERHEAD: f64 = 0.004;
 
 /// A codec and a chunk size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Config {
     /// The codec.
     pub codec: Codec,

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use pumice_drive::codec as drive;
@@ -14,7 +15,7 @@ use pumice_drive::codec as drive;
 const LIBLZ4: &str = "liblz4";
 
 /// A codec that is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub enum Codec {
     /// A codec of a drive.

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::chunks::LOG_OVERHEAD;
@@ -84,7 +85,7 @@ impl fmt::Display for Medium {
 }
 
 /// The speed of a medium.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Speed {
     /// Name of the medium.
     pub name: String,
@@ -194,7 +195,7 @@ impl Bench {
 }
 
 /// The bottleneck of a drive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Bound {
     /// The write speed of the medium.
@@ -204,7 +205,7 @@ pub enum Bound {
 }
 
 /// The speed of a Pumice drive on a medium.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct OnMedium {
     /// The medium.
     pub medium: Speed,

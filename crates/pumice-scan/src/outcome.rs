@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use statrs::distribution::{ChiSquared, ContinuousCDF};
 
@@ -40,7 +41,7 @@ const CHOICE_BYTES_PER_S: f64 = 200e6;
 const CHOICE_SLACK: f64 = 1.05;
 
 /// A stored fraction and its confidence interval.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Estimate {
     /// Saved share, stored share and ratio.
     #[serde(flatten)]
@@ -68,7 +69,7 @@ impl Estimate {
 }
 
 /// The result of one configuration.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ConfigOutcome {
     /// Codec and chunk size.
     pub config: Config,
@@ -85,7 +86,7 @@ pub struct ConfigOutcome {
 }
 
 /// A part of the data.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct GroupOutcome {
     /// Extension, folder or age.
     pub name: String,
@@ -96,7 +97,7 @@ pub struct GroupOutcome {
 }
 
 /// A file with a large effect on the result.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct FileOutcome {
     /// Name.
     pub name: String,
@@ -109,7 +110,7 @@ pub struct FileOutcome {
 }
 
 /// The share of data that occurs more than once, in per cent of all data.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Duplicates {
     /// Estimate; `None` if unknown. Unless everything was read, it covers only further copies of
     /// whole files.
@@ -123,7 +124,7 @@ pub struct Duplicates {
 }
 
 /// The results of a scan.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Outcome {
     /// The scanned paths.
     pub paths: Vec<String>,

@@ -4,6 +4,7 @@
 //! of its stored fraction, for the worst chunk size that a host's writes can cause, with the
 //! default over-provisioning and the map of the whole disk.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -27,7 +28,7 @@ const FILE_SYSTEM_BYTES: u64 = 64 << 20;
 const BYTES_PER_FILE: u64 = 18 << 10;
 
 /// A drive for the scanned data.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Provision {
     /// Size of the disk in bytes: the size of a scanned image, device or export; otherwise enough
     /// for a file system with the scanned files.

@@ -9,6 +9,7 @@
 
 use std::sync::atomic::AtomicBool;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::outcome::{Estimate, Outcome};
@@ -31,7 +32,7 @@ const WORTH: f64 = 0.25;
 const WORTHLESS: f64 = 0.05;
 
 /// A number, and its values at the ends of the interval, the lower one first.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Range {
     /// Value as measured.
     pub is: f64,
@@ -51,7 +52,7 @@ impl Range {
 }
 
 /// The expected behaviour of a drive.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Expected {
     /// Random 4 KiB writes in the steady state, in MB/s.
     pub mb_per_s: Range,
@@ -64,7 +65,7 @@ pub struct Expected {
 }
 
 /// A drive and its expected behaviour with the data.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Drive {
     /// Id of the profile.
     pub profile: String,

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::options::ScanProgress;
@@ -35,7 +36,7 @@ const EXAMPLES_MAX: usize = 10;
 const EXTENSION_MAX: usize = 10;
 
 /// Files that were found but not scanned, by reason.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Passed {
     /// Symbolic links.
     pub links: u64,

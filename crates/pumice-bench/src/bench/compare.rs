@@ -5,6 +5,7 @@
 //! comparison, or chance. Targets that took turns in one session are compared pair by pair; results
 //! of two sessions also contain the difference of the sessions, and support weaker claims.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::bench::results::{Results, names};
@@ -14,7 +15,7 @@ use crate::workload::{Plan, Unit};
 use pumice_report::{Column, Document, Number, Section, Table};
 
 /// Results compared with a base.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Comparison {
     /// Name of the base.
     pub base: String,
@@ -23,7 +24,7 @@ pub struct Comparison {
 }
 
 /// One result compared with the base.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Against {
     /// Name of the result.
     pub other: String,
@@ -39,7 +40,7 @@ pub struct Against {
 }
 
 /// One cell of both results.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ComparedCell {
     /// Name of the test.
     pub test: String,

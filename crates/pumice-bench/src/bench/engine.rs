@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::sync::Barrier;
 use std::sync::atomic::AtomicBool;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use spots::Spot;
@@ -53,7 +54,7 @@ const FILLS_TIMED: u64 = 16;
 const FILL_TIMED_BYTES: u64 = 64 << 10;
 
 /// A part of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Interval {
     /// Requests that ended in the interval.
     pub operations: u64,
@@ -64,7 +65,7 @@ pub struct Interval {
 }
 
 /// Measurements of a run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Sample {
     /// Seconds from the first request to the last reply, including the flush if it is timed.
     pub seconds: f64,

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::error::{Error, Result};
@@ -17,7 +18,7 @@ const QUANTILES: usize = 1024;
 const STORED_LEAST: f64 = 1.0 / 4096.0;
 
 /// The data that the host writes.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Data {
     /// Name.
     pub name: String,

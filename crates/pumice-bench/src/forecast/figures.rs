@@ -1,5 +1,6 @@
 //! Figures of a round of requests.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::host::Tally;
@@ -9,7 +10,7 @@ use pumice_sim::formula;
 use pumice_sim::ftl::LogCounts;
 
 /// Behaviour of a drive under one workload.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Figures {
     /// The preconditioning of the drive.
     pub preconditioning: Preconditioning,
@@ -54,7 +55,7 @@ pub struct Figures {
 
 /// The loss by a failure of the flash; bytes and seconds are those of the whole drive, in
 /// proportion if a smaller drive is simulated.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct LostPart {
     /// Bytes of the host's blocks that are lost.
     pub lost_bytes: f64,
@@ -67,7 +68,7 @@ pub struct LostPart {
 }
 
 /// A round in which parts of the flash fail.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Failing {
     /// The failed parts with the times of the failures, as in `die:3@50%`.
     pub faults: Vec<String>,
@@ -86,7 +87,7 @@ pub struct Failing {
 }
 
 /// The use of the cache in front of a drive.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct CacheUse {
     /// Share of the lines of reads that the cache had, 0 to 1; `None` without reads.
     pub hit_fraction: Option<f64>,
@@ -112,7 +113,7 @@ impl CacheUse {
 }
 
 /// Throughput and rate.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Speed {
     /// 10^6 bytes per second.
     pub mb_per_s: f64,
@@ -121,7 +122,7 @@ pub struct Speed {
 }
 
 /// Preconditioning of a measurement.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Preconditioning {
     /// Bytes written in order before the first round.
     pub filled_bytes: u64,
@@ -133,7 +134,7 @@ pub struct Preconditioning {
 }
 
 /// Write amplification by cause.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Breakdown {
     /// Total.
     pub all: f64,
@@ -154,7 +155,7 @@ pub struct Breakdown {
 }
 
 /// Erasures of the good blocks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Worn {
     /// Mean.
     pub mean: f64,
@@ -165,7 +166,7 @@ pub struct Worn {
 }
 
 /// Endurance of a drive.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Endurance {
     /// Bytes that the host can write: see [`formula::endurance_bytes`].
     pub host_bytes: f64,
@@ -174,7 +175,7 @@ pub struct Endurance {
 }
 
 /// One round.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Point {
     /// Bytes written by the host until the end of the round, including the fill.
     pub host_bytes: u64,

@@ -6,6 +6,7 @@
 
 use std::sync::atomic::AtomicBool;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::host::Lane;
@@ -41,7 +42,7 @@ pub struct GridSpec<'a> {
 }
 
 /// Forecasts, row by row: a row for each over-provisioning, with a column for each kind of data.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Grid {
     /// Id of the drive's profile.
     pub profile: String,

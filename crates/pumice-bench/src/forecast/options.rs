@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Data, Spec};
@@ -16,7 +17,7 @@ use pumice_sim::profile::Profile;
 pub const SCALED_BYTES: u64 = 4 << 30;
 
 /// State in which a drive is measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
     /// New: never written.

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::host::Lane;
@@ -14,7 +15,7 @@ use pumice_sim::cached::DriveCache;
 use pumice_sim::profile::{ChannelFigures, ParityFigures, Profile};
 
 /// The forecast for a drive.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Forecast {
     /// Id of the drive's profile.
     pub profile: String,
@@ -49,7 +50,7 @@ pub struct Forecast {
 }
 
 /// A cache in front of a drive.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct CacheFacts {
     /// `ram`, `ram-card`, or the profile of the drive that is the cache.
     pub name: String,
@@ -79,7 +80,7 @@ impl CacheFacts {
 }
 
 /// Figures of one workload.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Test {
     /// Name of the workload.
     pub name: String,

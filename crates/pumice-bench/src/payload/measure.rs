@@ -4,6 +4,7 @@
 //! shorter. Frame headers, rounding to sectors and a drive's compression threshold are not counted:
 //! they differ from drive to drive, and the drive reports them.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Saving;
@@ -111,7 +112,7 @@ const SURVEY_CHUNK_BYTES: [usize; 3] = [4 << 10, 16 << 10, 64 << 10];
 pub struct Survey(Vec<(Codec, usize, Meter)>);
 
 /// One line of a survey.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
     /// The codec.
     pub codec: String,

@@ -6,11 +6,24 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
 
-/// The fraction of space that is saved, in 0..=1: 0.25 means that 3/4 are stored.
-#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+/// The fraction of space that is saved, in 0..=1: 0.25 means that 3/4 are stored. JSON has all
+/// three quantities.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, JsonSchema)]
+#[serde(into = "Quantities")]
 pub struct Saving(f64);
+
+#[derive(Serialize, JsonSchema)]
+struct Quantities {
+    /// Share of the space that is saved, in per cent.
+    saved_percent: f64,
+    /// Stored bytes over bytes, 0 to 1.
+    stored_fraction: f64,
+    /// Bytes over stored bytes; `None` if nothing is stored, as JSON has no infinity.
+    ratio: Option<f64>,
+}
 
 impl Saving {
     /// No saving.
@@ -78,16 +91,13 @@ impl FromStr for Saving {
     }
 }
 
-impl Serialize for Saving {
-    /// Serialises all three quantities.
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        use serde::ser::SerializeStruct;
-        let mut parts = serializer.serialize_struct("Saving", 3)?;
-        parts.serialize_field("saved_percent", &self.percent())?;
-        parts.serialize_field("stored_fraction", &self.stored_fraction())?;
-        // JSON has no infinity.
-        parts.serialize_field("ratio", &self.ratio().is_finite().then_some(self.ratio()))?;
-        parts.end()
+impl From<Saving> for Quantities {
+    fn from(saving: Saving) -> Self {
+        Self {
+            saved_percent: saving.percent(),
+            stored_fraction: saving.stored_fraction(),
+            ratio: Some(saving.ratio()).filter(|ratio| ratio.is_finite()),
+        }
     }
 }
 

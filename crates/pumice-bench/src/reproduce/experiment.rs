@@ -15,6 +15,7 @@
 //! basis = "calibrated"                  # or predicted, or host with a why
 //! ```
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -48,7 +49,7 @@ pub const EXPERIMENTS: [(&str, &str); 14] = experiments![
 ];
 
 /// The relation of a published cell to the profile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Basis {
     /// Parameters of the profile were fitted to the cell.

@@ -1,5 +1,6 @@
 //! Published numbers compared with simulated ones.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::experiment::{Basis, Experiment, Measure, Published};
@@ -13,7 +14,7 @@ use pumice_sim::profile::{ParityFigures, Profile};
 use pumice_sim::system::SystemSpec;
 
 /// One cell.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Outcome {
     /// Name of the test.
     pub test: String,
@@ -40,7 +41,7 @@ pub struct Outcome {
 }
 
 /// A repeated experiment.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Reproduced {
     /// Profile of the drive.
     pub drive: String,
@@ -61,7 +62,7 @@ pub struct Reproduced {
 }
 
 /// Errors of the cells of one drive, or of several.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct DriveError {
     /// Profile of the drive, or the common property of several.
     pub drive: String,
@@ -74,7 +75,7 @@ pub struct DriveError {
 }
 
 /// Errors of the cells of one kind.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Group {
     /// The kind.
     pub basis: Basis,

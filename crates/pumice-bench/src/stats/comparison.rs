@@ -13,6 +13,7 @@
 //! Ratios are of geometric means: the mean of logarithms, whose errors are symmetric.
 //! `NoDifference` means that no difference was observed, not that none exists.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use statrs::distribution::ContinuousCDF;
 
@@ -31,7 +32,7 @@ pub const VISIT_SPREAD: f64 = 0.03;
 pub const VISIT_RUNS_MIN: usize = 4;
 
 /// Which values are better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Better {
     /// For rates.
@@ -41,7 +42,7 @@ pub enum Better {
 }
 
 /// Conclusion about a difference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// The other target is better than the base, and chance is unlikely.
@@ -55,7 +56,7 @@ pub enum Verdict {
 }
 
 /// The design of a measurement of two targets.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Design {
     /// Both in every round of one session.
@@ -78,7 +79,7 @@ impl Design {
 }
 
 /// A comparison of two samples.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Comparison {
     /// Which values are better.
     pub better: Better,

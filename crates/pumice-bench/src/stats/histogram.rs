@@ -8,6 +8,7 @@
 //! independent arrival rate.
 
 use hdrhistogram::Histogram;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Longest latency that is distinguished: one hour.
@@ -21,7 +22,7 @@ const DIGITS: u8 = 3;
 /// As JSON: a list of [latency in ns, count], ascending, one pair for each non-empty bucket. This
 /// form is lossless and needs no other tool to read. The library's own form, deflated and in
 /// base64, has about a twelfth of the size and can be read only with the library.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(into = "Pairs", try_from = "Pairs")]
 pub struct Latencies(Histogram<u64>);
 
@@ -29,7 +30,7 @@ pub struct Latencies(Histogram<u64>);
 ///
 /// A percentile is the smallest latency that this share of the requests did not exceed, as the
 /// upper end of its bucket; never above the maximum.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Percentiles {
     /// Number of requests.
     pub count: u64,
@@ -49,7 +50,7 @@ pub struct Percentiles {
     pub max_ns: u64,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 struct Pairs(Vec<(u64, u64)>);
 

@@ -1,12 +1,13 @@
 //! One cell's runs in a few numbers.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::interval::{Interval, mean_interval};
 use super::sample;
 
 /// Summary of a sample of runs, in the unit of its values.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
     /// Number of runs.
     pub n: usize,

@@ -4,6 +4,7 @@
 //! offset or at the end of the previous request of its kind, by that kind's shares. At the end of
 //! the span a sequential request begins anew at its start.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::spec::{Operation, Pattern, RECORD_BYTES_MIN, Workload};
@@ -19,7 +20,7 @@ pub const ACCESSES_MAX: usize = 100;
 const PAUSE_MS_MAX: u32 = 60_000;
 
 /// One kind of requests.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Access {
     /// Bytes of each request, a multiple of 512.
     pub bytes: u64,

@@ -4,6 +4,7 @@
 //! one level; a **round** runs every cell once. A plan is complete: two results of the same plan
 //! can be compared. `preset` creates plans; the bench runs them.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -19,7 +20,7 @@ pub const LEVELS_MAX: usize = 50;
 pub const RUNS_MAX: u32 = 1000;
 
 /// The quantity that a test's reports show first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Unit {
     /// 10^6 bytes per second read or written by the host.
     #[default]
@@ -60,7 +61,7 @@ impl Unit {
 }
 
 /// A workload with a name.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Test {
     /// Unique in the plan.
     pub name: String,
@@ -71,7 +72,7 @@ pub struct Test {
 }
 
 /// A kind of data.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Level {
     /// Unique in the plan, such as `50 % saved`.
     pub name: String,
@@ -124,7 +125,7 @@ impl Level {
 }
 
 /// Order of the cells of a round.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
     /// Levels in a different order in every round, so that heating up or filling up is not mistaken
@@ -136,7 +137,7 @@ pub enum Order {
 }
 
 /// State of the page cache before a run that reads through it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cache {
     /// The target is written back and dropped from the cache before every run.
@@ -147,7 +148,7 @@ pub enum Cache {
 }
 
 /// A complete plan of a benchmark.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Plan {
     /// Tests, in the order of execution.
     pub tests: Vec<Test>,

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::files::FileSet;
@@ -36,7 +37,7 @@ const STRIDE_RECORDS: u64 = 17;
 ///
 /// Sequential operations pass over the span once, record by record; random operations last for the
 /// workload's duration. [`Ends`] changes that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
     /// Write every record in order; a file that the bench created is emptied first.
@@ -216,7 +217,7 @@ const ZIPF_THETA: f64 = 0.99;
 const ZIPF_THETA_MAX: f64 = 10.0;
 
 /// Distribution of random accesses. As text: `uniform`, `once`, `80/20`, `zipf` (0.99), `zipf:1.2`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub enum Pattern {
     /// All records are equally probable.
@@ -295,7 +296,7 @@ impl From<Pattern> for String {
 }
 
 /// The time at which the target's volatile cache is flushed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Flush {
     /// After the last request; the flush is part of the measured time.
@@ -308,7 +309,7 @@ pub enum Flush {
 }
 
 /// The condition that ends a workload.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ends {
     /// The span ends sequential operations, the duration ends random operations.
@@ -330,7 +331,7 @@ impl Ends {
 }
 
 /// One workload.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Workload {
     /// Operation.
     pub operation: Operation,

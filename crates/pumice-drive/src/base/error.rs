@@ -42,6 +42,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// NBD knows fewer values than Linux, and it reserves its ENOTSUP for fast zeroing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(description = "The kind of an error."))]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The request itself is wrong; repeating it cannot help.

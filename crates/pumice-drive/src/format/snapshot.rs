@@ -88,6 +88,7 @@ pub struct Snapshot {
 
 /// A drive that reads from a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RegisteredClone {
     /// Its identity.
     pub drive: Uuid,

@@ -5,13 +5,14 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::sections::{Disk, Flash, Parity, quantity_text};
 use super::{Design, Profile};
 
 /// Figures of a profile.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Figures {
     /// Figures of a drive with flash.
@@ -21,7 +22,7 @@ pub enum Figures {
 }
 
 /// Figures of flash.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct FlashFigures {
     /// Number of dies, over all channels.
     pub dies: u64,
@@ -42,7 +43,7 @@ pub struct FlashFigures {
 /// Sequential speeds of a drive with another number of channels, by arithmetic: with the same
 /// number of dies per channel, the flash is faster in proportion, until the controller or the link
 /// is the limit.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ChannelFigures {
     /// Number of channels.
     pub channels: u64,
@@ -57,7 +58,7 @@ pub struct ChannelFigures {
 }
 
 /// The cost of parity over dies, by arithmetic.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ParityFigures {
     /// Dies of a stripe; one of them holds the parity of the others.
     pub stripe_dies: u64,
@@ -77,7 +78,7 @@ pub struct ParityFigures {
 }
 
 /// Figures of platters.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct DiskFigures {
     /// Mean rotational delay: half a turn.
     pub latency_average_ns: f64,

@@ -1,12 +1,13 @@
 //! A drive as the sum of its parts.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::parse::Kind;
 use super::{Controller, Disk, Fact, Flash, Link, Mapping, Parity, Sourced};
 
 /// A drive, in numbers.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Profile {
     /// Short name: its file name without the extension.
     pub id: String,
@@ -28,7 +29,7 @@ pub struct Profile {
 }
 
 /// The storage of a drive and its address mapping.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Design {
     /// Flash with a map of small pages: every write goes to the end of a log.

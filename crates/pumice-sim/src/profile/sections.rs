@@ -8,6 +8,7 @@
 
 use std::ops::RangeInclusive;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::sourced::{Basis, Sourced};
@@ -211,8 +212,9 @@ macro_rules! section {
         $($(#[$meaning:meta])* $key:ident: $type:ty => $limits:expr;)*
     ) => {
         $(#[$about])*
-        #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+        #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
         #[serde(deny_unknown_fields)]
+        #[schemars(!deny_unknown_fields)]
         pub struct $section {
             $(
                 $(#[$meaning])*
@@ -266,6 +268,7 @@ section! {
     map_at_hand_bytes: Option<Sourced<u64>> => MAP_REGION_BYTES..=RATE_MAX;
     /// Codec; absent for a controller that does not compress.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Sourced<String>>")]
     codec: Option<Sourced<Codec>> => ();
     /// Least flash bytes per host byte of any data, overhead included, in (0, 1]; requires a codec.
     #[serde(skip_serializing_if = "Option::is_none")]

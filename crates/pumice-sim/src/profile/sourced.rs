@@ -2,6 +2,7 @@
 //!
 //! Invariant: the basis is not blank, and there is no number without a basis.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A number (or an identifier, or a boolean) with its basis.
@@ -10,8 +11,9 @@ use serde::{Deserialize, Serialize};
 /// `guess`; likewise in JSON. A value that was fitted to published results of one drive may name
 /// that drive, and the value without these results: `{ is = 3, fitted = "..", of = "a-drive",
 /// otherwise = 4 }`; `"none"` for no such number.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(try_from = "Text<T>")]
+#[schemars(!try_from)]
 pub struct Sourced<T> {
     /// The value; its unit is at the end of its key.
     pub is: T,
@@ -21,7 +23,7 @@ pub struct Sourced<T> {
 }
 
 /// The basis of a number.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Basis {
     /// The value was published, or follows from published numbers: author and place of publication.

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Result, bail};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Outcome, chain, output, print, print_schemas};
@@ -49,8 +50,9 @@ enum Action {
 }
 
 /// A client, and the process that serves it.
-#[derive(Serialize)]
-struct Shown {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Shown {
+    /// The process that serves it.
     process: u32,
     #[serde(flatten)]
     client: ListedClient,

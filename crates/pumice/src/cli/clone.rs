@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::keys::{self, KeyArgs};
@@ -60,15 +61,22 @@ pub(crate) struct Args {
     json: bool,
 }
 
-#[derive(Serialize)]
-struct Cloned {
+/// The new clone.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Cloned {
+    /// The clone's file or device.
     path: String,
+    /// Identity of the clone.
     uuid: uuid::Uuid,
+    /// Size of its disk in bytes.
     size_bytes: u64,
+    /// Bytes of all its segments.
     capacity_bytes: u64,
+    /// Codec for new data.
     codec: String,
-    /// The drive that it reads from, and its snapshot.
+    /// File or device of the drive that it reads from.
     origin: String,
+    /// The snapshot of that drive.
     snapshot: SnapshotInfo,
 }
 

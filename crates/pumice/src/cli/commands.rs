@@ -75,13 +75,14 @@ pub(super) enum SimulateCommand {
     Reproduce(reproduce::Args),
 }
 
-/// The demonstration, and commands for the shell and `man`.
+/// The demonstration, and commands for the shell, `man` and readers of JSON.
 #[derive(Debug, Subcommand)]
 pub(super) enum OtherCommand {
     #[cfg(feature = "bench")]
     Demo(demo::Args),
     Completions(manual::Completions),
     Man(manual::Man),
+    Schema(schema::Args),
 }
 
 impl Command {
@@ -166,6 +167,7 @@ impl OtherCommand {
             Self::Demo(args) => demo::run(&args),
             Self::Completions(args) => manual::completions(&args),
             Self::Man(args) => manual::man(&args),
+            Self::Schema(args) => schema::run(&args),
         }
     }
 }

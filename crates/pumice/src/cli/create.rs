@@ -10,6 +10,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::environment;
@@ -158,13 +159,20 @@ fn factor(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "expected a factor from 1x to 1000x, such as 3x".to_owned())
 }
 
-#[derive(Serialize)]
-struct Created {
+/// The new drive.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Created {
+    /// The drive's file or device.
     path: String,
+    /// Identity.
     uuid: uuid::Uuid,
+    /// Size of the host's disk.
     size_bytes: u64,
+    /// Bytes of all segments.
     capacity_bytes: u64,
+    /// Bytes of one segment.
     segment_bytes: u32,
+    /// Codec for new data.
     codec: String,
     /// The files or devices, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -173,7 +181,9 @@ struct Created {
     medium_bytes: u64,
     /// Bytes that the file system of a file has left.
     free_bytes: Option<u64>,
+    /// Whether space for all segments is reserved on the medium.
     preallocated: bool,
+    /// Whether everything on the medium is encrypted.
     encrypted: bool,
     /// The code that opens the drive when all its other keys are lost. Shown only once.
     recovery_code: Option<String>,

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Outcome;
@@ -41,10 +42,13 @@ pub(crate) struct Args {
 }
 
 /// The detached drive.
-#[derive(Serialize)]
-struct Detached {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Detached {
+    /// The drive's file or device.
     path: String,
+    /// The former block devices.
     devices: Vec<String>,
+    /// The former mount points.
     mountpoints: Vec<String>,
 }
 

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Outcome;
@@ -43,17 +44,24 @@ pub(crate) struct Args {
 }
 
 /// The result as JSON.
-#[derive(Default, Serialize)]
-struct Shown {
+#[derive(Default, Serialize, JsonSchema)]
+pub(super) struct Shown {
+    /// Size of the later disk.
     size_bytes: u64,
+    /// Bytes of all ranges.
     changed_bytes: u64,
+    /// The written ranges, in order.
     ranges: Vec<Range>,
 }
 
-#[derive(Serialize)]
+/// A range of bytes that was written.
+#[derive(Serialize, JsonSchema)]
 struct Range {
+    /// Its beginning in bytes.
     offset: u64,
+    /// Its length.
     bytes: u64,
+    /// Whether it reads as zeroes now.
     is_zero: bool,
 }
 

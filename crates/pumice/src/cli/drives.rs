@@ -1,6 +1,7 @@
 //! `pumice drives`: the drive profiles that can be simulated, and the sources of their numbers.
 
 use anyhow::Result;
+use schemars::JsonSchema;
 use serde::Serialize;
 use textwrap::{Options, WordSplitter};
 
@@ -37,22 +38,30 @@ pub(crate) struct Args {
 }
 
 /// A row of the list.
-#[derive(Serialize)]
-struct Listed<'a> {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Listed<'a> {
+    /// Short name: its file name without the extension.
     id: &'a str,
+    /// Product name.
     name: &'a str,
+    /// One sentence about the drive.
     about: &'a str,
+    /// Year of introduction.
     year: u16,
+    /// `log`, `block-mapped` or `disk`.
     kind: &'a str,
+    /// Size of the disk that the host sees.
     size_bytes: u64,
+    /// (flash - size) / size, in per cent; `None` for a disk.
     over_provisioning_percent: Option<f64>,
 }
 
 /// A profile and the figures computed from it.
-#[derive(Serialize)]
-struct Explained<'a> {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Explained<'a> {
     #[serde(flatten)]
     profile: &'a Profile,
+    /// Figures that follow from the profile.
     computed: Figures,
 }
 

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::keys::KeyArgs;
@@ -69,13 +70,17 @@ pub(crate) struct Args {
 }
 
 /// The result of the extraction.
-#[derive(Debug, Default, Serialize)]
-struct Summary {
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub(super) struct Summary {
+    /// Size of the image.
     size_bytes: u64,
     /// Bytes of data, including fills with a byte other than zero.
     data_bytes: u64,
+    /// Blocks of 4 KiB that could not be read.
     lost_blocks: u64,
+    /// Ranges that could not be read; at most 10,000 are listed.
     lost: Vec<Problem>,
+    /// Number of these ranges.
     lost_count: u64,
     /// Bytes that were mapped, so far.
     #[serde(skip)]

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use anyhow::{Context, Result, bail};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::keys::KeyArgs;
@@ -40,10 +41,12 @@ pub(crate) struct Args {
     json: bool,
 }
 
-#[derive(Serialize)]
-struct Shown {
+/// The result as JSON.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Shown {
+    /// The drive's file or device.
     path: String,
-    /// The drive that the clone read from.
+    /// File or device of the drive that the clone read from.
     origin: String,
     #[serde(flatten)]
     flattened: Flattened,

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::key::Slot;
@@ -77,9 +78,11 @@ fn is_locked(error: &anyhow::Error) -> bool {
 }
 
 /// The properties of an encrypted drive that are readable without its key. They are not verified.
-#[derive(Serialize)]
-struct Visible {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Visible {
+    /// The drive's file or device.
     path: String,
+    /// Identity.
     uuid: Uuid,
     /// Size of the disk; `None` if the superblocks are lost.
     size_bytes: Option<u64>,
@@ -138,8 +141,8 @@ impl Visible {
 }
 
 /// The result as JSON.
-#[derive(Serialize)]
-struct Shown {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Shown {
     #[serde(flatten)]
     info: Info,
     #[serde(flatten)]
@@ -148,7 +151,8 @@ struct Shown {
     snapshot_list: Option<Vec<SnapshotInfo>>,
     /// Bytes that its file takes on its file system; `None` for a device.
     file_bytes: Option<u64>,
-    /// The cost of the bucket, for a drive in one.
+    /// The cost of the bucket by the prices of `--price-storage`, `--price-puts` and
+    /// `--price-gets`, for a drive in one.
     #[serde(skip_serializing_if = "Option::is_none")]
     bucket_cost: Option<Cost>,
 }

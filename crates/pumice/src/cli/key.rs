@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::keys::{self, KeyArgs, NewKeyArgs};
@@ -89,7 +90,7 @@ enum Action {
 }
 
 /// A key of a drive, as it is printed.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(crate) struct Slot {
     /// Its number, which does not change.
     pub(crate) slot: usize,
@@ -100,10 +101,13 @@ pub(crate) struct Slot {
 }
 
 /// The result as JSON.
-#[derive(Serialize)]
-struct Shown {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Shown {
+    /// The drive's file or device.
     path: String,
+    /// Identity.
     uuid: uuid::Uuid,
+    /// The keys that open the drive from now on.
     keys: Vec<Slot>,
     /// A new recovery code. Shown only once.
     recovery_code: Option<String>,

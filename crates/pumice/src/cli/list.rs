@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use schemars::JsonSchema;
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -42,8 +43,9 @@ pub(crate) struct Args {
 }
 
 /// A drive in the list.
-#[derive(Serialize)]
-struct Listed {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Listed {
+    /// The drive's file or device.
     path: String,
     /// `closed`, `served` or `attached`; `in use` by a process that does not answer; `stale` if a
     /// killed process has left it attached; `unreadable`.
@@ -56,9 +58,11 @@ struct Listed {
     error: Option<String>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Facts {
+    /// Size of the host's disk.
     size_bytes: u64,
+    /// Bytes of all segments.
     capacity_bytes: u64,
     /// Bytes of the disk that hold data other than zeroes.
     mapped_bytes: u64,
@@ -66,7 +70,9 @@ struct Facts {
     live_bytes: u64,
     /// Bytes that its file takes on its file system; `None` for a device.
     file_bytes: Option<u64>,
+    /// Share of the space for data that is in use, in per cent.
     used_percent: f64,
+    /// Health of the drive, in a word or two.
     health: &'static str,
     #[serde(skip)]
     saved: String,

@@ -7,8 +7,8 @@
 //! * `mount`: the program as a helper of mount(8); `notify`: messages to systemd.
 //! * `signals`: Ctrl-C and the like; `watch`: metrics of `serve`; `path_watch`: files that are
 //!   moved or deleted while they are served.
-//! * `log`: the log; `output`: results and messages; `documents`: reports in several formats;
-//!   `progress`: the progress of a command.
+//! * `log`: the log; `output`: results and messages, whose JSON `schema` describes; `documents`:
+//!   reports in several formats; `progress`: the progress of a command.
 //!
 //! Results go to stdout, progress and logs to stderr. The exit code is 0 for success, 1 if the
 //! subcommand ran and found a problem, 2 if it could not run, and 128 plus the number of a signal
@@ -72,6 +72,7 @@ mod reproduce;
 mod resize;
 #[cfg(feature = "bench")]
 mod scan;
+mod schema;
 mod scrub;
 mod send;
 mod serve;

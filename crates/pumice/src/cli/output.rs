@@ -140,8 +140,8 @@ struct Named<'a, T: ?Sized> {
     value: &'a T,
 }
 
-/// Returns a result as indented JSON, with the name of its schema as first field: a file of
-/// docs/schemas without its suffix, such as `info-1`. The value must be an object.
+/// Returns a result as indented JSON, with the name of its schema as first field, such as `info-1`.
+/// The value must be an object.
 pub(crate) fn json_text(schema: &'static str, value: &(impl Serialize + ?Sized)) -> String {
     indented(&Named { schema, value })
 }

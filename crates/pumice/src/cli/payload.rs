@@ -5,6 +5,7 @@ use std::io::{ErrorKind as IoErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::output::{json_text, open_output};
@@ -111,25 +112,38 @@ pub(crate) struct Args {
 }
 
 /// The result for generated data.
-#[derive(Debug, Serialize)]
-struct Made {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Made {
+    /// Kind of data.
     kind: String,
+    /// The requested saving in per cent; `None` if none was.
     asked_percent: Option<f64>,
+    /// Seed of the data.
     seed: u64,
+    /// Stream of the seed.
     stream: u64,
+    /// Bytes generated.
     bytes: u64,
+    /// Bytes that were measured.
     measured_bytes: u64,
+    /// Savings by codec.
     measured: Vec<Finding>,
 }
 
 /// The result for profiled data.
-#[derive(Debug, Serialize)]
-struct Profiled {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Profiled {
+    /// Bytes of the data that was profiled.
     source_bytes: u64,
+    /// Windows in which it was measured.
     windows: usize,
+    /// Share of the units that repeat others, in per cent.
     duplicate_percent: f64,
+    /// Share of the units of one repeated byte, in per cent.
     fill_percent: f64,
+    /// Saving of LZ4 in chunks of 4 KiB.
     lz4: Saving,
+    /// Saving of zstd:1 in chunks of 4 KiB.
     zstd_1: Saving,
 }
 

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use anyhow::{Context, Result, bail};
 use futures_util::future::{Either, select};
 use indicatif::ProgressBar;
+use schemars::JsonSchema;
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -89,12 +90,15 @@ pub(crate) struct Args {
 }
 
 /// The result.
-#[derive(Debug, Serialize)]
-struct Summary {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Summary {
+    /// Identity of the drive that was read.
     source_uuid: Uuid,
+    /// Identity of the new drive.
     uuid: Uuid,
     /// The structure from which the drive was rebuilt: superblock, checkpoint, log or records.
     from: &'static str,
+    /// Size of the host's disk.
     size_bytes: u64,
     /// Bytes of data, including fills.
     data_bytes: u64,
@@ -106,12 +110,15 @@ struct Summary {
     fills_may_be_missing: bool,
     /// Runs of missing batches: the numbers of the first and the last.
     missing_batches: Vec<(u64, u64)>,
+    /// Number of these runs.
     missing_run_count: u64,
     /// Whether unflushed writes were left out.
     unflushed_left_out: bool,
+    /// The damage; at most 10,000 problems are listed.
     problems: Vec<Problem>,
+    /// Number of problems.
     problem_count: u64,
-    /// Time from reading the log to the end of the copy.
+    /// Seconds from reading the log to the end of the copy.
     seconds: f64,
 }
 

@@ -17,6 +17,7 @@ use pumice_drive::format::{
     BATCH_HEADER_BYTES, TRANSFER_HEAD_BYTES, TransferHead, check_snapshot_name,
 };
 use pumice_drive::runtime::{Backend, Runtime};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::keys::KeyArgs;
@@ -92,10 +93,13 @@ pub(crate) struct Args {
 }
 
 /// The result as JSON.
-#[derive(Serialize)]
-struct Shown {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Shown {
+    /// The drive's file or device.
     path: String,
+    /// The snapshot on this drive.
     snapshot: SnapshotInfo,
+    /// Bytes of the transfer.
     transfer_bytes: u64,
 }
 

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use anyhow::{Context, Result, bail};
 use futures_util::future::{Either, select};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::keys::{self, KeyArgs};
@@ -52,8 +53,9 @@ pub(crate) struct Args {
 }
 
 /// The result as JSON.
-#[derive(Serialize)]
-struct Shown {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Shown {
+    /// The drive's file or device.
     path: String,
     #[serde(flatten)]
     rekeyed: Rekeyed,

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::documents::{Documents, JSON_AND_STDOUT};
@@ -56,10 +57,13 @@ pub(crate) struct Args {
 }
 
 /// The result as JSON.
-#[derive(Serialize)]
-struct Summary<'a> {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Summary<'a> {
+    /// The experiments, cell by cell.
     experiments: &'a [Reproduced],
+    /// Errors by group of cells.
     errors: Vec<Group>,
+    /// Errors by drive.
     drives: Vec<DriveError>,
 }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use anyhow::{Context, Result, bail};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::keys::KeyArgs;
@@ -104,19 +105,24 @@ fn setting(text: &str) -> Result<Setting, String> {
 }
 
 /// The result as JSON.
-#[derive(Serialize)]
-struct Changed {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Changed {
+    /// The drive's file or device.
     path: String,
+    /// The settings before.
     before: Shown,
+    /// The settings now.
     after: Shown,
     /// Whether the server was started with other thresholds, which it uses until it ends.
     warn_overridden: bool,
 }
 
 /// Settings in the words of `create`.
-#[derive(PartialEq, Serialize)]
+#[derive(PartialEq, Serialize, JsonSchema)]
 struct Shown {
+    /// Codec for new data.
     codec: String,
+    /// Thresholds of warnings about space in per cent, separated by commas; `none` for none.
     warn: String,
     /// Path of the origin, for a closed clone.
     #[serde(skip_serializing_if = "Option::is_none")]

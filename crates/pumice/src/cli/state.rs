@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::Result;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 #[cfg(feature = "attach")]
@@ -20,7 +21,7 @@ use pumice_drive::controller::{Alert, AlertKind, Drive, Info, OpenOptions, Snaps
 use pumice_drive::runtime::{Backend, Runtime};
 
 /// The use of a drive.
-#[derive(Default, Serialize)]
+#[derive(Default, Serialize, JsonSchema)]
 pub(super) struct State {
     /// The process that serves it, or has it attached.
     pub(super) process: Option<u32>,

@@ -11,6 +11,7 @@
 //! understand. Only the bytes of a transfer are not lines; the line before them states their
 //! number.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -211,7 +212,7 @@ pub(crate) struct Service {
 }
 
 /// An NBD client of a server.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ListedClient {
     /// Number that is unique among all clients on this machine.
     pub id: u64,

@@ -3,6 +3,7 @@
 //! An estimate: traffic out of the store's network, minimum sizes, minimum times and taxes are not
 //! included.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use pumice_drive::media::tier::Status;
@@ -12,7 +13,7 @@ const USD_MAX: f64 = 1e6;
 
 /// Prices of a store. The defaults are the list prices of S3 Standard in us-east-1, 2026, where
 /// deletions cost nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, clap::Args)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, clap::Args, JsonSchema)]
 #[group(skip)]
 #[command(next_help_heading = "Prices of a bucket")]
 pub(crate) struct Prices {
@@ -30,7 +31,7 @@ pub(crate) struct Prices {
 }
 
 /// The cost of a drive in a bucket, in dollars.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Cost {
     /// Requests since the opening.
     pub(crate) requests_usd: f64,

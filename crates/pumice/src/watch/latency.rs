@@ -5,6 +5,7 @@
 //! two, a quantile is right within a factor of two, and much closer where many requests share a
 //! bucket evenly.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Buckets with an upper bound: powers of two from 1 us to 2^24 us, about 16.8 s.
@@ -20,7 +21,7 @@ pub(crate) const fn bucket_limit_ns(index: usize) -> u64 {
 }
 
 /// A histogram of latencies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Latency {
     /// Requests by bucket; each counts in one bucket only. The last bucket has no upper bound.
     pub counts: [u64; BUCKETS + 1],

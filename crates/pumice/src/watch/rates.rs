@@ -1,5 +1,6 @@
 //! The change of a drive between two snapshots, per second. Pure.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::latency::Latency;
@@ -10,7 +11,7 @@ use super::snapshot::DriveSnapshot;
 const TELLING_BYTES: u64 = 64 << 10;
 
 /// Rates of a drive over some time.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Rates {
     /// Seconds between the snapshots.
     pub seconds: f64,
@@ -35,7 +36,7 @@ pub(crate) struct Rates {
 }
 
 /// Rates of one command.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct CommandRates {
     /// Its name.
     pub command: &'static str,

@@ -1,6 +1,7 @@
 //! The state of a server and its drives at one moment: plain data that can leave the thread and the
 //! process. Rates need two snapshots.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::latency::Latency;
@@ -9,7 +10,7 @@ use pumice_drive::base::ErrorKind;
 use pumice_drive::controller::{Info, Overview};
 
 /// A server at one moment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Snapshot {
     /// Version of the program.
     pub version: String,
@@ -25,7 +26,7 @@ pub(crate) struct Snapshot {
 }
 
 /// NBD clients of a server.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(crate) struct Connections {
     /// Current connections, including those in their handshake.
@@ -41,7 +42,7 @@ pub(crate) struct Connections {
 }
 
 /// The time for which a certificate or a revocation list is valid, in seconds since 1970.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Validity {
     /// The file it comes from.
     pub file: String,
@@ -59,7 +60,7 @@ impl From<pumice_nbd::Validity> for Validity {
 }
 
 /// One drive at one moment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct DriveSnapshot {
     /// Its name on the server.
     pub name: String,
@@ -79,7 +80,7 @@ pub(crate) struct DriveSnapshot {
 }
 
 /// Requests of hosts since the server started.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct HostStats {
     /// Reads.
     pub read: CommandStats,
@@ -98,7 +99,7 @@ pub(crate) struct HostStats {
 }
 
 /// Requests of one command.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct CommandStats {
     /// Host bytes of requests that succeeded.
     pub bytes: u64,

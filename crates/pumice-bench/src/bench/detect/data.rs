@@ -3,6 +3,7 @@
 //! Invariant: two runs of one detection have no unit in common, so that no space is saved across
 //! runs.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
@@ -21,7 +22,7 @@ const SYMBOLS: u8 = 61;
 pub(super) const COPIES: u64 = 4;
 
 /// One kind of data.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Data {
     /// Random bytes.

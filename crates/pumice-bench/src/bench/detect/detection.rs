@@ -1,5 +1,6 @@
 //! The result of a detection, as it is printed and stored.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Data, judge};
@@ -9,9 +10,9 @@ use crate::stats::Comparison;
 pub const FORMAT: u32 = 1;
 
 /// Result of a detection.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Detection {
-    /// [`FORMAT`].
+    /// Version of the form: [`FORMAT`].
     pub pumice_detection: u32,
     /// The target, as specified.
     pub target: String,
@@ -44,7 +45,7 @@ pub struct Detection {
 }
 
 /// Conclusion from all evidence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
     /// Compressible data takes less space.
@@ -60,7 +61,7 @@ pub enum Answer {
 }
 
 /// Kind of evidence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
     /// Used space as reported.
@@ -70,7 +71,7 @@ pub enum Class {
 }
 
 /// Strength of evidence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Strength {
     /// Space was saved.
@@ -82,7 +83,7 @@ pub enum Strength {
 }
 
 /// Evidence from one usage source.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Account {
     /// Name of the source.
     pub name: String,
@@ -107,7 +108,7 @@ impl Account {
 }
 
 /// Space of one kind of data.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Amount {
     /// The data.
     pub data: Data,
@@ -120,7 +121,7 @@ pub struct Amount {
 }
 
 /// Operation with the data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
     /// Written and flushed.
@@ -130,7 +131,7 @@ pub enum Operation {
 }
 
 /// Speed of one kind of data relative to incompressible data.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Speed {
     /// The data.
     pub data: Data,
@@ -147,7 +148,7 @@ pub struct Speed {
 }
 
 /// How zeroes are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Zeroes {
     /// Zeroes take as much space as other data.
@@ -165,7 +166,7 @@ pub enum Zeroes {
 }
 
 /// A series of runs with a varying parameter.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Sweep {
     /// The source of the readings.
     #[serde(rename = "witness")]
@@ -177,7 +178,7 @@ pub struct Sweep {
 }
 
 /// One run of a sweep.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SweepStep {
     /// Possible saving in per cent, or distance of repeats in bytes.
     pub value: f64,

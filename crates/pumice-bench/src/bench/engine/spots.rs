@@ -3,6 +3,7 @@
 //! Only for operations that read a target as it is, which have one request in flight. At most
 //! [`SPOTS_MAX`] are kept.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::workload::{Operation, Workload};
@@ -12,7 +13,7 @@ use crate::workload::{Operation, Workload};
 pub(super) const SPOTS_MAX: usize = 1000;
 
 /// Requests at one position.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Spot {
     /// Offset of the first request, in bytes from the start of the target.
     pub offset_bytes: u64,

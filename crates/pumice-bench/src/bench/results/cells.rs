@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Header, RunResult};
@@ -102,7 +103,7 @@ impl Results {
 }
 
 /// One test at one level.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct CellSummary {
     /// Name of the test.
     pub test: String,

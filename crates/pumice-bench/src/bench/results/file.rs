@@ -12,6 +12,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use super::{FORMAT, Header, Results, RunResult, TARGETS_MAX};
@@ -95,9 +96,9 @@ impl Writer {
 }
 
 /// A line of a run.
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, JsonSchema)]
 struct Line<T> {
-    /// Index of the target.
+    /// Index of the target among the targets that took turns; absent for the first.
     #[serde(default, skip_serializing_if = "is_first")]
     target: usize,
     #[serde(flatten)]
@@ -106,6 +107,17 @@ struct Line<T> {
 
 fn is_first(target: &usize) -> bool {
     *target == 0
+}
+
+/// Returns the JSON schema of a line of a file.
+pub fn line_schema(generator: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "description": "The headers of all targets come first, then a line for each run.",
+        "oneOf": [
+            generator.subschema_for::<Header>(),
+            generator.subschema_for::<Line<RunResult>>(),
+        ],
+    })
 }
 
 /// Reads a file of results: the results of each target, at least one.

@@ -1,6 +1,7 @@
 //! The facts known before the first run.
 
 use rustix::time::{ClockId, clock_gettime};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::environment;
@@ -23,9 +24,9 @@ pub const TARGETS_MAX: usize = 16;
 const SURVEY_BYTES: usize = 8 << 20;
 
 /// The facts known before the first run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Header {
-    /// [`FORMAT`].
+    /// Version of the form: [`FORMAT`].
     pub pumice_bench: u32,
     /// Origin of the measurement: `pumice 0.1.0`, or another tool whose results were imported.
     pub tool: String,
@@ -138,7 +139,7 @@ impl Header {
 }
 
 /// The place of a target among the targets that took turns.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Turns {
     /// Name that no other session has.
     pub session: String,
@@ -170,7 +171,7 @@ fn facts(location: &Location) -> Result<Vec<(String, String)>> {
 }
 
 /// Measured savings of a level's data.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LevelFindings {
     /// Name of the level.
     pub level: String,

@@ -18,6 +18,6 @@ pub(crate) mod sample;
 pub(crate) use cells::names;
 pub use cells::{CellSummary, Results};
 pub use environment::MachineLoad;
-pub use file::{Writer, read};
+pub use file::{Writer, line_schema, read};
 pub use header::{FORMAT, Header, LevelFindings, TARGETS_MAX, Turns};
 pub use run::{DeviceBytes, RunResult};

@@ -1,5 +1,6 @@
 //! The result of one run.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::environment::MachineLoad;
@@ -7,7 +8,7 @@ use crate::bench::engine::Sample;
 use crate::workload::Unit;
 
 /// One run of one cell.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunResult {
     /// Round, from 0.
     pub round: u32,
@@ -53,7 +54,7 @@ impl RunResult {
 }
 
 /// Bytes that a block device counted during a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DeviceBytes {
     /// Bytes read.
     pub read: u64,

@@ -145,6 +145,7 @@ impl Queues {
 
 /// Progress of the running scrub, or the end of the last one; all 0 before the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ScrubProgress {
     /// Whether one is running.

@@ -45,6 +45,7 @@ fn settings(medium: &dyn AnyMedium) -> Settings {
 
 /// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CheckReport {
     /// Segments in use.
     pub segments: u64,

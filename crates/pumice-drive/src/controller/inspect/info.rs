@@ -13,6 +13,7 @@ use crate::media::tier::Status;
 
 /// A snapshot of a drive's facts. Bytes throughout; fields appear in JSON under these names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Info {
     /// Identity.
@@ -75,7 +76,7 @@ pub struct Info {
     /// The thresholds, in per cent, at which this opening warns; lowest first.
     #[serde(default)]
     pub warn_percent: Vec<u8>,
-    /// The thresholds, in per cent, that this has reached; lowest first.
+    /// The thresholds, in per cent, that the share in use has reached; lowest first.
     pub warnings: Vec<u8>,
     /// The drive's problems, the worst first.
     pub alerts: Vec<Alert>,
@@ -135,6 +136,7 @@ pub struct Info {
 
 /// A part of a snapshot that a disk holds, for display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Partial {
     /// Identity of the snapshot.
     pub snapshot: uuid::Uuid,
@@ -147,12 +149,13 @@ pub struct Partial {
 
 /// The origin of a clone, for display.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OriginInfo {
     /// Identity of the drive.
     pub drive: uuid::Uuid,
     /// Identity of its snapshot.
     pub snapshot: uuid::Uuid,
-    /// Where the drive was when the clone was made.
+    /// Where the drive was when the clone was made, or the path given to `pumice set`.
     pub path: String,
     /// Bytes of the disk, from the first on, that read from the snapshot until they are written.
     pub bytes: u64,
@@ -173,6 +176,7 @@ impl From<Receiving> for Partial {
 
 /// Counters since the opening.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Operations {
     /// Host reads.
     pub reads: u64,
@@ -184,7 +188,8 @@ pub struct Operations {
     pub trims: u64,
     /// Bytes the host read.
     pub host_read_bytes: u64,
-    /// Bytes read from the medium for it.
+    /// Bytes read from the medium for the host: for its reads, and for writes that cover a part of
+    /// a block.
     pub media_read_bytes: u64,
     /// Blocks written as fills, without data.
     pub fill_blocks: u64,
@@ -249,6 +254,7 @@ pub struct Operations {
 
 /// Bytes of memory held, by owner.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Memory {
     /// The L2P: directory, leaves and the copies that a checkpoint has set aside.
     pub map_bytes: u64,

@@ -12,6 +12,7 @@ use crate::format::Stream;
 
 /// Use of the capacity, and health of the drive. Bytes add up to the capacity.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Overview {
     /// Bytes that the map or the newest checkpoint names.
     pub live_bytes: u64,
@@ -30,6 +31,7 @@ pub struct Overview {
 
 /// One problem of a drive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Alert {
     /// Its kind, for programs.
     pub kind: AlertKind,
@@ -41,6 +43,7 @@ pub struct Alert {
 
 /// Kinds of alert, from the worst to the mildest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum AlertKind {
     /// The medium failed: nothing can become durable until the drive is reopened.

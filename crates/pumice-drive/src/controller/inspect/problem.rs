@@ -10,6 +10,7 @@ pub(crate) const PROBLEMS_LISTED_MAX: usize = 10_000;
 
 /// A problem on the medium.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Problem {
     /// Description of the problem.
     pub what: String,

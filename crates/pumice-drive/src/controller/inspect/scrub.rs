@@ -56,6 +56,7 @@ const SLEEP_NS_MAX: u64 = 100_000_000;
 
 /// Result of a scrub.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ScrubReport {
     /// Segments read.
     pub segments: u64,

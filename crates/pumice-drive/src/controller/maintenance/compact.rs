@@ -16,6 +16,7 @@ const PAUSE_NS_A_BYTE: u64 = 8;
 
 /// The result of a compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Compacted {
     /// Bytes that the log occupied on the medium before.
     pub occupied_bytes_before: u64,

@@ -35,6 +35,7 @@ const COPIED_BLOCKS: u64 = (ATOMIC_WRITE_BYTES / BLOCK_BYTES) as u64;
 
 /// The progress of a flatten, or its result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Flattened {
     /// Bytes of the disk, from the first on, that no longer read from the origin.
     pub done_bytes: u64,

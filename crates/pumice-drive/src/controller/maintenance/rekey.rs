@@ -30,6 +30,7 @@ use crate::format::KeyArea;
 
 /// The result of replacing a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Rekeyed {
     /// Whether this resumed an earlier call.
     pub was_begun: bool,

@@ -45,6 +45,7 @@ pub struct Resize {
 
 /// Properties of a resized drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Resized {
     /// Size of the host's disk in bytes.
     pub size_bytes: u64,

@@ -18,6 +18,7 @@ const ATTEMPTS: u32 = 3;
 
 /// A snapshot, for display.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct SnapshotInfo {
     /// Its name.

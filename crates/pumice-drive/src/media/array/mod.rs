@@ -97,6 +97,7 @@ pub struct Array<M> {
 
 /// Progress of the rebuilding of members.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RebuildProgress {
     /// Bytes that have been copied.
     pub copied_bytes: u64,
@@ -106,10 +107,12 @@ pub struct RebuildProgress {
 
 /// The state of an array. Fields appear in JSON under these names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ArrayInfo {
     /// Identity of the array.
     pub uuid: Uuid,
-    /// `mirror` or `concat`.
+    /// The way in which the members hold the drive: `mirror` or `concat`.
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["mirror", "concat"])))]
     pub layout: String,
     /// The worst of its members.
     pub state: ArrayState,
@@ -123,6 +126,7 @@ pub struct ArrayInfo {
 
 /// The state of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ArrayState {
     /// Every member has everything.
@@ -135,6 +139,7 @@ pub enum ArrayState {
 
 /// A member, for display.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MemberInfo {
     /// Identity.
     pub uuid: Uuid,
@@ -156,6 +161,7 @@ pub struct MemberInfo {
 
 /// The state of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum MemberStatus {
     /// It has everything.

@@ -7,6 +7,7 @@ use crate::base::units::format_size;
 
 /// When a sync returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Durable {
     /// Once the journal has everything.
@@ -51,6 +52,7 @@ impl Default for Options {
 
 /// The status of a drive in a bucket. Fields appear in JSON under these names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Status {
     /// The place of the bucket.
     pub place: String,

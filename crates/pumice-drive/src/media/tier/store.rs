@@ -88,6 +88,7 @@ pub trait Store {
 
 /// Requests to a store since it was opened, including repetitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Requests {
     /// Writes of objects.
     pub puts: u64,

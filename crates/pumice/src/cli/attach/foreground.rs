@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use anyhow::{Result, anyhow};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::set_up::Wanted;
 use super::worker::Worker;
@@ -204,16 +206,23 @@ fn clean(attachment: &Attachment) {
     let _ = attachment.remove();
 }
 
+/// The attached drive.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Attached<'a> {
+    /// The drive's file or device.
+    path: &'a Path,
+    /// The block device of the attached drive.
+    device: &'a Path,
+    /// The mount point; `None` if it is not mounted.
+    mountpoint: Option<&'a Path>,
+}
+
 /// Prints the device; in the background, also leaves the terminal, which lets the starting process
 /// exit.
 fn announce(args: &Args, attachment: &Attachment, device: &Path) -> Result<()> {
     if args.json {
-        print_schema(
-            "attach-1",
-            &serde_json::json!({
-                "path": args.path, "device": device, "mountpoint": args.mountpoint,
-            }),
-        )?;
+        let Args { path, mountpoint, .. } = args;
+        print_schema("attach-1", &Attached { path, device, mountpoint: mountpoint.as_deref() })?;
     } else {
         print(&format!("{}\n", device.display()))?;
     }

@@ -37,6 +37,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 pub(crate) use self::attachment::Attachment;
+pub(super) use self::foreground::Attached;
 use self::set_up::Wanted;
 pub(crate) use self::take_down::take_down;
 use super::Outcome;

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use indicatif::ProgressBar;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::drive::Side;
@@ -15,15 +16,23 @@ use pumice_drive::controller::Info;
 const DEPTH: usize = 8;
 
 /// The result of the real data on one drive.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(super) struct Line {
+    /// Codec of the drive.
     codec: &'static str,
+    /// Bytes that the host wrote.
     pub(super) host_bytes: u64,
+    /// Bytes of the frames that hold them.
     frame_bytes: u64,
+    /// Bytes that the medium was asked to write.
     media_bytes: u64,
+    /// frame_bytes / host_bytes.
     pub(super) stored_fraction: f64,
+    /// media_bytes / host_bytes.
     pub(super) write_amplification: f64,
+    /// 10^6 host bytes written per second.
     write_mb_s: f64,
+    /// 10^6 host bytes read per second.
     read_mb_s: f64,
 }
 

@@ -28,6 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use self::drive::Side;
@@ -93,8 +94,8 @@ pub(crate) struct Args {
 }
 
 /// The result.
-#[derive(Debug, Serialize)]
-struct DemoResult {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct DemoResult {
     /// All kinds of data on both drives.
     cells: Vec<Cell>,
     /// The sample on the drive that compresses and on the other.
@@ -103,7 +104,9 @@ struct DemoResult {
     files_bytes: u64,
     /// Share of the operations for which the disk below took longer than the limit.
     late_share: f64,
+    /// Rounds of the benchmark.
     rounds: u32,
+    /// Writes of the published drive.
     published: [Published; 2],
 }
 

@@ -1,7 +1,7 @@
 //! Published results of a drive that compresses, shown next to the measured ones.
 
 /// A published point.
-#[derive(Clone, Copy, Debug, serde::Serialize)]
+#[derive(Clone, Copy, Debug, serde::Serialize, schemars::JsonSchema)]
 pub(super) struct Published {
     /// Compressibility that the benchmark was asked for, in per cent.
     pub(super) asked_percent: f64,

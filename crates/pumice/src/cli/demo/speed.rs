@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::drive::Side;
@@ -47,7 +48,7 @@ pub(super) const POSTGRESQL_SOURCE: &str = "made from the profile of a database 
     (PostgreSQL 15, scale 10, 183 MiB after 40,000 transactions)";
 
 /// Kinds of data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Kind {
     /// Made to save a share.
@@ -59,8 +60,9 @@ pub(super) enum Kind {
 }
 
 /// One kind of data on both drives.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(super) struct Cell {
+    /// Kind of the data.
     pub(super) kind: Kind,
     /// Saving of LZ4 on the data in frames of 32 KiB, in per cent.
     pub(super) saved_percent: f64,

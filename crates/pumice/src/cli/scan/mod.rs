@@ -11,6 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::documents::{Documents, JSON_AND_STDOUT, Opened};
@@ -358,13 +359,17 @@ fn write_all(mut file: fs::File, path: &Path, text: &str) -> Result<()> {
 const JSON_VERSION: u32 = 1;
 
 /// The result as JSON.
-#[derive(Serialize)]
-struct Shape<'a> {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Shape<'a> {
+    /// 1: as in the files of earlier versions, in addition to `schema`.
     format: u32,
     #[serde(flatten)]
     outcome: &'a pumice_scan::Outcome,
+    /// Expected behaviour of drives with the data, as requested by `--drive`.
     drives: &'a [Drive],
+    /// The speed on a medium, as requested by `--medium`; `None` if not requested.
     on_medium: Option<&'a OnMedium>,
+    /// The drive to create; `None` if none is recommended.
     create: Option<Provision>,
 }
 

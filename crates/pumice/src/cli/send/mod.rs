@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{Drive, OpenOptions, Send, Sent, SnapshotInfo, View};
 use pumice_drive::runtime::{Backend, Runtime};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::open::drive;
@@ -65,12 +66,17 @@ pub(crate) struct Args {
 }
 
 /// The result as JSON.
-#[derive(Serialize)]
-struct Shown {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Shown {
+    /// The snapshot that was sent.
     snapshot: SnapshotInfo,
+    /// The snapshot since which changes were sent; `None` for the whole disk.
     since: Option<String>,
+    /// Bytes of the disk that were sent.
     changed_bytes: u64,
+    /// Bytes of the records that hold them.
     record_bytes: u64,
+    /// Bytes of the transfer.
     transfer_bytes: u64,
 }
 

@@ -33,6 +33,7 @@ use self::restart::{End, Inherited};
 use self::tables::Exports;
 pub(crate) use self::tables::TABLES;
 use self::threads::Drives;
+pub(super) use self::uris::Shown;
 use super::config::FoundTable;
 use super::keys::KeyArgs;
 use super::open::Opening;

@@ -1,6 +1,10 @@
 //! The URIs under which clients reach the drives.
 
+use std::path::Path;
+
 use anyhow::Result;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::threads::Described;
 use crate::cli::print_schema;
@@ -37,15 +41,33 @@ pub(super) fn log(served: &[Described], uris: &[Vec<String>]) {
     }
 }
 
+/// The result as JSON.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Shown<'a> {
+    /// The drives, in the order of the command line.
+    drives: Vec<ServedDrive<'a>>,
+}
+
+/// A served drive.
+#[derive(Serialize, JsonSchema)]
+struct ServedDrive<'a> {
+    /// Its file or device.
+    path: &'a Path,
+    /// Name of its export.
+    name: &'a str,
+    /// Addresses for clients, one for each endpoint.
+    uris: &'a [String],
+}
+
 /// Prints the URIs as JSON.
 ///
 /// # Errors
 /// stdout cannot be written.
 pub(super) fn print(served: &[Described], uris: &[Vec<String>]) -> Result<()> {
-    let drive = |(drive, uris): (&Described, _)| {
-        let Described { path, name, .. } = drive;
-        serde_json::json!({ "path": path, "name": name, "uris": uris })
-    };
-    let drives: Vec<_> = served.iter().zip(uris).map(drive).collect();
-    print_schema("serve-1", &serde_json::json!({ "drives": drives }))
+    let drives = served.iter().zip(uris).map(|(drive, uris)| ServedDrive {
+        path: &drive.path,
+        name: &drive.name,
+        uris,
+    });
+    print_schema("serve-1", &Shown { drives: drives.collect() })
 }

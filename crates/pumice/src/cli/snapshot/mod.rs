@@ -16,6 +16,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use pumice_report::{Align, Table};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::environment;
@@ -217,19 +218,23 @@ impl Action {
 }
 
 /// The result for one drive.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Done {
+    /// The drive's file or device.
     path: String,
     /// Snapshots that were taken, listed, turned into bookmarks or rolled back to.
     snapshots: Vec<SnapshotInfo>,
-    /// Snapshots that were deleted.
+    /// Snapshots that were deleted, or would be without `--dry-run`.
     deleted: Vec<SnapshotInfo>,
 }
 
 /// The result as JSON.
-#[derive(Serialize)]
-struct Shown {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Shown {
+    /// The action.
+    #[schemars(extend("enum" = ["create", "list", "rollback", "rotate", "bookmark", "delete"]))]
     action: &'static str,
+    /// The drives, in the order of the arguments.
     drives: Vec<Done>,
 }
 

@@ -16,12 +16,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use self::source::{Asker, Source};
-use self::watching::{Watched, Watching};
+use self::watching::Watching;
 use super::output::terminal_columns;
 use super::{Outcome, lossy, print, print_schemas};
+use crate::watch::{Rates, Snapshot};
 use pumice_drive::base::Clock;
 use pumice_drive::runtime::{Backend, Runtime};
 
@@ -109,19 +111,33 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
+/// A sample of a drive.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Sample<'a> {
+    /// Rates since the sample before; `None` if there is none.
+    rates: Option<&'a Rates>,
+    /// The server and its drives; `None` if it has ended.
+    snapshot: Option<&'a Snapshot>,
+    /// The drive, if it was named by its file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    /// The server, if it was named by its address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    url: Option<&'a str>,
+}
+
 /// Prints one sample of each drive.
 fn sample(watching: &Watching, as_json: bool) -> Result<()> {
     if !as_json {
         let width = terminal_columns().map_or(usize::MAX, usize::from);
         return print(&view::text(&watching.drives, width));
     }
-    let sample = |drive: &Watched| {
-        let mut sample = json!({ "rates": drive.rates.back(), "snapshot": drive.now });
-        match &watching.sources[drive.source] {
-            Source::Drive(path) => sample["path"] = json!(lossy(path)),
-            Source::Server(url) => sample["url"] = json!(url),
-        }
-        sample
-    };
-    print_schemas("top-1", &watching.drives.iter().map(sample).collect::<Vec<_>>())
+    let samples = watching.drives.iter().map(|drive| {
+        let (path, url) = match &watching.sources[drive.source] {
+            Source::Drive(path) => (Some(lossy(path)), None),
+            Source::Server(url) => (None, Some(url.as_str())),
+        };
+        Sample { rates: drive.rates.back(), snapshot: drive.now.as_ref(), path, url }
+    });
+    print_schemas("top-1", &samples.collect::<Vec<_>>())
 }

@@ -10,7 +10,7 @@ use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Sparkline, Table};
 
-use super::Watched;
+use super::watching::Watched;
 use crate::cli::{output, snapshot};
 use crate::watch::{DriveSnapshot, Rates};
 use pumice_drive::base::units::format_size;

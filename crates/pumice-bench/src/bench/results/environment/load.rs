@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use rustix::time::{ClockId, clock_gettime};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::device::Device;
@@ -25,7 +26,7 @@ const STAT_IDLE: [usize; 2] = [3, 4];
 const STAT_STEAL: usize = 7;
 
 /// The load of the machine during a run in addition to the bench.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MachineLoad {
     /// Processors that the machine has.
     pub processors: f64,
