@@ -110,8 +110,7 @@ fn snapshots_travel_through_files_pipes_and_shells() {
     // Input that is not from `send`, or not for this drive.
     let input = text(&file);
     drive.refused(&["receive", &copy, "--input", &input], "has this snapshot already");
-    drive
-        .refused(&["receive", &copy, "--input", &beside(drive, "image")], "not from `pumice send`");
+    drive.refused(&["receive", &copy, "--input", &beside(drive, "image")], "output of a send");
     drive.refused(&["receive", &copy], "as `pumice send` does: the transfer is cut off");
     drive.refused(&["receive", &copy, "--create", "--input", &input], "exists");
     let absent = beside(drive, "absent.pumice");

@@ -119,7 +119,7 @@ pub mod snapshots {
 #[doc(inline)]
 pub use base::clock::AnyClock;
 #[doc(inline)]
-pub use base::{AlignedBuffer, Clock, Error, ErrorKind, Lba, Result, SegmentId, SeqNo};
+pub use base::{AlignedBuffer, Clock, Error, ErrorKind, Lba, Remedy, Result, SegmentId, SeqNo};
 #[doc(inline)]
 pub use codec::{Codec, Workers};
 #[doc(inline)]

@@ -9,6 +9,7 @@ mod http;
 mod objects;
 mod partitions;
 mod place;
+mod remedy;
 mod storage;
 mod watch;
 

@@ -119,6 +119,22 @@ impl ErrorKind {
     }
 }
 
+/// A choice of the caller that lets a refused operation run. The text of an [`Error`] names no
+/// options of a program; a program that has them names them for its users.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// Overwrite the existing data.
+    Overwrite,
+    /// Open the mirror without the members that are missing.
+    Degraded,
+    /// Read the drive together with a journal that another machine has shut out.
+    Fenced,
+    /// Forget the clones of a snapshot that no longer exist.
+    Forget,
+    /// Continue the transfer that was interrupted.
+    Resume,
+}
+
 /// An error of the drive, a medium or a file format, with its location and its cause.
 pub struct Error(Box<Inner>);
 
@@ -128,6 +144,7 @@ struct Inner {
     segment: Option<SegmentId>,
     offset: Option<u64>,
     lba: Option<Lba>,
+    remedy: Option<Remedy>,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
@@ -136,7 +153,8 @@ impl Error {
     /// full stop.
     pub fn new(kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
         let what = what.into();
-        Self(Box::new(Inner { kind, what, segment: None, offset: None, lba: None, source: None }))
+        let (segment, offset, lba, remedy, source) = (None, None, None, None, None);
+        Self(Box::new(Inner { kind, what, segment, offset, lba, remedy, source }))
     }
 
     /// Creates an error from the operating system's, with a description of the operation that
@@ -171,6 +189,12 @@ impl Error {
         self
     }
 
+    /// Sets the choice of the caller that lets the operation run.
+    pub fn with_remedy(mut self, remedy: Remedy) -> Self {
+        self.0.remedy = Some(remedy);
+        self
+    }
+
     /// Sets the cause.
     pub fn caused_by(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.0.source = Some(source.into());
@@ -190,6 +214,11 @@ impl Error {
     /// Returns the logical block that the error concerns, if any.
     pub fn lba(&self) -> Option<Lba> {
         self.0.lba
+    }
+
+    /// Returns the choice of the caller that lets the operation run, if there is one.
+    pub fn remedy(&self) -> Option<Remedy> {
+        self.0.remedy
     }
 
     /// Returns the error and all its causes in one line, for the top of a program to print.

@@ -24,5 +24,5 @@ pub mod wait;
 
 pub use aligned::AlignedBuffer;
 pub use clock::Clock;
-pub use error::{Error, ErrorContext, ErrorKind, OsContext, Result, chain, ensure};
+pub use error::{Error, ErrorContext, ErrorKind, OsContext, Remedy, Result, chain, ensure};
 pub use units::{Lba, SegmentId, SeqNo};

@@ -276,7 +276,7 @@ pub async fn change_keys(
     let (number, secret) = match change {
         KeyChange::Add(secret) => {
             let empty = area.slots.iter().position(Option::is_none);
-            let full = "all key slots are in use: `pumice key remove` empties one";
+            let full = "all key slots are in use: remove a key first";
             (empty.ok_or_else(|| invalid(full))?, Some(secret))
         }
         KeyChange::Remove(number) => (*number, None),
@@ -284,7 +284,7 @@ pub async fn change_keys(
     };
     let is_known = area.slots.get(number).is_some_and(Option::is_some);
     if !is_known && !matches!(change, KeyChange::Add(_)) {
-        return Err(invalid("there is no key in that slot: `pumice key list` shows them"));
+        return Err(invalid("there is no key in that slot: list the keys"));
     }
     let others = area.slots.iter().enumerate().filter(|(other, _)| *other != number);
     let others: Vec<SlotKind> = others.filter_map(|(_, slot)| Some(slot.as_ref()?.kind)).collect();

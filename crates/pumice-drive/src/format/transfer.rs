@@ -135,7 +135,7 @@ impl TransferHead {
         let layout = Layout::read_from_bytes(bytes).ok();
         let mut layout = layout.or_error(CORRUPT, "the head of a transfer is cut off")?;
         let is_transfer = layout.magic == MAGIC;
-        ensure(is_transfer, ErrorKind::InvalidInput, "the input is not from `pumice send`")?;
+        ensure(is_transfer, ErrorKind::InvalidInput, "the input is not the output of a send")?;
         let checksum = layout.checksum.get();
         layout.checksum = 0.into();
         if crc64(layout.as_bytes()) != checksum {

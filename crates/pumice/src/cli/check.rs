@@ -9,6 +9,7 @@ use super::keys::KeyArgs;
 use super::output::counted;
 use super::{Outcome, origin, print, print_schema, progress};
 use crate::place::Place;
+use crate::remedy;
 use crate::storage::{self, Hints};
 use pumice_drive::base::units::format_size;
 use pumice_drive::controller::{CheckReport, Checked, Depth, Problem, check, check_snapshot};
@@ -78,7 +79,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome> {
         Ok(None) => "",
         Ok(Some(_)) => "its origin was opened, and what it has was not checked\n",
         Err(error) => {
-            let what = error.chain();
+            let what = remedy::chain(&error);
             report.problems.push(Problem { what, segment: None, lba: None, lba_count: None });
             report.problem_count += 1;
             ""

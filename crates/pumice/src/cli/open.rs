@@ -17,6 +17,7 @@ use crate::devices;
 use crate::holder::Holder;
 use crate::objects::BucketPlace;
 use crate::place::{self, Place};
+use crate::remedy;
 use crate::storage::{self, Absent, Hints, Storage};
 use pumice_drive::base;
 use pumice_drive::base::ErrorKind;
@@ -426,7 +427,7 @@ pub(crate) async fn on_medium(
         Err(error) if drive.reads_from_origin() => Err(error),
         Err(error) => {
             let what = "only snapshots that were taken before it was flattened need that";
-            tracing::warn!(error = %error.chain(), "{what}");
+            tracing::warn!(error = %remedy::chain(&error), "{what}");
             Ok(())
         }
         Ok(_) => Ok(()),

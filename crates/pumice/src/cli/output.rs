@@ -15,6 +15,8 @@ use clap::builder::styling::{AnsiColor, Style};
 use serde::Serialize;
 use terminal_size::{Width, terminal_size_of};
 
+use crate::remedy;
+
 /// Columns of text on anything but a terminal, and on wide terminals: longer lines are hard to
 /// read.
 const COLUMNS_MAX: u16 = 100;
@@ -72,19 +74,9 @@ pub(crate) fn table(table: &pumice_report::Table) -> String {
     }
 }
 
-/// Returns an error and its causes in one line.
-///
-/// Libraries disagree on whether an error's text includes its cause; a cause that its parent
-/// already ends with is left out.
+/// Returns an error and its causes in one line, as [`remedy::chain`].
 pub(crate) fn chain(error: &anyhow::Error) -> String {
-    let mut line = error.to_string();
-    for cause in error.chain().skip(1) {
-        let cause = cause.to_string();
-        if !line.ends_with(&cause) {
-            line += &format!(": {cause}");
-        }
-    }
-    line
+    remedy::chain(error.as_ref())
 }
 
 /// Returns a path for JSON, which can contain only UTF-8.
@@ -255,19 +247,4 @@ fn open_output_with(path: &Path, force: bool, mode: u32) -> Result<File> {
         bail!("{shown} is not a regular file: use - and redirect stdout to write anywhere else");
     }
     Ok(file)
-}
-
-#[cfg(test)]
-mod tests {
-    //! Goal: an error is one line that names each cause once.
-    use super::chain;
-    use anyhow::anyhow;
-
-    #[test]
-    fn a_cause_that_its_parent_repeats_is_left_out() {
-        let error = anyhow!("not found").context("cannot open a: not found").context("drive");
-        assert_eq!(chain(&error), "drive: cannot open a: not found");
-        assert_eq!(chain(&anyhow!("full")), "full");
-        assert_eq!(chain(&anyhow!("full").context("a")), "a: full");
-    }
 }

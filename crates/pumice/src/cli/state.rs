@@ -14,6 +14,7 @@ use super::attach::Attachment;
 use super::origin;
 use crate::control::{self, Service};
 use crate::partitions;
+use crate::remedy;
 use crate::storage::Storage;
 use pumice_drive::base::ErrorKind;
 use pumice_drive::base::units::format_size;
@@ -138,7 +139,7 @@ fn read_closed<T>(path: &Path, read: impl FnOnce(&Drive) -> T) -> Result<(Info, 
     let drive = super::open::to_look_at(&runtime, path, options)?;
     let (mut info, more) = (drive.info(), read(&drive));
     if let Err(error) = runtime.block_on(origin::needed(&runtime, Storage::of(&drive))) {
-        let what = error.chain();
+        let what = remedy::chain(&error);
         info.alerts.push(Alert { kind: AlertKind::Origin, refuses_writes: false, what });
     }
     let table_sector_bytes = runtime.block_on(partitions::sector_bytes_on(&drive));

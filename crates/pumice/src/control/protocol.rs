@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 use super::sending::{Sending, Wanted};
 use crate::devices::DeviceChange;
+use crate::remedy;
 use crate::watch::Snapshot;
 use pumice_drive::base::{Error, ErrorKind};
 use pumice_drive::controller::{
@@ -275,7 +276,7 @@ pub(crate) struct Progress {
 impl Answer {
     /// Returns the answer for an error.
     pub(super) fn failed(error: &Error) -> Self {
-        Answer::Failed { kind: error.kind(), what: error.chain() }
+        Answer::Failed { kind: error.kind(), what: remedy::chain(error) }
     }
 
     /// Whether this is the last answer.

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::super::map::{Lookup, Mapping};
 use super::{Attempt, Core, SegmentSet};
 use crate::base::units::len_u32;
-use crate::base::{Error, ErrorKind, Lba, Result, SeqNo};
+use crate::base::{Error, ErrorKind, Lba, Remedy, Result, SeqNo};
 use crate::format::{CLONES_MAX, Record, RegisteredClone, Snapshot, check_clone_path};
 
 /// Clones that a message names.
@@ -91,11 +91,10 @@ impl Core {
             clones += &format!(" and {more} more");
         }
         let what = format!(
-            "the snapshot {} is the origin of {clones}: make each independent of it with `pumice \
-             flatten`; for one that is gone, use `pumice snapshot delete --forget`",
+            "the snapshot {} is the origin of {clones}: flatten each to make it independent",
             entry.name
         );
-        Err(Error::new(ErrorKind::Busy, what))
+        Err(Error::new(ErrorKind::Busy, what).with_remedy(Remedy::Forget))
     }
 
     /// Checks that a clone can be registered.

@@ -84,7 +84,7 @@ impl Core {
         if self.room.is_low {
             "free space on the file system that holds it"
         } else {
-            "extend it with `pumice resize --capacity`"
+            "extend the capacity"
         }
     }
 

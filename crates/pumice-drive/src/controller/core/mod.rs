@@ -467,7 +467,7 @@ impl Core {
     pub(crate) fn check_readable(&self, offset: u64, len: u64) -> Result<()> {
         self.check_range(offset, len)?;
         if self.is_bookmark {
-            let what = "a bookmark has no data to read: see `pumice snapshot bookmark --help`";
+            let what = "a bookmark has no data to read: use it as the start of a diff or a send";
             return Err(Error::new(ErrorKind::InvalidInput, what));
         }
         Ok(())

@@ -94,8 +94,8 @@ impl Core {
             }
             if !kept.entry.clones.is_empty() {
                 return invalid(format!(
-                    "the key cannot be replaced while clones read from snapshot {name}: see \
-                     `pumice flatten`"
+                    "the key cannot be replaced while clones read from snapshot {name}: flatten \
+                     them first"
                 ));
             }
         }

@@ -75,8 +75,8 @@ impl Core {
             let is_gone = |segment: SegmentId| segment.0 >= end;
             if !kept.entry.clones.is_empty() && kept.retained.iter().any(is_gone) {
                 return invalid(format!(
-                    "the capacity cannot shrink as far: clones read from snapshot {name} beyond \
-                     the new end, see `pumice flatten`"
+                    "the capacity cannot shrink as far while clones read from snapshot {name} \
+                     beyond the new end: flatten them first"
                 ));
             }
         }

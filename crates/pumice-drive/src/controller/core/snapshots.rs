@@ -512,7 +512,7 @@ impl Core {
         let Some(base) = gone.find(|entry| self.is_base_of_part(entry)) else { return Ok(()) };
         let what = format!(
             "the disk holds a part of a snapshot that was sent since {}: receive the rest, or give \
-             it up with `pumice snapshot rollback`",
+             it up with a rollback",
             base.name
         );
         Err(Error::new(ErrorKind::Busy, what))

@@ -25,7 +25,7 @@ use super::superblocks::{self, StoredSuperblock};
 use super::view::check_kind;
 use super::{Drive, Opened, Queues};
 use crate::base::clock::{AnyClock, Task};
-use crate::base::{AlignedBuffer, Error, ErrorKind, Result, SegmentId};
+use crate::base::{AlignedBuffer, Error, ErrorKind, Remedy, Result, SegmentId};
 use crate::codec::{Codec, Compressor, Decompressor, FrameForm};
 use crate::format::BATCH_ALIGNMENT;
 use crate::format::Superblock;
@@ -130,10 +130,9 @@ impl Drive {
             tracing::warn!(error = %problem.chain(), "a superblock slot is damaged");
         }
         if !options.partial && loaded.stored.superblock.receiving.is_some() {
-            let what = "its disk holds a part of a snapshot that is being received: go on with \
-                        `pumice receive`, whose --resume-token says where to continue, or give up \
-                        what has arrived with `pumice snapshot rollback`";
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            let what = "its disk holds a part of a snapshot that is being received: receive the \
+                        rest, or give up what has arrived with a rollback to the newest snapshot";
+            return Err(Error::new(ErrorKind::InvalidInput, what).with_remedy(Remedy::Resume));
         }
         let limits = Limits::for_map_cache(options.map_cache_bytes);
         Self::open_as(medium, clock, options, limits, loaded.stored).await

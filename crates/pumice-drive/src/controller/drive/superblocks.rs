@@ -1,6 +1,6 @@
 //! The two superblock slots of a medium: choosing the newest valid one, and writing in turn.
 
-use crate::base::{AlignedBuffer, Error, ErrorKind, Result};
+use crate::base::{AlignedBuffer, Error, ErrorKind, Remedy, Result};
 use crate::crypt::Cipher;
 use crate::format::{SUPERBLOCK_BYTES, Superblock};
 use crate::media::{AnyMedium, CopyId, Geometry, SUPERBLOCK_SLOTS};
@@ -32,13 +32,13 @@ pub(crate) struct Loaded {
 pub(crate) async fn load(medium: &dyn AnyMedium) -> Result<Loaded> {
     let loaded = load_any(medium).await?;
     if loaded.stored.superblock.incomplete {
-        let what = "it is an incomplete rebuild, and parts of its disk are missing: run `pumice \
-                    rebuild SOURCE TARGET --force` again";
-        return Err(Error::new(ErrorKind::Corrupt, what));
+        let what = "it is an incomplete rebuild, and parts of its disk are missing: run the \
+                    rebuild again";
+        return Err(Error::new(ErrorKind::Corrupt, what).with_remedy(Remedy::Overwrite));
     }
     if loaded.stored.superblock.is_array && medium.array().is_none() {
         let what = "it is a member of an array whose headers cannot be read: open the array by \
-                    another member, or save what this one has with `pumice rebuild`";
+                    another member, or save what this one has with a rebuild";
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }
     Ok(loaded)
@@ -132,7 +132,7 @@ fn no_superblock(problems: Vec<(u32, Error)>) -> Error {
         return Error::new(ErrorKind::NotADrive, "it holds no Pumice drive");
     }
     let what = "both superblocks of the drive are damaged: make a working drive of what is left \
-                with `pumice rebuild`";
+                with a rebuild";
     Error::new(ErrorKind::Corrupt, what)
 }
 

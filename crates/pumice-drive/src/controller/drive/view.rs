@@ -31,7 +31,7 @@ pub(in super::super) fn check_kind(entry: &Snapshot, options: &OpenOptions) -> R
         return Ok(());
     }
     let what = format!(
-        "{} is a bookmark, which has no data: use it with `pumice diff` or `pumice send --since`",
+        "{} is a bookmark, which has no data: use it as the start of a diff or a send",
         entry.name
     );
     Err(Error::new(ErrorKind::InvalidInput, what))

@@ -165,7 +165,7 @@ impl Drive {
         }
         if core.is_full() {
             let what = "the drive is full, writes are refused: trim what is not needed, or extend \
-                        it with `pumice resize --capacity`";
+                        the capacity";
             say(AlertKind::Full, true, what.to_owned());
         }
         if let Some(what) = self.medium().misplaced() {
@@ -180,8 +180,7 @@ impl Drive {
         let (reads, scrub) = (core.counters().corrupt_reads.get(), self.scrub.get());
         if reads > 0 || scrub.scrub_problems > 0 {
             let what = format!(
-                "{reads} reads met damage, the last scrub found {}: `pumice scrub` lists what is \
-                 damaged",
+                "{reads} reads met damage, the last scrub found {}: a scrub lists what is damaged",
                 scrub.scrub_problems
             );
             say(AlertKind::Damage, false, what);
@@ -189,8 +188,8 @@ impl Drive {
         let restored = core.counters().restored_reads.get();
         if restored > 0 {
             let what = format!(
-                "{restored} damaged frames were restored from parity for reads: `pumice scrub` \
-                 writes them again elsewhere"
+                "{restored} damaged frames were restored from parity for reads: a scrub writes \
+                 them again elsewhere"
             );
             say(AlertKind::Damage, false, what);
         }
@@ -198,7 +197,7 @@ impl Drive {
         if lost > 0 {
             let what = format!(
                 "{lost} leaves of the map were lost over the drive's life: reads of their blocks \
-                 fail until they are written or trimmed; `pumice check` lists those"
+                 fail until they are written or trimmed; a check lists those"
             );
             say(AlertKind::Damage, false, what);
         }
@@ -209,7 +208,7 @@ impl Drive {
             let used_percent = self.used_percent();
             let what = format!(
                 "{used_percent:.1} % of the capacity is in use, above the warning threshold of \
-                 {threshold} %: trim, or `pumice resize --capacity`"
+                 {threshold} %: trim, or extend the capacity"
             );
             say(AlertKind::Space, false, what);
         }
@@ -222,7 +221,7 @@ fn damaged_snapshots(core: &Core) -> Option<String> {
     let first = damaged.clone().next()?;
     Some(format!(
         "{} snapshots are damaged, the first is {}: they hold on to everything, and reads of what \
-         they lack fail, until they are deleted with `pumice snapshot delete`",
+         they lack fail, until they are deleted",
         damaged.count(),
         first.entry.name
     ))

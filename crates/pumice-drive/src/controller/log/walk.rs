@@ -434,14 +434,14 @@ impl<'a> Walk<'a> {
     fn missing(&self, seq: SeqNo, unreadable: Option<Error>) -> Error {
         if let Some(error) = unreadable {
             let what = format!(
-                "batch {seq} of the log was durable and cannot be read: try again, or see \
-                 `pumice rebuild --help`"
+                "batch {seq} of the log was durable and cannot be read: try again, or rebuild the \
+                 drive"
             );
             return Error::new(ErrorKind::Medium, what).caused_by(error);
         }
         let what = format!(
             "batch {seq} of the log was durable and is missing or damaged, so the newest content \
-             of its blocks is unknown: see `pumice rebuild --help`"
+             of its blocks is unknown: rebuild the drive"
         );
         let error = Error::new(ErrorKind::Corrupt, what);
         match self.positions[Stream::Host] {

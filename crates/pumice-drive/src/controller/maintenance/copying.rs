@@ -99,8 +99,8 @@ impl Drive {
             tracing::warn!(
                 %segment,
                 records = lost,
-                "records are damaged in every copy, and are copied as they are: `pumice scrub` \
-                 lists those that are in use"
+                "records are damaged in every copy, and are copied as they are: a scrub lists \
+                 those that are in use"
             );
         }
         Ok(())

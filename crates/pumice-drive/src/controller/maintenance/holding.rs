@@ -165,7 +165,7 @@ impl Drive {
             tracing::warn!(
                 %segment,
                 "a segment that snapshots need cannot be emptied for now, because something in it \
-                 is damaged or cannot be read; `pumice check` lists what"
+                 is damaged or cannot be read; a check lists what"
             );
             self.with_core(|core| core.set_stuck(segment));
         }

@@ -174,7 +174,7 @@ impl Drive {
     /// Returns an error if more of a map was changed than one checkpoint may write.
     fn check_changed(&self, disk: &KeptDisk) -> Result<()> {
         let most = Limits::for_map_cache(self.options.map_cache_bytes).changed_bytes;
-        let what = "too much of the map changes at once: use a larger --map-cache, or extract the \
+        let what = "too much of the map changes at once: use a larger map cache, or extract the \
                     snapshot";
         ensure(disk.map.dirty_bytes() <= most, ErrorKind::InvalidInput, what)
     }

@@ -78,8 +78,8 @@ impl Drive {
             warn_percent: change.warn_percent.unwrap_or(before.warn_percent),
         };
         if after.codec == Codec::None && self.form == FrameForm::Blocks {
-            let what = "the drive's frames are of independent blocks (`create --frame blocks`), \
-                        which need a codec: use lz4 or zstd";
+            let what = "the drive's frames are of independent blocks, which need a codec: use lz4 \
+                        or zstd";
             return Err(Error::new(ErrorKind::InvalidInput, what));
         }
         if after != before {

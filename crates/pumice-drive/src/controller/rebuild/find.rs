@@ -97,7 +97,7 @@ impl Finder {
                     .map(|(uuid, found)| format!("{uuid} ({} segments)", found.headers));
                 let list = list.collect::<Vec<_>>().join(", ");
                 let what =
-                    format!("segments of several drives were found: choose with --uuid: {list}");
+                    format!("segments of several drives were found: choose one by UUID: {list}");
                 Err(Error::new(ErrorKind::InvalidInput, what))
             }
         }

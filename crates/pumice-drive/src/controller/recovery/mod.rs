@@ -283,8 +283,8 @@ fn check_metadata(core: &Core, end: &LogEnd, superblock: &Superblock) -> Result<
     match root.chain(map).find(is_beyond) {
         None => Ok(()),
         Some((segment, offset)) => {
-            let what = "a part of the newest checkpoint is beyond the end of the log: see `pumice \
-                        rebuild --help`";
+            let what = "a part of the newest checkpoint is beyond the end of the log: rebuild the \
+                        drive";
             let error = Error::new(ErrorKind::Corrupt, what);
             Err(error.in_segment(segment).at_offset(offset.into()))
         }

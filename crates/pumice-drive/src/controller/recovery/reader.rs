@@ -154,8 +154,8 @@ impl<'a> Reader<'a> {
     /// restored, and forgets them.
     pub(crate) fn take_restored(&self) -> Vec<Error> {
         let problem = |Wanted { place, .. }: Wanted| {
-            let what = "a part of the checkpoint is damaged, and was restored from parity: `pumice \
-                        scrub` writes it again";
+            let what = "a part of the checkpoint is damaged, and was restored from parity: a scrub \
+                        writes it again";
             let error = Error::new(ErrorKind::Corrupt, what);
             error.in_segment(place.segment).at_offset(place.offset.into())
         };
@@ -173,7 +173,7 @@ impl<'a> Reader<'a> {
     /// `Medium`, `Corrupt`.
     pub(crate) async fn root(&self, checkpoint: &CheckpointAddress) -> Result<Root> {
         self.any_root(checkpoint).await.map_err(|error| {
-            let what = "the newest checkpoint cannot be read: see `pumice rebuild --help`";
+            let what = "the newest checkpoint cannot be read: rebuild the drive";
             Error::new(error.kind(), what).caused_by(error)
         })
     }

@@ -75,9 +75,9 @@ impl<'a> Replay<'a> {
         let limit = format_size(self.changed_bytes_max as u64);
         let mebibytes = self.changed_bytes_max >> 21;
         let what = format!(
-            "the log after the newest checkpoint changes more than {limit} of the map; serve the \
-             drive once with the `--map-cache` that it was written with, or with {mebibytes}M or \
-             more: when it closes, a checkpoint is written"
+            "the log after the newest checkpoint changes more than {limit} of the map; open the \
+             drive once for writing, with the map cache that it was written with or with \
+             {mebibytes} MiB or more: when it closes, a checkpoint is written"
         );
         Err(Error::new(ErrorKind::InvalidInput, what))
     }

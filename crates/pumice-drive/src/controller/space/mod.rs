@@ -499,7 +499,7 @@ impl Space {
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
         let Some(segment) = self.inconsistent else { return Ok(()) };
-        let what = "the live bytes of a segment do not add up: see `pumice check`";
+        let what = "the live bytes of a segment do not add up: check the drive";
         Err(Error::new(ErrorKind::Corrupt, what).in_segment(segment))
     }
 

@@ -202,7 +202,7 @@ fn a_durable_tail_that_cannot_be_read_is_refused() {
     let (_, opened) = open_with(&world, &bad, OpenOptions::default());
     let error = opened.map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Medium, "{}", error.chain());
-    assert!(error.chain().contains("pumice rebuild"), "{}", error.chain());
+    assert!(error.chain().contains("rebuild the drive"), "{}", error.chain());
     // The batch can be read again: nothing was lost.
     world.close(world.open());
 }

@@ -585,7 +585,7 @@ fn a_transfer_for_another_drive_is_refused() {
         target.kill(drive);
     };
     refused(&source.send("1", Some("0"), 0), "has no snapshots");
-    refused(&source.send("0", None, BLOCK), "without --resume");
+    refused(&source.send("0", None, BLOCK), "from the beginning");
     receive_all(&target, &source.send("0", None, 0)).unwrap();
     refused(&source.send("0", None, 0), "has this snapshot already");
     refused(&source.send("2", Some("1"), 0), "is not the newest here: that is 0");

@@ -21,7 +21,7 @@ use super::super::maintenance::{Resize, SnapshotInfo};
 use super::super::operations::Differences;
 use super::reader::TransferReader;
 use crate::base::units::{BLOCK_BYTES, buffer_bytes};
-use crate::base::{Error, ErrorKind, Result, ensure};
+use crate::base::{Error, ErrorKind, Remedy, Result, ensure};
 use crate::codec::{Codec, Decompressor, Encoding, FrameForm};
 use crate::format::{FRAME_BLOCKS_MAX, Receiving, Record, TransferHead};
 
@@ -74,14 +74,13 @@ impl Drive {
         }
         if snapshots.iter().any(|info| info.name == name) {
             let what = format!(
-                "the drive has another snapshot named {name}: give the new one another name with \
-                 --as"
+                "the drive has another snapshot named {name}: give the new one another name"
             );
             return Err(Error::new(ErrorKind::AlreadyExists, what));
         }
         let invalid = |what: String| Error::new(ErrorKind::InvalidInput, what);
         if self.origin().is_some() {
-            let what = "a clone does not receive: `pumice flatten` makes it independent first";
+            let what = "a clone does not receive: flatten it to make it independent first";
             return Err(invalid(what.into()));
         }
         if head.size_bytes < self.size_bytes() {
@@ -97,22 +96,23 @@ impl Drive {
                 && part.base == base.map(|base| base.snapshot)
                 && head.start <= part.offset;
             return is_same.then_some(Received::Part).ok_or_else(|| {
-                invalid(format!(
+                let what = format!(
                     "the disk holds a part of the snapshot with identity {}, which this transfer \
-                     does not continue: send what --resume-token says",
+                     does not continue",
                     part.snapshot
-                ))
+                );
+                invalid(what).with_remedy(Remedy::Resume)
             });
         }
         if head.start > 0 {
             let what = "the transfer continues another one, of which this drive has nothing: send \
-                        without --resume";
+                        it from the beginning";
             return Err(invalid(what.into()));
         }
         let Some(base) = base else {
             if Differences::new(self, None, 0).next().await?.is_some() {
                 let what = "the transfer is a whole disk, and this disk has data already: receive \
-                            it with --create, or send it with --since a snapshot that is here";
+                            it to a new drive, or send the changes since a snapshot that is here";
                 return Err(invalid(what.into()));
             }
             return Ok(Received::Empty);

@@ -20,7 +20,7 @@ use super::Array;
 use super::members::{Member, write_header};
 use super::patience::{Patience, all_in_time};
 use crate::base::wait::{Line, WaitQueue};
-use crate::base::{Error, ErrorContext, ErrorKind, Result, ensure};
+use crate::base::{Error, ErrorContext, ErrorKind, Remedy, Result, ensure};
 use crate::crypt::Cipher;
 use crate::format::{
     ARRAY_MEMBERS_MAX, ArrayHeader, ArrayLayout, ArrayMember, MEMBER_PATH_MAX, MemberState,
@@ -209,9 +209,9 @@ impl<M: Medium> Array<M> {
         if let (Some((one, other)), false) = (&apart, options.degraded) {
             let what = format!(
                 "{one} and {other} were each written without the other: detach the one whose data \
-                 you do not want and add --degraded, then replace it with `pumice device replace`"
+                 you do not want, go on without it, and replace it"
             );
-            return Err(Error::new(ErrorKind::InvalidInput, what));
+            return Err(Error::new(ErrorKind::InvalidInput, what).with_remedy(Remedy::Degraded));
         }
         let newest = if apart.is_some() {
             found.first()
@@ -329,10 +329,8 @@ fn place<M: Medium>(
     for Found { medium, path, header, is_whole } in found {
         let member = list.iter_mut().find(|member| member.entry.uuid == header.own);
         let Some(member) = member else {
-            let what = format!(
-                "{path} is no member of the array any more: leave it out, or add it anew with \
-                 `pumice device add`"
-            );
+            let what =
+                format!("{path} is no member of the array any more: leave it out, or add it anew");
             return Err(invalid(what));
         };
         has_changed |= !is_whole || header.events != newest.events || member.entry.path != path;
@@ -362,9 +360,9 @@ fn place<M: Medium>(
             (MemberState::Active, _) if !(options.degraded || options.absent) => {
                 let what = format!(
                     "{path}, a member of the mirror, is missing: attach it, or, if nothing was \
-                     written to it alone, go on without it with `pumice serve --degraded`"
+                     written to it alone, go on without it"
                 );
-                return Err(invalid(what));
+                return Err(invalid(what).with_remedy(Remedy::Degraded));
             }
             _ => {
                 tracing::warn!(member = %path, "a member of the array is missing: it is left out");

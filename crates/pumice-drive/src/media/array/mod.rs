@@ -183,10 +183,7 @@ impl ArrayInfo {
             .collect();
         let (first, rest) = out.split_first()?;
         let others = if rest.is_empty() { "" } else { " and others" };
-        Some(format!(
-            "the mirror is degraded: {first}{others} is out: replace it with `pumice device \
-             replace`"
-        ))
+        Some(format!("the mirror is degraded: {first}{others} is out: replace it"))
     }
 }
 

@@ -12,7 +12,7 @@ use super::{FileKind, lock, size};
 use rustix::fs::OFlags;
 
 use crate::base::units::format_size;
-use crate::base::{Error, ErrorKind, OsContext, Result};
+use crate::base::{Error, ErrorKind, OsContext, Remedy, Result};
 
 /// Bytes at the start of a device that must be zero for the device to count as empty. Every common
 /// partition table, file system and volume manager has a signature there.
@@ -35,8 +35,8 @@ fn cannot_create(path: &Path) -> impl Fn() -> String {
 }
 
 fn would_overwrite(path: &Path, what: &str) -> Error {
-    let what = format!("{} {what}: use --force to overwrite it", path.display());
-    Error::new(ErrorKind::AlreadyExists, what)
+    let what = format!("{} {what}", path.display());
+    Error::new(ErrorKind::AlreadyExists, what).with_remedy(Remedy::Overwrite)
 }
 
 fn new_file(path: &Path, bytes: u64) -> Result<()> {

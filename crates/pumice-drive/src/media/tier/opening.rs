@@ -25,7 +25,7 @@ use super::options::{Durable, Options};
 use super::state::{Held, State};
 use super::store::{Patience, Patient, Store};
 use super::uses::Use;
-use crate::base::{AlignedBuffer, Clock, Error, ErrorContext, ErrorKind, Result, ensure};
+use crate::base::{AlignedBuffer, Clock, Error, ErrorContext, ErrorKind, Remedy, Result, ensure};
 use crate::media::{Medium, SUPERBLOCK_SLOTS};
 
 /// Concurrent creations of one object; exactly one must succeed.
@@ -279,11 +279,10 @@ fn check_claim(journal: &Journal, newest: &Claim) -> Result<()> {
     let is_ours = journal.nonces.contains(&newest.nonce);
     let what = format!(
         "another machine ({}) has opened the drive since this journal was used: what the journal \
-         has beyond the bucket is not part of the drive any more; `pumice extract --fenced` reads \
-         it",
+         has beyond the bucket is not part of the drive any more",
         if newest.host.is_empty() { "name unknown" } else { &newest.host }
     );
-    ensure(is_ours, ErrorKind::Busy, what)
+    ensure(is_ours, ErrorKind::Busy, what).map_err(|error| error.with_remedy(Remedy::Fenced))
 }
 
 /// # Errors
