@@ -22,6 +22,20 @@ pub(crate) fn only(text: &str) -> String {
     String::from_utf8(kept).expect("only ASCII is blanked out piecemeal")
 }
 
+/// Returns the strings of `text` with their quotes, each with the offset at which it begins.
+pub(crate) fn strings(text: &str) -> Vec<(usize, &str)> {
+    let (mut found, mut at) = (Vec::new(), 0);
+    while at < text.len() {
+        let skipped = not_code(text.as_bytes(), at);
+        let end = (at + skipped).min(text.len());
+        if skipped > 0 && text[at..end].trim_start_matches(['b', 'c', 'r', '#']).starts_with('"') {
+            found.push((at, &text[at..end]));
+        }
+        at = end.max(at + 1);
+    }
+    found
+}
+
 /// Returns the length in bytes of the comment, string or character at `at`; 0 if none starts there.
 fn not_code(bytes: &[u8], at: usize) -> usize {
     let rest = &bytes[at..];
@@ -92,6 +106,13 @@ fn raw_string(rest: &[u8], prefix: usize) -> usize {
     let body = &rest[open + 1..];
     let end = body.windows(close.len()).position(|window| window == close);
     end.map_or(rest.len(), |end| open + 1 + end + close.len())
+}
+
+#[test]
+fn strings_are_found() {
+    let text = "f(\"a\\\"\", 'ä', '\"') // \"no\"\n + r#\"b\"c\"#";
+    let found = strings(text).into_iter().map(|(_, string)| string);
+    assert_eq!(found.collect::<Vec<_>>(), ["\"a\\\"\"", "r#\"b\"c\"#"]);
 }
 
 #[test]

@@ -5,9 +5,9 @@
 //! refuse. `code` strips comments and strings, `limits` counts, `words` knows what must not be
 //! written, `prose` which words have a plainer term, `links` follows the documents' links,
 //! `identifiers` and `promises` look for the names and tests they mention, `mutants` for the text
-//! that planted bugs replace, `dialect` counts relative clauses. `layers`, `face` and `ci` are no
-//! such rules: they look for circles of imports, for types that the library does not export, and
-//! for the commands that CI calls.
+//! that planted bugs replace, `dialect` counts relative clauses, `embedding` keeps the program's
+//! flags out of the libraries. `layers`, `face` and `ci` are no such rules: they look for circles
+//! of imports, for types that the library does not export, and for the commands that CI calls.
 #![cfg(test)]
 
 use std::fs;
@@ -16,6 +16,7 @@ use std::path::Path;
 mod ci;
 mod code;
 mod dialect;
+mod embedding;
 mod face;
 mod identifiers;
 mod layers;
@@ -32,7 +33,7 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 /// A rule: returns the faults of the file at `path` (relative to the root), one a line.
 type Rule = fn(path: &str, text: &str) -> Vec<String>;
 
-const RULES: [Rule; 15] = [
+const RULES: [Rule; 16] = [
     limits::file_is_short,
     limits::functions_fit_a_screen,
     limits::lines_fit,
@@ -47,6 +48,7 @@ const RULES: [Rule; 15] = [
     prose::prose_is_plain,
     dialect::nouns_are_nouns,
     dialect::paragraphs_are_short,
+    embedding::libraries_name_no_flags,
     mutants::planted_bugs_fit,
 ];
 

@@ -208,6 +208,6 @@ mod tests {
                 "at {share}"
             );
         }
-        assert_eq!(newly_passed(&mut Default::default(), 100.0, 2.0, [0; 4]), []);
+        assert!(newly_passed(&mut Default::default(), 100.0, 2.0, [0; 4]).is_empty());
     }
 }

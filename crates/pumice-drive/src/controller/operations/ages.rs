@@ -71,7 +71,7 @@ impl Drive {
         let decode = |bytes: &[u8]| {
             let record = Record::decode_with(bytes, address, cipher).ok()?;
             let Record::Data { lba: first, lba_count, .. } = record else { return None };
-            let is_it = first.0 + u64::from(index) == lba.0 && lba_count == place.blocks.into();
+            let is_it = first.0 + u64::from(index) == lba.0 && lba_count == u16::from(place.blocks);
             is_it.then(|| record.sources_with(bytes, address, cipher))
         };
         {
