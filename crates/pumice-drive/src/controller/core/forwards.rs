@@ -214,9 +214,9 @@ impl Forwards {
         (count, self.lost_until)
     }
 
-    /// Returns whether a snapshot may need an unreadable piece.
+    /// Returns whether a snapshot, or the map of a bookmark, may need an unreadable piece.
     pub(crate) fn may_lack(&self, entry: &Snapshot) -> bool {
-        !self.lost.is_empty() && !entry.is_bookmark && entry.watermark <= self.lost_until
+        !self.lost.is_empty() && entry.watermark <= self.lost_until
     }
 
     /// Returns the tables through which a snapshot is read, wherever that is done. These tables are
@@ -413,7 +413,7 @@ impl Forwards {
             stays
         });
         self.entry_count = self.tables.values().map(|table| table.entries.len()).sum();
-        if watermarks.first().is_none_or(|&oldest| oldest > self.lost_until) {
+        if all.first().is_none_or(|&oldest| oldest > self.lost_until) {
             self.superseded.append(&mut self.lost);
             self.lost_until = SeqNo(0);
         }

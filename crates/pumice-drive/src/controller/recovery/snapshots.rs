@@ -62,9 +62,12 @@ impl Reader<'_> {
                         error = %error.chain(),
                         "a snapshot is damaged: it holds on to everything until it is deleted"
                     );
+                    let may_need = |segment: &SegmentId| {
+                        !entry.is_bookmark || space.stream(*segment) == Stream::Meta
+                    };
                     let mut named = SegmentSet::default();
-                    for used in space.used() {
-                        named.insert(used.segment);
+                    for segment in space.used().map(|used| used.segment).filter(may_need) {
+                        named.insert(segment);
                     }
                     let damage = Some(error.chain().to_string());
                     Kept { entry, named, retained, damage, readers: 0 }

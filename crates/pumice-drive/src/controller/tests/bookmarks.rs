@@ -234,6 +234,51 @@ fn nothing_is_read_by_a_bookmark() {
     assert_eq!(disk.world.run(checking).unwrap().problems, []);
 }
 
+/// The table that leads to its map is damaged, and the map's first segment is in use again.
+#[test]
+fn a_bookmark_whose_map_is_lost_is_damaged_and_compares_with_nothing() {
+    let mut disk = Disk::new(36);
+    let drive = disk.world.open_without_collector();
+    disk.write_around(&drive);
+    disk.take(&drive, "a");
+    bookmark(&disk, &drive, "a");
+    let first = drive.core().log().tail(Stream::Meta).unwrap().segment;
+    assert!(drive.with_core(|core| core.leave_segment(Stream::Meta)).unwrap());
+    disk.world.run(drive.checkpoint()).unwrap();
+    assert!(drive.core().space().is_retained(first), "the map is there");
+    disk.world.run(drive.empty_retained(first)).unwrap();
+    while !drive.core().empty_segments().contains(&first) {
+        disk.world.run(drive.checkpoint()).unwrap();
+    }
+    disk.world.run(drive.flush()).unwrap();
+    drive.with_core(|core| core.free_segment(first));
+    assert_eq!(drive.core().forwards().metadata().count(), 1);
+    let piece = drive.core().forwards().metadata().next().expect("a table");
+    let view = disk.world.run(drive.view("a", options())).unwrap();
+    changed(&disk.world, &view, &drive);
+    drop(view);
+    disk.world.close(drive);
+    disk.world.flip_for_good(piece.segment.0, piece.offset + piece.bytes / 2);
+    let drive = disk.world.open();
+    assert!(drive.snapshots()[0].damage.is_some());
+    while drive.core().space().is_free(first) {
+        disk.write_around(&drive);
+    }
+    disk.world.close(drive);
+    let drive = disk.world.open();
+    assert!(drive.snapshots()[0].damage.is_some(), "after a checkpoint");
+    let comparing = async {
+        let view = drive.view("a", options()).await?;
+        drive.changes_since(&view, |_| true).await
+    };
+    assert_eq!(kind(disk.world.run(comparing)), Some(ErrorKind::Corrupt));
+    disk.compare(&drive);
+    assert_eq!(disk.world.run(drive.delete_snapshot("a")).unwrap().name, "a");
+    disk.world.audit(&drive);
+    disk.world.close(drive);
+    assert_eq!(disk.world.check().problems, []);
+}
+
 /// At each operation of the medium in turn.
 #[test]
 fn power_loss_leaves_a_snapshot_or_a_bookmark() {

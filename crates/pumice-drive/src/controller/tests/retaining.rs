@@ -166,6 +166,18 @@ fn a_damaged_piece_of_a_table_costs_what_it_says() {
     assert_eq!(damaged(&drive), wanted, "after a checkpoint");
     drive = world.reopen(drive);
     assert_eq!(damaged(&drive), wanted, "and after another one");
+    // Garbage collection leaves the damaged piece where it is, and the drive goes on.
+    assert!(drive.with_core(|core| core.leave_segment(Stream::Meta)).unwrap());
+    world.run(drive.checkpoint()).unwrap();
+    let is_retained = drive.core().space().is_retained(piece.segment);
+    assert!(is_retained, "damaged snapshots need every segment");
+    world.run(drive.empty_retained(piece.segment)).unwrap();
+    (0..3).for_each(|_| world.run(drive.checkpoint()).unwrap());
+    assert!(!drive.core().empty_segments().contains(&piece.segment));
+    assert!(!drive.core().space().is_free(piece.segment));
+    world.audit(&drive);
+    drive = world.reopen(drive);
+    assert_eq!(damaged(&drive), wanted, "after garbage collection");
     world.close(drive);
     for (name, found) in database.readable_pages() {
         assert_eq!(found == PAGES, name == "hour 2", "{found} pages of {name}");
